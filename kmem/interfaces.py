@@ -1,43 +1,154 @@
 """Author, Provider, Profiler, Executor: what a plugin can supply. The docstring of each ABC is its contract."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
 
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Recipe
-from kmem.records import Attempt, Candidate, Contract, Device, Diagnosis, Kernel, Prescription, Problem, Profile, Task, Workload
+from kmem.records import (
+    Attempt,
+    Bound,
+    Candidate,
+    Claim,
+    Contract,
+    Device,
+    Diagnosis,
+    Kernel,
+    Lesson,
+    Move,
+    Prescription,
+    Problem,
+    Profile,
+    Run,
+    Task,
+    Veto,
+    Workload,
+)
+from kmem.skills import Skill
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """All an author may know when it writes for a task. It never sees the judge's inputs, seeds or tolerances."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """All an author may know when it decides what to try. It never sees the judge's inputs, seeds or tolerances."""
 
     problem: Problem
     graphs: Mapping[str, OpGraph]  # by workload name
     device: Device
     contract: Contract
-    task: Task
-    parent: Kernel | None
-    diagnosis: Diagnosis | None
-    prescriptions: Sequence[Prescription]
-    history: Sequence[Attempt]
+    bound: Bound | None = None
+    round: int = 0
+    parent: Kernel | None  # the kernel to go on from; None in the first round
+    diagnosis: Diagnosis | None  # of the parent
+    prescriptions: Sequence[Prescription]  # the skills offered for it, at most three
+    history: Sequence[Attempt]  # every attempt of the run so far, oldest first
+    lessons: Sequence[Lesson] = ()
+    vetoes: Sequence[Veto] = ()
     recipes: Mapping[str, Recipe]  # the executable skills that are loaded
+    writable: Mapping[str, float] = field(default_factory=dict)  # executable skills that match, with the bytes of their sites
+    skills: Mapping[str, Skill] = field(default_factory=dict)  # every skill, by name
+    track_records: Mapping[str, str] = field(default_factory=dict)  # a sentence on what each offered skill has earned
     seed: int
 
 
-class Author(ABC):
-    """Writes candidate kernels for a task; a recipe engine or a language model.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment(Situation):
+    """A situation, and the one task to write for."""
 
-    `write` returns at most `task.samples` candidates, best guess first, each a whole module file. It raises only KmemError, and only
-    if it cannot work at all; having no idea for this task is an empty list. It neither runs nor measures what it writes.
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """Something an author could do in a situation; the strategy decides which directions get how many candidates.
+
+    `skill` names the skill it rests on (one of those offered, or of those already in the parent); a language model's own idea without a
+    skill is "unaided".
+    """
+
+    author: str
+    move: Move
+    skill: str
+    reason: str
+    claims: tuple[Claim, ...] = ()
+    instruction: str = ""
+
+
+class CompletionArchive(Protocol):
+    """Where every conversation of a run is kept, and found again when the run is resumed or replayed.
+
+    A key is (role, round, slot, turn): which question of the run it was, not how it was worded.
+    """
+
+    def find(self, key: "CompletionKey") -> "CompletionRecord | None":
+        """The answer this run (or the run being replayed) already has to a question."""
+
+    def keep(self, record: "CompletionRecord") -> None:
+        """Store a question and its answer; on return it is on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionKey:
+    """Which question of a run."""
+
+    role: str
+    round: int
+    slot: str  # the task or kernel it is about: unique within a role and round
+    turn: int  # 0, 1 after one re-ask, ...
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRecord:
+    """One question to a language model and what came back. Never holds a key or another secret."""
+
+    key: CompletionKey
+    request: "ModelRequest"
+    completion: "Completion"
+    usd: float | None  # None where the price is unknown
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What an author needs to work for one run."""
+
+    run: Run
+    providers: Mapping[str, "Provider"]
+    archive: CompletionArchive
+    announce: Callable[[str], None]  # one line for the progress display
+
+
+class Author(ABC):
+    """Writes candidate kernels; a recipe engine or a language model.
+
+    `begin` gives the author that works for one run. `propose` says what it could try in a situation, most promising first; in the first
+    round (no parent) these are its seeds. `write` returns at most `task.samples` candidates, best guess first, each a whole module file.
+    Having no idea is an empty list. With `repairs` above 0 a candidate of its own that failed comes back as a task with Move.REPAIR whose
+    parent is the failed kernel (its log is the last entry of the history for that kernel), at most so many times in a chain. `reflect`
+    sees the attempts it wrote this round, measured, and may return lessons. All raise only KmemError, and only if they cannot work at
+    all; none of them runs or measures what it writes. `write` may be called from several threads at once.
     """
 
     name: str
+    repairs: int = 0
+
+    def begin(self, context: RunContext) -> "Author":
+        """The author that works for this run; itself if it keeps nothing about runs."""
+        return self
+
+    @abstractmethod
+    def propose(self, situation: Situation) -> list[Direction]:
+        """What it could try."""
 
     @abstractmethod
     def write(self, assignment: Assignment) -> list[Candidate]:
         """Write candidates for one task."""
+
+    def reflect(self, situation: Situation, attempts: Sequence[Attempt]) -> list[Lesson]:
+        """What this round's attempts taught; by default nothing beyond what arithmetic says."""
+        return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +160,27 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One question to a language model. None leaves a setting to the provider's default."""
+
+    model: str
+    messages: tuple[Message, ...]  # a system message, if any, comes first
+    max_output_tokens: int
+    temperature: float | None = None
+    effort: str | None = None  # low, medium, high: where the model has such a setting
+    base_url: str | None = None
+    timeout_s: float = 600.0
+
+
+class StopReason(Enum):
+    """Why a model stopped."""
+
+    END = "end"
+    LENGTH = "length"  # max_output_tokens reached: the answer is cut off
+    REFUSAL = "refusal"
+
+
+@dataclass(frozen=True, slots=True)
 class Completion:
     """A model's answer with the provider's own token counts."""
 
@@ -56,16 +188,25 @@ class Completion:
     model: str
     input_tokens: int
     output_tokens: int
+    stop: StopReason = StopReason.END
 
 
 class Provider(ABC):
-    """Text in, text out. Registering one imports no SDK and checks no key; `complete` raises ProviderError with the remedy."""
+    """Text in, text out. Registering one imports no SDK and checks no key.
+
+    `complete` retries what is worth retrying (429, 5xx, a dropped connection: with back-off and Retry-After) and raises ProviderError
+    with the remedy otherwise (no key, wrong key, unknown model, unreachable server). A refusal or a cut-off answer is a Completion.
+    """
 
     name: str
 
     @abstractmethod
-    def complete(self, messages: Sequence[Message], *, model: str, max_tokens: int) -> Completion:
-        """Ask a model."""
+    def complete(self, request: ModelRequest) -> Completion:
+        """Ask a model. May be called from several threads at once."""
+
+    @abstractmethod
+    def models(self, base_url: str | None = None) -> list[str]:
+        """Names of models it offers; raises ProviderError like `complete`."""
 
 
 @dataclass(frozen=True, slots=True)

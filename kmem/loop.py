@@ -141,8 +141,9 @@ def _explore(
             candidates.append(remembered)
             continue
         assignment = Assignment(
-            session.problem, session.graphs, session.device, run.contract, task, bench.kernel(task.parent), diagnosis, prescriptions,
-            tuple(bench.attempts), session.recipes, run.seed,
+            problem=session.problem, graphs=session.graphs, device=session.device, contract=run.contract, task=task,
+            parent=bench.kernel(task.parent), diagnosis=diagnosis, prescriptions=prescriptions, history=tuple(bench.attempts),
+            recipes=session.recipes, seed=run.seed,
         )  # fmt: skip
         candidates += author.write(assignment)
     return candidates

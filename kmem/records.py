@@ -207,6 +207,8 @@ class Kernel:
     parent: str | None = None  # hash of the kernel it was derived from
     choices: tuple[SiteChoice, ...] = ()  # empty if no recipe wrote it
     flags: tuple[str, ...] = ()  # "algebraic", "specialised", ...
+    #: Values a tuner may put in place of module-level constants of the source, by name; of kernels that no recipe wrote.
+    knob_space: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
 
     @property
     def hash(self) -> str:
@@ -277,6 +279,32 @@ class Prescription:
     reasons: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the next profile must show if a change did what it was for: a bound on one signature metric, so that it can be refuted.
+
+    `relative` means that `number` is a multiple of the parent's value ("traffic_ratio <= 0.7x"), otherwise it is the value itself.
+    """
+
+    metric: str  # of vocabulary.SIGNATURE_METRICS
+    comparison: str  # "<=" or ">="
+    number: float
+    relative: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.comparison} {self.number:g}{'x' if self.relative else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimCheck:
+    """A claim beside what was measured; `held` is None where a value is unknown."""
+
+    claim: Claim
+    before: float | None
+    after: float | None
+    held: bool | None
+
+
 class Move(Enum):
     """Why a task is in a plan."""
 
@@ -297,6 +325,20 @@ class Task:
     samples: int
     reason: str
     choices: tuple[SiteChoice, ...] = ()  # knobs to start from; recalled ones for RECALL
+    author: str = "recipes"  # who writes it
+    claims: tuple[Claim, ...] = ()  # what must be seen if it works
+    instruction: str = ""  # what a language model is to do; recipes need none
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a run learnt from one kernel, in a sentence: a refuted claim, or what a language model made of the measurement."""
+
+    round: int
+    kernel: str  # hash
+    skill: str
+    text: str
+    checks: tuple[ClaimCheck, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,12 +517,39 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one run may spend. `target_speed_of_light` stops it when reached."""
+    """What one run may spend. `target_speed_of_light` stops it when reached.
+
+    `usd` and `tokens` (input plus output) limit language models; None is no limit.
+    """
 
     rounds: int = 4
     minutes: float = 3.0
     candidates_per_round: int = 12
     target_speed_of_light: float = 0.97
+    usd: float | None = None
+    tokens: int | None = None
+
+
+class Strategy(Enum):
+    """How a round's candidates are shared out over parents and directions."""
+
+    GREEDY = "greedy"  # the best kernel, in the most promising direction
+    BEAM = "beam"  # several parents, several distinct directions of each
+    BANDIT = "bandit"  # the best kernel, directions by Thompson sampling
+    BEST_OF_N = "best-of-n"  # independent first kernels: the control that search must beat
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which language model plays a role (or "any" role without a choice of its own), and how it is asked."""
+
+    role: str
+    provider: str
+    model: str
+    base_url: str | None = None
+    temperature: float | None = None
+    effort: str | None = None
+    max_output_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,6 +565,9 @@ class Run:
     seed: int
     out_dir: str
     created_at: str
+    authors: tuple[str, ...] = ("recipes",)  # in the order in which they seed
+    strategy: Strategy = Strategy.BANDIT
+    models: tuple[ModelChoice, ...] = ()
 
 
 class RunState(Enum):

@@ -87,7 +87,19 @@ def assignment(
 ) -> Assignment:
     problem = Problem("two", "two.py", TWO_RELUS.format(size=64))
     table = {recipe.name: recipe for recipe in recipes}
-    return Assignment(problem, graphs, H200, Contract(**contract), task, parent, None, (), history, table, seed=0)
+    return Assignment(
+        problem=problem,
+        graphs=graphs,
+        device=H200,
+        contract=Contract(**contract),
+        task=task,
+        parent=parent,
+        diagnosis=None,
+        prescriptions=(),
+        history=history,
+        recipes=table,
+        seed=0,
+    )
 
 
 def attempted(candidate: Candidate) -> Attempt:

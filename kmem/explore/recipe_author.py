@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
 from kmem.errors import RecipeError
 from kmem.explore.cover import SiteOption, cover_graph, find_options
-from kmem.interfaces import Assignment, Author
+from kmem.interfaces import Assignment, Author, Direction, Situation
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Settings
 from kmem.records import Candidate, Contract, Device, Kernel, Move, SiteChoice
@@ -27,6 +27,24 @@ class RecipeAuthor(Author):
 
     def __init__(self) -> None:
         self._kept: tuple[Assignment, list[SiteOption]] | None = None
+
+    def propose(self, situation: Situation) -> list[Direction]:
+        """Seeds in the first round; later the skills in the parent, those offered, then every other one that matches."""
+        in_parent = [choice.recipe for choice in situation.parent.choices] if situation.parent else []
+        offered = [prescription.skill for prescription in situation.prescriptions if prescription.skill in situation.writable]
+        largest_first = sorted(situation.writable, key=lambda name: (-situation.writable[name], name))
+        directions = []
+        for name in dict.fromkeys([*in_parent, *offered, *largest_first]):
+            if name in in_parent:
+                move, reason = Move.TUNE, f"move the knobs of {name} from the best so far"
+            elif name in offered:
+                move, reason = Move.FIX, f"{name} is prescribed for this bottleneck"
+            elif situation.parent:
+                move, reason = Move.SEED, f"{name} still has settings that may win"
+            else:
+                move, reason = Move.SEED, f"{name} matches sites that move {situation.writable[name] / 1e6:.3g} MB"
+            directions.append(Direction(self.name, move, name, reason))
+        return directions
 
     def write(self, assignment: Assignment) -> list[Candidate]:
         """Candidates for a task, best guess first; an empty list if no recipe of the task's skill matches or nothing new is left."""
