@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kmem.measure.arena import Arena, bit_sum
-from kmem.measure.chunks import oracle_in_chunks
 from kmem.measure.correctness import Difference, error_floor, is_within, measure_error, trivial_outputs
+from kmem.measure.expected import Answer, Comparison, SlicedExpected
 from kmem.measure.families import FAMILIES, InputTraits, apply_family, input_traits, other_layouts, other_sizes
-from kmem.measure.reference import Expected, Reference
+from kmem.measure.reference import Reference
+from kmem.measure.slices import PIECES, find_slicing
 from kmem.records import Contract, Precision, Problem, Workload
 
 INF, NAN = float("inf"), float("nan")
@@ -58,6 +59,13 @@ def test_a_small_row_is_held_to_its_own_magnitude() -> None:
 def test_non_finite_values_stand_where_the_reference_has_them(output: float, oracle: float, eager: float, right: bool) -> None:
     fault = measure_error(vector(output), torch.tensor([oracle], dtype=torch.float64), vector(eager)).fault
     assert (fault is None) is right
+
+
+@pytest.mark.parametrize(("output", "oracle", "right"), [(INF, 65490.0, True), (INF, 60000.0, False), (-INF, 65490.0, False)])
+def test_what_is_next_to_overflow_may_be_rounded_to_infinity(output: float, oracle: float, right: bool) -> None:
+    eager = torch.full((8,), 65472.0, dtype=torch.float16)
+    found = measure_error(torch.full_like(eager, output), torch.full((8,), oracle, dtype=torch.float64), eager)
+    assert (found.fault is None) is right
 
 
 def test_denormals_may_be_flushed() -> None:
@@ -195,41 +203,67 @@ def test_other_layouts_hold_the_same_values(tmp_path) -> None:  # noqa: ANN001 -
         arena.remove()
 
 
-def chunked(module: Callable[..., torch.Tensor], *values: torch.Tensor, limit: int = 10**9) -> tuple[torch.Tensor, ...] | None:
-    """The oracle of a pure function in slices, on a device that has room for `limit` elements of float64 at a time."""
+def sliced(module: Callable[..., torch.Tensor], *values: torch.Tensor, limit: int = 10**9, pieces: int = 4) -> SlicedExpected | None:
+    """The right answer of a pure function in slices, on a device that has room for `limit` elements of float64 at a time; None if it
+    cannot be cut."""
 
     def oracle(part: Sequence[object]) -> tuple[torch.Tensor, ...]:
         if sum(value.numel() for value in part) > limit:
             raise torch.OutOfMemoryError
         return (module(*[value.double() for value in part]),)
 
-    return oracle_in_chunks(lambda part: (module(*part),), oracle, values, lambda dtype: error_floor(dtype, Precision.MATCH))
+    def eager(part: Sequence[object]) -> tuple[torch.Tensor, ...]:
+        return (module(*part),)
+
+    def floor(dtype: torch.dtype) -> float:
+        return error_floor(dtype, Precision.MATCH)
+
+    whole = eager(values)
+    slicing = find_slicing(eager, values, whole, floor, pieces=pieces)
+    answer = Answer(False, tuple(value.to("meta") for value in whole), tuple(floor(value.dtype) for value in whole))
+    return SlicedExpected(answer, values, slicing, eager, oracle) if slicing else None
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(1, 70), st.integers(1, 12), st.integers(0, 2**31))
-def test_the_oracle_of_independent_rows_is_the_same_in_chunks(rows: int, columns: int, seed: int) -> None:
+@given(st.integers(1, 70), st.integers(1, 12), st.sampled_from(PIECES), st.integers(0, 2**31))
+def test_errors_of_independent_rows_are_the_same_in_slices(rows: int, columns: int, pieces: int, seed: int) -> None:
     x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
-    (found,) = chunked(lambda x: torch.softmax(x, -1), x)
-    assert torch.equal(found, torch.softmax(x.double(), -1))
+    output, oracle, eager = torch.softmax(x, -1) * (1 + 1e-5), torch.softmax(x.double(), -1), torch.softmax(x, -1)
+    compared = sliced(lambda x: torch.softmax(x, -1), x, pieces=pieces).compare([output])
+    for found, right in (
+        (compared.found[0], measure_error(output, oracle, eager)),
+        (compared.eager[0], measure_error(eager, oracle, eager)),
+    ):
+        assert found.relative_error == pytest.approx(right.relative_error, rel=1e-9)
+        assert found.row_error == right.row_error
 
 
-def test_chunks_become_smaller_until_they_fit() -> None:
+def test_slices_become_finer_until_they_fit() -> None:
     x = torch.randn(64, 10)
-    (found,) = chunked(lambda x: x * 2, x, limit=10)  # one row
-    assert torch.equal(found, x.double() * 2)
-    assert chunked(lambda x: x * 2, x, limit=9) is None
+    assert sliced(lambda x: x * 2, x, limit=10).compare([x * 2]).is_within  # one row
+    with pytest.raises(torch.OutOfMemoryError):
+        sliced(lambda x: x * 2, x, limit=9).compare([x * 2])
+
+
+def test_slices_tell_trivial_outputs_and_noise() -> None:
+    x = torch.rand(64, 10)
+    expected = sliced(lambda x: x.clone(), x)
+    assert expected.compare([x]).is_within
+    assert expected.passing_adversaries() == {"input 0"}
+    (noise,) = expected.noise(lambda part: [part[0].double() * (1 + 2.0**-24)])
+    assert noise.relative_error == pytest.approx(2.0**-24)
 
 
 def test_a_square_matrix_product_is_cut_in_its_first_factor() -> None:
     a, b = torch.randn(16, 16), torch.randn(16, 16)
-    (found,) = chunked(torch.matmul, a, b)
-    assert torch.allclose(found, a.double() @ b.double(), rtol=1e-12, atol=1e-12)
+    compared = sliced(torch.matmul, a, b).compare([a @ b])
+    assert compared.found == compared.eager
+    assert not sliced(torch.matmul, a, b).compare([b @ a]).is_within
 
 
 @pytest.mark.parametrize("mixing", [lambda x: x - x.mean(0), lambda x: x.flip(0), lambda x: torch.cumsum(x, 0), lambda x: x.sum()])
 def test_a_module_that_mixes_rows_is_not_cut(mixing: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    assert chunked(mixing, torch.randn(16, 5)) is None
+    assert sliced(mixing, torch.randn(16, 5)) is None
 
 
 def test_the_interpreter_cuts_to_bfloat16_where_the_hardware_rounds() -> None:
@@ -264,21 +298,31 @@ def test_a_layout_changes_no_verdict(shape: list[int], seed: int) -> None:
 
 @pytest.mark.parametrize("problem", [problems.LINEAR, problems.SOFTMAX, problems.MIN_AND_MAX, problems.BATCH_NORM, problems.MATMUL])
 def test_a_large_case_has_the_same_oracle_as_a_small_one(problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch norm mixes rows and is done whole, the others in slices."""
+    """The batch norm mixes rows and the rows of minima and maxima are numbers: these are done whole, the others in slices."""
 
-    def expect() -> Expected:
+    def examine(scale: float) -> tuple[Comparison, Answer]:
         reference = Reference(
             Problem("p", "<p>", problem), Workload("full"), Contract(), torch.device("cpu"), seed=1, directory=tmp_path, ipc=False
         )
         reference.fill("normal", 3)
         expected = reference.expect(reference.inputs.values, 3)
+        assert isinstance(expected, SlicedExpected) is (is_cut and problem not in (problems.BATCH_NORM, problems.MIN_AND_MAX))
+        torch.manual_seed(3)
+        with torch.no_grad():
+            outputs = reference.model(*reference.inputs.values)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        compared = expected.compare([value * scale if value.is_floating_point() else value for value in outputs])
         reference.close()
-        return expected
+        return compared, expected.answer
 
-    whole = expect()
-    monkeypatch.setattr("kmem.measure.reference._WHOLE_BYTES", 0)
-    sliced = expect()
-    for one, two in zip(whole.oracle, sliced.oracle, strict=True):
-        assert torch.allclose(one, two, rtol=1e-13, atol=1e-14)
-    assert sliced.returns_tuple == whole.returns_tuple
-    assert sliced.oracle_state.keys() == whole.oracle_state.keys()
+    found = {}
+    for is_cut in (False, True):
+        monkeypatch.setattr("kmem.measure.reference._WHOLE_BYTES", 0 if is_cut else 2**40)
+        found[is_cut] = [examine(1.0), examine(1.01)]
+    for (whole, answer), (cut, cut_answer) in zip(found[False], found[True], strict=True):
+        for one, two in zip(whole.found + whole.eager, cut.found + cut.eager, strict=True):
+            assert one.relative_error == pytest.approx(two.relative_error, rel=1e-3, abs=1e-7)
+        assert (answer.returns_tuple, answer.eager_state.keys()) == (cut_answer.returns_tuple, cut_answer.eager_state.keys())
+        assert [value.shape for value in answer.layouts] == [value.shape for value in cut_answer.layouts]
+    assert found[True][0][0].is_within
+    assert not found[True][1][0].is_within

@@ -1,15 +1,17 @@
 """What samples mean: medians, paired intervals, floors and clocks; and the race. No GPU: samples are made up."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kmem.devices import named_target
 from kmem.measure.gpu_clock import ClocksDisagree, sample_times, time_pairs
 from kmem.measure.lease import GpuLease
 from kmem.measure.race import race
-from kmem.measure.timing import estimated_timing, implausible_reason, pair_samples, physical_floor_ms, summarize_samples
+from kmem.measure.timing import CLOCK_RESOLUTION, estimated_timing, implausible_reason, pair_samples, physical_floor_ms, summarize_samples
 from kmem.records import Bound, Timing
 
 
@@ -34,7 +36,7 @@ def test_a_kernel_against_itself_has_an_interval_around_one() -> None:
         timing = pair_samples(noisy_blocks(rng, 1.0), noisy_blocks(rng, 1.0), "eager", seed=seed)
         assert abs(timing.ratio - 1) < 0.01
         held += timing.ratio_low <= 1 <= timing.ratio_high
-    assert held >= 17  # a 95% interval: 19 expected
+    assert held >= 19  # a 95% interval, widened by what the clock cannot tell apart
 
 
 def test_a_slowdown_of_two_percent_is_seen() -> None:
@@ -46,7 +48,8 @@ def test_a_slowdown_of_two_percent_is_seen() -> None:
 def test_drift_that_both_sides_share_leaves_the_ratio_alone() -> None:
     drift = [[1.0 + 0.05 * block] * 4 for block in range(20)]
     timing = pair_samples(drift, [[2 * value for value in block] for block in drift], "compile", seed=0)
-    assert (timing.ratio, timing.ratio_low, timing.ratio_high, timing.reference) == (2.0, 2.0, 2.0, "compile")
+    assert (timing.ratio, timing.reference) == (2.0, "compile")
+    assert (timing.ratio_low, timing.ratio_high) == (2.0 * (1 - CLOCK_RESOLUTION), 2.0 * (1 + CLOCK_RESOLUTION))
 
 
 @pytest.mark.parametrize(
@@ -68,10 +71,16 @@ def test_a_time_below_the_floor_or_against_the_clock_is_implausible(
 
 
 def test_the_floor_leaves_out_what_may_still_lie_in_l2() -> None:
-    assert physical_floor_ms(Bound(100, {}, 2.0, "bytes"), 25) == 1.5
-    assert physical_floor_ms(Bound(100, {}, 2.0, "bytes"), 200) == 0.0
-    assert physical_floor_ms(Bound(100, {"fp32": 1e9}, 2.0, "fp32"), 25) == 2.0
-    assert physical_floor_ms(None, 25) is None
+    device = replace(named_target("h200"), l2_bytes=25, dram_bytes_per_s=50.0, read_bytes_per_s=100.0)
+    assert physical_floor_ms(Bound(100, {}, 2.0, "bytes"), device) == 1.5
+    assert physical_floor_ms(Bound(100, {}, 2.0, "bytes"), replace(device, l2_bytes=200)) == 0.0
+    assert physical_floor_ms(Bound(100, {"fp32": 1e9}, 2.0, "fp32"), device) == 2.0
+    assert physical_floor_ms(None, device) is None
+
+
+def test_algebra_may_beat_the_arithmetic_but_not_the_bytes() -> None:
+    device = replace(named_target("h200"), l2_bytes=25, dram_bytes_per_s=50.0, read_bytes_per_s=100.0)
+    assert physical_floor_ms(Bound(100, {"fp32": 1e9}, 9000.0, "fp32"), device, algebraic=True) == 750.0
 
 
 def test_a_race_gives_most_samples_to_the_fastest_and_drops_who_fails() -> None:
@@ -122,6 +131,31 @@ def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
     assert (paired.candidate_ms, paired.reference_ms) == (((20.0,) * 4,) * 10, ((40.0,) * 4,) * 10)
     assert len(refreshed) == 40  # ten blocks, A B B A
     assert candidate.asked == reference.asked == [5] + [2] * 20
+
+
+class DisturbedWorker(FakeWorker):
+    """Twice as slow every third time it is asked, for the first `disturbed` times."""
+
+    def __init__(self, event_ms: float, disturbed: int) -> None:
+        super().__init__(event_ms)
+        self.disturbed = disturbed
+
+    def request(self, command: str, **arguments: object) -> dict[str, list[float]]:
+        answer = super().request(command, **arguments)
+        factor = 2.0 if len(self.asked) < self.disturbed and len(self.asked) % 3 == 0 else 1.0
+        return {name: [factor * value for value in values] for name, values in answer.items()}
+
+
+def test_a_disturbed_pairing_takes_more_blocks() -> None:
+    def blocks_of(disturbed: int) -> int:
+        paired = time_pairs(
+            (DisturbedWorker(20.0, disturbed), "k"), (FakeWorker(40.0), "eager", "eager"), ["a"], lambda: None,
+            l2_bytes=1, timeout_s=1, seed=0,
+        )  # fmt: skip
+        return len(paired.candidate_ms)
+
+    calm = blocks_of(0)
+    assert calm < blocks_of(2 * calm) <= 4 * calm
 
 
 def test_only_one_lease_holds_a_gpu_alone_and_the_other_is_told_to_wait(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from kmem.problem.graph import graph_sizes
 from kmem.problem.load import FULL, execute_problem, load_problem
 from kmem.problem.trace import trace_problem
 from kmem.problem.workload import derive_small_workload
-from kmem.records import Baseline, Bound, Contract, Device, Kernel, Measurement, Move, Outcome, Problem, Status
+from kmem.records import Baseline, Bottleneck, Bound, Contract, Device, Kernel, Measurement, Move, Outcome, Problem, Status
 from kmem.session import versions
 from kmem.skills import Skill, load_skill
 
@@ -133,7 +133,8 @@ def load_pair(directory: Path) -> Pair:
     source = before.source + _ORACLE.replace("{own_types}", str("@triton.jit" in before.source))
     after = (directory / "examples" / "after.py").read_text(encoding="utf-8")
     problem = Problem(f"skills/{skill.name}/examples", before.path, source)
-    return Pair(skill, problem, before.hash, Kernel(re.sub(r"\bModel\b", "ModelNew", after), before.hash, flags=("specialised",)))
+    flags = ("algebraic", "specialised") if Bottleneck.ALGORITHMIC in skill.bottlenecks else ("specialised",)
+    return Pair(skill, problem, before.hash, Kernel(re.sub(r"\bModel\b", "ModelNew", after), before.hash, flags=flags))
 
 
 def judge_pair(pair: Pair, contract: Contract, device: Device, gpu: bool, place: Path) -> Verdict:

@@ -4,7 +4,7 @@ Covered: floating, complex, integer and bool outputs of any shape, non-finite va
 than a few hundred MB are taken beside the tensors themselves.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,8 @@ SHORTEST_ROW = 8
 #: Largest error within a row over eager's own: an extreme of many values varies more than their norm does.
 ROW_SLACK = 4.0
 _CHUNK = 2**24
+#: A result whose right value is this near the largest finite number of its type may as well have been rounded to infinity.
+NEAR_OVERFLOW = 2.0**-8
 #: One rounding, half the distance between neighbours: 2**-(mantissa bits + 1). Source: IEEE 754-2019 table 3.5; bfloat16 has 7 bits.
 ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 #: Errors below the smallest normal number are forgiven: hardware may flush denormals. Source: CUDA C++ Programming Guide, -ftz.
@@ -65,41 +67,68 @@ def is_within(difference: Difference, reference: Difference, floor: float, noise
 
 
 def measure_error(output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> Difference:
-    """Compare one output with the oracle; eager says which non-finite values are right.
+    """Compare one output with the oracle; eager says which non-finite values are right. Arguments as in `ErrorTally.add`."""
+    tally = ErrorTally()
+    tally.add(output, oracle, eager)
+    return tally.difference()
 
-    Args:
-        output, eager: any equal shape, of the output's dtype. oracle: the same shape, float64 (complex128, or integers as they are).
-    """
-    if output.is_complex():
-        output, oracle, eager = torch.view_as_real(output), torch.view_as_real(oracle), torch.view_as_real(eager)
-    if not output.is_floating_point():
-        wrong = sum(int(((part != right) & (part != ours)).sum()) for part, right, ours in _chunks(output, oracle, eager))
-        share = wrong / max(output.numel(), 1)
-        return Difference(share, share)
-    by_row = output.dim() > 0 and output.shape[-1] >= SHORTEST_ROW
-    squares = norm = 0.0
-    worst_row = worst = peak = 0.0
-    misplaced = 0
-    for part, right, ours in _chunks(output, oracle, eager):
-        part, ours = part.double(), ours.double()
-        right = right.double()
+
+class ErrorTally:
+    """The error of one output, added up over slices of it along its first dimension (or from the whole at once)."""
+
+    def __init__(self) -> None:
+        self._squares = self._norm = 0.0
+        self._worst_row = self._worst = self._peak = 0.0
+        self._misplaced = self._elements = self._wrong = 0
+        self._is_floating = True
+
+    def add(self, output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> None:
+        """Compare a slice.
+
+        Args:
+            output: any shape, on any device. eager: the same, of the output's dtype. oracle: float64 (complex128, or integers as they
+                are), on the device where the comparison is to be made.
+        """
+        if output.is_complex():
+            output, oracle, eager = torch.view_as_real(output), torch.view_as_real(oracle), torch.view_as_real(eager)
+        self._elements += output.numel()
+        self._is_floating = output.is_floating_point()
+        by_row = output.dim() > 0 and output.shape[-1] >= SHORTEST_ROW
+        for part, right, ours in _chunks(output, oracle, eager):
+            part, ours = part.to(right.device), ours.to(right.device)
+            if self._is_floating:
+                self._add_rows(part.double(), right.double(), ours.double(), torch.finfo(part.dtype).max, by_row=by_row)
+            else:
+                self._wrong += int(((part != right) & (part != ours)).sum())
+
+    def _add_rows(self, part: torch.Tensor, right: torch.Tensor, ours: torch.Tensor, largest: float, *, by_row: bool) -> None:
         counted = torch.isfinite(right) & torch.isfinite(part)
         same = (part == ours) | (part == right) | (torch.isnan(part) & (torch.isnan(ours) | torch.isnan(right)))
         expected_finite = torch.isfinite(right) & torch.isfinite(ours)
         overflowed = torch.isfinite(right) & ~torch.isfinite(ours) & torch.isfinite(part)  # eager left the range, this candidate did not
-        misplaced += int((~same & ~overflowed & ~(expected_finite & torch.isfinite(part))).sum())
+        rounded_up = torch.isinf(part) & (part.sign() == right.sign()) & (right.abs() >= (1 - NEAR_OVERFLOW) * largest)
+        self._misplaced += int((~same & ~overflowed & ~rounded_up & ~(expected_finite & torch.isfinite(part))).sum())
         zero = torch.zeros((), dtype=torch.float64, device=part.device)
         error = torch.where(counted, (part - right).abs() - _SMALLEST_NORMAL, zero).clamp_min(0)
         scale = torch.where(torch.isfinite(right), right.abs(), zero)
-        squares += float(error.square().sum())
-        norm += float(scale.square().sum())
+        self._squares += float(error.square().sum())
+        self._norm += float(scale.square().sum())
+        if not part.numel():
+            return
         if by_row:
-            worst_row = max(worst_row, float((error.amax(-1) / scale.amax(-1).clamp_min(_SMALLEST_NORMAL)).max()))
-        elif part.numel():
-            worst, peak = max(worst, float(error.max())), max(peak, float(scale.max()))
-    relative = squares**0.5 / max(norm**0.5, _SMALLEST_NORMAL)
-    row = worst_row if by_row else worst / max(peak, _SMALLEST_NORMAL)
-    return Difference(relative, row, f"{misplaced} elements are not finite where they should be, or the reverse" if misplaced else None)
+            self._worst_row = max(self._worst_row, float((error.amax(-1) / scale.amax(-1).clamp_min(_SMALLEST_NORMAL)).max()))
+        else:
+            self._worst, self._peak = max(self._worst, float(error.max())), max(self._peak, float(scale.max()))
+
+    def difference(self) -> Difference:
+        """The errors so far."""
+        if not self._is_floating:
+            share = self._wrong / max(self._elements, 1)
+            return Difference(share, share)
+        relative = self._squares**0.5 / max(self._norm**0.5, _SMALLEST_NORMAL)
+        row = max(self._worst_row, self._worst / max(self._peak, _SMALLEST_NORMAL))
+        fault = f"{self._misplaced} elements are not finite where they should be, or the reverse" if self._misplaced else None
+        return Difference(relative, row, fault)
 
 
 def _chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -112,18 +141,22 @@ def _chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
         yield tuple(row[start : start + step] for row in rows)
 
 
-def trivial_outputs(expected: torch.Tensor, inputs: list[object], earlier: torch.Tensor | None) -> dict[str, torch.Tensor]:
+def trivial_outputs(
+    expected: torch.Tensor, inputs: Sequence[object], earlier: torch.Tensor | None, *, constant_of: torch.Tensor | None = None
+) -> dict[str, torch.Tensor]:
     """What a candidate that computes nothing might return: used to find out whether a problem can tell the difference at all.
 
     Args:
         expected: eager's output. earlier: eager's output for another input family, the same shape.
+        constant_of: what the constant is the mean of, instead of the earlier or the expected output.
     Returns:
-        By name: zeros, the constant mean, a copy of an input of the same shape and dtype, the earlier output.
+        By name: zeros, the constant mean (both expanded views that take no memory), a copy of an input of the same shape and dtype, the
+        earlier output.
     """
-    found = {"zeros": torch.zeros_like(expected)}
+    found = {"zeros": expected.new_zeros(()).expand(expected.shape)}
     if expected.is_floating_point() and expected.numel():
-        reference = earlier if earlier is not None else expected
-        found["constant"] = torch.full_like(expected, float(reference.double().mean()))
+        likely = constant_of if constant_of is not None else earlier if earlier is not None else expected
+        found["constant"] = likely.mean(dtype=torch.float64).to(expected.dtype).expand(expected.shape)
     for index, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and value.shape == expected.shape and value.dtype == expected.dtype:
             found[f"input {index}"] = value

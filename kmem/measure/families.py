@@ -4,7 +4,7 @@ The problem's own draw says what each input is for: integers, labels stored as f
 family; structural zeros (triangular, diagonal) and symmetry are kept, because a module's author may rely on them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ TINY = 1.0e-5
 DENSITY = 0.05
 _ZERO_SHARE = 0.2
 _SAMPLE = 2**16
+_PIECE = 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,27 @@ def input_traits(first: object, second: object) -> InputTraits:
     if not isinstance(first, torch.Tensor) or not first.is_floating_point():
         return InputTraits(fixed=True)
     sample = first.flatten()[:_SAMPLE]
-    if sample.numel() and bool((sample == sample.round()).all()) and bool((first == first.round()).all()):
+    if sample.numel() and _is_integral(sample) and all(_is_integral(part) for part, _ in _pieces(first, first)):
         return InputTraits(fixed=True)
-    zeros = (first == 0) & (second == 0)
-    share = float(zeros.sum()) / max(first.numel(), 1)
+    shared_zeros = sum(int(((one == 0) & (other == 0)).sum()) for one, other in _pieces(first, second))
+    zeros = (first == 0) & (second == 0) if shared_zeros >= _ZERO_SHARE * max(first.numel(), 1) else None
     square = first.dim() >= 2 and first.shape[-1] == first.shape[-2] and first.shape[-1] > 1
-    return InputTraits(fixed=False, zeros=zeros if share >= _ZERO_SHARE else None, symmetric=bool(square and torch.equal(first, first.mT)))
+    return InputTraits(fixed=False, zeros=zeros, symmetric=bool(square and torch.equal(first, first.mT)))
+
+
+def _is_integral(value: torch.Tensor) -> bool:
+    return bool((value == value.round()).all())
+
+
+def _pieces(first: torch.Tensor, second: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Equal parts of two tensors of one shape, so that temporaries stay small beside large inputs."""
+    rows = first.shape[0] if first.dim() else 1
+    step = max(1, rows * _PIECE // max(first.numel(), 1))
+    if not first.dim():
+        yield first, second
+        return
+    for start in range(0, rows, step):
+        yield first[start : start + step], second[start : start + step]
 
 
 def apply_family(family: str, values: Sequence[object], traits: Sequence[InputTraits], generator: torch.Generator) -> None:

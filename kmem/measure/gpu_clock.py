@@ -15,6 +15,9 @@ from kmem.records import Timing
 #: How long all blocks together may take, and how many there are at least and at most.
 PAIRING_BUDGET_S = 1.5
 MIN_BLOCKS, MAX_BLOCKS = 10, 40
+#: While the interval is wider than this to either side (something else disturbed the machine), so many times as many blocks are taken.
+WIDEST_INTERVAL = 0.005
+MAX_EXTENSIONS = 3
 WARMUP_CALLS = 3
 #: The judge's own clock around a whole batch, over what the worker says, per call: flush and channel take a little, a lie takes more.
 BATCH_RATIO, BATCH_OFFSET_MS = 3.0, 2.0
@@ -99,18 +102,20 @@ def time_pairs(
     blocks = max(MIN_BLOCKS, min(MAX_BLOCKS, int(PAIRING_BUDGET_S * 1e3 / block_ms)))
     candidate_ms: list[tuple[float, ...]] = []
     reference_ms: list[tuple[float, ...]] = []
-    for _ in range(blocks):
-        sides: dict[str, list[float]] = {"a": [], "b": []}
-        for side in "abba":
-            refresh()
-            worker, key = candidate if side == "a" else reference[:2]
-            sides[side] += sample_times(worker, key, inputs, len(inputs), l2_bytes=l2_bytes, timeout_s=timeout_s)["event_ms"]
-        candidate_ms.append(tuple(sides["a"]))
-        reference_ms.append(tuple(sides["b"]))
+    for _ in range(1 + MAX_EXTENSIONS):
+        for _ in range(blocks):
+            sides: dict[str, list[float]] = {"a": [], "b": []}
+            for side in "abba":
+                refresh()
+                worker, key = candidate if side == "a" else reference[:2]
+                sides[side] += sample_times(worker, key, inputs, len(inputs), l2_bytes=l2_bytes, timeout_s=timeout_s)["event_ms"]
+            candidate_ms.append(tuple(sides["a"]))
+            reference_ms.append(tuple(sides["b"]))
+        timing = pair_samples(candidate_ms, reference_ms, reference[2], seed=seed)
+        if timing.ratio_high - timing.ratio_low <= 2 * WIDEST_INTERVAL * timing.ratio:
+            break
     host_ms = sorted(ours["host_ms"])[len(ours["host_ms"]) // 2]
-    return PairedTiming(
-        pair_samples(candidate_ms, reference_ms, reference[2], seed=seed), host_ms, tuple(candidate_ms), tuple(reference_ms)
-    )
+    return PairedTiming(timing, host_ms, tuple(candidate_ms), tuple(reference_ms))
 
 
 def is_short(latency_ms: float) -> bool:

@@ -108,16 +108,19 @@ _SMALL_BLOCKS = 32
 _LARGE_BLOCKS = 8
 
 
-def poison_free_memory(layouts: list[tuple[tuple[int, ...], torch.dtype]], device: torch.device) -> None:
+def poison_free_memory(layouts: list[tuple[tuple[int, ...], torch.dtype]], device: torch.device, reserved_bytes: int) -> None:
     """Fill free blocks of the sizes of the outputs with NaN (or the largest integer), so that an unwritten output shows.
 
     One block of each size is not enough: a scratch buffer of the candidate may take it, and its output then lands in another block
     that still holds the right answer of an earlier call.
+
+    Args:
+        reserved_bytes: what the allocator held after the last call, whether or not it has given it back to the driver since.
     """
     blocks = []
     for shape, dtype in layouts:
         block = torch.empty(shape, dtype=dtype, device=device)
-        blocks += [block, *(torch.empty_like(block) for _ in range(_free_blocks(block) - 1))]
+        blocks += [block, *(torch.empty_like(block) for _ in range(_free_blocks(block, reserved_bytes) - 1))]
     for block in blocks:
         if block.dtype.is_floating_point or block.dtype.is_complex:
             block.fill_(float("nan"))
@@ -125,14 +128,14 @@ def poison_free_memory(layouts: list[tuple[tuple[int, ...], torch.dtype]], devic
             block.fill_(True if block.dtype is torch.bool else torch.iinfo(block.dtype).max)
 
 
-def _free_blocks(block: torch.Tensor) -> int:
+def _free_blocks(block: torch.Tensor, reserved_bytes: int) -> int:
     """About how many free blocks of this size the allocator may hold, this one included."""
     size = max(1, block.numel() * block.element_size())
     if size <= _SMALL_BLOCK_BYTES:
         return _SMALL_BLOCKS
     if block.device.type != "cuda":
         return 2
-    return min(_LARGE_BLOCKS, 1 + max(0, torch.cuda.memory_reserved() - torch.cuda.memory_allocated()) // size)
+    return min(_LARGE_BLOCKS, max(1, 1 + (reserved_bytes - torch.cuda.memory_allocated()) // size))
 
 
 def gpu_kernels(call: Callable[[], object]) -> list[list]:

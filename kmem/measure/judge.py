@@ -30,12 +30,13 @@ from kmem.measure.apparatus import Apparatus
 from kmem.measure.baseline import COMPILE_MODES, time_baseline
 from kmem.measure.evidence import FORMAT, Bundle, write_bundle
 from kmem.measure.examine import Examination, Refused, failure_status
+from kmem.measure.expected import Expected
 from kmem.measure.families import FAMILIES, SCREENING_FAMILIES
 from kmem.measure.gpu_clock import ClocksDisagree, sample_times
 from kmem.measure.lease import GpuLease, gpu_uuid
+from kmem.measure.memory_share import MemoryShare
 from kmem.measure.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.race import race
-from kmem.measure.reference import Expected
 from kmem.measure.source_check import check_source
 from kmem.measure.stopwatch import time_against_best
 from kmem.measure.timing import estimated_timing, summarize_samples
@@ -46,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 LOAD_TIMEOUT_S = 90.0
 RUN_TIMEOUT_S = 60.0
+#: Memory a judge asks for, over the bytes the problem must move: copies of inputs and outputs, here, in workers and in a baseline.
+_SHARE = 5
 #: The interpreter may take seconds a run: after this, `verify` leaves out the rest of the artificial families and says "abridged".
 INTERPRETER_BUDGET_S = 30.0
 
@@ -99,12 +102,16 @@ class Judge:
         directory = Path(tempfile.mkdtemp(prefix="judge-", dir=work_dir))
         self._workers = workers or WorkerPool(directory, "cuda:0" if gpu else "cpu", cache_dir, keep_spare=gpu)
         lease = GpuLease(cache_dir / "locks", gpu_uuid(), self._on_event) if gpu else None
+        self._memory_share = MemoryShare(cache_dir / "locks", gpu_uuid(), device.memory_bytes, self._on_event) if gpu else None
+        self.waited_s = 0.0  # for memory on the GPU
         self._apparatus = Apparatus(
             problem, workloads, contract, seed=seed, directory=directory, workers=self._workers, lease=lease, on_event=self._on_event
         )
         self._screening_cases: dict[str, Expected] = {}
 
     def __enter__(self) -> "Judge":
+        if self._memory_share is not None:
+            self.waited_s = self._memory_share.acquire(_SHARE * self._bound.bytes if self._bound else 0)
         self._workers.prepare()
         return self
 
@@ -115,6 +122,8 @@ class Judge:
         """End every worker and remove shared memory; directories with logs and candidates stay."""
         self._screening_cases.clear()
         self._apparatus.close()
+        if self._memory_share is not None:
+            self._memory_share.release()
 
     @property
     def gpu_held_s(self) -> float:
@@ -135,17 +144,16 @@ class Judge:
         inputs = self._apparatus.timed_inputs()
         inputs.refresh()
         starting = {name: self._workers.start(clean=True) for name in COMPILE_MODES}
-        found = []
+        found: list[Baseline] = []
         for name, worker in starting.items():
             self._on_event(f"timing baseline {name}")
             inputs.show(worker.wait_ready())
             found.append(time_baseline(worker, name, inputs.names, self._apparatus, l2_bytes=self._device.l2_bytes))
-        best = fastest_baseline(found)
-        for name, worker in starting.items():
-            if best is not None and name == best.name:
-                self._apparatus.keep_baseline_worker(name, worker)
-            else:
-                self._workers.discard(worker)
+            best = fastest_baseline(found)
+            for slower in [other.name for other in found if best is None or other is not best]:
+                self._workers.discard(starting[slower])  # at once: its memory is wanted
+        if best is not None:
+            self._apparatus.keep_baseline_worker(best.name, starting[best.name])
         return tuple(found)
 
     def screen(self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None], *, deadline_s: float) -> list[Measurement]:
@@ -249,7 +257,7 @@ class Judge:
         reference, seed_for = apparatus.reference(), apparatus.seed_for
         examination.load(reference)
         expected = examination.check_case("drawn", seed_for("verify", "drawn"))
-        if not expected.changed_inputs:
+        if not expected.answer.changed_inputs:
             examination.check_state(expected)
         del expected  # at full size it holds gigabytes
         examination.check_repeats(seed_for("verify", "repeat"))
@@ -259,7 +267,7 @@ class Judge:
         if not apparatus.has_small:
             examination.check_variants(seed_for("verify", "variants"))
         if self._gpu:
-            timing, environment = time_against_best(examination, baselines, apparatus, self._bound, self._device.l2_bytes, self._seed)
+            timing, environment = time_against_best(examination, baselines, apparatus, self._bound, self._device, self._seed)
             examination.check_case("drawn", seed_for("verify", "after timing"))
         else:
             timing, environment = self._estimate(examination.kernel), {}

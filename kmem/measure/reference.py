@@ -8,46 +8,25 @@ import copy
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from kmem.errors import DeviceMemoryError, ProblemError
 from kmem.measure.arena import Arena
-from kmem.measure.chunks import oracle_in_chunks
-from kmem.measure.correctness import ROUNDING, Difference, error_floor, is_within, measure_error, trivial_outputs
+from kmem.measure.correctness import ROUNDING, Difference, error_floor
+from kmem.measure.expected import KEPT_BYTES, Answer, Expected, SlicedExpected, WholeExpected
 from kmem.measure.families import InputTraits, apply_family, input_traits
+from kmem.measure.slices import PIECES, Slicing, find_slicing
 from kmem.measure.tensors import encode_value
 from kmem.problem.load import build_inputs, build_model, execute_problem
 from kmem.records import Contract, Precision, Problem, Workload
 
 logger = logging.getLogger(__name__)
 
-#: The first case's outputs are kept as an adversary (the previous output) up to this size; the memory of larger ones is needed for judging.
-_KEPT_BYTES = 2**30
 #: Inputs up to this size are given to the oracle whole; of larger ones float64 copies and intermediates would crowd the device.
 _WHOLE_BYTES = 2**29
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The right answer to one case: oracle (float64) and eager outputs in order, and the error eager makes in each."""
-
-    returns_tuple: bool
-    oracle: tuple[torch.Tensor, ...]
-    eager: tuple[torch.Tensor, ...]
-    differences: tuple[Difference, ...]
-    floors: tuple[float, ...]
-    changed_inputs: tuple[int, ...]  # indices of inputs that the module itself modifies
-    aliases_inputs: bool  # whether an output of the module is a view of an input
-    eager_state: dict[str, torch.Tensor]  # buffers after the forward, those that it changed
-    oracle_state: dict[str, torch.Tensor]
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it may be kept: the memory of larger ones is needed for judging."""
-        return sum(value.nbytes for value in (*self.eager, *self.oracle)) <= _KEPT_BYTES
 
 
 class Reference:
@@ -60,18 +39,17 @@ class Reference:
 
         Raises ProblemError: if the problem cannot be built, has inputs no worker can be given, or returns no tensors.
         """
-        self.contract, self.device, self.directory, self.ipc = contract, device, directory, ipc
+        self.problem, self.contract, self.device, self.directory, self.ipc = problem, contract, device, directory, ipc
         self.module = execute_problem(problem, workload)
         self.name = f"{workload.name}"
         torch.manual_seed(seed)
         try:
             self.model = build_model(self.module, device, contract.precision)
-            first, second = self.draw(seed + 1), self.draw(seed + 2)
+            first = self.draw(seed + 1)
         except torch.OutOfMemoryError as ex:
             raise DeviceMemoryError(
                 f"{problem.path} does not fit the memory of {device}: {str(ex).splitlines()[0]}; make it smaller"
             ) from ex
-        self.traits: list[InputTraits] = [input_traits(one, other) for one, other in zip(first, second, strict=True)]
         init = list(self.module.get_init_inputs()) if hasattr(self.module, "get_init_inputs") else []
         try:
             self.init = [encode_value(value) for value in init]
@@ -81,14 +59,19 @@ class Reference:
             raise ProblemError(
                 f"{problem.path}: {ex}; use tensors, numbers, strings and lists of them as inputs and constructor arguments"
             ) from ex
-        del first, second
+        self.inputs.write(first)
+        del first  # of large inputs there is no room for three draws
+        self.traits: list[InputTraits] = [
+            input_traits(one, other) for one, other in zip(self.inputs.values, self.draw(seed + 2), strict=True)
+        ]
         self._initial = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.state = Arena(f"{self.name}-state", list(self._initial.values()), device, directory, ipc=ipc)
         self.state.write(list(self._initial.values()))
         self.outputs: Arena | None = None
         self._double: torch.nn.Module | None = None
         self.is_stochastic: bool | None = None
-        self._mutates: bool | None = None  # known, as is_stochastic, after the first case
+        self._mutates: bool | None = None  # known, as is_stochastic and _slicing, after the first case
+        self._slicing: Slicing | None = None
         self._survivors: set[str] | None = None
         self._earlier: tuple[torch.Tensor, ...] | None = None
         self.flags: set[str] = set()
@@ -122,57 +105,119 @@ class Reference:
         values = self.inputs.values
         apply_family(family, values, self.traits, generator)
         self.inputs.publish()
+        if self.device.type == "cuda" and self._is_large(values):
+            torch.cuda.empty_cache()  # the draw's memory is needed for judging
 
     def expect(self, values: Sequence[object], seed: int) -> Expected:
-        """Run oracle and eager. Whatever the module raises for these inputs comes through: it defines no answer for them."""
-        again = None
+        """The right answer for these inputs. Whatever the module raises for them comes through: it defines no answer for them.
+
+        Raises DeviceMemoryError: if the module's own forward finds no room.
+        """
+        try:
+            return self._expect(values, seed)
+        except torch.OutOfMemoryError as ex:
+            torch.cuda.empty_cache()
+            raise DeviceMemoryError(
+                f"{self.problem.path} leaves no room on {self.device} to be judged: {str(ex).splitlines()[0]}; "
+                "make it smaller, or stop what else runs there"
+            ) from ex
+
+    def _expect(self, values: Sequence[object], seed: int) -> Expected:
         if self.is_stochastic is None:
-            copies = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
-            again, _, _ = self._run_eager(copies, seed + 1)
-            self._mutates = any(isinstance(value, torch.Tensor) and value._version for value in copies)
-            del copies  # before the oracle takes its memory
+            self._explore(values, seed)
+        if self._slicing is not None and self._is_large(values):
+            answer = replace(self._sliced_answer, layouts=self._layouts_for(values))
+            return SlicedExpected(
+                answer,
+                values,
+                self._slicing,
+                run_eager=lambda part: self._run_eager(part, seed)[0],
+                run_oracle=lambda part: self._run_double(self._double_model(), part, seed)[0],
+            )
         oracle, oracle_state, returns_tuple = self._run_oracle(values, seed)
         kept = [int(value._version) if isinstance(value, torch.Tensor) else 0 for value in values]
         eager, eager_state, aliases = self._run_eager(values, seed)
         changed = tuple(index for index, value in enumerate(values) if isinstance(value, torch.Tensor) and value._version != kept[index])
-        if again is not None:
-            self.is_stochastic = not changed and any(
-                not torch.equal(one, two) and not one.isnan().any() for one, two in zip(eager, again, strict=True)
-            )
         if self.is_stochastic:
             oracle = tuple(value.double() if value.is_floating_point() else value for value in eager)
+        answer = Answer(returns_tuple, _layouts(eager), self._floors(eager), changed, aliases, eager_state, oracle_state)
+        expected = WholeExpected(answer, oracle, eager, values, lambda part: self._run_oracle(part, seed)[0], self._earlier)
+        if self._earlier is None and sum(value.nbytes for value in eager) <= KEPT_BYTES:
+            self._earlier = eager
+        return expected
+
+    def _explore(self, values: Sequence[object], seed: int) -> None:
+        """Find out, once, what kind of module it is: whether it draws random numbers, modifies inputs, can be cut along the batch."""
+        copies = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
+        first, state, aliases = self._run_eager(copies, seed + 1)
+        self._mutates = any(isinstance(value, torch.Tensor) and value._version for value in copies)
+        del copies
+        if self._mutates:
+            self.is_stochastic = False  # each call starts from other values: nothing to compare
+            return
+        second, _, _ = self._run_eager(values, seed)
+        self.is_stochastic = any(not torch.equal(one, two) and not one.isnan().any() for one, two in zip(first, second, strict=True))
+        del first
+        if self.is_stochastic:
             self.flags.add("stochastic")
-        differences = tuple(measure_error(mine, right, mine) for mine, right in zip(eager, oracle, strict=True))
-        floors = tuple(self.floor_for(value.dtype) for value in eager)
-        return Expected(returns_tuple, oracle, eager, differences, floors, changed, aliases, eager_state, oracle_state)
+        elif self._is_large(values) and not state and all(value.dim() > 1 for value in second):
+            nbytes = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+            pieces = next((pieces for pieces in PIECES if nbytes / pieces <= _WHOLE_BYTES), PIECES[-1])
+            self._slicing = find_slicing(lambda part: self._run_eager(part, seed)[0], values, second, self.floor_for, pieces=pieces)
+            if self._slicing is not None:
+                _, part = next(self._slicing.parts(values))
+                returns_tuple = self._run_double(self._double_model(), part, seed)[2]
+                self._sliced_answer = Answer(returns_tuple, _layouts(second), self._floors(second), aliases_inputs=aliases)
+
+    def _is_large(self, values: Sequence[object]) -> bool:
+        """Whether the oracle is not to be run whole. With float64 inputs there is no eager run to compare slices with."""
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        return sum(value.nbytes for value in tensors) > _WHOLE_BYTES and all(value.dtype is not torch.float64 for value in tensors)
+
+    def _layouts_for(self, values: Sequence[object]) -> tuple[torch.Tensor, ...]:
+        """Of the outputs for inputs that may have other sizes than the first case had."""
+        if all(
+            value.shape == own.shape
+            for value, own in zip(values, self.inputs.values, strict=True)
+            if isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor)
+        ):
+            return self._sliced_answer.layouts
+        return _layouts(self._run_eager(values, 0)[0])
+
+    def _floors(self, outputs: Sequence[torch.Tensor]) -> tuple[float, ...]:
+        return tuple(self.floor_for(value.dtype) for value in outputs)
 
     def floor_for(self, dtype: torch.dtype) -> float:
         """The error allowed in a result of this type whatever eager does."""
         return error_floor(dtype, self.contract.precision, interpreted=self.device.type == "cpu")
 
-    def input_noise(self, values: Sequence[object], expected: Expected, seed: int) -> tuple[Difference, ...]:
+    def input_noise(self, expected: Expected, seed: int) -> tuple[Difference, ...]:
         """What one rounding of the floating inputs changes in the oracle: the error no arithmetic in the input's type can avoid.
 
         Asked only where an artificial family (constants, huge values) makes the module ill-conditioned and eager is exact by luck.
         Source: Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 1.5 (backward error).
         """
         generator = torch.Generator(device=self.device).manual_seed(seed)
-        shaken = []
-        for value in values:
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                signs = (
-                    torch.empty(value.shape, device=value.device, dtype=torch.float64).bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
-                )
-                shaken.append(value.double() * (1 + signs * ROUNDING[value.dtype]))
-            else:
-                shaken.append(value)
-        oracle, _, _ = self._run_oracle(shaken, seed)
-        return tuple(measure_error(moved, right, right) for moved, right in zip(oracle, expected.oracle, strict=True))
+
+        def shake(values: Sequence[object]) -> list[object]:
+            return [
+                value.double() * (1 + _signs(value, generator) * ROUNDING[value.dtype])
+                if isinstance(value, torch.Tensor) and value.is_floating_point()
+                else value
+                for value in values
+            ]
+
+        return expected.noise(shake)
+
+    def note_adversaries(self, expected: Expected) -> None:
+        """Strike out the trivial outputs that this case, at the workload's own sizes, tells from right ones."""
+        passing = expected.passing_adversaries()
+        self._survivors = passing | {"previous output"} if self._survivors is None else self._survivors & passing
 
     def output_arena(self, expected: Expected) -> Arena:
         """Where a worker puts outputs of this shape; made once, for the workload's own sizes."""
         if self.outputs is None:
-            self.outputs = self.new_arena("outputs", expected.eager)
+            self.outputs = self.new_arena("outputs", expected.answer.layouts)
         return self.outputs
 
     def new_arena(self, purpose: str, like: Sequence[object], layouts: Sequence[tuple[tuple[int, ...], int] | None] | None = None) -> Arena:
@@ -196,50 +241,21 @@ class Reference:
         return outputs, self._take_changes(self.model), any(views)
 
     def _run_oracle(self, values: Sequence[object], seed: int) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor], bool]:
-        """Whole while that is small, else in slices where these are shown to be independent, else whole, else on the CPU."""
-        if self._double is None:
-            self._double = copy.deepcopy(self.model).double()
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        is_rounded = all(value.dtype is not torch.float64 for value in tensors)  # else there is no eager run to compare slices with
-        if sum(value.nbytes for value in tensors) > _WHOLE_BYTES and is_rounded and not self._mutates and not self.is_stochastic:
-            chunked = self._run_oracle_in_chunks(values, seed)
-            if chunked is not None:
-                return chunked
+        """Whole, on the CPU if the device has no room."""
         try:
-            return self._run_double(self._double, values, seed)
+            return self._run_double(self._double_model(), values, seed)
         except torch.OutOfMemoryError:
             torch.cuda.empty_cache()
         logger.info("the float64 oracle does not fit %s; it runs on the CPU", self.device)
         self.flags.add("oracle_on_cpu")
         on_cpu = [value.cpu() if isinstance(value, torch.Tensor) else value for value in values]
-        outputs, state, returns_tuple = self._run_double(copy.deepcopy(self._double).cpu(), on_cpu, seed)
+        outputs, state, returns_tuple = self._run_double(copy.deepcopy(self._double_model()).cpu(), on_cpu, seed)
         return tuple(value.to(self.device) for value in outputs), state, returns_tuple
 
-    def _run_oracle_in_chunks(
-        self, values: Sequence[object], seed: int
-    ) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor], bool] | None:
-        returns_tuple = False
-        has_state = False
-
-        def eager(part: Sequence[object]) -> tuple[torch.Tensor, ...]:
-            nonlocal has_state
-            outputs, state, _ = self._run_eager(part, seed)
-            has_state = has_state or bool(state)
-            return outputs
-
-        def oracle(part: Sequence[object]) -> tuple[torch.Tensor, ...]:
-            nonlocal returns_tuple
-            outputs, _, returns_tuple = self._run_double(self._double, part, seed)
-            return outputs
-
-        try:
-            outputs = oracle_in_chunks(eager, oracle, values, self.floor_for)
-        except torch.OutOfMemoryError:  # even eager, or the whole oracle once it is put together
-            torch.cuda.empty_cache()
-            return None
-        if outputs is None or has_state:  # a buffer that each slice changes is not what the whole leaves in it
-            return None
-        return outputs, {}, returns_tuple
+    def _double_model(self) -> torch.nn.Module:
+        if self._double is None:
+            self._double = copy.deepcopy(self.model).double()
+        return self._double
 
     def _run_double(
         self, model: torch.nn.Module, values: Sequence[object], seed: int
@@ -275,25 +291,6 @@ class Reference:
                     value.copy_(start)
         return changed
 
-    def try_adversaries(self, expected: Expected, values: Sequence[object]) -> None:
-        """Strike out the trivial outputs that this case, at the workload's own sizes, tells from right ones."""
-        passing: set[str] | None = None
-        for index, (eager, oracle) in enumerate(zip(expected.eager, expected.oracle, strict=True)):
-            same_sizes = self._earlier is not None and self._earlier[index].shape == eager.shape
-            trivial = trivial_outputs(eager, list(values), self._earlier[index] if same_sizes else None)
-            here = {
-                name
-                for name, output in trivial.items()
-                if is_within(measure_error(output, oracle, eager), expected.differences[index], expected.floors[index])
-            }
-            passing = here if passing is None else passing & here
-        if self._survivors is None:
-            self._survivors = (passing or set()) | {"previous output"}
-        else:
-            self._survivors &= passing or set()
-        if self._earlier is None and sum(value.nbytes for value in expected.eager) <= _KEPT_BYTES:
-            self._earlier = expected.eager
-
 
 @contextmanager
 def contract_flags(precision: Precision) -> Iterator[None]:
@@ -312,3 +309,13 @@ def _leaves(result: object) -> tuple[tuple[torch.Tensor, ...], bool]:
     if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
         raise ProblemError(f"The module returns {type(result).__name__}; kmem judges a tensor or a flat list or tuple of tensors")
     return leaves, isinstance(result, list | tuple)
+
+
+def _layouts(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return tuple(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta") for value in outputs)
+
+
+def _signs(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Random plus and minus ones, float64."""
+    coins = torch.empty(value.shape, device=value.device, dtype=torch.float64)
+    return coins.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)

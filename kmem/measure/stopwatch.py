@@ -7,7 +7,7 @@ from kmem.measure.examine import Examination, Refused
 from kmem.measure.gpu_clock import WARMUP_CALLS, gpu_state, is_short, sample_times, time_graph, time_pairs
 from kmem.measure.lease import gpu_uuid
 from kmem.measure.timing import implausible_reason, physical_floor_ms, summarize_samples
-from kmem.records import Baseline, Bound, Status, Timing, fastest_baseline
+from kmem.records import Baseline, Bound, Device, Status, Timing, fastest_baseline
 
 #: Samples where there is no baseline to pair with.
 UNPAIRED_SAMPLES = 30
@@ -16,7 +16,7 @@ SURPRISING_RATIO = 10.0
 
 
 def time_against_best(
-    examination: Examination, baselines: Sequence[Baseline], apparatus: Apparatus, bound: Bound | None, l2_bytes: int, seed: int
+    examination: Examination, baselines: Sequence[Baseline], apparatus: Apparatus, bound: Bound | None, device: Device, seed: int
 ) -> tuple[Timing, Mapping[str, str]]:
     """Time a loaded kernel with the GPU to itself.
 
@@ -35,7 +35,7 @@ def time_against_best(
     best = fastest_baseline(baselines)
     against = (apparatus.baseline_worker(best.name), best.name, best.name) if best is not None else None
     candidate = (examination.worker, examination.key)
-    common = {"l2_bytes": l2_bytes, "timeout_s": examination.run_timeout_s}
+    common = {"l2_bytes": device.l2_bytes, "timeout_s": examination.run_timeout_s}
     with apparatus.hold_gpu(exclusive=True):
         if against is None:
             seen = sample_times(*candidate, inputs.names, UNPAIRED_SAMPLES, warmup=WARMUP_CALLS, host_count=5, **common)
@@ -47,7 +47,8 @@ def time_against_best(
             examination.samples_ms = {"candidate": paired.candidate_ms, against[2]: paired.reference_ms}
         state = gpu_state(gpu_uuid())
         graph_ms = time_graph(*candidate, inputs.names[0], **common) if is_short(timing.latency_ms) else None
-    reason = implausible_reason(timing.latency_ms, host_ms, physical_floor_ms(bound, l2_bytes))
+    floor_ms = physical_floor_ms(bound, device, algebraic="algebraic" in examination.kernel.flags)
+    reason = implausible_reason(timing.latency_ms, host_ms, floor_ms)
     if reason is not None:
         raise Refused(Status.IMPLAUSIBLE, reason)
     if timing.ratio is not None and timing.ratio > SURPRISING_RATIO:

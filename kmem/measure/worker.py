@@ -13,6 +13,9 @@ import socket
 import sys
 import traceback
 
+#: Beyond this the allocator's free blocks go back to the driver after a call: the judge has use for the memory.
+RESERVED_AT_MOST = 2**30
+
 
 class CandidateFailed(Exception):
     """Something a candidate's code raised, with the stage it happened in."""
@@ -36,6 +39,7 @@ class Worker:
         self.attached: dict = {}
         self.kept: dict = {}
         self.clock = None
+        self.reserved_bytes = 0  # by the allocator, after the last call
         sys.modules["kmem"] = None  # importing the judge fails
         if self.device.type == "cuda":
             torch.cuda.init()
@@ -116,7 +120,8 @@ class Worker:
         """One forward. Outputs are described and, where they fit, copied to the attached list `outputs`, unsynchronised."""
         targets = self.attached[outputs] if outputs else []
         self._fetch(inputs)
-        self.instruments.poison_free_memory([(tuple(target.value.shape), target.value.dtype) for target in targets], self.device)
+        layouts = [(tuple(target.value.shape), target.value.dtype) for target in targets]
+        self.instruments.poison_free_memory(layouts, self.device, self.reserved_bytes)
         self.torch.manual_seed(seed)
         self.launches.count, self.launches.suppressed = 0, suppress
         try:
@@ -127,6 +132,11 @@ class Worker:
         if keep:
             self.kept[keep] = result
         self._publish(inputs)
+        del result
+        if self.device.type == "cuda":
+            self.reserved_bytes = self.torch.cuda.memory_reserved()
+            if self.reserved_bytes > RESERVED_AT_MOST:
+                self.torch.cuda.empty_cache()
         return {**described, "launches": self.launches.count, "patched": self.integrity.changed()}
 
     def reread(self, keep: str, outputs: str) -> dict:

@@ -19,7 +19,7 @@ def matmul_prologue(x_ptr, s_ptr, t_ptr, w_ptr, out_ptr, N, K, BLOCK_M: tl.const
         shift = tl.load(t_ptr + k + ks)
         scaled = (x.to(tl.float32) * scale[None, :]).to(tl.float16)  # rounded where the three operators round
         y = (scaled.to(tl.float32) + shift[None, :]).to(tl.float16)
-        x = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)  # as torch.relu
+        x = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL).to(tl.float16)  # as torch.relu
         acc = tl.dot(x, tl.load(w_ptr + (k + ks)[:, None] * N + cols[None, :]), acc)
     tl.store(out_ptr + rows[:, None] * N + cols[None, :], acc.to(tl.float16))
 

@@ -25,7 +25,7 @@ def matmul_split(a_ptr, b_ptr, part_ptr, M, N, K, K_PER_SPLIT, BLOCK: tl.constex
 def add_parts(part_ptr, out_ptr, n, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     parts = tl.load(part_ptr + tl.arange(0, SPLITS)[:, None] * n + offsets[None, :], mask=(offsets < n)[None, :], other=0.0)
-    tl.store(out_ptr + offsets, tl.sum(parts, axis=0), mask=offsets < n)
+    tl.store(out_ptr + offsets, tl.sum(parts, axis=0).to(tl.float16), mask=offsets < n)
 
 
 class Model(torch.nn.Module):
@@ -33,7 +33,7 @@ class Model(torch.nn.Module):
         (m, k), n = a.shape, b.shape[1]
         splits = 32 if k >= 4096 else 2
         parts = torch.empty(splits, m, n, device=a.device, dtype=torch.float32)
-        out = torch.empty(m, n, device=a.device, dtype=torch.float32)
+        out = torch.empty(m, n, device=a.device, dtype=a.dtype)
         grid = (m // 64, n // 64, splits)
         matmul_split[grid](a, b, parts, m, n, k, k // splits, BLOCK=64, BLOCK_K=64, num_warps=4, num_stages=4)
         add_parts[(triton.cdiv(m * n, 256),)](parts, out, m * n, SPLITS=splits, BLOCK=256)
@@ -41,7 +41,7 @@ class Model(torch.nn.Module):
 
 
 def get_inputs() -> list[torch.Tensor]:
-    return [torch.randn(M, K, dtype=torch.float16), torch.randn(K, N, dtype=torch.float16)]
+    return [torch.randn(M, K, dtype=torch.float16) / 16, torch.randn(K, N, dtype=torch.float16)]
 
 
 def get_small_inputs() -> list[torch.Tensor]:

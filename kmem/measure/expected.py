@@ -1,0 +1,189 @@
+"""The right answer to one case, and how far an output is from it: whole in memory, or slice by slice where that would crowd the device.
+
+Both know oracle (float64) and eager; what they say is the error of the given outputs, the error eager makes itself, and which trivial
+outputs would have passed.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from kmem.measure.correctness import Difference, ErrorTally, is_within, trivial_outputs
+from kmem.measure.slices import Run, Slicing
+
+#: Whole answers up to this size may be kept from case to case.
+KEPT_BYTES = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Errors of each output: of what was compared, and of eager itself, both against the oracle."""
+
+    found: tuple[Difference, ...]
+    eager: tuple[Difference, ...]
+    floors: tuple[float, ...]
+
+    @property
+    def is_within(self) -> bool:
+        """Whether every output keeps the accuracy contract."""
+        return all(map(is_within, self.found, self.eager, self.floors))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the module does beside its values. `layouts` are its outputs on the meta device: shapes, dtypes, strides."""
+
+    returns_tuple: bool
+    layouts: tuple[torch.Tensor, ...]
+    floors: tuple[float, ...]  # the error allowed in each output whatever eager does
+    changed_inputs: tuple[int, ...] = ()  # indices of inputs that the module itself modifies
+    aliases_inputs: bool = False  # whether an output of the module is a view of an input
+    eager_state: dict[str, torch.Tensor] = field(default_factory=dict)  # buffers after the forward, those that it changed
+    oracle_state: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Expected(ABC):
+    """The right answer for inputs that are still in their arena; `compare` may read them again."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+
+    @abstractmethod
+    def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
+        """Hold outputs (in order, of the answer's layouts, on any device) to oracle and eager."""
+
+    @abstractmethod
+    def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
+        """What `shake` of the inputs changes in the oracle."""
+
+    @abstractmethod
+    def passing_adversaries(self) -> set[str]:
+        """Names of trivial outputs that this case cannot tell from right ones; known once something was compared."""
+
+    @property
+    @abstractmethod
+    def is_small(self) -> bool:
+        """Whether it may be kept: the memory of larger ones is needed for judging."""
+
+
+class WholeExpected(Expected):
+    """Oracle and eager outputs in memory. `earlier` is eager's answer to another case, an adversary."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        oracle: tuple[torch.Tensor, ...],
+        eager: tuple[torch.Tensor, ...],
+        values: Sequence[object],
+        run_oracle: Run,
+        earlier: tuple[torch.Tensor, ...] | None,
+    ) -> None:
+        super().__init__(answer)
+        self.oracle, self.eager = oracle, eager
+        self._values, self._run_oracle = values, run_oracle
+        self._differences = self._errors_of(eager)
+        self._passing = self._try_adversaries(values, earlier)
+
+    def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
+        return Comparison(self._errors_of(outputs), self._differences, self.answer.floors)
+
+    def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
+        moved = self._run_oracle(shake(self._values))
+        return tuple(_error(one, right, right) for one, right in zip(moved, self.oracle, strict=True))
+
+    def passing_adversaries(self) -> set[str]:
+        return self._passing
+
+    @property
+    def is_small(self) -> bool:
+        return sum(value.nbytes for value in (*self.eager, *self.oracle)) <= KEPT_BYTES
+
+    def _errors_of(self, outputs: Sequence[torch.Tensor]) -> tuple[Difference, ...]:
+        return tuple(_error(*three) for three in zip(outputs, self.oracle, self.eager, strict=True))
+
+    def _try_adversaries(self, values: Sequence[object], earlier: tuple[torch.Tensor, ...] | None) -> set[str]:
+        passing: set[str] | None = None
+        for index, (eager, oracle) in enumerate(zip(self.eager, self.oracle, strict=True)):
+            same_sizes = earlier is not None and earlier[index].shape == eager.shape
+            trivial = trivial_outputs(eager, values, earlier[index] if same_sizes else None)
+            difference, floor = self._differences[index], self.answer.floors[index]
+            here = {name for name, output in trivial.items() if is_within(_error(output, oracle, eager), difference, floor)}
+            passing = here if passing is None else passing & here
+        return passing or set()
+
+
+class SlicedExpected(Expected):
+    """Oracle and eager computed again for each comparison, piece by piece: no more than a piece of them is ever in memory."""
+
+    def __init__(self, answer: Answer, values: Sequence[object], slicing: Slicing, run_eager: Run, run_oracle: Run) -> None:
+        super().__init__(answer)
+        self._values, self._slicing, self._run_eager, self._run_oracle = values, slicing, run_eager, run_oracle
+        self._passing: set[str] | None = None
+
+    def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
+        return self._with_memory(lambda slicing: self._compare(outputs, slicing))
+
+    def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
+        return self._with_memory(lambda slicing: self._noise(shake, slicing))
+
+    def passing_adversaries(self) -> set[str]:
+        return self._passing or set()
+
+    @property
+    def is_small(self) -> bool:
+        return False
+
+    def _with_memory(self, work: Callable[[Slicing], object]) -> object:
+        """Do it in finer pieces while the device's memory is short."""
+        slicing: Slicing | None = self._slicing
+        while slicing is not None:
+            try:
+                return work(slicing)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                if slicing.finer() is None:
+                    raise
+            slicing = slicing.finer()
+        raise AssertionError("the last pieces either fit or raise")
+
+    def _compare(self, outputs: Sequence[torch.Tensor], slicing: Slicing) -> Comparison:
+        count = len(self.answer.layouts)
+        found, own = [ErrorTally() for _ in range(count)], [ErrorTally() for _ in range(count)]
+        trivial: list[dict[str, ErrorTally]] = [{} for _ in range(count)]
+        constants: list[torch.Tensor | None] = [None] * count
+        for place, part, oracle in self._oracle_parts(slicing):
+            eager = self._run_eager(part)
+            for index in range(count):
+                found[index].add(outputs[index][place], oracle[index], eager[index])
+                own[index].add(eager[index], oracle[index], eager[index])
+                if constants[index] is None:
+                    constants[index] = eager[index]
+                for name, output in trivial_outputs(eager[index], part, None, constant_of=constants[index]).items():
+                    trivial[index].setdefault(name, ErrorTally()).add(output, oracle[index], eager[index])
+        differences = tuple(tally.difference() for tally in own)
+        self._passing = set.intersection(
+            *(
+                {name for name, tally in tallies.items() if is_within(tally.difference(), differences[index], self.answer.floors[index])}
+                for index, tallies in enumerate(trivial)
+            )
+        )
+        return Comparison(tuple(tally.difference() for tally in found), differences, self.answer.floors)
+
+    def _noise(self, shake: Callable[[Sequence[object]], list[object]], slicing: Slicing) -> tuple[Difference, ...]:
+        tallies = [ErrorTally() for _ in self.answer.layouts]
+        for _, part, oracle in self._oracle_parts(slicing):
+            for tally, moved, right in zip(tallies, self._run_oracle(shake(part)), oracle, strict=True):
+                tally.add(moved, right, right)
+        return tuple(tally.difference() for tally in tallies)
+
+    def _oracle_parts(self, slicing: Slicing) -> Iterator[tuple[slice, list[object], tuple[torch.Tensor, ...]]]:
+        for place, part in slicing.parts(self._values):
+            yield place, part, self._run_oracle(part)
+
+
+def _error(output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> Difference:
+    tally = ErrorTally()
+    tally.add(output, oracle, eager)
+    return tally.difference()

@@ -1,0 +1,89 @@
+"""Who may fill how much of one GPU's memory, so that judges in several processes do not take it from each other's candidates.
+
+A judge asks for its share before it puts anything on the card and waits until that fits beside the others'. Shares stand in a file beside
+the GPU's lease, by process; those of processes that are gone count no more. Somebody who is alone always gets in: whether a problem fits
+at all is for the device to say.
+
+Not covered: programs other than kmem.
+"""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kmem.errors import ExecutorError
+
+#: What is left free for CUDA contexts and fragmentation.
+USABLE = 0.9
+_POLL_S = 0.5
+
+
+class MemoryShare:
+    """One process's share of one GPU's memory; nothing is held until `acquire`."""
+
+    def __init__(self, directory: Path, gpu: str, total_bytes: int, on_wait: Callable[[str], None]) -> None:
+        """Nothing is held yet.
+
+        Args:
+            directory, gpu, on_wait: as for the GPU's lease. total_bytes: of the card.
+        Raises:
+            ExecutorError: if the file cannot be made.
+        """
+        self._path, self._usable, self._on_wait = directory / f"gpu-{gpu}.memory", int(USABLE * total_bytes), on_wait
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self._path.touch()
+        except OSError as ex:
+            raise ExecutorError(f"Cannot make {self._path}: {ex}; free space there or choose another place with KMEM_DB") from ex
+
+    def acquire(self, nbytes: int) -> float:
+        """Wait for room; the seconds it took. A share this process has already is replaced."""
+        started = time.monotonic()
+        told = False
+        while not self._try(nbytes):
+            if not told:
+                self._on_wait("waiting for memory on the GPU: another kmem has filled it")
+                told = True
+            time.sleep(_POLL_S)
+        return time.monotonic() - started
+
+    def release(self) -> None:
+        """Give the share back; without one nothing happens."""
+        self._update(lambda shares: shares.pop(str(os.getpid()), None))
+
+    def _try(self, nbytes: int) -> bool:
+        def enter(shares: dict[str, int]) -> bool:
+            shares.pop(str(os.getpid()), None)
+            fits = not shares or sum(shares.values()) + nbytes <= self._usable
+            if fits:
+                shares[str(os.getpid())] = nbytes
+            return fits
+
+        return bool(self._update(enter))
+
+    def _update(self, change: Callable[[dict[str, int]], object]) -> object:
+        with open(self._path, "r+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                shares = json.loads(file.read() or "{}")
+            except json.JSONDecodeError:  # its writer was killed half-way
+                shares = {}
+            shares = {process: size for process, size in shares.items() if _is_alive(int(process))}
+            result = change(shares)
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps(shares))
+        return result
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's, but there
+        return True
+    return True
