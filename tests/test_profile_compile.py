@@ -1,6 +1,9 @@
 """Compiling without a GPU: real Triton, real ptxas, in worker processes."""
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -188,3 +191,46 @@ def test_the_cache_directory_is_tritons_own(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("TRITON_HOME", str(tmp_path))
     assert default_cache_dir() == tmp_path / ".triton" / "cache"
     assert "TRITON_CACHE_DIR" not in os.environ
+
+
+_PARENT = """
+import sys
+from pathlib import Path
+from kmem.devices import named_target
+from kmem.profile.compile import compile_kernels
+from kmem.records import Contract, Kernel, Problem, Workload
+place = Path(sys.argv[1])
+source = f'''
+import os, pathlib, time
+(pathlib.Path({str(place)!r}) / "pid").write_text(str(os.getpid()))
+os.rename({str(place / 'pid')!r}, {str(place / 'ready')!r})
+time.sleep(100)
+'''
+problem = Problem("p", "p.py", (place / "problem.py").read_text())
+device = named_target("h200")
+compile_kernels([Kernel(source)], problem, Workload("full"), Contract(), device, processes=1, timeout_s=100.0, cache_dir=place)
+"""
+
+
+def test_compilers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text(PROBLEM.source)
+    parent = subprocess.Popen([sys.executable, "-c", _PARENT, str(tmp_path)])
+    deadline = time.monotonic() + 90
+    while not (tmp_path / "ready").exists():
+        assert parent.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    worker = int((tmp_path / "ready").read_text())
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while is_running(worker):
+        assert time.monotonic() < deadline, "the compile process outlived its parent"
+        time.sleep(0.1)
+
+
+def is_running(process: int) -> bool:
+    """Not gone, and no zombie that only waits for init to collect it."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -19,7 +19,9 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import sys
+import threading
 import time
 import traceback
 import types
@@ -296,7 +298,15 @@ def _shorten(text: str) -> str:
     return text if len(text) <= LOG_LIMIT else f"{text[: LOG_LIMIT // 4]}\n[...]\n{text[-LOG_LIMIT * 3 // 4 :]}"
 
 
+def _end_with(parent: int) -> None:
+    """Kill this process and its children (ptxas) once the parent is gone: a killed run must not leave compilers behind."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     # A candidate that prints must not write into the answers: they get the real stdout under another number, stdout becomes stderr.
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
