@@ -60,6 +60,10 @@ class Arena:
         """What a model is called with."""
         return [item.value if isinstance(item, SharedTensor) else item for item in self.items]
 
+    @property
+    def nbytes(self) -> int:
+        return sum(item.value.nbytes for item in self.items if isinstance(item, SharedTensor))
+
     def write(self, values: Sequence[object]) -> None:
         """Copy values of the same shapes in. Plain values must be those the arena was made with."""
         for item, value in zip(self.items, values, strict=True):

@@ -14,7 +14,7 @@ import torch
 from kmem.errors import ExecutorError
 from kmem.measure.arena import Arena, bit_sum
 from kmem.measure.correctness import Difference, is_within, measure_error
-from kmem.measure.expected import Comparison, Expected
+from kmem.measure.expected import KEPT_BYTES, Comparison, Expected
 from kmem.measure.families import SCREENING_FAMILIES, other_layouts, other_sizes
 from kmem.measure.process import WorkerFailure, WorkerProcess
 from kmem.measure.provenance import impurity, library_share
@@ -66,6 +66,14 @@ class Examination:
         attach_once(self.worker, reference.state)
         attach_once(self.worker, reference.inputs)
         load_module(self.worker, self.key, path, "ModelNew", reference, timeout_s=self.load_timeout_s)
+
+    def release_outputs(self) -> None:
+        """Large outputs leave the device while the kernel is timed: the memory is wanted for fresh inputs."""
+        arena = self._reference.outputs
+        if arena is not None and arena.nbytes > KEPT_BYTES and arena.name in self.worker.attached:
+            self.worker.request("detach", timeout_s=self.run_timeout_s, name=arena.name)
+            self.worker.attached.discard(arena.name)
+            self._reference.drop_outputs()
 
     def unload(self) -> None:
         self.worker.request("unload", timeout_s=self.run_timeout_s, key=self.key)

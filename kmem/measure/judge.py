@@ -267,6 +267,7 @@ class Judge:
         if not apparatus.has_small:
             examination.check_variants(seed_for("verify", "variants"))
         if self._gpu:
+            examination.release_outputs()
             timing, environment = time_against_best(examination, baselines, apparatus, self._bound, self._device, self._seed)
             examination.check_case("drawn", seed_for("verify", "after timing"))
         else:

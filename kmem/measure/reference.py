@@ -25,8 +25,10 @@ from kmem.records import Contract, Precision, Problem, Workload
 
 logger = logging.getLogger(__name__)
 
-#: Inputs up to this size are given to the oracle whole; of larger ones float64 copies and intermediates would crowd the device.
-_WHOLE_BYTES = 2**29
+#: Inputs up to this size, or this share of the device's free memory, are given to the oracle whole; float64 copies and intermediates of
+#: larger ones would crowd the device.
+_WHOLE_BYTES = 2**30
+_WHOLE_SHARE = 1 / 64
 
 
 class Reference:
@@ -40,6 +42,8 @@ class Reference:
         Raises ProblemError: if the problem cannot be built, has inputs no worker can be given, or returns no tensors.
         """
         self.problem, self.contract, self.device, self.directory, self.ipc = problem, contract, device, directory, ipc
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _WHOLE_BYTES / _WHOLE_SHARE
+        self._whole_bytes = min(_WHOLE_BYTES, int(free * _WHOLE_SHARE))
         self.module = execute_problem(problem, workload)
         self.name = f"{workload.name}"
         torch.manual_seed(seed)
@@ -72,6 +76,7 @@ class Reference:
         self.is_stochastic: bool | None = None
         self._mutates: bool | None = None  # known, as is_stochastic and _slicing, after the first case
         self._slicing: Slicing | None = None
+        self._growth = 1.0  # inputs and outputs over inputs, by bytes
         self._survivors: set[str] | None = None
         self._earlier: tuple[torch.Tensor, ...] | None = None
         self.flags: set[str] = set()
@@ -148,31 +153,64 @@ class Reference:
 
     def _explore(self, values: Sequence[object], seed: int) -> None:
         """Find out, once, what kind of module it is: whether it draws random numbers, modifies inputs, can be cut along the batch."""
-        copies = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
-        first, state, aliases = self._run_eager(copies, seed + 1)
-        self._mutates = any(isinstance(value, torch.Tensor) and value._version for value in copies)
-        del copies
+        self._mutates = self._modifies_inputs(values, seed)
         if self._mutates:
             self.is_stochastic = False  # each call starts from other values: nothing to compare
             return
+        first, state, aliases = self._run_eager(values, seed + 1)
         second, _, _ = self._run_eager(values, seed)
         self.is_stochastic = any(not torch.equal(one, two) and not one.isnan().any() for one, two in zip(first, second, strict=True))
         del first
         if self.is_stochastic:
             self.flags.add("stochastic")
-        elif self._is_large(values) and not state and all(value.dim() > 1 for value in second):
-            nbytes = sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
-            pieces = next((pieces for pieces in PIECES if nbytes / pieces <= _WHOLE_BYTES), PIECES[-1])
-            self._slicing = find_slicing(lambda part: self._run_eager(part, seed)[0], values, second, self.floor_for, pieces=pieces)
-            if self._slicing is not None:
-                _, part = next(self._slicing.parts(values))
-                returns_tuple = self._run_double(self._double_model(), part, seed)[2]
-                self._sliced_answer = Answer(returns_tuple, _layouts(second), self._floors(second), aliases_inputs=aliases)
+            return
+        given = _tensor_bytes(values)
+        self._growth = (given + _tensor_bytes(second)) / max(given, 1)
+        if self._is_large(values) and not state and all(value.dim() > 1 for value in second):
+            nbytes = self._growth * given
+            pieces = next((pieces for pieces in PIECES if nbytes / pieces <= self._whole_bytes), PIECES[-1])
+            slicing = find_slicing(lambda part: self._run_eager(part, seed)[0], values, second, self.floor_for, pieces=pieces)
+            layouts, floors = _layouts(second), self._floors(second)
+            del second
+            if slicing is not None:
+                self._try_oracle(slicing, values, seed, Answer(False, layouts, floors, aliases_inputs=aliases))
+
+    def _modifies_inputs(self, values: Sequence[object], seed: int) -> bool:
+        """Whether a forward writes to its inputs; tried on copies, of large inputs on their first rows if the module accepts these."""
+        tensors = [index for index, value in enumerate(values) if isinstance(value, torch.Tensor) and value.dim() > 0]
+        attempts = [tensors, tensors[:1], []] if self._is_large(values) else [[]]
+        for cut in attempts:
+            copies = [
+                (value[:1] if index in cut else value).clone() if isinstance(value, torch.Tensor) else value
+                for index, value in enumerate(values)
+            ]
+            before = [value._version for value in copies if isinstance(value, torch.Tensor)]
+            try:
+                self._run_eager(copies, seed + 1)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, ValueError, IndexError, AssertionError):
+                if not cut:
+                    raise
+                continue
+            return [value._version for value in copies if isinstance(value, torch.Tensor)] != before
+        raise AssertionError("the last attempt returns or raises")
+
+    def _try_oracle(self, slicing: Slicing, values: Sequence[object], seed: int, answer: Answer) -> None:
+        """Cut the oracle too, if it accepts a piece."""
+        _, part = next(slicing.parts(values))
+        try:
+            returns_tuple = self._run_double(self._double_model(), part, seed)[2]
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, IndexError, AssertionError):
+            return
+        self._slicing, self._sliced_answer = slicing, replace(answer, returns_tuple=returns_tuple)
 
     def _is_large(self, values: Sequence[object]) -> bool:
         """Whether the oracle is not to be run whole. With float64 inputs there is no eager run to compare slices with."""
-        tensors = [value for value in values if isinstance(value, torch.Tensor)]
-        return sum(value.nbytes for value in tensors) > _WHOLE_BYTES and all(value.dtype is not torch.float64 for value in tensors)
+        is_rounded = all(value.dtype is not torch.float64 for value in values if isinstance(value, torch.Tensor))
+        return self._growth * _tensor_bytes(values) > self._whole_bytes and is_rounded
 
     def _layouts_for(self, values: Sequence[object]) -> tuple[torch.Tensor, ...]:
         """Of the outputs for inputs that may have other sizes than the first case had."""
@@ -219,6 +257,15 @@ class Reference:
         if self.outputs is None:
             self.outputs = self.new_arena("outputs", expected.answer.layouts)
         return self.outputs
+
+    def drop_outputs(self) -> None:
+        """Give the outputs' memory back; the next case makes it anew."""
+        if self.outputs is not None:
+            self.outputs.remove()
+            self.outputs = None
+            if self.device.type == "cuda":
+                torch.cuda.ipc_collect()
+                torch.cuda.empty_cache()
 
     def new_arena(self, purpose: str, like: Sequence[object], layouts: Sequence[tuple[tuple[int, ...], int] | None] | None = None) -> Arena:
         """Another arena of this workload."""
@@ -313,6 +360,10 @@ def _leaves(result: object) -> tuple[tuple[torch.Tensor, ...], bool]:
 
 def _layouts(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     return tuple(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta") for value in outputs)
+
+
+def _tensor_bytes(values: Sequence[object]) -> int:
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
 def _signs(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from kmem.measure.correctness import Difference, is_within, measure_error
 
 #: Numbers of slices to try. Beyond the last one a single row is probably what does not fit.
-PIECES = (4, 16, 64)
+PIECES = (4, 16, 64, 256)
 #: Other batch sizes may choose another library kernel, whose sums come in another order: slack over the floor of the output's type.
 _SLACK = 4.0
 

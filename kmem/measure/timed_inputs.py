@@ -19,7 +19,8 @@ class TimedInputs:
     def __init__(self, reference: Reference, seed_for: Callable[..., int]) -> None:
         self._reference, self._seed_for, self._draws = reference, seed_for, 0
         size = sum(value.nbytes for value in reference.inputs.values if isinstance(value, torch.Tensor))
-        count = max(1, min(SETS, TOTAL_BYTES // max(size, 1)))
+        free = torch.cuda.mem_get_info()[0] if reference.device.type == "cuda" else TOTAL_BYTES * 4
+        count = max(1, min(SETS, min(TOTAL_BYTES, free // 4) // max(size, 1)))
         self._extra = [reference.new_arena("timed", reference.inputs.values) for _ in range(count - 1)]
 
     @property
