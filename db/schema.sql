@@ -63,14 +63,11 @@ CREATE TABLE outcomes (
     status text not null,
     source_hash text not null,
     latency_ms real,
-    log_speedup real,
     created_at text not null,
     record text not null
 ) strict;
 
 CREATE INDEX outcomes_by_graph on outcomes (graph_hash, arch, precision, purity, status, latency_ms);
-
-CREATE INDEX outcomes_by_skill on outcomes (skill, arch, status, log_speedup);
 
 CREATE TABLE outcome_operators (
     operator text not null,
@@ -103,18 +100,6 @@ begin select raise(abort, 'the ledger is append-only'); end;
 
 CREATE TRIGGER retractions_are_never_deleted before delete on retractions
 begin select raise(abort, 'the ledger is append-only'); end;
-
-CREATE VIEW skill_outcomes as
-select
-    skill,
-    arch,
-    count(*) as tried,
-    sum(status = 'passed') as passed,
-    sum(coalesce(log_speedup > 0, 0)) as improved,
-    avg(log_speedup) as mean_log_speedup
-from outcomes
-where status != 'interrupted' and not exists (select 1 from retractions where outcome_hash = outcomes.hash)
-group by skill, arch;
 
 CREATE TABLE baselines (
     problem_hash text not null,
@@ -178,38 +163,6 @@ CREATE TABLE plans (
     primary key (run, round)
 ) strict;
 
-CREATE TABLE evidence (
-    skill text not null,
-    bottleneck text not null,
-    operator text not null,
-    arch text not null,
-    torch text not null,
-    triton text not null,
-    origin text not null,
-    tried integer not null,
-    passed integer not null,
-    timed integer not null,
-    log_speedup_e9 integer not null,
-    log_speedup_squared_e9 integer not null,
-    primary key (skill, bottleneck, operator, arch, torch, triton, origin)
-) strict, without rowid;
-
-CREATE TABLE evidence_signatures (
-    skill text not null,
-    metric text not null,
-    origin text not null,
-    outcomes integer not null,
-    total_e6 integer not null,
-    primary key (skill, metric, origin)
-) strict, without rowid;
-
-CREATE TABLE evidence_retracted (outcome_hash text primary key) strict, without rowid;
-
-CREATE TABLE evidence_watermark (
-    id integer primary key check (id = 1),
-    outcome integer not null
-) strict;
-
 CREATE TABLE contributor (
     id integer primary key check (id = 1),
     name text not null
@@ -236,4 +189,74 @@ CREATE TABLE segments (
     name text primary key,
     remote text not null,
     merged_at text not null
+) strict;
+
+CREATE INDEX outcomes_by_skill on outcomes (skill);
+
+CREATE INDEX outcomes_refused on outcomes (graph_hash, source_hash, arch)
+where status in (
+    'wrong_values', 'wrong_contract', 'mutated_input', 'not_repeatable', 'impure', 'implausible', 'refused_source'
+);
+
+CREATE TABLE evidence (
+    id integer primary key,
+    skill text not null,
+    bottleneck text not null,
+    operator text not null,
+    arch text not null,
+    torch text not null,
+    triton text not null,
+    origin text not null,
+    tried integer not null,
+    passed integer not null,
+    timed integer not null,
+    improved integer not null,
+    log_speedup_e9 integer not null,
+    log_speedup_squared_e9 integer not null,
+    recalled integer not null,
+    recalled_log_speedup_e9 integer not null,
+    revision integer not null,
+    unique (skill, bottleneck, operator, arch, torch, triton, origin)
+) strict;
+
+CREATE INDEX evidence_by_revision on evidence (revision);
+
+CREATE TABLE evidence_signatures (
+    skill text not null,
+    origin text not null,
+    sums text not null,
+    primary key (skill, origin)
+) strict, without rowid;
+
+CREATE TABLE evidence_state (
+    id integer primary key check (id = 1),
+    outcome integer not null,
+    revision integer not null,
+    generation integer not null
+) strict;
+
+CREATE TABLE completions (
+    run text not null references runs(id),
+    role text not null,
+    round integer not null,
+    slot text not null,
+    turn integer not null,
+    record text not null,
+    created_at text not null,
+    primary key (run, role, round, slot, turn)
+) strict;
+
+CREATE TABLE lessons (
+    run text not null references runs(id),
+    round integer not null,
+    place integer not null,
+    record text not null,
+    primary key (run, round, place)
+) strict;
+
+CREATE TABLE verdicts (
+    run text not null references runs(id),
+    kernel text not null,
+    record text not null,
+    primary key (run, kernel)
 ) strict;

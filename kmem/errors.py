@@ -12,6 +12,10 @@ class ProblemError(KmemError):
     """The problem file does not keep the contract; mend the file."""
 
 
+class CaseError(KmemError):
+    """The kernel, or a check asked for, cannot be judged as it is; mend what the message names."""
+
+
 class TargetError(KmemError):
     """The target device is not known or not there; choose another with --target."""
 
@@ -40,6 +44,22 @@ class ProviderError(KmemError):
     """A language-model provider cannot answer; the message names the remedy."""
 
 
+class AnswerLost(ProviderError):
+    """The connection ended after a question was sent and before its answer was whole: the provider may charge for it; ask again."""
+
+
+class PriceError(KmemError):
+    """What a question would cost in dollars is not known; give its price in the file KMEM_PRICES names, or limit by --tokens."""
+
+
+class BudgetExhausted(KmemError):
+    """What a run may spend on language models does not cover another question; raise --usd or --tokens."""
+
+
+class ReplayError(KmemError):
+    """A run cannot be walked again from what was recorded; the message says what is missing."""
+
+
 class ExecutorError(KmemError):
     """The machine that runs candidates failed, not the candidate."""
 
@@ -62,3 +82,7 @@ class RecipeError(KmemError):
 
 class EvidenceError(KmemError):
     """An evidence bundle cannot be read or written as it is; the message names the remedy."""
+
+
+class LandscapeError(KmemError):
+    """A recorded landscape is missing, damaged or does not fit; record it again."""

@@ -1,7 +1,7 @@
 """Author, Provider, Profiler, Executor: what a plugin can supply. The docstring of each ABC is its contract."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -16,6 +16,7 @@ from kmem.records import (
     Contract,
     Device,
     Diagnosis,
+    Experience,
     Kernel,
     Lesson,
     Move,
@@ -50,6 +51,7 @@ class Situation:
     writable: Mapping[str, float] = field(default_factory=dict)  # executable skills that match, with the bytes of their sites
     skills: Mapping[str, Skill] = field(default_factory=dict)  # every skill, by name
     track_records: Mapping[str, str] = field(default_factory=dict)  # a sentence on what each offered skill has earned
+    experience: Sequence[Experience] = ()  # how settings of these recipes did on other graphs
     seed: int
 
 
@@ -58,6 +60,11 @@ class Assignment(Situation):
     """A situation, and the one task to write for."""
 
     task: Task
+
+
+#: The skill of a language model's own idea, and of a move among the knobs that one named.
+UNAIDED = "unaided"
+KNOBS = "knobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,9 @@ class CompletionArchive(Protocol):
 
     def keep(self, record: "CompletionRecord") -> None:
         """Store a question and its answer; on return it is on disk."""
+
+    def records(self) -> "Iterable[CompletionRecord]":
+        """Every answer this run already has, oldest first; a resumed run's spending starts from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +143,7 @@ class Author(ABC):
 
     name: str
     repairs: int = 0
+    spent: str = ""  # why it asks no language model any more, once a budget does not cover the next question
 
     def begin(self, context: RunContext) -> "Author":
         """The author that works for this run; itself if it keeps nothing about runs."""
@@ -182,31 +193,39 @@ class StopReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's answer with the provider's own token counts."""
+    """A model's answer with the provider's own token counts; None where it reports none (the `command` provider)."""
 
     text: str
     model: str
-    input_tokens: int
-    output_tokens: int
+    input_tokens: int | None
+    output_tokens: int | None
     stop: StopReason = StopReason.END
 
 
 class Provider(ABC):
     """Text in, text out. Registering one imports no SDK and checks no key.
 
-    `complete` retries what is worth retrying (429, 5xx, a dropped connection: with back-off and Retry-After) and raises ProviderError
-    with the remedy otherwise (no key, wrong key, unknown model, unreachable server). A refusal or a cut-off answer is a Completion.
+    `complete` retries what is worth retrying and cannot have cost anything (429, 5xx, a connection that was never made: with back-off and
+    Retry-After, within the request's timeout) and raises ProviderError with the remedy otherwise (no key, wrong key, unknown model,
+    unreachable server). A connection that ends after the question was sent raises AnswerLost, for the provider may charge for it: whoever
+    keeps the purse decides on asking again. A refusal or an answer cut off at max_output_tokens is a Completion. `interrupt` makes calls
+    that wait in other threads give up.
     """
 
     name: str
+    counts_tokens: bool = True  # whether its completions carry token counts: without them no budget of tokens or dollars can be kept
 
     @abstractmethod
     def complete(self, request: ModelRequest) -> Completion:
-        """Ask a model. May be called from several threads at once."""
+        """Ask a model. May be called from several threads at once. Raises ProviderError."""
 
     @abstractmethod
     def models(self, base_url: str | None = None) -> list[str]:
         """Names of models it offers; raises ProviderError like `complete`."""
+
+    def interrupt(self) -> None:
+        """Make every call now under way raise ProviderError soon instead of waiting on (after Ctrl-C); later calls are not affected."""
+        return
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from kmem.interfaces import Author, Checker, Executor, Profiler, Provider
 DEFAULT_PLUGINS = (
     "kmem.default_plugins.bundled_skills",
     "kmem.default_plugins.authors",
+    "kmem.default_plugins.providers",
     "kmem.default_plugins.profilers",
     "kmem.default_plugins.executors",
     "kmem.default_plugins.checkers",

@@ -13,6 +13,9 @@ from typing import TypeAlias
 
 Knob: TypeAlias = int | str
 
+#: Metadata of a field that came after records were stored: None is not written, so that what was stored before keeps its hash.
+ABSENT_IF_NONE: Mapping[str, bool] = {"absent_if_none": True}
+
 
 def content_hash(*parts: str) -> str:
     """SHA-256 over the parts, length-prefixed so that no two different lists collide."""
@@ -339,6 +342,7 @@ class Lesson:
     skill: str
     text: str
     checks: tuple[ClaimCheck, ...] = ()
+    worth_a_skill: bool = False  # whether its author thinks that it holds beyond this problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +351,9 @@ class Veto:
 
     skill: str
     reason: str
+    author: str = "recipes"  # whom it binds
+    parent: str | None = None  # only from this kernel (hash); None: from any
+    instruction: str = ""  # which unaided idea it speaks of
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,13 +503,17 @@ class Outcome:
     origin: str
     created_at: str  # ISO 8601, UTC
     sizes: tuple[int, ...] = ()  # problem.graph.graph_sizes of the graph: how near two graphs of one structure are
+    seed: int | None = field(default=None, metadata=ABSENT_IF_NONE)  # of the run or verdict, where known: who repeats draws another
 
     @property
     def hash(self) -> str:
-        """Over every field: the same measurement merged twice is one outcome."""
+        """Over every field: the same measurement merged twice is one outcome. An unknown seed is left out, as before there were seeds."""
         from dataclasses import asdict
 
-        return content_hash(json.dumps(asdict(self), sort_keys=True, default=lambda value: value.value))
+        data = asdict(self)
+        if self.seed is None:
+            del data["seed"]
+        return content_hash(json.dumps(data, sort_keys=True, default=lambda value: value.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,6 +524,16 @@ class Recalled:
     source: str | None
     exact: bool
     distance: float  # 0 for exact; mean absolute log2 ratio of sizes for the same structure; infinite where sizes cannot be compared
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """A remembered setting of a recipe on another graph: its time over the best known time of that graph, and how like that graph is."""
+
+    recipe: str
+    knobs: tuple[tuple[str, Knob], ...]
+    slowdown: float  # at least 1
+    likeness: float  # above 0, at most 1
 
 
 @dataclass(frozen=True, slots=True)

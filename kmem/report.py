@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from kmem.explore.spending import Usage, total_usage
 from kmem.memory.runs import RoundDiagnosis
-from kmem.records import Attempt, Baseline, Run, RunResult, Status, fastest_baseline
+from kmem.records import Attempt, Baseline, Lesson, Run, RunResult, Status, fastest_baseline
 from kmem.rundir import RunDirectory
 
 
@@ -15,10 +16,14 @@ def write_report(
     attempts: Sequence[Attempt],
     diagnoses: Sequence[RoundDiagnosis],
     notes: Sequence[str],
+    *,
+    lessons: Sequence[Lesson] = (),
+    usage: Sequence[Usage] = (),
 ) -> Path:
     """Write convergence.png and report.md; returns the report's path."""
     plotted = draw_convergence(directory.root / "convergence.png", result, attempts)
-    return directory.write_text("report.md", render_report(run, result, attempts, diagnoses, notes, plotted=plotted))
+    text = render_report(run, result, attempts, diagnoses, notes, plotted=plotted, lessons=lessons, usage=usage)
+    return directory.write_text("report.md", text)
 
 
 def summarise(result: RunResult) -> str:
@@ -37,11 +42,21 @@ def summarise(result: RunResult) -> str:
             text += f" (95% interval {timing.ratio_low:.2f}-{timing.ratio_high:.2f})"
     if result.speed_of_light is not None:
         text += f", {result.speed_of_light:.0%} of the speed of light"
+    if result.recalled:
+        text += ", recalled from memory: no new gain"
     return text[0].upper() + text[1:] + "."
 
 
 def render_report(
-    run: Run, result: RunResult, attempts: Sequence[Attempt], diagnoses: Sequence[RoundDiagnosis], notes: Sequence[str], *, plotted: bool
+    run: Run,
+    result: RunResult,
+    attempts: Sequence[Attempt],
+    diagnoses: Sequence[RoundDiagnosis],
+    notes: Sequence[str],
+    *,
+    plotted: bool,
+    lessons: Sequence[Lesson] = (),
+    usage: Sequence[Usage] = (),
 ) -> str:
     """The report as Markdown."""
     contract = run.contract
@@ -51,6 +66,7 @@ def render_report(
         summarise(result),
         "",
         f"- run `{run.id}`, precision `{contract.precision.value}`, purity `{contract.purity.value}`, seed {run.seed}",
+        f"- authors {', '.join(run.authors)}; strategy {run.strategy.value}",
         f"- {result.measurements} measurements in {result.seconds:.0f} s; stopped because {result.reason}",
     ]
     if result.flags:
@@ -73,6 +89,18 @@ def render_report(
     for entry in diagnoses:
         offered = "; ".join(f"{prescription.skill} ({', '.join(prescription.reasons)})" for prescription in entry.prescriptions)
         lines.append(f"- round {entry.round}, kernel `{entry.kernel[:12]}`: {entry.diagnosis.summary} Offered: {offered or 'nothing'}")
+    if lessons:
+        lines += ["", "## Lessons", ""]
+        lines += [f"- round {lesson.round}, kernel `{lesson.kernel[:12]}`: {lesson.text}" for lesson in lessons]
+    if usage:
+        lines += [
+            "",
+            "## Language models",
+            "",
+            "| role | model | calls | input tokens | output tokens | USD |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [_usage_row(row) for row in (*usage, total_usage(usage))]
     lines += [
         "",
         "## Attempts",
@@ -91,6 +119,12 @@ def _baseline_row(baseline: Baseline) -> str:
     if baseline.estimated:
         return f"| {baseline.name} | {timing.latency_ms:.4g} (estimated) | |"
     return f"| {baseline.name} | {timing.latency_ms:.4g} | {timing.latency_ms_p20:.4g}-{timing.latency_ms_p80:.4g} |"
+
+
+def _usage_row(row: Usage) -> str:
+    uncounted = f" ({row.uncounted} without counts)" if row.uncounted else ""
+    usd = f"{row.usd:.4f}" if row.usd is not None else "price unknown"
+    return f"| {row.role} | {row.model} | {row.calls}{uncounted} | {row.input_tokens} | {row.output_tokens} | {usd} |"
 
 
 def _attempt_row(number: int, attempt: Attempt) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kmem.errors import OutputError
-from kmem.records import Attempt, Profile, Recalled
+from kmem.records import Attempt, Experience, Kernel, Profile, Recalled
 from kmem.serialize import from_json, to_json
 
 
 class RunDirectory:
-    """Layout: best_kernel.py, report.md, convergence.png, result.json, attempts/NNN-<hash>/{kernel.py,attempt.json,log.txt},
-    profiles/, verdicts/, scratch/, and recalled-<run>.jsonl, which resuming needs.
+    """Layout: best_kernel.py, top_kernels/{1,2,3}.py (fastest first), report.md, convergence.png, result.json,
+    attempts/NNN-<hash>/{kernel.py,attempt.json,log.txt}, profiles/, verdicts/, conversations/, scratch/, and recalled-<run>.jsonl,
+    which resuming needs.
     """
 
     def __init__(self, root: Path) -> None:
@@ -74,6 +75,17 @@ class RunDirectory:
         """Keep what a run recalled, so that it resumes from the same."""
         self.write_text(_recalled_name(run_id), "".join(to_json(hit) + "\n" for hit in recalled))
 
+    def read_experience(self, run_id: str) -> tuple[Experience, ...] | None:
+        """What a run knew of other graphs' settings when it began; None if it has not got so far, or its directory was emptied since."""
+        place = self.root / _experience_name(run_id)
+        if not place.is_file():
+            return None
+        return tuple(from_json(Experience, line) for line in place.read_text(encoding="utf-8").splitlines())
+
+    def write_experience(self, run_id: str, experience: Sequence[Experience]) -> None:
+        """Keep what a run knew, so that it resumes from the same."""
+        self.write_text(_experience_name(run_id), "".join(to_json(entry) + "\n" for entry in experience))
+
     def remove_best(self) -> None:
         """Take away the winner of an earlier run into the same directory: it is not this run's answer."""
         self.best_kernel.unlink(missing_ok=True)
@@ -81,6 +93,21 @@ class RunDirectory:
     def write_best(self, attempt: Attempt) -> Path:
         """Put the winner where the user looks for it."""
         return self.write_text("best_kernel.py", attempt.candidate.kernel.source)
+
+    def write_top(self, kernels: Sequence[Kernel]) -> None:
+        """Keep the fastest kernels, fastest first, in place of those of an earlier run into the same directory."""
+        for place in self.top_kernels():
+            place.unlink()
+        for number, kernel in enumerate(kernels, 1):
+            self.write_text(f"top_kernels/{number}.py", kernel.source)
+
+    def top_kernels(self) -> list[Path]:
+        """The files of the fastest kernels, fastest first."""
+        return sorted((self.root / "top_kernels").glob("*.py"))
+
+
+def _experience_name(run_id: str) -> str:
+    return f"experience-{run_id}.jsonl"
 
 
 def _recalled_name(run_id: str) -> str:

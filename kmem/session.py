@@ -9,6 +9,7 @@ from importlib import metadata
 import kmem
 from kmem.errors import ProblemError
 from kmem.explore.cover import find_options
+from kmem.memory.standing import without_retracted
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.problem.bound import graph_bound
@@ -67,6 +68,7 @@ def open_session(problem: Problem, contract: Contract, device: Device, present: 
         notes.append("the small workload runs other operators than the full one and is not used")
     skills = load_library(registry)
     memory.sync_library(list(skills.values()))
+    skills = without_retracted(memory, skills)
     recipes = {name: recipe for name, skill in skills.items() if (recipe := load_recipe(skill)) is not None}
     options = find_options(graphs, recipes, contract, device)
     writable: dict[str, float] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kmem.errors import SkillError
 from kmem.recipes import Recipe
-from kmem.records import Bottleneck, content_hash
+from kmem.records import Bottleneck, Claim, content_hash
 from kmem.vocabulary import OPERATORS, SIGNATURE_METRICS
 
 if TYPE_CHECKING:
@@ -22,7 +22,19 @@ if TYPE_CHECKING:
 
 #: The six frontmatter keys of the Agent Skills format. Source: agentskills.io/specification.
 FRONTMATTER_KEYS = ("name", "description", "license", "compatibility", "allowed-tools", "metadata")
-KMEM_KEYS = ("kmem-ops", "kmem-bottlenecks", "kmem-signature", "kmem-arch", "kmem-precision", "kmem-conflicts", "kmem-source")
+KMEM_KEYS = (
+    "kmem-ops",
+    "kmem-bottlenecks",
+    "kmem-signature",
+    "kmem-arch",
+    "kmem-precision",
+    "kmem-conflicts",
+    "kmem-claims",
+    "kmem-source",
+    "kmem-status",
+)
+#: `kmem-status` of a skill that `kmem skills distill` wrote; whether it has been verified since is derived from the ledger.
+DRAFT = "draft"
 PRECISIONS = ("exact", "match", "tf32", "bf16")
 SECTIONS = ("Mechanism", "Use when", "Do not use when", "In Triton", "Pitfalls", "How to check it worked")
 MAX_BODY_LINES = 150
@@ -31,6 +43,9 @@ MAX_BODY_LINES = 150
 NEAR_DUPLICATE_COSINE = 0.9
 
 _CONDITION = re.compile(r"^([a-z0-9_]+) (>=|<=|>|<) (-?\d+(?:\.\d+)?)$")
+_CLAIM = re.compile(r"^([a-z0-9_]+) (>=|<=) (\d+(?:\.\d+)?)(x?)$")
+#: A metric, then a number in the same clause: something kmem-claims can state.
+_NUMBERED_METRIC = re.compile(rf"\b(?:{'|'.join(SIGNATURE_METRICS)})\b[^.;:(]*?\b\d")
 _NAME = re.compile(r"^[a-z0-9]+(?:-[a-z0-9]+)*$")
 _ARCH = re.compile(r"^(?:(sm_)(\d+)|(gfx)([0-9a-f]+))(\+?)$")
 
@@ -71,6 +86,8 @@ class Skill:
     conflicts: tuple[str, ...]
     source: str
     has_recipe: bool
+    status: str = ""  # DRAFT, or nothing
+    claims: tuple[Claim, ...] = ()  # what the next profile must show if it worked
 
     @property
     def hash(self) -> str:
@@ -128,6 +145,19 @@ def parse_condition(text: str) -> Condition:
     if match[1] not in SIGNATURE_METRICS:
         raise ValueError(f"metric '{match[1]}' is unknown")
     return Condition(match[1], match[2], float(match[3]))
+
+
+def parse_claim(text: str) -> Claim:
+    """Read `metric <= number` or `metric >= number`, with an x after a number that is a multiple of the parent's value.
+
+    Raises ValueError, saying what is wrong, if it is not that or the metric is unknown.
+    """
+    match = _CLAIM.match(text)
+    if match is None:
+        raise ValueError(f"'{text}' is not `metric <= number` or `metric >= number`, with an x after a multiple of the parent's value")
+    if match[1] not in SIGNATURE_METRICS:
+        raise ValueError(f"metric '{match[1]}' is unknown")
+    return Claim(match[1], match[2], float(match[3]), relative=bool(match[4]))
 
 
 def bundled_skills_root() -> Path:
@@ -196,11 +226,20 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
             signature.append(parse_condition(text))
         except ValueError as ex:
             faults.append(f"kmem-signature {ex}")
+    claims = []
+    for text in filter(None, (part.strip() for part in metadata.get("kmem-claims", "").split(","))):
+        try:
+            claims.append(parse_claim(text))
+        except ValueError as ex:
+            faults.append(f"kmem-claims {ex}")
     arch = tuple(metadata.get("kmem-arch", "").split())
     faults += [f"kmem-arch '{word}' is not like sm_90 or sm_80+" for word in arch if not _ARCH.match(word)]
     precision = metadata.get("kmem-precision", "exact")
     if precision not in PRECISIONS:
         faults.append(f"kmem-precision '{precision}' is not one of {', '.join(PRECISIONS)}")
+    status = metadata.get("kmem-status", "")
+    if status not in ("", DRAFT):
+        faults.append(f"kmem-status '{status}' is not {DRAFT}: what else a skill is, its outcomes say")
     lines = body.strip().splitlines()
     if len(lines) > MAX_BODY_LINES:
         faults.append(f"body has {len(lines)} lines; at most {MAX_BODY_LINES}")
@@ -212,7 +251,7 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
         faults.append("kmem-conflicts names the skill itself")
     skill = Skill(
         name, description, body.strip(), path, str(front.get("license", "")), operators, tuple(bottlenecks), tuple(signature), arch,
-        precision, conflicts, metadata.get("kmem-source", ""), (path / "recipe.py").is_file(),
+        precision, conflicts, metadata.get("kmem-source", ""), (path / "recipe.py").is_file(), status=status, claims=tuple(claims),
     )  # fmt: skip
     return skill, faults
 
@@ -257,7 +296,8 @@ def validate_library(skills: Sequence[Skill], embed: "Callable[[list[str]], np.n
     """Every fault that only shows among skills, or in what a skill says: one line each, beginning with the skill's name.
 
     Two skills of one name; a conflict that names no skill; an empty section; "How to check it worked" that names no metric a profile can
-    falsify; and, given an embedder, descriptions nearer than NEAR_DUPLICATE_COSINE to another's.
+    falsify, or not those of kmem-claims, or a number that kmem-claims leaves out; and, given an embedder, descriptions nearer than
+    NEAR_DUPLICATE_COSINE to another's.
 
     Args:
         embed: texts -> (n, dim) float32, unit norm.
@@ -273,10 +313,19 @@ def validate_library(skills: Sequence[Skill], embed: "Callable[[list[str]], np.n
         sections = dict(_sections(skill.body))
         faults += [f"{skill.name}: section '{section}' is empty" for section in SECTIONS if section in sections and not sections[section]]
         claim = sections.get("How to check it worked", "")
+        faults += [
+            f"{skill.name}: kmem-claims '{entry}' is not explained in 'How to check it worked'"
+            for entry in skill.claims
+            if not re.search(rf"\b{entry.metric}\b", claim)
+        ]
+        if skill.signature and not skill.claims and _NUMBERED_METRIC.search(claim):
+            faults.append(f"{skill.name}: 'How to check it worked' gives a number for a metric, but kmem-claims does not state it")
         if not any(re.search(rf"\b{metric}\b", claim) for metric in SIGNATURE_METRICS):
             faults.append(f"{skill.name}: 'How to check it worked' names no signature metric, such as traffic_ratio (kmem.vocabulary)")
-    if embed is not None and len(skills) > 1:
-        faults += _near_duplicates(skills, embed)
+    # Drafts of one kind of operator say nearly the same until somebody has learnt why they work.
+    written = [skill for skill in skills if skill.status != DRAFT]
+    if embed is not None and len(written) > 1:
+        faults += _near_duplicates(written, embed)
     return faults
 
 
@@ -316,6 +365,7 @@ metadata:
   kmem-ops: any
   kmem-bottlenecks: redundant_traffic
   kmem-signature: traffic_ratio >= 1.3
+  kmem-claims: traffic_ratio <= 1.1
   kmem-precision: exact
   kmem-source: the URL or paper this comes from
 ---

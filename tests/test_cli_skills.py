@@ -60,7 +60,7 @@ def test_show_renders_the_text_and_the_track_record(registry: SimpleNamespace) -
     assert "sm_90" in shown
     assert "2.00x" in shown
     record = json.loads(invoke(registry, "show", "coalesce-loads", "--json").stdout)["record"]
-    assert record == [{"arch": "sm_90", "tried": 1, "passed": 1, "improved": 1, "speedup": pytest.approx(2.0)}]
+    assert record == [{"arch": "sm_90", "tried": 1, "passed": 1, "improved": 1, "speedup": pytest.approx(2.0), "recalled": 0}]
 
 
 def test_show_of_an_unknown_skill_names_the_remedy(registry: SimpleNamespace) -> None:

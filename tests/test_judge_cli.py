@@ -8,9 +8,9 @@ from click.testing import CliRunner, Result
 from corpus import problems
 from corpus.honest import GUARDED, LIBRARY
 
-from kmem.cli.judging import _baselines
 from kmem.cli.verify import measure, verify
 from kmem.devices import named_target
+from kmem.judging import known_baselines
 from kmem.records import Baseline, Contract, Problem, Timing
 
 
@@ -94,7 +94,7 @@ def test_known_baselines_are_taken_from_the_database_and_new_ones_kept_there() -
             return (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),)
 
     judge, loaded = Measuring(), Problem("p", "p.py", problems.SCALE_RELU)
-    found = [_baselines(judge, loaded, Contract(), named_target("h200")) for _ in range(2)]
+    found = [known_baselines(judge, loaded, Contract(), named_target("h200")) for _ in range(2)]
     assert found[0] == found[1] == (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),)
     assert judge.calls == 1
 

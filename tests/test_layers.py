@@ -11,15 +11,17 @@ PACKAGE = Path(__file__).parent.parent / "kmem"
 
 #: Position in the layers; a module may import only from lower ranks or, below rank 4, from its own.
 RANK = {
-    "records": 0, "errors": 0, "vocabulary": 0, "devices": 0, "environment": 0, "counters": 0,
+    "records": 0, "errors": 0, "syntax": 0, "vocabulary": 0, "devices": 0, "environment": 0, "counters": 0,
     "problem": 2, "codegen": 2, "interfaces": 2, "hookspecs": 2, "skills": 2, "recipes": 2, "serialize": 2,
-    "memory": 3,
+    "memory": 3, "providers": 3,
     "profile": 4, "diagnose": 4, "prescribe": 4, "orchestrate": 4, "explore": 4, "measure": 4,
     "default_plugins": 5, "testing": 5, "plugins": 5, "rundir": 5, "report": 5, "session": 5, "workbench": 5, "loop": 5, "bench": 5,
+    "laboratory": 5, "situations": 5, "authoring": 5, "reflection": 5, "conclusion": 5, "replay": 5, "archive": 5, "deadline": 5,
+    "judging": 5, "library": 5, "mcp": 5, "learning": 5,
     "cli": 6,
 }  # fmt: skip
 STAGES = {"profile", "diagnose", "prescribe", "orchestrate", "explore", "measure"}
-HEAVY = {"torch", "triton", "openai", "anthropic", "sentence_transformers", "sqlite_utils"}
+HEAVY = {"torch", "triton", "openai", "anthropic", "sentence_transformers", "sqlite_utils", "mcp"}
 
 
 def layer(module: str) -> str:

@@ -1,6 +1,7 @@
 """What can go wrong with a file: damage, foreign or newer files, locks, a full disk, other processes, `kill -9`."""
 
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -125,6 +126,78 @@ def test_a_damaged_page_is_named_with_the_remedy(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(MemoryStoreError, match=f"{path} is damaged; move it away.*import"), Memory(path) as memory:
         memory.read("select sum(length(source)) from kernels")
+
+
+FILLER = textwrap.dedent(
+    """
+    import subprocess, sys
+    from pathlib import Path
+    from kmem.errors import MemoryStoreError
+    from kmem.memory.store import Memory
+    from kmem.memory.verify import memory_stats, verify_memory
+    from kmem.records import Kernel
+    mounted = Path(sys.argv[1])
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(mounted)], check=True)
+    committed = []
+    with Memory(mounted / "kmem.db") as memory:
+        try:
+            for index in range(1000):
+                kernel = Kernel(f"{index} " + "x" * 20_000)
+                memory.put_kernel(kernel)
+                committed.append(kernel.hash)
+        except MemoryStoreError as ex:
+            print(ex)
+        assert 10 < len(committed) < 1000
+        assert all(memory.kernel(kernel_hash) is not None for kernel_hash in committed)
+    subprocess.run(["mount", "-o", "remount,size=8m", str(mounted)], check=True)  # space is freed: the remedy works
+    with Memory(mounted / "kmem.db") as memory:
+        assert memory_stats(memory).kernels == len(committed) and verify_memory(memory) == []
+        assert memory.put_kernel(Kernel("y" * 20_000))
+    """
+)
+
+
+def test_a_disk_that_is_really_full_loses_nothing_that_was_committed(tmp_path: Path) -> None:
+    """On a file system of 2 MiB, mounted in a namespace of its own."""
+    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)], capture_output=True, check=False).returncode:
+        pytest.skip("this machine allows no mounts in a user namespace")
+    done = subprocess.run(["unshare", "-rm", sys.executable, "-c", FILLER, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(
+        r"Database .*kmem.db cannot grow: the disk is full; free some space or choose another with KMEM_DB .*\n", done.stdout
+    )
+
+
+LEDGER_WRITER = textwrap.dedent(
+    """
+    import sys
+    from dataclasses import replace
+    sys.path.insert(0, sys.argv[2])
+    from test_memory_store import make_outcome
+    from kmem.memory.store import Memory
+    with Memory(sys.argv[1]) as memory:
+        for index in range(100_000):
+            outcome = make_outcome(1.0, parent_ms=2.0, created_at=f"{index}")
+            memory.record_outcome(outcome)
+            print(outcome.hash, flush=True)
+    """
+)
+
+
+def test_killing_a_writer_of_outcomes_leaves_sums_that_fit_the_ledger(tmp_path: Path) -> None:
+    path = tmp_path / "kmem.db"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", LEDGER_WRITER, str(path), str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
+    )
+    committed = [writer.stdout.readline().strip() for _ in range(50)]
+    os.kill(writer.pid, signal.SIGKILL)
+    committed += writer.stdout.read().split("\n")[:-1]
+    writer.wait()
+    with Memory(path) as memory:
+        assert memory.known_outcomes(committed) == set(committed)
+        assert memory.evidence_cells()[0].tried == memory_stats(memory).outcomes
+        assert memory.rebuild_evidence().differing == 0
+        assert verify_memory(memory) == []
 
 
 def test_a_full_disk_loses_only_what_was_being_written(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from test_skills import write_skill
 
 from kmem.errors import EmbeddingError, SkillError
+from kmem.library.sources import add_from
 from kmem.memory.added import MAX_SKILL_BYTES, add_skill
 from kmem.memory.embeddings import MINILM_SHA256, SentenceEmbedder, load_embedder, verify_file
 from kmem.memory.library import skill_origin
@@ -112,14 +113,17 @@ def test_an_empty_library_finds_nothing(memory: Memory) -> None:
     assert memory.search_skills("softmax") == []
 
 
-def test_each_text_is_embedded_once_in_the_life_of_a_database(tmp_path: Path, library: list[Skill]) -> None:
+def test_each_skill_is_embedded_once_in_the_life_of_a_database_and_a_question_leaves_nothing_behind(
+    tmp_path: Path, library: list[Skill]
+) -> None:
     embedder = TopicEmbedder()
     for _ in range(2):
         with Memory(tmp_path / "kmem.db", embedder) as memory:
             memory.sync_skills(library, "plugin")
-            assert embedder.texts in ([], [skill.embedded_text for skill in sorted(library, key=lambda skill: skill.name)] + ["pool"])
             memory.search_skills("pool")
-    assert len(embedder.texts) == 4
+            memory.search_skills("pool")
+            assert memory.read("select count(*) as n from embeddings") == [{"n": 3}]
+    assert embedder.texts == [skill.embedded_text for skill in sorted(library, key=lambda skill: skill.name)] + ["pool", "pool"]
 
 
 def test_without_embeddings_the_words_alone_count_and_the_reasons_say_so(
@@ -216,10 +220,10 @@ def test_a_skill_is_added_whole_from_any_form(tmp_path: Path, form: str) -> None
     source = write_skill(tmp_path / "from", "my-skill")
     given = {"directory": source, "SKILL.md": source / "SKILL.md"}.get(form) or _pack(source, tmp_path / form)
     database = tmp_path / "data" / "kmem.db"
-    added = add_skill(given, database, {})
+    (added,) = add_from(str(given), database, {})
     assert added.path == tmp_path / "data" / "skills" / "my-skill"
-    assert added.hash == load_skill(source).hash
-    assert add_skill(given, database, {"my-skill": added.path}).path == added.path
+    assert load_skill(added.path).hash == load_skill(source).hash
+    assert add_from(str(given), database, {"my-skill": added.path}) == [added]
     assert [path.name for path in (tmp_path / "data" / "skills").iterdir()] == ["my-skill"]
 
 
@@ -261,8 +265,8 @@ def test_an_archive_cannot_write_outside_link_or_explode(tmp_path: Path) -> None
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(SkillError, match=fault):
-            add_skill(tmp_path / name, tmp_path / "data" / "kmem.db", {})
+            add_from(str(tmp_path / name), tmp_path / "data" / "kmem.db", {})
     with pytest.raises(SkillError, match="No skill at"):
-        add_skill(tmp_path / "missing", tmp_path / "data" / "kmem.db", {})
-    assert list((tmp_path / "data" / "skills").iterdir()) == []
+        add_from(str(tmp_path / "missing"), tmp_path / "data" / "kmem.db", {})
+    assert not (tmp_path / "data").exists()
     assert not (tmp_path / "outside.txt").exists()

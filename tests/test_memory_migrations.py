@@ -22,7 +22,7 @@ from kmem.memory.runs import RoundPlan
 from kmem.memory.store import Memory
 from kmem.memory.verify import verify_memory
 from kmem.records import Bottleneck, Move, Outcome, Plan, Prescription, Task, Veto
-from kmem.serialize import to_json
+from kmem.serialize import to_data, to_json
 
 NAMES = [migration.name for migration in migrations.pending(Database(memory=True))]
 PLAN = Plan((Task(Move.TUNE, "reduce", None, 3, "move the knobs"),), (Veto("slow", "4 candidates, far slower"),), "3 samples")
@@ -39,14 +39,23 @@ def old_database(path: Path, stop_before: str, outcomes: list[Outcome]) -> None:
         insert(
             """
             insert into outcomes
-                (hash, graph_hash, arch, precision, purity, skill, status, source_hash, latency_ms, log_speedup, created_at, record)
-            values (?, ?, 'sm_90', 'match', 'library', ?, 'passed', ?, ?, ?, ?, ?)
+                (hash, graph_hash, arch, precision, purity, skill, status, source_hash, latency_ms, created_at, record)
+            values (?, ?, 'sm_90', 'match', 'library', ?, 'passed', ?, ?, ?, ?)
             """,
             [
-                outcome.hash, outcome.graph_hash, outcome.skill, outcome.source_hash, outcome.latency_ms, 0.5, outcome.created_at,
+                outcome.hash, outcome.graph_hash, outcome.skill, outcome.source_hash, outcome.latency_ms, outcome.created_at,
                 to_json(outcome),
             ],
         )  # fmt: skip
+    if stop_before <= "m005_sum_outcomes_as_they_arrive":  # which took the column away
+        database.conn.execute("drop trigger outcomes_are_never_updated")
+        database.conn.execute("update outcomes set log_speedup = 0.5")
+        database.conn.execute(
+            """
+            create trigger outcomes_are_never_updated before update on outcomes
+            begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end
+            """
+        )
     database.conn.commit()
     database.close()
 
@@ -117,6 +126,6 @@ def test_why_tells_what_a_round_saw_was_offered_decided_and_got() -> None:
         "  Came of it: 1 attempts, 1 passed, the fastest 1 ms by reduce",
     ]
     (data,) = map(json.loads, CliRunner().invoke(why, [RUN.id, "--json"], catch_exceptions=False).stdout.splitlines())
-    assert data["plan"]["vetoes"] == [{"skill": "slow", "reason": "4 candidates, far slower"}]
+    assert data["plan"]["vetoes"] == [to_data(PLAN.vetoes[0])]
     with pytest.raises(MemoryStoreError, match="has no round 7; it has rounds 1"):
         CliRunner().invoke(why, [RUN.id, "7"], catch_exceptions=False)

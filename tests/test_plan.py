@@ -2,7 +2,10 @@
 
 from dataclasses import replace
 
-from kmem.orchestrate.plan import plan_first_round, plan_round, plan_seeds, refuted_skills
+from kmem.interfaces import Direction
+from kmem.orchestrate.plan import plan_first_round, plan_round, plan_seeds
+from kmem.orchestrate.strategies import Offer
+from kmem.orchestrate.vetoes import find_vetoes
 from kmem.records import (
     Attempt,
     Budget,
@@ -12,12 +15,14 @@ from kmem.records import (
     Measurement,
     Move,
     Outcome,
-    Prescription,
+    Plan,
     Recalled,
     SiteChoice,
     Status,
+    Strategy,
     Task,
     Timing,
+    Veto,
 )
 
 CHOICE = SiteChoice("relu", "pointwise", "fuse", (("BLOCK", 1024),))
@@ -71,8 +76,16 @@ def recalled(*, exact: bool, distance: float = 0.0, choices: tuple[SiteChoice, .
     return Recalled(outcome, None, exact, distance)
 
 
+def direction(skill: str, move: Move = Move.SEED, author: str = "recipes", instruction: str = "") -> Direction:
+    return Direction(author, move, skill, "because", instruction=instruction)
+
+
+def first_round(hits: list[Recalled], *, strategy: Strategy = Strategy.BANDIT, rewrites: bool = True) -> Plan:
+    return plan_first_round(hits, [direction("fuse")], Budget(), strategy, rewrites=rewrites)
+
+
 def test_an_exact_hit_is_re_verified_alone() -> None:
-    plan = plan_first_round([recalled(exact=True), recalled(exact=False)], {"fuse": 1e6}, Budget())
+    plan = first_round([recalled(exact=True), recalled(exact=False)])
     assert [(task.move, task.samples) for task in plan.tasks] == [(Move.RECALL, 1)]
     assert plan.tasks[0].choices == (CHOICE,)
 
@@ -80,61 +93,93 @@ def test_an_exact_hit_is_re_verified_alone() -> None:
 def test_a_hit_that_was_only_screened_is_a_seed_not_a_winner() -> None:
     screened = recalled(exact=True)
     screened = Recalled(replace(screened.outcome, ratio=None), None, True, 0.0)
-    assert [task.move for task in plan_first_round([screened], {"fuse": 1e6}, Budget()).tasks] == [Move.RECALL, Move.SEED]
+    assert [task.move for task in first_round([screened]).tasks] == [Move.RECALL, Move.SEED]
 
 
 def test_near_hits_go_before_the_seeds_and_repeats_of_one_setting_count_once() -> None:
-    plan = plan_first_round([recalled(exact=False, distance=1.0), recalled(exact=False, distance=2.0)], {"fuse": 1e6}, Budget())
+    plan = first_round([recalled(exact=False, distance=1.0), recalled(exact=False, distance=2.0)])
     assert [task.move for task in plan.tasks] == [Move.RECALL, Move.SEED]
 
 
-def test_seeds_share_the_budget_and_the_largest_site_comes_first() -> None:
-    tasks = plan_seeds({"small": 1.0, "large": 9.0}, Budget(candidates_per_round=8), Move.SEED, None)
-    assert [(task.skill, task.samples) for task in tasks] == [("large", 4), ("small", 4)]
+def test_without_an_author_that_rewrites_only_texts_are_recalled() -> None:
+    assert [task.move for task in first_round([recalled(exact=True)], rewrites=False).tasks] == [Move.SEED]
+    kept = Recalled(recalled(exact=True).outcome, "the text", True, 0.0)
+    assert [task.move for task in first_round([kept], rewrites=False).tasks] == [Move.RECALL]
+
+
+def test_seeds_share_the_samples_in_the_order_of_the_directions() -> None:
+    tasks = plan_seeds([direction("large"), direction("small")], 8)
+    assert [(task.skill, task.samples, task.parent) for task in tasks] == [("large", 4, None), ("small", 4, None)]
+
+
+def test_best_of_n_spends_the_samples_of_all_rounds_on_first_kernels() -> None:
+    (task,) = first_round([], strategy=Strategy.BEST_OF_N).tasks
+    assert (task.move, task.parent) == (Move.SEED, None)
+    assert task.samples == Budget().candidates_per_round * (Budget().rounds + 1)
+
+
+def vetoes(history: list[Attempt], best: Attempt | None, **more: object) -> tuple[Veto, ...]:
+    return find_vetoes(history, best, more.get("lessons", ()), more.get("repairs", {}))
 
 
 def test_a_skill_that_only_fails_is_vetoed_with_its_reason() -> None:
     best = attempt("good", 1.0)
-    vetoes = refuted_skills([best, *(attempt("bad", None) for _ in range(3))], best)
-    assert [veto.skill for veto in vetoes] == ["bad"]
-    assert "wrong_values" in vetoes[0].reason
+    found = vetoes([best, *(attempt("bad", None) for _ in range(3))], best)
+    assert [veto.skill for veto in found] == ["bad"]
+    assert "wrong_values" in found[0].reason
 
 
 def test_two_failures_or_interruptions_are_no_veto() -> None:
     best = attempt("good", 1.0)
     history = [best, attempt("bad", None), attempt("bad", None), attempt("bad", None, status=Status.INTERRUPTED)]
-    assert refuted_skills(history, best) == ()
+    assert vetoes(history, best) == ()
+
+
+def test_nothing_is_vetoed_while_nothing_has_passed() -> None:
+    assert vetoes([attempt("bad", None) for _ in range(5)], None) == ()
 
 
 def test_a_skill_far_slower_than_the_best_after_enough_tries_is_vetoed() -> None:
     best = attempt("good", 1.0)
-    assert [veto.skill for veto in refuted_skills([best, *(attempt("slow", 1.4 + i) for i in range(4))], best)] == ["slow"]
-    assert refuted_skills([best, *(attempt("near", 1.2 + i) for i in range(4))], best) == ()
+    assert [veto.skill for veto in vetoes([best, *(attempt("slow", 1.4 + i) for i in range(4))], best)] == ["slow"]
+    assert vetoes([best, *(attempt("near", 1.2 + i) for i in range(4))], best) == ()
+
+
+def plan(best: Attempt, directions: list[Direction], history: list[Attempt], seed: int = 0) -> Plan:
+    offer = Offer(best, tuple(directions))
+    return plan_round(1, [offer], history, vetoes(history, best), {}, Strategy.BANDIT, Budget(), seed)
 
 
 def test_a_round_tunes_the_best_and_tries_what_is_prescribed_but_not_what_is_vetoed() -> None:
     best = attempt("good", 1.0)
     history = [best, *(attempt("bad", None) for _ in range(3))]
-    plan = plan_round(1, best, [Prescription("other", 1.0, ())], {"good": 1.0, "bad": 1.0, "other": 1.0}, history, Budget(), seed=0)
-    moves = {task.skill: task.move for task in plan.tasks}
+    planned = plan(best, [direction("good", Move.TUNE), direction("other", Move.FIX), direction("bad")], history)
+    moves = {task.skill: task.move for task in planned.tasks}
     assert moves["good"] is Move.TUNE
     assert moves["other"] is Move.FIX
     assert "bad" not in moves
-    assert sum(task.samples for task in plan.tasks) == Budget().candidates_per_round
-    assert all(task.parent == best.candidate.kernel.hash for task in plan.tasks)
+    assert [veto.skill for veto in planned.vetoes] == ["bad"]
+    assert sum(task.samples for task in planned.tasks) == Budget().candidates_per_round
+    assert all(task.parent == best.candidate.kernel.hash for task in planned.tasks)
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_seed_may_differ() -> None:
     best = attempt("good", 1.0)
-    writable = {"good": 1.0, "other": 1.0, "third": 1.0}
-    plans = [plan_round(1, best, [], writable, [best], Budget(), seed=seed) for seed in (0, 0, 1, 2, 3)]
+    directions = [direction("good", Move.TUNE), direction("other"), direction("third")]
+    plans = [plan(best, directions, [best], seed=seed) for seed in (0, 0, 1, 2, 3)]
     assert plans[0] == plans[1]
-    assert len({tuple(task.samples for task in plan.tasks) for plan in plans}) > 1
+    assert len({tuple(task.samples for task in planned.tasks) for planned in plans}) > 1
 
 
 def test_a_run_with_every_skill_refuted_stops_with_the_reason() -> None:
     best = attempt("good", 1.0, recipe="gone")
     history = [attempt("bad", None) for _ in range(3)] + [attempt("gone", None) for _ in range(3)]
-    plan = plan_round(1, best, [], {"bad": 1.0}, history, Budget(), seed=0)
-    assert plan.tasks == ()
-    assert "refuted" in plan.reason
+    planned = plan(best, [direction("gone", Move.SEED), direction("bad")], history)
+    assert planned.tasks == ()
+    assert "refuted" in planned.reason
+
+
+def test_while_nothing_has_passed_the_round_begins_again() -> None:
+    planned = plan_round(1, [Offer(None, (direction("fuse"),))], [attempt("fuse", None)], (), {}, Strategy.GREEDY, Budget(), 0)
+    assert [(task.move, task.parent) for task in planned.tasks] == [(Move.SEED, None)]
+    assert "nothing has passed" in planned.reason

@@ -1,12 +1,14 @@
 """Gates in three-valued logic; ranking by likeness and evidence that is never empty, keeps ceilings and says why."""
 
+import random
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from kmem.memory.outcomes import Posterior
-from kmem.memory.search import SkillHit
-from kmem.prescribe.gate import gate_skill
+from kmem.memory.search import NO_MATCHES, TextMatches
+from kmem.prescribe.gate import Gate, gate_skill
 from kmem.prescribe.likeness import signature_distance, skill_likeness
 from kmem.prescribe.rank import prescribe_skills
 from kmem.records import Bottleneck, Contract, Diagnosis, Precision, Signature
@@ -73,33 +75,62 @@ def posterior(improves: float, correct: float = 1.0, log_speedup: float = 0.1) -
     return Posterior(correct, log_speedup, 0.1, improves, 10, 10)
 
 
-def hit(name: str, similarity: float | None = None, text_rank: int | None = None) -> SkillHit:
-    return SkillHit(name, 0.0, similarity, text_rank, ())
-
-
-def rank(skills: list[Skill], found: Diagnosis, **options: object):
-    arguments: dict[str, object] = {"hits": {}, "posteriors": {}, "signatures": {}, **options}
-    return prescribe_skills(found, ("max_pool",), skills, "sm_90", Contract(), **arguments)
+def rank(
+    skills: list[Skill],
+    found: Diagnosis,
+    *,
+    similarity: Mapping[str, float] | None = None,
+    posteriors: Mapping[str, Posterior] | None = None,
+    signatures: Mapping[str, Mapping[str, float]] | None = None,
+):
+    return prescribe_skills(
+        found,
+        ("max_pool",),
+        skills,
+        "sm_90",
+        Contract(),
+        matches=TextMatches(similarity or {}, {}),
+        posteriors=lambda names: posteriors or {},
+        signatures=lambda names: {name: value for name, value in (signatures or {}).items() if name in names},
+    )
 
 
 def names(prescriptions) -> list[str]:
     return [prescription.skill for prescription in prescriptions]
 
 
-def test_score_is_strength_times_likeness_times_posterior() -> None:
-    (only,) = rank([skill()], diagnosis(traffic_ratio=2.0), hits={"s": hit("s", 0.6)}, posteriors={"s": posterior(0.75, 0.8)})
+def test_score_is_strength_times_relevance_times_likeness_times_posterior() -> None:
+    (only,) = rank([skill()], diagnosis(traffic_ratio=2.0), similarity={"s": 0.6}, posteriors={"s": posterior(0.75, 0.8)})
     assert only.score == pytest.approx(1.0 * (0.5 + 0.6 / 2) * 0.75 * 0.8)
     assert "similarity 0.60" in only.reasons
     assert "10 tried, 10 of them on this very case: 80% correct, 75% of those improve, expected 1.11x" in only.reasons
 
 
+def test_naming_few_operators_and_the_first_bottleneck_is_relevance() -> None:
+    found = Diagnosis(Bottleneck.LATENCY, (), Signature({}), None, None, "s", None, secondary=(Bottleneck.REDUNDANT_TRAFFIC,))
+    gate = Gate(found, ("max_pool", "pointwise"), "sm_90", Contract())
+    first = (Bottleneck.LATENCY,)
+    order = [
+        skill(operators=("max_pool", "pointwise"), bottlenecks=first),
+        skill(operators=("max_pool",), bottlenecks=first),
+        skill(operators=("max_pool", "sum", "mean", "softmax"), bottlenecks=first),
+        skill(operators=("any",), bottlenecks=first),
+        skill(operators=("any",), bottlenecks=(Bottleneck.REDUNDANT_TRAFFIC,)),
+        skill(operators=("any",), bottlenecks=()),
+    ]
+    relevance = [gate.relevance(item) for item in order]
+    assert relevance == sorted(relevance, reverse=True) and len(set(relevance)) == len(relevance)
+    assert relevance[1] == pytest.approx((1 + (1 + 1 / 2) / 2 + 1) / 3)  # one operator of the graph's two
+    assert relevance[-3:] == [pytest.approx(2 / 3), pytest.approx(1 / 2), pytest.approx(1 / 3)]
+
+
 def test_likeness_is_the_mean_of_what_is_known_and_unknown_is_not_zero() -> None:
     signature = Signature({"traffic_ratio": 2.0, "waves": 1.0})
-    assert skill_likeness(None, signature, None).value is None
-    assert skill_likeness(None, signature, {"launches": 3.0}).value is None  # they share no metric
-    assert skill_likeness(None, signature, {"traffic_ratio": 2.0, "launches": 3.0}).value == 1.0
-    assert skill_likeness(hit("s", 0.5, 1), signature, None).value == pytest.approx((0.5 + 1.0) / 2)
-    assert skill_likeness(hit("s", 0.5, 1), signature, {"waves": 1.0}).value == pytest.approx((1.0 + 0.5 + 1.0) / 3)
+    assert skill_likeness(None, None, signature, None).value is None
+    assert skill_likeness(None, None, signature, {"launches": 3.0}).value is None  # they share no metric
+    assert skill_likeness(None, None, signature, {"traffic_ratio": 2.0, "launches": 3.0}).value == 1.0
+    assert skill_likeness(0.5, 1, signature, None).value == pytest.approx((0.5 + 1.0) / 2)
+    assert skill_likeness(0.5, 1, signature, {"waves": 1.0}).value == pytest.approx((1.0 + 0.5 + 1.0) / 3)
 
 
 def test_a_signature_distance_is_in_units_of_the_scale_of_each_metric() -> None:
@@ -115,22 +146,37 @@ def test_a_skill_that_improved_what_looked_like_this_comes_before_one_that_impro
     assert "signature distance 0.75 from what it improved before" in ranked[1].reasons
 
 
+def test_looking_up_signatures_only_where_they_can_matter_changes_no_rank() -> None:
+    draw = random.Random(3)
+    skills = [skill(f"skill-{index:02d}") for index in range(60)]
+    similarity = {item.name: draw.random() for item in skills}
+    signatures = {item.name: {"traffic_ratio": draw.uniform(1.0, 4.0)} for item in skills[::2]}
+    posteriors = {item.name: posterior(draw.random()) for item in skills}
+    found = diagnosis(traffic_ratio=2.0)
+
+    def score(item: Skill) -> float:
+        likeness = skill_likeness(similarity[item.name], None, found.signature, signatures.get(item.name)).value
+        return 1.0 * (0.5 + likeness / 2) * posteriors[item.name].probability
+
+    expected = sorted(skills, key=lambda item: -score(item))[:3]
+    ranked = rank(skills, found, similarity=similarity, posteriors=posteriors, signatures=signatures)
+    assert [(entry.skill, entry.score) for entry in ranked] == [(item.name, pytest.approx(score(item))) for item in expected]
+
+
 def test_evidence_outranks_likeness() -> None:
     posteriors = {"alike": posterior(0.1), "other": posterior(0.5)}
-    ranked = rank(
-        [skill("alike"), skill("other")], diagnosis(), hits={"alike": hit("alike", 0.9), "other": hit("other", 0.2)}, posteriors=posteriors
-    )
+    ranked = rank([skill("alike"), skill("other")], diagnosis(), similarity={"alike": 0.9, "other": 0.2}, posteriors=posteriors)
     assert names(ranked) == ["other", "alike"]
 
 
 def test_operator_family_and_any_compete_and_each_says_at_which_level_it_applies() -> None:
     skills = [skill("exact"), skill("family", operators=("avg_pool",)), skill("generic", operators=("any",))]
     ranked = rank(skills, diagnosis(traffic_ratio=2.0))
-    assert names(ranked) == ["exact", "generic", "family"]
+    assert names(ranked) == ["exact", "family", "generic"]
     assert [prescription.reasons[0] for prescription in ranked] == [
         "operator max_pool",
-        "applies to any operator",
         "family pooling of max_pool",
+        "applies to any operator",
     ]
 
 
@@ -192,13 +238,27 @@ def test_at_the_bound_only_a_skill_that_changes_the_work_keeps_its_place() -> No
 def test_over_every_bottleneck_and_family_the_bundled_skills_offer_something_and_the_same_again() -> None:
     library = [load_skill(path) for path in skill_directories(bundled_skills_root())]
     operators = {family: name for name, family in OPERATORS.items()}
+    nothing = {"matches": NO_MATCHES, "posteriors": lambda names: {}, "signatures": lambda names: {}}
     for bottleneck in Bottleneck:
         for name in operators.values():
             arguments = (diagnosis(bottleneck), (name,), library, "sm_90", Contract())
-            offered = prescribe_skills(*arguments, hits={}, posteriors={}, signatures={})
+            offered = prescribe_skills(*arguments, **nothing)
             assert 1 <= len(offered) <= 3, (bottleneck, name)
-            assert offered == prescribe_skills(*arguments[:2], library[::-1], *arguments[3:], hits={}, posteriors={}, signatures={})
+            assert offered == prescribe_skills(*arguments[:2], library[::-1], *arguments[3:], **nothing)
             assert all(prescription.reasons for prescription in offered)
+
+
+def test_the_short_test_of_a_gate_agrees_with_the_one_that_gives_reasons() -> None:
+    library = [load_skill(path) for path in skill_directories(bundled_skills_root())]
+    library += [skill(precision="bf16"), skill(arch=("gfx942",)), skill(bottlenecks=()), skill(operators=("any",), signature=())]
+    values = {"traffic_ratio": 2.0, "dram_throughput_pct": 50.0, "waves": 0.4, "launches": 3.0}
+    for bottleneck in (None, *Bottleneck):
+        for operators in ((), *((name,) for name in OPERATORS)):
+            found = diagnosis(bottleneck, **values) if bottleneck else None
+            gate = Gate(found, operators, "sm_90", Contract(Precision.TF32))
+            verdicts = [gate.test(item) for item in library]
+            assert [gate.passes(item) for item in library] == [verdict.applies for verdict in verdicts]
+            assert [gate.strength(item) for item in library] == [verdict.strength if verdict.applies else None for verdict in verdicts]
 
 
 def test_architectures_compare_by_number() -> None:

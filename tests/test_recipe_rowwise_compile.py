@@ -1,4 +1,4 @@
-"""Row-wise kernels compile for sm_90 without a GPU, with 16-byte global loads and no spills."""
+"""Row-wise kernels and scans compile for sm_90 without a GPU, with 16-byte global loads and no spills."""
 
 import json
 import os
@@ -31,6 +31,10 @@ CASES = [
     ("online-softmax", "torch.softmax(x, 1)", "65536, 1024", "registers"),
     ("row-norm", "x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)", "16, 64, 512, 512", "registers"),
     ("row-norm", "x / torch.norm(x, p='fro')", "16, 64, 512, 512", "split"),
+    ("row-norm", "x / torch.norm(x, p=2, dim=1, keepdim=True)", "7168, 262144", "pipelined"),
+    ("blocked-row-scan", "torch.cumsum(x, dim=1)", "32768, 32768", "carry"),
+    ("blocked-row-scan", "torch.cumsum(x, dim=0)", "4194304, 32", "split"),
+    ("scan-without-flip-copies", "torch.cumsum(x.flip(1), dim=1).flip(1)", "32768, 32768", "carry"),
     ("split-reduction", "torch.argmax(x, dim=1)", "128, 4096, 4096", "loop"),
     ("fuse-pointwise-chain", "F.gelu(x) * torch.tanh(x)", "4096, 393216", None),
 ]

@@ -15,7 +15,7 @@ from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
 H200 = named_target("h200")
 SKILLS = Path(__file__).parent.parent / "skills"
-STRATEGIES = ("registers", "loop", "split", "shared")
+STRATEGIES = ("registers", "loop", "split", "shared", "pipelined")
 
 
 def recipe(name: str) -> Recipe:
@@ -74,8 +74,7 @@ REDUCTIONS = [
     "torch.min(x, dim=2)[1]",
     "torch.argmax(x, dim=1)", "torch.argmin(x)", "torch.prod(x, dim=2)", "torch.var(x, dim=(1, 2))", "torch.std(x, dim=0, correction=0)",
     "torch.logsumexp(x, dim=2)", "torch.norm(x, p=1, dim=1)", "x.norm()", "torch.mean(torch.clamp(1 - x * x, min=0))",
-    "F.mse_loss(x, x * 0.5)",
-    "F.smooth_l1_loss(x, x * 0.5, beta=0.3)", "F.huber_loss(x, torch.relu(x))", "torch.logsumexp(x, dim=1) * 2 + 1",
+    "torch.logsumexp(x, dim=1) * 2 + 1",
 ]  # fmt: skip
 
 
@@ -211,7 +210,7 @@ def match_one(name: str, source: str) -> tuple[Recipe, Site]:
         ("online-softmax", "torch.softmax(x, 1)", "pass", "4096, 393216", {"shared"}),
         ("online-softmax", "torch.softmax(x, 1)", "pass", "65536, 8192", {"registers"}),
         ("row-norm", "self.norm(x)", "self.norm = nn.LayerNorm((64, 256, 256))", "16, 64, 256, 256", {"split"}),
-        ("row-norm", "self.norm(x)", "self.norm = nn.GroupNorm(8, 64)", "112, 64, 512, 512", {"split", "loop"}),
+        ("row-norm", "self.norm(x)", "self.norm = nn.GroupNorm(8, 64)", "112, 64, 512, 512", {"split", "loop", "pipelined"}),
         ("split-reduction", "torch.mean(torch.clamp(1 - x * x, min=0))", "pass", "32768, 32768", {"split"}),
     ],
 )

@@ -13,14 +13,19 @@ from kmem.records import (
     Bound,
     Budget,
     Candidate,
+    Claim,
+    ClaimCheck,
     Contract,
     Device,
     Diagnosis,
     ErrorReport,
     Evidence,
+    Experience,
     Kernel,
     Launch,
+    Lesson,
     Measurement,
+    ModelChoice,
     Move,
     Outcome,
     Plan,
@@ -47,7 +52,9 @@ CONTRACT = Contract(Precision.TF32, Purity.TRITON)
 CHOICE = SiteChoice("%3", "softmax", "online-softmax", (("BLOCK", 1024), ("order", "row"), ("warps", 8)))
 KERNEL = Kernel("import triton\n# ünï", "ab" * 32, (CHOICE,), ("algebraic",))
 TIMING = Timing(1.25, 1.2, 1.5, 30, "compile", 2.5, 2.0, 1.9, 2.1)
-TASK = Task(Move.FIX, "coalesce-loads", "ab" * 32, 3, "uncoalesced", (CHOICE,))
+CLAIM = Claim("traffic_ratio", "<=", 0.7, relative=True)
+CHECK = ClaimCheck(CLAIM, 2.0, None, None)
+TASK = Task(Move.FIX, "coalesce-loads", "ab" * 32, 3, "uncoalesced", (CHOICE,), "llm", (CLAIM,), "read rows")
 CANDIDATE = Candidate(KERNEL, TASK, "recipes", 0.5)
 MEASUREMENT = Measurement(
     Status.PASSED, TIMING, False, (ErrorReport("normal", 1, 1e-7, 2e-7, 4e-7),), ("recalled",), "log", 0.0, {"gpu": "h200"}
@@ -141,6 +148,11 @@ EXAMPLES = [
     Launch("k", None, (1, 2, 3), None, {"gpu__time_duration.sum": 12.5}),
     Profile("", "ncu", "h200", False, (Launch("k", 0.5, None, (128, 1, 1), {}),)),
     Evidence("waves", 0.1, "<=", 1.0),
+    CLAIM,
+    CHECK,
+    Lesson(2, "ab" * 32, "unaided", "reading once did not help", (CHECK,), worth_a_skill=True),
+    ModelChoice("planner", "openai", "large", "http://localhost:1/v1", 0.5, "high", 4096),
+    Experience("online-softmax", (("BLOCK", 1024),), 1.2, 0.8),
     Prescription("coalesce-loads", 0.5, ("similar",)),
     Veto("coalesce-loads", "tried"),
     Plan((TASK,), (Veto("x", "y"),), "because"),

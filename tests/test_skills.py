@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kmem.errors import SkillError
-from kmem.records import Bottleneck
+from kmem.records import Bottleneck, Claim
 from kmem.skills import (
     NEAR_DUPLICATE_COSINE,
     Condition,
@@ -15,6 +15,7 @@ from kmem.skills import (
     bundled_skills_root,
     load_recipe,
     load_skill,
+    parse_claim,
     parse_condition,
     read_skill,
     skill_directories,
@@ -167,19 +168,40 @@ def _library(root: Path, **changes) -> list[Skill]:
     return [load_skill(write_skill(root, name.replace("_", "-"), change=change)) for name, change in changes.items()]
 
 
+CLAIMS = "  kmem-claims: traffic_ratio <= 1.1\n"
+
+
+def test_claims_are_typed_and_print_as_they_are_read() -> None:
+    for text in ("traffic_ratio <= 1.05", "l1_throughput_pct <= 0.5x", "waves >= 2"):
+        assert str(parse_claim(text)) == text
+    assert parse_claim("l1_throughput_pct <= 0.5x") == Claim("l1_throughput_pct", "<=", 0.5, relative=True)
+
+
+@pytest.mark.parametrize("text", ["speed <= 1", "traffic_ratio < 1", "traffic_ratio <= 1 x", "traffic_ratio <= about 1", "traffic_ratio"])
+def test_a_claim_that_no_profile_could_refute_is_a_fault_of_the_skill(text: str, tmp_path: Path) -> None:
+    path = write_skill(tmp_path, "claims-wrongly", change=lambda skill: skill.replace(CLAIMS, f"  kmem-claims: {text}\n"))
+    _, faults = read_skill(path)
+    assert len(faults) == 1
+    assert faults[0].startswith("kmem-claims ")
+
+
 def test_a_library_is_checked_as_a_whole(tmp_path: Path) -> None:
     library = _library(
         tmp_path,
-        claims_nothing=lambda text: text.replace("`traffic_ratio` should fall below 1.1", "It is faster"),
+        claims_nothing=lambda text: text.replace("`traffic_ratio` should fall below 1.1", "It is faster").replace(CLAIMS, ""),
+        claims_unexplained=lambda text: text.replace("`traffic_ratio` should fall below 1.1", "`launches` falls"),
+        claims_untyped=lambda text: text.replace(CLAIMS, ""),
         empty_section=lambda text: text.replace("- What goes wrong at the edges: sizes, alignment, precision.", ""),
         quarrels=lambda text: text.replace("kmem-precision", "kmem-conflicts: empty-section nobody\n  kmem-precision"),
     )
     twin = load_skill(write_skill(tmp_path / "elsewhere", "quarrels"))
     assert validate_library([*library, twin]) == [
         "claims-nothing: 'How to check it worked' names no signature metric, such as traffic_ratio (kmem.vocabulary)",
+        "claims-unexplained: kmem-claims 'traffic_ratio <= 1.1' is not explained in 'How to check it worked'",
+        "claims-untyped: 'How to check it worked' gives a number for a metric, but kmem-claims does not state it",
         "empty-section: section 'Pitfalls' is empty",
         "quarrels: kmem-conflicts 'nobody' is not a skill",
-        f"quarrels: two directories have this name: {library[2].path} and {twin.path}",
+        f"quarrels: two directories have this name: {library[4].path} and {twin.path}",
     ]
 
 

@@ -1,33 +1,47 @@
 """How fast the memory answers when it is large: `python tools/benchmark_memory.py --outcomes 1000000 --skills 10000`.
 
-Fills a database with made-up outcomes and skills (untimed: numbers that only a benchmark sees), then prints the median and 95th percentile
-of recall, of the track record of a skill, of the posteriors of 100 skills and of a skill search in ms, the time to merge 10,000 outcomes,
-and the process's peak memory. The sums behind the posteriors are brought up to date once, which is reported apart.
+Fills a database with made-up outcomes, and skills mixed from the sentences and metadata of the bundled ones, by the same calls a merge
+makes; then times each thing a run asks of its memory: recall, posteriors of every skill, the signatures of a few, a skill search, the whole
+consultation of a round (search, gate, posteriors, ranking), and the merge of 10,000 outcomes. Prints a table, or JSON with --json.
+
+`start-up` is what a process pays once: loading sums and vectors. Times are by the clock and of this process's CPU, in ms; everything runs
+in one thread but for the vectors' product. Questions are embedded by a stand-in; --model also times the real model (seconds more).
 """
 
 import argparse
+import json
+import os
 import random
 import resource
 import sys
 import tempfile
 import time
+from bisect import bisect
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import islice
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import accumulate, islice
 from pathlib import Path
 
 import numpy as np
 
+from kmem.memory.embeddings import Embedder, load_embedder
 from kmem.memory.exchange import export_outcomes, import_outcomes
-from kmem.memory.ledger import LedgerEntry
+from kmem.memory.ledger import LedgerEntry, Retraction
 from kmem.memory.store import Memory
-from kmem.records import Bottleneck, Contract, Kernel, Move, Outcome, SiteChoice, Status, content_hash
+from kmem.prescribe.consult import consult_memory
+from kmem.records import Bottleneck, Contract, Diagnosis, Kernel, Move, Outcome, Signature, SiteChoice, Status, content_hash
 from kmem.serialize import to_json
-from kmem.skills import Skill
-from kmem.vocabulary import OPERATORS
+from kmem.skills import Skill, bundled_skills_root, load_skill, skill_directories
+from kmem.vocabulary import OPERATORS, SIGNATURE_METRICS
 
-STRUCTURES, GRAPHS_PER_STRUCTURE, KERNELS_PER_GRAPH = 200, 100, 20
-WORDS = [f"word{index}" for index in range(2000)]
+STRUCTURES, GRAPHS_PER_STRUCTURE, KERNELS_PER_GRAPH = 500, 40, 20
+STATUSES = (Status.PASSED,) * 8 + (Status.WRONG_VALUES, Status.BUILD_FAILED)
+ORIGINS = ("local", "team-a", "team-b", "team-c")
+VERSIONS = ({"torch": "2.9", "triton": "3.5"}, {"torch": "2.10", "triton": "3.6"}, {"torch": "2.11", "triton": "3.6"})
+NAMES = list(OPERATORS)
+METRICS = list(SIGNATURE_METRICS)[:16]
+BATCH = 10_000
 
 
 class HashEmbedder:
@@ -41,144 +55,240 @@ class HashEmbedder:
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def _outcome(index: int) -> Outcome:
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One line of the table; times in ms."""
+
+    what: str
+    calls: int
+    median: float
+    p95: float
+    cpu_median: float
+    cpu_p95: float
+
+
+@cache
+def _popularity(skills: int) -> list[float]:
+    """Cumulative shares: the n-th skill is tried as often as 1 / n**0.7 says, as some are everywhere and most are rare."""
+    return list(accumulate((index + 1) ** -0.7 for index in range(skills)))
+
+
+def _draw_skill(draw: random.Random, skills: int) -> int:
+    shares = _popularity(skills)
+    return bisect(shares, draw.random() * shares[-1])
+
+
+def _operator(skill: int, draw: random.Random) -> str:
+    return NAMES[(skill * 7 + draw.randrange(2)) % len(NAMES)]
+
+
+def _outcome(index: int, skills: int) -> Outcome:
     draw = random.Random(index)
     structure, graph = draw.randrange(STRUCTURES), draw.randrange(GRAPHS_PER_STRUCTURE)
-    operator = list(OPERATORS)[structure % len(OPERATORS)]
-    latency_ms = draw.uniform(0.1, 10.0)
+    skill = _draw_skill(draw, skills)
+    operator, status, latency_ms = _operator(skill, draw), draw.choice(STATUSES), draw.uniform(0.1, 10.0)
+    passed = latency_ms if status is Status.PASSED else None
     return Outcome(
         problem=f"problem-{structure}",
-        graph_hash=f"graph-{structure}-{graph}",
-        structure_hash=f"structure-{structure}",
+        graph_hash=content_hash(f"graph {structure} {graph}"),
+        structure_hash=content_hash(f"structure {structure}"),
         operators=(operator, "pointwise"),
         workload="full",
         device="h200",
         arch=draw.choice(("sm_80", "sm_90")),
         contract=Contract(),
-        skill=f"skill-{draw.randrange(70)}",
-        choices=(SiteChoice(operator, operator, f"recipe-{operator}", (("BLOCK", 1024), ("warps", 8))),),
-        move=Move.TUNE,
-        bottleneck=Bottleneck.DRAM_BANDWIDTH,
-        signature=None,
+        skill=f"skill-{skill:05d}",
+        choices=(SiteChoice(operator, operator, f"skill-{skill:05d}", (("BLOCK", 1024), ("warps", 8))),),
+        move=draw.choice((Move.TUNE, Move.TUNE, Move.FIX, Move.RECALL)),
+        bottleneck=list(Bottleneck)[(skill + draw.randrange(2)) % len(Bottleneck)],
+        signature=Signature({metric: round(draw.uniform(0.0, 100.0), 2) for metric in METRICS}),
         source_hash=content_hash(f"{structure} {graph} {draw.randrange(KERNELS_PER_GRAPH)}"),
         parent_hash=None,
-        status=Status.PASSED,
-        latency_ms=latency_ms,
-        latency_ms_p20=latency_ms,
-        latency_ms_p80=latency_ms,
+        status=status,
+        latency_ms=passed,
+        latency_ms_p20=passed,
+        latency_ms_p80=passed,
         parent_ms=draw.uniform(0.1, 10.0),
         baseline="compile",
         baseline_ms=5.0,
-        ratio=5.0 / latency_ms,
+        ratio=5.0 / latency_ms if passed else None,
         ratio_low=None,
         ratio_high=None,
         bound_ms=0.05,
         flags=(),
-        versions={"torch": "2.11", "triton": "3.6"},
-        origin="benchmark",
+        versions=draw.choice(VERSIONS),
+        origin=draw.choice(ORIGINS),
         created_at=f"{index:026d}",
         sizes=(2 ** draw.randrange(4, 16), 16 + graph),
     )
 
 
-def _entries(count: int) -> Iterator[LedgerEntry]:
-    for index in range(count):
-        outcome = _outcome(index)
+def _entries(first: int, count: int, skills: int) -> Iterator[LedgerEntry]:
+    for index in range(first, count):
+        outcome = _outcome(index, skills)
         record = to_json(outcome)
         yield LedgerEntry(outcome, record, content_hash(record))
 
 
-def _skill(index: int, root: Path) -> Skill:
-    draw = random.Random(index)
-    text = " ".join(draw.choices(WORDS, k=150))
-    operators = tuple(draw.choices(list(OPERATORS), k=2))
-    # A directory that does not exist: its content hash would be over no file, so the path makes no difference here.
-    return Skill(f"skill-{index}", text[:300], text, root, "", operators, (Bottleneck.LATENCY,), (), (), "exact", (), "", False)
-
-
-def _fill_skills(memory: Memory, count: int) -> None:
-    root = Path(tempfile.mkdtemp(prefix="kmem-benchmark-"))
+def _make_skills(count: int, root: Path) -> list[Skill]:
+    """Skills with the metadata of bundled ones and their sentences, shuffled."""
+    bundled = [load_skill(path) for path in skill_directories(bundled_skills_root())]
+    lines = [line for skill in bundled for line in skill.body.splitlines() if line.strip()]
+    sentences = [sentence for skill in bundled for sentence in skill.description.split(". ")]
     skills = []
     for index in range(count):
-        path = root / str(index)
-        path.mkdir()
+        draw = random.Random(index)
+        path = root / f"skill-{index:05d}"
+        path.mkdir(parents=True, exist_ok=True)
         (path / "SKILL.md").write_text(str(index))  # what makes one version differ from another
-        skills.append(replace(_skill(index, root), path=path))
+        skills.append(
+            replace(
+                draw.choice(bundled),
+                name=f"skill-{index:05d}",
+                description=". ".join(draw.choices(sentences, k=3)),
+                body="\n".join(draw.choices(lines, k=40)),
+                path=path,
+                conflicts=(),
+                has_recipe=False,
+            )
+        )
+    return skills
+
+
+def _fill(memory: Memory, outcomes: int, skills: list[Skill]) -> None:
+    (there,) = memory.read("select coalesce(max(id), 0) as outcomes from outcomes")
+    entries = _entries(there["outcomes"], outcomes, len(skills))
+    while batch := list(islice(entries, BATCH)):
+        memory.record_entries(batch)
+        memory.record_retraction(Retraction(batch[0].hash, "a hundredth of a percent were wrong", "benchmark", "2026-01-01"))
     memory.sync_skills(skills, "plugin")
+    memory.match_texts("embed every skill")
 
 
-def _report(name: str, repeats: int, call: Callable[[int], object]) -> None:
+def _time(what: str, calls: int, call: Callable[[int], object]) -> Timed:
     call(-1)  # the first call fills the process's caches
-    times_ms = []
-    for index in range(repeats):
-        start = time.perf_counter()
+    wall, cpu = [], []
+    for index in range(calls):
+        start, start_cpu = time.perf_counter(), time.process_time()
         call(index)
-        times_ms.append((time.perf_counter() - start) * 1e3)
-    print(f"{name}: median {np.median(times_ms):.1f} ms, p95 {np.percentile(times_ms, 95):.1f} ms over {repeats} calls")
+        wall.append((time.perf_counter() - start) * 1e3)
+        cpu.append((time.process_time() - start_cpu) * 1e3)
+    return Timed(what, calls, *(float(np.percentile(times, share)) for times in (wall, cpu) for share in (50, 95)))
+
+
+def _once(what: str, call: Callable[[], object]) -> Timed:
+    start, start_cpu = time.perf_counter(), time.process_time()
+    call()
+    wall, cpu = (time.perf_counter() - start) * 1e3, (time.process_time() - start_cpu) * 1e3
+    return Timed(what, 1, wall, wall, cpu, cpu)
 
 
 def _recall(memory: Memory, index: int) -> object:
     draw = random.Random(index)
     structure, known = draw.randrange(STRUCTURES), index % 2
-    graph = f"graph-{structure}-{draw.randrange(GRAPHS_PER_STRUCTURE)}" if known else "never seen"
-    operator = list(OPERATORS)[structure % len(OPERATORS)]
-    return memory.recall(graph, f"structure-{structure}", (operator, "pointwise"), (1024, 77), arch="sm_90", contract=Contract())
+    graph = content_hash(f"graph {structure} {draw.randrange(GRAPHS_PER_STRUCTURE)}" if known else f"never seen {index}")
+    operators = (draw.choice(NAMES), "pointwise")
+    return memory.recall(graph, content_hash(f"structure {structure}"), operators, (1024, 77), arch="sm_90", contract=Contract())
 
 
-def _posteriors(memory: Memory, index: int) -> object:
-    operator = list(OPERATORS)[index % len(OPERATORS)]
-    names = [f"skill-{number}" for number in range(100)]
-    return memory.posteriors(
-        names, bottleneck=Bottleneck.DRAM_BANDWIDTH, operators=(operator,), arch="sm_90", versions={"torch": "2.11", "triton": "3.6"}
+def _diagnosis(index: int) -> Diagnosis:
+    draw = random.Random(index)
+    bottleneck = list(Bottleneck)[index % len(Bottleneck)]
+    signature = Signature({metric: draw.uniform(0.0, 100.0) for metric in METRICS})
+    summary = (
+        f"{bottleneck.value}: uncoalesced global loads: neighbouring threads read scattered addresses and waste most of each sector "
+        f"(sector_efficiency_pct {draw.uniform(1, 50):.3g} <= 50, memory_stall_pct {draw.uniform(50, 90):.3g} >= 50) at 0.2 ms against a "
+        f"bound of 0.1 ms set by dram in kernel_{index}"
     )
+    return Diagnosis(bottleneck, (), signature, 0.5, 0.1, summary, None)
 
 
-def _merge(directory: Path) -> None:
+def _consult(memory: Memory, skills: list[Skill], index: int) -> object:
+    operators = (NAMES[index % len(NAMES)], "pointwise")
+    return consult_memory(memory, _diagnosis(index), operators, skills, "sm_90", Contract(), VERSIONS[2])
+
+
+def _posteriors(memory: Memory, skills: list[Skill], index: int) -> object:
+    bottleneck = list(Bottleneck)[index % len(Bottleneck)]
+    names = [skill.name for skill in skills]
+    return memory.posteriors(names, bottleneck=bottleneck, operators=(NAMES[index % len(NAMES)],), arch="sm_90", versions=VERSIONS[2])
+
+
+def _after_a_measurement(memory: Memory, skills: list[Skill], index: int) -> object:
+    outcome = replace(_outcome(index, len(skills)), created_at=f"now {time.time_ns()}")
+    memory.record_outcome(outcome)
+    return _posteriors(memory, skills[:100], index)
+
+
+def measure_questions(memory: Memory, skills: list[Skill]) -> list[Timed]:
+    """Time every question; what a process pays once comes first."""
+    few = [skill.name for skill in skills[:16]]
+    return [
+        _once("start-up: sums into memory", lambda: _posteriors(memory, skills[:1], 0)),
+        _once("start-up: skills and vectors", lambda: memory.match_texts("first")),
+        _time("recall", 200, lambda index: _recall(memory, index)),
+        _time(f"posteriors of {len(skills)} skills", 100, lambda index: _posteriors(memory, skills, index)),
+        _time("record an outcome, ask again", 50, lambda index: _after_a_measurement(memory, skills, index)),
+        _time("signatures of 16 skills", 100, lambda index: memory.winning_signatures(few)),
+        _time("skill search", 100, lambda index: memory.search_skills(_diagnosis(index).summary, operators=[NAMES[index % 40]], limit=3)),
+        _time("consultation of a round", 100, lambda index: _consult(memory, skills, index)),
+        _time("track record of a skill", 50, lambda index: memory.skill_record(f"skill-{index:05d}")),
+    ]
+
+
+def measure_merge(directory: Path) -> list[Timed]:
+    """Time the merge of 10,000 outcomes into an empty memory, after start-up, and once more."""
     with Memory(directory / "from.db") as source, Memory(directory / "to.db") as target:
-        source.record_entries(_entries(10_000))
+        source.record_entries(_entries(0, 10_000, 1000))
         export_outcomes(source, directory / "export.jsonl")
-        target.put_kernel(Kernel("start-up: pydantic and the tables"))
-        import_outcomes(target, directory / "export.jsonl")  # the first call builds pydantic's validators; the second finds all there
-        start = time.perf_counter()
-        import_outcomes(target, directory / "export.jsonl")
-        repeated = time.perf_counter() - start
+        target.put_kernel(Kernel("start-up: the tables"))
+        (directory / "one.jsonl").write_text((directory / "export.jsonl").read_text().splitlines()[0] + "\n")
+        import_outcomes(target, directory / "one.jsonl")  # start-up: builds pydantic's validators
     with Memory(directory / "fresh.db") as fresh:
-        start, start_cpu = time.perf_counter(), time.process_time()
-        import_outcomes(fresh, directory / "export.jsonl")
-        elapsed, cpu = time.perf_counter() - start, time.process_time() - start_cpu
-        print(f"merge of 10,000 outcomes: {elapsed:.2f} s ({cpu:.2f} s of CPU); again, all known: {repeated:.2f} s")
+        first = _once("merge of 10,000 outcomes", lambda: import_outcomes(fresh, directory / "export.jsonl"))
+        return [first, _once("the same again, all known", lambda: import_outcomes(fresh, directory / "export.jsonl"))]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--outcomes", type=int, default=1_000_000, help="outcomes in the ledger")
     parser.add_argument("--skills", type=int, default=10_000, help="skills in the library")
-    parser.add_argument("--database", type=Path, help="keep the filled database here and use it again (default: a temporary one)")
+    parser.add_argument(
+        "--database", type=Path, help="keep the database here; one that is there is filled up or used (default: a temporary one)"
+    )
+    parser.add_argument("--model", action="store_true", help="also time the embedding of a question by the real model")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
+    rows: list[Timed] = []
     with tempfile.TemporaryDirectory(prefix="kmem-benchmark-") as scratch:
-        path = arguments.database or Path(scratch) / "kmem.db"
+        path = (arguments.database or Path(scratch) / "kmem.db").absolute()
+        skills = _make_skills(arguments.skills, path.parent / "benchmark-skills")
         with Memory(path, HashEmbedder()) as memory:
-            if not memory.read("select 1 from outcomes limit 1"):
-                start = time.perf_counter()
-                entries = _entries(arguments.outcomes)
-                while batch := list(islice(entries, 10_000)):
-                    memory.record_entries(batch)
-                _fill_skills(memory, arguments.skills)
-                memory.search_skills("fill")  # embeds every skill
-                print(f"filled in {time.perf_counter() - start:.0f} s: {path.stat().st_size / 2**20:.0f} MiB", file=sys.stderr)
+            if not memory.read("select 1 from library limit 1"):  # the last thing filled
+                rows.append(_once(f"fill {arguments.outcomes} outcomes", lambda: _fill(memory, arguments.outcomes, skills)))
+                print(f"filled in {rows[0].median / 1e3:.0f} s", file=sys.stderr)
         with Memory(path, HashEmbedder()) as memory:
-            _report("recall", 200, lambda index: _recall(memory, index))
-            _report("track record of a skill", 20, lambda index: memory.skill_record(f"skill-{index % 70}"))
-            start = time.perf_counter()
-            cells = len(memory.evidence_cells())
-            print(f"outcomes summed up for posteriors into {cells} cells, once: {time.perf_counter() - start:.1f} s")
-            _report("posteriors of 100 skills", 50, lambda index: _posteriors(memory, index))
-            start = time.perf_counter()
-            memory.search_skills("first search of a process")
-            print(f"first skill search of a process: {(time.perf_counter() - start) * 1e3:.0f} ms")
-            _report("skill search", 50, lambda index: memory.search_skills(" ".join(random.Random(index).choices(WORDS, k=12)), limit=3))
-        _merge(Path(scratch))
-    print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+            rows += measure_questions(memory, skills)
+            (cells,) = memory.read("select count(*) as n from evidence")
+        if arguments.model and (embedder := load_embedder()) is not None:
+            rows += _time_embedding(embedder)
+        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        rows += measure_merge(Path(scratch))
+        sizes = {"peak_rss_mib": peak_mib, "database_mib": path.stat().st_size / 2**20, "cells": cells["n"], "cpus": os.cpu_count()}
+    if arguments.json:
+        print(json.dumps({"timed_ms": [asdict(row) for row in rows], **sizes}))
+        return
+    print(f"{'':36s} {'calls':>6s} {'median':>9s} {'p95':>9s} {'CPU median':>11s} {'CPU p95':>9s}")
+    for row in rows:
+        print(f"{row.what:36s} {row.calls:6d} {row.median:9.1f} {row.p95:9.1f} {row.cpu_median:11.1f} {row.cpu_p95:9.1f}")
+    print(", ".join(f"{name} {value:.0f}" for name, value in sizes.items()))
+
+
+def _time_embedding(embedder: Embedder) -> list[Timed]:
+    return [
+        _once("start-up: the embedding model", lambda: embedder(["first"])),
+        _time("embedding a question", 50, lambda index: embedder([_diagnosis(index).summary])),
+    ]
 
 
 if __name__ == "__main__":

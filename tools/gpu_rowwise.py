@@ -1,4 +1,4 @@
-"""Time the settings of the row-wise and pointwise recipes on a GPU, against eager and the byte floor.
+"""Time the settings of the row-wise, scan and pointwise recipes on a GPU, against eager and the byte floor.
 
 Needs torch, triton and this checkout, not the judge. For each problem it matches the recipes, ranks the settings by their cost model,
 compiles and times
@@ -27,7 +27,10 @@ from kmem.recipes import Recipe, Settings, Site  # noqa: E402
 from kmem.records import Contract, Problem  # noqa: E402
 from kmem.testing import emit_source, import_source  # noqa: E402
 
-RECIPES = ("online-softmax", "row-norm", "split-reduction", "fuse-pointwise-chain")
+RECIPES = (
+    "online-softmax", "row-norm", "batch-norm-training-statistics", "split-reduction", "fuse-loss-with-mean", "fused-cross-entropy",
+    "row-similarity-one-pass", "blocked-row-scan", "scan-without-flip-copies", "fuse-pointwise-chain",
+)  # fmt: skip
 #: DRAM copy bandwidth of the H200, measured 2026-11-20.
 COPY_BYTES_PER_S = 4.25e12
 _TEMPLATE = """import torch
@@ -63,6 +66,14 @@ CASES = {
     "argmax_middle": ("torch.argmax(x, dim=1)", ["128, 4096, 4095"], "pass"),
     "mse_loss": ("F.mse_loss(x, y)", ["32768, 32768", "32768, 32768"], "pass"),
     "hinge_loss": ("torch.mean(torch.clamp(1 - x * y, min=0))", ["32768, 32768", "32768"], "pass"),
+    "kl_div": ("F.kl_div(torch.log(x), y, reduction='batchmean')", ["16384, 16384", "16384, 16384"], "pass"),
+    "triplet": ("F.triplet_margin_loss(x, y, y.flip(0).contiguous())", ["32768, 8192", "32768, 8192"], "pass"),
+    "batch_norm": ("self.norm(x)", ["64, 64, 512, 512"], "self.norm = nn.BatchNorm2d(64)"),
+    "scan": ("torch.cumsum(x, 1)", ["32768, 32768"], "pass"),
+    "scan_product": ("torch.cumprod(x, 1)", ["32768, 32768"], "pass"),
+    "scan_reverse": ("torch.cumsum(x.flip(1), 1).flip(1)", ["32768, 32768"], "pass"),
+    "scan_exclusive": ("torch.cat((torch.zeros_like(x[:, :1]), torch.cumsum(x[:, :-1], 1)), 1)", ["32768, 32768"], "pass"),
+    "scan_columns": ("torch.cumsum(x, 0)", ["32768, 32768"], "pass"),
     "swish": ("x * torch.sigmoid(x)", ["4096, 393216"], "pass"),
     "tanh": ("torch.tanh(x)", ["4096, 393216"], "pass"),
     "gelu": ("F.gelu(x)", ["4096, 393216"], "pass"),

@@ -35,7 +35,9 @@ def add_commands() -> None:
     from kmem.cli.bench import bench
     from kmem.cli.db import db
     from kmem.cli.doctor import doctor
+    from kmem.cli.mcp import mcp
     from kmem.cli.memory import memory
+    from kmem.cli.models import models
     from kmem.cli.optimize import optimize
     from kmem.cli.plugins import plugins
     from kmem.cli.runs import runs
@@ -44,7 +46,24 @@ def add_commands() -> None:
     from kmem.cli.verify import measure, verify
     from kmem.cli.why import why
 
-    for command in (optimize, bench, skills, runs, why, memory, db, doctor, plugins, profile, diagnose, prescribe, verify, measure):
+    for command in (
+        optimize,
+        bench,
+        models,
+        skills,
+        runs,
+        why,
+        memory,
+        db,
+        doctor,
+        plugins,
+        profile,
+        diagnose,
+        prescribe,
+        verify,
+        measure,
+        mcp,
+    ):
         cli.add_command(command)
 
 

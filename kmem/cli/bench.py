@@ -61,6 +61,20 @@ EXIT_INTERRUPTED = 130
     show_default=True,
     help="Problems at once: one is traced and compiled while another is measured.",
 )
+@click.option(
+    "--record",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="KMEM_RECORD",
+    help="Do not optimise: measure whole knob landscapes into DIR, for kmem memory ablate. PATH may then be a suite file too.",
+)
+@click.option(
+    "--settings",
+    type=click.IntRange(min=1),
+    default=40,
+    show_default=True,
+    help="With --record: knob settings measured of each problem; all, if it has no more.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print manifest, scores and rows as one JSON object.")
 def bench(
     paths: tuple[Path, ...],
@@ -74,6 +88,8 @@ def bench(
     minutes: float,
     root: Path | None,
     jobs: int,
+    record: Path | None,
+    settings: int,
     as_json: bool,
 ) -> None:
     """Run `kmem optimize` on many problems and print how much was gained.
@@ -89,8 +105,17 @@ def bench(
     win is a ratio above 1.02. fast_1, fast_1.2 and fast_2 are the shares of all problems with a ratio above 1, 1.2 and 2. Without a GPU all
     times are estimates, labelled so, and never share a directory with measured ones.
 
+    With --record nothing is searched for: some settings of every recipe that matches are compiled, checked and timed once, and kept with
+    their verdicts, so that searches can be repeated without a GPU. --minutes-per-problem then limits the judging, and the same command goes
+    on after a kill. A suite file is JSON that lists problems with sizes, such as problems/landscapes.json.
+
     Exit code 0: every problem was run; 1: some failed; 130: interrupted.
     """
+    if record is not None:
+        from kmem.cli.landscapes import record_suite
+
+        record_suite(paths, level, only, precision, purity, target, record, settings, minutes, jobs)
+        return
     from kmem.bench.process import OptimizeProcess
     from kmem.bench.results import BenchDirectory, Settings
     from kmem.bench.schedule import run_problems

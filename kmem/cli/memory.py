@@ -12,6 +12,8 @@ _redact = click.option(
     "--redact", is_flag=True, help="Leave out source code, problem names, graphs and shapes: only recipes, knobs, signatures and ratios go."
 )
 _licence = click.option("--licence", help="Licence your outcomes are under, such as CC-BY-4.0; stated once, it stays.")
+#: Skills that `kmem memory stats` prints, the most tried first.
+_SKILLS_SHOWN = 20
 
 
 @click.group(invoke_without_command=True)
@@ -79,9 +81,10 @@ def sync(remote: str, sources: bool, redact: bool, licence: str | None) -> None:
     with Memory() as store:
         done = sync_memory(store, remote, sources=sources, redact=redact, licence=licence)
         name = store.contributor
+    published = f"published {done.published} records" if done.published else "published nothing: there was nothing new of its own"
     click.echo(
         f"Merged {done.merged.outcomes} outcomes and {done.merged.retractions} retractions of {done.segments} new segments; "
-        f"published {done.published} records as {name}",
+        f"{published} as {name}",
         err=True,
     )
 
@@ -106,6 +109,7 @@ def trust(origin: str | None, level: float | None) -> None:
 
     Unless set, outcomes measured here count 1 and those of others 0.5.
     """
+    from kmem.memory.contributors import UNNAMED_ORIGIN
     from kmem.memory.store import Memory
 
     if origin is not None and level is None:
@@ -114,7 +118,8 @@ def trust(origin: str | None, level: float | None) -> None:
         if origin is not None and level is not None:
             store.set_trust(origin, level)
         levels, counts, licences = store.trust(), store.origins(), store.licences()
-        for name in sorted({*counts, store.contributor, *levels.levels}):
+        shown = {*counts, store.contributor, *(name for name in levels.levels if name != UNNAMED_ORIGIN)}
+        for name in sorted(shown):
             here = " (this memory)" if name == store.contributor else ""
             click.echo(
                 f"{name}{here}: trust {levels.weight(name):g}, {counts.get(name, 0)} outcomes, licence {licences.get(name, 'not stated')}"
@@ -132,6 +137,60 @@ def rebuild() -> None:
     click.echo(f"{found.cells} sums derived again; {difference}")
 
 
+@memory.command("ablate")
+@click.argument("suite", metavar="SUITE", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--arms", default="off,read,rw,placebo,oracle", show_default=True, help="What the memory of a run holds; off is always among them."
+)
+@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Searches of each problem with each arm.")
+@click.option(
+    "--leave-out",
+    "left_out",
+    metavar="CLASS",
+    multiple=True,
+    help="Operator class that memory has never seen; only its problems are searched. May be repeated; 'each': every problem's own.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(["greedy", "beam", "bandit", "best-of-n"]),
+    default="bandit",
+    show_default=True,
+    help="How a search shares out its samples.",
+)
+@click.option("--only", metavar="GLOB", multiple=True, help="Only landscapes whose name matches; may be repeated.")
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="KMEM_ABLATION",
+    help="Keep trials, comparison and plot here.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON object on stdout.")
+def ablate(
+    suite: Path, arms: str, seeds: int, left_out: tuple[str, ...], strategy: str, only: tuple[str, ...], out: Path | None, as_json: bool
+) -> None:
+    """Measure what memory is worth: replay searches with and without it on recorded landscapes, without a GPU.
+
+    SUITE is a directory that kmem bench --record made, such as db/evidence/landscapes. Every search is kmem's own loop; only its
+    measurements come from the record, so the same command gives the same table. The memories of this machine are not touched.
+
+    \b
+    off      no memory
+    read     the outcomes of searches of the other problems, never of the problem itself
+    rw       a memory that grows from problem to problem, in an order shuffled by the seed
+    placebo  as read, with knobs and results dealt anew: as much memory, no information
+    oracle   the best recorded setting of the nearest other size
+
+    Columns: measurements and rounds until a kernel has 95% of the best recorded speed (a search that never arrives is charged for every
+    recorded setting), the share that arrived, the share of measurements saved, the final speed over that without memory, the area gained
+    under the best speed so far, the shares that end more than 2% slower and that need more measurements, and negative transfer: searches
+    that end more than 2% slower or need more rounds than without memory.
+    """
+    from kmem.cli.landscapes import ablate_suite
+
+    ablate_suite(suite, arms, seeds, left_out, strategy, only, out, as_json)
+
+
 @memory.command("verify")
 def verify() -> None:
     """Check the whole file and derive every content hash again; the same as `kmem db verify`."""
@@ -143,15 +202,29 @@ def verify() -> None:
 @memory.command("stats")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of lines.")
 def stats(as_json: bool = False) -> None:
-    """Count what the memory holds."""
+    """Count what the memory holds, and say what each skill that was tried is expected to do.
+
+    Kernels that were recalled and passed again are counted apart: they are no new successes of a skill.
+    """
+    from importlib import metadata
+
+    from kmem.memory.outcomes import AGING_COMPONENTS
     from kmem.memory.store import Memory
-    from kmem.memory.verify import memory_stats
+    from kmem.memory.verify import memory_stats, skill_stats
     from kmem.serialize import to_data
 
+    installed = {name: metadata.version(name) for name in AGING_COMPONENTS}
     with Memory() as store:
-        counts = to_data(memory_stats(store))
+        counts, skills = to_data(memory_stats(store)), skill_stats(store, installed)
     if as_json:
-        click.echo(json.dumps(counts))
+        click.echo(json.dumps(counts | {"posteriors": [to_data(skill) for skill in skills]}))
         return
     for name, value in counts.items():
         click.echo(f"{name}: {value}")
+    for skill in skills[:_SKILLS_SHOWN]:
+        click.echo(
+            f"{skill.skill}: {skill.tried} tried, {skill.passed} passed, {skill.recalled} recalled; expected {skill.correct:.0%} correct, "
+            f"{skill.improves:.0%} of those improve, {skill.speedup:.2f}x"
+        )
+    if len(skills) > _SKILLS_SHOWN:
+        click.echo(f"and {len(skills) - _SKILLS_SHOWN} skills more: kmem memory stats --json", err=True)

@@ -1,29 +1,38 @@
 """`kmem optimize`: the main job, with a live display of where it stands."""
 
 import json
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
+from kmem.cli.model_options import choose_models, model_options
 from kmem.cli.options import memory_option, precision_option, purity_option, target_option
+from kmem.errors import KmemError
 from kmem.plugins import Registry
-from kmem.records import Budget, Contract, Device, Precision, Problem, Purity, Run, RunResult, RunState
+from kmem.records import Budget, Contract, Device, Precision, Problem, Purity, Run, RunResult, RunState, Strategy
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.panel import Panel
 
+    from kmem.explore.spending import Usage
     from kmem.memory.store import Memory
     from kmem.rundir import RunDirectory
     from kmem.workbench import Event
 
 EXIT_NOTHING_BEAT_BASELINE = 3
 EXIT_INTERRUPTED = 130
+
+#: Who writes kernels, by what --author says, in the order in which they seed.
+AUTHORS = {"recipes": ("recipes",), "llm": ("llm",), "both": ("recipes", "llm")}
 
 
 @click.command()
@@ -34,6 +43,23 @@ EXIT_INTERRUPTED = 130
 @precision_option
 @purity_option
 @memory_option
+@click.option(
+    "--author",
+    type=click.Choice(list(AUTHORS)),
+    default="recipes",
+    show_default=True,
+    help="Who writes kernels: executable skills, language models (needs -m), or both: recipes seed and models go on.",
+)
+@model_options
+@click.option(
+    "--strategy",
+    type=click.Choice([item.value for item in Strategy]),
+    default="bandit",
+    show_default=True,
+    help="How a round's candidates are shared out; best-of-n is the control that search must beat.",
+)
+@click.option("--usd", type=click.FloatRange(min=0), help="Most that language models may cost; default: no limit.")
+@click.option("--tokens", type=click.IntRange(min=0), help="Most tokens that language models may read and write; default: no limit.")
 @click.option("--out", type=click.Path(path_type=Path), envvar="KMEM_OUT", help="Run directory; default: runs/<problem>-<run id>.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random choice.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
@@ -47,6 +73,15 @@ def optimize(
     precision: str,
     purity: str,
     memory_mode: str,
+    author: str,
+    models: tuple[str, ...],
+    base_url: str | None,
+    temperatures: tuple[str, ...],
+    efforts: tuple[str, ...],
+    output_limits: tuple[str, ...],
+    strategy: str,
+    usd: float | None,
+    tokens: int | None,
     out: Path | None,
     seed: int,
     as_json: bool,
@@ -54,15 +89,25 @@ def optimize(
     """Make the module in PROBLEM fast.
 
     PROBLEM is a Python file (or a directory with problem.py) that defines Model, get_inputs() and perhaps get_init_inputs(). The winner is
-    best_kernel.py in the run directory, with report.md beside it. Exit code 0: a verified kernel was produced; 3: nothing beat the best
-    baseline; 130: interrupted, and `kmem runs resume` goes on.
+    best_kernel.py in the run directory, with report.md beside it and the three fastest kernels in top_kernels/. Exit code 0: a verified
+    kernel was produced; 3: nothing beat the best baseline; 130: interrupted, and `kmem runs resume` goes on.
     """
     from kmem.devices import resolve_target  # these import torch, which `kmem --help` should not pay for
     from kmem.problem.load import load_problem
 
     loaded = load_problem(problem)
     device, _ = resolve_target(target)
-    run = make_run(loaded, device.name, Contract(Precision(precision), Purity(purity)), Budget(rounds, minutes), memory_mode, seed, out)
+    run = make_run(
+        loaded, device.name, Contract(Precision(precision), Purity(purity)), Budget(rounds, minutes, usd=usd, tokens=tokens),
+        memory_mode, seed, out,
+    )  # fmt: skip
+    run = replace(run, authors=AUTHORS[author], strategy=Strategy(strategy))
+    if author != "recipes":
+        if not models:
+            raise click.UsageError(f"--author {author} needs a language model: give one with -m")
+        run = replace(run, models=choose_models(models, registry.providers, base_url, temperatures, efforts, output_limits))
+    elif click.get_current_context().get_parameter_source("models") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("-m names a language model, but --author recipes asks none: add --author llm or --author both")
     execute_run(run, registry, as_json=as_json)
 
 
@@ -81,6 +126,7 @@ def make_run(problem: Problem, target: str, contract: Contract, budget: Budget, 
 def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     """Run or resume, show progress on stderr, print the result on stdout, and exit with its code."""
     from kmem.devices import resolve_target
+    from kmem.explore.spending import Spending
     from kmem.loop import optimize as run_loop
     from kmem.memory.store import Memory
     from kmem.report import summarise, write_report
@@ -103,15 +149,21 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
             memory.set_run_state(run.id, RunState.INTERRUPTED)
             click.echo(f"\nInterrupted. Nothing measured is lost: kmem runs resume {run.id}", err=True)
             raise SystemExit(EXIT_INTERRUPTED) from None
-        except BaseException:
+        except BaseException as ex:
             memory.set_run_state(run.id, RunState.FAILED)
+            if isinstance(ex, KmemError) and memory.attempts(run.id):
+                click.echo(f"Nothing measured is lost; when it is mended: kmem runs resume {run.id}", err=True)
             raise
-        report = write_report(directory, run, result, memory.attempts(run.id), memory.diagnoses(run.id), session.notes)
+        usage = Spending(run.budget, past=memory.completions(run.id)).usage()
+        report = write_report(
+            directory, run, result, memory.attempts(run.id), memory.diagnoses(run.id), session.notes,
+            lessons=memory.lessons(run.id), usage=usage,
+        )  # fmt: skip
     directory.write_text("result.json", to_json(result))
     click.echo(summarise(result), err=True)
     click.echo(f"report: {report}", err=True)
     if as_json:
-        click.echo(json.dumps(result_summary(run, result, directory)))
+        click.echo(json.dumps(result_summary(run, result, directory, usage)))
     elif result.best is not None:
         click.echo(str(directory.best_kernel))
     if result.best is None:
@@ -129,8 +181,13 @@ def _measure_ceilings(device: Device, memory: "Memory") -> Device:
     return measured
 
 
-def result_summary(run: Run, result: RunResult, directory: "RunDirectory") -> dict[str, object]:
-    """The result as one flat JSON object; times in ms, `estimated` true where no GPU measured them."""
+def result_summary(run: Run, result: RunResult, directory: "RunDirectory", usage: "Sequence[Usage]") -> dict[str, object]:
+    """The result as one flat JSON object; times in ms, `estimated` true where no GPU measured them.
+
+    `recalled` says that the winner came from memory: its speedup is no new gain. `usage` has a row per role and model, the total last.
+    """
+    from kmem.explore.spending import total_usage
+
     timing = result.best.measurement.timing if result.best else None
     return {
         "run": run.id,
@@ -149,6 +206,9 @@ def result_summary(run: Run, result: RunResult, directory: "RunDirectory") -> di
         "purity": run.contract.purity.value,
         "library_share": result.best.measurement.library_share if result.best else None,
         "recalled": result.recalled,
+        "authors": list(run.authors),
+        "strategy": run.strategy.value,
+        "usage": [asdict(row) for row in (*usage, total_usage(usage))],
         "flags": list(result.flags),
         "measurements": result.measurements,
         "seconds": round(result.seconds, 1),
@@ -157,6 +217,7 @@ def result_summary(run: Run, result: RunResult, directory: "RunDirectory") -> di
             for choice in (result.best.candidate.kernel.choices if result.best else ())
         ],
         "best_kernel": str(directory.best_kernel) if result.best else None,
+        "top_kernels": [str(path) for path in directory.top_kernels()],
         "report": str(directory.root / "report.md"),
         "reason": result.reason,
     }
@@ -215,5 +276,6 @@ def _standing(event: "Event", seconds_left: float) -> str:
     if event.speed_of_light is not None:
         parts.append(f"{event.speed_of_light:.0%} of bound")
     parts.append(f"{event.measurements} measured")
-    parts.append(f"{seconds_left:.0f} s left")
+    if seconds_left < math.inf:  # a replay has no clock
+        parts.append(f"{seconds_left:.0f} s left")
     return ", ".join(parts)

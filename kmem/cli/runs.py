@@ -1,6 +1,7 @@
-"""`kmem runs`: list, show and resume runs."""
+"""`kmem runs`: list, show, resume and replay runs."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @click.group(invoke_without_command=True)
 @click.pass_context
 def runs(ctx: click.Context) -> None:
-    """List, show and resume runs (default: list)."""
+    """List, show, resume and replay runs (default: list)."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_runs)
 
@@ -56,14 +57,20 @@ def _run_summary(run: "Run", state: "RunState", result: "RunResult | None") -> d
 
 @runs.command("show")
 @click.argument("run_id", metavar="RUN")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the run with its diagnoses and attempts.")
-def show_run(run_id: str, as_json: bool) -> None:
+@click.option("--round", "number", type=click.IntRange(min=0), help="One round whole: prompts, answers, candidates, profiles, verdicts.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the run with its diagnoses and attempts, or the round.")
+def show_run(run_id: str, number: int | None, as_json: bool) -> None:
     """Show what a run tried and why. RUN may be a unique prefix of its id."""
+    from kmem.cli.rounds import describe_whole_round, read_round, whole_round_data
     from kmem.memory.store import Memory
     from kmem.serialize import to_data
 
     with Memory() as memory:
         run = memory.run(run_id)
+        if number is not None:
+            found = read_round(memory, run.id, number)
+            click.echo(json.dumps(whole_round_data(found)) if as_json else describe_whole_round(found))
+            return
         state, result, attempts = memory.run_state(run.id), memory.run_result(run.id), memory.attempts(run.id)
         diagnoses = memory.diagnoses(run.id)
     if as_json:
@@ -72,6 +79,7 @@ def show_run(run_id: str, as_json: bool) -> None:
         click.echo(json.dumps({**summary, **found}))
         return
     click.echo(f"{run.id}  {state.value}  {run.problem.name} on {run.target}, precision {run.contract.precision.value}, in {run.out_dir}")
+    click.echo(f"authors {', '.join(run.authors)}; strategy {run.strategy.value}")
     for entry in diagnoses:
         click.echo(f"round {entry.round}: {entry.diagnosis.summary}")
     for number, attempt in enumerate(attempts, 1):
@@ -103,3 +111,35 @@ def resume_run(registry: Registry, run_id: str, as_json: bool) -> None:
         where = "without a GPU, by estimates" if present else f"on a GPU ({run.target})"
         raise TargetError(f"Run {run.id} was begun {where}; resume it on such a machine, or start anew with kmem optimize")
     execute_run(run, registry, as_json=as_json)
+
+
+@runs.command("replay")
+@click.argument("run_id", metavar="RUN")
+@click.option("--out", type=click.Path(path_type=Path), help="Directory of the second walk; default: runs/replay-<run id>-<time>.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: whether it was identical, and the differences.")
+@click.pass_obj
+def replay(registry: Registry, run_id: str, out: Path | None, as_json: bool) -> None:
+    """Walk a finished run again from what was recorded: no network, no GPU.
+
+    Answers of language models, measurements and profiles are those of then; everything else is decided anew. Exit code 0: same plans, same
+    prompts, same attempts in the same order, same end; 1: something differs, and is named. RUN may be a unique prefix of its id.
+    """
+    from datetime import UTC, datetime
+
+    from kmem.cli.optimize import Progress
+    from kmem.memory.store import Memory
+    from kmem.replay import replay_run
+
+    with Memory() as memory:
+        run = memory.run(run_id)
+        place = out or Path("runs") / f"replay-{run.id}-{datetime.now(UTC):%H%M%S}"
+        with Progress(run) as show:
+            differences = replay_run(run, place, registry, memory, show)
+    if as_json:
+        click.echo(json.dumps({"run": run.id, "identical": not differences, "differences": differences, "out": str(place)}))
+    elif differences:
+        click.echo("\n".join(differences))
+    else:
+        click.echo(f"identical: {run.id} walked again in {place}")
+    if differences:
+        raise SystemExit(1)

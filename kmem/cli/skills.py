@@ -1,4 +1,4 @@
-"""`kmem skills`: what the library knows, what it earned, and how it grows.
+"""`kmem skills`: what the library knows and what it earned; the commands by which it grows are in growth.py.
 
 The registry of plugins comes as the click context's object; its `skills` maps names to directories.
 """
@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kmem.errors import NotRegistered, OutputError, SkillError
+from kmem.cli.growth import add_skill, distill, export, find_skill, load_skills, retract_skill
+from kmem.errors import OutputError, SkillError
 
 if TYPE_CHECKING:
+    from kmem.library.sources import SkillOrigin
     from kmem.memory.ledger import TrackRecord
     from kmem.memory.search import SkillHit
+    from kmem.memory.standing import SkillStanding
     from kmem.plugins import Registry
     from kmem.records import Diagnosis
     from kmem.skills import Skill
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 @click.group(invoke_without_command=True)
 @click.pass_context
 def skills(ctx: click.Context) -> None:
-    """List, search, show, add and check skills (default: list)."""
+    """List, search, show, add, check, learn and export skills (default: list)."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_skills)
 
@@ -34,16 +37,25 @@ def skills(ctx: click.Context) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON array instead of a table.")
 @click.pass_obj
 def list_skills(registry: "Registry", as_json: bool = False) -> None:
-    """List every registered skill."""
-    library = _load(registry)
+    """List skills and where each stands.
+
+    Its status is bundled, plugin, added, draft, verified (a draft that was reproduced) or retracted.
+    """
+    from kmem.memory.standing import skill_standings
+    from kmem.memory.store import Memory
+
+    library = load_skills(registry)
+    with Memory() as memory:
+        standings = skill_standings(memory, library)
     if as_json:
-        click.echo(json.dumps([_summary(skill) for skill in library], indent=2))
+        click.echo(json.dumps([_summary(skill, standings[skill.name]) for skill in library], indent=2))
         return
     _print_table(
-        ("skill", "operators", "bottlenecks", "recipe"),
+        ("skill", "status", "operators", "bottlenecks", "recipe"),
         [
             (
                 skill.name,
+                standings[skill.name].standing.value,
                 " ".join(skill.operators),
                 " ".join(item.value for item in skill.bottlenecks) or "any",
                 "yes" if skill.has_recipe else "",
@@ -58,25 +70,35 @@ def list_skills(registry: "Registry", as_json: bool = False) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of rendered text.")
 @click.pass_obj
 def show_skill(registry: "Registry", name: str, as_json: bool) -> None:
-    """Show a skill's text and its track record, the outcomes measured here or imported."""
+    """Show a skill's text and what it has earned.
+
+    After the text: where it stands and why, and its track record, the outcomes measured here or imported.
+    """
+    from kmem.library.sources import skill_source
+    from kmem.memory.standing import skill_standing
     from kmem.memory.store import Memory
     from kmem.serialize import to_data
-    from kmem.skills import load_skill
 
-    if name not in registry.skills:
-        raise NotRegistered(f"No skill named '{name}'; `kmem skills list` shows all {len(registry.skills)}")
-    skill = load_skill(registry.skills[name])
+    skill = find_skill(registry, name)
     with Memory() as memory:
-        records = memory.skill_record(name)
+        records, standing, origin = memory.skill_record(name), skill_standing(memory, skill), skill_source(memory.path, name)
     if as_json:
-        body = {"license": skill.license, "source": skill.source, "body": skill.body, "record": [to_data(record) for record in records]}
-        click.echo(json.dumps(_summary(skill) | body, indent=2))
+        body = {
+            "license": skill.license,
+            "source": skill.source,
+            "origin": to_data(origin) if origin else None,
+            "body": skill.body,
+            "record": [to_data(record) for record in records],
+            "reproductions": [to_data(each) for each in standing.reproductions],
+        }
+        click.echo(json.dumps(_summary(skill, standing) | body, indent=2))
         return
     from rich.console import Console
     from rich.markdown import Markdown
 
     console = Console()
     console.print(Markdown(f"# {skill.name}\n\n{skill.description}\n\n{skill.body}"))
+    console.print(Markdown(f"## Status\n\n{_status_text(standing, origin)}"))
     console.print(Markdown(f"## Track record\n\n{_track_record(records)}"))
 
 
@@ -91,7 +113,11 @@ def show_skill(registry: "Registry", name: str, as_json: bool) -> None:
 def search_skills(
     registry: "Registry", query: str, operators: tuple[str, ...], arch: str | None, report: Path | None, limit: int, as_json: bool
 ) -> None:
-    """Search skills by what QUERY says, by meaning and by words, and print why each was found."""
+    """Search skills by meaning and by words.
+
+    Prints why each was found. Drafts come last and labelled; retracted skills are left out.
+    """
+    from kmem.memory.standing import order_hits
     from kmem.memory.store import Memory
 
     if not query and report is None:
@@ -102,7 +128,7 @@ def search_skills(
         from kmem.cli.stages import diagnose_report
 
         diagnosis = diagnose_report(report, None)
-    library = _load(registry)
+    library = load_skills(registry)
     with Memory() as memory:
         memory.sync_library(library)
         hits = memory.search_skills(
@@ -111,21 +137,10 @@ def search_skills(
             arch=arch,
             bottlenecks=(diagnosis.bottleneck, *diagnosis.secondary) if diagnosis else (),
             signature=diagnosis.signature.values if diagnosis else None,
-            limit=limit,
+            limit=max(1, len(library)),
         )
+        hits = order_hits(memory, {skill.name: skill for skill in library}, hits, limit)
     _print_hits(hits, diagnosis, as_json)
-
-
-@skills.command("add")
-@click.argument("source", type=click.Path(path_type=Path))
-@click.pass_obj
-def add_skill(registry: "Registry", source: Path) -> None:
-    """Add the skill in SOURCE (a directory, a SKILL.md, a .zip or a .tar.gz) to your own; a recipe.py in it is run."""
-    from kmem.memory import added
-    from kmem.memory.location import default_db_path
-
-    skill = added.add_skill(source, default_db_path(), registry.skills)
-    click.echo(str(skill.path))
 
 
 @skills.command("new")
@@ -178,10 +193,8 @@ def validate_skills(registry: "Registry", directories: tuple[Path, ...], embed: 
     click.echo(f"{len(chosen)} skills, no faults", err=True)
 
 
-def _load(registry: "Registry") -> "list[Skill]":
-    from kmem.skills import load_skill
-
-    return [load_skill(path) for _, path in sorted(registry.skills.items())]
+for command in (add_skill, distill, retract_skill, export):
+    skills.add_command(command)
 
 
 def _skills_in(directory: Path) -> list[Path]:
@@ -215,9 +228,10 @@ def _check_operators(operators: Sequence[str]) -> None:
             raise click.BadParameter(f"'{name}' is not an operator; they are: {', '.join(OPERATORS)}", param_hint="--op")
 
 
-def _summary(skill: "Skill") -> dict[str, object]:
+def _summary(skill: "Skill", standing: "SkillStanding") -> dict[str, object]:
     return {
         "name": skill.name,
+        "status": standing.standing.value,
         "description": skill.description,
         "operators": skill.operators,
         "bottlenecks": [bottleneck.value for bottleneck in skill.bottlenecks],
@@ -230,11 +244,28 @@ def _summary(skill: "Skill") -> dict[str, object]:
     }
 
 
+def _status_text(standing: "SkillStanding", origin: "SkillOrigin | None") -> str:
+    lines = [f"{standing.reason[0].upper()}{standing.reason[1:]}."]
+    if origin is not None:
+        left_out = "; its recipe.py was left out" if origin.recipe_left_out else ""
+        lines.append(f"Added from {origin.address}{f' at {origin.revision[:12]}' if origin.revision else ''}{left_out}.")
+    lines += [
+        f"- {each.effect} on {each.problem}, {each.device}, seed {'unknown' if each.seed is None else each.seed}, by {each.origin} "
+        f"(outcome {each.outcome[:12]})"
+        for each in standing.reproductions
+    ]
+    return "\n\n".join(lines[:2]) + "\n\n" + "\n".join(lines[2:])
+
+
 def _track_record(records: "Sequence[TrackRecord]") -> str:
     if not records:
         return "Never measured in this memory."
-    rows = [f"| {item.arch} | {item.tried} | {item.passed} | {item.improved} | {_times(item.speedup)} |" for item in records]
-    return "\n".join(["| arch | tried | passed | improved | geometric-mean speedup of its steps |", "|---|---|---|---|---|", *rows])
+    rows = [
+        f"| {item.arch} | {item.tried} | {item.passed} | {item.improved} | {_times(item.speedup)} | {item.recalled} |" for item in records
+    ]
+    return "\n".join(
+        ["| arch | tried | passed | improved | geometric-mean speedup of its steps | recalled |", "|---|---|---|---|---|---|", *rows]
+    )
 
 
 def _times(speedup: float | None) -> str:

@@ -2,19 +2,22 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from kmem.cli.judging import BadInput, Case, find_checkers, judge_case, read_case
 from kmem.cli.options import precision_option
-from kmem.errors import EvidenceError, TargetError
+from kmem.errors import CaseError, EvidenceError, ProblemError, TargetError
+from kmem.judging import Case, find_checkers, judge_case, make_case, read_kernel
 from kmem.plugins import Registry
 from kmem.records import Baseline, Contract, Kernel, Measurement, Precision, Purity, Status
 
 if TYPE_CHECKING:
+    from kmem.interfaces import Checker
     from kmem.measure.evidence import Deviation
     from kmem.records import Device
 
@@ -23,6 +26,23 @@ if TYPE_CHECKING:
 EXIT_NOT_PASSED = 1
 #: Estimates are made for this device where there is no GPU and none is named.
 _DEFAULT_TARGET = "h200"
+
+_announce = partial(click.echo, err=True)
+
+
+class BadInput(click.ClickException):
+    """A file that cannot be judged at all: one line, exit code 2."""
+
+    exit_code = 2
+
+
+@contextmanager
+def _bad_input() -> Iterator[None]:
+    try:
+        yield
+    except (CaseError, EvidenceError, ProblemError) as ex:
+        raise BadInput(str(ex)) from ex
+
 
 _PURITY = click.option(
     "--purity",
@@ -82,8 +102,10 @@ def verify(
             raise click.UsageError("Missing argument 'KERNEL': give a file with ModelNew, or an evidence bundle (.json) alone.")
         _repeat(problem, present, registry, seed, evidence_dir, as_json)
         return
-    case = read_case(problem, kernel, Contract(Precision(precision), Purity(purity)), seed, find_checkers(registry, checks), evidence_dir)
-    measurement, baselines = judge_case(case, present or named_target(target or _DEFAULT_TARGET), gpu=present is not None)
+    device = present or named_target(target or _DEFAULT_TARGET)
+    with _bad_input():
+        case = _read_case(problem, kernel, precision, purity, seed, find_checkers(registry, checks), evidence_dir)
+        measurement, baselines = judge_case(case, device, gpu=present is not None, announce=_announce)
     _print_verdict(measurement, baselines, (), as_json)
 
 
@@ -114,12 +136,20 @@ def measure(
     """
     from kmem.devices import detect_device
 
-    case = read_case(problem, kernel, Contract(Precision(precision), Purity(purity)), seed, find_checkers(registry, checks), evidence_dir)
-    device = detect_device()
-    if device is None:
-        raise TargetError("No GPU here to measure on; `kmem verify` judges a kernel without one")
-    measurement, baselines = judge_case(case, device, gpu=True)
+    with _bad_input():
+        case = _read_case(problem, kernel, precision, purity, seed, find_checkers(registry, checks), evidence_dir)
+        device = detect_device()
+        if device is None:
+            raise TargetError("No GPU here to measure on; `kmem verify` judges a kernel without one")
+        measurement, baselines = judge_case(case, device, gpu=True, announce=_announce)
     _print_verdict(measurement, baselines, (), as_json)
+
+
+def _read_case(
+    problem: Path, kernel: Path, precision: str, purity: str, seed: int | None, checkers: "tuple[Checker, ...]", evidence_dir: Path | None
+) -> Case:
+    contract = Contract(Precision(precision), Purity(purity))
+    return make_case(problem, read_kernel(kernel), contract, seed, checkers, evidence_dir, name=str(kernel))
 
 
 def _repeat(
@@ -128,20 +158,18 @@ def _repeat(
     """Judge what a bundle holds again, and say what differs."""
     from kmem.measure.evidence import compare_bundles, read_bundle
 
-    try:
+    with _bad_input():
         bundle = read_bundle(path)
-    except EvidenceError as ex:
-        raise BadInput(str(ex)) from ex
-    case = Case(
-        bundle.problem,
-        Kernel(bundle.kernel_source, flags=bundle.kernel_flags),
-        bundle.contract,
-        bundle.seed if seed is None else seed,
-        find_checkers(registry, bundle.checkers),
-        evidence_dir,  # by default none: it would take the place of the bundle that is repeated
-    )
-    device = present or bundle.device
-    measurement, baselines = judge_case(case, device, gpu=present is not None)
+        case = Case(
+            bundle.problem,
+            Kernel(bundle.kernel_source, flags=bundle.kernel_flags),
+            bundle.contract,
+            bundle.seed if seed is None else seed,
+            find_checkers(registry, bundle.checkers),
+            evidence_dir,  # by default none: it would take the place of the bundle that is repeated
+        )
+        device = present or bundle.device
+        measurement, baselines = judge_case(case, device, gpu=present is not None, announce=_announce)
     _print_verdict(measurement, baselines, compare_bundles(bundle, measurement, device), as_json, repeated=True)
 
 

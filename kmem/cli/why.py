@@ -9,7 +9,7 @@ from kmem.errors import MemoryStoreError
 
 if TYPE_CHECKING:
     from kmem.memory.runs import RoundDiagnosis
-    from kmem.records import Attempt, Plan
+    from kmem.records import Attempt, Lesson, Plan
 
 # kmem.memory (sqlite_utils) is imported inside the command: `kmem --help` must not pay for it.
 
@@ -21,33 +21,42 @@ if TYPE_CHECKING:
 def why(run_id: str, number: int | None, as_json: bool) -> None:
     """Say why RUN did what it did in ROUND (default: in every round).
 
-    Shows the diagnosis with its evidence, each skill offered with its reasons, what was planned and what was vetoed, and what came of it.
+    Shows the diagnosis with its evidence, each skill offered with its reasons, what was planned and what was vetoed, what came of it,
+    and what was learnt: claims that the next profile falsified.
     RUN may be a unique prefix of its id.
     """
     from kmem.memory.store import Memory
 
     with Memory() as memory:
         run = memory.run(run_id)
-        diagnoses = {entry.round: entry for entry in memory.diagnoses(run.id)}
+        diagnoses = memory.diagnoses(run.id)
+        lessons = memory.lessons(run.id)
         plans = {entry.round: entry.plan for entry in memory.plans(run.id)}
         attempts = memory.attempts(run.id)
-    rounds = sorted({*diagnoses, *plans})
+    rounds = sorted({*(entry.round for entry in diagnoses), *plans})
     if number is not None and number not in rounds:
         known = f"it has rounds {', '.join(map(str, rounds))}" if rounds else "no round of it was kept"
         raise MemoryStoreError(f"Run {run.id} has no round {number}; {known}")
     for each in rounds if number is None else [number]:
         tried = [attempt for attempt in attempts if attempt.round == each]
-        found, plan = diagnoses.get(each), plans.get(each)
-        click.echo(json.dumps(_round_data(each, found, plan, tried)) if as_json else _describe_round(each, found, plan, tried))
+        found, plan = [entry for entry in diagnoses if entry.round == each], plans.get(each)
+        learnt = [lesson for lesson in lessons if lesson.round == each]
+        if as_json:
+            click.echo(json.dumps(round_data(each, found, plan, tried, learnt)))
+        else:
+            click.echo(describe_round(each, found, plan, tried, learnt))
 
 
-def _describe_round(number: int, found: "RoundDiagnosis | None", plan: "Plan | None", attempts: "list[Attempt]") -> str:
+def describe_round(
+    number: int, diagnoses: "list[RoundDiagnosis]", plan: "Plan | None", attempts: "list[Attempt]", lessons: "list[Lesson]"
+) -> str:
+    """A round for people: what was seen of each kernel gone on from, offered, decided, got and learnt."""
     from kmem.cli.stages import describe_diagnosis
 
     lines = [f"Round {number}"]
-    if found is None:
+    if not diagnoses:
         lines.append("  Diagnosis: none, nothing had been measured yet" if number == 0 else "  Diagnosis: none was made")
-    else:
+    for found in diagnoses:
         lines.append(f"  Diagnosis of kernel {found.kernel[:12]}")
         lines += [f"    {line}" for line in describe_diagnosis(found.diagnosis).splitlines()]
         for prescription in found.prescriptions:
@@ -59,6 +68,7 @@ def _describe_round(number: int, found: "RoundDiagnosis | None", plan: "Plan | N
         lines += [f"    vetoed {veto.skill}: {veto.reason}" for veto in plan.vetoes]
     if attempts:
         lines.append(f"  Came of it: {_describe_attempts(attempts)}")
+    lines += [f"  Learnt: {lesson.text}" for lesson in lessons]
     return "\n".join(lines)
 
 
@@ -72,11 +82,17 @@ def _describe_attempts(attempts: "list[Attempt]") -> str:
     return f"{text}, the fastest {best.measurement.latency_ms:.4g} ms{estimated} by {best.candidate.task.skill}"
 
 
-def _round_data(number: int, found: "RoundDiagnosis | None", plan: "Plan | None", attempts: "list[Attempt]") -> dict[str, object]:
+def round_data(
+    number: int, diagnoses: "list[RoundDiagnosis]", plan: "Plan | None", attempts: "list[Attempt]", lessons: "list[Lesson]"
+) -> dict[str, object]:
+    """A round for programs. `kernel`, `diagnosis` and `prescriptions` are those of the fastest kernel gone on from; `diagnoses` has all."""
     from kmem.serialize import to_data
 
+    found = diagnoses[0] if diagnoses else None
     return {
         "round": number,
+        "diagnoses": [to_data(entry) for entry in diagnoses],
+        "lessons": [to_data(lesson) for lesson in lessons],
         "kernel": found.kernel if found else None,
         "diagnosis": to_data(found.diagnosis) if found else None,
         "prescriptions": [to_data(prescription) for prescription in found.prescriptions] if found else [],

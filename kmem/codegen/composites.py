@@ -1,7 +1,11 @@
-"""What reductions, softmax, norms and losses mean as Maps and Reduces. Formulas are those of the torch documentation of each operator."""
+"""What reductions, softmax and norms mean as Maps and Reduces (losses: losses.py).
+
+Formulas are those of the torch documentation of each operator.
+"""
 
 from typing import TYPE_CHECKING
 
+from kmem.codegen.losses import ELEMENT_LOSSES, ROW_LOSSES, SIMILARITIES, lower_loss
 from kmem.codegen.pointwise import argument, variable, write_number
 from kmem.problem.graph import Node, Ref
 
@@ -15,12 +19,12 @@ def lower_reduction(space: "Lowering", node: Node) -> None:
     name = node.target.split(".")[1]
     if name in ("softmax", "log_softmax"):
         _softmax(space, node, source)
-    elif name in ("layer_norm", "group_norm", "instance_norm"):
+    elif name in ("layer_norm", "group_norm", "instance_norm", "batch_norm"):
         _centered_norm(space, node, source, name)
     elif name == "rms_norm":
         _rms_norm(space, node, source)
-    elif name.endswith("_loss"):
-        _loss(space, node, source, name)
+    elif node.target in (*ELEMENT_LOSSES, *ROW_LOSSES, *SIMILARITIES):
+        lower_loss(space, node, source)
     else:
         _reduction(space, node, source, name)
 
@@ -48,8 +52,14 @@ def _reduction(space: "Lowering", node: Node, source: str, name: str) -> None:
 
 
 def _extremum(space: "Lowering", node: Node, source: str, name: str) -> None:
-    """(values, indices) or the index alone; a minimum is the maximum of the negated row."""
-    out = variable(node.name)
+    """(values, indices), either alone; with indices, a minimum is the maximum of the negated row."""
+    out, graph = variable(node.name), space.graph
+    taken = [user for user in graph.users(node.name) if graph.users(user.name) or user.name in graph.outputs]
+    if isinstance(node.output, tuple) and taken and all(user.args[1] == 0 for user in taken):
+        (value,) = space.reduce((f"{out}_value",), name, source)
+        for user in taken:
+            space.map(variable(user.name), value, value)
+        return
     if name.endswith("min"):
         source = space.map(f"{out}_negated", f"-{source}", source)
     value, index = space.reduce((f"{out}_value", f"{out}_index"), "argmax", source)
@@ -125,7 +135,23 @@ def _centered_norm(space: "Lowering", node: Node, source: str, name: str) -> Non
             return space.strides(spec, "full")
         return tuple(spec.stride[0] * axis.step if axis.dim == 1 and axis.size > 1 else 0 for axis in space.axes)
 
+    if name == "batch_norm":
+        _update_running(space, node, mean, m2, strides)
     _affine(space, out, f"({source} - {mean}) * {scale}", (source, mean, scale), weight, bias, strides)
+
+
+def _update_running(space: "Lowering", node: Node, mean: str, m2: str, strides) -> None:  # noqa: ANN001 - spec to strides per axis
+    """Running statistics move towards the batch's by `momentum`, the variance unbiased. Source: torch.nn.BatchNorm2d."""
+    momentum = argument(node, 6, "momentum", 0.1)
+    unbiased = f"tl.div_rn({m2}, {write_number(max(space.columns - 1, 0))})"
+    for place, fresh, read in ((3, mean, mean), (4, unbiased, m2)):
+        buffer = argument(node, place, "running_mean" if place == 3 else "running_var")
+        if isinstance(buffer, Ref):
+            spec = space.graph.spec(buffer.name)
+            old = f"{variable(node.name)}_running_{place}"
+            space.load(old, buffer.name, strides(spec))
+            new = space.map(f"{old}_new", f"{write_number(1 - momentum)} * {old} + {write_number(momentum)} * {fresh}", old, read)
+            space.change(new, buffer.name, strides(spec))
 
 
 def _rms_norm(space: "Lowering", node: Node, source: str) -> None:
@@ -139,27 +165,3 @@ def _rms_norm(space: "Lowering", node: Node, source: str) -> None:
     mean = f"tl.div_rn({total}, {write_number(space.columns)})"
     scale = space.map(f"{out}_scale", f"tl.div_rn(1.0, tl.sqrt_rn({mean} + {write_number(eps)}))", total)
     _affine(space, out, f"{source} * {scale}", (source, scale), argument(node, 2, "weight"), None, lambda spec: space.strides(spec, "full"))
-
-
-def _loss(space: "Lowering", node: Node, source: str, name: str) -> None:
-    out = variable(node.name)
-    other = space.read(node.args[1].name, "full")
-    gap = space.map(f"{out}_gap", f"{source} - {other}", source, other)
-    size = f"tl.abs({gap})"
-    if name == "mse_loss":
-        text = f"{gap} * {gap}"
-    elif name == "l1_loss":
-        text = size
-    else:  # Source: torch.nn.functional.smooth_l1_loss (beta) and huber_loss (delta = beta, times delta)
-        bend = argument(node, 3, "delta" if name == "huber_loss" else "beta", 1.0)
-        near, far = f"0.5 * {gap} * {gap}", f"{size} - {write_number(0.5 * bend)}"
-        if name == "huber_loss":
-            text = f"tl.where({size} <= {write_number(bend)}, {near}, ({far}) * {write_number(bend)})"
-        elif bend == 0:
-            text = size
-        else:
-            text = f"tl.where({size} < {write_number(bend)}, tl.div_rn({near}, {write_number(bend)}), {far})"
-    term = space.map(f"{out}_term", text, gap)
-    (total,) = space.reduce((f"{out}_sum",), "sum", term)
-    mean = argument(node, 2, "reduction", 1) == 1
-    space.map(out, f"tl.div_rn({total}, {write_number(space.columns)})" if mean else total, total)

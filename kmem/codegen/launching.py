@@ -110,7 +110,7 @@ class OffsetWriter:
         constants |= {f"O{place}": region.axes[axis].size for place, axis in enumerate(self.outer)}
         if len(self.reduced) > 1:
             constants |= {f"R{place}": region.axes[axis].size for place, axis in enumerate(self.reduced)}
-        items = {load.name: load.strides for load in region.loads} | {f"q{store.output}": store.strides for store in region.stores}
+        items = {load.name: load.strides for load in region.loads} | {f"{store.pointer}_out": store.strides for store in region.stores}
         constants |= {f"S_{name}_{axis}": strides[axis] for name, strides in items.items() for axis in range(len(strides)) if strides[axis]}
         blocks = -(-inner // block_rows)
         constants |= {"BK": block_rows, "BR": block_columns, "SPLIT": split, "SPLIT_TILE": next_power_of_two(split), "SEGMENT": segment}

@@ -2,15 +2,16 @@
 
 `Lowering` holds one iteration space (full shape, reduced dimensions, axes) and appends statements node by node; matching.py decides which
 nodes.
-A value's *form* says how its shape sits in the space: "full" (aligned to the full shape from the right, reduced dimensions perhaps 1) or
-"squeezed" (the kept shape, as a reduction with keepdim=False leaves it).
+A value's *form* says how its shape sits in the space: "full" (aligned to the full shape from the right, reduced dimensions perhaps 1),
+"squeezed" (the kept shape, as a reduction with keepdim=False leaves it) or "total" (one number, summed over rows after everything else).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kmem.codegen.composites import lower_reduction
+from kmem.codegen.losses import ELEMENT_LOSSES, ROW_LOSSES, SIMILARITIES, is_supported_loss, loss_dims, reduces_rows
 from kmem.codegen.pointwise import FLOATS, IDENTITIES, argument, variable, write_pointwise
-from kmem.codegen.region import Axis, Load, Map, Reduce, Region, Store, axis_strides, value_levels
+from kmem.codegen.region import Axis, Load, Map, Reduce, Region, Store, Total, axis_strides, value_levels
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.recipes import Operand
 from kmem.records import TensorSpec
@@ -29,8 +30,8 @@ PLAIN_REDUCTIONS = {
 COMPOSITES = {
     "aten.softmax.int": "softmax", "aten.log_softmax.int": "log_softmax", "aten.layer_norm.default": "layer_norm",
     "aten.rms_norm.default": "rms_norm", "aten.group_norm.default": "group_norm", "aten.instance_norm.default": "instance_norm",
-    "aten.mse_loss.default": "loss", "aten.l1_loss.default": "loss", "aten.smooth_l1_loss.default": "loss",
-    "aten.huber_loss.default": "loss",
+    "aten.batch_norm.default": "batch_norm",
+    **dict.fromkeys((*ELEMENT_LOSSES, *ROW_LOSSES, *SIMILARITIES), "loss"),
 }  # fmt: skip
 RESHAPES = ("aten.unsqueeze.default", "aten.squeeze.dim", "aten.view.default", "aten.reshape.default")
 
@@ -45,8 +46,11 @@ def reduced_dims(graph: OpGraph, node: Node) -> tuple[tuple[int, ...], bool] | N
         return everything[rank - len(node.args[1]) :], True
     if node.target in ("aten.group_norm.default", "aten.instance_norm.default"):
         return everything[2 if node.target.startswith("aten.instance") else 1 :], True
+    if node.target == "aten.batch_norm.default":
+        return (everything[0], *everything[2:]), True
     if COMPOSITES.get(node.target) == "loss":
-        return everything, False
+        dims = loss_dims(graph, node)
+        return None if dims is None else (dims, False)
     if node.target in ("aten.softmax.int", "aten.log_softmax.int"):
         return (everything[node.args[1]],) if everything else (), True
     if node.target.endswith("vector_norm.default"):
@@ -84,6 +88,8 @@ class Lowering:
     forms: dict[str, str] = field(default_factory=dict)
     statements: list[Load | Map | Reduce] = field(default_factory=list)
     inputs: dict[str, Operand] = field(default_factory=dict)
+    changes: list[Store] = field(default_factory=list)  # of buffers, in place
+    total: Total | None = None
     _loads: dict[tuple[str, str], str] = field(default_factory=dict)
 
     @property
@@ -124,6 +130,8 @@ class Lowering:
             return None
         forms = {self.forms[name] for name in node.refs() if name in self.forms}
         shape = node.output.shape
+        if "total" in forms:
+            return None
         if node.target in RESHAPES:
             source = node.args[0]
             if forms != {"squeezed"} or not isinstance(source, Ref) or source.name not in self.forms or self.groups:
@@ -154,6 +162,8 @@ class Lowering:
             return None
         if not self._has_supported_arguments(node):
             return None
+        if reduces_rows(node):
+            return "total" if self.total is None else None
         if keep or all(size == 1 for size in self.kept_shape[: len(self.shape) - len(self.squeezed_shape)]) and self._squeezed_is_kept():
             return "full"
         return "squeezed"
@@ -168,16 +178,23 @@ class Lowering:
             return argument(node, 1, "ord", 2) in (1, 2, float("inf")) and not node.kwargs.get("dtype")
         if target == "aten.instance_norm.default":
             return bool(argument(node, 5, "use_input_stats")) and argument(node, 3, "running_mean") is None
+        if target == "aten.batch_norm.default":
+            return self._is_supported_batch_norm(node)
         if COMPOSITES.get(target) == "loss":
-            other = node.args[1]
-            same = (
-                isinstance(other, Ref) and self.graph.spec(other.name).shape == self.shape and self.graph.spec(other.name).dtype in FLOATS
-            )
-            return same and argument(node, 2, "reduction", 1) in (1, 2)
+            return is_supported_loss(self.graph, node)
         if target in ("aten.argmax.default", "aten.argmin.default"):
             return self.columns < 2**31
         results = node.output if isinstance(node.output, tuple) else (node.output,)
         return all(spec.dtype in (*FLOATS, "int64") for spec in results)
+
+    def _is_supported_batch_norm(self, node: Node) -> bool:
+        """Batch statistics with a fixed momentum; running ones that nothing else reads, for they change."""
+        buffers = [
+            ref.name for place in (3, 4) if isinstance(ref := argument(node, place, ("running_mean", "running_var")[place - 3]), Ref)
+        ]
+        is_alone = all(self.graph.users(name) == (node,) and name not in self.graph.outputs for name in buffers)
+        has_momentum = isinstance(argument(node, 6, "momentum"), float)
+        return argument(node, 5, "training") is True and has_momentum and is_alone and self.columns > 1
 
     def read(self, name: str, form: str) -> str:
         """The variable of a graph value, loading it if it comes from outside."""
@@ -269,6 +286,11 @@ class Lowering:
         self.statements.append(Reduce(names, kind, read))
         return names
 
+    def change(self, name: str, buffer: str, strides: tuple[int, ...]) -> None:
+        """A row-level value takes the place of what an input holds."""
+        spec = self.graph.spec(buffer)
+        self.changes.append(Store(name, list(self.inputs).index(buffer), strides, spec.dtype, is_row=True, in_place=True))
+
     def store(self, name: str, output: int) -> Store | None:
         """How a value of the region is stored; None if its shape is neither the full, the kept nor the squeezed one."""
         spec, form = self.graph.spec(name), self.forms[name]
@@ -285,11 +307,15 @@ class Lowering:
 
     def finish(self, operator: str, outputs: tuple[str, ...]) -> Region | None:
         """The region with these outputs; None if one cannot be stored or a row-level store holds an element-level value."""
-        stores = [self.store(name, index) for index, name in enumerate(outputs)]
-        if not stores or any(store is None for store in stores):
+        totals = [index for index, name in enumerate(outputs) if self.forms[name] == "total"]
+        stores = [self.store(name, index) for index, name in enumerate(outputs) if index not in totals]
+        if not outputs or any(store is None for store in stores):
             return None
         operands = tuple(Operand(name, self.graph.spec(name)) for name in outputs)
-        region = Region(operator, self.axes, tuple(self.statements), tuple(stores), tuple(self.inputs.values()), operands)
+        total = replace(self.total, output=totals[0]) if totals else None
+        region = Region(
+            operator, self.axes, tuple(self.statements), (*stores, *self.changes), tuple(self.inputs.values()), operands, total
+        )  # fmt: skip
         levels = region.levels()
         if any(store.is_row and levels[store.value] for store in stores):
             return None

@@ -176,4 +176,4 @@ def _operator(graph: OpGraph, nodes: list[Node], lowering: Lowering) -> str:
 
 def is_supported_dtype(region: Region) -> bool:
     """Whether every operand of a region has a type the kernels load and store."""
-    return all(operand.spec.dtype in (*FLOATS, "bool") for operand in region.inputs)
+    return all(operand.spec.dtype in (*FLOATS, "bool", "int64") for operand in region.inputs)

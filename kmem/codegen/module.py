@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from kmem.errors import RecipeError
 from kmem.problem.graph import Arg, Literal, Node, OpGraph, Placeholder, Ref
 from kmem.recipes import Emission, Site
+from kmem.syntax import parse_python
 
 _HEADER = '''\
 """{title}
@@ -103,13 +104,13 @@ def assemble_module(title: str, problem_source: str, plans: Sequence[WorkloadPla
     )
     parts = [_HEADER.format(title=title.replace('"""', "'''")), _reference_source(problem_source), *kernels.values(), *functions, forward]
     text = "\n\n".join(part.strip("\n") + "\n" for part in parts)
-    ast.parse(text)
+    parse_python(text)
     return text
 
 
 def _reference_source(source: str) -> str:
     """The problem file without its docstring and input functions, so that the reference operators are at hand as a fallback."""
-    tree = ast.parse(source)
+    tree = parse_python(source)
     lines = source.splitlines()
     drop: set[int] = set()
     for position, statement in enumerate(tree.body):

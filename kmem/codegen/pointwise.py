@@ -80,7 +80,7 @@ def write_number(value: float) -> str:
 
 def compute_type(dtype: str) -> str:
     """The Triton type a value of this torch dtype computes in."""
-    return "tl.int1" if dtype == "bool" else "tl.float32"
+    return {"bool": "tl.int1", "int64": "tl.int64"}.get(dtype, "tl.float32")
 
 
 @dataclass(frozen=True, slots=True)

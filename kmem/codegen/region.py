@@ -51,18 +51,39 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Output number `output` takes value `value`; one stride per axis (0 along reduced axes of a row-level output)."""
+    """Output number `output` takes value `value`; one stride per axis (0 along reduced axes of a row-level output).
+
+    With `in_place` it is input number `output` that takes it (a module's buffer, which the forward changes).
+    """
 
     value: str
     output: int
     strides: tuple[int, ...]
     dtype: str
     is_row: bool
+    in_place: bool = False
+
+    @property
+    def pointer(self) -> str:
+        """The kernel argument it is stored through."""
+        return f"{'p' if self.in_place else 'q'}{self.output}"
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Output number `output` takes `text`, an expression over total_0, total_1, ...: the sums of row-level `values` over all rows."""
+
+    values: tuple[str, ...]
+    text: str
+    output: int
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What one kernel family computes. `inputs` and `outputs` are in launch order; `operator` is its name in the vocabulary."""
+    """What one kernel family computes. `inputs` and `outputs` are in launch order; `operator` is its name in the vocabulary.
+
+    With a `total`, what rows left is summed over all rows by one more program.
+    """
 
     operator: str
     axes: tuple[Axis, ...]
@@ -70,6 +91,7 @@ class Region:
     stores: tuple[Store, ...]
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
+    total: Total | None = None
 
     @property
     def kept(self) -> tuple[int, ...]:
@@ -93,6 +115,10 @@ class Region:
     @property
     def has_element_output(self) -> bool:
         return any(not store.is_row for store in self.stores)
+
+    @property
+    def changes_inputs(self) -> bool:
+        return any(store.in_place for store in self.stores)
 
     @property
     def is_wide(self) -> bool:

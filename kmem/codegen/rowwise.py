@@ -5,11 +5,13 @@ Strategies (the STRATEGY knob):
 - "loop": one program goes over BK rows once per pass and once more to write; what a pass re-reads may still be in L2.
 - "shared": SPLIT programs hold one row together in registers, publish their partial states and wait for each other; inputs are read once.
 - "split": per pass, one kernel leaves SPLIT partial states per row and one combines them; the last kernel writes, one tile per program.
-Waiting is safe because programs take their number from a ticket counter in the order in which they start. Let row b be the lowest
-unfinished one: rows below have left, and no program of a row above has started unless all of b's have. So while b is incomplete, fewer
-than SPLIT programs of this launch hold a place and wait. Two launches on two streams then hold fewer than 2 SPLIT places, and one of them
-goes on as long as the device has as many: the launcher waits only if 2 SPLIT <= multiprocessors (each holds at least one program; an idle
-one takes any), and otherwise, as in the interpreter, which runs programs one after another, runs the kernel once per pass and once more.
+- "pipelined": one kernel whose programs take turns: even ones leave partial states of a segment, odd ones write a segment of the row LEAD
+  rows back, which L2 still holds. Writers wait only for programs with lower tickets, none of which waits, so any device will do.
+In "shared", waiting is safe because programs take their number from a ticket counter in the order in which they start. Let row b be the
+lowest unfinished one: rows below have left, and no program of a row above has started unless all of b's have. So while b is incomplete,
+fewer than SPLIT programs of this launch hold a place and wait. Two launches on two streams then hold fewer than 2 SPLIT places, and one of
+them goes on as long as the device has as many: the launcher waits only if 2 SPLIT <= multiprocessors (each holds at least one program; an
+idle one takes any), and otherwise, as in the interpreter, which runs programs one by one, runs the kernel once per pass and once more.
 Partial results combine in a fixed order: results repeat bitwise. The tile is (BK rows along the innermost kept axis, BR elements of the
 row). Sizes and strides are constexpr arguments.
 """
@@ -17,13 +19,16 @@ row). Sizes and strides are constexpr arguments.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kmem.codegen.launching import OffsetWriter, allocations, entry
+from kmem.codegen.launching import OffsetWriter, allocations, entry, next_power_of_two
 from kmem.codegen.pointwise import HELPERS, compute_type
 from kmem.codegen.reductions import MULTIPLY, REDUCTIONS
 from kmem.codegen.region import Load, Map, Reduce, Region, Store
 from kmem.codegen.rowwise_space import fit_settings
 from kmem.recipes import Emission, Settings
 from kmem.records import content_hash
+
+#: Elements that the program of a total loads at once: 16 to a thread of 32 warps.
+_TOTAL_TILE = 16384
 
 
 def emit_rows(region: Region, settings: Settings, purpose: str) -> Emission:
@@ -64,7 +69,7 @@ class _Writer:
 
     def _tile_hint(self) -> str:
         """Eviction hint of loads in a pass over rows that one program re-reads: keep them if elements are written as well."""
-        return "evict_last" if self.region.has_element_output and self.strategy == "loop" else "evict_first"
+        return "evict_last" if self.region.has_element_output and self.strategy in ("loop", "pipelined") else "evict_first"
 
     def _write(self, item: Load | Map, hint: str) -> str:
         if isinstance(item, Map):
@@ -95,12 +100,13 @@ class _Writer:
         ]
 
     def _store(self, store: Store) -> str:
-        name = f"q{store.output}"
+        name = store.pointer
         mask = self.offsets.mask(store.strides, is_store=True, is_row=store.is_row)
         shape = "(BK, 1)" if store.is_row else "(BK, BR)"
         value = f"tl.broadcast_to({store.value}, {shape})"
-        place = f"{name} + {self.offsets.offset(name, store.strides)} + {'k0' if store.is_row else 'tile0'}"
-        return f"tl.store({place}, {value}.to({name}.dtype.element_ty), mask={mask})"
+        place = f"{name} + {self.offsets.offset(f'{name}_out', store.strides)} + {'k0' if store.is_row else 'tile0'}"
+        streams = ', cache_modifier=".cs"' if self.strategy == "pipelined" and not store.is_row else ""  # L2 is for what is read again
+        return f"tl.store({place}, {value}.to({name}.dtype.element_ty), mask={mask}{streams})"
 
     def _lanes(self, number: int) -> list[str]:
         """One pass over elements begin..end of the row, lane by lane; leaves its states."""
@@ -148,6 +154,8 @@ class _Writer:
 
     def _row_stores(self, only_first: bool) -> list[str]:
         lines = [self._store(store) for store in self.region.stores if store.is_row]
+        totals = self.region.total.values if self.region.total else ()
+        lines += [f"tl.store(t{index} + row, tl.broadcast_to({value}, (BK, 1)), mask=k_valid)" for index, value in enumerate(totals)]
         if only_first and lines:
             return ["if part == 0:", *(f"    {line}" for line in lines)]
         return lines
@@ -157,13 +165,15 @@ class _Writer:
         lines = self._row_lines(0)
         lines += ["begin = part * SEGMENT", "end = tl.minimum(begin + SEGMENT, R)"] if shared else ["begin = 0", "end = R"]
         lines += self.offsets.columns("begin", "end") + ["count = (end - begin) * 1.0"]
+        # Source: measured on H200, RMSNorm over 64 channels of 512 x 512 images (15 GB): 3.66 ms without a hint, 3.76 ms with evict_first.
+        hint = "" if self.region.has_element_output else "evict_first"
         written: set[str] = set()
         cheaper: dict[str, str] = {}  # texts of element expressions -> what to write for them after programs have combined
         for number in range(self.pass_count):
             reduces = self._reduces_of(number)
             for item in self._closure([item.read for item in reduces]):
                 if item.name not in written:
-                    lines += [self._write(item, "evict_first")]
+                    lines += [self._write(item, hint)]
                     written.add(item.name)
             lines += [line for item in reduces for line in REDUCTIONS[item.kind].direct(item.read, item.names)]
             if shared:
@@ -178,7 +188,7 @@ class _Writer:
             if isinstance(item, Map) and item.text in cheaper:
                 lines += [f"{item.name} = {cheaper[item.text]}"]
             elif item.name not in written:
-                lines += [self._write(item, "evict_first")]
+                lines += [self._write(item, hint)]
         return (
             lines
             + ["tile0 = tl.zeros((BK, BR), tl.int32)"] * bool(stores)
@@ -187,18 +197,23 @@ class _Writer:
         )
 
     def _await_row(self, number: int) -> list[str]:
+        """This program's pass announced, then a wait until all programs of the row have announced theirs."""
+        lines = self._announce(number) + self._await_all(number)
+        return ["if WAIT:", *(f"    {line}" for line in lines)]
+
+    def _announce(self, number: int) -> list[str]:
+        return ["tl.debug_barrier()", f"tl.atomic_add(arrived + {number} * BLOCKS + block, 1, sem='release', scope='gpu')"]
+
+    def _await_all(self, number: int) -> list[str]:
         """Until all programs of the row have published a pass. Polls are relaxed, for every acquire empties the L1 cache (CCTL.IVALL)."""
         counter = f"arrived + {number} * BLOCKS + block"
-        lines = [
-            "tl.debug_barrier()",
-            f"tl.atomic_add({counter}, 1, sem='release', scope='gpu')",
+        return [
             f"while tl.atomic_add({counter}, 0, sem='relaxed', scope='gpu') < SPLIT:",
             "    pass",
             f"while tl.atomic_add({counter}, 0, sem='acquire', scope='gpu') < SPLIT:",  # once: PTX has no acquire without a result in use
             "    pass",
             "tl.debug_barrier()",
         ]
-        return ["if WAIT:", *(f"    {line}" for line in lines)]
 
     def _loop_body(self) -> list[str]:
         lines = [*self._row_lines(0), "begin = 0", "end = R"]
@@ -212,6 +227,23 @@ class _Writer:
         # backwards: what the last pass read last is what L2 still holds
         body = self.offsets.columns("begin + (STEPS - 1 - index) * BR", "end") + self._element_stores()
         return ["tile0 = tl.zeros((BK, BR), tl.int32)", "for index in range(0, STEPS):", *(f"    {line}" for line in body)]
+
+    def _pipelined_body(self) -> list[str]:
+        """One turn: a segment reduced, or a segment written from states that programs with lower tickets left."""
+        segment = ["begin = part * SEGMENT", "end = tl.minimum(begin + SEGMENT, R)"]
+        reduce = self.offsets.rows() + self._row_lines(0) + segment + self._lanes(0) + self._publish(0) + self._announce(0)
+        write = self._await_all(0) + self.offsets.rows() + self._row_lines(0) + self._combine(0) + self._row_lines(1) + segment
+        write += self._apply_loop() + self._row_stores(only_first=True)
+        return [
+            "if pid % 2 == 0:",
+            "    block = turn",
+            "    if block < BLOCKS:",
+            *(f"        {line}" for line in reduce),
+            "else:",
+            "    block = turn - LEAD",
+            "    if block >= 0:",
+            *(f"        {line}" for line in write),
+        ]
 
     def _known_states(self, passes: int) -> list[str]:
         """Row-level values after the first `passes` passes, from what their combining kernels stored."""
@@ -244,6 +276,8 @@ class _Writer:
     def emit(self, settings: Settings, purpose: str) -> Emission:
         pointers = [f"p{index}" for index in range(len(self.region.inputs))] + [f"q{index}" for index in range(len(self.region.outputs))]
         states = [f"s{number}_{index}" for number in range(self.pass_count) for index in range(len(self._states(number)))]
+        if self.region.total:
+            pointers += [f"t{index}" for index in range(len(self.region.total.values))]
         constants = self.offsets.constants(settings)
         kernels: list[tuple[str, str]] = []
         launches: list[str] = []
@@ -263,6 +297,10 @@ class _Writer:
                 "BLOCKS * SPLIT",
             )
             launches = ["for _ in range(1 if wait else PASSES + 1):", *(f"    {line}" for line in launches)]
+        elif self.strategy == "pipelined":
+            constants |= {"LEAD": settings["LEAD"]}
+            everything, grid = [*pointers, *states, "arrived"], "2 * SPLIT * (BLOCKS + LEAD)"
+            self._add(kernels, launches, f"{purpose}_pipelined", everything, constants, self._pipelined_body(), settings, grid)
         else:
             everything = [*pointers, *states, *(name.replace("s", "c", 1) for name in states)]
             bodies = [
@@ -277,24 +315,45 @@ class _Writer:
                 bodies.append((f"{purpose}_apply", self._apply_body(), "BLOCKS * SPLIT * STEPS"))
             for name, body, grid in bodies:
                 self._add(kernels, launches, name, everything, constants, body, settings, grid)
+        if self.region.total:
+            self._add_total(kernels, launches, purpose)
         return Emission((*self._helpers(kernels), *kernels), self._launcher(constants, states, launches))
 
     def _add(self, kernels, launches, name, pointers, constants, body, settings, grid) -> None:  # noqa: ANN001 - the parts of `emit`
-        shared = "arrived" in pointers
         head = ["pid = tl.program_id(0)"]
-        if shared:
-            head += ["if WAIT:", "    pid = tl.atomic_add(arrived + PASSES * BLOCKS, 1, sem='relaxed', scope='gpu')"]
-        if grid == "BLOCKS":
-            head += ["block = pid"]
+        ticket = "pid = tl.atomic_add(arrived + PASSES * BLOCKS, 1, sem='relaxed', scope='gpu')"
+        if self.strategy == "shared":
+            head += ["if WAIT:", f"    {ticket}"]
+        if self.strategy == "pipelined":  # which row it is depends on the turn
+            head = [ticket, "turn = pid // (2 * SPLIT)", "part = pid % (2 * SPLIT) // 2"]
+        elif grid == "BLOCKS":
+            head += ["block = pid", *self.offsets.rows()]
         elif "STEPS" in grid:
-            head += ["block = pid % (BLOCKS * SPLIT) // SPLIT", "part = pid % SPLIT"]
+            head += ["block = pid % (BLOCKS * SPLIT) // SPLIT", "part = pid % SPLIT", *self.offsets.rows()]
         else:
-            head += ["block = pid // SPLIT", "part = pid % SPLIT"]
-        text = entry(name, pointers, list(constants), [*head, *self.offsets.rows(), *body])
+            head += ["block = pid // SPLIT", "part = pid % SPLIT", *self.offsets.rows()]
+        text = entry(name, pointers, list(constants), [*head, *body])
         unique = f"{name}_{content_hash(text)[:8]}"
         kernels.append((unique, text.replace(f"def {name}(", f"def {unique}(", 1)))
         arguments = ", ".join([*pointers, *(f"{key}={'wait' if key == 'WAIT' else key}" for key in constants)])
         launches.append(f"{unique}[({grid},)]({arguments}, num_warps={settings['num_warps']})")
+
+    def _add_total(self, kernels: list[tuple[str, str]], launches: list[str], purpose: str) -> None:
+        """One program that sums what the rows left, lane by lane and then across lanes."""
+        total = self.region.total
+        names = [f"total_{index}" for index in range(len(total.values))]
+        lines = [f"{name} = tl.zeros((TILE,), tl.float32)" for name in names]
+        lines += ["for start in range(0, ROWS, TILE):", "    i = start + tl.arange(0, TILE)"]
+        lines += [f"    {name} += tl.load(t{index} + i, mask=i < ROWS, other=0.0)" for index, name in enumerate(names)]
+        lines += [f"{name} = tl.sum({name}, axis=0)" for name in names]
+        pointer = f"q{total.output}"
+        lines += [f"tl.store({pointer}, ({total.text}).to({pointer}.dtype.element_ty))"]
+        pointers = [pointer, *(f"t{index}" for index in range(len(names)))]
+        text = entry(f"{purpose}_total", pointers, ["ROWS", "TILE"], lines)
+        unique = f"{purpose}_total_{content_hash(text)[:8]}"
+        kernels.append((unique, text.replace(f"def {purpose}_total(", f"def {unique}(", 1)))
+        tile = min(_TOTAL_TILE, next_power_of_two(self.region.rows))
+        launches.append(f"{unique}[(1,)]({', '.join(pointers)}, ROWS=ROWS, TILE={tile}, num_warps={max(1, tile // 512)})")
 
     def _helpers(self, kernels: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         text = "\n".join(source for _, source in kernels)
@@ -303,7 +362,11 @@ class _Writer:
     def _launcher(self, constants: dict[str, object], states: Sequence[str], launches: Sequence[str]) -> str:
         lines = [f"{key} = {value}" for key, value in constants.items() if key != "WAIT"]
         lines += allocations(self.region)
-        uses_states = self.strategy in ("shared", "split")
+        if self.region.total:
+            lines += [
+                f"t{index} = torch.empty(ROWS, dtype=torch.float32, device=p0.device)" for index in range(len(self.region.total.values))
+            ]
+        uses_states = self.strategy in ("shared", "split", "pipelined")
         kinds = [is_index for number in range(self.pass_count) for _, is_index in self._states(number)]
         if uses_states:
             rows = "ROWS * SPLIT"
@@ -319,8 +382,9 @@ class _Writer:
                 # a meta tensor asks for compilation alone: no device to hold the programs
                 "places = torch.cuda.get_device_properties(p0.device).multi_processor_count if p0.is_cuda else 2 * SPLIT",
                 "wait = not interpreted and 2 * SPLIT <= places",
-                "arrived = torch.zeros(PASSES * BLOCKS + 1, dtype=torch.int32, device=p0.device)",
             ]
+        if self.strategy in ("shared", "pipelined"):
+            lines += ["arrived = torch.zeros(PASSES * BLOCKS + 1, dtype=torch.int32, device=p0.device)"]
         lines += launches
         outputs = ", ".join(f"q{index}" for index in range(len(self.region.outputs)))
         lines += [f"return {outputs}"]

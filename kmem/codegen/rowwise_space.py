@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kmem.codegen.launching import next_power_of_two
 from kmem.codegen.region import Reduce, Region
-from kmem.recipes import Settings, Space
+from kmem.recipes import Operand, Settings, Space
 from kmem.records import DTYPE_BYTES, Device, Knob
 
 #: Most fp32 values one thread should hold of a tile before registers run out (255 per thread, several tiles and addresses live).
@@ -23,10 +23,17 @@ _READ_SHARE, _WRITE_SHARE = 0.925, 0.853
 _STEP_S, _STEP_S_PER_VALUE = 1e-7, 5e-8
 #: Seconds of a program with one tile that overlap with nothing, and more per value of a thread (softmax of 64 and 8192 columns).
 _TILE_S, _TILE_S_PER_VALUE = 1e-7, 2e-8
+#: Seconds of a pipelined program beyond its steps: a ticket, an announcement or a poll, and the partial states, each a round trip to L2 of
+#: 0.7 us (assumed; not yet measured), and what its second read from L2 adds to the time of the DRAM bytes.
+_TURN_S, _SECOND_READ = 3e-6, 1.06
+#: Programs of one warp that run at once on the devices this project targets: 132 multiprocessors of 2048 threads at half occupancy. Half of
+#: them reduce, so a writer that many programs behind finds its states ready; a tile of 16 values a thread in 4 steps keeps 17 MB in L2.
+_REDUCING_WARPS = 132 * 32 // 2
 #: Seconds of a wave of programs that share rows, beyond their bytes (log-softmax of 393216 columns: 1.3 to 2.1 us at seven settings), and
 #: the programs per multiprocessor above which their polls hinder each other (L1 norm of 65535 columns: 3.4 us at 5, 9 us at 21).
 _WAIT_S, _QUIET_WAITERS = 1.9e-6, 6
-#: The same for mean and variance: 288, 317 and 336 us (instance, group, layer norm). Found by measurement, unexplained by the machine code.
+#: The same for mean and variance: 288, 317 and 336 us (instance, group, layer norm). Found by measurement, unexplained by the machine code,
+#: whose wait is that of softmax; those three rows were also the only ones measured whose length is a power of two.
 _MOMENTS_WAIT_S = 3e-4
 
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -46,17 +53,21 @@ def fit_settings(region: Region, settings: Settings) -> dict[str, Knob]:
             fitted |= {"STRATEGY": "loop", "BR": 1024, "SEGMENT": columns}
         else:
             fitted["SEGMENT"] = columns if fitted["BR"] == columns else fitted["BR"]
-    elif settings["STRATEGY"] == "shared":
+    elif settings["STRATEGY"] == "shared":  # without waiting it would run more than once, which a buffer must not see
         share = max(int(settings["BR"]), next_power_of_two(-(-columns // _MAX_SHARING)))
-        if share * int(settings["BK"]) > _MAX_TILE:
+        if share * int(settings["BK"]) > _MAX_TILE or region.changes_inputs:
             fitted |= {"STRATEGY": "split", "SPLIT": _MAX_SHARING, "BR": 1024}
         else:
             fitted |= {"BR": share, "SPLIT": -(-columns // share), "SEGMENT": share}
-    if fitted["STRATEGY"] == "split":
-        wanted = int(settings["SPLIT"]) if settings["STRATEGY"] == "split" else _MAX_SHARING
+    if settings["STRATEGY"] == "pipelined" and max(region.passes().values()) > 1:
+        fitted["STRATEGY"] = "split"  # a second pass would have to wait for the first
+    if fitted["STRATEGY"] in ("split", "pipelined"):
+        wanted = int(settings["SPLIT"]) if settings["STRATEGY"] in ("split", "pipelined") else _MAX_SHARING
         block = int(fitted["BR"])
         segment = -(-columns // (wanted * block)) * block
         fitted |= {"SEGMENT": segment, "SPLIT": -(-columns // segment)}
+    if fitted["STRATEGY"] == "pipelined":
+        fitted["LEAD"] = max(1, round(_REDUCING_WARPS / int(settings["num_warps"]) / int(fitted["SPLIT"])))
     return fitted
 
 
@@ -78,12 +89,14 @@ def row_space(region: Region, device: Device) -> Space:
         strategy, split = settings["STRATEGY"], int(settings["SPLIT"])
         block_rows, block = int(settings["BK"]), int(settings["BR"])
         allowed_rows, allowed_columns = tiles.get(strategy, tiles["loop"])
-        if block_rows not in allowed_rows or (strategy != "split") != (split == 1):
+        if block_rows not in allowed_rows or (strategy not in ("split", "pipelined") and split != 1):
             return False
         if strategy == "registers":
             if block != columns[0]:  # the tile is the whole row whatever BR says
                 return False
             block = whole
+        if strategy == "pipelined" and not _is_worth_pipelining(region, settings, device):
+            return False
         if strategy == "split" and not _is_worth_splitting(region, block_rows, block, split, device):
             return False
         if strategy == "shared" and not 2 <= -(-region.columns // block) <= min(_MAX_SHARING, device.sm_count // 2):
@@ -108,13 +121,25 @@ def _strategies(region: Region, whole: int, fewest_rows: int, longest_tile: int)
     if region.columns > longest_tile // 2 or region.columns > 1024 or not found:
         found += ["loop", "split"]
     if region.has_element_output and region.columns > 2048:
-        found.append("shared")
+        found += ["shared"] if not region.changes_inputs else []
+        if max(region.passes().values()) == 1 and "split" in found:
+            found.append("pipelined")
     return found
 
 
 def _is_worth_splitting(region: Region, block_rows: int, block: int, split: int, device: Device) -> bool:
     programs = _row_blocks(region, block_rows) * split
-    return split * block < region.columns * 2 and 2 * device.sm_count <= programs <= 64 * device.sm_count
+    return split > 1 and split * block < region.columns * 2 and 2 * device.sm_count <= programs <= 64 * device.sm_count
+
+
+def _is_worth_pipelining(region: Region, settings: Settings, device: Device) -> bool:
+    """Segments of 4 to 16 small tiles, enough of them to fill the device, and rows of which a few fit L2."""
+    rows, block, split, warps = (int(settings[name]) for name in ("BK", "BR", "SPLIT", "num_warps"))
+    blocks = _row_blocks(region, rows)
+    row_bytes = rows * sum(operand.spec.bytes for operand in region.inputs) / region.rows
+    is_small = warps in (4, 8) and 8 <= rows * block * region.held_loads / (warps * device.warp_size) <= 16
+    is_filled = blocks >= 8 and blocks * split >= 8 * device.sm_count
+    return is_small and is_filled and 4 <= -(-region.columns // (split * block)) <= 16 and row_bytes <= 0.4 * device.l2_bytes
 
 
 def _row_blocks(region: Region, block_rows: int) -> int:
@@ -167,6 +192,11 @@ class _Cost:
     def read(self) -> int:
         return sum(operand.spec.bytes for operand in self.region.inputs)
 
+    def operands(self) -> list[tuple[Operand, bool]]:
+        """(input, whether it changes along a kept axis)."""
+        moving = {load.operand for load in self.region.loads if any(load.strides[axis] for axis in self.region.kept)}
+        return [(operand, index in moving) for index, operand in enumerate(self.region.inputs)]
+
     @property
     def written(self) -> int:
         return sum(operand.spec.bytes for operand in self.region.outputs)
@@ -189,6 +219,14 @@ class _Cost:
         waits = sum(_MOMENTS_WAIT_S if item.kind == "moments" else _WAIT_S for item in self.region.statements if isinstance(item, Reduce))
         return self.dram_s(self.read, self.written) + self.waves(programs) * waits * max(self.exposed, self.resident / _QUIET_WAITERS)
 
+    def pipelined_s(self, programs: int, steps: int, reread: float) -> float:
+        """A kernel of programs that reduce and programs that write, the second read coming from L2."""
+        step = _STEP_S + _STEP_S_PER_VALUE * self.per_thread
+        is_softmax = any(isinstance(item, Reduce) and item.kind == "softmax" for item in self.region.statements)
+        exponentials = 3.0 * self.region.rows * self.region.columns * is_softmax / self.device.peak_flops_per_s["special"]
+        latency = self.waves(2 * programs) * (steps * step + _TURN_S) + exponentials
+        return ((self.dram_s(self.read + reread, self.written) * _SECOND_READ) ** 2 + latency**2) ** 0.5
+
     def loop_s(self, programs: int, steps: int, read: float, written: float) -> float:
         """A kernel of programs that loop over tiles: bandwidth where enough run, otherwise one step's latency after the other."""
         latency = self.waves(programs) * steps * (_STEP_S + _STEP_S_PER_VALUE * self.per_thread)
@@ -208,6 +246,11 @@ def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
         seconds = cost.tiles_s(blocks, cost.read, cost.written)
     elif strategy == "shared":
         seconds, launches = cost.shared_s(blocks * split), 2  # the counters are cleared first
+    elif strategy == "pipelined":
+        # what does not change from row to row (a layer norm's weights) is read anew for each, after a row's worth of other bytes
+        common = sum(operand.spec.bytes for operand, moves in cost.operands() if not moves)
+        reread = (blocks - 1) * common if common > 0.1 * device.l2_bytes else 0
+        seconds, launches = cost.pipelined_s(blocks * split, steps, reread), 2  # the counters are cleared first
     elif strategy == "loop":
         sweeps = passes + int(region.has_element_output)
         running = min(blocks, cost.resident * device.sm_count)
@@ -220,4 +263,5 @@ def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
         if region.has_element_output:
             seconds += cost.tiles_s(blocks * split * steps, again, cost.written)
             launches += 1
+    launches += region.total is not None
     return 1e3 * seconds * (1.0 + 2.0 * cost.spilled) + launches * device.launch_ms  # what is spilled is written and read once more

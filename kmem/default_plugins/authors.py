@@ -1,4 +1,4 @@
-"""The built-in author of kernels: the recipe engine."""
+"""The built-in authors of kernels: the recipe engine, and language models."""
 
 from collections.abc import Callable
 
@@ -8,6 +8,8 @@ from kmem.interfaces import Author
 
 @hookimpl
 def register_authors(register: Callable[[Author], None]) -> None:
+    from kmem.explore.llm_author import LlmAuthor
     from kmem.explore.recipe_author import RecipeAuthor
 
     register(RecipeAuthor())
+    register(LlmAuthor())

@@ -89,6 +89,14 @@ RULES: tuple[Rule, ...] = (
         all_of="host_overhead_pct >= 33",
     ),
     _rule(
+        Bottleneck.ALGORITHMIC,
+        "keeps arithmetic units busy for a result that needs little arithmetic: skip structural zeros, share repeated work, use algebra",
+        "four times slower than the bytes that must move, which are the bound, with a pipe over 60% busy: most of its work is not needed",
+        all_of="bound_bytes_pct >= 90, speed_of_light <= 0.25",
+        any_of="tensor_pipe_pct >= 60, fma_pipe_pct >= 60",
+        unless="bound_tensor_pct >= 20",
+    ),
+    _rule(
         Bottleneck.LOW_PARALLELISM,
         "the grid is too small to fill the multiprocessors: split the work over more blocks (split-K, split reduction, smaller tiles)",
         "half a wave leaves at least half of the block slots empty; a kernel that saturates a unit all the same is not short of blocks",

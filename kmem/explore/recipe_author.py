@@ -1,16 +1,19 @@
 """The offline author: writes candidates with executable skills, at knob settings chosen by cost model, memory and history.
 
-A seed task takes a recipe's sites first and the best-ranked settings; a recall task takes remembered knobs as they are; a tune task
-moves from the parent's knobs to legal neighbours and to well-ranked settings not tried yet. Everything is a pure function of the
-assignment and its seed.
+Settings are ranked by the cost model, corrected by what memory knows of them on other graphs (calibration.py). A seed task takes a
+recipe's sites first and the best-ranked settings; a recall task takes remembered knobs as they are; a tune task moves from the parent's
+knobs to legal neighbours and to well-ranked settings not tried yet. Everything is a pure function of the assignment and its seed.
 """
 
 import logging
 import random
+import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
 from kmem.errors import RecipeError
+from kmem.explore.calibration import calibrate_option
 from kmem.explore.cover import SiteOption, cover_graph, find_options
 from kmem.interfaces import Assignment, Author, Direction, Situation
 from kmem.problem.graph import OpGraph
@@ -27,6 +30,9 @@ class RecipeAuthor(Author):
 
     def __init__(self) -> None:
         self._kept: tuple[Assignment, list[SiteOption]] | None = None
+        # Tasks are written side by side, but this is Python at work, which threads do not speed up; and Python 3.11's parser, which
+        # assembling a module asks, fails in two threads at once. Source: github.com/python/cpython/issues/106905.
+        self._writing = threading.Lock()
 
     def propose(self, situation: Situation) -> list[Direction]:
         """Seeds in the first round; later the skills in the parent, those offered, then every other one that matches."""
@@ -48,14 +54,18 @@ class RecipeAuthor(Author):
 
     def write(self, assignment: Assignment) -> list[Candidate]:
         """Candidates for a task, best guess first; an empty list if no recipe of the task's skill matches or nothing new is left."""
+        with self._writing:
+            return self._write(assignment)
+
+    def _write(self, assignment: Assignment) -> list[Candidate]:
         graph = assignment.graphs["full"]
-        options = self._options(assignment)
-        cover = _cover(graph, options, assignment)
+        cover = _cover(graph, self._options(assignment), assignment)
         if not cover:
             return []
         candidates: list[Candidate] = []
         seen = {attempt.candidate.kernel.choices for attempt in assignment.history}
-        for settings in _proposals(cover, assignment):
+        calibrated = [calibrate_option(option, assignment.experience) for option in cover]
+        for settings in _proposals(calibrated, assignment):
             choices = tuple(
                 SiteChoice(option.site.name, option.site.operator, option.recipe.name, tuple(sorted(setting.items())))
                 for option, setting in zip(cover, settings, strict=True)
@@ -121,7 +131,7 @@ def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[
         for place in own:
             near += [_replace(base, place, setting) for setting in cover[place].space.neighbours(base[place])]
         generator.shuffle(near)
-        near.sort(key=lambda settings: _total_ms(cover, settings, assignment.device))
+        near.sort(key=partial(_ranked_ms, cover))
         yield from near
     # Well-ranked settings, the same rank at every site of the task's skill at once, then a seeded sample of the rest.
     depth = max(len(cover[place].ranked) for place in own)
@@ -149,6 +159,11 @@ def _start(option: SiteOption, inherited: Sequence[SiteChoice]) -> Settings:
     if wanted in legal:
         return wanted
     return min(legal, key=lambda settings: sum(settings.get(name) != value for name, value in wanted.items()))
+
+
+def _ranked_ms(cover: Sequence[SiteOption], settings: Sequence[Settings]) -> float:
+    """The times that settings are ranked by, which memory may have corrected."""
+    return sum(next(ms for ms, ranked in option.ranked if ranked == setting) for option, setting in zip(cover, settings, strict=True))
 
 
 def _replace(base: Sequence[Settings], place: int, setting: Settings) -> list[Settings]:

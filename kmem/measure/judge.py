@@ -109,11 +109,15 @@ class Judge:
         )
         self._screening_cases: dict[str, Expected] = {}
 
-    def __enter__(self) -> "Judge":
+    def open(self) -> "Judge":
+        """Wait for room on the GPU, and start a worker ahead of need."""
         if self._memory_share is not None:
             self.waited_s = self._memory_share.acquire(_SHARE * self._bound.bytes if self._bound else 0)
         self._workers.prepare()
         return self
+
+    def __enter__(self) -> "Judge":
+        return self.open()
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()

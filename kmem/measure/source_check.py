@@ -11,6 +11,8 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kmem.syntax import parse_python
+
 #: What a kernel file may import; a problem file's own imports are added, since an emitted module carries the problem's `Model`.
 ALLOWED_MODULES = frozenset(
     {
@@ -128,7 +130,7 @@ def check_source(source: str, *, problem_source: str = "") -> list[Refusal]:
 
 
 def _find_refusals(source: str, allowed: Iterable[str]) -> list[Refusal]:
-    tree = ast.parse(source)
+    tree = parse_python(source)
     checker = _Checker(allowed)
     checker.collect_aliases(tree)
     checker.visit(tree)
@@ -137,7 +139,7 @@ def _find_refusals(source: str, allowed: Iterable[str]) -> list[Refusal]:
 
 def _imported_roots(source: str) -> frozenset[str]:
     roots = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parse_python(source)):
         if isinstance(node, ast.Import):
             roots.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

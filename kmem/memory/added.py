@@ -1,4 +1,7 @@
-"""Skills a user adds: copied whole into `skills/` beside the database, after every check passed."""
+"""Skills a user adds: copied whole into `skills/` beside the database, after every check passed; and archives unpacked with care.
+
+Where they may come from is kmem/library/sources.py.
+"""
 
 import os
 import shutil
@@ -15,14 +18,19 @@ from kmem.skills import Skill, load_recipe, load_skill, read_skill
 
 #: Unpacked size above which an archive is taken for a mistake or an attack; a skill is text of a few hundred kilobytes.
 MAX_SKILL_BYTES = 16 * 2**20
-_ARCHIVES = (".zip", ".tar.gz", ".tgz")
+#: Names of files that `unpack_archive` unpacks end so.
+ARCHIVES = (".zip", ".tar.gz", ".tgz")
 
 
-def add_skill(source: Path, db_path: Path, existing: Mapping[str, Path]) -> Skill:
-    """Copy a skill (directory, SKILL.md, .zip or .tar.gz) beside the database; it appears whole or not at all.
+def add_skill(directory: Path, db_path: Path, existing: Mapping[str, Path], *, with_recipe: bool = True) -> Skill:
+    """Copy a skill's directory beside the database; it appears whole or not at all.
+
+    A name never changes its content: who improves a skill gives it another name, so that outcomes stay with what earned them. The one
+    exception is an added skill whose recipe.py was left out, which may get that recipe later.
 
     Args:
         existing: the skills registered now, name -> directory.
+        with_recipe: whether its recipe.py is kept, and imported once; otherwise it is left out unread.
     Returns:
         The skill in its new place; the one already there if it is the same, byte for byte.
     Raises:
@@ -36,13 +44,17 @@ def add_skill(source: Path, db_path: Path, existing: Mapping[str, Path]) -> Skil
     except OSError as ex:
         raise OutputError(f"Directory {root} cannot be written ({ex.strerror}); choose another database with KMEM_DB") from ex
     try:
-        skill = load_skill(_stage(source, staging))
+        left_out = shutil.ignore_patterns("__pycache__", ".git", *(() if with_recipe else ("recipe.py",)))
+        skill = load_skill(Path(shutil.copytree(directory, staging / directory.resolve().name, ignore=left_out)))
         load_recipe(skill)
         other = existing.get(skill.name) or (root / skill.name if (root / skill.name).exists() else None)
         if other is not None:
             present, _ = read_skill(other)
             if present is not None and present.hash == skill.hash:
                 return present
+            if present is not None and other == root / skill.name and _is_but_for_recipe(present, skill):
+                os.replace(skill.path / "recipe.py", other / "recipe.py")
+                return load_skill(other)
             raise SkillError(f"A different skill is named '{skill.name}' already: {other}; rename the new one (directory and frontmatter)")
         for cache in skill.path.rglob("__pycache__"):
             shutil.rmtree(cache)
@@ -52,35 +64,17 @@ def add_skill(source: Path, db_path: Path, existing: Mapping[str, Path]) -> Skil
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _stage(source: Path, staging: Path) -> Path:
-    """Bring the source into staging; the directory that holds SKILL.md, named as the skill."""
-    if source.is_dir():
-        return Path(shutil.copytree(source, staging / source.resolve().name, ignore=shutil.ignore_patterns("__pycache__", ".git")))
-    if not source.is_file():
-        raise SkillError(f"No skill at {source}; name a directory with a SKILL.md, a SKILL.md, a .zip or a .tar.gz")
-    unpacked = staging / "unpacked"
-    unpacked.mkdir()
-    if source.suffix == ".md":
-        shutil.copy(source, unpacked / "SKILL.md")
-    elif source.name.endswith(_ARCHIVES):
-        _unpack(source, unpacked)
-    else:
-        raise SkillError(f"File {source} is no skill; name a directory with a SKILL.md, a SKILL.md, a .zip or a .tar.gz")
-    found = [unpacked, *sorted(path for path in unpacked.iterdir() if path.is_dir())]
-    holding = [path for path in found if (path / "SKILL.md").is_file()]
-    if len(holding) != 1:
-        raise SkillError(
-            f"File {source} holds {len(holding)} skills, expected one SKILL.md at its top or in one directory; add them one by one"
-        )
-    if holding[0] != unpacked:
-        return holding[0]
-    skill, faults = read_skill(unpacked)  # the directory takes the name the frontmatter says; a wrong one is among its faults
-    if skill is None:
-        raise SkillError(f"{source} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
-    return unpacked.rename(staging / (Path(skill.name).name or "unnamed"))
+def _is_but_for_recipe(present: Skill, new: Skill) -> bool:
+    """Whether the new skill is the one that is there, and a recipe.py."""
+    if present.has_recipe or not new.has_recipe:
+        return False
+    with tempfile.TemporaryDirectory(prefix="kmem-add-") as scratch:
+        bare = Path(shutil.copytree(new.path, Path(scratch) / new.name, ignore=shutil.ignore_patterns("recipe.py", "__pycache__")))
+        return load_skill(bare).hash == present.hash
 
 
-def _unpack(source: Path, target: Path) -> None:
+def unpack_archive(source: Path, target: Path) -> None:
+    """Unpack a .zip or .tar.gz into a directory. Raises SkillError: if it cannot be unpacked, is too large, or holds links."""
     try:
         if source.suffix == ".zip":
             with zipfile.ZipFile(source) as archive:

@@ -1,76 +1,42 @@
-"""The ledger summed into cells for posteriors: a cache with a watermark, brought up to date when asked and always re-computable.
+"""What skills earned, for the questions a run asks: posteriors, winning signatures, track records.
 
-All sums are integers (log-speedup in units of 1e-9), so that they do not depend on the order in which outcomes arrived: two memories with
-the same ledger have the same cells, bit for bit. The arithmetic on cells is in outcomes.py.
+tally.py keeps the sums up to date in the tables, cells.py in memory, outcomes.py does the arithmetic.
 """
 
+import json
+import math
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+from kmem.memory import tally
+from kmem.memory.cells import Cell, CellColumns, CellRow
 from kmem.memory.contributors import ContributorStorage
-from kmem.memory.outcomes import Cell, Posterior, Question, skill_posteriors
-from kmem.memory.storage import Row
+from kmem.memory.outcomes import AverageSkill, Posterior, Question, average_skill, skill_posteriors
 from kmem.records import Bottleneck
 
-_LOG_UNIT = 1e-9
-_SIGNATURE_UNIT = 1e-6
+_ROWS_AT_ONCE = 10_000
 
-#: The operator an outcome speaks of: the one its skill's recipe wrote, else the first of the graph's.
-_KEY = """
-    o.skill as skill,
-    coalesce(json_extract(o.record, '$.bottleneck'), '') as bottleneck,
-    coalesce(
-        (select json_extract(c.value, '$.operator') from json_each(o.record, '$.choices') c
-         where json_extract(c.value, '$.recipe') = o.skill order by c.key limit 1),
-        json_extract(o.record, '$.operators[0]'),
-        'opaque'
-    ) as operator,
-    o.arch as arch,
-    coalesce(json_extract(o.record, '$.versions.torch'), '') as torch,
-    coalesce(json_extract(o.record, '$.versions.triton'), '') as triton,
-    json_extract(o.record, '$.origin') as origin
-"""
 
-#: Adds (:sign = 1) or takes away (-1) the outcomes listed in the temporary table `changed`. Interrupted measurements say nothing.
-_CHANGE_CELLS = (
-    """
-    insert into evidence
-        (skill, bottleneck, operator, arch, torch, triton, origin, tried, passed, timed, log_speedup_e9, log_speedup_squared_e9)
-    select
-    """
-    + _KEY
-    + """,
-    :sign * count(*),
-    :sign * sum(o.status = 'passed'),
-    :sign * count(o.log_speedup),
-    :sign * coalesce(sum(cast(round(o.log_speedup * 1e9) as integer)), 0),
-    :sign * coalesce(sum(cast(round(o.log_speedup * o.log_speedup * 1e9) as integer)), 0)
-    from changed join outcomes o on o.id = changed.outcome where o.status != 'interrupted'
-    group by 1, 2, 3, 4, 5, 6, 7
-    on conflict (skill, bottleneck, operator, arch, torch, triton, origin) do update set
-        tried = tried + excluded.tried,
-        passed = passed + excluded.passed,
-        timed = timed + excluded.timed,
-        log_speedup_e9 = log_speedup_e9 + excluded.log_speedup_e9,
-        log_speedup_squared_e9 = log_speedup_squared_e9 + excluded.log_speedup_squared_e9
-    """
-)
+@dataclass(frozen=True, slots=True)
+class TrackRecord:
+    """What the ledger says about a skill on one architecture. `speedup` is the geometric mean over measured passes; None without any.
 
-#: Where a skill helped, its problems looked like this: the sum of each signature metric over improving outcomes.
-_CHANGE_SIGNATURES = """
-    insert into evidence_signatures (skill, metric, origin, outcomes, total_e6)
-    select o.skill, m.key, json_extract(o.record, '$.origin'), :sign * count(*), :sign * sum(cast(round(m.value * 1e6) as integer))
-    from changed join outcomes o on o.id = changed.outcome, json_each(o.record, '$.signature.values') m
-    where o.log_speedup > 0
-    group by 1, 2, 3
-    on conflict (skill, metric, origin) do update set outcomes = outcomes + excluded.outcomes, total_e6 = total_e6 + excluded.total_e6
-"""
+    `recalled` counts kernels of the skill that were remembered and passed again; they are not among those tried.
+    """
+
+    arch: str
+    tried: int
+    passed: int
+    improved: int
+    speedup: float | None
+    recalled: int
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What `rebuild_evidence` found: how many cells there are, and how many differed from what was cached."""
+    """What `rebuild_evidence` found: how many sums there are, and how many differed from what was kept."""
 
     cells: int
     differing: int
@@ -78,6 +44,9 @@ class Rebuilt:
 
 class EvidenceStorage(ContributorStorage):
     """Methods of `Memory` about what skills earned."""
+
+    _cells: "tuple[int, int, CellColumns] | None" = None  # generation, revision
+    _average: "tuple[object, AverageSkill] | None" = None
 
     def posteriors(
         self, skills: Iterable[str], *, bottleneck: Bottleneck | None, operators: Sequence[str], arch: str, versions: Mapping[str, str]
@@ -87,93 +56,126 @@ class EvidenceStorage(ContributorStorage):
         Args:
             versions: of torch and triton in use now; see `outcomes.age_weight`.
         """
-        question = Question(bottleneck.value if bottleneck else "", frozenset(operators), arch, versions)
-        return skill_posteriors(skills, self.evidence_cells(), question, self.trust())
+        cells, trust = self._cell_columns(), self.trust()
+        known_for = (*self._cells[:2], trust, tuple(sorted(versions.items())))
+        if self._average is None or self._average[0] != known_for:
+            self._average = (known_for, average_skill(cells, versions, trust))
+        question = Question(bottleneck.value if bottleneck else "", frozenset(operators), arch)
+        return skill_posteriors(skills, cells, self._average[1], question)
 
     def evidence_cells(self) -> list[Cell]:
-        """Every cell, sorted by its key, up to date with the ledger."""
+        """Every cell that holds an outcome, sorted by its key."""
         self.refresh_evidence()
-        rows = self.read("select * from evidence order by skill, bottleneck, operator, arch, torch, triton, origin")
-        return [_cell(row) for row in rows]
+        rows = self.read(
+            """
+            select skill, bottleneck, operator, arch, torch, triton, origin, tried, passed, timed, log_speedup_e9, log_speedup_squared_e9
+            from evidence where tried > 0 order by skill, bottleneck, operator, arch, torch, triton, origin
+            """
+        )
+        return [Cell(**row) for row in rows]
 
-    def winning_signatures(self) -> dict[str, dict[str, float]]:
-        """The mean signature of what each skill improved, by metric, each origin weighed by trust; metrics never seen are absent."""
+    def winning_signatures(self, skills: Sequence[str] | None = None) -> dict[str, Mapping[str, float]]:
+        """The mean signature of what each skill improved, by metric, each origin weighed by trust; metrics never seen are absent.
+
+        Args:
+            skills: the only ones wanted; None asks for all.
+        """
         self.refresh_evidence()
         trust = self.trust()
-        sums: dict[tuple[str, str], tuple[float, float]] = {}
-        for row in self.read("select * from evidence_signatures order by skill, metric, origin"):
-            weight = trust.weight(row["origin"])
-            count, total = sums.get((row["skill"], row["metric"]), (0.0, 0.0))
-            sums[row["skill"], row["metric"]] = (count + weight * row["outcomes"], total + weight * row["total_e6"] * _SIGNATURE_UNIT)
-        found: dict[str, dict[str, float]] = {}
-        for (skill, metric), (count, total) in sums.items():
-            if count > 0:
-                found.setdefault(skill, {})[metric] = total / count
-        return found
+        if skills is None:
+            rows = self.read("select skill, origin, sums from evidence_signatures order by skill, origin")
+        else:
+            rows = self.read(
+                "select skill, origin, sums from json_each(?) given join evidence_signatures on skill = given.value order by skill, origin",
+                [json.dumps(sorted(set(skills)))],
+            )
+        weighed: dict[str, list[tuple[float, str]]] = {}
+        for row in rows:
+            weighed.setdefault(row["skill"], []).append((trust.weight(row["origin"]), row["sums"]))
+        means = {skill: _mean_signature(tuple(parts)) for skill, parts in weighed.items()}
+        return {skill: mean for skill, mean in means.items() if mean}
+
+    def skill_record(self, name: str) -> list[TrackRecord]:
+        """What a skill has earned, by architecture; empty if it was never tried. Its steps are those of `effect_log_speedup`."""
+        self.refresh_evidence()
+        rows = self.read(
+            """
+            select arch, sum(tried) as tried, sum(passed) as passed, sum(improved) as improved, sum(timed) as timed,
+                sum(log_speedup_e9) as total_e9, sum(recalled) as recalled
+            from evidence where skill = ? group by arch having sum(tried) > 0 or sum(recalled) > 0 order by arch
+            """,
+            [name],
+        )
+        return [
+            TrackRecord(
+                row["arch"], row["tried"], row["passed"], row["improved"],
+                math.exp(row["total_e9"] * tally.LOG_UNIT / row["timed"]) if row["timed"] else None, row["recalled"],
+            )
+            for row in rows
+        ]  # fmt: skip
 
     def refresh_evidence(self) -> None:
-        """Bring the cells up to date with the ledger: outcomes above the watermark, and retractions not applied yet."""
-        if self._evidence_is_current():  # asked without a transaction: usually nothing is new, and a reader waits for nobody
+        """Derive the sums from the whole ledger if they lack outcomes, as after a migration; otherwise they are kept up to date."""
+        if tally.is_current(self.db.conn):  # asked without a transaction: a reader waits for nobody
             return
         with self.write() as connection:
-            _apply_news(connection)
+            if not tally.is_current(connection):
+                tally.rebuild(connection)
 
     def rebuild_evidence(self) -> Rebuilt:
-        """Derive every cell again from the whole ledger, and say how many were not what the cache held."""
+        """Derive every sum again from the whole ledger, and say how many were not what had been kept."""
         self.refresh_evidence()
         with self.write() as connection:
             before = _contents(connection)
-            for statement in ("delete from evidence", "delete from evidence_signatures", "delete from evidence_retracted"):
-                connection.execute(statement)
-            connection.execute("update evidence_watermark set outcome = 0")
-            _apply_news(connection)
+            tally.rebuild(connection)
             after = _contents(connection)
         return Rebuilt(len(after), len(before ^ after))
 
-    def _evidence_is_current(self) -> bool:
-        (row,) = self.read(
-            """
-            select (select outcome from evidence_watermark) = (select coalesce(max(id), 0) from outcomes)
-               and not exists (select 1 from retractions where outcome_hash not in (select outcome_hash from evidence_retracted)) as current
-            """
-        )
-        return bool(row["current"])
+    def _cell_columns(self) -> CellColumns:
+        """The cells in memory, with what changed since they were last asked for."""
+        self.refresh_evidence()
+        with self.snapshot() as connection:
+            generation, revision = connection.execute("select generation, revision from evidence_state").fetchone()
+            if self._cells is None or self._cells[0] != generation:
+                self._cells = (generation, -1, CellColumns())
+            _, seen, columns = self._cells
+            if seen != revision:
+                columns.update(_changed_rows(connection, seen))
+                self._cells = (generation, revision, columns)
+        return columns
 
 
-def _apply_news(connection: sqlite3.Connection) -> None:
-    connection.execute("create temporary table if not exists changed (outcome integer primary key)")
-    (watermark,) = connection.execute("select outcome from evidence_watermark").fetchone()
-    _change(
-        connection,
-        -1,
+@lru_cache(maxsize=1 << 14)  # a run asks about the same skills every round
+def _mean_signature(parts: tuple[tuple[float, str], ...]) -> Mapping[str, float]:
+    """The mean by metric of sums of several origins, each with its weight."""
+    sums: dict[str, tuple[float, float]] = {}
+    for weight, text in parts:
+        for metric, (outcomes, total) in json.loads(text).items():
+            count, value = sums.get(metric, (0.0, 0.0))
+            sums[metric] = (count + weight * outcomes, value + weight * total * tally.SIGNATURE_UNIT)
+    return {metric: value / count for metric, (count, value) in sums.items() if count > 0}
+
+
+def _changed_rows(connection: sqlite3.Connection, seen: int) -> Iterator[CellRow]:
+    cursor = connection.execute(
         """
-        select id from outcomes where id <= ? and hash in (select outcome_hash from retractions)
-          and hash not in (select outcome_hash from evidence_retracted)
+        select id, skill, bottleneck, operator, arch, torch, triton, origin, tried, passed, timed, log_speedup_e9, log_speedup_squared_e9
+        from evidence where revision > ?
         """,
-        watermark,
+        [seen],
     )
-    _change(connection, 1, "select id from outcomes where id > ? and hash not in (select outcome_hash from retractions)", watermark)
-    # Cells that became empty would not be there if the cache were made anew.
-    connection.execute("delete from evidence where tried = 0")
-    connection.execute("delete from evidence_signatures where outcomes = 0")
-    connection.execute("insert or ignore into evidence_retracted (outcome_hash) select outcome_hash from retractions")
-    connection.execute("update evidence_watermark set outcome = (select coalesce(max(id), 0) from outcomes)")
-
-
-def _change(connection: sqlite3.Connection, sign: int, selection: str, watermark: int) -> None:
-    connection.execute("delete from changed")
-    connection.execute("insert into changed (outcome) " + selection, [watermark])
-    for statement in (_CHANGE_CELLS, _CHANGE_SIGNATURES):
-        connection.execute(statement, {"sign": sign})
+    while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+        yield from rows
 
 
 def _contents(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
-    cells = connection.execute("select 'cell', * from evidence").fetchall()
-    return {*cells, *connection.execute("select 'signature', * from evidence_signatures").fetchall()}
-
-
-def _cell(row: Row) -> Cell:
-    return Cell(
-        row["skill"], row["bottleneck"], row["operator"], row["arch"], row["torch"], row["triton"], row["origin"],
-        row["tried"], row["passed"], row["timed"], row["log_speedup_e9"] * _LOG_UNIT, row["log_speedup_squared_e9"] * _LOG_UNIT,
-    )  # fmt: skip
+    """Every sum that is not zero, whatever its row number."""
+    cells = connection.execute(
+        """
+        select skill, bottleneck, operator, arch, torch, triton, origin, tried, passed, timed, improved, log_speedup_e9,
+            log_speedup_squared_e9, recalled, recalled_log_speedup_e9
+        from evidence where tried > 0 or recalled > 0
+        """
+    )
+    signatures = connection.execute("select skill, origin, sums from evidence_signatures where sums != '{}'")
+    return {*cells, *signatures}

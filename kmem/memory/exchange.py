@@ -5,14 +5,16 @@ original if redacted}, {"hash": ..., "retraction": {...}}, or once {"licences": 
 number of times, it gives the same ledger. sync.py carries such lines through a git repository.
 """
 
+import gc
 import json
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from kmem.errors import MemoryStoreError, OutputError
 from kmem.memory.ledger import LedgerEntry, Retraction, ledger_entry
@@ -22,10 +24,12 @@ from kmem.memory.store import Memory
 from kmem.records import Kernel, Outcome, content_hash
 from kmem.serialize import canonical_json, from_data, from_json, to_data
 
+#: How every SQLite file begins. Source: sqlite.org/fileformat.html, section 1.3.1.
+_SQLITE_HEADER = b"SQLite format 3\0"
 _EXPORT = "a file or directory that `kmem memory export` wrote"
 _AGAIN = "take the file from its source again"
-#: Lines merged per transaction: other processes never wait longer than this takes (about a quarter of a second).
-_LINES_PER_TRANSACTION = 2000
+#: Lines merged per transaction: other processes never wait longer than this takes (about half a second).
+_LINES_PER_TRANSACTION = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,7 @@ class Exchanged:
         return Exchanged(self.outcomes + other.outcomes, self.retractions + other.retractions, self.kernels + other.kernels)
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     """One line before its record is built: most lines of a merge are known already, and their hash says so."""
 
     place: str
@@ -125,8 +128,9 @@ def import_outcomes(memory: Memory, path: Path) -> Exchanged:
     if not files:
         raise MemoryStoreError(f"Directory {path} holds no *.jsonl file; name {_EXPORT}")
     total = Exchanged(0, 0, 0)
-    for file in files:
-        total += _merge_lines(memory, _read_lines(memory, file))
+    with _no_collection():
+        for file in files:
+            total += _merge_lines(memory, _read_lines(memory, file))
     return total
 
 
@@ -138,6 +142,9 @@ def merge_memory(memory: Memory, other: Path) -> Exchanged:
     """
     if not other.is_file():
         raise MemoryStoreError(f"No database at {other}; name a file that `kmem db path` prints elsewhere")
+    with other.open("rb") as file:
+        if not file.read(len(_SQLITE_HEADER)).startswith(_SQLITE_HEADER):
+            raise MemoryStoreError(f"File {other} is no database; `kmem memory import` takes what `kmem memory export` wrote")
     with tempfile.TemporaryDirectory(prefix="kmem-merge-") as scratch:
         copy, export = Path(scratch) / "other.db", Path(scratch) / "other.jsonl"
         with storage_errors(other), closing(sqlite3.connect(other)) as source, closing(sqlite3.connect(copy)) as target:
@@ -160,17 +167,36 @@ def _merge_lines(memory: Memory, lines: Iterator[_Line]) -> Exchanged:
                 [(line.hash, line.redacts) for line in batch if line.redacts is not None],
             )
             retractions = sum(memory.record_retraction(line.retraction) for line in batch if line.retraction is not None)
-            _retract_superseded(memory)
+            _retract_superseded(memory, [line.hash for line in batch])
         total += Exchanged(outcomes, retractions, kernels)
     return total
 
 
-def _retract_superseded(memory: Memory) -> None:
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Pause the cycle collector: records hold no cycles, and walking thousands of fresh ones again and again is a fifth of a merge."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _retract_superseded(memory: Memory, merged: Sequence[str]) -> None:
+    """Retract redacted outcomes whose originals are here, as far as either came with what was just merged."""
     rows = memory.read(
         """
-        select r.redacted_hash, o.record from redactions r join outcomes o on o.hash = r.original_hash
+        with touched as (
+            select redacted_hash, original_hash from redactions where redacted_hash in (select value from json_each(?))
+            union
+            select redacted_hash, original_hash from redactions where original_hash in (select value from json_each(?))
+        )
+        select r.redacted_hash, o.record from touched r join outcomes o on o.hash = r.original_hash
         where not exists (select 1 from retractions x where x.outcome_hash = r.redacted_hash)
-        """
+        """,
+        [json.dumps(merged)] * 2,
     )
     for row in rows:
         memory.record_retraction(supersede(str(row["redacted_hash"]), from_json(Outcome, row["record"])))
@@ -190,24 +216,24 @@ def _read_lines(memory: Memory, file: Path) -> Iterator[_Line]:
     try:
         with file.open(encoding="utf-8") as lines:
             for number, text in enumerate(lines, start=1):
-                if text.strip():
-                    yield from _read_line(memory, text.rstrip("\n"), f"{file}:{number}")
+                if text.strip() and (line := _read_line(memory, text.rstrip("\n"), f"{file}:{number}")) is not None:
+                    yield line
     except OSError as ex:
         raise MemoryStoreError(f"File {file} cannot be read ({ex.strerror}); name {_EXPORT}") from ex
     except UnicodeDecodeError as ex:
         raise MemoryStoreError(f"File {file} is not text in UTF-8; name a file that `kmem memory export` wrote") from ex
 
 
-def _read_line(memory: Memory, text: str, place: str) -> Iterator[_Line]:
-    quick = _read_plain_outcome(text, place)
-    if quick is not None:
-        yield quick
-        return
+def _read_line(memory: Memory, text: str, place: str) -> _Line | None:
+    """What a line says; None where it names licences, which are kept at once."""
+    plain = _read_plain_outcome(text, place)
+    if plain is not None:
+        return plain
     try:
         data = json.loads(text)
         if "licences" in data:
             memory.keep_licences({str(origin): str(licence) for origin, licence in data["licences"].items()})
-            return
+            return None
         if "retraction" in data:
             retraction = from_data(Retraction, data["retraction"])
             line, found = _Line(place, retraction.hash, retraction=retraction), retraction.hash
@@ -223,7 +249,7 @@ def _read_line(memory: Memory, text: str, place: str) -> Iterator[_Line]:
         raise _no_outcome(place, ex) from ex
     if found != expected:
         raise _damaged(place, found, str(expected))
-    yield line
+    return line
 
 
 def _read_plain_outcome(text: str, place: str) -> _Line | None:

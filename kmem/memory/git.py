@@ -41,8 +41,14 @@ def run_git(directory: Path, arguments: Sequence[str], *, allow: Sequence[str] =
         return done.stdout
     if any(message in done.stderr for message in allow):
         return None
-    lines = done.stderr.strip().splitlines() or ["it said nothing"]
-    raise MemoryStoreError(f"git {arguments[0]} failed ({lines[-1]}); check the remote's address and your access to it")
+    raise MemoryStoreError(f"git {arguments[0]} failed ({_reason(done.stderr)}); check the remote's address and your access to it")
+
+
+def _reason(stderr: str) -> str:
+    """The line in which git says what went wrong; what follows it is general advice."""
+    lines = stderr.strip().splitlines() or ["it said nothing"]
+    said = [line for line in lines if line.startswith(("fatal: ", "error: ", "ERROR: "))]
+    return (said or lines[-1:])[0].partition(": ")[2].rstrip(".") or lines[-1]
 
 
 def _environment() -> dict[str, str]:

@@ -1,25 +1,27 @@
 """The ledger of measured outcomes: append-only, content-addressed, failures included; a mistake is retracted by another record.
 
-`record_outcome` is the only way in. What skills earned is derived from the ledger: counts by the view `skill_outcomes`, posteriors by
-evidence.py.
+`record_outcome` is the only way in. What skills earned is derived from the ledger: tally.py keeps its sums in the same transaction.
 """
 
 import json
-import math
 import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kmem.errors import MemoryStoreError
-from kmem.memory.storage import Row, Storage, Value
+from kmem.memory import tally
+from kmem.memory.storage import Storage, Value
 from kmem.records import Outcome, Status, content_hash
 from kmem.serialize import from_data, from_json, to_data, to_json
 
 
 @dataclass(frozen=True, slots=True)
 class Retraction:
-    """Says that an outcome no longer counts, and why. It may arrive before the outcome it names."""
+    """Says that an outcome no longer counts, and why. It may arrive before the outcome it names.
+
+    A skill is retracted by the same record: `outcome_hash` is then what standing.py says of it.
+    """
 
     outcome_hash: str
     reason: str
@@ -30,17 +32,6 @@ class Retraction:
     def hash(self) -> str:
         """Over every field."""
         return content_hash(to_json(self))
-
-
-@dataclass(frozen=True, slots=True)
-class TrackRecord:
-    """What the ledger says about a skill on one architecture. `speedup` is the geometric mean over measured passes; None without any."""
-
-    arch: str
-    tried: int
-    passed: int
-    improved: int
-    speedup: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +50,6 @@ def ledger_entry(outcome: Outcome) -> LedgerEntry:
     return LedgerEntry(canonical, record, content_hash(record))  # what Outcome.hash is over
 
 
-def effect_log_speedup(outcome: Outcome) -> float | None:
-    """ln(time before / time after) of the step this outcome took: against its parent, or the best baseline if it had none.
-
-    None unless the outcome passed and something was timed before it.
-    """
-    if outcome.status is not Status.PASSED or not outcome.latency_ms:
-        return None
-    ratio = outcome.parent_ms / outcome.latency_ms if outcome.parent_ms else outcome.ratio
-    return math.log(ratio) if ratio else None
-
-
 class LedgerStorage(Storage):
     """Methods of `Memory` about outcomes."""
 
@@ -83,7 +63,10 @@ class LedgerStorage(Storage):
         with self.write() as connection:
             known = self.known_outcomes(by_hash)
             fresh = [entry for entry in by_hash.values() if entry.hash not in known]
+            summed = tally.is_current(connection)
             _insert(connection, fresh)
+            if summed:
+                tally.add_outcomes(connection, [(entry.hash, entry.outcome) for entry in fresh])
         return len(fresh)
 
     def known_outcomes(self, hashes: Iterable[str]) -> set[str]:
@@ -146,26 +129,25 @@ class LedgerStorage(Storage):
         return str(rows[0]["hash"])
 
     def record_retraction(self, retraction: Retraction) -> bool:
-        """Add a retraction; False if it is there already."""
+        """Add a retraction; False if it is there already. The first one of an outcome takes it out of the sums."""
         with self.write() as connection:
-            return connection.execute(
+            rows = connection.execute(
+                """
+                select record from outcomes where hash = ? and not exists (select 1 from retractions where outcome_hash = outcomes.hash)
+                """,
+                [retraction.outcome_hash],
+            ).fetchall()
+            added = connection.execute(
                 "insert or ignore into retractions (hash, outcome_hash, record) values (?, ?, ?)",
                 [retraction.hash, retraction.outcome_hash, to_json(retraction)],
             ).rowcount > 0  # fmt: skip
+            if rows and tally.is_current(connection):
+                tally.withdraw_outcome(connection, from_json(Outcome, rows[0][0]))
+            return added
 
     def retractions(self) -> list[Retraction]:
         """Every retraction, by hash."""
         return [from_json(Retraction, row["record"]) for row in self.read("select record from retractions order by hash")]
-
-    def skill_record(self, name: str) -> list[TrackRecord]:
-        """What a skill has earned, by architecture; empty if it was never tried. Its steps are those of `effect_log_speedup`."""
-        rows = self.read("select * from skill_outcomes where skill = ? order by arch", [name])
-        return [_track_record(row) for row in rows]
-
-
-def _track_record(row: Row) -> TrackRecord:
-    mean = row["mean_log_speedup"]
-    return TrackRecord(row["arch"], row["tried"], row["passed"], row["improved"], math.exp(mean) if mean is not None else None)
 
 
 def pack_sizes(sizes: Sequence[int]) -> bytes:
@@ -184,8 +166,8 @@ def _insert(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> N
     connection.executemany(
         """
         insert into outcomes
-            (id, hash, graph_hash, arch, precision, purity, skill, status, source_hash, latency_ms, log_speedup, created_at, record)
-        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+            (id, hash, graph_hash, arch, precision, purity, skill, status, source_hash, latency_ms, created_at, record)
+        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         """,
         [_outcome_row(number, entry) for number, entry in numbered],
     )
@@ -207,7 +189,7 @@ def _outcome_row(number: int, entry: LedgerEntry) -> tuple[Value, ...]:
     precision, purity, status = outcome.contract.precision.value, outcome.contract.purity.value, outcome.status.value
     return (
         number, entry.hash, outcome.graph_hash, outcome.arch, precision, purity, outcome.skill, status, outcome.source_hash,
-        outcome.latency_ms, effect_log_speedup(outcome), outcome.created_at, entry.record,
+        outcome.latency_ms, outcome.created_at, entry.record,
     )  # fmt: skip
 
 
@@ -216,5 +198,5 @@ def _operator_rows(number: int, outcome: Outcome) -> list[tuple[Value, ...]]:
     contract, status, ratio = outcome.contract, outcome.status.value, outcome.ratio or 0.0
     return [
         (operator, operator in by_recipe, outcome.arch, contract.precision.value, contract.purity.value, status, ratio, number)
-        for operator in sorted(by_recipe | set(outcome.operators))
+        for operator in by_recipe.union(outcome.operators)
     ]

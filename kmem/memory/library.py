@@ -56,6 +56,7 @@ class LibraryStorage(Storage):
 
     _embed: Embedder | None = None
     _embed_loaded: bool = False
+    _last_query: "tuple[str, np.ndarray] | None" = None
 
     def sync_library(self, skills: Sequence[Skill]) -> None:
         """Make these, and no others, the skills that names mean. Raises SkillError for two skills of one name."""
@@ -149,6 +150,8 @@ class LibraryStorage(Storage):
     def embed_texts(self, texts: Sequence[str]) -> "np.ndarray":
         """Vectors of texts: (len(texts), dim) float32, unit norm; each text is embedded once in the life of the database.
 
+        For texts that come back, such as descriptions; `embed_query` is for those that do not.
+
         Raises:
             EmbeddingError: if there is no embedder, it cannot be loaded, or it breaks its contract.
         """
@@ -160,14 +163,28 @@ class LibraryStorage(Storage):
         vectors = self._stored_vectors(hashes)
         missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in vectors}
         if missing:
-            made = np.asarray(self.embedder(list(missing.values())), dtype="<f4")
-            if made.ndim != 2 or len(made) != len(missing) or not np.allclose(np.linalg.norm(made, axis=1), 1.0, atol=1e-3):
-                raise EmbeddingError(f"Embedding model '{self.embedder.model}' returned {made.shape}, not one vector of unit norm per text")
+            made = self._embed_now(list(missing.values()))
             rows = [(self.embedder.model, key, vector.tobytes()) for key, vector in zip(missing, made, strict=True)]
             with self.write() as connection:
                 connection.executemany("insert or ignore into embeddings (model, content_hash, vector) values (?, ?, ?)", rows)
             vectors.update((key, vector) for _, key, vector in rows)
         return np.frombuffer(b"".join(vectors[key] for key in hashes), dtype="<f4").reshape(len(hashes), -1)
+
+    def embed_query(self, query: str) -> "np.ndarray":
+        """The vector of a question: (dim,) float32, unit norm; not stored, for a memory would fill with questions nobody asks again."""
+        if self._last_query is None or self._last_query[0] != query:
+            self._last_query = (query, self._embed_now([query])[0])
+        return self._last_query[1]
+
+    def _embed_now(self, texts: list[str]) -> "np.ndarray":
+        import numpy as np
+
+        if self.embedder is None:
+            raise EmbeddingError("Embeddings are switched off; unset KMEM_EMBEDDING_MODEL or name a model in it")
+        made = np.asarray(self.embedder(texts), dtype="<f4")
+        if made.ndim != 2 or len(made) != len(texts) or not np.allclose(np.linalg.norm(made, axis=1), 1.0, atol=1e-3):
+            raise EmbeddingError(f"Embedding model '{self.embedder.model}' returned {made.shape}, not one vector of unit norm per text")
+        return made
 
     def _stored_vectors(self, hashes: Sequence[str]) -> dict[str, bytes]:
         rows = self.read(

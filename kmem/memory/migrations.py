@@ -1,11 +1,13 @@
 """The tables of the database, as append-only migrations: `mNNN_verb_noun(db)`, never edited after a release.
 
 db/schema.sql is generated from these by tools/write_schema.py. Every table is strict. Records are kept whole as JSON (kmem/serialize.py)
-in a column `record`; the other columns exist because a query needs them.
+in a column `record`; the other columns exist because a query needs them. The tables of runs are in run_tables.py.
 """
 
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
+
+from kmem.memory.run_tables import CONVERSATIONS, RUNS
 
 #: "kmem" in ASCII, in the file's header: tells a kmem database from any other SQLite file.
 #: Source: sqlite.org/pragma.html#pragma_application_id.
@@ -18,7 +20,7 @@ migrations = Migrations("kmem")
 def m001_create_tables(db: Database) -> None:
     """Runs and their short-term memory, kernels, the outcome ledger, devices, skills and embeddings."""
     db.execute(f"pragma application_id = {APPLICATION_ID:d}")  # a pragma takes no bound parameter
-    for statement in (*_RUNS, *_LEDGER, *_DEVICES, *_LIBRARY):
+    for statement in (*RUNS, *_LEDGER, *_DEVICES, *_LIBRARY):
         db.execute(statement)
 
 
@@ -51,57 +53,19 @@ def m004_add_contributors(db: Database) -> None:
         db.execute(statement)
 
 
-_RUNS = (
-    """
-    create table kernels (
-        hash text primary key,
-        source text not null,
-        parent text,
-        record text not null
-    ) strict
-    """,
-    """
-    create table runs (
-        id text primary key,
-        state text not null,
-        record text not null,
-        result text,
-        created_at text not null
-    ) strict
-    """,
-    """
-    create table attempts (
-        id integer primary key,
-        run text not null references runs(id),
-        kernel text not null references kernels(hash),
-        move text not null,
-        skill text not null,
-        status text not null,
-        record text not null,
-        unique (run, kernel, move, skill)
-    ) strict
-    """,
-    """
-    create table profiles (
-        run text not null references runs(id),
-        kernel text not null,
-        profiler text not null,
-        device text not null,
-        record text not null,
-        primary key (run, kernel, profiler, device)
-    ) strict
-    """,
-    """
-    create table diagnoses (
-        run text not null references runs(id),
-        round integer not null,
-        kernel text not null,
-        record text not null,
-        prescriptions text not null,
-        primary key (run, round, kernel)
-    ) strict
-    """,
-)
+@migrations()
+def m005_sum_outcomes_as_they_arrive(db: Database) -> None:
+    """Sums of the ledger that each outcome updates itself, recalled kernels apart; they are derived anew when first asked for."""
+    for statement in _SUMS:
+        db.execute(statement)
+
+
+@migrations()
+def m006_add_conversations(db: Database) -> None:
+    """What each run asked language models and was answered, what it learnt from its measurements, and the judge's final verdicts."""
+    for statement in CONVERSATIONS:
+        db.execute(statement)
+
 
 _LEDGER = (
     """
@@ -325,4 +289,65 @@ _CONTRIBUTORS = (
         merged_at text not null
     ) strict
     """,
+)
+
+_SUMS = (
+    # What a skill earned is read from the sums alone.
+    "drop view skill_outcomes",
+    "drop index outcomes_by_skill",
+    "alter table outcomes drop column log_speedup",
+    "create index outcomes_by_skill on outcomes (skill)",
+    # Few outcomes were refused by the judge, and recall asks of every winner whether its kernel ever was. See kmem/memory/recall.py.
+    """
+    create index outcomes_refused on outcomes (graph_hash, source_hash, arch)
+    where status in (
+        'wrong_values', 'wrong_contract', 'mutated_input', 'not_repeatable', 'impure', 'implausible', 'refused_source'
+    )
+    """,
+    "drop table evidence",
+    "drop table evidence_signatures",
+    "drop table evidence_retracted",
+    "drop table evidence_watermark",
+    # Log-speedups in units of 1e-9, signature totals of 1e-6: sums of integers do not depend on the order. See kmem/memory/tally.py.
+    """
+    create table evidence (
+        id integer primary key,
+        skill text not null,
+        bottleneck text not null,
+        operator text not null,
+        arch text not null,
+        torch text not null,
+        triton text not null,
+        origin text not null,
+        tried integer not null,
+        passed integer not null,
+        timed integer not null,
+        improved integer not null,
+        log_speedup_e9 integer not null,
+        log_speedup_squared_e9 integer not null,
+        recalled integer not null,
+        recalled_log_speedup_e9 integer not null,
+        revision integer not null,
+        unique (skill, bottleneck, operator, arch, torch, triton, origin)
+    ) strict
+    """,
+    "create index evidence_by_revision on evidence (revision)",
+    """
+    create table evidence_signatures (
+        skill text not null,
+        origin text not null,
+        sums text not null,
+        primary key (skill, origin)
+    ) strict, without rowid
+    """,
+    # outcome: the last one summed; revision: counts changes; generation: counts derivations anew, after which row numbers mean other cells.
+    """
+    create table evidence_state (
+        id integer primary key check (id = 1),
+        outcome integer not null,
+        revision integer not null,
+        generation integer not null
+    ) strict
+    """,
+    "insert into evidence_state (id, outcome, revision, generation) values (1, 0, 0, 0)",
 )

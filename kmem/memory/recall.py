@@ -72,7 +72,7 @@ class RecallStorage(Storage):
             where o.graph_hash = ? and o.arch = ? and o.precision = ? and o.purity = ? and o.status = 'passed'
               and not exists (select 1 from retractions r where r.outcome_hash = o.hash)
               and not exists (
-                select 1 from outcomes b
+                select 1 from outcomes b indexed by outcomes_refused
                 where b.graph_hash = o.graph_hash and b.source_hash = o.source_hash and b.arch = o.arch
                   and b.status in (
                     'wrong_values', 'wrong_contract', 'mutated_input', 'not_repeatable', 'impure', 'implausible', 'refused_source'
@@ -111,7 +111,7 @@ class RecallStorage(Storage):
             from best join outcomes o on o.id = best.outcome join graphs g on g.hash = o.graph_hash
             where g.structure_hash != ? and not exists (select 1 from retractions r where r.outcome_hash = o.hash)
               and not exists (
-                select 1 from outcomes b
+                select 1 from outcomes b indexed by outcomes_refused
                 where b.graph_hash = o.graph_hash and b.source_hash = o.source_hash and b.arch = o.arch
                   and b.status in (
                     'wrong_values', 'wrong_contract', 'mutated_input', 'not_repeatable', 'impure', 'implausible', 'refused_source'

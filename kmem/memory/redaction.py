@@ -1,4 +1,5 @@
-"""Outcomes without what belongs to their owner: what leaves is recipe, knobs, signature, operators, device, versions, times and ratios.
+"""Outcomes without what belongs to their owner: what leaves is recipe, knobs, signature, operators, device, versions,
+seed, times and ratios.
 
 Removed: the problem's name, the text and hash of kernels, the graph with its shapes, and the names of sites (they come from the module's
 source). A redacted outcome has a hash of its own. So that nobody who knows both counts the same measurement twice, it carries the hash of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kmem.errors import MemoryStoreError
 from kmem.memory.storage import Row, Storage
-from kmem.records import Attempt, Diagnosis, Kernel, Plan, Prescription, Profile, Run, RunResult, RunState, Status
+from kmem.records import Attempt, Diagnosis, Kernel, Lesson, Measurement, Plan, Prescription, Profile, Run, RunResult, RunState, Status
 from kmem.serialize import from_data, from_json, to_data, to_json
 
 
@@ -189,6 +189,34 @@ class RunStorage(Storage):
         """The plans of a run, by round."""
         rows = self.read("select round, record from plans where run = ? order by round", [run_id])
         return [RoundPlan(row["round"], from_json(Plan, row["record"])) for row in rows]
+
+    def put_lessons(self, run_id: str, round: int, lessons: Sequence[Lesson]) -> None:
+        """Keep what a round taught; the same round again takes its place. Raises MemoryStoreError if there is no such run."""
+        self._run_row(run_id)
+        with self.write() as connection:
+            connection.execute("delete from lessons where run = ? and round = ?", [run_id, round])
+            connection.executemany(
+                "insert into lessons (run, round, place, record) values (?, ?, ?, ?)",
+                [(run_id, round, place, to_json(lesson)) for place, lesson in enumerate(lessons)],
+            )
+
+    def lessons(self, run_id: str) -> list[Lesson]:
+        """What a run taught, oldest first."""
+        rows = self.read("select record from lessons where run = ? order by round, place", [run_id])
+        return [from_json(Lesson, row["record"]) for row in rows]
+
+    def put_verdict(self, run_id: str, kernel_hash: str, verdict: Measurement) -> None:
+        """Keep the judge's final verdict on a kernel; a later one takes its place. Raises MemoryStoreError if there is no such run."""
+        self._run_row(run_id)
+        with self.write() as connection:
+            connection.execute(
+                "insert or replace into verdicts (run, kernel, record) values (?, ?, ?)", [run_id, kernel_hash, to_json(verdict)]
+            )
+
+    def verdicts(self, run_id: str) -> dict[str, Measurement]:
+        """The judge's final verdicts of a run, by the hash of the kernel."""
+        rows = self.read("select kernel, record from verdicts where run = ? order by rowid", [run_id])
+        return {str(row["kernel"]): from_json(Measurement, row["record"]) for row in rows}
 
 
 def _no_run(run_id: str) -> MemoryStoreError:

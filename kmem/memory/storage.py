@@ -75,6 +75,7 @@ class Storage:
 
     def _prepare(self, lock_timeout_s: float) -> None:
         self.db.execute("pragma foreign_keys = on")
+        self.db.execute("pragma cache_size = -65536")  # KiB at most: SQLite's 2 MB would spill a merge to disk and read it back
         if self.db.execute("select 1 from sqlite_master limit 1").fetchone() is not None:
             if self.db.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
                 raise MemoryStoreError(f"Database {self.path} belongs to another program; {_ELSEWHERE}")
@@ -95,6 +96,19 @@ class Storage:
             cursor = self.db.conn.execute(sql, parameters)
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Several reads of one state of the database, whatever others write meanwhile; inside `write` they see its changes."""
+        with storage_errors(self.path):
+            if self.db.conn.in_transaction:
+                yield self.db.conn
+                return
+            self.db.conn.execute("begin")  # deferred: with a write-ahead log, the first read fixes the state
+            try:
+                yield self.db.conn
+            finally:
+                self.db.conn.execute("rollback")
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:

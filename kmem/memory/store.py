@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import TracebackType
 
+from kmem.memory.completions import CompletionStorage
 from kmem.memory.devices import DeviceStorage
 from kmem.memory.embeddings import Embedder
 from kmem.memory.evidence import EvidenceStorage
@@ -15,7 +16,7 @@ from kmem.memory.search import SearchStorage
 __all__ = ["Memory", "default_db_path"]
 
 
-class Memory(RunStorage, LedgerStorage, EvidenceStorage, RecallStorage, DeviceStorage, SearchStorage):
+class Memory(RunStorage, CompletionStorage, LedgerStorage, EvidenceStorage, RecallStorage, DeviceStorage, SearchStorage):
     """Everything kmem remembers, in one SQLite file; frozen records go in and come out.
 
     Use it as a context manager. Opening creates the file, or migrates an older one; several processes may use it at once.

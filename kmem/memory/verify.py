@@ -1,17 +1,19 @@
 """Find damage: SQLite's own checks, and every content hash derived again. And count what is there."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kmem.memory.ledger import Retraction
 from kmem.memory.store import Memory
+from kmem.memory.tally import LOG_UNIT
 from kmem.records import Outcome, content_hash
 from kmem.serialize import from_json
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """How much a memory holds."""
+    """How much a memory holds. `recalled` counts remembered kernels that passed again: no new successes, so no part of any posterior."""
 
     path: str
     runs: int
@@ -19,6 +21,7 @@ class MemoryStats:
     kernels: int
     outcomes: int
     passed: int
+    recalled: int
     retractions: int
     graphs: int
     skills: int
@@ -28,6 +31,7 @@ class MemoryStats:
 
 def memory_stats(memory: Memory) -> MemoryStats:
     """Count records; `skills` are those that names mean now, `bytes` is the size of the database file."""
+    memory.refresh_evidence()
     (row,) = memory.read(
         """
         select
@@ -36,6 +40,7 @@ def memory_stats(memory: Memory) -> MemoryStats:
             (select count(*) from kernels) as kernels,
             (select count(*) from outcomes) as outcomes,
             (select count(*) from outcomes where status = 'passed') as passed,
+            (select coalesce(sum(recalled), 0) from evidence) as recalled,
             (select count(*) from retractions) as retractions,
             (select count(*) from graphs) as graphs,
             (select count(*) from library) as skills,
@@ -43,6 +48,43 @@ def memory_stats(memory: Memory) -> MemoryStats:
         """
     )
     return MemoryStats(path=str(memory.path), bytes=memory.path.stat().st_size, **row)
+
+
+@dataclass(frozen=True, slots=True)
+class SkillStats:
+    """What a skill has been through, and what to expect of it whatever the case: its posterior for no bottleneck or operator in particular.
+
+    `speedup` is the expected factor of a kernel that passes, `gained_again` the geometric mean factor of recalled ones, None without any.
+    """
+
+    skill: str
+    tried: int
+    passed: int
+    recalled: int
+    gained_again: float | None
+    correct: float
+    speedup: float
+    improves: float
+
+
+def skill_stats(memory: Memory, versions: Mapping[str, str]) -> list[SkillStats]:
+    """Every skill with outcomes, the most tried first, then by name. `versions` of torch and triton age evidence."""
+    memory.refresh_evidence()
+    rows = memory.read(
+        """
+        select skill, sum(tried) as tried, sum(passed) as passed, sum(recalled) as recalled, sum(recalled_log_speedup_e9) as again_e9
+        from evidence group by skill having sum(tried) > 0 or sum(recalled) > 0 order by tried desc, skill
+        """
+    )
+    found = memory.posteriors([row["skill"] for row in rows], bottleneck=None, operators=(), arch="", versions=versions)
+    return [
+        SkillStats(
+            row["skill"], row["tried"], row["passed"], row["recalled"],
+            math.exp(row["again_e9"] * LOG_UNIT / row["recalled"]) if row["recalled"] else None,
+            found[row["skill"]].correct, math.exp(found[row["skill"]].log_speedup), found[row["skill"]].improves,
+        )
+        for row in rows
+    ]  # fmt: skip
 
 
 def verify_memory(memory: Memory) -> list[str]:

@@ -1,11 +1,20 @@
-"""Ask the memory everything a prescription needs, then rank: search, posteriors, and what each skill's past successes looked like."""
+"""Ask the memory everything a prescription needs, then rank: search, posteriors, and what each skill's past successes looked like.
 
-from collections.abc import Mapping, Sequence
+Retracted skills are never offered. Of the drafts that `kmem skills distill` wrote, at most one is, in the last place and labelled: without
+being tried none could ever be verified, and more would crowd out what is known to work.
+"""
 
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from typing import Never
+
+from kmem.memory.outcomes import Posterior
+from kmem.memory.standing import Standing, skill_standing
 from kmem.memory.store import Memory
+from kmem.prescribe.gate import Gate
 from kmem.prescribe.rank import MAX_PRESCRIPTIONS, prescribe_skills
 from kmem.records import Contract, Diagnosis, Prescription
-from kmem.skills import Skill
+from kmem.skills import DRAFT, Skill
 
 
 def consult_memory(
@@ -28,20 +37,37 @@ def consult_memory(
     Raises:
         EmbeddingError: if an embedding model is wanted and cannot be loaded.
     """
-    hits = memory.search_skills(diagnosis.summary, limit=max(1, len(skills)))
-    posteriors = signatures = {}
-    if outcomes:
-        names = [skill.name for skill in skills]
-        posteriors = memory.posteriors(names, bottleneck=diagnosis.bottleneck, operators=operators, arch=arch, versions=versions)
-        signatures = memory.winning_signatures()
-    return prescribe_skills(
-        diagnosis,
-        operators,
-        skills,
-        arch,
-        contract,
-        hits={hit.name: hit for hit in hits},
-        posteriors=posteriors,
-        signatures=signatures,
-        limit=limit,
-    )
+    matches = memory.match_texts(" ".join([*operators, diagnosis.summary]))
+
+    def posteriors(names: Sequence[str]) -> Mapping[str, Posterior]:
+        return memory.posteriors(names, bottleneck=diagnosis.bottleneck, operators=operators, arch=arch, versions=versions)
+
+    def prescribe(candidates: Sequence[Skill], excluded: Set[Standing], most: int) -> tuple[Prescription, ...]:
+        return prescribe_skills(
+            diagnosis,
+            operators,
+            candidates,
+            arch,
+            contract,
+            matches=matches,
+            posteriors=posteriors if outcomes else _nothing_known,
+            signatures=memory.winning_signatures if outcomes else _nothing_known,
+            # Asked of the best only: working out where a skill stands reads its files and outcomes.
+            is_offered=lambda skill: skill_standing(memory, skill).standing not in excluded,
+            limit=most,
+        )
+
+    # What was learnt from outcomes is left out where outcomes do not count.
+    established = prescribe([skill for skill in skills if outcomes or skill.status != DRAFT], {Standing.RETRACTED, Standing.DRAFT}, limit)
+    gate = Gate(diagnosis, operators, arch, contract)
+    drafts = [skill for skill in skills if outcomes and skill.status == DRAFT and gate.passes(skill)]
+    return _with_draft(established, prescribe(drafts, {Standing.RETRACTED, Standing.VERIFIED}, 1), limit)
+
+
+def _with_draft(established: tuple[Prescription, ...], drafts: tuple[Prescription, ...], limit: int) -> tuple[Prescription, ...]:
+    labelled = tuple(replace(draft, reasons=("a draft: not reproduced often enough to be verified", *draft.reasons)) for draft in drafts)
+    return (*established[: max(1, limit - len(labelled))], *labelled)[:limit]
+
+
+def _nothing_known(names: Sequence[str]) -> Mapping[str, Never]:
+    return {}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kmem.memory.search import RRF_K, SkillHit
+from kmem.memory.search import RRF_K
 from kmem.records import Signature
 from kmem.vocabulary import SIGNATURE_METRICS
 
@@ -21,24 +21,39 @@ class Likeness:
     reasons: tuple[str, ...]
 
 
-def skill_likeness(hit: SkillHit | None, signature: Signature, winning: Mapping[str, float] | None) -> Likeness:
+def skill_likeness(similarity: float | None, text_rank: int | None, signature: Signature, winning: Mapping[str, float] | None) -> Likeness:
     """Compare a diagnosis with a skill.
 
     Args:
-        hit: the skill among the results of searching the diagnosis' summary; None if that was not asked or did not find it.
+        similarity: cosine of the diagnosis' summary and the skill's description; None if unknown.
+        text_rank: the skill's place, from 1, among those that share words with the summary; None if it shares none.
         winning: mean signature of what the skill improved before (`Memory.winning_signatures`); None if nothing is recorded.
     """
     parts: list[tuple[float, str]] = []
     distance = signature_distance(signature.values, winning or {})
     if distance is not None:
         parts.append((math.exp(-distance / SIGNATURE_LENGTH), f"signature distance {distance:.2f} from what it improved before"))
-    if hit is not None and hit.similarity is not None:
-        parts.append((max(0.0, hit.similarity), f"similarity {hit.similarity:.2f}"))
-    if hit is not None and hit.text_rank is not None:
-        parts.append(((RRF_K + 1) / (RRF_K + hit.text_rank), f"full-text rank {hit.text_rank}"))
+    if similarity is not None:
+        parts.append((max(0.0, similarity), f"similarity {similarity:.2f}"))
+    if text_rank is not None:
+        parts.append((_rank_likeness(text_rank), f"full-text rank {text_rank}"))
     if not parts:
         return Likeness(None, ())
     return Likeness(sum(value for value, _ in parts) / len(parts), tuple(reason for _, reason in parts))
+
+
+def greatest_likeness(similarity: float | None, text_rank: int | None) -> float:
+    """What `skill_likeness` is at most, whatever signatures the skill improved before."""
+    total, count = 1.0, 1
+    if similarity is not None:
+        total, count = total + max(0.0, similarity), count + 1
+    if text_rank is not None:
+        total, count = total + _rank_likeness(text_rank), count + 1
+    return total / count
+
+
+def _rank_likeness(text_rank: int) -> float:
+    return (RRF_K + 1) / (RRF_K + text_rank)
 
 
 def signature_distance(first: Mapping[str, float], second: Mapping[str, float]) -> float | None:

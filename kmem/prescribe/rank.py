@@ -3,14 +3,15 @@
 gate.py says whether a skill applies, likeness.py how alike it is, kmem/memory/outcomes.py what it earned. This module puts them together.
 """
 
+import heapq
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from kmem.memory.outcomes import Posterior
-from kmem.memory.search import SkillHit
-from kmem.prescribe.gate import Verdict, gate_skill
-from kmem.prescribe.likeness import skill_likeness
+from kmem.memory.search import TextMatches
+from kmem.prescribe.gate import Gate, Verdict
+from kmem.prescribe.likeness import Likeness, greatest_likeness, skill_likeness
 from kmem.records import Bottleneck, Contract, Diagnosis, Prescription
 from kmem.skills import Skill
 
@@ -23,12 +24,30 @@ _BEYOND_THE_BOUND = frozenset({Bottleneck.ALGORITHMIC})
 _NO_EVIDENCE = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
+#: Candidates whose signatures are looked up at once.
+_BATCH = 64
+
+
+class _Candidate(NamedTuple):
+    """A skill that may be offered, before its signatures were looked up; `most` is what its score is at most."""
+
     skill: Skill
-    score: float
-    reasons: tuple[str, ...]
+    fit: float  # strength x relevance
+    similarity: float | None
+    text_rank: int | None
+    posterior: Posterior | None
     place: tuple[int, int]  # how far the gate had to be relaxed (0: not), and whether the ceiling leaves nothing
+    most: float
+
+
+class _Ranked(NamedTuple):
+    candidate: _Candidate
+    score: float
+    likeness: Likeness
+
+    @property
+    def skill(self) -> Skill:
+        return self.candidate.skill
 
 
 def prescribe_skills(
@@ -38,89 +57,134 @@ def prescribe_skills(
     arch: str,
     contract: Contract,
     *,
-    hits: Mapping[str, SkillHit],
-    posteriors: Mapping[str, Posterior],
-    signatures: Mapping[str, Mapping[str, float]],
+    matches: TextMatches,
+    posteriors: Callable[[Sequence[str]], Mapping[str, Posterior]],
+    signatures: Callable[[Sequence[str]], Mapping[str, Mapping[str, float]]],
+    is_offered: Callable[[Skill], bool] = lambda skill: True,
     limit: int = MAX_PRESCRIPTIONS,
 ) -> tuple[Prescription, ...]:
     """The skills to offer, best first, at most `limit`, no two of which conflict.
 
-    score = strength x (0.5 + likeness / 2) x P(correct and faster): the share of typed tests known to hold, how alike diagnosis and skill
-    are (0 if unknown), and the posterior. Skills for the operator, its family (which the gate counts as unknown) and any operator compete.
+    score = strength x relevance x (0.5 + likeness / 2) x P(correct and faster): the share of typed tests known to hold, how closely the
+    skill is about these operators and this bottleneck, how alike diagnosis and skill are (0 if unknown), and the posterior. Skills for the
+    operator, its family (which the gate counts as unknown) and any operator compete, in this order where all else is equal.
     If none of them passes the gate, tests are relaxed in this order, and the reasons say so: signature, bottleneck, operator; never the
     architecture and the precision, so the answer is empty only if no skill may be used here at all. A skill whose resource leaves no
     headroom comes after all others.
 
     Args:
-        hits: results of searching the diagnosis' summary, by skill.
-        posteriors: of every skill, for this bottleneck, operators and architecture; a missing one counts as never tried.
-        signatures: mean signature of what each skill improved before.
+        matches: of the diagnosis' summary.
+        posteriors: gives those of the skills named, for this bottleneck, operators and architecture; a missing one counts as never tried.
+        signatures: gives the mean signature of what each skill named improved before; asked only for those that could be offered.
+        is_offered: whether a skill may be offered at all; asked in order of rank, until enough are found.
     """
-    ranked = []
-    for skill in skills:
-        verdict = gate_skill(skill, diagnosis, operators, arch, contract)
-        if verdict.is_forbidden:
-            continue
-        ranked.append(_rank(skill, verdict, diagnosis, hits.get(skill.name), posteriors.get(skill.name), signatures.get(skill.name)))
-    passing = [entry for entry in ranked if not entry.place[0]]
-    if not passing:
-        nearest = min((entry.place[0] for entry in ranked), default=0)
-        passing = [entry for entry in ranked if entry.place[0] == nearest]
-    return _without_conflicts(sorted(passing, key=lambda entry: (entry.place, -entry.score, entry.skill.name)), limit)
+    gate = Gate(diagnosis, operators, arch, contract)
+    allowed = [(skill, strength, 0) for skill in skills if (strength := gate.strength(skill)) is not None] or _nearest(skills, gate)
+    earned = posteriors([skill.name for skill, _, _ in allowed])
+    candidates = [
+        _candidate(skill, strength * gate.relevance(skill), relaxed, diagnosis, matches, earned.get(skill.name))
+        for skill, strength, relaxed in allowed
+    ]
+    ranked = (entry for entry in _best_first(candidates, diagnosis, signatures) if is_offered(entry.skill))
+    return tuple(
+        Prescription(entry.skill.name, entry.score, (*_reasons(entry, gate.test(entry.skill), diagnosis), *displaced))
+        for entry, displaced in _without_conflicts(ranked, limit)
+    )
 
 
-def _rank(
-    skill: Skill,
-    verdict: Verdict,
+def _nearest(skills: Sequence[Skill], gate: Gate) -> list[tuple[Skill, float, int]]:
+    """The skills for which the fewest tests must be given up, where none passes them all: each with its strength, and how many they are."""
+    allowed = [(skill, verdict.strength, verdict.relaxed) for skill in skills if not (verdict := gate.test(skill)).is_forbidden]
+    least = min((relaxed for _, _, relaxed in allowed), default=0)
+    return [entry for entry in allowed if entry[2] == least]
+
+
+def _candidate(
+    skill: Skill, fit: float, relaxed: int, diagnosis: Diagnosis, matches: TextMatches, posterior: Posterior | None
+) -> _Candidate:
+    similarity, text_rank = matches.similarity.get(skill.name), matches.text_rank.get(skill.name)
+    most = _score(fit, greatest_likeness(similarity, text_rank), posterior)
+    return _Candidate(skill, fit, similarity, text_rank, posterior, (relaxed, int(_is_worthless(skill, diagnosis))), most)
+
+
+def _score(fit: float, likeness: float, posterior: Posterior | None) -> float:
+    return fit * (0.5 + likeness / 2) * (posterior.probability if posterior else _NO_EVIDENCE)
+
+
+def _best_first(
+    candidates: Sequence[_Candidate],
     diagnosis: Diagnosis,
-    hit: SkillHit | None,
-    posterior: Posterior | None,
-    winning: Mapping[str, float] | None,
-) -> _Ranked:
-    likeness = skill_likeness(hit, diagnosis.signature, winning)
-    reasons = [*verdict.reasons, *likeness.reasons]
+    signatures: Callable[[Sequence[str]], Mapping[str, Mapping[str, float]]],
+) -> Iterator[_Ranked]:
+    """Candidates by place, score and name. What a score is at most orders them until it must be known: only the first are looked up."""
+    heap: list[tuple[tuple[int, int], float, str, _Candidate, _Ranked | None]] = [
+        (candidate.place, -candidate.most, candidate.skill.name, candidate, None) for candidate in candidates
+    ]
+    heapq.heapify(heap)
+    while heap:
+        batch = []
+        while heap and heap[0][4] is None and len(batch) < _BATCH:
+            batch.append(heapq.heappop(heap)[3])
+        if not batch:
+            yield heapq.heappop(heap)[4]  # type: ignore[misc]  # ranked: the first of the heap, and not unranked
+            continue
+        known = signatures([candidate.skill.name for candidate in batch])
+        for candidate in batch:
+            winning = known.get(candidate.skill.name)
+            likeness = skill_likeness(candidate.similarity, candidate.text_rank, diagnosis.signature, winning)
+            score = _score(candidate.fit, likeness.value or 0.0, candidate.posterior)
+            heapq.heappush(heap, (candidate.place, -score, candidate.skill.name, candidate, _Ranked(candidate, score, likeness)))
+
+
+def _reasons(ranked: _Ranked, verdict: Verdict, diagnosis: Diagnosis) -> list[str]:
+    """Why a skill is offered: its gates, its likeness, its record, its ceiling."""
+    posterior = ranked.candidate.posterior
+    reasons = [*verdict.reasons, *ranked.likeness.reasons]
     if verdict.relaxed:
         reasons.insert(0, f"no skill passes every gate; offered without regard to {verdict.relaxed_name}")
     reasons.append(posterior.reason if posterior else "never tried")
-    worthless, promise = _ceiling(skill, diagnosis, posterior)
-    reasons += promise
-    probability = posterior.probability if posterior else _NO_EVIDENCE
-    score = verdict.strength * (0.5 + (likeness.value or 0.0) / 2) * probability
-    return _Ranked(skill, score, tuple(reasons), (verdict.relaxed, int(worthless)))
+    return reasons + _ceiling(ranked.skill, diagnosis, posterior)
 
 
-def _ceiling(skill: Skill, diagnosis: Diagnosis, posterior: Posterior | None) -> tuple[bool, list[str]]:
-    """Whether the resource a skill addresses leaves it nothing, and what it can save at most; nothing is said where the bound is unknown.
+def _is_worthless(skill: Skill, diagnosis: Diagnosis) -> bool:
+    """Whether the resource a skill addresses leaves it nothing."""
+    if diagnosis.headroom_ms is None or diagnosis.speed_of_light is None or diagnosis.speed_of_light < 1.0 - MIN_WORTH:
+        return False
+    return _BEYOND_THE_BOUND.isdisjoint(skill.bottlenecks)
+
+
+def _ceiling(skill: Skill, diagnosis: Diagnosis, posterior: Posterior | None) -> list[str]:
+    """What a skill can save at most, in words; nothing is said where the bound is unknown.
 
     The time is headroom / (1 - speed of light), for headroom = time - bound and speed of light = bound / time.
     """
     headroom_ms, speed_of_light = diagnosis.headroom_ms, diagnosis.speed_of_light
     if headroom_ms is None or speed_of_light is None or _BEYOND_THE_BOUND & set(skill.bottlenecks):
-        return False, []
-    if speed_of_light >= 1.0 - MIN_WORTH:
-        return True, [f"its ceiling is {headroom_ms:.3g} ms: the kernel runs at {speed_of_light:.1%} of the speed of light"]
+        return []
+    if _is_worthless(skill, diagnosis):
+        return [f"its ceiling is {headroom_ms:.3g} ms: the kernel runs at {speed_of_light:.1%} of the speed of light"]
     if posterior is None or posterior.log_speedup <= 0:
-        return False, [f"can save at most {headroom_ms:.3g} ms"]
+        return [f"can save at most {headroom_ms:.3g} ms"]
     time_ms = headroom_ms / (1.0 - speed_of_light)
     expected_ms = time_ms * (1.0 - math.exp(-posterior.log_speedup))
     if expected_ms > headroom_ms:
-        return False, [f"expected to save {headroom_ms:.3g} ms, its ceiling (its record alone would promise {expected_ms:.3g} ms)"]
-    return False, [f"expected to save {expected_ms:.3g} ms of at most {headroom_ms:.3g} ms"]
+        return [f"expected to save {headroom_ms:.3g} ms, its ceiling (its record alone would promise {expected_ms:.3g} ms)"]
+    return [f"expected to save {expected_ms:.3g} ms of at most {headroom_ms:.3g} ms"]
 
 
-def _without_conflicts(ranked: Sequence[_Ranked], limit: int) -> tuple[Prescription, ...]:
-    """The best, leaving out each skill that conflicts with a better one; the better one's reasons name it."""
+def _without_conflicts(ranked: Iterable[_Ranked], limit: int) -> list[tuple[_Ranked, list[str]]]:
+    """The best, leaving out each skill that conflicts with a better one; each with reasons that name those it displaced."""
     chosen: list[_Ranked] = []
     displaced: dict[str, list[str]] = {}
     for entry in ranked:
-        if len(chosen) == limit:
-            break
         rival = next((other for other in chosen if _conflict(entry.skill, other.skill)), None)
         if rival is None:
             chosen.append(entry)
+            if len(chosen) == limit:
+                break
         else:
             displaced.setdefault(rival.skill.name, []).append(f"offered instead of {entry.skill.name}, which it conflicts with")
-    return tuple(Prescription(entry.skill.name, entry.score, (*entry.reasons, *displaced.get(entry.skill.name, ()))) for entry in chosen)
+    return [(entry, displaced.get(entry.skill.name, [])) for entry in chosen]
 
 
 def _conflict(first: Skill, second: Skill) -> bool:

@@ -15,6 +15,7 @@ import torch
 from kmem.errors import DeviceMemoryError, ProblemError
 from kmem.problem.fake import cast_fake_module, cast_floating, quiet_fake_tensors
 from kmem.records import Precision, Problem, Workload
+from kmem.syntax import parse_python
 
 FULL = Workload("full")
 
@@ -35,7 +36,7 @@ def load_problem(path: str | Path) -> Problem:
     except (OSError, UnicodeDecodeError) as ex:
         raise ProblemError(f"Cannot read {place}: {_one_line(ex)}; give a readable UTF-8 file") from ex
     try:
-        tree = ast.parse(source, filename=str(place))
+        tree = parse_python(source, filename=str(place))
     except (SyntaxError, ValueError) as ex:
         where = f"line {ex.lineno}: {ex.msg}" if isinstance(ex, SyntaxError) else str(ex)
         raise ProblemError(f"{place} is not valid Python, {where}; mend it and run again") from ex
@@ -82,7 +83,7 @@ def execute_problem(problem: Problem, workload: Workload = FULL) -> types.Module
     """
     module = types.ModuleType(f"kmem_problem_{problem.hash[:12]}_{workload.name}")
     module.__file__ = problem.path
-    tree = _Substitution(dict(workload.constants)).apply(ast.parse(problem.source, filename=problem.path))
+    tree = _Substitution(dict(workload.constants)).apply(parse_python(problem.source, filename=problem.path))
     try:
         exec(compile(tree, problem.path, "exec"), module.__dict__)
     except ModuleNotFoundError as ex:

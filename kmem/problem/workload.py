@@ -26,6 +26,7 @@ from kmem.problem.graph import OpGraph
 from kmem.problem.load import FULL, assigned_constants, build_inputs, check_forward, execute_problem
 from kmem.problem.trace import trace_problem
 from kmem.records import Problem, TensorSpec, Workload
+from kmem.syntax import parse_python
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ def derive_small_workload(problem: Problem) -> Workload:
 
 def find_input_constants(problem: Problem, module: types.ModuleType) -> Sizes:
     """Top-level integers (and tuples of them) that reach `get_inputs` and neither `get_init_inputs` nor `Model`, with their full values."""
-    tree = ast.parse(problem.source)
+    tree = parse_python(problem.source)
     expressions: dict[str, ast.expr] = {}
     assigned_again: set[str] = set()
     for statement in tree.body:

@@ -1,6 +1,6 @@
-"""Writes reductions and the losses that end in one: a loop per row, or several programs per row and a combining kernel."""
+"""Writes reductions: a loop per row, or several programs per row and a combining kernel."""
 
 from kmem.codegen.row_recipe import RowRecipe
 
-_OPERATORS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin", "variance", "logsumexp", "vector_norm", "loss")
+_OPERATORS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin", "variance", "logsumexp", "vector_norm")
 RECIPE = RowRecipe("reduce", _OPERATORS, element_output=False)

@@ -1,17 +1,20 @@
-"""What `kmem verify` and `kmem measure` share: reading the two files, the judge with what it needs, and baselines from the database."""
+"""One kernel before the judge, outside a run: reading the two files, the judge with what it needs, baselines from the database.
+
+`kmem verify`, `kmem measure` and the tools of `kmem mcp` of those names are this module with different printing.
+"""
 
 import ast
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
-from kmem.errors import MemoryStoreError, ProblemError
+from kmem.errors import CaseError, MemoryStoreError, ProblemError
 from kmem.plugins import Registry, lookup
 from kmem.records import Baseline, Contract, Kernel, Measurement, Problem
+from kmem.syntax import parse_python
 
 if TYPE_CHECKING:
     from kmem.interfaces import Checker
@@ -20,13 +23,9 @@ if TYPE_CHECKING:
 
 # The judge, problem loading and devices import torch, the memory sqlite_utils: inside the functions, so that `kmem --help` does not pay.
 
+logger = logging.getLogger(__name__)
+
 _COMPILE_TIMEOUT_S = 120.0
-
-
-class BadInput(click.ClickException):
-    """A file that cannot be judged at all: one line, exit code 2."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +43,46 @@ class Case:
 # ---- what is to be judged
 
 
-def read_case(
-    problem: Path, kernel: Path, contract: Contract, seed: int | None, checkers: "tuple[Checker, ...]", evidence_dir: Path | None
+def read_kernel(path: Path) -> str:
+    """The text of a kernel file. Raises CaseError: if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as ex:
+        raise CaseError(f"Cannot read {path}: {ex}; give the path of a Python file with ModelNew") from ex
+
+
+def make_case(
+    problem: Path,
+    source: str,
+    contract: Contract,
+    seed: int | None,
+    checkers: "tuple[Checker, ...]",
+    evidence_dir: Path | None,
+    *,
+    name: str = "The kernel",
 ) -> Case:
-    """Both files. Raises BadInput: if one is missing or is no such file."""
+    """A kernel's text and the problem it solves, ready to be judged.
+
+    Args:
+        seed: None draws one.
+        evidence_dir: None for evidence/ beside the database.
+        name: of the kernel, for messages.
+    Raises:
+        ProblemError: if the problem breaks its contract. CaseError: if the text is no kernel for it.
+    """
     import secrets
 
     from kmem.problem.load import load_problem
 
+    loaded = load_problem(problem)
     try:
-        loaded = load_problem(problem)
-        source = kernel.read_text(encoding="utf-8")
-        tree = ast.parse(source, filename=str(kernel))
-    except ProblemError as ex:
-        raise BadInput(str(ex)) from ex
-    except (OSError, UnicodeDecodeError) as ex:
-        raise BadInput(f"Cannot read {kernel}: {ex}; give the path of a Python file with ModelNew") from ex
+        tree = parse_python(source, filename=name)
     except (SyntaxError, ValueError) as ex:
         where = f"line {ex.lineno}: {ex.msg}" if isinstance(ex, SyntaxError) else str(ex)
-        raise BadInput(f"{kernel} is not valid Python, {where}; mend it and run again") from ex
+        raise CaseError(f"{name} is not valid Python, {where}; mend it and run again") from ex
     if "ModelNew" not in _module_names(tree):
-        raise BadInput(f"{kernel} defines no ModelNew; name the class that replaces Model so")
-    _check_constructor(loaded, kernel, tree)
+        raise CaseError(f"{name} defines no ModelNew; name the class that replaces Model so")
+    _check_constructor(loaded, name, tree)
     return Case(
         loaded, Kernel(source), contract, secrets.randbits(48) if seed is None else seed, checkers, evidence_dir or default_evidence_dir()
     )
@@ -84,15 +101,12 @@ def _module_names(tree: ast.Module) -> set[str]:
     return found
 
 
-def _check_constructor(problem: Problem, kernel: Path, tree: ast.Module) -> None:
-    """Raises BadInput: if ModelNew cannot be called with as many arguments as the problem gives its Model."""
+def _check_constructor(problem: Problem, name: str, tree: ast.Module) -> None:
+    """Raises CaseError: if ModelNew cannot be called with as many arguments as the problem gives its Model."""
     from kmem.problem.load import execute_problem
 
-    try:
-        module = execute_problem(problem)
-        given = len(module.get_init_inputs()) if hasattr(module, "get_init_inputs") else 0
-    except ProblemError as ex:
-        raise BadInput(str(ex)) from ex
+    module = execute_problem(problem)
+    given = len(module.get_init_inputs()) if hasattr(module, "get_init_inputs") else 0
     classes = [statement for statement in tree.body if isinstance(statement, ast.ClassDef) and statement.name == "ModelNew"]
     constructors = [part for each in classes for part in each.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
     if not constructors:
@@ -102,23 +116,31 @@ def _check_constructor(problem: Problem, kernel: Path, tree: ast.Module) -> None
     least = most - len(arguments.defaults)
     if given < least or (given > most and arguments.vararg is None):
         wanted = str(least) if least == most else f"{least} to {most}"
-        raise BadInput(f"{kernel}: ModelNew takes {wanted} constructor arguments, {problem.path} gives {given}; take those of Model")
+        raise CaseError(f"{name}: ModelNew takes {wanted} constructor arguments, {problem.path} gives {given}; take those of Model")
 
 
 def find_checkers(registry: Registry | None, names: Sequence[str]) -> "tuple[Checker, ...]":
-    """Registered checkers by name. Raises NotRegistered, and BadInput: if one cannot run here."""
+    """Registered checkers by name. Raises NotRegistered, and CaseError: if one cannot run here."""
     found = tuple(lookup(registry.checkers if registry else {}, name, "checker") for name in names)
     for checker in found:
         reason = checker.unavailable_reason()
         if reason is not None:
-            raise BadInput(f"The checker {checker.name} cannot run here: {reason}")
+            raise CaseError(f"The checker {checker.name} cannot run here: {reason}")
     return found
 
 
 # ---- judging
 
 
-def judge_case(case: Case, device: "Device", *, gpu: bool) -> tuple[Measurement, tuple[Baseline, ...]]:
+def judge_case(case: Case, device: "Device", *, gpu: bool, announce: Callable[[str], None]) -> tuple[Measurement, tuple[Baseline, ...]]:
+    """The judge's verdict on a case, and what it was compared with (nothing without a GPU).
+
+    Args:
+        gpu: whether the device is here; otherwise the interpreter proves it at small sizes and the time is an estimate for the device.
+        announce: told in a line what is being done or left out.
+    Raises:
+        ProblemError: if the problem's forward fails, or without a GPU no small sizes can be found for it.
+    """
     import tempfile
 
     from kmem.measure.judge import Judge
@@ -129,39 +151,36 @@ def judge_case(case: Case, device: "Device", *, gpu: bool) -> tuple[Measurement,
 
     workloads: dict[str, Workload] = {"full": FULL}
     problem, contract = case.problem, case.contract
+    bound = graph_bound(trace_problem(execute_problem(problem), contract.precision), device, contract)
     try:
-        bound = graph_bound(trace_problem(execute_problem(problem), contract.precision), device, contract)
-        try:
-            workloads["small"] = derive_small_workload(problem)
-        except ProblemError as ex:
-            if not gpu:
-                raise
-            click.echo(f"Other sizes are not checked: {ex}", err=True)
-        with (
-            tempfile.TemporaryDirectory(prefix="kmem-verify-", ignore_cleanup_errors=True) as place,
-            Judge(
-                problem,
-                workloads,
-                contract,
-                device,
-                bound,
-                seed=case.seed,
-                work_dir=Path(place),
-                gpu=gpu,
-                estimate_ms=lambda candidate: _estimate_ms(candidate, problem, contract, device),
-                cache_dir=_cache_dir(),
-                on_event=lambda text: click.echo(text, err=True),
-                checkers=case.checkers,
-                evidence_dir=case.evidence_dir,
-            ) as judge,
-        ):
-            baselines = _baselines(judge, problem, contract, device) if gpu else ()
-            return judge.verify(case.kernel, baselines), baselines
+        workloads["small"] = derive_small_workload(problem)
     except ProblemError as ex:
-        raise BadInput(str(ex)) from ex
+        if not gpu:
+            raise
+        announce(f"Other sizes are not checked: {ex}")
+    with (
+        tempfile.TemporaryDirectory(prefix="kmem-verify-", ignore_cleanup_errors=True) as place,
+        Judge(
+            problem,
+            workloads,
+            contract,
+            device,
+            bound,
+            seed=case.seed,
+            work_dir=Path(place),
+            gpu=gpu,
+            estimate_ms=lambda candidate: _estimate_ms(candidate, problem, contract, device, announce),
+            cache_dir=_cache_dir(),
+            on_event=announce,
+            checkers=case.checkers,
+            evidence_dir=case.evidence_dir,
+        ) as judge,
+    ):
+        baselines = known_baselines(judge, problem, contract, device) if gpu else ()
+        return judge.verify(case.kernel, baselines), baselines
 
 
-def _baselines(judge: "Judge", problem: Problem, contract: Contract, device: "Device") -> tuple[Baseline, ...]:
+def known_baselines(judge: "Judge", problem: Problem, contract: Contract, device: "Device") -> tuple[Baseline, ...]:
     """How fast the module itself is: from the database that `kmem optimize` keeps it in too, else measured and kept there."""
     from kmem.memory.store import Memory
     from kmem.session import versions
@@ -175,11 +194,12 @@ def _baselines(judge: "Judge", problem: Problem, contract: Contract, device: "De
                 memory.put_baselines(*key, known)
             return tuple(known)
     except MemoryStoreError as ex:  # a verdict needs no database
-        click.echo(f"Baselines are not kept: {ex}", err=True)
+        logger.warning("baselines are not kept: %s", ex)
         return judge.baselines()
 
 
 def default_evidence_dir() -> Path:
+    """Where verdicts leave their evidence unless told otherwise: beside the database."""
     from kmem.memory.location import default_db_path
 
     return default_db_path().parent / "evidence"
@@ -192,7 +212,7 @@ def _cache_dir() -> Path:
     return default_db_path().parent / "cache"
 
 
-def _estimate_ms(kernel: Kernel, problem: Problem, contract: Contract, device: "Device") -> float:
+def _estimate_ms(kernel: Kernel, problem: Problem, contract: Contract, device: "Device", announce: Callable[[str], None]) -> float:
     """The static estimate at full size in ms; infinite where the compiler gives none."""
     from kmem.errors import ProfilerError
     from kmem.problem.load import FULL
@@ -205,9 +225,9 @@ def _estimate_ms(kernel: Kernel, problem: Problem, contract: Contract, device: "
             [kernel], problem, FULL, contract, device, processes=1, cache_dir=_cache_dir() / "triton", timeout_s=_COMPILE_TIMEOUT_S
         )
     except ProfilerError as ex:
-        click.echo(f"No estimate: {ex}", err=True)
+        announce(f"No estimate: {ex}")
         return math.inf
     if report.status is not CompileStatus.OK:
-        click.echo(f"No estimate: the kernel does not compile for {device.name}: {report.log.strip()[-300:]}", err=True)
+        announce(f"No estimate: the kernel does not compile for {device.name}: {report.log.strip()[-300:]}")
         return math.inf
     return estimate_kernel_ms(report.launches, trace_bound(problem, FULL, contract, device), device)

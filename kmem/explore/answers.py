@@ -1,0 +1,166 @@
+"""What each role answers: the JSON object as a frozen dataclass, with the limits that hold whatever the situation.
+
+reading.py holds an answer to the situation it is about (offered skills, the log, the code). Every field is required, but a claim's
+`relative`. Authors of code say of their file which knobs it has, and whether it is `algebraic`: whether exact algebra lets it do less
+arithmetic than the module as written, which moves the judge's floor for its time and is named in the result.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from kmem.records import Bottleneck, Claim
+from kmem.vocabulary import SIGNATURE_METRICS
+
+#: Distinct directions of one parent. More dilute the budget: 12 candidates a round, 4 of each. Source: records.Budget.
+MAX_DIRECTIONS = 3
+
+
+class Issue(Enum):
+    """What a failed candidate must be cured of, first things first: a kernel that does not build cannot be wrong yet."""
+
+    BUILD = "build"
+    CRASH = "crash"
+    CONTRACT = "contract"  # number, shape, dtype of outputs; inputs changed; GPU time that --purity forbids
+    NUMERIC = "numeric"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneratorAnswer:
+    """A first kernel: how it works, and which nodes of the graph it computes itself."""
+
+    plan: str
+    operators: tuple[str, ...]
+    algebraic: bool
+    knobs: dict[str, tuple[int | str, ...]]
+
+    def __post_init__(self) -> None:
+        _demand_text(plan=self.plan)
+        if not self.operators:
+            raise ValueError("operators must name at least one node of the graph")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiagnoserAnswer:
+    """What limits the parent, the metrics that show it, and what must be measured once it is cured."""
+
+    bottleneck: Bottleneck
+    cause: str
+    evidence: tuple[str, ...]
+    claim: Claim
+
+    def __post_init__(self) -> None:
+        _demand_text(cause=self.cause)
+        if not self.evidence:
+            raise ValueError("evidence must name at least one metric")
+        check_claim(self.claim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedDirection:
+    """One change to try: the skill it rests on, what to change, and what will be seen if it works."""
+
+    skill: str
+    change: str
+    reason: str
+    claim: Claim
+
+    def __post_init__(self) -> None:
+        _demand_text(change=self.change, reason=self.reason)
+        check_claim(self.claim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerAnswer:
+    """Distinct directions, most promising first."""
+
+    directions: tuple[PlannedDirection, ...]
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.directions) <= MAX_DIRECTIONS:
+            raise ValueError(f"directions must hold 1 to {MAX_DIRECTIONS} entries")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChecklistItem:
+    """One item of the plan and the line of the new file that carries it out, quoted."""
+
+    item: str
+    line: str
+
+    def __post_init__(self) -> None:
+        _demand_text(item=self.item, line=self.line)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimiserAnswer:
+    """An edit of the parent: where each item of the plan went."""
+
+    summary: str
+    checklist: tuple[ChecklistItem, ...]
+    algebraic: bool
+    knobs: dict[str, tuple[int | str, ...]]
+
+    def __post_init__(self) -> None:
+        _demand_text(summary=self.summary)
+        if not self.checklist:
+            raise ValueError("checklist must hold at least one item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairerAnswer:
+    """What is wrong with a failed candidate, the words of the log that show it, and the smallest cure.
+
+    `anchor` is the line of the failed file that the fix starts from, quoted; `invariants` is what the fix must leave as it is.
+    """
+
+    issue: Issue
+    evidence: tuple[str, ...]
+    cause: str
+    trigger: str
+    invariants: tuple[str, ...]
+    fix: str
+    anchor: str
+    algebraic: bool
+    knobs: dict[str, tuple[int | str, ...]]
+
+    def __post_init__(self) -> None:
+        _demand_text(cause=self.cause, trigger=self.trigger, fix=self.fix, anchor=self.anchor)
+        if not self.evidence or not all(quote.strip() for quote in self.evidence):
+            raise ValueError("evidence must quote the log at least once, and no quote may be empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaughtLesson:
+    """One lesson from one attempt (its short hash); `worth_a_skill` if it would help with other problems too."""
+
+    kernel: str
+    text: str
+    worth_a_skill: bool
+
+    def __post_init__(self) -> None:
+        _demand_text(text=self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectorAnswer:
+    """What the round taught; no lesson is an answer too."""
+
+    lessons: tuple[TaughtLesson, ...]
+
+
+def check_claim(claim: Claim) -> None:
+    """Raises ValueError if a claim names no signature metric, no comparison, or no finite number."""
+    if claim.metric not in SIGNATURE_METRICS:
+        raise ValueError(f"the claim's metric {claim.metric!r} is none of {', '.join(SIGNATURE_METRICS)}")
+    if claim.comparison not in ("<=", ">="):
+        raise ValueError(f"the claim's comparison {claim.comparison!r} must be <= or >=")
+    if not math.isfinite(claim.number) or (claim.relative and claim.number <= 0):
+        raise ValueError(f"the claim's number {claim.number} must be finite, and positive where it is a multiple of the parent's value")
+
+
+def _demand_text(**fields: str) -> None:
+    for name, text in fields.items():
+        if not text.strip():
+            raise ValueError(f"{name} must not be empty")

@@ -1,0 +1,120 @@
+"""One way to ask a language model: find the answer in the archive, or price the question, ask, pay, and keep the answer before it is used.
+
+A question is (role, round, slot); its turn is 0, or 1 for the one re-ask that an unusable answer gets. What the re-ask says is exactly
+what was wrong. spending.py holds the budget; the archive is the run's.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from kmem.errors import NotRegistered
+from kmem.explore.parsing import Malformed
+from kmem.explore.roles import Role, choose_models
+from kmem.explore.spending import Spending
+from kmem.interfaces import Completion, CompletionKey, CompletionRecord, Message, ModelRequest, RunContext, StopReason
+
+logger = logging.getLogger(__name__)
+
+AnswerT = TypeVar("AnswerT")
+
+#: The first question and one re-ask.
+_TURNS = 2
+#: A longer answer is not sent back with its re-ask: a model that ran on is not helped by reading all of it again.
+_ECHOED_CHARACTERS = 40_000
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """An answer that was no use after its re-ask either: the last text, and what is wrong with it."""
+
+    text: str
+    reason: str
+
+
+class Conversation:
+    """Asks the models of one run. Safe to use from several threads at once."""
+
+    def __init__(self, context: RunContext) -> None:
+        """Begin or resume.
+
+        Raises ProviderError or NotRegistered: if a role has no model, or a model's provider is not registered. PriceError: if the budget
+        is in dollars and a model's price is not known.
+        """
+        self._context = context
+        self._spending = Spending(context.run.budget, past=context.archive.records())
+        self._choices = choose_models(context.run.models)
+        for choice in self._choices.values():
+            if choice.provider not in context.providers:
+                known = ", ".join(sorted(context.providers)) or "none"
+                raise NotRegistered(f"There is no provider {choice.provider!r} for {choice.model}; registered: {known}")
+            self._spending.check(context.providers[choice.provider], choice.model, choice.base_url)
+
+    def ask(self, role: Role, round_number: int, slot: str, system: str, user: str, read: Callable[[str], AnswerT]) -> AnswerT | Unusable:
+        """What `read` makes of the model's answer; asked again once if it raises Malformed.
+
+        Args:
+            slot: what the question is about; unique within a role and round.
+            read: raises Malformed for an answer that cannot be used. If its `usable` is set the second time, that is the result.
+        Raises:
+            BudgetExhausted: if the next call might cost more than is left; nothing was asked then.
+            ProviderError: if the provider cannot answer.
+        """
+        messages = [Message("system", system), Message("user", user)]
+        for turn in range(_TURNS):
+            completion = self._complete(CompletionKey(role.name, round_number, slot, turn), role, tuple(messages))
+            text = _encodable(completion.text)
+            try:
+                _check_finished(completion)
+                return read(text)
+            except Malformed as ex:
+                fault = ex
+            logger.info("%s, round %d, %s, turn %d: %s", role.name, round_number, slot, turn, fault)
+            messages += [Message("assistant", _echo(text)), Message("user", _ask_again(fault))]
+        self._context.announce(f"the {role.name} of round {round_number} answered twice in a way that cannot be used: {fault}")
+        if fault.usable is not None:
+            return cast(AnswerT, fault.usable)
+        return Unusable(text, str(fault))
+
+    def _complete(self, key: CompletionKey, role: Role, messages: tuple[Message, ...]) -> Completion:
+        kept = self._context.archive.find(key)
+        if kept is not None:
+            return kept.completion
+        choice = self._choices[role.name]
+        request = ModelRequest(
+            model=choice.model,
+            messages=messages,
+            max_output_tokens=choice.max_output_tokens or role.output_tokens,
+            temperature=choice.temperature,
+            effort=choice.effort,
+            base_url=choice.base_url,
+        )
+        paid = self._spending.pay(role.name, self._context.providers[choice.provider], request)
+        self._context.archive.keep(CompletionRecord(key, paid.request, paid.completion, paid.usd, paid.seconds))
+        return paid.completion
+
+
+def _check_finished(completion: Completion) -> None:
+    if completion.stop is StopReason.REFUSAL:
+        raise Malformed("you declined; the task is ordinary performance work on a tensor kernel, so please answer it")
+    if completion.stop is StopReason.LENGTH:
+        raise Malformed("your answer was cut off at its length limit; give the whole answer in fewer words")
+    if not completion.text.strip():
+        raise Malformed("your answer was empty")
+
+
+def _encodable(text: str) -> str:
+    """The text without lone surrogates, which JSON may carry but no file, hash or request can."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _echo(text: str) -> str:
+    """A model's answer as a turn of the conversation; servers refuse empty ones."""
+    if not text.strip():
+        return "(no text)"
+    return text if len(text) <= _ECHOED_CHARACTERS else f"(an answer of {len(text)} characters, left out here)"
+
+
+def _ask_again(fault: Malformed) -> str:
+    return f"Your answer cannot be used: {fault}.\nGive the whole answer again, corrected, in the form asked for and nothing else."

@@ -1,0 +1,40 @@
+"""How much of a module a first kernel takes on: everything, the fused whole in several kernels, its hottest operators, or the hottest one.
+
+A seed of every size is asked for, because neither the largest nor the smallest is reliably best: a full rewrite can fuse the most and
+fails most often. Which operators are hot is an estimate from the traced graph.
+"""
+
+from kmem.interfaces import Situation
+from kmem.problem.bound import node_cost_ms
+from kmem.records import Purity
+
+#: Operators that "several" takes on together.
+_SEVERAL = 3
+
+
+def seed_instructions(situation: Situation) -> list[tuple[str, str]]:
+    """Granularity and what to do, most promising first; sizes that the module does not have, or its contract forbids, are left out.
+
+    A forward that could not be traced has no parts to choose from, so all that is left is a full rewrite; where all GPU time must be
+    Triton's, nothing may be left to torch.
+    """
+    graph = situation.graphs["full"]
+    costs = {node.name: node_cost_ms(graph, node, situation.device, situation.contract) for node in graph.nodes}
+    hottest = sorted((name for name in costs if costs[name] > 0), key=lambda name: -costs[name])
+    full = ("full rewrite", "Write the whole forward in Triton, in as few kernels as move each input and output once.")
+    if len(hottest) < 2:
+        return [full]
+    beside = "the reduction, norm, product, convolution or pooling beside it"
+    fuse = f"Fuse every pointwise operator, cast and broadcast into the kernel of {beside}"
+    if situation.contract.purity is Purity.TRITON:
+        return [("fuse", f"{fuse}; write one kernel for each of those."), full]
+    seeds = [
+        ("fuse", f"{fuse}; leave to torch only operators that a library does better."),
+        full,
+        ("hottest operator", f"Write only the operator that takes most time, {hottest[0]}, in Triton; the rest stays torch."),
+    ]
+    if len(hottest) > _SEVERAL:
+        names = ", ".join(hottest[:_SEVERAL])
+        text = f"Write the operators that take most time, {names}, each as a Triton kernel; the rest stays torch."
+        seeds.append(("several operators", text))
+    return seeds

@@ -1,0 +1,154 @@
+"""Where a run's kernels are compiled, judged and profiled. `Laboratory` is the contract; `LiveLaboratory` does it on this machine.
+
+The loop asks nothing else about the world, so that a recorded laboratory (kmem/replay.py, kmem/learning) walks the very same loop without
+a GPU. A laboratory decides nothing about the run and records nothing.
+"""
+
+import math
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from kmem.measure.judge import Judge
+from kmem.plugins import Registry
+from kmem.problem.bound import unfused_ms
+from kmem.profile.collect import collect_profile
+from kmem.profile.compile import CompilePool, CompileStatus
+from kmem.profile.estimate import estimate_kernel_ms
+from kmem.records import Attempt, Baseline, Kernel, Measurement, Profile, Run, Timing
+from kmem.session import Session
+
+_COMPILE_TIMEOUT_S = 60.0
+#: Cores that compiling leaves to the processes that time the baselines meanwhile.
+_CORES_FOR_TIMING = 2
+#: Without a GPU the interpreter runs programs one by one, so only the candidates with the best estimates of a round are proved.
+_PROVED_PER_ROUND = 3
+#: A round that has begun is judged at least so long, whatever is left of the budget.
+_LEAST_SCREENING_S = 20.0
+
+Announce: TypeAlias = Callable[[str, str], None]  # (stage, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What compiling made of kernels: those that failed with the compiler's log, and those to be judged, in that order.
+
+    A kernel in neither is a duplicate of an earlier one of this run, or not worth judging.
+    """
+
+    failed: tuple[tuple[Kernel, str], ...]
+    ready: tuple[Kernel, ...]
+
+
+class Laboratory(ABC):
+    """Compiles, judges and profiles the kernels of one run. Used by one thread, but for `baselines`; `close` ends everything it started."""
+
+    @property
+    @abstractmethod
+    def seconds_left(self) -> float:
+        """Of the run's budget of minutes; negative when it is used up."""
+
+    @abstractmethod
+    def baselines(self) -> tuple[Baseline, ...]:
+        """How fast the unmodified module is. Runs beside `admit`, in another thread, never beside the others."""
+
+    @abstractmethod
+    def admit(self, kernels: Sequence[Kernel]) -> Admitted:
+        """Compile for the device. Asked again in a resumed run about the same kernels in the same order, it must answer alike."""
+
+    @abstractmethod
+    def screen(self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]) -> None:
+        """Judge kernels that were admitted; `on_result` gets index and verdict of each, the moment it exists."""
+
+    @abstractmethod
+    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
+        """Everything the judge has, in a fresh process, against the best baseline."""
+
+    @abstractmethod
+    def profile(self, attempt: Attempt) -> Profile:
+        """Profile one forward of a kernel that passed. Raises ProfilerError if that cannot be done here."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End what was started."""
+
+
+class LiveLaboratory(Laboratory):
+    """Compiles on all cores, judges in processes of their own, profiles with the best profiler there is."""
+
+    def __init__(self, run: Run, session: Session, registry: Registry, cache_dir: Path, announce: Announce) -> None:
+        """The clock of the run's minutes starts here.
+
+        Args:
+            cache_dir: compiled kernels and locks, shared by all runs.
+        """
+        self._deadline = time.monotonic() + run.budget.minutes * 60
+        self._run, self._session, self._registry, self._announce = run, session, registry, announce
+        self._estimates: dict[str, float] = {}
+        self._binaries: set[str] = set()
+        cores = len(os.sched_getaffinity(0))
+        processes = max(1, cores - _CORES_FOR_TIMING) if session.present else cores
+        out_dir = Path(run.out_dir)
+        self._pool = CompilePool(
+            session.problem, session.workloads["full"], run.contract, session.device, processes=processes, cache_dir=cache_dir / "triton"
+        )
+        self._judge = Judge(
+            session.problem, session.workloads, run.contract, session.device, session.bound, seed=run.seed,
+            work_dir=out_dir / "scratch",
+            gpu=session.present, estimate_ms=lambda kernel: self._estimates[kernel.hash], cache_dir=cache_dir,
+            evidence_dir=out_dir / "evidence",
+            on_event=lambda text: announce("measure", text),
+        )  # fmt: skip
+        self._judge.open()
+        self._deadline += self._judge.waited_s  # waiting for another kmem to leave the GPU costs the run none of its minutes
+
+    @property
+    def seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    def baselines(self) -> tuple[Baseline, ...]:
+        """Timed by the judge, or without a GPU estimated from the graph."""
+        session = self._session
+        if session.present:
+            return self._judge.baselines()
+        time_ms = unfused_ms(session.graph, session.device, self._run.contract)
+        return (Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True),) if time_ms is not None else ()
+
+    def admit(self, kernels: Sequence[Kernel]) -> Admitted:
+        """Modules with the same binaries and grids as an earlier one are duplicates."""
+        self._announce("explore", f"compiling {len(kernels)} candidates")
+        failed, ready = [], []
+        for kernel, report in zip(kernels, self._pool.compile(kernels, timeout_s=_COMPILE_TIMEOUT_S), strict=True):
+            if report.status is CompileStatus.FAILED:
+                failed.append((kernel, report.log))
+            elif report.ptx_hash is None or report.ptx_hash not in self._binaries:
+                self._binaries.add(report.ptx_hash or kernel.hash)
+                # A forward that reads its data was compiled in part only: its estimate would be too good, so it ranks last.
+                whole = report.status is CompileStatus.OK
+                estimate = estimate_kernel_ms(report.launches, self._session.bound, self._session.device) if whole else math.inf
+                self._estimates[kernel.hash] = estimate
+                ready.append(kernel)
+        if not self._session.present:
+            ready = sorted(ready, key=lambda kernel: self._estimates[kernel.hash])[:_PROVED_PER_ROUND]
+        return Admitted(tuple(failed), tuple(ready))
+
+    def screen(self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]) -> None:
+        self._judge.screen(kernels, on_result, deadline_s=max(_LEAST_SCREENING_S, self.seconds_left))
+
+    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
+        return self._judge.verify(kernel, baselines)
+
+    def profile(self, attempt: Attempt) -> Profile:
+        with self._judge.hold_gpu():
+            return collect_profile(
+                attempt.candidate.kernel, self._session.problem, self._session.workloads["full"], self._run.contract,
+                self._session.device, self._registry.profilers, self._registry.executors["local"], present=self._session.present,
+            )  # fmt: skip
+
+    def close(self) -> None:
+        self._judge.close()
+        self._pool.close()

@@ -1,0 +1,231 @@
+"""Run every arm on every problem and seed, on recorded landscapes. Everything follows from the landscapes, the arms and the seeds.
+
+For each seed the problems are shuffled into an order. First each is searched with an empty memory that is written to: the outcomes these
+runs leave are what the arms `read`, `placebo` and `oracle` are made from. Then every arm searches every problem, each run with a database
+of its own that holds what arms.py says.
+"""
+
+import multiprocessing
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kmem.errors import LandscapeError
+from kmem.explore.recipe_author import RecipeAuthor
+from kmem.learning.arms import (
+    CREATED_AT,
+    MEMORY_MODES,
+    Arm,
+    Source,
+    admissible,
+    nearest_other_size,
+    oracle_outcome,
+    shuffle_outcomes,
+)
+from kmem.learning.landscape import Landscape
+from kmem.learning.metrics import RunMetrics, run_metrics
+from kmem.learning.replay import RecordedLaboratory, open_recorded_session
+from kmem.loop import optimize
+from kmem.memory.contributors import UNNAMED_ORIGIN
+from kmem.memory.embeddings import Embedder, load_embedder
+from kmem.memory.ledger import LedgerEntry, ledger_entry
+from kmem.memory.store import Memory
+from kmem.plugins import build_plugin_manager, collect
+from kmem.records import Attempt, Budget, Outcome, Run, Strategy
+from kmem.session import load_library
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Leave out of each problem's memory the problem's own operator class.
+EACH = "each"
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What to compare. `left_out` are operator classes no memory may know of; `each` is every problem's own."""
+
+    arms: tuple[Arm, ...]
+    seeds: int
+    left_out: tuple[str, ...] = ()
+    strategy: Strategy = Strategy.BANDIT
+    budget: Budget = Budget()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run: which problem, with which memory, and what it cost and reached. `known` is how many outcomes the memory held."""
+
+    problem: str
+    family: str
+    seed: int
+    arm: Arm
+    known: int
+    metrics: RunMetrics
+
+
+def ablate(landscapes: Sequence[Landscape], setup: Setup, on_progress: Callable[[int, int], None]) -> list[Trial]:
+    """Every trial, ordered by problem, seed and arm.
+
+    With operator classes left out only their problems are searched: the others are what memory may know.
+
+    Args:
+        on_progress: told (seeds done, seeds in all).
+    Raises:
+        LandscapeError: if a landscape is not measured, not finished or cannot be replayed, or nothing is left to search.
+    """
+    for landscape in landscapes:
+        if landscape.header.estimated:
+            raise LandscapeError(f"{landscape.name} holds estimates, which teach memory nothing; record it where the device is")
+    families = {landscape.header.family for landscape in landscapes}
+    unknown = sorted(set(setup.left_out) - families - {EACH})
+    if unknown:
+        raise LandscapeError(f"No landscape is of class {', '.join(unknown)}; there are {', '.join(sorted(families))} (or {EACH})")
+    cores = min(setup.seeds, len(os.sched_getaffinity(0)))
+    trials: list[Trial] = []
+    if cores == 1:
+        for seed in range(setup.seeds):
+            trials += _run_seed(landscapes, setup, seed)
+            on_progress(seed + 1, setup.seeds)
+    else:
+        # Spawned, not forked: torch's threads do not survive a fork.
+        with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as lanes:
+            runs = [lanes.submit(_run_seed, landscapes, setup, seed) for seed in range(setup.seeds)]
+            for done, run in enumerate(as_completed(runs), start=1):
+                trials += run.result()
+                on_progress(done, setup.seeds)
+    arms = list(Arm)
+    return sorted(trials, key=lambda trial: (trial.problem, trial.seed, arms.index(trial.arm)))
+
+
+def _run_seed(landscapes: Sequence[Landscape], setup: Setup, seed: int) -> list[Trial]:
+    """Every arm on every problem, at one seed."""
+    with tempfile.TemporaryDirectory(prefix="kmem-ablate-", dir=_fast_directory()) as directory:
+        bench = _Bench(landscapes, setup, Path(directory))
+        order = random.Random(f"order:{seed}").sample(range(len(landscapes)), len(landscapes))
+        left = {place: bench.search(place, Arm.RW, seed, ())[1] for place in order}  # what a search without memory would leave
+        wanted = [place for place in order if bench.is_target(place)]
+        trials = []
+        for arm in setup.arms:
+            grown: dict[int, list[LedgerEntry]] = {}
+            for place in order if arm is Arm.RW else wanted:
+                known = bench.recollect(place, arm, seed, grown if arm is Arm.RW else left)
+                attempts, grown[place] = bench.search(place, arm, seed, known)
+                if place in wanted:
+                    trials.append(bench.trial(place, arm, seed, len(known), attempts))
+        return trials
+
+
+def _fast_directory() -> str | None:
+    """Memory, where the system has a file system for it: hundreds of short-lived databases need no disk."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+class _Bench:
+    """The landscapes opened for searching, and a database with the library in it that every run's own is copied from."""
+
+    def __init__(self, landscapes: Sequence[Landscape], setup: Setup, directory: Path) -> None:
+        self._landscapes, self._setup, self._directory = landscapes, setup, directory
+        registry = collect(build_plugin_manager())
+        library = load_library(registry)
+        self._sessions = [open_recorded_session(landscape, library) for landscape in landscapes]
+        # An author keeps the ranking of the last module it saw: each module gets one of its own.
+        self._registries = [replace(registry, authors={**registry.authors, RecipeAuthor.name: RecipeAuthor()}) for _ in landscapes]
+        self._embedder = _remembering(load_embedder())
+        self._template = directory / "template.db"
+        with Memory(self._template, self._embedder) as memory:
+            memory.sync_library(list(library.values()))
+            memory.search_skills("any", limit=1)  # embeds the library once for all runs
+            memory.refresh_evidence()
+        self._sources = [
+            Source(landscape.name, landscape.header.family, session.graph.hash)
+            for landscape, session in zip(landscapes, self._sessions, strict=True)
+        ]
+
+    def is_target(self, place: int) -> bool:
+        """Whether this problem is searched: with classes left out only theirs are."""
+        left_out = self._setup.left_out
+        return not left_out or EACH in left_out or self._sources[place].family in left_out
+
+    def recollect(self, place: int, arm: Arm, seed: int, left: dict[int, list[LedgerEntry]]) -> list[LedgerEntry]:
+        """What an arm's memory holds when it searches a problem.
+
+        Args:
+            left: what runs left, by problem.
+        """
+        if arm is Arm.OFF:
+            return []
+        target = self._sources[place]
+        left_out = frozenset({target.family} if EACH in self._setup.left_out else self._setup.left_out)
+        allowed = set(admissible([self._sources[other] for other in left], target, left_out))
+        entries = {other: left[other] for other in sorted(left) if self._sources[other] in allowed}
+        if arm is Arm.ORACLE:
+            others = {self._landscapes[other].name: other for other in entries if entries[other]}
+            nearest = nearest_other_size(self._landscapes[place], [self._landscapes[other] for other in others.values()])
+            return [ledger_entry(oracle_outcome(nearest, entries[others[nearest.name]][0].outcome))] if nearest else []
+        known = [entry for other in entries for entry in entries[other]]
+        if arm is Arm.PLACEBO:
+            return [ledger_entry(outcome) for outcome in shuffle_outcomes([entry.outcome for entry in known], seed)]
+        return known
+
+    def search(self, place: int, arm: Arm, seed: int, known: Sequence[LedgerEntry]) -> tuple[list[Attempt], list[LedgerEntry]]:
+        """One run of kmem's loop. Returns its attempts, and the outcomes it left where its memory is written to."""
+        session, landscape = self._sessions[place], self._landscapes[place]
+        out_dir = self._directory / "run"
+        database = self._directory / "run.db"
+        shutil.copyfile(self._template, database)
+        run = Run(
+            "replay", session.problem, session.device.name, session.contract, self._setup.budget, MEMORY_MODES[arm], seed, str(out_dir),
+            CREATED_AT, strategy=self._setup.strategy,
+        )  # fmt: skip
+        try:
+            with Memory(database, self._embedder) as memory:
+                memory.record_entries(sorted(known, key=lambda entry: entry.hash))
+                memory.start_run(run)
+                optimize(
+                    run, session, memory, self._registries[place], lambda event: None,
+                    open_laboratory=lambda announce: RecordedLaboratory(landscape, session),
+                )  # fmt: skip
+                own = memory.outcomes(graph_hash=session.graph.hash)
+                return memory.attempts(run.id), sorted(map(_canonical, own), key=lambda entry: entry.hash)
+        finally:
+            shutil.rmtree(out_dir, ignore_errors=True)
+            for file in self._directory.glob("run.db*"):
+                file.unlink()
+
+    def trial(self, place: int, arm: Arm, seed: int, known: int, attempts: Sequence[Attempt]) -> Trial:
+        """What a run cost."""
+        source = self._sources[place]
+        metrics = run_metrics(attempts, self._landscapes[place], self._setup.budget.rounds + 1)
+        return Trial(source.name, source.family, seed, arm, known, metrics)
+
+
+def _canonical(outcome: Outcome) -> LedgerEntry:
+    """An outcome without what differs between two replays: when, and in whose database."""
+    return ledger_entry(replace(outcome, created_at=CREATED_AT, origin=UNNAMED_ORIGIN))
+
+
+def _remembering(embedder: Embedder | None) -> Embedder | None:
+    """The embedder with every vector kept in this process: the databases of runs are too short-lived to keep them."""
+    return _RememberingEmbedder(embedder) if embedder is not None else None
+
+
+class _RememberingEmbedder:
+    def __init__(self, embedder: Embedder) -> None:
+        self.model = embedder.model
+        self._embedder = embedder
+        self._vectors: dict[str, np.ndarray] = {}
+
+    def __call__(self, texts: list[str]) -> "np.ndarray":
+        import numpy as np  # as late as in kmem.memory
+
+        fresh = [text for text in dict.fromkeys(texts) if text not in self._vectors]
+        if fresh:
+            self._vectors |= dict(zip(fresh, self._embedder(fresh), strict=True))
+        return np.stack([self._vectors[text] for text in texts])

@@ -1,0 +1,175 @@
+"""Answer a search from a landscape: the loop, the authors, the strategies and the memory are kmem's own; only the laboratory is recorded.
+
+A replayed session has the recorded sites and, of each recipe, the recorded settings and nothing else: the author ranks and moves among
+them as it would among all. Kernels' texts are stand-ins that name their settings, for nothing compiles or runs them. Times are the
+recorded medians as they are: the same search of the same landscape is the same run, to the last byte.
+
+Covered: landscapes whose kernels cover one site each. Not covered: timing noise between repeats, settings of several sites at once,
+kernels that no recipe wrote, and the cost of compiling.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from kmem.errors import LandscapeError
+from kmem.laboratory import Admitted, Laboratory
+from kmem.learning.landscape import Choices, Landscape, Point, RecordedSite
+from kmem.learning.sampling import Knobs
+from kmem.problem.bound import graph_bound
+from kmem.problem.graph import OpGraph
+from kmem.problem.load import FULL, execute_problem
+from kmem.problem.trace import trace_problem
+from kmem.profile.compile import CompileStatus
+from kmem.profile.estimate import estimate_launches
+from kmem.profile.static import StaticProfiler
+from kmem.recipes import Emission, Recipe, Settings, Site, Space
+from kmem.records import Attempt, Baseline, Contract, Device, Kernel, Knob, Measurement, Profile, Status
+from kmem.session import Session
+from kmem.skills import Skill
+
+_LAUNCHER = """
+def launch({inputs}):
+    raise RuntimeError("a stand-in: recorded settings {settings}")
+"""
+
+
+class RecordedRecipe(Recipe):
+    """One recipe of a landscape: its sites, and the settings that were recorded of them at the cost model's times of then."""
+
+    def __init__(self, name: str, sites: Sequence[RecordedSite], points: Sequence[Point]) -> None:
+        self.name = name
+        self.operators = tuple(dict.fromkeys(site.operator for site in sites))
+        self._sites = tuple(_restore(site) for site in sites)
+        self._spaces: dict[str, Space] = {}
+        self._costs: dict[tuple[str, Knobs], float] = {}
+        for site in sites:
+            here = [point for point in points if point.choices[0].site == site.name]
+            self._spaces[site.name] = _space(site, here)
+            self._costs |= {(site.name, point.choices[0].knobs): point.estimated_ms for point in here}
+
+    def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
+        return self._sites
+
+    def space(self, site: Site, device: Device) -> Space:
+        return self._spaces[site.name]
+
+    def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
+        return self._costs[site.name, _knobs(settings)]
+
+    def emit(self, site: Site, settings: Settings) -> Emission:
+        inputs = ", ".join(operand.name for operand in site.inputs)
+        return Emission((), _LAUNCHER.format(inputs=inputs, settings=_knobs(settings)))
+
+
+def _restore(site: RecordedSite) -> Site:
+    return Site(site.name, site.operator, site.nodes, site.inputs, site.outputs, None, site.bytes, site.flops, site.flags)
+
+
+def _space(site: RecordedSite, points: Sequence[Point]) -> Space:
+    """The recorded settings as a space: of each knob the values that occur, in the recipe's order."""
+    recorded = {point.choices[0].knobs for point in points}
+    occurring: dict[str, set[Knob]] = {}
+    for knobs in recorded:
+        for name, value in knobs:
+            occurring.setdefault(name, set()).add(value)
+    values = {name: tuple(value for value in order if value in occurring.get(name, ())) for name, order in site.knobs}
+    return Space(values, lambda settings: _knobs(settings) in recorded)
+
+
+def _knobs(settings: Settings) -> Knobs:
+    return tuple(sorted(settings.items()))
+
+
+def open_recorded_session(landscape: Landscape, skills: Mapping[str, Skill]) -> Session:
+    """The session of a run on a landscape, as if the recorded device were here.
+
+    Args:
+        skills: the library, by name.
+    Raises:
+        LandscapeError: if the problem no longer traces to the recorded sites, or a kernel of the landscape covers several sites.
+    """
+    header = landscape.header
+    graph = trace_problem(execute_problem(header.problem, FULL), header.contract.precision)
+    nodes = {node.name for node in graph.nodes}
+    if not all(nodes.issuperset(site.nodes) for site in header.sites):
+        raise LandscapeError(f"{landscape.name} traces to another graph than when it was recorded; record it again")
+    if any(len(choices) > 1 for choices in landscape.settings):
+        raise LandscapeError(f"Kernels of {landscape.name} cover several sites at once, which cannot be replayed; leave it out")
+    recipes: dict[str, Recipe] = {}
+    writable: dict[str, float] = {}
+    for name in sorted({choices[0].recipe for choices in landscape.settings}):
+        points = [point for choices, point in landscape.settings.items() if choices[0].recipe == name]
+        written = {point.choices[0].site for point in points}
+        sites = [site for site in header.sites if site.recipe == name and site.name in written]
+        recipes[name] = RecordedRecipe(name, sites, points)
+        writable[name] = float(sum(site.bytes for site in sites))
+    bound = graph_bound(graph, header.device, header.contract)
+    return Session(
+        header.problem, header.contract, header.device, not header.estimated, {"full": FULL}, {"full": graph}, bound, dict(skills), recipes,
+        header.operators, writable, ("replayed from a recorded landscape",),
+    )  # fmt: skip
+
+
+class RecordedLaboratory(Laboratory):
+    """Answers for one run on one landscape."""
+
+    def __init__(self, landscape: Landscape, session: Session) -> None:
+        self._landscape, self._session = landscape, session
+        self._points = landscape.settings
+        self._binaries: set[str] = set()
+
+    @property
+    def seconds_left(self) -> float:
+        """No limit: a replayed run is limited by its rounds."""
+        return math.inf
+
+    def baselines(self) -> tuple[Baseline, ...]:
+        """Eager alone was recorded."""
+        eager = self._landscape.eager
+        return (Baseline("eager", eager.timing, self._landscape.header.estimated),) if eager is not None and eager.timing else ()
+
+    def admit(self, kernels: Sequence[Kernel]) -> Admitted:
+        failed, ready = [], []
+        for kernel in kernels:
+            point = self._point(kernel)
+            if point.compile_status is CompileStatus.FAILED:
+                failed.append((kernel, point.log))
+            elif point.ptx_hash is None or point.ptx_hash not in self._binaries:
+                self._binaries.add(point.ptx_hash or kernel.hash)
+                ready.append(kernel)
+        return Admitted(tuple(failed), tuple(ready))
+
+    def screen(self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]) -> None:
+        for index, kernel in enumerate(kernels):
+            on_result(index, self._measurement(kernel))
+
+    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
+        """The verdict of the screening, with the ratio to eager: nothing more was recorded."""
+        found = self._measurement(kernel)
+        eager = next((baseline.timing for baseline in baselines if baseline.timing is not None), None)
+        if found.timing is None or eager is None:
+            return found
+        ratio = eager.latency_ms / found.timing.latency_ms
+        return replace(found, timing=replace(found.timing, reference="eager", reference_ms=eager.latency_ms, ratio=ratio))
+
+    def profile(self, attempt: Attempt) -> Profile:
+        """The static profile of the compile report."""
+        kernel, session = attempt.candidate.kernel, self._session
+        launches = estimate_launches(self._point(kernel).launches, session.bound, session.device)
+        return Profile(kernel.hash, StaticProfiler.name, session.device.name, True, launches)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def _point(self, kernel: Kernel) -> Point:
+        choices: Choices = kernel.choices
+        if choices not in self._points:
+            raise LandscapeError(f"Nothing is recorded of {choices} in {self._landscape.name}; replay recipes only")
+        return self._points[choices]
+
+    def _measurement(self, kernel: Kernel) -> Measurement:
+        point = self._point(kernel)
+        if point.status is Status.INTERRUPTED:
+            raise LandscapeError(f"{self._landscape.name} was not recorded to its end; go on with kmem bench --record")
+        return Measurement(point.status, point.timing, self._landscape.header.estimated, flags=point.flags, log=point.log)

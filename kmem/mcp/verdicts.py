@@ -1,0 +1,117 @@
+"""What the judge said since this server started, and the outcomes those verdicts become. Numbers that somebody typed have no way in.
+
+Kept in this process alone: a file could be written by anyone. After a restart a kernel is measured again before it is recorded.
+"""
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from kmem.errors import EvidenceError
+from kmem.judging import Case
+from kmem.records import Baseline, Device, Kernel, Measurement, Move, Outcome, Status
+from kmem.session import Session, versions
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One case and what the judge of this process said about it."""
+
+    case: Case
+    device: Device
+    measurement: Measurement
+    baselines: tuple[Baseline, ...]
+
+
+class Verdicts:
+    """Verdicts of this process under names that nobody can guess."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Verdict] = {}
+
+    def keep(self, verdict: Verdict) -> str:
+        """Remember a verdict; the name to ask for it by."""
+        name = f"verdict-{secrets.token_hex(8)}"
+        self._by_name[name] = verdict
+        return name
+
+    def find(self, name: str) -> Verdict:
+        """A verdict by name. Raises EvidenceError if the judge of this server gave none of that name."""
+        if name not in self._by_name:
+            raise EvidenceError(f"The judge of this server gave no verdict named '{name}'; call measure, then record the verdict it names")
+        return self._by_name[name]
+
+
+def outcome_of(verdict: Verdict, parent: Verdict | None, skill: str, session: Session, origin: str) -> Outcome:
+    """The outcome a verdict stands for, as a run would have recorded it.
+
+    Args:
+        parent: the verdict on the kernel it was made from, on the same problem under the same contract; None if there was none.
+        session: of the verdict's problem, for the identities of its graph.
+        origin: this memory's contributor.
+    Raises:
+        EvidenceError: if nothing was measured, or the two verdicts cannot be compared.
+    """
+    from kmem.problem.graph import graph_sizes
+
+    case, measurement, timing = verdict.case, verdict.measurement, verdict.measurement.timing
+    if measurement.estimated:
+        raise EvidenceError("The verdict was reached without a GPU, and the ledger holds nothing estimated; measure on a GPU to record it")
+    if measurement.status is Status.INTERRUPTED:
+        raise EvidenceError("The judge was interrupted, which says nothing about the kernel; measure it again")
+    return Outcome(
+        problem=case.problem.name,
+        graph_hash=session.graph.hash,
+        structure_hash=session.graph.structure_hash,
+        operators=session.operators,
+        workload="full",
+        device=verdict.device.full_name,
+        arch=verdict.device.arch,
+        contract=case.contract,
+        skill=skill,
+        choices=(),
+        move=Move.SEED if parent is None else Move.FIX,
+        bottleneck=None,
+        signature=None,
+        source_hash=case.kernel.hash,
+        parent_hash=parent.case.kernel.hash if parent else None,
+        status=measurement.status,
+        latency_ms=timing.latency_ms if timing else None,
+        latency_ms_p20=timing.latency_ms_p20 if timing else None,
+        latency_ms_p80=timing.latency_ms_p80 if timing else None,
+        parent_ms=_parent_ms(verdict, parent),
+        baseline=timing.reference if timing else None,
+        baseline_ms=timing.reference_ms if timing else None,
+        ratio=timing.ratio if timing else None,
+        ratio_low=timing.ratio_low if timing else None,
+        ratio_high=timing.ratio_high if timing else None,
+        bound_ms=session.bound.time_ms if session.bound else None,
+        flags=measurement.flags,
+        versions=versions(),
+        origin=origin,
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        sizes=graph_sizes(session.graph),
+        seed=case.seed,
+    )
+
+
+def recorded_kernel(verdict: Verdict, parent: Verdict | None) -> Kernel:
+    """The kernel as it is kept beside its outcome."""
+    return Kernel(verdict.case.kernel.source, parent=parent.case.kernel.hash if parent else None, flags=verdict.measurement.flags)
+
+
+def _parent_ms(verdict: Verdict, parent: Verdict | None) -> float | None:
+    if parent is None:
+        return None
+    same = (verdict.case.problem.hash, verdict.case.contract, verdict.device) == (
+        parent.case.problem.hash,
+        parent.case.contract,
+        parent.device,
+    )
+    if not same or parent.measurement.estimated:
+        raise EvidenceError(
+            "The parent's verdict is of another problem, contract or device, or an estimate; measure the parent the same way"
+        )
+    if parent.measurement.latency_ms is None:
+        raise EvidenceError("The parent did not pass, so nothing can be compared with it; name the last kernel that passed, or none")
+    return parent.measurement.latency_ms

@@ -1,0 +1,76 @@
+"""The conversations of runs: every question to a language model with its answer, found again when a run is resumed or replayed.
+
+Records hold the messages, the settings and the provider's own token counts; keys and other secrets are no part of them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+from kmem.interfaces import CompletionKey, CompletionRecord
+from kmem.memory.storage import Storage
+from kmem.serialize import from_json, to_json
+
+
+class CompletionStorage(Storage):
+    """Methods of `Memory` about conversations."""
+
+    def put_completion(self, run_id: str, record: CompletionRecord) -> None:
+        """Keep a question of a run and its answer; a later answer to the same question takes its place."""
+        key = record.key
+        with self.write() as connection:
+            connection.execute(
+                """
+                insert or replace into completions (run, role, round, slot, turn, record, created_at) values (?, ?, ?, ?, ?, ?, ?)
+                """,
+                [
+                    run_id, key.role, key.round, key.slot, key.turn, to_json(record),
+                    datetime.now(UTC).isoformat(timespec="milliseconds"),
+                ],
+            )  # fmt: skip
+
+    def completion(self, run_id: str, key: CompletionKey) -> CompletionRecord | None:
+        """The answer a run has to a question."""
+        rows = self.read(
+            "select record from completions where run = ? and role = ? and round = ? and slot = ? and turn = ?",
+            [run_id, key.role, key.round, key.slot, key.turn],
+        )
+        return from_json(CompletionRecord, rows[0]["record"]) if rows else None
+
+    def completions(self, run_id: str) -> list[CompletionRecord]:
+        """Every conversation of a run, in the order in which the answers came."""
+        rows = self.read("select record from completions where run = ? order by rowid", [run_id])
+        return [from_json(CompletionRecord, row["record"]) for row in rows]
+
+
+class RunArchive:
+    """The CompletionArchive of one run, in a memory. May be used from several threads.
+
+    SQLite's connection belongs to the thread that opened it, so each call opens one of its own: milliseconds beside a model's seconds.
+    """
+
+    def __init__(self, memory: CompletionStorage, run_id: str) -> None:
+        self._path, self._run_id = memory.path, run_id
+
+    def find(self, key: CompletionKey) -> CompletionRecord | None:
+        """The answer this run already has to a question."""
+        with self._open() as storage:
+            return storage.completion(self._run_id, key)
+
+    def keep(self, record: CompletionRecord) -> None:
+        """Store a question and its answer; on return it is on disk."""
+        with self._open() as storage:
+            storage.put_completion(self._run_id, record)
+
+    def records(self) -> list[CompletionRecord]:
+        """Every answer this run already has, oldest first."""
+        with self._open() as storage:
+            return storage.completions(self._run_id)
+
+    @contextmanager
+    def _open(self) -> Iterator[CompletionStorage]:
+        storage = CompletionStorage(self._path)
+        try:
+            yield storage
+        finally:
+            storage.close()

@@ -1,0 +1,61 @@
+"""When a run has done enough: at the bound, without hope of a gain that counts, or converged."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from kmem.records import Attempt, Bottleneck, Budget, Diagnosis, Move, Prescription, Recalled
+from kmem.skills import Skill
+
+#: An improvement counts when it exceeds this and its interval excludes 1: less is within what a rerun moves. It is also what a round
+#: must be able to bring to be worth its measurements.
+MIN_IMPROVEMENT = 1.005
+ROUNDS_WITHOUT_GAIN = 2
+#: A remembered winner counts as holding here if it is at most this much slower than recorded.
+_AS_REMEMBERED = 1.05
+
+
+def reason_to_stop(
+    diagnosis: Diagnosis | None,
+    prescriptions: Sequence[Prescription],
+    skills: Mapping[str, Skill],
+    stale_rounds: int,
+    budget: Budget,
+) -> str:
+    """Why no further round is worth it, given the diagnosis of the best kernel; empty if one is."""
+    if diagnosis is not None and diagnosis.speed_of_light is not None and diagnosis.speed_of_light >= budget.target_speed_of_light:
+        return f"the best kernel runs at {diagnosis.speed_of_light:.0%} of the speed of light"
+    if diagnosis is not None and prescriptions:
+        gain = max(expected_gain(diagnosis, skills[entry.skill].bottlenecks) for entry in prescriptions if entry.skill in skills)
+        if gain < MIN_IMPROVEMENT:
+            return f"no prescription's ceiling ({gain - 1:.2%}) beats what a round must bring to count ({MIN_IMPROVEMENT - 1:.1%})"
+    if stale_rounds >= ROUNDS_WITHOUT_GAIN:
+        return f"{stale_rounds} rounds brought no gain above {MIN_IMPROVEMENT - 1:.1%}"
+    return ""
+
+
+def expected_gain(diagnosis: Diagnosis, bottlenecks: Collection[Bottleneck]) -> float:
+    """The speedup that a skill could bring at most: down to the bound; unlimited if it changes the work itself or no bound is known.
+
+    Time over bound is 1 / speed of light.
+    """
+    if diagnosis.speed_of_light is None or Bottleneck.ALGORITHMIC in bottlenecks:
+        return float("inf")
+    return 1.0 / diagnosis.speed_of_light
+
+
+def minutes_used_up(budget: Budget) -> str:
+    """The reason of a run that the clock ended."""
+    return f"the {budget.minutes:g} minutes are used up"
+
+
+def has_gained(before_ms: float | None, after_ms: float | None) -> bool:
+    """Whether a round moved the best time by what counts."""
+    return before_ms is None or (after_ms is not None and after_ms * MIN_IMPROVEMENT < before_ms)
+
+
+def is_as_remembered(best: Attempt | None, recalled: Sequence[Recalled]) -> bool:
+    """Whether the best kernel is what memory holds for this very graph, and runs here about as fast as recorded."""
+    if best is None or best.candidate.task.move is not Move.RECALL:
+        return False
+    same = (hit.outcome.latency_ms for hit in recalled if hit.exact and hit.outcome.choices == best.candidate.kernel.choices)
+    remembered_ms = next(same, None)
+    return remembered_ms is not None and best.measurement.latency_ms <= _AS_REMEMBERED * remembered_ms

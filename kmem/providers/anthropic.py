@@ -1,0 +1,83 @@
+"""The `anthropic` provider: Claude through Anthropic's SDK, or with a base URL a relay that speaks its Messages API."""
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from kmem.interfaces import ModelRequest, StopReason
+from kmem.providers.answer import Answer
+from kmem.providers.http import HttpProvider
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic
+    from anthropic.types import MessageDeltaUsage, RawMessageStreamEvent, Usage
+
+
+class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent"]):
+    """Anthropic's models. The system message goes where the Messages API has it, in `system`."""
+
+    name = "anthropic"
+    key_name = "ANTHROPIC_API_KEY"
+    home = "https://api.anthropic.com"
+    wire = "Anthropic's Messages API"
+
+    def _sdk(self) -> ModuleType:
+        import anthropic  # half a second that no other command should pay
+
+        return anthropic
+
+    def _open(self, base_url: str, key: str) -> "Anthropic":
+        return self._sdk().Anthropic(api_key=key, base_url=base_url, max_retries=0)
+
+    def _send(
+        self, client: "Anthropic", request: ModelRequest, timeout: object
+    ) -> "AbstractContextManager[Iterable[RawMessageStreamEvent]]":
+        settings: dict[str, object] = {}
+        system = "\n\n".join(message.text for message in request.messages if message.role == "system")
+        if system:
+            settings["system"] = system
+        # In the body as they are: SDK 2 has no parameter for a temperature, which only its older models take, and SDK 0 none for effort.
+        extra: dict[str, object] = {}
+        if request.temperature is not None:
+            extra["temperature"] = request.temperature
+        if request.effort is not None:
+            extra["output_config"] = {"effort": request.effort}
+        return client.messages.create(
+            model=request.model,
+            messages=[{"role": message.role, "content": message.text} for message in request.messages if message.role != "system"],
+            max_tokens=request.max_output_tokens,
+            stream=True,
+            extra_body=extra,
+            timeout=timeout,
+            **settings,
+        )
+
+    def _read(self, event: "RawMessageStreamEvent", answer: Answer) -> None:
+        if event.type == "message_start":
+            answer.model = event.message.model
+            _read_usage(event.message.usage, answer)
+        elif event.type == "content_block_delta" and event.delta.type == "text_delta":
+            answer.write(event.delta.text)
+        elif event.type == "message_delta":
+            _read_usage(event.usage, answer)
+            if event.delta.stop_reason is not None:
+                answer.stop = _STOPS.get(event.delta.stop_reason, StopReason.END)
+
+    def _list(self, client: "Anthropic", timeout: object) -> list[str]:
+        return [model.id for model in client.models.list(limit=1000, timeout=timeout)]
+
+
+def _read_usage(usage: "Usage | MessageDeltaUsage", answer: Answer) -> None:
+    """Counts are cumulative and may be left out where they have not changed; the input is the sum of three kinds."""
+    kinds = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
+    answer.input_tokens = max(answer.input_tokens or 0, sum(tokens or 0 for tokens in kinds))
+    answer.output_tokens = usage.output_tokens
+
+
+#: Source: `StopReason` in the SDK's types; every other reason means that the model was done.
+_STOPS = {
+    "max_tokens": StopReason.LENGTH,
+    "model_context_window_exceeded": StopReason.LENGTH,
+    "refusal": StopReason.REFUSAL,
+}

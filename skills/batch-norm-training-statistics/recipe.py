@@ -1,0 +1,5 @@
+"""Writes batch norm in training mode: statistics of each channel, the normalised tensor, and the running statistics that move along."""
+
+from kmem.codegen.row_recipe import RowRecipe
+
+RECIPE = RowRecipe("batch_norm", ("batch_norm",), element_output=True)

@@ -1,0 +1,84 @@
+"""Writes dense convolutions as library calls that eager does not make by itself: channels_last layout, algorithms chosen by measuring.
+
+A labelled candidate: all its time is in cuDNN, so the result's library share says whose work it is, and `--purity triton` does not see it.
+"""
+
+from collections.abc import Sequence
+
+from kmem.codegen.convolution import Convolution, convolution_tensors, read_convolution
+from kmem.problem.graph import Node, OpGraph
+from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
+from kmem.records import DTYPE_BYTES, Contract, Device, Purity
+
+#: Share of the tensor-core ceiling that cuDNN reaches with wide channels. Source: KernelBench level 1, problems 55, 56, 62 on an H200 with
+#: torch 2.11, 2026-11-20: 150 to 197 TFLOP/s of a TF32 ceiling of 367.
+SHARE_OF_CEILING = 0.5
+WIDE_CHANNELS = 32
+
+
+class ChannelsLastConv(Recipe):
+    operators = ("conv", "pointwise_conv")
+
+    def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
+        if contract.purity is Purity.TRITON:
+            return []
+        sites = []
+        for node in graph.nodes:
+            detail = read_convolution(graph, node)
+            if detail is not None and _is_symmetric(detail):
+                sites.append(_site(graph, node, detail))
+        return sites
+
+    def space(self, site: Site, device: Device) -> Space:
+        # The layout as it lies with the library's own guess is what eager does: no candidate.
+        knobs = {"layout": ("channels_last", "contiguous"), "algorithm": ("measured", "guessed")}
+        return Space(knobs, lambda settings: settings != {"layout": "contiguous", "algorithm": "guessed"})
+
+    def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
+        detail: Convolution = site.detail
+        unit = {"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"}[detail.dtype]
+        filled = min(1.0, detail.group_in / WIDE_CHANNELS)
+        product_ms = site.flops / (device.peak_flops_per_s[unit] * SHARE_OF_CEILING * filled) * 1e3
+        # Input and output change their layout before and after, in kernels of ours or of the library's.
+        moved_ms = 2.0 * site.bytes / device.dram_bytes_per_s * 1e3
+        return product_ms + moved_ms * (1.0 if settings["layout"] == "channels_last" else 1.1) + 4 * device.launch_ms
+
+    def emit(self, site: Site, settings: Settings) -> Emission:
+        detail: Convolution = site.detail
+        rank = len(detail.out.shape) - 2
+        axes = detail.axes[3 - max(rank, 2) :]  # the library has no 1D convolutions: a row is an image one high
+        padding, stride, dilation = ([getattr(axis, name) for axis in axes] for name in ("padding", "stride", "dilation"))
+        lines = ["def launch(x, w, bias=None):"]
+        if rank == 1:
+            lines.append("    x, w = x.unsqueeze(2), w.unsqueeze(2)")
+        if settings["layout"] == "channels_last":
+            layout = "torch.channels_last_3d" if rank == 3 else "torch.channels_last"
+            lines.append(f"    x, w = x.contiguous(memory_format={layout}), w.contiguous(memory_format={layout})")
+        lines += [
+            "    if x.is_cpu:",
+            f"        y = torch.convolution(x, w, None, {stride}, {padding}, {dilation}, False, {[0] * len(axes)}, {detail.groups})",
+            "    else:",
+            f"        y = torch.cudnn_convolution(x, w, {padding}, {stride}, {dilation}, {detail.groups}, "
+            f"{settings['algorithm'] == 'measured'}, False, torch.backends.cudnn.allow_tf32)",
+            "    if bias is not None:",
+            f"        y = y.add_(bias.view(1, -1{', 1' * len(axes)}))",
+            f"    return y.{'squeeze(2).' if rank == 1 else ''}contiguous()",
+        ]
+        return Emission((), "\n".join(lines) + "\n")
+
+
+def _is_symmetric(detail: Convolution) -> bool:
+    """Whether both ends of every axis are padded alike ("same" with an even window is not)."""
+    return all(
+        axis.out == (axis.size + 2 * axis.padding - axis.dilation * (axis.kernel - 1) - 1) // axis.stride + 1 for axis in detail.axes
+    )
+
+
+def _site(graph: OpGraph, node: Node, detail: Convolution) -> Site:
+    inputs = tuple(Operand(name, graph.spec(name)) for name in convolution_tensors(node).values())
+    size = detail.images * detail.channels_in * detail.inputs * DTYPE_BYTES[detail.dtype] + node.spec.bytes
+    operator = "pointwise_conv" if detail.taps == 1 else "conv"
+    return Site(node.name, operator, (node.name,), inputs, (Operand(node.name, node.spec),), detail, size, detail.flops, ("library",))
+
+
+RECIPE = ChannelsLastConv()

@@ -1,0 +1,83 @@
+"""Claims beside measurements: relative and absolute ones, unknown metrics, and where a run keeps what they taught."""
+
+from pathlib import Path
+
+import pytest
+from sqlite_utils import Database
+from test_memory_store import RUN, make_attempt
+
+from kmem.diagnose.claims import check_claims
+from kmem.interfaces import Completion, CompletionKey, CompletionRecord, Message, ModelRequest, StopReason
+from kmem.memory.completions import RunArchive
+from kmem.memory.migrations import migrations
+from kmem.memory.store import Memory
+from kmem.records import Claim, ClaimCheck, Lesson, Measurement, Signature, Status, Timing
+from kmem.serialize import to_json
+from kmem.skills import bundled_skills_root, load_skill, parse_claim
+
+HALVED = Claim("l1_throughput_pct", "<=", 0.5, relative=True)
+
+
+@pytest.mark.parametrize(
+    ("claim", "before", "after", "held"),
+    [
+        ("traffic_ratio <= 1.05", 2.0, 1.05, True),
+        ("traffic_ratio <= 1.05", 2.0, 1.06, False),
+        ("traffic_ratio <= 1.05", None, 1.0, True),
+        ("traffic_ratio <= 1.05", 2.0, None, None),
+        ("l1_throughput_pct <= 0.5x", 80.0, 40.0, True),
+        ("l1_throughput_pct <= 0.5x", 80.0, 41.0, False),
+        ("l1_throughput_pct <= 0.5x", None, 41.0, None),
+        ("waves >= 2", 1.0, 2.0, True),
+        ("waves >= 2", 1.0, 1.9, False),
+        ("speed_of_light >= 1.2x", 0.5, 0.6, True),
+    ],
+)
+def test_a_claim_holds_is_falsified_or_stays_unknown(claim: str, before: float | None, after: float | None, held: bool | None) -> None:
+    made = parse_claim(claim)
+    values = [Signature({} if value is None else {made.metric: value}) for value in (before, after)]
+    assert check_claims([made], *values) == (ClaimCheck(made, before, after, held),)
+
+
+def test_a_skill_carries_what_its_prose_promises() -> None:
+    assert "traffic_ratio <= 1.05" in [str(claim) for claim in load_skill(bundled_skills_root() / "online-softmax").claims]
+
+
+def record(turn: int, text: str = "an answer") -> CompletionRecord:
+    request = ModelRequest("m", (Message("system", "be brief"), Message("user", "what now?")), 100)
+    return CompletionRecord(CompletionKey("planner", 1, "slot", turn), request, Completion(text, "m", 7, 3, StopReason.END), 0.01, 1.5)
+
+
+LESSON = Lesson(1, "k", "online-softmax", "it did not", (ClaimCheck(HALVED, 80.0, 79.0, False),))
+VERDICT = Measurement(Status.PASSED, Timing(1.0, 1.0, 1.0, 5), estimated=False)
+
+
+def test_conversations_lessons_and_verdicts_of_a_run_come_back_equal(tmp_path: Path) -> None:
+    with Memory(tmp_path / "kmem.db") as memory:
+        memory.start_run(RUN)
+        archive = RunArchive(memory, RUN.id)
+        assert archive.find(record(0).key) is None
+        for entry in (record(0), record(1)):
+            archive.keep(entry)
+        assert archive.find(record(1).key) == record(1)
+        assert archive.records() == memory.completions(RUN.id) == [record(0), record(1)]
+        memory.put_lessons(RUN.id, 1, [LESSON, LESSON])
+        memory.put_lessons(RUN.id, 1, [LESSON])
+        assert memory.lessons(RUN.id) == [LESSON]
+        memory.put_verdict(RUN.id, "k", VERDICT)
+        assert memory.verdicts(RUN.id) == {"k": VERDICT}
+
+
+def test_an_older_database_gains_conversations_and_keeps_its_run(tmp_path: Path) -> None:
+    database = Database(tmp_path / "kmem.db")
+    migrations.apply(database, stop_before="m006_add_conversations")
+    insert = database.conn.execute
+    insert("insert into runs (id, state, record, created_at) values (?, 'running', ?, ?)", [RUN.id, to_json(RUN), RUN.created_at])
+    database.conn.commit()
+    database.close()
+    with Memory(tmp_path / "kmem.db") as memory:
+        assert memory.run(RUN.id) == RUN
+        assert (memory.completions(RUN.id), memory.lessons(RUN.id), memory.verdicts(RUN.id)) == ([], [], {})
+        memory.record_attempt(RUN.id, make_attempt("# kernel"))
+        RunArchive(memory, RUN.id).keep(record(0))
+        assert memory.completions(RUN.id) == [record(0)]

@@ -1,0 +1,431 @@
+"""Whole runs with language models: the real SDK, a scripted server, the real loop, memory and authors; one run through compiler and judge.
+
+Only what measures is scripted in most of them (scripted_laboratory.py), so that a kernel is as fast as it says.
+"""
+
+import json
+import math
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from scripted_laboratory import ScriptedLaboratory, fate, kernel_text, make_run, small_registry, walk
+from scripted_models import answer, diagnosis_answer, edit_answer, repair_answer, seed_answer
+from scripted_server import Play, Reply, ScriptedServer, Turn
+
+from kmem.cli import add_commands, cli
+from kmem.errors import ReplayError
+from kmem.explore.roles import ROLES
+from kmem.memory.store import Memory
+from kmem.plugins import build_plugin_manager, collect
+from kmem.records import Attempt, Move, RunResult, Status, Strategy
+from kmem.replay import replay_run
+
+add_commands()
+
+KEY = "sk-this-is-secret"
+CLAIM = {"metric": "traffic_ratio", "comparison": "<=", "number": 0.9, "relative": True}
+LINE = "return torch.relu(x) * 2.0"
+#: Three rewrites that a model knows, and what each makes of the time and of the traffic.
+REWRITES = {"use wider loads": 0.5, "drop the masks": 0.8, "unroll the loop": 0.9}
+
+
+@pytest.fixture(autouse=True)
+def own_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
+
+
+def role_of(turn: Turn) -> str:
+    """Which role a question is for: each prompt begins with a line of its own."""
+    return next(role.name for role in ROLES if turn.system.startswith(_FIRST_LINES[role.name]))
+
+
+_PROMPTS = Path(__file__).parent.parent / "kmem" / "explore" / "prompts"
+_FIRST_LINES = {role.name: (_PROMPTS / f"{role.name}.md").read_text().splitlines()[0] for role in ROLES}
+
+
+def plan(*changes: str, claim: dict = CLAIM, skill: str = "unaided") -> Reply:
+    return Reply(answer({"directions": [{"skill": skill, "change": text, "reason": "fewer bytes", "claim": claim} for text in changes]}))
+
+
+def seed(takes_ms: float = 8.0, **more: object) -> Reply:
+    return Reply(seed_answer(["relu"], kernel_text(takes_ms, **more)))
+
+
+def edit(source: str) -> Reply:
+    return Reply(edit_answer(source, LINE))
+
+
+def nothing_learnt() -> Reply:
+    return Reply(answer({"lessons": []}))
+
+
+def shown_kernel(turn: Turn) -> str:
+    """The kernel a prompt asks to change."""
+    return next(block for block in re.findall(r"```python\n(.*?)```", turn.user, re.DOTALL) if "TAKES_MS" in block)
+
+
+def asked_change(turn: Turn) -> str:
+    return re.findall(r"^Change: (.*)$", turn.user, re.MULTILINE)[-1]
+
+
+def script(**by_role: object) -> Play:
+    """A model that answers by role: a Reply, or a function of the turn; what no test is about is answered soundly."""
+    usual = {"generator": seed(), "diagnoser": Reply(diagnosis_answer(claim=CLAIM)), "reflector": nothing_learnt()}
+
+    def play(turn: Turn) -> Reply:
+        reply = {**usual, **by_role}[role_of(turn)]
+        return reply(turn) if callable(reply) else reply
+
+    return play
+
+
+def run_with(
+    home: Path, play: Play, *, strategy: Strategy = Strategy.BANDIT, **budget: object
+) -> tuple[RunResult, list[Attempt], ScriptedServer]:
+    with ScriptedServer(play) as server, Memory(home / "kmem.db") as memory:
+        result, _ = walk(make_run(home, base_url=server.url_openai, strategy=strategy, **budget), memory)
+        return result, memory.attempts("r1"), server
+
+
+def roles(server: ScriptedServer) -> Counter[str]:
+    return Counter(role_of(turn) for turn in server.requests)
+
+
+def rewriter(turn: Turn) -> Reply:
+    """Applies the rewrite asked for to the kernel shown; one that is in it already changes nothing but a note."""
+    told, change = fate(shown_kernel(turn)), asked_change(turn)
+    done = told["NOTE"].split(", ") if told["NOTE"] else []
+    gain = 1.0 if change in done else REWRITES[change]
+    return edit(kernel_text(told["TAKES_MS"] * gain, told["TRAFFIC"] * gain, note=", ".join([*done, change])))
+
+
+# --- search -----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [Strategy.BANDIT, Strategy.GREEDY, Strategy.BEAM])
+def test_three_known_rewrites_are_applied_in_order_of_measured_benefit(strategy: Strategy, tmp_path: Path) -> None:
+    # The model names them in the wrong order; greedy tries one a round.
+    rounds = 8 if strategy is Strategy.GREEDY else 4
+    play = script(planner=plan("unroll the loop", "drop the masks", "use wider loads"), optimiser=rewriter)
+    result, attempts, _ = run_with(tmp_path, play, strategy=strategy, rounds=rounds)
+    told = fate(result.best.candidate.kernel.source)
+    assert told["TAKES_MS"] == pytest.approx(8.0 * 0.5 * 0.8 * 0.9)
+    if strategy is Strategy.BANDIT:
+        assert told["NOTE"] == "use wider loads, drop the masks, unroll the loop"
+    hashes = [attempt.candidate.kernel.hash for attempt in attempts]
+    assert len(hashes) == len(set(hashes))
+
+
+def test_a_beam_goes_on_from_several_kernels_in_distinct_directions_without_duplicates(tmp_path: Path) -> None:
+    gains = {"wider": 0.8, "fewer masks": 0.7, "never reached": 0.1}
+    skills = {"wider": "widen-vector-access", "fewer masks": "drop-masks-when-even", "never reached": "more-loads-in-flight"}
+
+    def offered(turn: Turn) -> Reply:
+        entries = [{"skill": skills[change], "change": change, "reason": "r", "claim": CLAIM} for change in gains]
+        return Reply(answer({"directions": entries}))
+
+    def either_order(turn: Turn) -> Reply:
+        """Two changes come out the same in either order: one of the two kernels is a duplicate."""
+        told = fate(shown_kernel(turn))["NOTE"]
+        done = sorted([*filter(None, told.split(", ")), asked_change(turn)])
+        gain = math.prod(gains[change] for change in done)
+        return edit(kernel_text(8.0 * gain, 2.0 * gain, note=", ".join(done)))
+
+    play = script(planner=offered, optimiser=either_order)
+    _, attempts, server = run_with(tmp_path, play, strategy=Strategy.BEAM, rounds=2, candidates_per_round=4)
+    with Memory(tmp_path / "kmem.db") as memory:
+        plans = {entry.round: entry.plan for entry in memory.plans("r1")}
+        diagnosed = Counter(entry.round for entry in memory.diagnoses("r1"))
+    notes = {attempt.candidate.kernel.hash: fate(attempt.candidate.kernel.source)["NOTE"] for attempt in attempts}
+    planned = [(notes[task.parent], task.instruction, task.samples) for task in plans[2].tasks]
+    assert planned == [
+        ("fewer masks", "wider", 1), ("fewer masks", "fewer masks", 1), ("wider", "wider", 1), ("wider", "fewer masks", 1),
+    ]  # fmt: skip
+    assert diagnosed[2] == 3, "the third kernel, the seed, is looked at too, but there are samples for two directions of two"
+    assert roles(server)["optimiser"] == 2 + 4
+    made = [notes[attempt.candidate.kernel.hash] for attempt in attempts if attempt.candidate.task.move is Move.FIX]
+    assert sorted(made) == ["fewer masks", "fewer masks, fewer masks", "fewer masks, wider", "wider", "wider, wider"]
+
+
+def test_best_of_n_writes_independent_first_kernels_and_nothing_else(tmp_path: Path) -> None:
+    play = script(generator=lambda turn: seed(9.0 - 0.1 * turn.number, note=str(turn.number)))
+    result, attempts, server = run_with(tmp_path, play, strategy=Strategy.BEST_OF_N, rounds=2, candidates_per_round=3)
+    assert set(roles(server)) <= {"generator", "reflector"}
+    assert {(attempt.round, attempt.candidate.task.move) for attempt in attempts} == {(0, Move.SEED)}
+    assert len(attempts) >= 9
+    assert "best-of-n" in result.reason
+    assert not any("TAKES_MS" in turn.user for turn in server.requests if role_of(turn) == "generator"), "no kernel is shown"
+
+
+def test_an_idea_whose_claim_was_falsified_without_gain_is_not_tried_again(tmp_path: Path) -> None:
+    def slower(turn: Turn) -> Reply:
+        return edit(kernel_text(8.5, 2.0, note=str(turn.number)))
+
+    result, attempts, server = run_with(tmp_path, script(planner=plan("use wider loads"), optimiser=slower), rounds=4)
+    assert roles(server)["optimiser"] == 1
+    assert result.reason == "everything proposed is refuted in this run"
+    with Memory(tmp_path / "kmem.db") as memory:
+        (lesson,) = memory.lessons("r1")
+        assert len(memory.profiles("r1")) == 2, "the base, and one more: the fastest attempt at the fix, which did not win"
+        (veto,) = memory.plans("r1")[-1].plan.vetoes
+    assert "traffic_ratio <= 0.9x was falsified (2 before, 2 after)" in lesson.text
+    assert (veto.author, veto.skill, veto.instruction) == ("llm", "unaided", "use wider loads")
+    later = [turn.user for turn in server.requests if role_of(turn) == "planner"][-1]
+    assert "falsified" in later, "the planner is told"
+    assert attempts[-1].round == 1
+    shown = CliRunner(env={"KMEM_DB": str(tmp_path / "kmem.db")}).invoke(cli, ["why", "r1", "1"], obj=small_registry())
+    assert "Learnt: unaided: the claim traffic_ratio <= 0.9x was falsified" in shown.output
+
+
+def test_the_history_is_in_every_prompt_after_going_back_to_the_base(tmp_path: Path) -> None:
+    def worse(turn: Turn) -> Reply:
+        return edit(kernel_text(9.0 + turn.number, 2.0, note=f"attempt {turn.number}"))
+
+    play = script(planner=plan("first idea", "second idea"), optimiser=worse)
+    _, attempts, server = run_with(tmp_path, play, rounds=2)
+    tried = [attempt.candidate.kernel.hash[:8] for attempt in attempts if attempt.round == 1]
+    assert tried
+    prompts = [turn.user for turn in server.requests if role_of(turn) in ("diagnoser", "planner")][2:]
+    assert prompts, "there was a second round, from the same base"
+    assert all(kernel in prompt for prompt in prompts for kernel in tried)
+
+
+# --- repair -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_failing_candidate_that_is_repaired_and_wins_is_stored_as_won(tmp_path: Path) -> None:
+    broken = kernel_text(4.0, fails="wrong_values")
+
+    def repair(turn: Turn) -> Reply:
+        return Reply(repair_answer("it fails: wrong_values", kernel_text(4.0, 1.0), issue="numeric", anchor=LINE))
+
+    play = script(planner=plan("wider", skill="widen-vector-access"), optimiser=edit(broken), repairer=repair)
+    result, attempts, server = run_with(tmp_path, play, rounds=1)
+    winner = result.best.candidate
+    assert (winner.task.move, winner.task.skill, winner.task.author) == (Move.REPAIR, "widen-vector-access", "llm")
+    assert [attempt.measurement.status for attempt in attempts[-2:]] == [Status.WRONG_VALUES, Status.PASSED]
+    assert attempts[-1].parent_ms == 8.0, "it is compared with the kernel gone on from, not with the failed one"
+    assert roles(server)["repairer"] == 1
+    with Memory(tmp_path / "kmem.db") as memory:
+        won = [outcome for outcome in memory.outcomes() if outcome.ratio is not None]
+        assert [(outcome.skill, outcome.move, outcome.ratio) for outcome in won] == [("widen-vector-access", Move.REPAIR, 2.5)]
+
+
+def test_repairs_end_after_three_and_the_run_goes_back_to_the_base(tmp_path: Path) -> None:
+    def still_wrong(turn: Turn) -> Reply:
+        text = kernel_text(4.0, fails="wrong_values", note=f"try {turn.number}")
+        return Reply(repair_answer("it fails: wrong_values", text, issue="numeric", anchor=LINE))
+
+    broken = kernel_text(4.0, fails="wrong_values")
+    play = script(planner=plan("wider"), optimiser=edit(broken), repairer=still_wrong)
+    result, attempts, server = run_with(tmp_path, play, rounds=3)
+    assert roles(server)["repairer"] == 3
+    assert [attempt.candidate.task.move for attempt in attempts if attempt.round == 1] == [Move.FIX, *[Move.REPAIR] * 3]
+    assert result.best.measurement.latency_ms == 8.0
+    with Memory(tmp_path / "kmem.db") as memory:
+        (veto,) = memory.plans("r1")[-1].plan.vetoes
+    assert veto.parent == result.best.candidate.kernel.hash
+    assert "3 repairs did not help" in veto.reason
+
+
+# --- budgets ----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reason"), [(0, "budget for language models is spent"), (40_000, "budget for"), (10**6, "rounds are used up")]
+)
+def test_a_budget_of_tokens_is_never_exceeded_and_what_was_written_is_still_judged(tokens: int, reason: str, tmp_path: Path) -> None:
+    play = script(planner=plan(*REWRITES), optimiser=rewriter)
+    result, attempts, server = run_with(tmp_path, play, tokens=tokens)
+    with Memory(tmp_path / "kmem.db") as memory:
+        used = [record.completion.input_tokens + record.completion.output_tokens for record in memory.completions("r1")]
+    assert len(used) == len(server.requests)
+    assert sum(used) <= tokens
+    assert reason in result.reason
+    assert bool(attempts) is bool(tokens)
+    assert (result.best is not None) is bool(tokens)
+
+
+def test_a_budget_of_dollars_is_never_exceeded_and_holds_in_the_replay_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    price = {"model": "scripted-large", "usd_per_million_input": 1.5, "usd_per_million_output": 6, "source": "a test", "date": "2026-11-21"}
+    (tmp_path / "prices.json").write_text(json.dumps({"prices": [price]}))
+    monkeypatch.setenv("KMEM_PRICES", str(tmp_path / "prices.json"))
+    result, _, server = run_with(tmp_path, script(planner=plan(*REWRITES), optimiser=rewriter), usd=0.07)
+    assert "budget for language models is spent" in result.reason
+    with Memory(tmp_path / "kmem.db") as memory:
+        records = memory.completions("r1")
+        assert sum(record.usd for record in records) <= 0.07
+        assert len(records) == len(server.requests) > 3
+        assert replay_run(memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None) == []
+
+
+def test_when_the_minutes_are_over_nothing_more_is_asked(tmp_path: Path) -> None:
+    broken = kernel_text(4.0, fails="wrong_values")
+    play = script(planner=plan("wider"), optimiser=edit(broken))
+    with ScriptedServer(play) as server, Memory(tmp_path / "kmem.db") as memory:
+        run = make_run(tmp_path, base_url=server.url_openai)
+
+        def laboratory(session: object) -> ScriptedLaboratory:
+            made = ScriptedLaboratory(session, clock=lambda: 100.0 if len(made.judged) < 2 else -1.0)
+            return made
+
+        result, _ = walk(run, memory, laboratory)
+        assert roles(server)["repairer"] == 0
+        assert result.reason == "the 60 minutes are used up"
+        assert replay_run(run, tmp_path / "again", small_registry(), memory, lambda event: None) == []
+
+
+# --- kill, resume, replay ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(tmp_path: Path) -> None:
+    holding = []
+
+    def hold_the_first_edit(turn: Turn) -> Reply:
+        if not holding:
+            holding.append(turn)
+            return Reply("never read", delay_s=60)
+        return rewriter(turn)
+
+    play = script(planner=plan("use wider loads"), optimiser=hold_the_first_edit)
+    with ScriptedServer(play) as server:
+        code = Path(__file__).with_name("scripted_laboratory.py")
+        process = subprocess.Popen([sys.executable, str(code), str(tmp_path), server.url_openai], stderr=subprocess.PIPE)
+        deadline = time.monotonic() + 60
+        while not holding and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert holding, process.stderr.read()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        before = roles(server)
+        with Memory(tmp_path / "kmem.db") as memory:
+            kept = memory.attempts("r1")
+            run = make_run(tmp_path, base_url=server.url_openai)
+            with pytest.raises(ReplayError, match="kmem runs resume r1"):
+                replay_run(run, tmp_path / "early", small_registry(), memory, lambda event: None)
+            result, _ = walk(run, memory)
+            assert memory.attempts("r1")[: len(kept)] == kept
+        new = roles(server) - before
+        first_round = [turn for turn in server.requests if role_of(turn) == "optimiser"][:2]
+    assert kept, "the first round had been measured"
+    assert new["generator"] == 0, "what was answered is found, not asked again"
+    assert first_round[0].messages == first_round[1].messages, "the question in flight is asked again, word for word"
+    assert result.best.measurement.latency_ms == 4.0
+
+
+def test_a_replay_is_identical_and_names_what_was_tampered_with(tmp_path: Path) -> None:
+    broken = kernel_text(3.9, fails="crashed")
+    rewrites = iter([edit(broken)])
+    play = script(
+        planner=plan(*REWRITES),
+        optimiser=lambda turn: next(rewrites, None) or rewriter(turn),
+        repairer=lambda turn: Reply(repair_answer("it fails: crashed", kernel_text(3.9), issue="crash", anchor=LINE)),
+    )
+    run_with(tmp_path, play, rounds=3)  # the server is gone afterwards: nothing can be asked
+    runner = CliRunner(env={"KMEM_DB": str(tmp_path / "kmem.db")})
+
+    def replay(name: str) -> tuple[int, dict]:
+        result = runner.invoke(cli, ["runs", "replay", "r1", "--json", "--out", str(tmp_path / name)], obj=small_registry())
+        return result.exit_code, json.loads(result.stdout)
+
+    code, told = replay("again")
+    assert (code, told["identical"], told["differences"]) == (0, True, [])
+    assert (tmp_path / "again" / "best_kernel.py").read_text() == (tmp_path / "run" / "best_kernel.py").read_text()
+    with sqlite3.connect(tmp_path / "kmem.db") as db:
+        db.execute("update completions set record = replace(record, 'of kmem', 'of somebody') where role = 'planner' and round = 1")
+        db.execute("update completions set record = replace(record, 'in kmem', 'in another') where role = 'planner' and round = 1")
+    code, told = replay("tampered")
+    assert code == 1
+    assert any("the prompt of the question to the planner in round 1" in line for line in told["differences"])
+    with sqlite3.connect(tmp_path / "kmem.db") as db:
+        db.execute("delete from completions where role = 'planner' and round = 1")
+    code, told = replay("missing")
+    assert code == 1
+    assert any("planner in round 1" in line and "was not then" in line for line in told["differences"])
+
+
+def test_secrets_are_written_nowhere_and_a_round_is_shown_whole(tmp_path: Path) -> None:
+    _, attempts, _ = run_with(tmp_path, script(planner=plan(*REWRITES), optimiser=rewriter), rounds=1)
+    for file in tmp_path.rglob("*"):
+        if file.is_file():
+            assert KEY.encode() not in file.read_bytes(), file
+    runner = CliRunner(env={"KMEM_DB": str(tmp_path / "kmem.db")})
+    shown = runner.invoke(cli, ["runs", "show", "r1", "--round", "1"], obj=small_registry()).output
+    for expected in ("==== planner", "---- system", "---- answer (end", attempts[-1].candidate.kernel.source.strip(), "Profile of kernel"):
+        assert expected in shown
+    data = json.loads(runner.invoke(cli, ["runs", "show", "r1", "--round", "1", "--json"], obj=small_registry()).output)
+    assert {entry["key"]["role"] for entry in data["conversations"]} >= {"diagnoser", "planner", "optimiser"}
+    assert data["attempts"] and data["profiles"] and data["verdicts"]
+    assert runner.invoke(cli, ["runs", "show", "r1", "--round", "9"], obj=small_registry()).exit_code == 1
+
+
+# --- with the compiler and the judge ----------------------------------------------------------------------------------------------------
+
+PROBLEM = """import torch
+SIZE = 512
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2.0
+def get_inputs():
+    return [torch.randn(SIZE, 1024)]
+"""
+REAL_KERNEL = """import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def relu_twice_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    places = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + places, mask=places < n)
+    tl.store(y_ptr + places, tl.where(x < 0, 0.0, x) * 2.0, mask=places < n)
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        relu_twice_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), BLOCK=1024)
+        return y
+"""
+
+
+def test_from_a_problem_to_a_repaired_winner_through_compiler_and_judge(tmp_path: Path) -> None:
+    broken = REAL_KERNEL.replace("tl.where", "tl.were")
+    anchor = "x = tl.load(x_ptr + places, mask=places < n)"
+    play = script(
+        generator=Reply(seed_answer(["relu"], broken)),
+        repairer=Reply(repair_answer("tl.were", REAL_KERNEL, anchor=anchor)),
+    )
+    problem = tmp_path / "relu_twice.py"
+    problem.write_text(PROBLEM)
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"KMEM_DB": str(tmp_path / "kmem.db")}
+
+    words = ["optimize", str(problem), "--target", "h200", "--author", "llm", "-m", "openai/scripted-large", "--tokens", "200000"]
+    with ScriptedServer(play, key=KEY) as server:
+        words += ["--base-url", server.url_openai, "--rounds", "0", "--out", str(tmp_path / "run"), "--json"]
+        done = subprocess.run([sys.executable, "-m", "kmem", *words], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["status"] == "passed"
+    assert found["authors"] == ["llm"]
+    assert (tmp_path / "run" / "best_kernel.py").read_text() == REAL_KERNEL
+    assert (tmp_path / "run" / "top_kernels" / "1.py").read_text() == REAL_KERNEL
+    assert roles(server)["repairer"] == 1, done.stderr
+    used = {row["role"]: row for row in found["usage"]}
+    assert used["repairer"]["calls"] == 1
+    assert used["total"]["input_tokens"] == sum(turn.input_tokens for turn in server.requests)
+    assert "| repairer | scripted-large | 1 |" in (tmp_path / "run" / "report.md").read_text()
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = memory.run(found["run"])
+        assert replay_run(run, tmp_path / "again", collect(build_plugin_manager()), memory, lambda event: None) == []

@@ -1,0 +1,117 @@
+"""Which model plays which role: the grammar of -m and its companions, and one clear line where it is not kept."""
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from kmem.cli import add_commands, cli
+from kmem.cli.model_options import ROLES, choose_models
+from kmem.errors import ProviderError
+from kmem.explore import roles
+from kmem.plugins import build_plugin_manager, collect
+from kmem.records import ModelChoice
+
+add_commands()
+
+PROVIDERS = ("openai", "anthropic", "command", "replay")
+
+
+def chosen(*models: str, base_url: str | None = None, **settings: tuple[str, ...]) -> dict[str, ModelChoice]:
+    found = choose_models(
+        models, PROVIDERS, base_url, settings.get("temperatures", ()), settings.get("efforts", ()), settings.get("limits", ())
+    )
+    assert len({choice.role for choice in found}) == len(found)
+    return {choice.role: choice for choice in found}
+
+
+@pytest.mark.parametrize(
+    ("text", "base_url", "role", "provider", "model"),
+    [
+        ("openai/gpt-5", None, "any", "openai", "gpt-5"),
+        ("gpt-5", None, "any", "openai", "gpt-5"),
+        ("o3-mini", None, "any", "openai", "o3-mini"),
+        ("claude-opus-4", None, "any", "anthropic", "claude-opus-4"),
+        ("optimiser=claude-opus-4", None, "optimiser", "anthropic", "claude-opus-4"),
+        ("planner=openai/gpt-5", None, "planner", "openai", "gpt-5"),
+        ("Qwen/Qwen3-32B", "http://here/v1", "any", "openai", "Qwen/Qwen3-32B"),
+        ("openai/Qwen/Qwen3-32B", "http://here/v1", "any", "openai", "Qwen/Qwen3-32B"),
+        ("claude-opus-4", "http://relay/v1", "any", "openai", "claude-opus-4"),
+        ("command/claude -p --model=opus", None, "any", "command", "claude -p --model=opus"),
+        ("replay/runs/kept.jsonl", None, "any", "replay", "runs/kept.jsonl"),
+    ],
+)
+def test_a_model_names_its_role_and_provider_or_has_them_inferred(
+    text: str, base_url: str | None, role: str, provider: str, model: str
+) -> None:
+    (choice,) = chosen(text, base_url=base_url).values()
+    assert (choice.role, choice.provider, choice.model) == (role, provider, model)
+    assert choice.base_url == base_url
+
+
+def test_the_roles_of_the_help_are_those_that_are_played() -> None:
+    assert tuple(role.name for role in roles.ROLES) == ROLES
+
+
+def test_a_server_holds_for_what_is_not_sent_elsewhere_by_name() -> None:
+    found = chosen("local-model", "optimiser=anthropic/claude-opus-4", base_url="http://here/v1")
+    assert found["any"].base_url == "http://here/v1"
+    assert found["optimiser"].base_url is None
+
+
+@pytest.mark.parametrize("text", ["llama-3", "Qwen/Qwen3-32B", "planner=mistral"])
+def test_a_provider_that_cannot_be_told_is_asked_for_in_one_line(text: str) -> None:
+    with pytest.raises(ProviderError, match=r"Say one of anthropic/.*, or give --base-url"):
+        chosen(text)
+
+
+def test_settings_hold_for_every_role_or_for_one() -> None:
+    found = chosen(
+        "gpt-5", "planner=gpt-5-mini",
+        temperatures=("0.2", "generator=1"), efforts=("planner=low",), limits=("20000",),
+    )  # fmt: skip
+    assert (found["any"].temperature, found["any"].effort, found["any"].max_output_tokens) == (0.2, None, 20000)
+    assert (found["generator"].model, found["generator"].temperature) == ("gpt-5", 1.0)
+    assert (found["planner"].model, found["planner"].temperature, found["planner"].effort) == ("gpt-5-mini", 0.2, "low")
+
+
+@pytest.mark.parametrize(
+    ("models", "settings", "message"),
+    [
+        (("gpt-5", "gpt-4"), {}, "-m is given twice for every role"),
+        (("gpt-5",), {"temperatures": ("3",)}, "a temperature is 0 to 2"),
+        (("gpt-5",), {"temperatures": ("warm",)}, "could not convert"),
+        (("gpt-5",), {"efforts": ("planner=huge",)}, "one of low, medium, high"),
+        (("gpt-5",), {"limits": ("0",)}, "at least 1 token"),
+        (("planner=gpt-5",), {"efforts": ("generator=low",)}, "the role 'generator', which has no model"),
+    ],
+)
+def test_a_setting_that_is_none_is_a_usage_error(models: tuple[str, ...], settings: dict, message: str) -> None:
+    with pytest.raises(click.UsageError) as raised:
+        chosen(*models, **settings)
+    assert message in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--author", "llm"], "give one with -m"),
+        (["-m", "gpt-5"], "add --author llm"),
+    ],
+)
+def test_an_author_without_a_model_and_a_model_without_an_author_are_usage_errors(words: list[str], message: str, tmp_path: Path) -> None:
+    problem = tmp_path / "problem.py"
+    problem.write_text("class Model: pass\ndef get_inputs(): return []\n")
+    registry = collect(build_plugin_manager())
+    result = CliRunner().invoke(cli, ["optimize", str(problem), "--target", "h200", *words], obj=registry)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_models_in_the_environment_do_not_get_in_the_way_of_recipes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KMEM_MODEL", "gpt-5")
+    registry = collect(build_plugin_manager())
+    result = CliRunner().invoke(cli, ["optimize", str(tmp_path / "nowhere.py"), "--target", "h200"], obj=registry)
+    assert result.exit_code == 1
+    assert "nowhere.py" in result.stderr

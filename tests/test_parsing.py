@@ -1,0 +1,154 @@
+"""Reading a model's answer: what is found, and what is said of an answer that cannot be used."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_models import KERNEL, answer, diagnosis_answer, plan_answer
+
+from kmem.explore.answers import DiagnoserAnswer, GeneratorAnswer, PlannerAnswer, ReflectorAnswer
+from kmem.explore.parsing import Block, Malformed, find_blocks, read_fields, read_file
+from kmem.records import Bottleneck, Claim
+
+FIELDS = '{"plan": "one pass", "operators": ["x"], "algebraic": true, "knobs": {"B": [1, "two"]}}'
+PARSED = GeneratorAnswer(plan="one pass", operators=("x",), algebraic=True, knobs={"B": (1, "two")})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```json\n{FIELDS}\n```",
+        f"Sure, here it is:\n\n```JSON\n{FIELDS}\n```\nand the file:\n```python\nx = {{}}\n```\nEnjoy.",
+        f"```python\nx = {{}}\n```\n```json\n{FIELDS}\n```",
+        f"```\n{FIELDS}\n```",
+        f"~~~json\n{FIELDS}\n~~~",
+        f"  ```json\r\n{FIELDS}\r\n  ```\r\n",
+        f"{FIELDS}\n```python\nx = 1\n```",
+        f"The answer is\n  {FIELDS} and that is all",
+        FIELDS.replace(", ", ",\n  "),
+    ],
+)
+def test_the_json_object_is_found(text: str) -> None:
+    assert read_fields(GeneratorAnswer, text) == PARSED
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "there is no JSON object"),
+        ("I would rather talk about it.", "there is no JSON object"),
+        ("[1, 2]", "there is no JSON object"),
+        ("```json\n{'plan': 1}\n```", "the JSON block is not valid JSON: Expecting property name"),
+        ('```json\n{"plan": "one', r"not valid JSON: .* \(the block is not closed: the answer is cut off\)"),
+        ('```json\n{"plan": "p", "operators": ["x"],}\n```', "not valid JSON"),
+        ("```json\n[]\n```", "the object: Input should be an object"),
+        ('```json\n{"plan": "p", "operators": ["x"], "algebraic": false}\n```', "knobs: Field required"),
+        ('```json\n{"plan": "p", "operators": ["x"], "algebraic": "no", "knobs": {}}\n```', "algebraic: Input should be a valid boolean"),
+        ('```json\n{"plan": 3, "operators": ["x"], "algebraic": false, "knobs": {}}\n```', "plan: Input should be a valid string"),
+        ('```json\n{"plan": "p", "operators": "x", "algebraic": false, "knobs": {}}\n```', "operators: Input should be a valid array"),
+        ('```json\n{"plan": "p", "operators": ["x"], "algebraic": false, "knobs": {"B": [1.5]}}\n```', r"knobs\.B\.0"),
+        ('```json\n{"plan": "p", "operators": ["x"], "algebraic": false, "knobs": {"B": [true]}}\n```', r"knobs\.B\.0"),
+        ('```json\n{"plan": " ", "operators": ["x"], "algebraic": false, "knobs": {}}\n```', "plan must not be empty"),
+        ('```json\n{"plan": "p", "operators": [], "algebraic": false, "knobs": {}}\n```', "operators must name at least one"),
+        ("```json\n" + '{"a":' * 100_000 + "\n```", "the JSON block is not valid JSON"),
+        ("{\n" * 50_000, "there is no JSON object"),
+    ],
+)
+def test_an_answer_without_the_right_object_is_told_so(text: str, said: str) -> None:
+    with pytest.raises(Malformed, match=said):
+        read_fields(GeneratorAnswer, text)
+
+
+def test_a_remark_nobody_asked_for_is_ignored() -> None:
+    assert read_fields(GeneratorAnswer, f'```json\n{FIELDS[:-1]}, "confidence": 0.9}}\n```') == PARSED
+
+
+def test_names_of_bottlenecks_and_claims_are_typed() -> None:
+    parsed = read_fields(DiagnoserAnswer, diagnosis_answer())
+    assert parsed.bottleneck is Bottleneck.REDUNDANT_TRAFFIC
+    assert parsed.claim == Claim("traffic_ratio", "<=", 0.7, relative=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bottleneck": "the network"}, "bottleneck: Input should be"),
+        ({"evidence": []}, "evidence must name at least one metric"),
+        ({"claim": {"metric": "speed", "comparison": ">=", "number": 1}}, "the claim's metric 'speed' is none of"),
+        ({"claim": {"metric": "waves", "comparison": "==", "number": 1}}, "the claim's comparison '==' must be"),
+        ({"claim": {"metric": "waves", "comparison": ">=", "number": "1"}}, r"claim\.number: Input should be a valid number"),
+        ({"claim": {"metric": "waves", "comparison": ">=", "number": float("inf")}}, "must be finite"),
+        ({"claim": {"metric": "waves", "comparison": ">=", "number": -1, "relative": True}}, "and positive"),
+        ({"claim": "faster"}, "claim: Input should be"),
+    ],
+)
+def test_a_claim_that_names_nothing_measurable_is_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(Malformed, match=said):
+        read_fields(DiagnoserAnswer, diagnosis_answer(**changes))
+
+
+def test_a_planner_has_one_to_three_directions() -> None:
+    assert len(read_fields(PlannerAnswer, plan_answer("a", "b", "c")).directions) == 3
+    for count in (0, 4):
+        with pytest.raises(Malformed, match="directions must hold 1 to 3 entries"):
+            read_fields(PlannerAnswer, plan_answer(*"abcd"[:count]))
+
+
+def test_no_lesson_is_an_answer() -> None:
+    assert read_fields(ReflectorAnswer, answer({"lessons": []})).lessons == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        answer({}, KERNEL),
+        f"```py\n{KERNEL}```",
+        f"```\n{KERNEL}```",
+        f"```python\n\n\n{KERNEL}\n\n```",
+        f"First a sketch:\n```python\nx = 1\n```\nNow the file:\n```python\n{KERNEL}```",
+        f"````python\n{KERNEL}````\n",
+        f"```python\r\n{KERNEL}```".replace("\n", "\r\n"),
+    ],
+)
+def test_the_file_is_found(text: str) -> None:
+    assert read_file(text) == KERNEL
+
+
+def test_a_fence_inside_a_longer_fence_belongs_to_the_file() -> None:
+    code = KERNEL + '"""\n```python\nx\n```\n"""\n'
+    assert read_file(f"````python\n{code}````") == code
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (answer({}), "there is no ```python block"),
+        ("def f(): pass", "there is no ```python block"),
+        (f"```python\n{KERNEL}", "not closed: the file is cut off"),
+        (f"```python\n{KERNEL}```\n```python\n{KERNEL}```", "2 blocks with a class ModelNew"),
+        ("```python\nx = (\n```", "not valid Python: line 1: '\\(' was never closed"),
+        ("```python\nclass ModelNew:\n  x = '\0'\n```", "not valid Python"),
+        ("```python\nclass Model:\n    pass\n```", "defines no class ModelNew"),
+        ("```python\nclass ModelNew:\n" + "    x = " + "(" * 50_000 + "\n```", "not valid Python"),
+        ("```python\nclass ModelNew:\n" + "    x = " + "-" * 200_000 + "1\n```", "not valid Python"),
+    ],
+)
+def test_an_answer_without_one_whole_file_is_told_so(text: str, said: str) -> None:
+    with pytest.raises(Malformed, match=said):
+        read_file(text)
+
+
+def test_blocks_are_listed_with_labels() -> None:
+    assert find_blocks("a\n```json\n{}\n```\n```\nx\n```py\ny\n```\n~~~\nopen") == [
+        Block("json", "{}", closed=True),
+        Block("", "x\n```py\ny", closed=True),
+        Block("", "open", closed=False),
+    ]
+
+
+@given(st.text(alphabet="`~{}\"':,[]ab \n\\", max_size=200))
+def test_no_text_breaks_the_readers(text: str) -> None:
+    for read in (lambda: read_fields(ReflectorAnswer, text), lambda: read_file(text)):
+        try:
+            read()
+        except Malformed as ex:
+            assert str(ex)

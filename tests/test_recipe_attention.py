@@ -1,0 +1,157 @@
+"""skills/flash-attention: both forms against torch in the interpreter, and compiled for sm_90."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kmem.devices import named_target
+from kmem.records import Contract
+from kmem.skills import load_recipe, load_skill
+from kmem.testing import check_recipe, emit_source, import_source, trace_source
+
+ROOT = Path(__file__).resolve().parent.parent
+H200 = named_target("h200")
+RECIPE = load_recipe(load_skill(ROOT / "skills" / "flash-attention"))
+
+
+def problem(shapes: list[tuple[int, ...]], dtype: str = "float32", call: str = "q, k, v") -> str:
+    inputs = ", ".join(f"torch.randn({shape}).to(torch.{dtype})" for shape in shapes)
+    return (
+        "import torch\nimport torch.nn.functional as F\nclass Model(torch.nn.Module):\n    def forward(self, q, k, v):\n"
+        f"        return F.scaled_dot_product_attention({call})\ndef get_inputs():\n    return [{inputs}]\n"
+    )
+
+
+def variants(source: str, form: str, count: int) -> list[dict]:
+    _, graph = trace_source(source)
+    (site,) = RECIPE.match(graph, Contract())
+    space = [setting for setting in RECIPE.space(site, H200).settings() if setting["form"] == form]
+    return space[:: max(1, len(space) // count)][:count]
+
+
+@pytest.mark.parametrize("form", ["fused", "two_stages"])
+@pytest.mark.parametrize(
+    ("shapes", "call"),
+    [
+        ([(1, 2, 20, 16), (1, 2, 37, 16), (1, 2, 37, 24)], "q, k, v"),
+        ([(2, 40, 40)] * 3, "q, k, v, is_causal=True"),
+        ([(33, 80), (20, 80), (20, 72)], "q, k, v, scale=0.3"),
+        ([(1, 18, 2, 16)] * 3, "q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)"),
+    ],
+)
+def test_both_forms_agree_with_torch(form: str, shapes: list[tuple[int, ...]], call: str) -> None:
+    source = problem(shapes, call=call)
+    _, graph = trace_source(source)
+    if call.startswith("q.t"):  # a copy in the graph or a strided site: either way the site reads what lies there
+        assert len(RECIPE.match(graph, Contract())) == 1
+    check_recipe(RECIPE, source, H200, settings=variants(source, form, 1), tolerance=1e-6)
+
+
+def test_wide_heads_take_two_stages() -> None:
+    source = problem([(1, 20, 300)] * 3)
+    assert variants(source, "fused", 1) == []
+    check_recipe(RECIPE, source, H200, settings=variants(source, "two_stages", 1), tolerance=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 8e-3), ("float16", 1e-3)])
+def test_half_precision_rounds_probabilities_once(dtype: str, tolerance: float) -> None:
+    source = problem([(1, 2, 24, 16)] * 3, dtype)
+    check_recipe(RECIPE, source, H200, settings=variants(source, "fused", 1), tolerance=tolerance)
+
+
+def run_both(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The emitted module's result in each form."""
+    source = problem([tuple(value.shape) for value in inputs])
+    _, graph = trace_source(source)
+    (site,) = RECIPE.match(graph, Contract())
+    found = []
+    for form in ("fused", "two_stages"):
+        emitted = import_source(emit_source(source, graph, [(RECIPE, site, variants(source, form, 1)[0])]))
+        with torch.no_grad():
+            found.append(emitted.ModelNew()(*inputs))
+    return found
+
+
+@pytest.mark.parametrize(("scale", "values"), [(1e5, 1.0), (1e-38, 1e-38), (3.0, 1e5)])
+def test_magnitudes_beyond_fp16_err_no_more_than_eager(scale: float, values: float) -> None:
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(1, 24, 32) for _ in range(3))
+    q, k, v = q * scale, k * scale, v * values
+    oracle = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    eager = float((F.scaled_dot_product_attention(q, k, v).double() - oracle).norm() / oracle.norm())
+    for found in run_both([q, k, v]):
+        assert float((found.double() - oracle).norm() / oracle.norm()) <= max(2 * eager, 1e-6)
+
+
+def test_rows_of_values_of_very_different_magnitude_keep_their_share() -> None:
+    torch.manual_seed(2)
+    q, k, v = (torch.randn(1, 24, 32) for _ in range(3))
+    v[:, ::2] *= 1e4
+    oracle = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
+    for found in run_both([q, k, v]):
+        assert float((found.double() - oracle).norm() / oracle.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("operand", [0, 1, 2])
+@pytest.mark.parametrize("special", [float("inf"), float("-inf"), float("nan")])
+def test_values_that_are_not_finite_reach_what_they_reach_in_torch(operand: int, special: float) -> None:
+    torch.manual_seed(3)
+    inputs = [torch.rand(1, 20, 16) for _ in range(3)]
+    inputs[operand][0, 3, 5] = special
+    expected = F.scaled_dot_product_attention(*inputs)
+    for found in run_both(inputs):
+        assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(found.isinf(), expected.isinf())
+        finite = expected.isfinite()
+        assert torch.allclose(found[finite], expected[finite], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        problem([(1, 2, 8, 16)] * 3, call="q, k, v, dropout_p=0.5"),
+        problem([(1, 2, 8, 16)] * 3, call="q, k, v, attn_mask=torch.ones(8, 8, dtype=torch.bool)"),
+        problem([(1, 2, 8, 16), (1, 1, 8, 16), (1, 1, 8, 16)]),
+        problem([(1, 2, 8, 300)] * 3, "bfloat16"),
+    ],
+    ids=["dropout", "mask", "broadcast", "wide half precision"],
+)
+def test_what_the_kernels_do_not_cover_is_not_matched(source: str) -> None:
+    assert RECIPE.match(trace_source(source)[1], Contract()) == []
+
+
+_COMMON = {"block_k": 64, "warps": 8, "stages": 3}
+COMPILED = {
+    "wide": ([(32, 32, 512, 1024)] * 3, "float32", {"form": "two_stages", "block_m": 128, "block_n": 128, **_COMMON}),
+    "fp32": ([(8, 16, 2048, 64)] * 3, "float32", {"form": "fused", "block_m": 128, "block_n": 64, **_COMMON}),
+    "bf16": ([(8, 16, 4096, 128)] * 3, "bfloat16", {"form": "fused", "block_m": 128, "block_n": 64, **_COMMON}),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, list[dict]]:
+    """Every case, compiled for sm_90 in one process without the interpreter."""
+    jobs = [
+        ("flash-attention", problem(shapes, dtype).replace("randn", "empty"), "match", setting)
+        for shapes, dtype, setting in COMPILED.values()
+    ]
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("compile_sm90.py")
+    done = subprocess.run([sys.executable, script, json.dumps(jobs)], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(zip(COMPILED, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("case", COMPILED)
+def test_kernels_use_tensor_cores_and_do_not_spill(compiled: dict[str, list[dict]], case: str) -> None:
+    assert [kernel["name"] for kernel in compiled[case] if kernel["stack"] or kernel["shared"] > 232448] == []
+    products = [
+        kernel for kernel in compiled[case] if kernel["name"] in ("kmem_attention", "kmem_attention_scores", "kmem_attention_output")
+    ]
+    assert len(products) == (2 if case == "wide" else 1)
+    assert all(kernel["hgmma"] > 0 and kernel["async_copies"] > 0 for kernel in products)

@@ -1,0 +1,207 @@
+"""implicit-gemm-conv, staged-half-conv, split-half-conv: convolutions against torch in the interpreter, and compiled for sm_90."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kmem.codegen.convolution import find_convolutions
+from kmem.devices import named_target
+from kmem.records import Contract
+from kmem.skills import load_recipe, load_skill
+from kmem.testing import check_recipe, emit_source, import_source, trace_source
+
+ROOT = Path(__file__).resolve().parent.parent
+H200 = named_target("h200")
+RECIPES = {name: load_recipe(load_skill(ROOT / "skills" / name)) for name in ("implicit-gemm-conv", "staged-half-conv", "split-half-conv")}
+DIRECT, STAGED, SPLIT = RECIPES.values()
+ROUNDING = ("implicit-gemm-conv", "staged-half-conv")
+
+
+def problem(call: str, shape: tuple[int, ...], dtype: str = "float32", result: str = "y", channels: int = 8) -> str:
+    return (
+        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        f"        self.op = nn.{call[:-1]}, dtype=torch.{dtype})\n"
+        f"        self.scale = nn.Parameter(torch.randn({channels}, 1, 1).to(torch.{dtype}))\n"
+        f"    def forward(self, x):\n        y = self.op(x)\n        return {result}\n"
+        f"def get_inputs():\n    return [torch.randn({shape}).to(torch.{dtype})]\n"
+    )
+
+
+def variants(recipe, source: str, count: int) -> list[dict]:
+    _, graph = trace_source(source)
+    (site,) = recipe.match(graph, Contract())
+    space = recipe.space(site, H200).settings()
+    return space[:: max(1, len(space) // count)][:count]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    ("call", "shape"),
+    [
+        ("Conv1d(10, 20, 3, 3, dilation=4)", (1, 10, 40)),
+        ("Conv2d(9, 8, (3, 5), 2, (1, 2), 2)", (2, 9, 9, 11)),
+        ("Conv2d(16, 24, 1, bias=False)", (1, 16, 5, 6)),
+        ("Conv2d(8, 4, (2, 4), padding='same')", (1, 8, 5, 6)),
+        ("Conv3d(8, 4, (3, 2, 3), bias=False)", (1, 8, 5, 4, 6)),
+    ],
+)
+def test_every_variant_agrees_with_torch(name: str, call: str, shape: tuple[int, ...]) -> None:
+    source = problem(call, shape)
+    check_recipe(RECIPES[name], source, H200, settings=variants(RECIPES[name], source, 1), tolerance=1e-6)
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 5e-3), ("float16", 1e-3)])
+def test_half_precision_is_rounded_once(name: str, dtype: str, tolerance: float) -> None:
+    source = problem("Conv2d(16, 8, 3, groups=2)", (1, 16, 5, 6), dtype)
+    check_recipe(RECIPES[name], source, H200, settings=variants(RECIPES[name], source, 1), tolerance=tolerance)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_follows_a_convolution_is_written_with_it(name: str) -> None:
+    source = problem("Conv2d(8, 8, 3)", (2, 8, 6, 7), result="torch.relu(y) * 0.5 + self.scale")
+    _, graph = trace_source(source)
+    (site,) = RECIPES[name].match(graph, Contract())
+    assert site.nodes == ("conv2d", "relu", "mul", "add")
+    check_recipe(RECIPES[name], source, H200, settings=variants(RECIPES[name], source, 1), tolerance=1e-6)
+
+
+def test_an_operand_without_one_step_over_positions_is_left_to_another_kernel() -> None:
+    source = problem("Conv2d(8, 8, 3)", (2, 8, 6, 7), result="y + self.scale[:5, 0, 0]")
+    _, graph = trace_source(source)
+    (site,) = find_convolutions(graph)
+    assert site.nodes == ("conv2d",)
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
+    rank, groups = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2]))
+    kernel, stride, dilation = (tuple(draw(st.integers(1, high)) for _ in range(rank)) for high in (4, 3, 2))
+    padding = tuple(draw(st.integers(0, 2)) for _ in range(rank))
+    sizes = tuple(draw(st.integers((taps - 1) * step + 1, 9)) for taps, step in zip(kernel, dilation, strict=True))
+    return f"Conv{rank}d(6, 4, {kernel}, {stride}, {padding}, {dilation}, {groups}, {draw(st.booleans())})", (2, 6, *sizes)
+
+
+@settings(max_examples=3, deadline=None, derandomize=True)
+@given(convolutions(), st.integers(0, 10**6))
+def test_any_window_agrees_with_torch_at_any_setting(convolution: tuple[str, tuple[int, ...]], pick: int) -> None:
+    source = problem(*convolution)
+    space = variants(SPLIT, source, 10**6)
+    check_recipe(SPLIT, source, H200, settings=[space[pick % len(space)]], tolerance=1e-6)
+
+
+def run_at(recipe, source: str, setting: dict, x: torch.Tensor, **replaced: str) -> tuple[torch.Tensor, torch.nn.Module]:
+    """The emitted module's result, with texts of the source replaced to leave the interpreter's own path."""
+    _, graph = trace_source(source)
+    (site,) = recipe.match(graph, Contract())
+    text = emit_source(source, graph, [(recipe, site, setting)])
+    for old, new in replaced.values():
+        assert old in text
+        text = text.replace(old, new)
+    torch.manual_seed(0)
+    model = import_source(text).ModelNew()
+    with torch.no_grad():
+        return model(x), model
+
+
+def relative_error(found: torch.Tensor, model: torch.nn.Module, x: torch.Tensor) -> float:
+    with torch.no_grad():
+        expected = torch.nn.functional.conv2d(x.double(), model.op.weight.double())
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+def tf32_error(model: torch.nn.Module, x: torch.Tensor) -> float:
+    """What operands rounded to the nearest TF32 cost."""
+
+    def rounded(value: torch.Tensor) -> torch.Tensor:
+        return ((value.detach().contiguous().view(torch.int32) + 0x1000) & -8192).view(torch.float32)
+
+    found = torch.nn.functional.conv2d(rounded(x).double(), rounded(model.op.weight).double())
+    return relative_error(found, model, x)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e5, 1e-5, 1e-36])
+@pytest.mark.parametrize("name", ROUNDING)
+def test_one_term_errs_as_tf32_does_at_any_magnitude(name: str, scale: float) -> None:
+    source = problem("Conv2d(32, 16, 3, bias=False)", (1, 32, 8, 8))
+    x = torch.rand(1, 32, 8, 8) * scale
+    (setting,) = variants(RECIPES[name], source, 1)
+    on_gpu = {
+        "implicit-gemm-conv": ("tf32 = x.dtype is torch.float32 and not x.is_cpu", "tf32 = True"),
+        "staged-half-conv": ("(torch.float32 if x.is_cpu else torch.float16)", "torch.float16"),
+    }
+    found, model = run_at(RECIPES[name], source, setting, x, rounding=on_gpu[name])
+    assert 1e-6 < relative_error(found, model, x) <= 1.3 * tf32_error(model, x)
+
+
+def test_values_that_are_not_finite_reach_the_outputs_they_reach_in_torch() -> None:
+    source = problem("Conv2d(8, 8, 3)", (1, 8, 7, 7))
+    x = torch.randn(1, 8, 7, 7)
+    x[0, 1, 0, 0], x[0, 3, 6, 6], x[0, 5, 0, 6] = float("inf"), float("-inf"), float("nan")
+    for recipe in (STAGED, SPLIT):
+        found, model = run_at(recipe, source, variants(recipe, source, 1)[0], x)
+        with torch.no_grad():
+            expected = model.op(x)
+        assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(found.isinf(), expected.isinf())
+        assert torch.equal(found[found.isinf()], expected[expected.isinf()])
+        finite = expected.isfinite()
+        assert float((found[finite] - expected[finite]).norm() / expected[finite].norm()) < 1e-6
+
+
+def test_grouped_fp32_is_never_rounded() -> None:
+    source = problem("Conv2d(16, 8, 3, groups=2)", (1, 16, 5, 6))
+    _, graph = trace_source(source)
+    assert [len(recipe.match(graph, Contract())) for recipe in (DIRECT, STAGED, SPLIT)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "shape", "argument"),
+    [("Conv2d(8, 8, 3, groups=8)", (1, 8, 5, 6), "x"), ("Conv2d(8, 8, 3)", (1, 5, 6, 8), "x.permute(0, 3, 1, 2)")],
+)
+def test_depthwise_and_strided_ones_are_not_matched(call: str, shape: tuple[int, ...], argument: str) -> None:
+    _, graph = trace_source(problem(call, shape).replace("self.op(x)", f"self.op({argument})"))
+    assert all(recipe.match(graph, Contract()) == [] for recipe in RECIPES.values())
+
+
+#: name: (skill, call, shape, settings): KernelBench level 1, problems 67, 55 and 60.
+COMPILED = {
+    "direct": ("implicit-gemm-conv", "Conv1d(64, 128, 3)", (32, 64, 131072), {"block_p": 128, "block_co": 128, "block_k": 16}),
+    "one term": (
+        "staged-half-conv",
+        "Conv2d(64, 128, 3)",
+        (8, 64, 512, 1024),
+        {"terms": 1, "block_p": 256, "block_co": 128, "block_k": 64, "copy_bytes": 16, "warps": 8, "stages": 3},
+    ),
+    "three terms": (
+        "split-half-conv",
+        "Conv3d(3, 64, (3, 5, 7))",
+        (16, 3, 64, 64, 64),
+        {"terms": 3, "block_p": 256, "block_co": 64, "block_k": 32, "copy_bytes": 8, "warps": 8, "stages": 3},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def compiled() -> dict[str, list[dict]]:
+    """Every case, compiled for sm_90 in one process without the interpreter."""
+    jobs = [(skill, problem(call, shape).replace("randn", "empty"), "match", setting) for skill, call, shape, setting in COMPILED.values()]
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("compile_sm90.py")
+    done = subprocess.run([sys.executable, script, json.dumps(jobs)], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return dict(zip(COMPILED, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+
+@pytest.mark.parametrize("case", COMPILED)
+def test_kernels_use_tensor_cores_and_do_not_spill(compiled: dict[str, list[dict]], case: str) -> None:
+    assert [kernel["name"] for kernel in compiled[case] if kernel["stack"]] == []
+    main = compiled[case][-1]
+    assert "conv" in main["name"] and main["hgmma"] > 0 and main["shared"] <= 232448
+    assert (main["async_copies"] > 0) == (case != "direct")  # the direct kernel loads ahead in registers, see direct_conv.py

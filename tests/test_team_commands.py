@@ -1,0 +1,91 @@
+"""Two people and one repository, by the commands they type: what is published, merged, retracted, and what they are told when it fails."""
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from test_distill import a_win
+from test_memory_store import make_outcome
+
+from kmem.cli.memory import memory as memory_group
+from kmem.cli.skills import skills as skills_group
+from kmem.errors import MemoryStoreError
+from kmem.memory.store import Memory
+from kmem.plugins import build_plugin_manager, collect
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Path:
+    path = tmp_path / "team.git"
+    subprocess.run(["git", "init", "--quiet", "--bare", str(path)], check=True)
+    return path
+
+
+@pytest.fixture
+def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Command]:
+    """A way to type commands as somebody with a memory of their own; plugins are collected anew, as each process does."""
+    monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
+
+    def commands_of(name: str) -> Command:
+        def type_command(group: object, *arguments: object) -> Result:
+            monkeypatch.setenv("KMEM_DB", str(tmp_path / name / "kmem.db"))
+            return CliRunner().invoke(group, [str(argument) for argument in arguments], obj=collect(build_plugin_manager()))
+
+        return type_command
+
+    return commands_of
+
+
+def test_a_draft_its_reproductions_and_its_retraction_reach_a_colleague(person, remote: Path, tmp_path: Path) -> None:
+    ann, bob = person("ann"), person("bob")
+    with Memory(tmp_path / "ann" / "kmem.db") as memory:
+        a_win(memory)
+    distilled = ann(skills_group, "distill", "--all", "--out", tmp_path / "shared" / "skills")
+    name = Path(distilled.stdout.strip()).name
+    assert "draft: reproduced on 0 of at least 2" in " ".join(ann(skills_group, "show", name).stdout.lower().split())
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
+    for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "drafts"]):
+        subprocess.run([*git, *command], cwd=tmp_path / "shared", check=True)
+    added = bob(skills_group, "add", f"file://{tmp_path / 'shared'}#skills/{name}")
+    assert Path(added.stdout.strip()) == tmp_path / "bob" / "skills" / name
+    with Memory(tmp_path / "bob" / "kmem.db") as memory:
+        for graph, seed in (("graph-1", 0), ("graph-2", 1)):
+            memory.record_outcome(make_outcome(1.0, graph=graph, skill=name, parent_ms=2.0, seed=seed, origin=memory.contributor))
+    assert f"{name} verified" in " ".join(bob(skills_group, "list").stdout.split())
+    assert "published 2 records as kmem-" in bob(memory_group, "sync", remote).stderr
+    assert "Merged 2 outcomes and 0 retractions of 1 new segments" in ann(memory_group, "sync", remote).stderr
+    assert "verified: reproduced on 2 of at least 2 problems" in " ".join(ann(skills_group, "show", name).stdout.lower().split())
+    ann(skills_group, "retract", name, "--reason", "wrong on odd sizes")
+    ann(memory_group, "sync", remote)
+    bob(memory_group, "sync", remote)
+    assert "Retracted: wrong on odd sizes." in bob(skills_group, "show", name).stdout
+
+
+def test_a_sync_with_nothing_new_says_so(person, remote: Path) -> None:
+    said = person("ann")(memory_group, "sync", remote).stderr
+    assert "published nothing: there was nothing new of its own" in said
+
+
+def test_what_git_says_is_wrong_is_what_is_told(person, tmp_path: Path) -> None:
+    failed = person("ann")(memory_group, "sync", tmp_path / "nothing.git")
+    assert isinstance(failed.exception, MemoryStoreError)
+    assert "does not appear to be a git repository); check the remote's address" in str(failed.exception)
+
+
+def test_an_export_given_to_merge_is_sent_to_import(person, tmp_path: Path) -> None:
+    ann = person("ann")
+    ann(memory_group, "export", tmp_path / "all.jsonl")
+    failed = ann(memory_group, "merge", tmp_path / "all.jsonl")
+    assert (
+        str(failed.exception) == f"File {tmp_path / 'all.jsonl'} is no database; `kmem memory import` takes what `kmem memory export` wrote"
+    )
+
+
+def test_trust_lists_this_memory_and_those_whose_outcomes_are_here(person) -> None:
+    lines = person("ann")(memory_group, "trust").stdout.splitlines()
+    assert len(lines) == 1
+    assert "(this memory): trust 1, 0 outcomes, licence not stated" in lines[0]
