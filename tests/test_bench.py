@@ -421,7 +421,7 @@ def test_a_bench_of_a_good_and_a_bad_problem_without_a_gpu(tmp_path: Path) -> No
     assert other.returncode == 1
     assert other.stderr.startswith("Error: The results in out were made with settings")
     page = tmp_path / "page.md"
-    subprocess.run([sys.executable, Path(__file__).parent.parent / "tools" / "write_results_page.py", tmp_path / "out", page], check=True)
+    subprocess.run([sys.executable, Path(__file__).parent.parent / "tools" / "write_results_page.py", tmp_path / "out", "--page", page], check=True)
     assert page.read_text().startswith("# Results estimated for NVIDIA H200")
     assert page.with_suffix(".png").stat().st_size > 0
 
