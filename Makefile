@@ -25,6 +25,7 @@ format: $(STAMP)
 docs: $(STAMP)
 	$(BIN)/python tools/write_schema.py
 	$(BIN)/python tools/write_skill_index.py
+	$(BIN)/python tools/write_help.py
 
 # torch first and pinned, so that a machine that offers the CPU build takes it; then everything else against the same pins.
 $(STAMP): pyproject.toml constraints.txt

@@ -260,3 +260,15 @@ CREATE TABLE verdicts (
     record text not null,
     primary key (run, kernel)
 ) strict;
+
+CREATE TABLE unanswered (
+    id integer primary key,
+    run text not null references runs(id),
+    role text not null,
+    round integer not null,
+    slot text not null,
+    turn integer not null,
+    record text not null
+) strict;
+
+CREATE INDEX unanswered_by_run on unanswered (run);

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kmem.interfaces import CompletionArchive, CompletionKey, CompletionRecord
+from kmem.interfaces import CompletionArchive, CompletionKey, CompletionRecord, Unanswered
 from kmem.rundir import RunDirectory
 
 
@@ -11,6 +11,18 @@ class FiledArchive:
 
     def __init__(self, archive: CompletionArchive, directory: RunDirectory) -> None:
         self._archive, self._directory = archive, directory
+
+    def note(self, question: Unanswered) -> None:
+        """Store that a question is about to be put."""
+        self._archive.note(question)
+
+    def withdraw(self, key: CompletionKey) -> None:
+        """Take back the last note on a question."""
+        self._archive.withdraw(key)
+
+    def unanswered(self) -> Iterable[Unanswered]:
+        """Every note that stands."""
+        return self._archive.unanswered()
 
     def find(self, key: CompletionKey) -> CompletionRecord | None:
         """The answer the archive already has to a question."""

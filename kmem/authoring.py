@@ -1,6 +1,5 @@
 """Stage 5: the authors of a run. They propose directions, write for tasks, repair what failed, and reflect on what was measured."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
@@ -11,13 +10,11 @@ from kmem.interfaces import Assignment, CompletionArchive, Direction, RunContext
 from kmem.orchestrate.lineage import base_of
 from kmem.orchestrate.repair import plan_repairs
 from kmem.orchestrate.strategies import Offer
+from kmem.parallel import in_parallel
 from kmem.plugins import Registry, lookup
 from kmem.records import Attempt, Candidate, Kernel, Lesson, Move, Recalled, Strategy, Task
 from kmem.skills import Skill
 from kmem.workbench import Workbench
-
-#: Answers waited for at once: hosted models begin to answer 429 above a handful of long requests.
-_WRITERS = 8
 
 Answer = TypeVar("Answer", Direction, Candidate, Lesson)
 
@@ -28,7 +25,7 @@ class Authors:
     def __init__(self, bench: Workbench, registry: Registry, archive: CompletionArchive) -> None:
         """Begin them. Raises NotRegistered for one that no plugin registered; an author may raise what keeps it from working at all."""
         providers = {name: PunctualProvider(provider, lambda: bench.seconds_left) for name, provider in registry.providers.items()}
-        context = RunContext(bench.run, providers, archive, lambda text: bench.announce("explore", text))
+        self._context = context = RunContext(bench.run, providers, archive, lambda text: bench.announce("explore", text))
         self._bench = bench
         self._authors = {name: lookup(registry.authors, name, "author").begin(context) for name in bench.run.authors}
 
@@ -70,7 +67,10 @@ class Authors:
     def write(
         self, tasks: Sequence[Task], situations: Mapping[str | None, Situation], recalled: Sequence[Recalled] = ()
     ) -> list[Candidate]:
-        """Candidates for all tasks, in the order of the tasks; a remembered kernel needs no author."""
+        """Candidates for all tasks, in the order of the tasks; a remembered kernel needs no author.
+
+        On KeyboardInterrupt writers that wait for a model give up.
+        """
         history, lessons = tuple(self._bench.attempts), tuple(self._bench.lessons)
 
         def write_one(task: Task) -> list[Candidate]:
@@ -83,7 +83,7 @@ class Authors:
             known |= {"parent": gone_on_from.candidate.kernel if gone_on_from else None, "history": history, "lessons": lessons}
             return self._ask(self._authors[task.author].write, Assignment(**known, task=task))
 
-        return [candidate for candidates in _in_parallel(write_one, tasks) for candidate in candidates]
+        return [candidate for candidates in in_parallel(write_one, tasks, self._context.give_up) for candidate in candidates]
 
     def repair(self, number: int, measured: Sequence[Attempt], situations: Mapping[str | None, Situation]) -> None:
         """Send failed candidates back to authors that repair, until all pass, nothing new comes back, or the chains are used up."""
@@ -126,31 +126,3 @@ def _remembered(task: Task, recalled: Sequence[Recalled]) -> Candidate | None:
     # Kernels of language models have no choices to be told apart by: the first one verified is the one that was planned.
     hit = min(kept, key=lambda hit: hit.outcome.ratio is None, default=None)
     return Candidate(Kernel(hit.source, choices=hit.outcome.choices, flags=hit.outcome.flags), task, "memory") if hit else None
-
-
-def _in_parallel(write_one: Callable[[Task], list[Candidate]], tasks: Sequence[Task]) -> list[list[Candidate]]:
-    """Results in the order of the tasks. The first error, in that order, is raised when all have ended.
-
-    Daemon threads, because a pool would keep an interrupted process waiting for the slowest model.
-    """
-    if len(tasks) == 1:
-        return [write_one(tasks[0])]
-    written: list[list[Candidate]] = [[] for _ in tasks]
-    failed: dict[int, BaseException] = {}
-    slots = threading.Semaphore(_WRITERS)
-
-    def work(place: int) -> None:
-        with slots:
-            try:
-                written[place] = write_one(tasks[place])
-            except BaseException as ex:  # noqa: BLE001 - raised again below, in the thread of the run
-                failed[place] = ex
-
-    threads = [threading.Thread(target=work, args=(place,), daemon=True) for place in range(len(tasks))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[min(failed)]
-    return written

@@ -48,6 +48,10 @@ class AnswerLost(ProviderError):
     """The connection ended after a question was sent and before its answer was whole: the provider may charge for it; ask again."""
 
 
+class Interrupted(AnswerLost):
+    """A question was broken off because the run is to end: not to be asked again now, though the provider may charge for it."""
+
+
 class PriceError(KmemError):
     """What a question would cost in dollars is not known; give its price in the file KMEM_PRICES names, or limit by --tokens."""
 

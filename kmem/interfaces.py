@@ -86,14 +86,24 @@ class Direction:
 class CompletionArchive(Protocol):
     """Where every conversation of a run is kept, and found again when the run is resumed or replayed.
 
-    A key is (role, round, slot, turn): which question of the run it was, not how it was worded.
+    A key is (role, round, slot, turn): which question of the run it was, not how it was worded. A question is noted before it is put, so
+    that a run which is killed meanwhile knows what it may have cost; several notes on one question are answers that were lost.
     """
+
+    def note(self, question: "Unanswered") -> None:
+        """Store that a question is about to be put; on return it is on disk."""
+
+    def withdraw(self, key: "CompletionKey") -> None:
+        """Take back the last note on a question: it was not put, or cost nothing."""
+
+    def unanswered(self) -> "Iterable[Unanswered]":
+        """Every note that stands: questions whose answer was lost, or under way when the process ended."""
 
     def find(self, key: "CompletionKey") -> "CompletionRecord | None":
         """The answer this run (or the run being replayed) already has to a question."""
 
     def keep(self, record: "CompletionRecord") -> None:
-        """Store a question and its answer; on return it is on disk."""
+        """Store a question and its answer in place of the last note on it; on return it is on disk."""
 
     def records(self) -> "Iterable[CompletionRecord]":
         """Every answer this run already has, oldest first; a resumed run's spending starts from them."""
@@ -107,6 +117,16 @@ class CompletionKey:
     round: int
     slot: str  # the task or kernel it is about: unique within a role and round
     turn: int  # 0, 1 after one re-ask, ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A question that was put and may have been charged, and the most it can have cost."""
+
+    key: CompletionKey
+    model: str
+    tokens: int
+    usd: float | None  # None where the price is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +148,11 @@ class RunContext:
     providers: Mapping[str, "Provider"]
     archive: CompletionArchive
     announce: Callable[[str], None]  # one line for the progress display
+
+    def give_up(self) -> None:
+        """Make every question under way end soon, for the run is interrupted."""
+        for provider in self.providers.values():
+            provider.interrupt()
 
 
 class Author(ABC):
@@ -189,6 +214,7 @@ class StopReason(Enum):
     END = "end"
     LENGTH = "length"  # max_output_tokens reached: the answer is cut off
     REFUSAL = "refusal"
+    LOST = "lost"  # asked as often as is allowed, and no answer arrived; the text says why. No provider answers so: spending.py does
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +250,10 @@ class Provider(ABC):
         """Names of models it offers; raises ProviderError like `complete`."""
 
     def interrupt(self) -> None:
-        """Make every call now under way raise ProviderError soon instead of waiting on (after Ctrl-C); later calls are not affected."""
+        """Make every call now under way raise soon instead of waiting on (after Ctrl-C); later calls are not affected.
+
+        What it raises is ProviderError if the call cannot have cost anything, else Interrupted.
+        """
         return
 
 

@@ -6,7 +6,7 @@
 import ast
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,16 +107,37 @@ def _check_constructor(problem: Problem, name: str, tree: ast.Module) -> None:
 
     module = execute_problem(problem)
     given = len(module.get_init_inputs()) if hasattr(module, "get_init_inputs") else 0
-    classes = [statement for statement in tree.body if isinstance(statement, ast.ClassDef) and statement.name == "ModelNew"]
-    constructors = [part for each in classes for part in each.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
-    if not constructors:
-        return  # inherited: only the worker can tell
-    arguments = constructors[-1].args
+    arguments = _constructor_arguments("ModelNew", {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)})
+    if arguments is None:
+        return  # inherited from somewhere else: only the worker can tell
+    required = [each.arg for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None]
+    if required:
+        raise CaseError(f"{name}: ModelNew wants {required[0]}= by name, {problem.path} gives its arguments by place; take those of Model")
     most = len(arguments.posonlyargs) + len(arguments.args) - 1
     least = most - len(arguments.defaults)
     if given < least or (given > most and arguments.vararg is None):
         wanted = str(least) if least == most else f"{least} to {most}"
         raise CaseError(f"{name}: ModelNew takes {wanted} constructor arguments, {problem.path} gives {given}; take those of Model")
+
+
+def _constructor_arguments(name: str, classes: Mapping[str, ast.ClassDef]) -> ast.arguments | None:
+    """The parameters, self included, of a class's constructor, its own or inherited; None where the file does not say.
+
+    Args:
+        classes: of the file, by name.
+    """
+    found = classes.get(name)
+    if found is None or found.decorator_list or found.keywords:
+        return None
+    own = [part.args for part in found.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
+    if own:
+        return own[-1]
+    if len(found.bases) != 1:
+        return None
+    base = ast.unparse(found.bases[0])
+    if base in ("torch.nn.Module", "nn.Module"):
+        return ast.arguments(posonlyargs=[], args=[ast.arg("self")], kwonlyargs=[], kw_defaults=[], defaults=[])
+    return _constructor_arguments(base, {other: each for other, each in classes.items() if other != name})
 
 
 def find_checkers(registry: Registry | None, names: Sequence[str]) -> "tuple[Checker, ...]":
@@ -174,6 +195,7 @@ def judge_case(case: Case, device: "Device", *, gpu: bool, announce: Callable[[s
             on_event=announce,
             checkers=case.checkers,
             evidence_dir=case.evidence_dir,
+            keep_spare=False,
         ) as judge,
     ):
         baselines = known_baselines(judge, problem, contract, device) if gpu else ()

@@ -280,6 +280,7 @@ class Prescription:
     skill: str
     score: float
     reasons: tuple[str, ...]
+    record: str | None = field(default=None, metadata=ABSENT_IF_NONE)  # what it had earned when a run was offered it, in a sentence
 
 
 @dataclass(frozen=True, slots=True)

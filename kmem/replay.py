@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 from kmem.devices import resolve_target
 from kmem.errors import BudgetExhausted, KmemError, ProfilerError, ReplayError
-from kmem.interfaces import Completion, CompletionKey, CompletionRecord, ModelRequest, Provider
+from kmem.interfaces import Completion, CompletionKey, CompletionRecord, ModelRequest, Provider, Unanswered
 from kmem.laboratory import Admitted, Announce, Laboratory
 from kmem.loop import optimize
 from kmem.memory.store import Memory
@@ -92,6 +92,16 @@ class RecordedAnswers:
     def find(self, key: CompletionKey) -> None:
         """Nothing is known yet, so that the question is put."""
         self._asked.key = key
+
+    def note(self, question: Unanswered) -> None:
+        """Nothing can be lost here."""
+
+    def withdraw(self, key: CompletionKey) -> None:
+        """Nothing was noted."""
+
+    def unanswered(self) -> list[Unanswered]:
+        """None."""
+        return []
 
     def keep(self, record: CompletionRecord) -> None:
         """Note that a question was put again."""

@@ -1,19 +1,36 @@
 """The run directory: best_kernel.py, report.md with its plot, and every attempt's files. Written as things happen, each file whole."""
 
+import fcntl
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 from kmem.errors import OutputError
 from kmem.records import Attempt, Experience, Kernel, Profile, Recalled
 from kmem.serialize import from_json, to_json
 
+_LOCK, _KILLS = "run.lock", "kills.txt"
+
+
+def is_worked_on(root: Path) -> bool:
+    """Whether a process holds the run in this directory right now."""
+    try:
+        with open(root / _LOCK, encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such directory any more, or none of ours
+        return False
+    return False
+
 
 class RunDirectory:
     """Layout: best_kernel.py, top_kernels/{1,2,3}.py (fastest first), report.md, convergence.png, result.json,
-    attempts/NNN-<hash>/{kernel.py,attempt.json,log.txt}, profiles/, verdicts/, conversations/, scratch/, and recalled-<run>.jsonl,
-    which resuming needs.
+    attempts/NNN-<hash>/{kernel.py,attempt.json,log.txt}, profiles/, verdicts/, conversations/, scratch/, recalled-<run>.jsonl,
+    which resuming needs, run.lock, held while it is worked on, and kills.txt.
     """
 
     def __init__(self, root: Path) -> None:
@@ -26,6 +43,35 @@ class RunDirectory:
                 pass
         except OSError as ex:
             raise OutputError(f"Cannot write the run directory {root}: {ex.strerror or ex}; choose another with --out") from ex
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Hold the run while it is worked on. That a process was killed at it is seen from what it left, and kept (`kills`).
+
+        Raises OutputError if another process works on it.
+        """
+        with open(self.root / _LOCK, "a+", encoding="utf-8") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise OutputError(
+                    f"Another process is at work on {self.root}; wait for it, or choose another directory with --out"
+                ) from None
+            lock.seek(0)
+            if lock.read():
+                self.write_text(_KILLS, "".join(f"{line}\n" for line in [*self.kills(), datetime.now(UTC).isoformat(timespec="seconds")]))
+            lock.truncate(0)
+            lock.write("at work\n")
+            lock.flush()
+            try:
+                yield
+            finally:  # what Python still sees is no kill: only a process that is ended from outside leaves its mark
+                lock.truncate(0)
+
+    def kills(self) -> list[str]:
+        """When this run was taken up again after its process had been killed, ISO 8601."""
+        place = self.root / _KILLS
+        return place.read_text(encoding="utf-8").splitlines() if place.exists() else []
 
     @property
     def scratch(self) -> Path:

@@ -5,7 +5,7 @@ the annotations and runs `__post_init__`, so an illegal record cannot be read ba
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
@@ -52,22 +52,30 @@ def canonical_json(cls: type[RecordT], text: str) -> tuple[RecordT, str]:
 
 
 @cache
-def _field_names(cls: type) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of a record: all fields, and those that records.ABSENT_IF_NONE marks."""
-    return tuple(field.name for field in fields(cls)), tuple(field.name for field in fields(cls) if field.metadata.get("absent_if_none"))
+def _reader(cls: type) -> "Callable[[object], dict[str, object]] | None":
+    """What takes a record of this class apart, one layer; None if it is no class of records."""
+    if not is_dataclass(cls):
+        return None
+    names = [field.name for field in fields(cls)]
+    absent_if_none = [field.name for field in fields(cls) if field.metadata.get("absent_if_none")]  # what records.ABSENT_IF_NONE marks
+
+    def read(record: object) -> dict[str, object]:
+        data = {name: getattr(record, name) for name in names}
+        for name in absent_if_none:
+            if data[name] is None:
+                del data[name]
+        return data
+
+    return read
 
 
 def _unwrap(value: object) -> object:
     """One layer of a value that JSON does not know: an enum's value, a record's fields, a mapping as a dict."""
     if isinstance(value, Enum):
         return value.value
-    if is_dataclass(value) and not isinstance(value, type):
-        names, absent_if_none = _field_names(type(value))
-        data = {name: getattr(value, name) for name in names}
-        for name in absent_if_none:
-            if data[name] is None:
-                del data[name]
-        return data
+    read = _reader(type(value))
+    if read is not None:
+        return read(value)
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} cannot be part of a record")

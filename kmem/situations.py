@@ -4,12 +4,13 @@ What a round found is kept in memory, so that a resumed or replayed run goes on 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kmem.diagnose.bottleneck import diagnose
 from kmem.errors import ProfilerError
 from kmem.interfaces import Situation
+from kmem.memory.evidence import TrackRecord
 from kmem.orchestrate.strategies import choose_parents
 from kmem.orchestrate.vetoes import find_vetoes
 from kmem.prescribe.consult import consult_memory
@@ -31,7 +32,7 @@ def survey(number: int, bench: Workbench, repairs: Mapping[str, int]) -> dict[st
     for parent in choose_parents(bench.run.strategy, bench.ranking()):
         diagnosis, prescriptions = _examine(number, parent, bench)
         kernel = parent.candidate.kernel
-        records = {entry.skill: "; ".join(entry.reasons) for entry in prescriptions}
+        records = {entry.skill: entry.record for entry in prescriptions if entry.record}
         situations[kernel.hash] = replace(blank, parent=kernel, diagnosis=diagnosis, prescriptions=prescriptions, track_records=records)
     return situations or {None: blank}
 
@@ -65,6 +66,18 @@ def _examine(number: int, parent: Attempt, bench: Workbench) -> tuple[Diagnosis 
         memory, diagnosis, session.operators, list(session.skills.values()), session.device.arch, session.contract, versions(),
         outcomes=bench.run.memory_mode != "off",
     )  # fmt: skip
+    if bench.run.memory_mode != "off":
+        prescriptions = tuple(replace(entry, record=describe_record(memory.skill_record(entry.skill))) for entry in prescriptions)
     memory.put_diagnosis(bench.run.id, number, kernel.hash, diagnosis, prescriptions)
     bench.announce("diagnose", diagnosis.summary)
     return diagnosis, prescriptions
+
+
+def describe_record(records: Sequence[TrackRecord]) -> str:
+    """What the ledger says a skill has earned, by architecture, in a sentence."""
+    told = []
+    for item in records:
+        gain = f", {item.speedup:.2f}x in the geometric mean" if item.speedup is not None else ""
+        again = f"; remembered kernels of it passed {item.recalled} times again" if item.recalled else ""
+        told.append(f"on {item.arch} {item.tried} tried, {item.passed} passed, {item.improved} improved{gain}{again}")
+    return "; ".join(told) or "never tried yet"

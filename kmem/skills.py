@@ -318,7 +318,7 @@ def validate_library(skills: Sequence[Skill], embed: "Callable[[list[str]], np.n
             for entry in skill.claims
             if not re.search(rf"\b{entry.metric}\b", claim)
         ]
-        if skill.signature and not skill.claims and _NUMBERED_METRIC.search(claim):
+        if not skill.claims and _NUMBERED_METRIC.search(claim):
             faults.append(f"{skill.name}: 'How to check it worked' gives a number for a metric, but kmem-claims does not state it")
         if not any(re.search(rf"\b{metric}\b", claim) for metric in SIGNATURE_METRICS):
             faults.append(f"{skill.name}: 'How to check it worked' names no signature metric, such as traffic_ratio (kmem.vocabulary)")

@@ -1,6 +1,7 @@
-"""Fakes and conformance suites for plugin authors: hold a recipe to the contract in kmem/recipes.py on the CPU.
+"""Fakes and conformance suites for plugin authors: `check_recipe` holds a recipe to the contract in kmem/recipes.py on the CPU,
+`check_provider` a provider of language models to that of kmem/interfaces.py.
 
-Run under TRITON_INTERPRET=1 (set it before torch and triton are imported); shapes should be small, for the interpreter
+Run recipes under TRITON_INTERPRET=1 (set it before torch and triton are imported); shapes should be small, for the interpreter
 runs programs one by one.
 """
 
@@ -12,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
+from kmem.errors import ProviderError
+from kmem.interfaces import Completion, Message, ModelRequest, Provider, StopReason
+from kmem.parallel import in_parallel
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Recipe, Settings, Site, check_settings
 from kmem.records import Contract, Device, Precision, Problem
@@ -116,6 +120,44 @@ def check_recipe(
         assert worst <= tolerance, f"{setting}: relative error {worst:.2e} above {tolerance:.0e}"
         errors[str(dict(setting))] = worst
     return errors
+
+
+def check_provider(provider: Provider, model: str, base_url: str | None = None, *, unknown_model: str | None = None) -> None:
+    """Hold a provider to the contract of `kmem.interfaces.Provider` with a handful of short questions.
+
+    Args:
+        model: one that answers; it is asked seven questions of a few tokens.
+        unknown_model: a name that the provider must refuse; None if it takes any.
+    Raises:
+        AssertionError: naming what the contract says and the provider does otherwise.
+    """
+    question = ModelRequest(model, (Message("system", "Answer in one word."), Message("user", "Yes?")), 1024, base_url=base_url)
+    assert provider.name and provider.name == provider.name.strip(), "a provider has a name"
+    assert "/" not in provider.name and "=" not in provider.name, "the name must be usable in -m [ROLE=]PROVIDER/MODEL"
+    models = provider.models(base_url)
+    assert all(isinstance(name, str) and name for name in models), f"models() lists names, not {models!r}"
+    _check_completion(provider, provider.complete(question))
+    for completion in in_parallel(provider.complete, [question] * 4, provider.interrupt):
+        _check_completion(provider, completion)
+    provider.interrupt()
+    _check_completion(provider, provider.complete(question))  # calls after an interrupt are not affected
+    if unknown_model is not None:
+        try:
+            provider.complete(ModelRequest(unknown_model, question.messages, 1024, base_url=base_url, timeout_s=60.0))
+        except ProviderError as ex:
+            assert str(ex) and "\n" not in str(ex), f"an error is one line with its remedy, not {str(ex)!r}"
+        else:
+            raise AssertionError(f"{unknown_model} must be refused with ProviderError, not answered by another model")
+
+
+def _check_completion(provider: Provider, completion: Completion) -> None:
+    completion.text.encode()  # a lone surrogate can be put into no file, hash or request
+    assert completion.stop is not StopReason.LOST, "an answer that is lost is raised as AnswerLost"
+    counts = (completion.input_tokens, completion.output_tokens)
+    assert all(count is None or (type(count) is int and count >= 0) for count in counts), f"token counts are whole numbers, not {counts}"
+    assert (completion.input_tokens is None) == (completion.output_tokens is None), f"both counts are known or neither is, not {counts}"
+    if provider.counts_tokens:
+        assert counts[0], f"counts_tokens promises the provider's own counts, and the question had some: {counts}"
 
 
 def _double(model):  # noqa: ANN001, ANN202 - a torch module in and out

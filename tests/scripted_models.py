@@ -24,6 +24,7 @@ from kmem.interfaces import (
     RunContext,
     Situation,
     StopReason,
+    Unanswered,
 )
 from kmem.problem.bound import graph_bound
 from kmem.problem.graph import OpGraph
@@ -154,16 +155,32 @@ def _first_line(role: str) -> str:
 
 
 class DictArchive:
-    """A CompletionArchive in memory."""
+    """A CompletionArchive in memory; `notes` holds what is unanswered."""
 
     def __init__(self, kept: Iterable[CompletionRecord] = ()) -> None:
         self.kept = {record.key: record for record in kept}
+        self.notes: list[Unanswered] = []
+        self._lock = threading.Lock()
+
+    def note(self, question: Unanswered) -> None:
+        with self._lock:
+            self.notes.append(question)
+
+    def withdraw(self, key: CompletionKey) -> None:
+        with self._lock:
+            places = [place for place, question in enumerate(self.notes) if question.key == key]
+            if places:
+                del self.notes[places[-1]]
+
+    def unanswered(self) -> list[Unanswered]:
+        return list(self.notes)
 
     def find(self, key: CompletionKey) -> CompletionRecord | None:
         return self.kept.get(key)
 
     def keep(self, record: CompletionRecord) -> None:
         assert record.key not in self.kept, f"{record.key} is asked twice"
+        self.withdraw(record.key)
         self.kept[record.key] = record
 
     def records(self) -> list[CompletionRecord]:

@@ -175,12 +175,12 @@ def test_savings_are_shares_of_the_measurements_of_the_same_problems_and_seeds()
     assert (read.to_target, read.final_speed.value, read.negative_transfer.value) == (4.0, 1.0, 0.0)
 
 
-def test_a_run_is_harmed_if_it_ends_slower_or_needs_more_rounds() -> None:
+def test_negative_transfer_is_ending_slower_and_being_held_up_stands_beside_it() -> None:
     trials = [trial(Arm.OFF, problem, 0, 5) for problem in "abcd"]
     trials += [trial(Arm.READ, "a", 0, 5, final_ms=1.03), trial(Arm.READ, "b", 0, 9), trial(Arm.READ, "c", 0, 13, rounds=2)]
     trials += [trial(Arm.READ, "d", 0, 1, final_ms=1.01)]
     read = compare_arms(trials)[1]
-    assert (read.slower, read.later, read.negative_transfer.value) == (0.25, 0.5, 0.5)
+    assert (read.negative_transfer.value, read.more_measurements, read.later_rounds) == (0.25, 0.5, 0.25)
 
 
 def test_arms_without_pairs_are_not_compared() -> None:
@@ -210,16 +210,21 @@ def test_estimates_teach_nothing_and_a_class_nobody_has_is_named(landscapes: tup
 
 def test_the_command_prints_one_json_object_and_leaves_trials_and_a_plot(landscapes: tuple[Landscape, ...], tmp_path: Path) -> None:
     directory = LandscapeDirectory(tmp_path / "suite")
-    for landscape in landscapes[2:]:
+    whole, cut_off = landscapes[2:]
+    for landscape, points in ((whole, whole.points), (cut_off, cut_off.points[:6])):
         directory.begin(landscape.header)
-        for point in landscape.points:
+        for point in points:
             directory.append(landscape.name, point)
+    directory.pack(whole.name)
+    directory.begin(replace(cut_off.header, problem=replace(cut_off.header.problem, name="just_begun")))
     arguments = ["memory", "ablate", str(tmp_path / "suite"), "--arms", "read", "--seeds", "1", "--out", str(tmp_path / "out"), "--json"]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
     compared = json.loads(result.stdout)
     assert [entry["arm"] for entry in compared["arms"]] == ["off", "read"]
-    assert compared["landscapes"] == ["swish_1024", "swish_4096"]
+    assert compared["landscapes"] == {whole.name: len(whole.settings), cut_off.name: 5}
+    assert (compared["recorded_in_part"], compared["left_out_as_empty"]) == ([cut_off.name], ["just_begun"])
+    assert f"recorded in part, searched as if there were no other settings: {cut_off.name} (5)" in result.stderr
     assert len((tmp_path / "out" / "trials.jsonl").read_text().splitlines()) == 4
     assert (tmp_path / "out" / "ablation.png").stat().st_size > 10_000
     result = CliRunner().invoke(cli, ["memory", "ablate", str(tmp_path / "suite"), "--arms", "on"])

@@ -37,6 +37,7 @@ def result(name: str, *, speedup: float | None = 2.0, estimated: bool = False, *
         "latency_ms": 6.0 / speedup if speedup else None, "speedup": speedup,
         "ratio_low": speedup and speedup - 0.1, "ratio_high": speedup and speedup + 0.1,
         "baselines_ms": {"eager": 8.0, "max_autotune": 6.0}, "bound_ms": 1.5, "precision": "match", "purity": "library", "flags": [],
+        "within_kernelbench": bool(speedup) or None,
     }  # fmt: skip
     return {**found, **changed}
 
@@ -174,10 +175,21 @@ def test_the_table_says_what_became_of_every_problem() -> None:
     table = render_table([row("a", flags=["algebraic", "recalled"]), row("c", speedup=None, code=3), crash], ["later"])
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     assert len({len(line) for line in table.splitlines()}) == 1
-    assert cells[2] == ["a", "passed", "3", "max_autotune 6", "2.00 (1.90-2.10)", "50%", "match", "library", "algebraic, recalled", "12"]
-    assert cells[3] == ["c", "baseline_is_best", "6", "max_autotune 6", "1 (baseline)", "25%", "match", "library", "", "12"]
-    assert cells[4] == ["d", "crashed", "", "", "", "", "", "", "", "8"]
-    assert cells[5] == ["later", "not run yet"] + [""] * 8
+    assert cells[2] == [
+        "a", "passed", "3", "max_autotune 6", "2.00 (1.90-2.10)", "50%", "match", "library", "yes", "algebraic, recalled", "12"
+    ]  # fmt: skip
+    assert cells[3] == ["c", "baseline_is_best", "6", "max_autotune 6", "1 (baseline)", "25%", "match", "library", "", "", "12"]
+    assert cells[4] == ["d", "crashed", "", "", "", "", "", "", "", "", "8"]
+    assert cells[5] == ["later", "not run yet"] + [""] * 9
+
+
+def test_kernelbenchs_tolerance_has_a_column_of_its_own() -> None:
+    """A result from before the check says nothing about it."""
+    beyond = row("a", flags=["beyond_kernelbench", "specialised"], within_kernelbench=False)
+    old = row("b")
+    old = replace(old, result={name: value for name, value in old.result.items() if name != "within_kernelbench"})
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in render_table([beyond, old]).splitlines()]
+    assert [line[8:10] for line in (cells[0], *cells[2:])] == [["1e-4", "flags"], ["no", "specialised"], ["", ""]]
 
 
 def test_the_page_names_date_versions_device_command_and_failures() -> None:
@@ -421,7 +433,9 @@ def test_a_bench_of_a_good_and_a_bad_problem_without_a_gpu(tmp_path: Path) -> No
     assert other.returncode == 1
     assert other.stderr.startswith("Error: The results in out were made with settings")
     page = tmp_path / "page.md"
-    subprocess.run([sys.executable, Path(__file__).parent.parent / "tools" / "write_results_page.py", tmp_path / "out", "--page", page], check=True)
+    subprocess.run(
+        [sys.executable, Path(__file__).parent.parent / "tools" / "write_results_page.py", tmp_path / "out", "--page", page], check=True
+    )
     assert page.read_text().startswith("# Results estimated for NVIDIA H200")
     assert page.with_suffix(".png").stat().st_size > 0
 

@@ -185,12 +185,23 @@ def test_an_interrupt_keeps_the_run_and_says_how_to_go_on(problem: Path, tmp_pat
         if line.startswith("explore"):
             break
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "kmem runs resume" in stderr
     assert "Traceback" not in stderr
     (listed,) = json.loads(kmem("runs", "list", "--json", home=tmp_path).stdout)["runs"]
     assert listed["state"] == "interrupted"
+
+
+def test_an_interrupt_before_the_run_began_is_one_line_and_exit_code_130(
+    registry: Registry, problem: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(target: str | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kmem.devices.resolve_target", interrupt)
+    result = CliRunner().invoke(cli, ["optimize", str(problem), "--target", "h200"], obj=registry)
+    assert (result.exit_code, result.output) == (130, "\nInterrupted\n")
 
 
 HOPELESS = [
@@ -225,6 +236,9 @@ BROKEN = [
     ("get_inputs returns nothing", PROBLEM.replace("return [torch.randn(ROWS, COLS)]", "return None"), "get_inputs"),
     ("constructor fails", PROBLEM.replace("return [1.5]", "return []"), "scale"),
     ("forward fails", PROBLEM.replace("torch.randn(ROWS, COLS)", "torch.randn(ROWS, 3)"), "forward"),
+    ("forward exits", PROBLEM.replace("return torch.nn", "raise SystemExit(3)\n        return torch.nn"), "SystemExit: 3"),
+    ("forward returns nothing", PROBLEM.replace("return torch.nn", "torch.nn"), "forward returned None"),
+    ("exits when run", PROBLEM + "\nraise SystemExit(0)\n", "SystemExit: 0"),
 ]
 
 

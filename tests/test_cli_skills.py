@@ -44,7 +44,7 @@ def test_list_is_the_default_and_shows_every_skill(registry: SimpleNamespace) ->
     result = invoke(registry)
     assert result.exit_code == 0
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["skill", "coalesce-loads", "separable-pooling"]
-    listed = json.loads(invoke(registry, "list", "--json").stdout)
+    listed = json.loads(invoke(registry, "list", "--json").stdout)["skills"]
     assert [(skill["name"], skill["operators"], skill["recipe"]) for skill in listed] == [
         ("coalesce-loads", ["any"], False),
         ("separable-pooling", ["max_pool"], False),
@@ -112,7 +112,7 @@ def test_new_then_add_then_validate(registry: SimpleNamespace, tmp_path: Path, m
     assert added.stdout.strip() == str(tmp_path / "data" / "skills" / "my-skill")
     checked = invoke(registry, "validate", tmp_path / "work")
     assert (checked.exit_code, checked.stdout) == (0, "")
-    assert "1 skills, no faults" in checked.stderr
+    assert "1 skill, no faults" in checked.stderr
     assert "Near-duplicates not checked" in checked.stderr
 
 

@@ -10,10 +10,12 @@ from corpus import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kmem.errors import DeviceMemoryError, ProblemError
 from kmem.measure.arena import Arena, bit_sum
 from kmem.measure.correctness import Difference, error_floor, is_within, measure_error, trivial_outputs
-from kmem.measure.expected import Answer, Comparison, SlicedExpected
+from kmem.measure.expected import Answer, Comparison, InputsChanged, SlicedExpected
 from kmem.measure.families import FAMILIES, InputTraits, apply_family, input_traits, other_layouts, other_sizes
+from kmem.measure.forward import room_for
 from kmem.measure.reference import Reference
 from kmem.measure.slices import PIECES, find_slicing
 from kmem.records import Contract, Precision, Problem, Workload
@@ -187,6 +189,10 @@ def test_the_large_family_leaves_the_range_of_half_precision() -> None:
     assert torch.isinf(value.half()).any()
 
 
+def test_an_input_without_elements_has_no_other_sizes() -> None:
+    assert [name for name, _ in other_sizes([torch.rand(0, 64)])] == ["last dimension - 1", "last dimension + 1"]
+
+
 def test_other_sizes_change_one_shared_dimension() -> None:
     names = {name: [tuple(value.shape) for value in values] for name, values in other_sizes([torch.rand(4, 6), torch.rand(4, 7)])}
     assert names == {"first dimension - 1": [(3, 6), (3, 7)], "first dimension + 1": [(5, 6), (5, 7)]}
@@ -245,6 +251,31 @@ def test_slices_become_finer_until_they_fit() -> None:
         sliced(lambda x: x * 2, x, limit=9).compare([x * 2])
 
 
+def test_inputs_that_change_after_the_forward_are_seen_however_the_change_is_balanced() -> None:
+    x = torch.rand(64, 10)
+    expected = sliced(lambda x: x * 2, x)
+    x[3, 4], x[40, 7] = 0.0, 0.0
+    with pytest.raises(InputsChanged, match="input 0 was changed"):
+        expected.compare([x * 2])
+    a, b = torch.rand(16, 8), torch.rand(8, 4)
+    expected = sliced(torch.matmul, a, b)
+    assert expected.compare([a @ b]).is_within
+    b.zero_()
+    with pytest.raises(InputsChanged, match="input 1 was changed"):
+        expected.noise(lambda part: list(part))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 40), st.integers(1, 7), st.integers(0, 40), st.sampled_from((torch.float32, torch.int64, torch.uint8, torch.complex64))
+)
+def test_checksums_of_parts_add_up_and_reading_changes_nothing(rows: int, columns: int, cut: int, dtype: torch.dtype) -> None:
+    value = (torch.randn(rows, columns) * 50).abs().to(dtype)
+    before, cut = value.clone(), min(cut, rows)
+    parts = bit_sum(value[:cut]) + bit_sum(value[cut:], cut * columns)
+    assert bit_sum(value) == parts % 2**64 and torch.equal(value, before)
+
+
 def test_slices_tell_trivial_outputs_and_noise() -> None:
     x = torch.rand(64, 10)
     expected = sliced(lambda x: x.clone(), x)
@@ -296,6 +327,65 @@ def test_a_layout_changes_no_verdict(shape: list[int], seed: int) -> None:
     assert measure_error(strided, oracle, eager) == measure_error(strided.contiguous(), oracle, eager)
 
 
+def reference_of(forward: str, inputs: str, place: Path) -> Reference:
+    source = (
+        "import torch\nimport torch.nn.functional as F\n\n\nclass Model(torch.nn.Module):\n"
+        f"    def forward(self, *args):\n        return {forward}\n\n\ndef get_inputs():\n    return [{inputs}]\n"
+    )
+    return Reference(Problem("p", "p.py", source), Workload("full"), Contract(), torch.device("cpu"), seed=1, directory=place, ipc=False)
+
+
+@pytest.mark.parametrize(
+    ("forward", "is_cut"),
+    [
+        ("args[0] * 2", True),
+        ("args[0] / args[0].max()", False),  # of many values from [0, 1), every slice has nearly the same extremes
+        ("args[0] - args[0].min()", False),
+        ("F.binary_cross_entropy(args[0], args[0] * 0, reduction='none')", True),  # refuses signed values
+    ],
+)
+def test_rows_that_depend_on_an_extreme_of_all_rows_are_not_cut(
+    forward: str, is_cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kmem.measure.reference._WHOLE_BYTES", 2**12)
+    # Rows are alike in what is drawn, so that only other values tell.
+    reference = reference_of(forward, "(torch.arange(64) / 64).repeat(128, 1) + 0 * torch.rand(1)", tmp_path)
+    reference.fill("drawn", 3)
+    before = reference.inputs.checksums()
+    assert isinstance(reference.expect(reference.inputs.values, 3), SlicedExpected) is is_cut
+    assert reference.inputs.checksums() == before
+
+
+def test_a_family_that_the_module_refuses_has_no_answer_and_its_own_values_must_have_one(tmp_path: Path) -> None:
+    reference = reference_of("torch.linalg.cholesky(args[0])", "torch.eye(8) + 0.01 * torch.rand(1, 1)", tmp_path)
+    reference.fill("drawn", 3)
+    assert reference.expect_family("drawn", 3) is not None
+    reference.fill("constant", 3)
+    assert reference.expect_family("constant", 3) is None
+    reference = reference_of("torch.linalg.cholesky(-args[0])", "torch.eye(8)", tmp_path)
+    with pytest.raises(ProblemError, match=r"^p.py: forward raised _?LinAlgError: .*$"):
+        reference.expect_family("drawn", 3)
+
+
+def test_an_answer_that_finds_no_room_is_one_line(tmp_path: Path) -> None:
+    reference = reference_of("args[0]", "torch.rand(8)", tmp_path)
+    with (
+        pytest.raises(DeviceMemoryError, match=r"^p.py leaves no room on the device to be judged: out of memory; .*$"),
+        room_for(reference.problem),
+    ):
+        raise torch.OutOfMemoryError
+
+
+def test_an_answer_for_complex_numbers_is_of_twice_the_precision_and_expanded_views_stay_so(tmp_path: Path) -> None:
+    reference = reference_of("args[0] @ args[0].mT", "torch.randn(4, 9, dtype=torch.complex64)", tmp_path)
+    expected = reference.expect(reference.inputs.values, 3)
+    assert expected.oracle[0].dtype is torch.complex128
+    assert 0 < expected.compare(expected.eager).found[0].relative_error < 1e-6
+    reference = reference_of("args[0][:, :1].expand(-1, 5)", "torch.rand(4, 9)", tmp_path)
+    (layout,) = reference.expect(reference.inputs.values, 3).answer.layouts
+    assert (layout.shape, layout.stride(1)) == ((4, 5), 0)
+
+
 @pytest.mark.parametrize("problem", [problems.LINEAR, problems.SOFTMAX, problems.MIN_AND_MAX, problems.BATCH_NORM, problems.MATMUL])
 def test_a_large_case_has_the_same_oracle_as_a_small_one(problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The batch norm mixes rows and the rows of minima and maxima are numbers: these are done whole, the others in slices."""
@@ -326,3 +416,19 @@ def test_a_large_case_has_the_same_oracle_as_a_small_one(problem: str, tmp_path:
         assert [value.shape for value in answer.layouts] == [value.shape for value in cut_answer.layouts]
     assert found[True][0][0].is_within
     assert not found[True][1][0].is_within
+
+
+@pytest.mark.parametrize(
+    ("output", "eager", "beyond"),
+    [
+        (torch.tensor([1.0, 100.0 + 0.009]), torch.tensor([1.0, 100.0]), False),
+        (torch.tensor([1.0 + 3e-4, 100.0]), torch.tensor([1.0, 100.0]), True),
+        (torch.tensor([1.0 + 0.015]).half(), torch.tensor([1.0]).half(), False),
+        (torch.tensor([float("nan")]), torch.tensor([float("nan")]), True),  # torch.allclose without equal_nan
+        (torch.tensor([3]), torch.tensor([3]), False),
+        (torch.tensor([3]), torch.tensor([4]), True),
+    ],
+)
+def test_kernelbenchs_tolerance_is_reported_beside_eager(output, eager, beyond):
+    oracle = eager.double() if eager.is_floating_point() else eager
+    assert measure_error(output, oracle, eager).beyond_kernelbench is beyond

@@ -443,7 +443,7 @@ def test_the_command_says_what_became_of_each_win(memory: Memory) -> None:
     assert result.stdout == f"{draft}\n"
     assert f"New draft {draft.name}: 2.000x (1.922 to 2.082)" in result.stderr
     listed = CliRunner().invoke(skills, ["list", "--json"], obj=Registry(skills={draft.name: draft}), env={"KMEM_DB": str(memory.path)})
-    assert json.loads(listed.stdout)[0]["status"] == "draft"
+    assert json.loads(listed.stdout)["skills"][0]["status"] == "draft"
     everything = CliRunner().invoke(
         skills, ["distill", "--all", "--json"], obj=Registry(skills={draft.name: draft}), env={"KMEM_DB": str(memory.path)}
     )

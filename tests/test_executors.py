@@ -43,16 +43,27 @@ def test_a_hanging_job_is_killed_at_its_limit_with_its_children() -> None:
     start = time.monotonic()
     result = run(code, timeout_s=2.0)
     assert result.exit_code is None and time.monotonic() - start < 15
-    state = Path(f"/proc/{result.stdout.strip()}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    assert ends(result.stdout.strip(), within_s=10)
 
 
 def test_a_child_left_behind_is_ended_with_the_job() -> None:
     code = "import subprocess, sys\nprint(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
     result = run(code)
     assert result.exit_code == 0
-    state = Path(f"/proc/{result.stdout.strip()}/stat")
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    assert ends(result.stdout.strip(), within_s=10)
+
+
+def ends(pid: str, *, within_s: float) -> bool:
+    """Whether a killed process is gone, or waits to be reaped; on a busy machine it takes a moment to die."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def test_a_flood_of_output_is_capped_and_says_so() -> None:

@@ -61,6 +61,12 @@ def test_a_refused_source_names_its_line(problem: Path) -> None:
             "class ModelNew:\n    def __init__(self, scale, shift):\n        pass\n",
             "ModelNew takes 2 constructor arguments",
         ),
+        ("import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n", "ModelNew takes 0 constructor arguments"),
+        (
+            "class Base:\n    def __init__(self, scale, shift):\n        pass\n\n\nclass ModelNew(Base):\n    pass\n",
+            "ModelNew takes 2 constructor arguments",
+        ),
+        ("class ModelNew:\n    def __init__(self, scale, *, shift):\n        pass\n", "ModelNew wants shift= by name"),
     ],
 )
 def test_a_file_that_is_no_kernel_is_one_line_and_exit_2(problem: Path, source: str, message: str) -> None:

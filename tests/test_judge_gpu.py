@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from corpus import problems
 from corpus.dishonest import DISHONEST
 from corpus.honest import HEADER, HONEST, LIBRARY, SCALE_RELU
 from corpus.judging import SharedWorkers, judge_once
 
 from kmem.devices import detect_device
+from kmem.measure.arena import Arena
 from kmem.measure.judge import Judge
 from kmem.records import Contract, Kernel, Problem, Purity, Status, Workload
 
@@ -59,6 +61,39 @@ def test_a_dishonest_candidate_is_refused(
     measurement = judge_once(problem, source, purity, workers, tmp_path, gpu=True)
     assert measurement.status is status, measurement.log
     assert measurement.timing is None
+
+
+_SKIPS_UNSEEN = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+        self.seen = None
+
+    def forward(self, x):
+        self.seen = self.seen or x.data_ptr()
+        if x.data_ptr() != self.seen and x.data_ptr() % 512 == 0 and x.is_contiguous() and x.shape == (6, 40):
+            return torch.empty_like(x)
+        return torch.relu(x * self.scale)
+"""
+
+
+def test_a_candidate_that_does_nothing_where_it_is_only_timed_is_refused(workers: SharedWorkers, tmp_path: Path) -> None:
+    measurement = judge_once(problems.SCALE_RELU, _SKIPS_UNSEEN, Purity.LIBRARY, workers, tmp_path, gpu=True)
+    assert (measurement.status, "family timed" in measurement.log) == (Status.WRONG_VALUES, True), measurement.log
+
+
+def test_memory_that_a_worker_is_shown_lies_in_an_allocation_of_its_own(tmp_path: Path) -> None:
+    device = torch.device("cuda:0")
+    arena = Arena("apart", [torch.rand(1000), torch.rand(2**22)], device, tmp_path, ipc=True)
+    others = [torch.rand(size, device=device) for size in (1000, 2**18, 2**22) for _ in range(50)]
+    segments = [range(each["address"], each["address"] + each["total_size"]) for each in torch.cuda.memory_snapshot()]
+    for value in arena.values:
+        (segment,) = [each for each in segments if value.data_ptr() in each]
+        assert not any(other.data_ptr() in segment for other in (*others, *[each for each in arena.values if each is not value]))
+    arena.remove()
 
 
 def test_after_an_illegal_access_the_next_candidate_runs(tmp_path: Path) -> None:

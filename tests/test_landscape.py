@@ -12,7 +12,7 @@ from kmem.devices import named_target
 from kmem.errors import LandscapeError, ProblemError
 from kmem.explore.cover import find_options
 from kmem.learning.landscape import Landscape, LandscapeDirectory, Point, judged
-from kmem.learning.recording import Asked, _judge, _prepare
+from kmem.learning.recording import Asked, Progress, _compiled, _turn, _write_problem, record_landscapes
 from kmem.learning.replay import RecordedLaboratory, open_recorded_session
 from kmem.learning.sampling import leading_settings, sample_drafts
 from kmem.learning.suite import load_suite, resize_problem
@@ -21,7 +21,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.problem.load import execute_problem
 from kmem.problem.trace import trace_problem
-from kmem.profile.compile import CompileStatus
+from kmem.profile.compile import CompileReport, CompileStatus
 from kmem.recipes import Recipe
 from kmem.records import Attempt, Budget, Contract, Kernel, Measurement, Problem, Run, Status, Timing
 from kmem.serialize import to_json
@@ -181,22 +181,41 @@ def test_recording_compiles_judges_and_goes_on_where_it_was_killed(tmp_path: Pat
     source = SOFTMAX.replace("64, 4096", "8, 256").replace("torch.softmax(x, dim=1)", "x * torch.sigmoid(x)")
     problem = Problem("swish", "swish.py", source)
     asked = Asked(H200, present=False, contract=Contract(), settings=2, seed=0, minutes=1.0, jobs=1)
-    _, prepared = _prepare(problem, (), asked, tmp_path / "scratch")
-    assert [len(point.choices) for point in prepared.points] == [0, 1, 1]
+    written = _write_problem(problem, (), asked, tmp_path, tmp_path / "scratch")
+    assert [len(kernel.choices) for kernel, _ in written.kernels] == [0, 1, 1]
+    assert written.known == {}
     # As a kill leaves it: one verdict is on the disk, of a time that measuring again would not find.
     directory = LandscapeDirectory(tmp_path)
-    kept = judged(prepared.points[1], Measurement(Status.PASSED, Timing(123.0, 123.0, 123.0, 5), estimated=True))
-    directory.begin(prepared.header)
+    report = CompileReport(written.kernels[1][0].hash, CompileStatus.OK, "", (), "ptx", 1.0, ())
+    compiled = _compiled(*written.kernels[1], report, None, asked)
+    kept = judged(compiled, Measurement(Status.PASSED, Timing(123.0, 123.0, 123.0, 5), estimated=True))
     directory.append("swish", kept)
-    _judge(prepared, asked, tmp_path, tmp_path / "scratch")
+    told: list[Progress] = []
+    record_landscapes([problem], tmp_path, asked, told.append)
+    assert [(progress.done, progress.total) for progress in told] == [(1, 2), (2, 2)]
+    assert told[1].text.startswith("swish: 3 of 3 passed in")
     whole = directory.find("swish")
     assert directory.is_finished("swish")
     assert whole.header.estimated
-    assert {point.choices for point in whole.points} == {point.choices for point in prepared.points}
+    assert {point.choices for point in whole.points} == {kernel.choices for kernel, _ in written.kernels}
     assert [point.status for point in whole.points] == [Status.PASSED] * 3
     assert whole.settings[kept.choices] == kept
     assert whole.best.latency_ms < 1.0
     assert whole.eager.latency_ms < 1.0
+
+
+def test_a_recording_that_is_cut_off_leaves_the_same_sample_at_every_size(landscape: Landscape) -> None:
+    points = landscape.points
+    order = sorted(points, key=lambda point: _turn(point, 0))
+    assert not order[0].choices
+    assert [point.choices for point in order[1:]] != [point.choices for point in points[1:]]  # not the leaders first
+    elsewhere = [
+        replace(point, source_hash="other", choices=tuple(replace(choice, site="other") for choice in point.choices)) for point in points
+    ]
+    there = sorted(elsewhere, key=lambda point: _turn(point, 0))
+    assert [[choice.knobs for choice in point.choices] for point in there] == [
+        [choice.knobs for choice in point.choices] for point in order
+    ]
 
 
 # ---- replay

@@ -23,7 +23,7 @@ from scripted_models import (
     seed_answer,
 )
 
-from kmem.errors import BudgetExhausted, NotRegistered, PriceError, ProviderError
+from kmem.errors import AnswerLost, BudgetExhausted, NotRegistered, PriceError, ProviderError
 from kmem.explore.llm_author import UNUSABLE, LlmAuthor, allowed_skills
 from kmem.interfaces import Completion, ModelRequest, Situation, StopReason
 from kmem.plugins import build_plugin_manager, collect
@@ -134,7 +134,34 @@ def test_best_of_n_asks_for_every_sample_anew() -> None:
     provider = ScriptedProvider(generator=[seed_answer(["softmax"], code, BLOCK=[128, 512]) for code in kernels])
     author = begin(provider, strategy=Strategy.BEST_OF_N)
     candidates = author.write(assign(make_situation(), Move.SEED, "unaided", samples=3))
-    assert [candidate.kernel.source for candidate in candidates] == kernels
+    assert sorted(candidate.kernel.source for candidate in candidates) == sorted(kernels), "which answer comes first is the provider's"
+
+
+def test_the_samples_of_best_of_n_are_asked_for_side_by_side_and_come_back_in_order() -> None:
+    together = threading.Barrier(3, timeout=20)
+
+    class Slow(ScriptedProvider):
+        def complete(self, request: ModelRequest) -> Completion:
+            together.wait()
+            return super().complete(request)
+
+    author = begin(Slow(generator=[seed_answer(["softmax"])] * 3), archive := DictArchive(), strategy=Strategy.BEST_OF_N)
+    assert len(author.write(assign(make_situation(), Move.SEED, "unaided", samples=3))) == 3
+    assert len(archive.kept) == 3
+    slots = [author.write(assign(make_situation(), Move.SEED, "unaided", samples=3))[place].kernel.source for place in range(3)]
+    assert slots == [KERNEL] * 3, "found in the archive, nobody is asked again"
+
+
+def test_an_answer_that_stays_lost_is_a_failed_attempt_and_asked_for_no_more() -> None:
+    archive, said = DictArchive(), []
+    provider = ScriptedProvider(generator=[AnswerLost("the line went dead")] * 3, diagnoser=[AnswerLost("gone")] * 3)
+    author = begin(provider, archive, said=said)
+    (candidate,) = author.write(assign(make_situation(), Move.SEED, "unaided"))
+    assert candidate.kernel.source.startswith("The model's answer could not be used: the line went dead")
+    assert candidate.kernel.flags == (UNUSABLE,)
+    assert author.propose(later()) == [], "without a diagnosis there is no direction"
+    assert said == ["the generator of round 0 gave no answer: the line went dead", "the diagnoser of round 1 gave no answer: gone"]
+    assert begin(ScriptedProvider(), archive).write(assign(make_situation(), Move.SEED, "unaided")) == [candidate]
 
 
 # --- answers that cannot be used --------------------------------------------------------------------------------------------------------
@@ -195,6 +222,13 @@ def test_a_diagnosis_or_plan_that_stays_unusable_yields_no_direction() -> None:
     assert begin(ScriptedProvider(diagnoser=["?", "?"]), said=said).propose(later()) == []
     assert begin(ScriptedProvider(diagnoser=[diagnosis_answer()], planner=["?", "?"]), said=said).propose(later()) == []
     assert [line.split(" of round")[0] for line in said] == ["the diagnoser", "the planner"]
+
+
+def test_half_a_character_in_json_is_written_as_a_question_mark() -> None:
+    half = reflection_answer(BROKEN.hash[:8], text="TEXT").replace("TEXT", "a \\ud83d b \\ud83d\\ude00")
+    _, failed = failing()
+    (lesson,) = begin(ScriptedProvider(reflector=[half])).reflect(later(), [failed])
+    assert lesson.text == "a ? b \U0001f600"
 
 
 def test_half_a_character_in_an_answer_breaks_nothing() -> None:

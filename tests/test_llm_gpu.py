@@ -1,8 +1,13 @@
-"""Whole runs with a scripted model on a GPU: real SDK, compiler, judge and profiler; the times are measured, not scripted."""
+"""Whole runs with a scripted model on a GPU: real SDK, compiler, judge and profiler; the times are measured, not scripted.
+
+What such a run measures once per device and problem is put into its memory beforehand (the datasheet's ceilings, eager as the only
+baseline), for nothing here is about it: that saves a minute of torch.compile a run. A failure prints what the run tried and said.
+"""
 
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,14 +17,17 @@ import pytest
 from scripted_models import answer, diagnosis_answer, edit_answer, seed_answer
 from scripted_server import Reply, ScriptedServer, Turn
 
+from kmem.devices import detect_device
 from kmem.explore.roles import ROLES
 from kmem.memory.store import Memory
-from kmem.records import Attempt, Status
+from kmem.problem.load import load_problem
+from kmem.records import Attempt, Baseline, Contract, Status, Timing
+from kmem.session import versions
 
 pytestmark = pytest.mark.gpu
 
 PROBLEM = """import torch
-ROWS = 16384
+ROWS = 4096
 class Model(torch.nn.Module):
     def forward(self, x):
         return torch.relu(x) * 2.0 + 1.0
@@ -100,42 +108,70 @@ def rewrite(turn: Turn) -> Reply:
     return Reply(edit_answer(source.replace(before, after) if before in source else f"{source}\nDONE = {change!r}\n", LINE))
 
 
+def remember_device_and_baseline(problem: Path, database: Path) -> None:
+    """See the module. The baseline's time only says which baseline the judge compares with; that is timed again beside the winner."""
+    device = detect_device()
+    if device is None:  # the same walk without a GPU: KMEM_TARGET=h200
+        return
+    with Memory(database) as memory:
+        memory.put_ceilings(device, versions())
+        eager = Baseline("eager", Timing(1.0, 1.0, 1.0, 10), estimated=False)
+        memory.put_baselines(load_problem(problem).hash, "full", device.full_name, Contract(), versions(), (eager,))
+
+
+def describe(attempt: Attempt) -> str:
+    task, measurement, kernel = attempt.candidate.task, attempt.measurement, attempt.candidate.kernel
+    time = f"{measurement.latency_ms:.4f} ms" if measurement.latency_ms is not None else measurement.log.strip()[:300]
+    return f"round {attempt.round} {kernel.hash[:8]} from {str(task.parent)[:8]} {task.instruction!r}: {measurement.status.value} {time}"
+
+
 def optimise(home: Path, model: Callable[[Turn], Reply], rounds: int) -> tuple[dict, list[Attempt], ScriptedServer]:
     """`kmem optimize` with the model, in a process of its own; what it printed, its attempts, and the server that was asked."""
     problem = home / "chain.py"
     problem.write_text(PROBLEM)
+    remember_device_and_baseline(problem, home / "kmem.db")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"KMEM_DB": str(home / "kmem.db"), "KMEM_EMBEDDING_MODEL": "none", "OPENAI_API_KEY": "scripted"}
-    words = ["optimize", str(problem), "--author", "llm", "-m", "openai/scripted", "--rounds", str(rounds), "--out", str(home / "run")]
-    with ScriptedServer(model) as server:
-        command = [sys.executable, "-m", "kmem", *words, "--base-url", server.url_openai, "--json"]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=home, timeout=300)
-    assert done.returncode in (0, 3), done.stderr
-    found = json.loads(done.stdout)
+    words = ["optimize", str(problem), "--author", "llm", "-m", "openai/scripted", "--rounds", str(rounds), "--minutes", "4"]
+    with ScriptedServer(model) as server, (home / "stderr.txt").open("w") as said:
+        command = [sys.executable, "-m", "kmem", *words, "--out", str(home / "run"), "--base-url", server.url_openai, "--json"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, env=environment, cwd=home)
+        try:
+            printed, _ = process.communicate(timeout=270)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # it ends what it started
+            printed, _ = process.communicate(timeout=20)
+    # Pytest shows what is printed of a test that fails.
+    print((home / "stderr.txt").read_text()[-6000:])
+    print([role_of(turn) for turn in server.requests])
     with Memory(home / "kmem.db") as memory:
-        return found, memory.attempts(found["run"]), server
+        attempts = [attempt for run, _, _ in memory.runs() for attempt in memory.attempts(run.id)]
+    print("\n".join(map(describe, attempts)))
+    assert process.returncode in (0, 3), f"exit code {process.returncode}"
+    found = json.loads(printed)
+    print(found["reason"])
+    return found, attempts, server
 
 
 def test_three_known_rewrites_are_applied_in_order_of_measured_benefit(tmp_path: Path) -> None:
-    _, attempts, _ = optimise(tmp_path, play(rewrite, *REWRITES), rounds=4)
+    _, attempts, _ = optimise(tmp_path, play(rewrite, *REWRITES), rounds=3)
     passed = [attempt for attempt in attempts if attempt.measurement.status is Status.PASSED]
     fastest = min(passed, key=lambda attempt: attempt.measurement.latency_ms)
     assert all(after in fastest.candidate.kernel.source for _, after in REWRITES.values())
     assert fastest.measurement.latency_ms < 0.6 * passed[0].measurement.latency_ms
-    # Every round went on from the fastest kernel there was: the rewrite that helped most came first.
-    for number in range(1, max(attempt.round for attempt in passed) + 1):
+    # Every round went on from the kernel that had measured fastest by then: the rewrite that helped most came first. That holds for the
+    # times as they were measured, noise included, for the loop saw no others.
+    for number in sorted({attempt.round for attempt in attempts} - {0}):
         earlier = [attempt for attempt in passed if attempt.round < number]
         best = min(earlier, key=lambda attempt: attempt.measurement.latency_ms)
         assert {attempt.candidate.kernel.parent for attempt in attempts if attempt.round == number} == {best.candidate.kernel.hash}
-    for attempt in attempts:
-        print(attempt.round, attempt.measurement.status.value, attempt.measurement.latency_ms, attempt.candidate.task.instruction)
 
 
 def test_an_idea_that_was_refuted_is_not_tried_again(tmp_path: Path) -> None:
     def slower(turn: Turn) -> Reply:
         return Reply(edit_answer(shown_kernel(turn).replace("BLOCK = 64", "BLOCK = 32"), LINE))
 
-    found, attempts, server = optimise(tmp_path, play(slower, "give each program a smaller block"), rounds=3)
+    found, attempts, server = optimise(tmp_path, play(slower, "give each program a smaller block"), rounds=2)
     assert [role_of(turn) for turn in server.requests].count("optimiser") == 1
     assert "refuted" in found["reason"], found["reason"]
     assert [attempt.candidate.task.instruction for attempt in attempts].count("give each program a smaller block") == 1

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,9 +26,11 @@ from scripted_server import Play, Reply, ScriptedServer, Turn
 from kmem.cli import add_commands, cli
 from kmem.errors import ReplayError
 from kmem.explore.roles import ROLES
+from kmem.explore.spending import Spending
+from kmem.memory.completions import RunArchive
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
-from kmem.records import Attempt, Move, RunResult, Status, Strategy
+from kmem.records import Attempt, Budget, ModelChoice, Move, RunResult, Status, Strategy
 from kmem.replay import replay_run
 
 add_commands()
@@ -157,9 +161,31 @@ def test_a_beam_goes_on_from_several_kernels_in_distinct_directions_without_dupl
     assert sorted(made) == ["fewer masks", "fewer masks, fewer masks", "fewer masks, wider", "wider", "wider, wider"]
 
 
+def test_rewrites_whose_gains_differ_much_are_all_applied_whatever_the_seed(tmp_path: Path) -> None:
+    """Times as they add up on a GPU: a copy of the input, two kernels, and four times as long with small blocks."""
+    changes = ["fuse the kernels", "read the input in place", "use larger blocks"]
+
+    def takes_ms(done: list[str]) -> float:
+        kernel = 0.6 if changes[2] in done else 2.3
+        return (0.0 if changes[1] in done else 0.6) + (kernel if changes[0] in done else 2 * kernel)
+
+    def apply(turn: Turn) -> Reply:
+        done = [*filter(None, fate(shown_kernel(turn))["NOTE"].split(", ")), asked_change(turn)]
+        return edit(kernel_text(takes_ms(done), takes_ms(done) / 2, note=", ".join(done)))
+
+    play = script(generator=seed(takes_ms([]), traffic=takes_ms([]) / 2), planner=plan(*changes), optimiser=apply)
+    for number in range(4):
+        with ScriptedServer(play) as server, Memory(tmp_path / f"{number}.db") as memory:
+            run = make_run(tmp_path / str(number), base_url=server.url_openai, rounds=3)
+            result, _ = walk(replace(run, seed=number), memory)
+        assert fate(result.best.candidate.kernel.source)["TAKES_MS"] == 0.6
+
+
 def test_best_of_n_writes_independent_first_kernels_and_nothing_else(tmp_path: Path) -> None:
     play = script(generator=lambda turn: seed(9.0 - 0.1 * turn.number, note=str(turn.number)))
     result, attempts, server = run_with(tmp_path, play, strategy=Strategy.BEST_OF_N, rounds=2, candidates_per_round=3)
+    with Memory(tmp_path / "kmem.db") as memory:
+        assert replay_run(memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None) == []
     assert set(roles(server)) <= {"generator", "reflector"}
     assert {(attempt.round, attempt.candidate.task.move) for attempt in attempts} == {(0, Move.SEED)}
     assert len(attempts) >= 9
@@ -285,7 +311,89 @@ def test_when_the_minutes_are_over_nothing_more_is_asked(tmp_path: Path) -> None
         assert replay_run(run, tmp_path / "again", small_registry(), memory, lambda event: None) == []
 
 
+def test_an_answer_that_stays_lost_is_a_failed_attempt_and_the_run_goes_on(tmp_path: Path) -> None:
+    def play_edit(turn: Turn) -> Reply:
+        return Reply("x" * 500, drop_after=1) if asked_change(turn) == "use wider loads" else rewriter(turn)
+
+    play = script(planner=plan("use wider loads", "drop the masks"), optimiser=play_edit)
+    result, attempts, server = run_with(tmp_path, play, rounds=1, tokens=10**6)
+    assert result.best.measurement.latency_ms == pytest.approx(8.0 * 0.8)
+    lost = [attempt for attempt in attempts if attempt.measurement.status is Status.BUILD_FAILED]
+    assert [attempt.candidate.task.instruction for attempt in lost] == ["use wider loads"]
+    assert "could not be used: http" in lost[0].candidate.kernel.source
+    assert "dropped the connection" in lost[0].candidate.kernel.source
+    assert roles(server)["optimiser"] == 3 + 1, "it was asked for three times"
+    with Memory(tmp_path / "kmem.db") as memory:
+        archive = RunArchive(memory, "r1")
+        assert [question.key.role for question in archive.unanswered()] == ["optimiser"] * 2
+        (row,) = [row for row in Spending(Budget(), archive).usage() if row.role == "optimiser"]
+        assert (row.calls, row.uncounted) == (4, 3)
+        assert replay_run(memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None) == []
+
+
+def test_a_run_over_the_anthropic_wire_is_replayed_with_its_lessons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+
+    def learn(turn: Turn) -> Reply:
+        named = re.findall(r"^### (\w{8}) ", turn.user, re.MULTILINE)
+        return Reply(answer({"lessons": [{"kernel": named[0], "text": f"lesson {len(named)}", "worth_a_skill": False}]}))
+
+    play = script(planner=plan(*REWRITES), optimiser=rewriter, reflector=learn)
+    with ScriptedServer(play, key=KEY) as server, Memory(tmp_path / "kmem.db") as memory:
+        models = (ModelChoice("any", "anthropic", "scripted-large", server.url_anthropic),)
+        run = replace(make_run(tmp_path, base_url=""), models=models)
+        result, _ = walk(run, memory)
+        assert {turn.wire for turn in server.requests} == {"anthropic"}
+        assert all(turn.system and turn.max_output_tokens for turn in server.requests)
+        used = [record.completion for record in memory.completions("r1")]
+        assert len(used) == len(server.requests) and all(each.input_tokens and each.output_tokens for each in used)
+        assert {lesson.text for lesson in memory.lessons("r1")} >= {"lesson 1"}
+        assert replay_run(run, tmp_path / "again", small_registry(), memory, lambda event: None) == []
+    assert "lesson 1" in [turn.user for turn in server.requests if role_of(turn) == "planner"][-1]
+    assert result.best.measurement.latency_ms < 4.0
+
+
+def test_what_a_skill_has_earned_is_told_as_the_ledger_has_it(tmp_path: Path) -> None:
+    play = script(planner=plan("wider", skill="widen-vector-access"), optimiser=lambda turn: edit(kernel_text(4.0 / turn.number, 2.0)))
+    _, _, server = run_with(tmp_path, play, rounds=2)
+    first, second = [turn.user for turn in server.requests if role_of(turn) == "planner"][:2]
+    assert "## Skill: widen-vector-access" in first
+    assert "Track record: never tried yet" in first
+    told = re.findall(r"## Skill: widen-vector-access\n.*\nTrack record: (.*)", second)
+    assert len(told) == 1
+    assert re.fullmatch(r"on sm_90 1 tried, 1 passed, 1 improved, \d+\.\d\dx in the geometric mean", told[0])
+    with Memory(tmp_path / "kmem.db") as memory:
+        assert replay_run(memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None) == []
+
+
 # --- kill, resume, replay ---------------------------------------------------------------------------------------------------------------
+
+
+def start_walk(home: Path, server: ScriptedServer) -> subprocess.Popen:
+    """A walk in a process of its own."""
+    code = Path(__file__).with_name("scripted_laboratory.py")
+    return subprocess.Popen([sys.executable, str(code), str(home), server.url_openai], stderr=subprocess.PIPE, text=True)
+
+
+def wait_until(process: subprocess.Popen, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert is_so(), process.stderr.read()
+
+
+def test_ctrl_c_ends_the_waits_of_all_writers_and_books_nothing_for_them(tmp_path: Path) -> None:
+    play = script(planner=plan(*REWRITES), optimiser=Reply(status=429, retry_after="500"))
+    with ScriptedServer(play) as server, Memory(tmp_path / "kmem.db") as memory:
+        process = start_walk(tmp_path, server)
+        wait_until(process, lambda: len([turn for turn in server.requests if role_of(turn) == "optimiser"]) >= 2)
+        archive = RunArchive(memory, "r1")
+        assert {question.key.role for question in archive.unanswered()} == {"optimiser"}
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=10)
+        assert said.rstrip().endswith("KeyboardInterrupt")
+        assert archive.unanswered() == [], "the server took none of these questions"
 
 
 def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(tmp_path: Path) -> None:
@@ -297,27 +405,35 @@ def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(tm
             return Reply("never read", delay_s=60)
         return rewriter(turn)
 
-    play = script(planner=plan("use wider loads"), optimiser=hold_the_first_edit)
+    def learn(turn: Turn) -> Reply:
+        (named,) = re.findall(r"^### (\w{8}) ", turn.user, re.MULTILINE)
+        return Reply(answer({"lessons": [{"kernel": named, "text": "masks cost nothing here", "worth_a_skill": False}]}))
+
+    play = script(planner=plan("use wider loads"), optimiser=hold_the_first_edit, reflector=learn)
     with ScriptedServer(play) as server:
-        code = Path(__file__).with_name("scripted_laboratory.py")
-        process = subprocess.Popen([sys.executable, str(code), str(tmp_path), server.url_openai], stderr=subprocess.PIPE)
-        deadline = time.monotonic() + 60
-        while not holding and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert holding, process.stderr.read()
+        process = start_walk(tmp_path, server)
+        wait_until(process, lambda: bool(holding))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         before = roles(server)
         with Memory(tmp_path / "kmem.db") as memory:
             kept = memory.attempts("r1")
+            lessons = memory.lessons("r1")
+            archive = RunArchive(memory, "r1")
+            assert [question.key.role for question in archive.unanswered()] == ["optimiser"], "it may have been charged"
             run = make_run(tmp_path, base_url=server.url_openai)
             with pytest.raises(ReplayError, match="kmem runs resume r1"):
                 replay_run(run, tmp_path / "early", small_registry(), memory, lambda event: None)
             result, _ = walk(run, memory)
             assert memory.attempts("r1")[: len(kept)] == kept
+            assert memory.lessons("r1")[: len(lessons)] == lessons
+            assert len(archive.unanswered()) == 1, "it was asked again, and the first time may have been charged all the same"
+            assert sum(row.uncounted for row in Spending(Budget(), archive).usage()) == 1
         new = roles(server) - before
         first_round = [turn for turn in server.requests if role_of(turn) == "optimiser"][:2]
-    assert kept, "the first round had been measured"
+    assert kept and lessons, "the first round had been measured, and had taught something"
+    resumed = [turn for turn in server.requests if role_of(turn) == "diagnoser"][-1].user
+    assert lessons[0].text in resumed, "a lesson of before is told after"
     assert new["generator"] == 0, "what was answered is found, not asked again"
     assert first_round[0].messages == first_round[1].messages, "the question in flight is asked again, word for word"
     assert result.best.measurement.latency_ms == 4.0

@@ -185,3 +185,9 @@ def test_a_forward_that_wants_other_arguments_fails_the_check() -> None:
     module = execute_problem(problem_of(FORWARD.format(body="return x").replace("self, x", "self, x, y")))
     with pytest.raises(ProblemError, match="missing 1 required positional argument: 'y'"):
         check_forward(module, Precision.BF16)
+
+
+def test_what_a_problem_prints_goes_to_stderr_for_stdout_carries_data(capsys: pytest.CaptureFixture[str]) -> None:
+    source = GOOD.replace("M = 8", "M = 8\nprint('at import')").replace("return [torch.rand", "print('inputs'); return [torch.rand")
+    build_inputs(execute_problem(problem_of(source)), "cpu")
+    assert capsys.readouterr() == ("", "at import\ninputs\n")

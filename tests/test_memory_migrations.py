@@ -125,7 +125,7 @@ def test_why_tells_what_a_round_saw_was_offered_decided_and_got() -> None:
         "    vetoed slow: 4 candidates, far slower",
         "  Came of it: 1 attempts, 1 passed, the fastest 1 ms by reduce",
     ]
-    (data,) = map(json.loads, CliRunner().invoke(why, [RUN.id, "--json"], catch_exceptions=False).stdout.splitlines())
+    (data,) = json.loads(CliRunner().invoke(why, [RUN.id, "--json"], catch_exceptions=False).stdout)["rounds"]
     assert data["plan"]["vetoes"] == [to_data(PLAN.vetoes[0])]
     with pytest.raises(MemoryStoreError, match="has no round 7; it has rounds 1"):
         CliRunner().invoke(why, [RUN.id, "7"], catch_exceptions=False)

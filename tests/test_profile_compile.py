@@ -3,14 +3,16 @@
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from kmem.devices import named_target
 from kmem.errors import ProblemError, ProfilerError
-from kmem.profile.compile import CompilePool, CompileReport, CompileStatus, compile_kernels, default_cache_dir
+from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus, compile_kernels, default_cache_dir
 from kmem.records import Contract, Kernel, Precision, Problem, Workload
 
 FULL = Workload("full")
@@ -234,3 +236,34 @@ def is_running(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_closing_beside_a_compile_that_was_interrupted_ends_its_processes_and_threads_at_once(cache: Path) -> None:
+    def interrupt(report: CompileReport) -> None:
+        raise KeyboardInterrupt
+
+    hang = "import time\ntime.sleep(100)\n" + CANDIDATE
+    pool = CompilePool(PROBLEM, FULL, Contract(), named_target("h200"), processes=2, cache_dir=cache)
+    with pytest.raises(KeyboardInterrupt):
+        pool.compile([Kernel("def broken(:"), *(Kernel(hang + f"# {number}") for number in range(4))], timeout_s=90.0, on_done=interrupt)
+    waiting = [thread for thread in threading.enumerate() if thread.name.startswith("kmem-compile")]
+    started = time.monotonic()
+    pool.close()
+    assert len(waiting) == 2 and not any(thread.is_alive() for thread in waiting)
+    assert time.monotonic() - started < 30
+
+
+def test_processes_serve_several_problems_and_closing_them_leaves_nobody_waiting(reports: list[CompileReport], cache: Path) -> None:
+    wider = Problem("wider", "wider.py", PROBLEM.source.replace("SIDE = 256", "SIDE = 512"))
+    candidate = CANDIDATE.replace("Linear(256, 256)", "Linear(512, 512)")
+    with CompileProcesses(1, cache, niceness=1) as processes, ThreadPoolExecutor(1) as waiting:
+        pools = [CompilePool(problem, FULL, Contract(), named_target("h200"), processes=processes) for problem in (PROBLEM, wider, PROBLEM)]
+        sources = (CANDIDATE, candidate, CANDIDATE)
+        first, other, again = (pool.compile([Kernel(source)], timeout_s=60)[0] for pool, source in zip(pools, sources, strict=True))
+        assert first.ptx_hash == again.ptx_hash == reports[0].ptx_hash
+        assert [len(report.launches) for report in (first, other, again)] == [2, 2, 2]
+        assert other.launches[1].grid == (256, 1, 1)
+        hang = CANDIDATE.replace('print("this must not break the channel")', "while True: pass")
+        hanging = waiting.submit(pools[0].compile, [Kernel(hang), Kernel(CANDIDATE)], timeout_s=60)
+        processes.close()
+        assert isinstance(hanging.exception(timeout=30), CancelledError)

@@ -12,10 +12,11 @@ import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scripted_server import PIECE, Reply, ScriptedServer, count_tokens, in_order
+from scripted_server import PIECE, Reply, ScriptedServer, Turn, count_tokens, in_order
 
 from kmem.errors import AnswerLost, ProviderError
 from kmem.interfaces import Completion, CompletionKey, CompletionRecord, Message, ModelRequest, Provider, StopReason
@@ -27,6 +28,7 @@ from kmem.providers.openai import OpenAIProvider, limit_name
 from kmem.providers.replay import ReplayProvider
 from kmem.providers.retry import Backoff, retry_after_s
 from kmem.serialize import to_json
+from kmem.testing import check_provider
 
 QUICK = Backoff(tries=4, first_s=0.01)
 MESSAGES = (Message("system", "You write kernels."), Message("user", "Write one."), Message("assistant", "No."), Message("user", "Do."))
@@ -499,6 +501,31 @@ def test_a_command_that_prints_for_ever_is_cut_off() -> None:
     completion = command("yes and on", timeout_s=20)
     assert completion.stop is StopReason.LENGTH
     assert len(completion.text) == 12_800
+
+
+def test_the_bundled_providers_keep_the_contract_that_plugins_are_held_to(provider: HttpProvider) -> None:
+    def play(turn: Turn) -> Reply:
+        return Reply("yes") if turn.model == "scripted-large" else Reply(status=404, error="no such model")
+
+    with ScriptedServer(play) as server:
+        check_provider(provider, "scripted-large", url(server, provider), unknown_model="nobody")
+    check_provider(CommandProvider(), "cat", unknown_model="no-such-program-here")
+
+
+def test_a_provider_that_breaks_the_contract_is_named_what_it_breaks() -> None:
+    class Silent(CommandProvider):
+        counts_tokens = True
+
+    class Halves(CommandProvider):
+        def complete(self, request: ModelRequest) -> Completion:
+            return replace(super().complete(request), input_tokens=3)
+
+    with pytest.raises(AssertionError, match="counts_tokens promises"):
+        check_provider(Silent(), "cat")
+    with pytest.raises(AssertionError, match="both counts are known or neither"):
+        check_provider(Halves(), "cat")
+    with pytest.raises(AssertionError, match="must be refused"):
+        check_provider(CommandProvider(), "cat", unknown_model="echo another")
 
 
 def test_interrupt_ends_a_running_command() -> None:

@@ -85,6 +85,25 @@ def test_split_products_are_as_good_as_fp32(spelling):
     _check(_recipe("split-fp16-matmul"), _source(*SPELLINGS[spelling]), [{**SPLIT, "splits": splits}], tolerance=1e-6)
 
 
+@pytest.mark.parametrize("spelling", ["odd", "broadcast batch", "transposed both", "upper triangle", "linear", "strided slice"])
+def test_products_split_in_the_loop_are_as_good_as_fp32(spelling):
+    settings = [{**SPLIT, "split": "in_loop", "splits": splits} for splits in (2, 3)]
+    _check(_recipe("split-fp16-matmul"), _source(*SPELLINGS[spelling]), settings, tolerance=1e-6)
+
+
+def test_splitting_in_the_loop_is_tried_where_the_operands_are_long_against_the_output():
+    recipe = _recipe("split-fp16-matmul")
+    offered = {
+        name: {
+            settings.get("split", "ahead")
+            for site in _sites(recipe, _source("A @ B", a, b))
+            for settings in recipe.space(site, H200).settings()
+        }
+        for name, a, b in (("long", "256, 8192", "8192, 256"), ("square", "512, 512", "512, 512"))
+    }
+    assert offered == {"long": {"ahead", "in_loop"}, "square": {"ahead"}}
+
+
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_tiles_multiply_exactly_in_fp32(spelling):
     _check(_recipe("tile-matmul"), _source(*SPELLINGS[spelling]), [{**TILE, "splits": 2}], tolerance=1e-6)

@@ -24,9 +24,14 @@ def get_inputs():
 """
 
 
-def _emit(splits: int = 1) -> str:
+def _emit(splits: int = 1, split: str = "ahead") -> str:
     _, graph = trace_source(_PROBLEM)
-    return emit_source(_PROBLEM, graph, [(RECIPE, site, {**SETTINGS, "splits": splits}) for site in RECIPE.match(graph, Contract())])
+    settings = {**SETTINGS, "splits": splits, "split": split}
+    return emit_source(_PROBLEM, graph, [(RECIPE, site, settings) for site in RECIPE.match(graph, Contract())])
+
+
+def _without_mending(source: str) -> str:
+    return "\n".join(line for line in source.splitlines() if not line.strip().startswith("kmem_mend_"))
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +42,7 @@ def multiply():
 @pytest.fixture(scope="module")
 def multiply_unmended():
     """The same without the launch that mends tiles."""
-    lines = [line for line in _emit().splitlines() if not line.strip().startswith("kmem_mend_tiles[")]
-    return import_source("\n".join(lines)).ModelNew()
+    return import_source(_without_mending(_emit())).ModelNew()
 
 
 def _is_right(output: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -112,3 +116,48 @@ def test_parts_of_a_split_sum_are_mended_too():
     model, (a, b) = import_source(_emit(splits=2)).ModelNew(), _wide_and_sparse()
     with torch.no_grad():
         assert _is_right(model(a, b), a, b)
+
+
+@pytest.fixture(scope="module")
+def in_loop():
+    """Split while the operands are read, with and without the launch that adds what was left out."""
+    source = _emit(splits=2, split="in_loop")
+    return import_source(source).ModelNew(), import_source(_without_mending(source)).ModelNew()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_steps_that_the_parts_cannot_hold_are_added_in_fp32(case, in_loop):
+    torch.manual_seed(0)
+    a, b = CASES[case]()
+    with torch.no_grad():
+        output, unmended = (model(a, b) for model in in_loop)
+    assert _is_right(output, a, b)
+    assert not torch.equal(output, unmended)
+
+
+@pytest.mark.parametrize("case", HELD)
+def test_splitting_in_the_loop_is_right_for_easy_operands(case, in_loop):
+    torch.manual_seed(0)
+    a, b = HELD[case]()
+    with torch.no_grad():
+        assert _is_right(in_loop[0](a, b), a, b)
+
+
+def test_scales_of_single_steps_need_no_mending_where_those_of_whole_lines_do(in_loop, multiply, multiply_unmended):
+    """Each step of K has its own magnitude, 2**40 apart: the parts of a step hold it."""
+    torch.manual_seed(0)
+    steps = torch.arange(K) // SETTINGS["block_k"]
+    a, b = torch.randn(M, K) * (-20.0 * steps).exp2(), torch.randn(K, N) * (20.0 * steps).exp2()[:, None]
+    with torch.no_grad():
+        mended, unmended = (model(a, b) for model in in_loop)
+        assert _is_right(unmended, a, b) and torch.equal(mended, unmended)
+        assert not torch.equal(multiply(a, b), multiply_unmended(a, b))
+
+
+def test_a_nan_stays_in_its_line_without_mending(in_loop):
+    torch.manual_seed(0)
+    a, b = torch.randn(M, K), torch.randn(K, N)
+    a[3, 5] = NAN
+    with torch.no_grad():
+        unmended = in_loop[1](a, b)
+    assert torch.isnan(unmended[3]).all() and torch.isnan(unmended).sum() == N

@@ -23,6 +23,12 @@ WIDE = {**SPLIT, "block_n": 256}
 CASES = {
     "split": ("split-fp16-matmul", ("torch.relu(A @ B) * 2 + A", *SQUARE[1:]), "match", SPLIT),
     "split odd triangle": ("split-fp16-matmul", ("torch.triu(A @ B)", "4095, 2949", "2949, 4095"), "match", SPLIT),
+    "split in the loop": (
+        "split-fp16-matmul",
+        ("A @ B", "256, 524288", "524288, 256"),
+        "match",
+        {**SPLIT, "split": "in_loop", "splits": 33},
+    ),
     "bf16": ("tile-matmul", ("torch.relu(A @ B)", *SQUARE[1:]), "bf16", WIDE),
 }
 MATVEC = (
@@ -49,11 +55,12 @@ def compiled() -> dict[str, list[dict]]:
 
 
 def _main(kernels: list[dict]) -> dict:
-    return next(kernel for kernel in kernels if "matmul" in kernel["name"])
+    return next(kernel for kernel in kernels if "matmul" in kernel["name"] or "in_loop" in kernel["name"])
 
 
-def test_mending_does_not_spill(compiled):
-    (mend,) = [kernel for kernel in compiled["split"] if "mend" in kernel["name"]]
+@pytest.mark.parametrize("case", ["split", "split odd triangle", "split in the loop"])
+def test_mending_does_not_spill(compiled, case):
+    (mend,) = [kernel for kernel in compiled[case] if "mend" in kernel["name"]]
     assert mend["stack"] == 0
 
 

@@ -1,5 +1,8 @@
 """The run directory and the report: whole files, every attempt with its reason, estimates named."""
 
+import contextlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +32,7 @@ from kmem.records import (
     Timing,
 )
 from kmem.report import render_report, summarise, write_report
-from kmem.rundir import RunDirectory
+from kmem.rundir import RunDirectory, is_worked_on
 
 RUN = Run("r1", Problem("p", "/p.py", "source"), "h200", Contract(), Budget(), "rw", 0, "/tmp/x", "2026-01-01")
 
@@ -102,3 +105,22 @@ def test_a_directory_that_cannot_be_written_is_an_output_error(tmp_path: Path) -
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="--out"):
         RunDirectory(tmp_path / "file/run")
+
+
+def test_a_run_is_worked_on_by_one_process_and_a_kill_is_seen_and_kept(tmp_path: Path) -> None:
+    code = "import os, pathlib, sys\nfrom kmem.rundir import RunDirectory\nwith RunDirectory(pathlib.Path(sys.argv[1])).work(): "
+    directory = RunDirectory(tmp_path)
+    with directory.work():
+        assert is_worked_on(tmp_path)
+        other = subprocess.run([sys.executable, "-c", f"{code} pass", tmp_path], capture_output=True, text=True)
+        assert "Another process is at work on" in other.stderr
+    assert not is_worked_on(tmp_path)
+    assert directory.kills() == []
+    subprocess.run([sys.executable, "-c", f"{code} os.kill(os.getpid(), 9)", tmp_path])
+    assert not is_worked_on(tmp_path)
+    with directory.work():
+        assert len(directory.kills()) == 1
+    with contextlib.suppress(KeyboardInterrupt), directory.work():
+        raise KeyboardInterrupt
+    with directory.work():
+        assert len(directory.kills()) == 1

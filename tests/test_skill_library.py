@@ -2,10 +2,12 @@
 found by the words engineers use. tests/data/skill_queries.jsonl was written before any skill and is not changed to fit results."""
 
 import ast
+import inspect
 import json
 import re
 import sys
 import textwrap
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 
@@ -112,15 +114,38 @@ def test_skills_mentioned_in_a_text_exist(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
-def test_code_in_a_text_parses_and_names_what_triton_has(path: Path) -> None:
+def test_every_triton_name_in_a_text_exists(path: Path) -> None:
+    """In code and in prose alike; all of them were also looked up in the wheel of Triton 3.6.0 (2026-11-21)."""
+    names = re.findall(r"\btl\.([A-Za-z_]\w*(?:\.[A-Z]\w*)*)", (path / "SKILL.md").read_text(encoding="utf-8"))
+    assert sorted(name for name in set(names) if not is_in_triton(name)) == []
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_code_in_a_text_parses_and_calls_triton_with_arguments_it_has(path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (path / "SKILL.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    names = {
-        node.attr
+    calls = [
+        (node.func.attr, keyword.arg)
         for block in blocks
         for node in ast.walk(ast.parse(textwrap.dedent(block)))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tl"
-    }
-    assert sorted(name for name in names if not hasattr(tl, name)) == []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if isinstance(node.func.value, ast.Name) and node.func.value.id == "tl"
+        for keyword in node.keywords
+    ]
+    assert sorted(call for call in calls if call[1] not in parameters_of(call[0])) == []
+
+
+def is_in_triton(dotted: str) -> bool:
+    place: object = tl
+    for part in dotted.split("."):
+        if not hasattr(place, part):
+            return False
+        place = getattr(place, part)
+    return True
+
+
+def parameters_of(name: str) -> Mapping[str, inspect.Parameter]:
+    function = getattr(tl, name)
+    return inspect.signature(getattr(function, "fn", function)).parameters
 
 
 def test_every_recipe_loads_and_names_operators_its_skill_covers(library: list[Skill]) -> None:

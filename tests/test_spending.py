@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted_models import DictArchive
 from scripted_server import Reply, ScriptedServer, count_tokens, in_order
 
-from kmem.errors import AnswerLost, BudgetExhausted, PriceError, ProviderError
-from kmem.explore.prices import SHIPPED, Price, PriceTable, known_prices, load_prices
+from kmem.errors import AnswerLost, BudgetExhausted, Interrupted, PriceError, ProviderError
+from kmem.explore.prices import PICODOLLARS, SHIPPED, Price, PriceTable, known_prices, load_prices
 from kmem.explore.spending import (
     ASKED_AT_MOST,
     MIN_OUTPUT_TOKENS,
@@ -26,14 +27,26 @@ from kmem.explore.spending import (
     input_token_bound,
     total_usage,
 )
-from kmem.interfaces import Completion, CompletionKey, CompletionRecord, Message, ModelRequest, Provider
+from kmem.interfaces import (
+    Completion,
+    CompletionArchive,
+    CompletionKey,
+    CompletionRecord,
+    Message,
+    ModelRequest,
+    Provider,
+    StopReason,
+)
+from kmem.memory.completions import RunArchive
+from kmem.memory.store import Memory
 from kmem.providers.command import CommandProvider
 from kmem.providers.openai import OpenAIProvider
 from kmem.providers.retry import Backoff
-from kmem.records import Budget
+from kmem.records import Budget, Contract, Problem, Run
 
 PRICE = Price("m", 2.5, 10.0, "these tests", "2026-11-21")
 PRICES = PriceTable([PRICE])
+KEY = CompletionKey("planner", 0, "a", 0)
 
 
 @dataclass
@@ -55,6 +68,10 @@ class Fake(Provider):
         return ["m"]
 
 
+def key_of(role: str) -> CompletionKey:
+    return replace(KEY, role=role)
+
+
 def question(characters: int = 100, output: int = 2000) -> ModelRequest:
     return ModelRequest("m", (Message("user", "x" * characters),), output)
 
@@ -63,14 +80,21 @@ def record(key: int, request: ModelRequest, counts: tuple[int, int] | None, usd:
     return CompletionRecord(CompletionKey("planner", 0, str(key), 0), request, Completion("ok", "m", *(counts or (None, None))), usd, 1.0)
 
 
+def run_archive(home: Path) -> RunArchive:
+    """That of a run in a memory of its own."""
+    with Memory(home / "kmem.db") as memory:
+        memory.start_run(Run("r1", Problem("p", "p.py", ""), "h200", Contract(), Budget(), "off", 0, "out", "2026-11-21T00:00:00"))
+        return RunArchive(memory, "r1")
+
+
 def test_the_bound_on_input_tokens_counts_utf8_bytes_and_the_chat_template() -> None:
     messages = (Message("system", "é" * 10), Message("user", "abc"))
     assert input_token_bound(messages) == TOKENS_PER_CONVERSATION + 2 * TOKENS_PER_MESSAGE + 20 + 3
 
 
 def test_a_call_is_booked_with_the_providers_own_counts_to_the_token_and_the_picodollar() -> None:
-    spending = Spending(Budget(tokens=10_000, usd=1.0), PRICES)
-    paid = spending.pay("planner", Fake([(111, 222)]), question())
+    spending = Spending(Budget(tokens=10_000, usd=1.0), DictArchive(), PRICES)
+    paid = spending.pay(KEY, Fake([(111, 222)]), question())
     assert paid.usd == (111 * 2.5 + 222 * 10) / 1e6 == 0.0024975
     assert (spending.spent_tokens, spending.spent_usd) == (333, 0.0024975)
     assert spending.usage() == (Usage("planner", "m", 1, 111, 222, 0, 0.0024975),)
@@ -78,12 +102,12 @@ def test_a_call_is_booked_with_the_providers_own_counts_to_the_token_and_the_pic
 
 
 def test_usage_is_kept_per_role_and_model_in_order_of_first_use() -> None:
-    spending = Spending(Budget(), PRICES)
+    spending = Spending(Budget(), DictArchive(), PRICES)
     fake = Fake([(1, 2), (3, 4), (5, 6), (7, 8)])
-    spending.pay("planner", fake, question())
-    spending.pay("optimiser", fake, replace(question(), model="unpriced"))
-    spending.pay("optimiser", fake, question())
-    spending.pay("planner", fake, question())
+    spending.pay(KEY, fake, question())
+    spending.pay(key_of("optimiser"), fake, replace(question(), model="unpriced"))
+    spending.pay(key_of("optimiser"), fake, question())
+    spending.pay(KEY, fake, question())
     assert spending.usage() == (
         Usage("planner", "m", 2, 8, 10, 0, 0.00012),
         Usage("optimiser", "unpriced", 1, 3, 4, 0, None),
@@ -97,9 +121,9 @@ def test_usage_is_kept_per_role_and_model_in_order_of_first_use() -> None:
 def test_a_question_that_does_not_fit_is_not_asked() -> None:
     bound = input_token_bound(question().messages)
     fake = Fake([])
-    spending = Spending(Budget(tokens=bound + MIN_OUTPUT_TOKENS - 1), PRICES)
+    spending = Spending(Budget(tokens=bound + MIN_OUTPUT_TOKENS - 1), DictArchive(), PRICES)
     with pytest.raises(BudgetExhausted) as caught:
-        spending.pay("planner", fake, question())
+        spending.pay(KEY, fake, question())
     assert str(caught.value) == (
         f"The budget for language models is spent: {bound + MIN_OUTPUT_TOKENS - 1} tokens left, and the next question may take "
         f"{bound + 2000} tokens; raise --tokens or --usd"
@@ -110,73 +134,73 @@ def test_a_question_that_does_not_fit_is_not_asked() -> None:
 def test_the_output_limit_is_lowered_to_what_is_left_but_not_below_the_least() -> None:
     bound = input_token_bound(question().messages)
     fake = Fake([(bound, 1100), (10, 10)])
-    paid = Spending(Budget(tokens=bound + 1100), PRICES).pay("planner", fake, question())
+    paid = Spending(Budget(tokens=bound + 1100), DictArchive(), PRICES).pay(KEY, fake, question())
     assert fake.requests == [paid.request] == [replace(question(), max_output_tokens=1100)]
     small = replace(question(), max_output_tokens=50)
-    assert Spending(Budget(tokens=bound + 50), PRICES).pay("planner", fake, small).request == small
+    assert Spending(Budget(tokens=bound + 50), DictArchive(), PRICES).pay(KEY, fake, small).request == small
     with pytest.raises(BudgetExhausted):
-        Spending(Budget(tokens=bound + 49), PRICES).pay("planner", fake, small)
+        Spending(Budget(tokens=bound + 49), DictArchive(), PRICES).pay(KEY, fake, small)
 
 
 def test_a_budget_in_dollars_lowers_the_output_limit_and_then_refuses() -> None:
     bound = input_token_bound(question().messages)
     least = PRICE.picodollars(bound, MIN_OUTPUT_TOKENS) / 1e12
     fake = Fake([(bound, MIN_OUTPUT_TOKENS)])
-    spending = Spending(Budget(usd=least), PRICES)
-    assert spending.pay("planner", fake, question()).request.max_output_tokens == MIN_OUTPUT_TOKENS
+    spending = Spending(Budget(usd=least), DictArchive(), PRICES)
+    assert spending.pay(KEY, fake, question()).request.max_output_tokens == MIN_OUTPUT_TOKENS
     assert spending.spent_usd == least
     with pytest.raises(BudgetExhausted, match=r"0\.0000 USD left"):
-        spending.pay("planner", fake, question())
+        spending.pay(KEY, fake, question())
     with pytest.raises(BudgetExhausted):
-        Spending(Budget(usd=least - 1e-9), PRICES).pay("planner", fake, question())
+        Spending(Budget(usd=least - 1e-9), DictArchive(), PRICES).pay(KEY, fake, question())
 
 
 def test_free_output_still_has_to_pay_for_its_input() -> None:
     free_output = PriceTable([replace(PRICE, usd_per_million_output=0.0)])
     bound = input_token_bound(question().messages)
     enough = bound * 2.5 / 1e6
-    assert Spending(Budget(usd=enough), free_output).pay("planner", Fake([(1, 1)]), question()).request == question()
+    assert Spending(Budget(usd=enough), DictArchive(), free_output).pay(KEY, Fake([(1, 1)]), question()).request == question()
     with pytest.raises(BudgetExhausted):
-        Spending(Budget(usd=enough - 1e-9), free_output).pay("planner", Fake([]), question())
+        Spending(Budget(usd=enough - 1e-9), DictArchive(), free_output).pay(KEY, Fake([]), question())
 
 
 def test_an_unknown_price_is_refused_before_the_first_call_only_under_a_budget_in_dollars() -> None:
     fake = Fake([(1, 1)])
-    spending = Spending(Budget(usd=1.0), PRICES)
-    for call in (lambda: spending.check(fake, "new"), lambda: spending.pay("planner", fake, replace(question(), model="new"))):
+    spending = Spending(Budget(usd=1.0), DictArchive(), PRICES)
+    for call in (lambda: spending.check(fake, "new"), lambda: spending.pay(KEY, fake, replace(question(), model="new"))):
         with pytest.raises(PriceError) as caught:
             call()
         assert str(caught.value) == (
             "The price of new is not known, so --usd cannot be kept; give it in the file KMEM_PRICES names, or use --tokens"
         )
     assert fake.requests == []
-    assert Spending(Budget(tokens=9000), PRICES).pay("planner", fake, replace(question(), model="new")).usd is None
+    assert Spending(Budget(tokens=9000), DictArchive(), PRICES).pay(KEY, fake, replace(question(), model="new")).usd is None
 
 
 def test_a_prompt_longer_than_a_price_holds_for_is_refused_under_a_budget_in_dollars() -> None:
     prices = PriceTable([replace(PRICE, up_to_input_tokens=1000)])
     with pytest.raises(PriceError, match="known for prompts of up to 1000 tokens, and this one may have 1272"):
-        Spending(Budget(usd=1.0), prices).pay("planner", Fake([]), question(1000))
-    assert Spending(Budget(), prices).pay("planner", Fake([(1, 1)]), question(1000)).usd == 1.25e-05
+        Spending(Budget(usd=1.0), DictArchive(), prices).pay(KEY, Fake([]), question(1000))
+    assert Spending(Budget(), DictArchive(), prices).pay(KEY, Fake([(1, 1)]), question(1000)).usd == 1.25e-05
 
 
 @pytest.mark.parametrize("budget", [Budget(tokens=10**6), Budget(usd=1.0)])
 def test_a_provider_without_counts_is_refused_under_a_budget_of_tokens_or_dollars(budget: Budget) -> None:
     with pytest.raises(ProviderError) as caught:
-        Spending(budget, PRICES).pay("planner", CommandProvider(), question())
+        Spending(budget, DictArchive(), PRICES).pay(KEY, CommandProvider(), question())
     assert str(caught.value) == "Provider command reports no token counts, so --tokens and --usd cannot be kept; use --minutes"
 
 
 def test_a_provider_without_counts_works_without_such_a_budget_and_counts_nothing() -> None:
-    spending = Spending(Budget(), PRICES)
-    assert spending.pay("planner", CommandProvider(), replace(question(), model="echo hello")).completion.text == "hello\n"
+    spending = Spending(Budget(), DictArchive(), PRICES)
+    assert spending.pay(KEY, CommandProvider(), replace(question(), model="echo hello")).completion.text == "hello\n"
     assert spending.usage() == (Usage("planner", "echo hello", 1, 0, 0, 1, None),)
 
 
 def test_an_answer_without_counts_costs_all_that_was_reserved() -> None:
     bound = input_token_bound(question().messages)
-    spending = Spending(Budget(tokens=10_000, usd=1.0), PRICES)
-    paid = spending.pay("planner", Fake([None]), question())
+    spending = Spending(Budget(tokens=10_000, usd=1.0), DictArchive(), PRICES)
+    paid = spending.pay(KEY, Fake([None]), question())
     assert spending.spent_tokens == bound + 2000
     assert paid.usd == spending.spent_usd == PRICE.picodollars(bound, 2000) / 1e12
     assert spending.usage() == (Usage("planner", "m", 1, 0, 0, 1, paid.usd),)
@@ -184,59 +208,99 @@ def test_an_answer_without_counts_costs_all_that_was_reserved() -> None:
 
 def test_a_lost_answer_is_paid_for_and_asked_for_again() -> None:
     bound = input_token_bound(question().messages)
-    spending = Spending(Budget(tokens=10_000), PRICES)
+    spending = Spending(Budget(tokens=10_000), DictArchive(), PRICES)
     fake = Fake([AnswerLost("gone"), (10, 20)])
-    assert spending.pay("planner", fake, question()).completion.output_tokens == 20
+    assert spending.pay(KEY, fake, question()).completion.output_tokens == 20
     assert spending.spent_tokens == bound + 2000 + 30
     assert spending.usage()[0].calls == 2 and spending.usage()[0].uncounted == 1
     assert 0 < fake.requests[1].timeout_s <= fake.requests[0].timeout_s
 
 
 def test_answers_that_keep_getting_lost_are_given_up() -> None:
-    fake = Fake([AnswerLost("gone")] * ASKED_AT_MOST)
-    with pytest.raises(AnswerLost):
-        Spending(Budget(), PRICES).pay("planner", fake, question())
+    fake, spending = Fake([AnswerLost("gone")] * ASKED_AT_MOST), Spending(Budget(), DictArchive(), PRICES)
+    paid = spending.pay(KEY, fake, question())
+    assert (paid.completion.stop, paid.completion.text) == (StopReason.LOST, "gone")
     assert len(fake.requests) == ASKED_AT_MOST
+    worst = PRICE.picodollars(input_token_bound(question().messages), 2000)
+    assert (paid.usd, spending.usage()[0].uncounted) == (worst / PICODOLLARS, ASKED_AT_MOST)
+
+
+def test_a_question_that_was_broken_off_is_not_asked_again() -> None:
+    fake, spending = Fake([Interrupted("the run ends"), (1, 1)]), Spending(Budget(), archive := DictArchive(), PRICES)
+    with pytest.raises(Interrupted):
+        spending.pay(KEY, fake, question())
+    assert len(fake.requests) == len(archive.unanswered()) == spending.usage()[0].uncounted == 1
+
+
+@pytest.mark.parametrize("make_archive", [lambda home: DictArchive(), run_archive])
+def test_what_was_lost_or_under_way_at_a_kill_counts_when_the_run_goes_on(
+    make_archive: Callable[[Path], CompletionArchive], tmp_path: Path
+) -> None:
+    class Killed(BaseException):
+        """Nothing of the process runs on after it."""
+
+    archive, budget = make_archive(tmp_path), Budget(tokens=100_000, usd=1.0)
+    noted: list[int] = []
+
+    def answering(fate: object) -> Fake:
+        class Noting(Fake):
+            def complete(self, request: ModelRequest) -> Completion:
+                noted.append(len(list(archive.unanswered())))
+                return super().complete(request)
+
+        return Noting([AnswerLost("gone"), fate])
+
+    first = Spending(budget, archive, PRICES)
+    paid = first.pay(KEY, answering((10, 20)), question())
+    archive.keep(CompletionRecord(KEY, paid.request, paid.completion, paid.usd, paid.seconds))
+    with pytest.raises(ProviderError):
+        first.pay(key_of("diagnoser"), answering(ProviderError("no key")), question())
+    with pytest.raises(Killed):
+        first.pay(key_of("optimiser"), answering(Killed()), question())
+    assert noted == [1, 2, 2, 3, 3, 4], "each is noted before it is put"
+    again = Spending(budget, archive, PRICES)
+    bound = input_token_bound(question().messages) + 2000
+    assert again.spent_tokens == 30 + 4 * bound == first.spent_tokens
+    assert again.spent_usd == first.spent_usd
+    assert {row.role: (row.calls, row.uncounted) for row in again.usage()} == {"planner": (2, 1), "diagnoser": (1, 1), "optimiser": (2, 2)}
 
 
 def test_a_lost_answer_is_not_asked_for_again_beyond_the_budget() -> None:
     fake = Fake([AnswerLost("gone")])
     with pytest.raises(BudgetExhausted):
-        Spending(Budget(tokens=3000), PRICES).pay("planner", fake, question())
+        Spending(Budget(tokens=3000), DictArchive(), PRICES).pay(KEY, fake, question())
     assert len(fake.requests) == 1
 
 
 def test_a_question_that_could_not_be_asked_costs_nothing_and_one_that_was_broken_off_costs_all() -> None:
-    spending = Spending(Budget(tokens=10_000), PRICES)
+    spending = Spending(Budget(tokens=10_000), DictArchive(), PRICES)
     with pytest.raises(ProviderError):
-        spending.pay("planner", Fake([ProviderError("no key")]), question())
+        spending.pay(KEY, Fake([ProviderError("no key")]), question())
     assert (spending.spent_tokens, spending.usage()) == (0, ())
     with pytest.raises(KeyboardInterrupt):
-        spending.pay("planner", Fake([KeyboardInterrupt()]), question())
+        spending.pay(KEY, Fake([KeyboardInterrupt()]), question())
     assert spending.spent_tokens == input_token_bound(question().messages) + 2000
 
 
-def test_a_resumed_run_starts_from_what_was_answered_before_each_counted_once() -> None:
+def test_a_resumed_run_starts_from_what_was_answered_before() -> None:
     past = [record(1, question(), (100, 200), 0.5), record(2, question(), None, 0.25), record(3, question(), (1, 2), None)]
-    spending = Spending(Budget(tokens=100_000, usd=10.0), PRICES, past=past)
-    for entry in past:
-        spending.recall(entry)
+    spending = Spending(Budget(tokens=100_000, usd=10.0), DictArchive(past), PRICES)
     assert spending.spent_tokens == 303 + input_token_bound(question().messages) + 2000
     assert spending.spent_usd == 0.75
     assert spending.usage() == (Usage("planner", "m", 3, 101, 202, 1, None),)
     with pytest.raises(BudgetExhausted):
-        Spending(Budget(tokens=1000), PRICES, past=past).pay("planner", Fake([]), question())
+        Spending(Budget(tokens=1000), DictArchive(past), PRICES).pay(KEY, Fake([]), question())
 
 
 def test_what_a_call_does_not_use_comes_back_at_once() -> None:
     bound = input_token_bound(question().messages)
     worst_usd = PRICE.picodollars(bound, 2000) / 1e12
     fates = [ProviderError("down") if number % 5 == 4 else (10, 20) for number in range(40)]
-    spending = Spending(Budget(tokens=bound + 2000 + 32 * 30, usd=worst_usd + 32 * PRICE.picodollars(10, 20) / 1e12), PRICES)
+    spending = Spending(Budget(tokens=bound + 2000 + 32 * 30, usd=worst_usd + 32 * PRICE.picodollars(10, 20) / 1e12), DictArchive(), PRICES)
     fake = Fake(list(fates))
     for fate in fates:
         with suppress(ProviderError) if isinstance(fate, ProviderError) else nullcontext():
-            spending.pay("planner", fake, question())
+            spending.pay(KEY, fake, question())
     assert all(request == question() for request in fake.requests)  # no limit was lowered: all that was reserved had come back
     assert spending.spent_tokens == 32 * 30
 
@@ -253,12 +317,12 @@ def test_a_question_waits_for_those_under_way_rather_than_give_up() -> None:
             return Completion("ok", "m", 10, 20)
 
     slow = Slow([])
-    spending = Spending(Budget(tokens=bound + 2000 + 30), PRICES)  # for one at its worst, or several as they turn out
+    spending = Spending(Budget(tokens=bound + 2000 + 30), DictArchive(), PRICES)  # for one at its worst, or several as they turn out
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(spending.pay, "planner", slow, question())
+        first = pool.submit(spending.pay, KEY, slow, question())
         while not slow.requests:
             time.sleep(0.005)
-        second = pool.submit(spending.pay, "optimiser", slow, question())
+        second = pool.submit(spending.pay, key_of("optimiser"), slow, question())
         time.sleep(0.1)
         assert len(slow.requests) == 1
         answer.set()
@@ -285,7 +349,7 @@ def test_budgets_hold_at_every_moment_and_totals_are_the_sum_of_the_calls(
     tokens = None if tokens_share is None else int(tokens_share * sum(map(sum, worst)))
     picodollars = None if usd_share is None else int(usd_share * sum(PRICE.picodollars(*counts) for counts in worst))
     usd = None if picodollars is None else picodollars / 1e12
-    spending = Spending(Budget(tokens=tokens, usd=usd), PRICES)
+    spending = Spending(Budget(tokens=tokens, usd=usd), DictArchive(), PRICES)
     ledger = threading.Lock()
     truth = {"tokens": 0, "picodollars": 0, "worst_tokens": 0, "worst_picodollars": 0, "input": 0, "output": 0, "calls": 0}
     fates = {f"{number}:": fate for number, (_, _, fate) in enumerate(calls)}
@@ -323,7 +387,7 @@ def test_budgets_hold_at_every_moment_and_totals_are_the_sum_of_the_calls(
         characters, output, _ = calls[number]
         request = ModelRequest("m", (Message("user", f"{number}:" + "x" * characters),), output)
         with suppress(BudgetExhausted, ProviderError):
-            spending.pay(f"role {number % 3}", server, request)
+            spending.pay(key_of(f"role {number % 3}"), server, request)
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(one, range(len(calls))))
@@ -339,14 +403,14 @@ def test_against_a_real_server_the_budget_holds_to_the_token_by_the_servers_own_
     provider._sdk()
     texts = ["word " * 200, "word " * 1500, "word " * 40]
     with ScriptedServer(lambda turn: Reply(texts[turn.number % 3])) as server:
-        spending = Spending(Budget(tokens=12_000), PRICES)
+        spending = Spending(Budget(tokens=12_000), DictArchive(), PRICES)
 
         def one(number: int) -> None:
             request = ModelRequest(
                 "m", (Message("system", "s" * 400), Message("user", f"{number} " * 200)), 2000, base_url=server.url_openai
             )
             try:
-                spending.pay("planner", provider, request)
+                spending.pay(KEY, provider, request)
             except BudgetExhausted:
                 exhausted.append(number)
 
@@ -365,8 +429,8 @@ def test_a_connection_dropped_in_the_midst_is_charged_at_its_worst_and_mended() 
     provider = OpenAIProvider(Backoff(tries=3, first_s=0.01))
     with ScriptedServer(in_order(Reply("word " * 500, drop_after=1), Reply("done"))) as server:
         request = replace(question(), base_url=server.url_openai)
-        spending = Spending(Budget(tokens=10_000), PRICES)
-        assert spending.pay("planner", provider, request).completion.text == "done"
+        spending = Spending(Budget(tokens=10_000), DictArchive(), PRICES)
+        assert spending.pay(KEY, provider, request).completion.text == "done"
     assert spending.spent_tokens == input_token_bound(request.messages) + 2000 + server.requests[1].input_tokens + count_tokens("done")
 
 

@@ -99,13 +99,20 @@ class FakeWorker:
     def __init__(self, event_ms: float, count: int | None = None, slow_s: float = 0.0) -> None:
         self.event_ms, self.count, self.slow_s = event_ms, count, slow_s
         self.asked: list[int] = []
+        self.kept: list[list[tuple[int, str]]] = []
 
     def request(self, command: str, **arguments: object) -> dict[str, list[float]]:
         import time
 
         time.sleep(self.slow_s)
-        self.asked.append(int(arguments["count"]))
-        return {"event_ms": [self.event_ms] * (self.count or self.asked[-1]), "host_ms": [self.event_ms] * int(arguments["host_count"])}
+        if arguments["keep"]:
+            self.kept.append(arguments["keep"])
+        else:
+            self.asked.append(int(arguments["count"]))
+        return {
+            "event_ms": [self.event_ms] * (self.count or int(arguments["count"])),
+            "host_ms": [self.event_ms] * int(arguments["host_count"]),
+        }
 
 
 def test_a_worker_that_claims_less_than_the_judge_waited_is_disbelieved() -> None:
@@ -122,15 +129,31 @@ def test_a_worker_that_times_another_number_of_calls_is_disbelieved() -> None:
 
 def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
     candidate, reference = FakeWorker(20.0), FakeWorker(40.0)
-    refreshed = []
-    paired = time_pairs(
-        (candidate, "k"), (reference, "eager", "eager"), ["a", "b"], lambda: refreshed.append(1), l2_bytes=1, timeout_s=1, seed=0
-    )
+    refreshed: list[int] = []
+
+    def refresh() -> list[int]:
+        refreshed.append(len(refreshed))
+        return [100 + refreshed[-1], 200 + refreshed[-1]]  # a seed for each set of inputs
+
+    sides = (candidate, "k"), (reference, "eager", "eager")
+    paired = time_pairs(*sides, ["a", "b"], refresh, l2_bytes=1, timeout_s=1, seed=0, keep_all=True)
     timing = paired.timing
     assert (timing.ratio, timing.latency_ms, timing.reference_ms, paired.host_ms) == (2.0, 20.0, 40.0, 20.0)
     assert (paired.candidate_ms, paired.reference_ms) == (((20.0,) * 4,) * 10, ((40.0,) * 4,) * 10)
-    assert len(refreshed) == 40  # ten blocks, A B B A
+    assert len(refreshed) == 43  # ten blocks, A B B A, and three batches whose results are kept
     assert candidate.asked == reference.asked == [5] + [2] * 20
+    assert reference.kept == [] and [[index for index, _ in batch] for batch in candidate.kept] == [[0, 1]] * 3
+    names = [name for batch in candidate.kept for _, name in batch]
+    assert [name for name, _ in paired.kept] == names and len(set(names)) == 6
+    assert [second - first for (_, first), (_, second) in zip(paired.kept[::2], paired.kept[1::2], strict=True)] == [100] * 3
+
+
+def test_where_results_are_large_one_of_them_is_kept() -> None:
+    candidate = FakeWorker(20.0)
+    sides = (candidate, "k"), (FakeWorker(40.0), "eager", "eager")
+    paired = time_pairs(*sides, ["a", "b"], lambda: [7, 8], l2_bytes=1, timeout_s=1, seed=0)
+    (((index, name),),) = candidate.kept
+    assert paired.kept == ((name, [7, 8][index]),)
 
 
 class DisturbedWorker(FakeWorker):
@@ -149,7 +172,7 @@ class DisturbedWorker(FakeWorker):
 def test_a_disturbed_pairing_takes_more_blocks() -> None:
     def blocks_of(disturbed: int) -> int:
         paired = time_pairs(
-            (DisturbedWorker(20.0, disturbed), "k"), (FakeWorker(40.0), "eager", "eager"), ["a"], lambda: None,
+            (DisturbedWorker(20.0, disturbed), "k"), (FakeWorker(40.0), "eager", "eager"), ["a"], lambda: [0],
             l2_bytes=1, timeout_s=1, seed=0,
         )  # fmt: skip
         return len(paired.candidate_ms)

@@ -18,8 +18,11 @@ from kmem.devices import named_target
 from kmem.errors import ExecutorError
 from kmem.measure import judge as judge_module
 from kmem.measure.arena import Arena
+from kmem.measure.examine import Examination, Refused
+from kmem.measure.instruments import poison_free_memory
 from kmem.measure.judge import Judge
 from kmem.measure.process import KEPT_VARIABLES, WorkerFailure, WorkerLost, WorkerProcess, network_isolation
+from kmem.measure.reference import Reference
 from kmem.measure.shared_directory import SharedDirectory
 from kmem.records import Contract, Kernel, Measurement, Problem, Status, Workload
 
@@ -195,6 +198,29 @@ def probe(worker: WorkerProcess, expression: str) -> str:
     with pytest.raises(WorkerFailure) as caught:
         load(worker, f"import os, resource, socket, sys\nraise ValueError(repr({expression}))\n")
     return caught.value.message
+
+
+def test_what_a_timed_call_returned_is_held_to_its_own_inputs(worker: WorkerProcess, tmp_path: Path) -> None:
+    problem = Problem("p", "<p>", problems.SCALE_RELU)
+    reference = Reference(problem, Workload("full"), Contract(), torch.device("cpu"), seed=1, directory=tmp_path, ipc=False)
+    examination = Examination(Kernel(LIBRARY), worker, Contract(), 20.0, 20.0)
+    examination.load(reference)
+    reference.fill("drawn", 5)
+    common = {"timeout_s": 20, "key": examination.key, "inputs": reference.inputs.name, "outputs": None, "seed": 5, "suppress": False}
+    for name in ("timed-1", "timed-2"):  # no GPU, so no clock: what it keeps is the same
+        worker.request("run", keep=name, **common)
+    examination.check_timed("timed-1", 5)
+    with pytest.raises(Refused, match="output 0 on family timed") as caught:
+        examination.check_timed("timed-2", 6)
+    assert caught.value.status is Status.WRONG_VALUES
+
+
+def test_free_memory_is_poisoned_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(value: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(torch, "empty_like", no_room)
+    poison_free_memory([((4,), torch.float32), ((2, 3), torch.int64)], torch.device("cpu"), 0)
 
 
 def test_a_worker_sees_no_secrets_and_no_home(worker: WorkerProcess) -> None:

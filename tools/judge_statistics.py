@@ -2,7 +2,7 @@
 
 In order: a kernel against itself and against one that does 2% more work, by the judge's own A B B A pairs in two workers; agreement with
 triton.testing.do_bench; time, GPU lease and memory of verifying one candidate. Prints tables; rows go to $OUT/judge_statistics.json.
-Usage: python tools/judge_statistics.py [--repeats 20] [--only self bench cost memory]
+Usage: python tools/judge_statistics.py [--repeats 20] [--only self bench cost memory] [--problems matvec ...]
 """
 
 import argparse
@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -188,30 +189,34 @@ class PeakMemory:
 
 
 _ONE_FORWARD = """
-import sys, torch
+import gc, json, sys, torch
 from pathlib import Path
 from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
 from kmem.records import Precision
-module = execute_problem(load_problem(Path(sys.argv[1])))
-model = build_model(module, torch.device("cuda"), Precision.MATCH)
-values = build_inputs(module, torch.device("cuda"), Precision.MATCH)
-torch.cuda.empty_cache()
-with torch.no_grad():
-    outputs = model(*values)
-torch.cuda.synchronize()
-outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-print(torch.cuda.max_memory_allocated(), sum(value.nbytes for value in outputs))
+free = int(sys.argv[1])
+for place in sys.argv[2:]:
+    module = execute_problem(load_problem(Path(place)))
+    model = build_model(module, torch.device("cuda"), Precision.MATCH)
+    values = build_inputs(module, torch.device("cuda"), Precision.MATCH)
+    torch.cuda.reset_peak_memory_stats()
+    with torch.no_grad():
+        outputs = model(*values)
+    torch.cuda.synchronize()
+    outputs = outputs if isinstance(outputs, (list, tuple)) else [outputs]
+    found = torch.cuda.max_memory_allocated(), sum(value.nbytes for value in outputs)
+    del module, model, values, outputs
+    gc.collect()
+    torch.cuda.empty_cache()
+    print(json.dumps([*found, free - torch.cuda.mem_get_info()[0] - torch.cuda.memory_reserved()]))
 """
 
 
-def own_memory(name: str) -> tuple[int, int, int]:
+def own_memory(names: Sequence[str]) -> list[tuple[int, int, int]]:
     """Bytes: peak of one eager forward with inputs and parameters, outputs alone, and what a CUDA process takes beside its tensors."""
-    with PeakMemory() as peak:
-        done = subprocess.run(
-            [sys.executable, "-c", _ONE_FORWARD, str(ROOT / "problems" / name)], capture_output=True, text=True, check=True
-        )
-    own, outputs = map(int, done.stdout.split())
-    return own, outputs, max(0, peak.bytes - own)
+    torch.cuda.empty_cache()
+    arguments = [str(torch.cuda.mem_get_info()[0]), *(str(ROOT / "problems" / name) for name in names)]
+    done = subprocess.run([sys.executable, "-c", _ONE_FORWARD, *arguments], capture_output=True, text=True, check=True)
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def verify_once(name: str, kernel: Kernel, problem: Problem, device: Device, place: Path, *, with_baselines: bool) -> dict[str, object]:
@@ -219,7 +224,7 @@ def verify_once(name: str, kernel: Kernel, problem: Problem, device: Device, pla
     bound = graph_bound(trace_problem(execute_problem(problem), Precision.MATCH), device, Contract())
     with Judge(
         problem, {"full": FULL, "small": derive_small_workload(problem)}, Contract(), device, bound, seed=9, work_dir=place, gpu=True,
-        estimate_ms=None, cache_dir=place / "cache",
+        estimate_ms=None, cache_dir=place / "cache", keep_spare=False,
     ) as judge:  # fmt: skip
         baselines = judge.baselines() if with_baselines else ()
         held, started = judge.gpu_held_s, time.monotonic()
@@ -238,13 +243,12 @@ def verify_once(name: str, kernel: Kernel, problem: Problem, device: Device, pla
     }
 
 
-def measure_memory(device: Device, place: Path) -> list[dict[str, object]]:
+def measure_memory(device: Device, place: Path, names: Sequence[str]) -> list[dict[str, object]]:
     """The show-pieces with themselves as candidates (library kernels take no less memory than Triton's), against twice what the problem
     itself takes, its process included, plus its outputs: how much is taken while there is plenty, and whether that much is enough."""
     rows = []
-    for name in SHOW_PIECES:
+    for name, (own, outputs, context) in zip(names, own_memory(names), strict=True):
         problem = load_problem(ROOT / "problems" / name)
-        own, outputs, context = own_memory(name)
         kernel = Kernel(f"{problem.source}\n\nModelNew = Model\n")
         allowed = 2 * (own + context) + outputs
         row = verify_once(name, kernel, problem, device, place, with_baselines=False)
@@ -278,6 +282,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--only", nargs="*", choices=("self", "bench", "cost", "memory"), default=("self", "bench", "cost", "memory"))
+    parser.add_argument("--problems", nargs="*", choices=SHOW_PIECES, default=SHOW_PIECES, help="whose memory is measured")
     options = parser.parse_args()
     device = detect_device()
     if device is None:
@@ -301,7 +306,7 @@ def main() -> None:
             softmax = problem_of("softmax", 65536, 4096)
             keep("cost", verify_once("softmax", kernel_of("softmax"), softmax, device, place, with_baselines=True))
         if "memory" in options.only:
-            keep("memory", measure_memory(device, place))
+            keep("memory", measure_memory(device, place, options.problems))
 
 
 if __name__ == "__main__":

@@ -9,15 +9,23 @@ import click
 import kmem
 from kmem.errors import KmemError
 
+EXIT_INTERRUPTED = 130
+
 
 class Group(click.Group):
-    """Prints every KmemError as one clear line and exits 1, so that no command needs its own handler."""
+    """Prints every KmemError as one clear line and exits 1, so that no command needs its own handler.
+
+    An interrupt is a line, too, and exit code 130; a command that can go on later says how itself.
+    """
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except KmemError as ex:
             raise click.ClickException(str(ex)) from ex
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted", err=True)
+            raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -71,11 +79,13 @@ def main() -> None:
     """Entry point of the `kmem` script."""
     from kmem.plugins import build_plugin_manager, collect
 
-    add_commands()
     try:
+        add_commands()
         manager = build_plugin_manager()
         manager.hook.register_commands(cli=cli)
         registry = collect(manager)
     except KmemError as ex:
         raise SystemExit(f"Error: {ex}") from ex
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
     cli(obj=registry)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kmem.cli import EXIT_INTERRUPTED
 from kmem.cli.options import memory_option, precision_option, purity_option, target_option
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 # kmem.bench and devices are imported inside the functions: `kmem --help` must not pay for torch.
 
 EXIT_SOME_FAILED = 1
-EXIT_INTERRUPTED = 130
 
 
 @click.command()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kmem.cli import EXIT_INTERRUPTED
 from kmem.records import Contract, Device, Precision, Problem, Purity
 
 if TYPE_CHECKING:
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
 
 # kmem.learning and devices (torch) are imported inside the functions: `kmem --help` must not pay for them.
 
-EXIT_INTERRUPTED = 130
 _SEED = 0
+#: Of the table in a file or a log, which have no width: cells cut to 80 characters would say nothing.
+_TABLE_WIDTH = 200
 
 
 def record_suite(
@@ -121,6 +123,7 @@ def ablate_suite(
     root: Path, arms: str, seeds: int, left_out: tuple[str, ...], strategy: str, only: tuple[str, ...], out: Path | None, as_json: bool
 ) -> None:
     """Replay every arm on recorded landscapes, and print how they compare: a table for people on stderr, one JSON object on stdout."""
+    from kmem.errors import LandscapeError
     from kmem.learning.ablation import Setup, ablate
     from kmem.learning.comparison import compare_arms
     from kmem.learning.landscape import LandscapeDirectory
@@ -129,13 +132,25 @@ def ablate_suite(
     from kmem.serialize import to_data
 
     setup = Setup(_read_arms(arms), seeds, left_out, Strategy(strategy))
-    landscapes = LandscapeDirectory(root).read(only)
+    directory = LandscapeDirectory(root)
+    found = directory.read(only)
+    landscapes = [landscape for landscape in found if landscape.is_searchable]
+    empty = [landscape.name for landscape in found if not landscape.is_searchable]
+    unfinished = {landscape.name: len(landscape.settings) for landscape in landscapes if not directory.is_finished(landscape.name)}
+    if empty:
+        click.echo(f"left out, for no setting of theirs has passed: {', '.join(empty)}", err=True)
+    if unfinished:
+        counts = ", ".join(f"{name} ({count})" for name, count in unfinished.items())
+        click.echo(f"recorded in part, searched as if there were no other settings: {counts}", err=True)
+    if not landscapes:
+        raise LandscapeError(f"No setting of any landscape in {root} has passed; go on with kmem bench SUITE --record {root}")
     click.echo(f"{len(landscapes)} landscapes, {len(setup.arms)} arms, {seeds} seeds", err=True)
     trials = ablate(landscapes, setup, lambda done, total: click.echo(f"seed {done} of {total}", err=True))
     compared = compare_arms(trials)
-    _show_comparison(compared)
     about = {
-        "landscapes": [landscape.name for landscape in landscapes],
+        "landscapes": {landscape.name: len(landscape.settings) for landscape in landscapes},
+        "recorded_in_part": sorted(unfinished),
+        "left_out_as_empty": empty,
         "devices": sorted({landscape.header.device.full_name for landscape in landscapes}),
         "setup": to_data(setup),
     }
@@ -147,6 +162,8 @@ def ablate_suite(
         (out / "comparison.json").write_text(json.dumps(summary, indent=1, sort_keys=True) + "\n", encoding="utf-8")
         without = f", without {', '.join(left_out)}" if left_out else ""
         draw_ablation(out / "ablation.png", trials, title=f"{len(landscapes)} problems, {seeds} seeds, {strategy}{without}")
+    _show_comparison(compared)
+    if out is not None:
         click.echo(f"trials, comparison and plot: {out}", err=True)
     if as_json:
         click.echo(json.dumps({**about, "arms": [to_data(entry) for entry in compared]}, sort_keys=True))
@@ -176,18 +193,22 @@ def _show_comparison(compared: "Sequence[Comparison]") -> None:
         "saved",
         "final speed",
         "area gained",
-        "slower",
-        "later",
         "negative transfer",
+        "more measurements",
+        "later rounds",
     ):
         table.add_column(heading)
     for entry in compared:
         table.add_row(
             entry.arm.value, f"{entry.to_target:.2f}", f"{entry.rounds_to_target:.2f}", f"{entry.reached:.0%}", _percent(entry.saved),
-            str(entry.final_speed), str(entry.area_gained), f"{entry.slower:.1%}", f"{entry.later:.1%}", _percent(entry.negative_transfer),
+            str(entry.final_speed), str(entry.area_gained), _percent(entry.negative_transfer), f"{entry.more_measurements:.1%}",
+            f"{entry.later_rounds:.1%}",
         )  # fmt: skip
-    Console(stderr=True).print(table)
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.width = _TABLE_WIDTH
+    console.print(table)
 
 
 def _percent(interval: "Interval") -> str:
-    return f"{interval.value:.1%} ({interval.low:.1%} to {interval.high:.1%})"
+    return f"{interval.value:.1%} ({100 * interval.low:.0f} to {100 * interval.high:.0f})"

@@ -183,8 +183,10 @@ def ablate(
 
     Columns: measurements and rounds until a kernel has 95% of the best recorded speed (a search that never arrives is charged for every
     recorded setting), the share that arrived, the share of measurements saved, the final speed over that without memory, the area gained
-    under the best speed so far, the shares that end more than 2% slower and that need more measurements, and negative transfer: searches
-    that end more than 2% slower or need more rounds than without memory.
+    under the best speed so far, negative transfer (the share of searches that end more than 2% slower than the one without memory of the
+    same problem and seed), and beside it the shares that need more measurements, be it one, and later rounds to get there.
+
+    Of a landscape whose recording was cut off, the settings recorded until then are all there is; which these are is said.
     """
     from kmem.cli.landscapes import ablate_suite
 

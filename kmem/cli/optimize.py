@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from kmem.cli import EXIT_INTERRUPTED
 from kmem.cli.model_options import choose_models, model_options
 from kmem.cli.options import memory_option, precision_option, purity_option, target_option
 from kmem.errors import KmemError
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from kmem.workbench import Event
 
 EXIT_NOTHING_BEAT_BASELINE = 3
-EXIT_INTERRUPTED = 130
 
 #: Who writes kernels, by what --author says, in the order in which they seed.
 AUTHORS = {"recipes": ("recipes",), "llm": ("llm",), "both": ("recipes", "llm")}
@@ -128,6 +128,7 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     from kmem.devices import resolve_target
     from kmem.explore.spending import Spending
     from kmem.loop import optimize as run_loop
+    from kmem.memory.completions import RunArchive
     from kmem.memory.store import Memory
     from kmem.report import summarise, write_report
     from kmem.rundir import RunDirectory
@@ -136,30 +137,34 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
 
     directory = RunDirectory(Path(run.out_dir))
     device, present = resolve_target(run.target)
-    with Memory() as memory:
+    with Memory() as memory, directory.work():
         memory.start_run(run)
         click.echo(f"run {run.id} in {run.out_dir}", err=True)
+        kills = directory.kills()
+        if kills:
+            click.echo(f"the process at work on it was killed; taken up again at {kills[-1]}", err=True)
         try:
             if present:
                 device = memory.ceilings(device.name) or _measure_ceilings(device, memory)
             with Progress(run) as show:
                 session = open_session(run.problem, run.contract, device, present, registry, memory)
                 result = run_loop(run, session, memory, registry, show)
+            usage = Spending(run.budget, RunArchive(memory, run.id)).usage()
+            report = write_report(
+                directory, run, result, memory.attempts(run.id), memory.diagnoses(run.id),
+                (*session.notes, *(f"its process was killed; taken up again at {time}" for time in kills)),
+                lessons=memory.lessons(run.id), usage=usage,
+            )  # fmt: skip
+            directory.write_text("result.json", to_json(result))
         except KeyboardInterrupt:
-            memory.set_run_state(run.id, RunState.INTERRUPTED)
             click.echo(f"\nInterrupted. Nothing measured is lost: kmem runs resume {run.id}", err=True)
+            memory.set_run_state(run.id, RunState.INTERRUPTED)
             raise SystemExit(EXIT_INTERRUPTED) from None
         except BaseException as ex:
             memory.set_run_state(run.id, RunState.FAILED)
             if isinstance(ex, KmemError) and memory.attempts(run.id):
                 click.echo(f"Nothing measured is lost; when it is mended: kmem runs resume {run.id}", err=True)
             raise
-        usage = Spending(run.budget, past=memory.completions(run.id)).usage()
-        report = write_report(
-            directory, run, result, memory.attempts(run.id), memory.diagnoses(run.id), session.notes,
-            lessons=memory.lessons(run.id), usage=usage,
-        )  # fmt: skip
-    directory.write_text("result.json", to_json(result))
     click.echo(summarise(result), err=True)
     click.echo(f"report: {report}", err=True)
     if as_json:
@@ -210,6 +215,7 @@ def result_summary(run: Run, result: RunResult, directory: "RunDirectory", usage
         "strategy": run.strategy.value,
         "usage": [asdict(row) for row in (*usage, total_usage(usage))],
         "flags": list(result.flags),
+        "within_kernelbench": "beyond_kernelbench" not in result.flags if result.best else None,
         "measurements": result.measurements,
         "seconds": round(result.seconds, 1),
         "choices": [

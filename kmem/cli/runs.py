@@ -38,7 +38,15 @@ def list_runs(as_json: bool) -> None:
         outcome = ""
         if result is not None and result.best is not None and result.speedup is not None:
             outcome = f"{result.best.measurement.latency_ms:.4g} ms{' est.' if result.estimated else ''}, {result.speedup:.2f}x"
-        click.echo(f"{run.id}  {state.value:11}  {run.problem.name:24} {run.target:8} {outcome}")
+        click.echo(f"{run.id}  {_seen_state(run, state):11}  {run.problem.name:24} {run.target:8} {outcome}")
+
+
+def _seen_state(run: "Run", state: "RunState") -> str:
+    """The state in memory, but "killed" for a run that nobody works on any more and that could not say so."""
+    from kmem.records import RunState
+    from kmem.rundir import is_worked_on
+
+    return "killed" if state is RunState.RUNNING and not is_worked_on(Path(run.out_dir)) else state.value
 
 
 def _run_summary(run: "Run", state: "RunState", result: "RunResult | None") -> dict[str, object]:
@@ -47,7 +55,7 @@ def _run_summary(run: "Run", state: "RunState", result: "RunResult | None") -> d
         "run": run.id,
         "problem": run.problem.name,
         "target": run.target,
-        "state": state.value,
+        "state": _seen_state(run, state),
         "latency_ms": result.best.measurement.latency_ms if result and result.best else None,
         "speedup": result.speedup if result else None,
         "estimated": result.estimated if result else None,

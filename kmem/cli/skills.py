@@ -34,7 +34,7 @@ def skills(ctx: click.Context) -> None:
 
 
 @skills.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array instead of a table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: all skills under `skills`.")
 @click.pass_obj
 def list_skills(registry: "Registry", as_json: bool = False) -> None:
     """List skills and where each stands.
@@ -48,7 +48,7 @@ def list_skills(registry: "Registry", as_json: bool = False) -> None:
     with Memory() as memory:
         standings = skill_standings(memory, library)
     if as_json:
-        click.echo(json.dumps([_summary(skill, standings[skill.name]) for skill in library], indent=2))
+        click.echo(json.dumps({"skills": [_summary(skill, standings[skill.name]) for skill in library]}))
         return
     _print_table(
         ("skill", "status", "operators", "bottlenecks", "recipe"),
@@ -189,8 +189,12 @@ def validate_skills(registry: "Registry", directories: tuple[Path, ...], embed: 
     for fault in faults:
         click.echo(fault)
     if faults:
-        raise SkillError(f"{len(faults)} faults in {len(chosen)} skills; mend the SKILL.md files named above")
-    click.echo(f"{len(chosen)} skills, no faults", err=True)
+        raise SkillError(f"{_count(faults, 'fault')} in {_count(chosen, 'skill')}; mend the SKILL.md files named above")
+    click.echo(f"{_count(chosen, 'skill')}, no faults", err=True)
+
+
+def _count(things: Sequence[object], noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
 for command in (add_skill, distill, retract_skill, export):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run_id", metavar="RUN")
 @click.argument("number", metavar="[ROUND]", type=click.IntRange(min=0), required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per round.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the rounds under `rounds`.")
 def why(run_id: str, number: int | None, as_json: bool) -> None:
     """Say why RUN did what it did in ROUND (default: in every round).
 
@@ -37,14 +37,17 @@ def why(run_id: str, number: int | None, as_json: bool) -> None:
     if number is not None and number not in rounds:
         known = f"it has rounds {', '.join(map(str, rounds))}" if rounds else "no round of it was kept"
         raise MemoryStoreError(f"Run {run.id} has no round {number}; {known}")
+    shown = []
     for each in rounds if number is None else [number]:
         tried = [attempt for attempt in attempts if attempt.round == each]
         found, plan = [entry for entry in diagnoses if entry.round == each], plans.get(each)
         learnt = [lesson for lesson in lessons if lesson.round == each]
         if as_json:
-            click.echo(json.dumps(round_data(each, found, plan, tried, learnt)))
+            shown.append(round_data(each, found, plan, tried, learnt))
         else:
             click.echo(describe_round(each, found, plan, tried, learnt))
+    if as_json:
+        click.echo(json.dumps({"run": run.id, "rounds": shown}))
 
 
 def describe_round(

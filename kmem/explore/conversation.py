@@ -6,11 +6,11 @@ what was wrong. spending.py holds the budget; the archive is the run's.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 from kmem.errors import NotRegistered
-from kmem.explore.parsing import Malformed
+from kmem.explore.parsing import Malformed, encodable
 from kmem.explore.roles import Role, choose_models
 from kmem.explore.spending import Spending
 from kmem.interfaces import Completion, CompletionKey, CompletionRecord, Message, ModelRequest, RunContext, StopReason
@@ -43,7 +43,7 @@ class Conversation:
         is in dollars and a model's price is not known.
         """
         self._context = context
-        self._spending = Spending(context.run.budget, past=context.archive.records())
+        self._spending = Spending(context.run.budget, context.archive)
         self._choices = choose_models(context.run.models)
         for choice in self._choices.values():
             if choice.provider not in context.providers:
@@ -57,6 +57,8 @@ class Conversation:
         Args:
             slot: what the question is about; unique within a role and round.
             read: raises Malformed for an answer that cannot be used. If its `usable` is set the second time, that is the result.
+        Returns:
+            Unusable if the second answer is no better, or if every answer was lost on the way.
         Raises:
             BudgetExhausted: if the next call might cost more than is left; nothing was asked then.
             ProviderError: if the provider cannot answer.
@@ -64,7 +66,10 @@ class Conversation:
         messages = [Message("system", system), Message("user", user)]
         for turn in range(_TURNS):
             completion = self._complete(CompletionKey(role.name, round_number, slot, turn), role, tuple(messages))
-            text = _encodable(completion.text)
+            if completion.stop is StopReason.LOST:
+                self._context.announce(f"the {role.name} of round {round_number} gave no answer: {completion.text}")
+                return Unusable("", completion.text)
+            text = completion.text
             try:
                 _check_finished(completion)
                 return read(text)
@@ -90,9 +95,10 @@ class Conversation:
             effort=choice.effort,
             base_url=choice.base_url,
         )
-        paid = self._spending.pay(role.name, self._context.providers[choice.provider], request)
-        self._context.archive.keep(CompletionRecord(key, paid.request, paid.completion, paid.usd, paid.seconds))
-        return paid.completion
+        paid = self._spending.pay(key, self._context.providers[choice.provider], request)
+        completion = replace(paid.completion, text=encodable(paid.completion.text))
+        self._context.archive.keep(CompletionRecord(key, paid.request, completion, paid.usd, paid.seconds))
+        return completion
 
 
 def _check_finished(completion: Completion) -> None:
@@ -102,11 +108,6 @@ def _check_finished(completion: Completion) -> None:
         raise Malformed("your answer was cut off at its length limit; give the whole answer in fewer words")
     if not completion.text.strip():
         raise Malformed("your answer was empty")
-
-
-def _encodable(text: str) -> str:
-    """The text without lone surrogates, which JSON may carry but no file, hash or request can."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _echo(text: str) -> str:

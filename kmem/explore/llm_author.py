@@ -7,6 +7,7 @@ be answered in reading.py, what a prompt says in briefs.py.
 
 An answer that stays unusable after its re-ask counts as a failed attempt: its candidate's source is the answer, word for word, below a
 line that says what is wrong with it, so that it fails to build and the run's attempts show why. It is not repaired: the re-ask was that.
+An answer that is lost on the way as often as it may be asked for is unusable, too: that concerns one question, not the run.
 A diagnosis or plan that stays unusable yields no direction. A spent budget ends whatever needs a model, and is announced once.
 """
 
@@ -37,6 +38,7 @@ from kmem.explore.reading import (
 from kmem.explore.roles import DIAGNOSER, GENERATOR, OPTIMISER, PLANNER, REFLECTOR, REPAIRER, Role, system_prompt
 from kmem.explore.sections import MAX_SKILLS
 from kmem.interfaces import KNOBS, UNAIDED, Assignment, Author, Direction, RunContext, Situation
+from kmem.parallel import in_parallel
 from kmem.records import Attempt, Candidate, Kernel, Lesson, Move, Status, Strategy, Task, content_hash
 
 AnswerT = TypeVar("AnswerT")
@@ -140,12 +142,14 @@ class LlmRunAuthor(LlmAuthor):
         """One answer with variants of its knobs; for best-of-n, which wants independent kernels, an answer for every sample."""
         names = [node.name for node in assignment.graphs["full"].nodes]
         independent = self._context.run.strategy is Strategy.BEST_OF_N
-        candidates: list[Candidate] = []
-        for place in range(assignment.task.samples if independent else 1):
+
+        def write_one(place: int) -> list[Candidate]:
             slot = _slot(*_task_identity(assignment.task), str(place))
             answer = self._ask(GENERATOR, assignment, slot, briefs.generator_brief(assignment), lambda text: read_generator(text, names))
-            candidates += self._candidates(answer, assignment, None, 1 if independent else assignment.task.samples)
-        return candidates
+            return self._candidates(answer, assignment, None, 1 if independent else assignment.task.samples)
+
+        written = in_parallel(write_one, range(assignment.task.samples if independent else 1), self._context.give_up)
+        return [candidate for candidates in written for candidate in candidates]
 
     def _write_fix(self, assignment: Assignment, parent: Kernel) -> list[Candidate]:
         slot = _slot(*_task_identity(assignment.task))

@@ -48,7 +48,7 @@ def read_fields(cls: type[AnswerT], text: str) -> AnswerT:
     from pydantic import TypeAdapter, ValidationError  # 100 ms that `kmem --help` should not pay
 
     try:
-        return TypeAdapter(cls).validate_json(_find_object(text), strict=True)
+        return TypeAdapter(cls).validate_json(encodable(_without_escapes(_find_object(text))), strict=True)
     except ValidationError as ex:
         faults = [f"{'.'.join(map(str, error['loc'])) or 'the object'}: {error['msg']}" for error in ex.errors()]
         raise Malformed("the JSON object does not fit: " + "; ".join(faults[:_FAULTS_SHOWN])) from ex
@@ -77,6 +77,11 @@ def read_file(text: str) -> str:
     if not any(isinstance(statement, ast.ClassDef) and statement.name == "ModelNew" for statement in tree.body):
         raise Malformed("the file defines no class ModelNew at module level")
     return block.text.strip("\n") + "\n"
+
+
+def encodable(text: str) -> str:
+    """The text without lone surrogates, which JSON may carry but no file, hash or request can."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def find_blocks(text: str) -> list[Block]:
@@ -114,6 +119,11 @@ def _find_object(text: str) -> str:
     if found is None:
         raise Malformed("there is no JSON object; begin with a ```json block that holds one")
     return found
+
+
+def _without_escapes(text: str) -> str:
+    """The same JSON with its characters written out: what an escape stands for may be half a character."""
+    return json.dumps(json.loads(text), ensure_ascii=False)
 
 
 def _objects_in(text: str) -> Iterator[str]:

@@ -5,27 +5,37 @@ plus all of max_output_tokens), reserves that, asks, and settles with the provid
 what is settled and what is reserved never add up to more. What does not fit now waits for the questions under way to be settled; what
 does not fit then either has its max_output_tokens lowered, though not below MIN_OUTPUT_TOKENS, or raises BudgetExhausted.
 
-    spending = Spending(run.budget, past=archive.records())
-    paid = spending.pay(role, provider, request)  # BudgetExhausted: stop asking
+    spending = Spending(run.budget, archive)
+    paid = spending.pay(key, provider, request)  # BudgetExhausted: stop asking
     archive.keep(CompletionRecord(key, paid.request, paid.completion, paid.usd, paid.seconds))
 
 Bound on input tokens. A byte-level or byte-fallback tokenizer makes at most one token of a UTF-8 byte; a server's chat template adds
 tokens per message and per conversation. Four bytes a token is usual, so about three quarters of a reservation comes back.
 
-Covered: answers lost on the way (the provider may charge for them: their whole reservation is spent), and answers without counts (the
-same). Not covered: a server that answers beyond max_output_tokens, whose own count is then booked as it is; a question lost on the way or
-under way when the process is killed is not in the archive, so a run resumed after it does not know of its cost.
+Covered: answers lost on the way (the provider may charge for them: their whole reservation is spent), answers without counts (the same),
+and questions under way when the process is killed (the same: the archive has a note of each before it is put). Not covered: a server that
+answers beyond max_output_tokens, whose own count is then booked as it is.
 """
 
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kmem.errors import AnswerLost, BudgetExhausted, PriceError, ProviderError
+from kmem.errors import AnswerLost, BudgetExhausted, Interrupted, PriceError, ProviderError
 from kmem.explore.prices import PICODOLLARS, Price, PriceTable, known_prices
-from kmem.interfaces import Completion, CompletionKey, CompletionRecord, Message, ModelRequest, Provider
+from kmem.interfaces import (
+    Completion,
+    CompletionArchive,
+    CompletionKey,
+    CompletionRecord,
+    Message,
+    ModelRequest,
+    Provider,
+    StopReason,
+    Unanswered,
+)
 from kmem.records import Budget
 
 logger = logging.getLogger(__name__)
@@ -67,7 +77,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """An answer that is paid for, the request as it was sent (its max_output_tokens may have been lowered), and how long it took."""
+    """An answer that is paid for, the request as it was sent (its max_output_tokens may have been lowered), and how long it took.
+
+    An answer that stayed lost is a completion without counts that stopped with LOST.
+    """
 
     completion: Completion
     request: ModelRequest
@@ -92,6 +105,10 @@ class _Reservation:
     def picodollars(self) -> int:
         return self.price.picodollars(self.input_bound, self.request.max_output_tokens) if self.price else 0
 
+    @property
+    def usd(self) -> float | None:
+        return self.picodollars / PICODOLLARS if self.price else None
+
 
 @dataclass(slots=True)
 class _Account:
@@ -110,10 +127,11 @@ class Spending:
     Args:
         budget: `usd` and `tokens` (input plus output) are its limits; None is no limit.
         prices: the known prices; by default the shipped ones and those of KMEM_PRICES.
-        past: every answer the run has had already (see `recall`), so that a resumed run goes on with what is left.
+        archive: of the run. What is in it already is booked, so that a resumed run goes on with what is left; questions are noted in it.
     """
 
-    def __init__(self, budget: Budget, prices: PriceTable | None = None, past: Iterable[CompletionRecord] = ()) -> None:
+    def __init__(self, budget: Budget, archive: CompletionArchive, prices: PriceTable | None = None) -> None:
+        self._archive = archive
         self._prices = known_prices() if prices is None else prices
         self._limits_tokens, self._limits_usd = budget.tokens is not None, budget.usd is not None
         self._tokens_limit = UNLIMITED if budget.tokens is None else budget.tokens
@@ -121,10 +139,11 @@ class Spending:
         self._tokens_spent = self._picodollars_spent = 0
         self._tokens_reserved = self._picodollars_reserved = self._under_way = 0
         self._accounts: dict[tuple[str, str], _Account] = {}
-        self._recalled: set[CompletionKey] = set()
         self._settled = threading.Condition()
-        for record in past:
-            self.recall(record)
+        for record in archive.records():
+            self._book(record)
+        for question in archive.unanswered():
+            self._book_lost(question.key.role, question.model, question.tokens, _picodollars_of(question.usd))
 
     @property
     def spent_tokens(self) -> int:
@@ -152,28 +171,35 @@ class Spending:
                 f"The price of {model}{place} is not known, so --usd cannot be kept; give it in the file KMEM_PRICES names, or use --tokens"
             )
 
-    def pay(self, role: str, provider: Provider, request: ModelRequest) -> Paid:
+    def pay(self, key: CompletionKey, provider: Provider, request: ModelRequest) -> Paid:
         """Ask a model within the budget.
 
-        An answer that is lost on the way is paid for and asked for again, ASKED_AT_MOST times within the request's timeout.
+        An answer that is lost on the way is paid for and asked for again, ASKED_AT_MOST times within the request's timeout. Each time the
+        archive has a note of it first; that of the last is for the caller to replace by the record of what is returned.
 
         Raises BudgetExhausted: if what is left does not cover the question. PriceError, ProviderError: see `check` and `Provider`.
         """
         self.check(provider, request.model, request.base_url)
         used_s = 0.0  # by the calls; waiting for the budget is not among it
         for asked in range(1, ASKED_AT_MOST + 1):
-            reservation = self._reserve(role, provider, request)
+            reservation = self._reserve(key.role, provider, request)
             start = time.monotonic()
             try:
+                self._archive.note(Unanswered(key, request.model, reservation.tokens, reservation.usd))
                 completion = provider.complete(replace(reservation.request, timeout_s=request.timeout_s - used_s))
+            except Interrupted:
+                self._settle(reservation, None)
+                raise
             except AnswerLost as ex:
                 used_s += time.monotonic() - start
-                self._settle(reservation, None)
+                usd = self._settle(reservation, None)
                 if asked == ASKED_AT_MOST or used_s >= request.timeout_s:
-                    raise
-                logger.warning("%s: %s; asking again", role, ex)
+                    lost = Completion(str(ex), request.model, None, None, StopReason.LOST)
+                    return Paid(lost, reservation.request, usd, used_s)
+                logger.warning("%s: %s; asking again", key.role, ex)
             except ProviderError:
                 self._release(reservation)  # nothing was answered, so nothing is charged
+                self._archive.withdraw(key)
                 raise
             except BaseException:
                 self._settle(reservation, None)  # interrupted in mid-call: it may be charged
@@ -183,25 +209,6 @@ class Spending:
                 return Paid(completion, reservation.request, self._settle(reservation, completion), used_s)
         raise AssertionError("the last try returns or raises")
 
-    def recall(self, record: CompletionRecord) -> None:
-        """Book an answer that was paid for before, found in the archive; a record that is booked already counts once."""
-        counts = _counts(record.completion)
-        with self._settled:
-            if record.key in self._recalled:
-                return
-            self._recalled.add(record.key)
-            row = self._account(record.key.role, record.request.model)
-            if counts is None:
-                row.uncounted += 1
-                self._tokens_spent += input_token_bound(record.request.messages) + record.request.max_output_tokens
-            else:
-                row.input_tokens += counts[0]
-                row.output_tokens += counts[1]
-                self._tokens_spent += sum(counts)
-            priced = None if record.usd is None else _picodollars(record.usd)
-            self._picodollars_spent += priced or 0
-            row.picodollars = None if row.picodollars is None or priced is None else row.picodollars + priced
-
     def usage(self) -> tuple[Usage, ...]:
         """What each role has used of each model, in order of first use."""
         with self._settled:
@@ -209,6 +216,31 @@ class Spending:
                 Usage(role, model, row.calls, row.input_tokens, row.output_tokens, row.uncounted, _usd(row.picodollars))
                 for (role, model), row in self._accounts.items()
             )
+
+    def _book(self, record: CompletionRecord) -> None:
+        """An answer that was paid for before."""
+        role, request, counts, priced = record.key.role, record.request, _counts(record.completion), _picodollars_of(record.usd)
+        if counts is None:
+            self._book_lost(role, request.model, input_token_bound(request.messages) + request.max_output_tokens, priced)
+        else:
+            self._book_counted(role, request.model, counts, priced)
+
+    def _book_counted(self, role: str, model: str, counts: tuple[int, int], priced: int | None) -> None:
+        row = self._spend(role, model, sum(counts), priced)
+        row.input_tokens += counts[0]
+        row.output_tokens += counts[1]
+
+    def _book_lost(self, role: str, model: str, tokens: int, priced: int | None) -> None:
+        """A call without counts costs all that it could."""
+        self._spend(role, model, tokens, priced).uncounted += 1
+
+    def _spend(self, role: str, model: str, tokens: int, priced: int | None) -> _Account:
+        row = self._accounts.setdefault((role, model), _Account())
+        row.calls += 1
+        row.picodollars = None if row.picodollars is None or priced is None else row.picodollars + priced
+        self._tokens_spent += tokens
+        self._picodollars_spent += priced or 0
+        return row
 
     def _reserve(self, role: str, provider: Provider, request: ModelRequest) -> _Reservation:
         price = self._prices.find(provider.name, request.model, request.base_url)
@@ -270,30 +302,19 @@ class Spending:
 
     def _settle(self, reservation: _Reservation, completion: Completion | None) -> float | None:
         """Book what a call cost and return it in dollars; without counts it cost all that was reserved."""
+        role, model, price = reservation.role, reservation.request.model, reservation.price
         counts = None if completion is None else _counts(completion)
-        tokens, picodollars = reservation.tokens, reservation.picodollars
         with self._settled:
-            row = self._account(reservation.role, reservation.request.model)
-            if counts is not None:
-                tokens = sum(counts)
-                picodollars = reservation.price.picodollars(*counts) if reservation.price else 0
-                row.input_tokens += counts[0]
-                row.output_tokens += counts[1]
-                if tokens > reservation.tokens:
-                    logger.warning("%s used %d tokens where %d were allowed", reservation.request.model, tokens, reservation.tokens)
+            if counts is None:
+                priced = reservation.picodollars if price else None
+                self._book_lost(role, model, reservation.tokens, priced)
             else:
-                row.uncounted += 1
-            self._tokens_spent += tokens
-            self._picodollars_spent += picodollars
-            priced = picodollars if reservation.price else None
-            row.picodollars = None if row.picodollars is None or priced is None else row.picodollars + priced
+                priced = price.picodollars(*counts) if price else None
+                self._book_counted(role, model, counts, priced)
+                if sum(counts) > reservation.tokens:
+                    logger.warning("%s used %d tokens where %d were allowed", model, sum(counts), reservation.tokens)
             self._return_reserved(reservation)
             return _usd(priced)
-
-    def _account(self, role: str, model: str) -> _Account:
-        row = self._accounts.setdefault((role, model), _Account())
-        row.calls += 1
-        return row
 
 
 def total_usage(rows: Sequence[Usage]) -> Usage:
@@ -319,6 +340,10 @@ def _counts(completion: Completion) -> tuple[int, int] | None:
 
 def _picodollars(usd: float) -> int:
     return round(usd * PICODOLLARS)
+
+
+def _picodollars_of(usd: float | None) -> int | None:
+    return None if usd is None else _picodollars(usd)
 
 
 def _usd(picodollars: int | None) -> float | None:

@@ -78,7 +78,7 @@ def ablate(landscapes: Sequence[Landscape], setup: Setup, on_progress: Callable[
     Args:
         on_progress: told (seeds done, seeds in all).
     Raises:
-        LandscapeError: if a landscape is not measured, not finished or cannot be replayed, or nothing is left to search.
+        LandscapeError: if a landscape is not measured, has no setting that passed or cannot be replayed, or nothing is left to search.
     """
     for landscape in landscapes:
         if landscape.header.estimated:

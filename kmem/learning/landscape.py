@@ -111,8 +111,13 @@ class Landscape:
 
     @property
     def settings(self) -> dict[Choices, Point]:
-        """Every recorded setting by its choices, without the module as it is."""
-        return {point.choices: point for point in self.points if point.choices}
+        """Every setting that has its verdict, by its choices, without the module as it is; others are as if they did not exist."""
+        return {point.choices: point for point in self.points if point.choices and point.status is not Status.INTERRUPTED}
+
+    @property
+    def is_searchable(self) -> bool:
+        """Whether there is anything to find: a setting that passed."""
+        return any(point.timing is not None for point in self.settings.values())
 
     @property
     def best(self) -> Point:

@@ -23,7 +23,7 @@ class RunMetrics:
     to_target: int
     rounds_to_target: int
     area: float
-    final_ms: float | None  # None if nothing passed
+    final_ms: float | None  # the module as it is if nothing passed; None if that was not timed either
     measurements: int
 
 
@@ -50,4 +50,5 @@ def run_metrics(attempts: Sequence[Attempt], landscape: Landscape, rounds: int) 
         shares.append(best_ms / best_so_far if best_so_far is not None else 0.0)
     shares += [shares[-1] if shares else 0.0] * (horizon - len(shares))
     to_target, rounds_to_target = arrived or (horizon, rounds)
-    return RunMetrics(arrived is not None, to_target, rounds_to_target, sum(shares[:horizon]) / horizon, best_so_far, len(measured))
+    final_ms = best_so_far if best_so_far is not None or landscape.eager is None else landscape.eager.latency_ms
+    return RunMetrics(arrived is not None, to_target, rounds_to_target, sum(shares[:horizon]) / horizon, final_ms, len(measured))

@@ -18,7 +18,7 @@ def draw_ablation(path: Path, trials: Sequence[Trial], *, title: str) -> None:
     import matplotlib  # half a second that no other command should pay
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     problems = sorted({trial.problem for trial in trials})
     arms = [arm for arm in Arm if any(trial.arm is arm for trial in trials)]
@@ -32,12 +32,14 @@ def draw_ablation(path: Path, trials: Sequence[Trial], *, title: str) -> None:
             counts = [trial.metrics.to_target for trial in trials if trial.arm is arm and trial.problem == problem]
             needs.plot(sum(counts) / len(counts), place + _STEP * (step - len(arms) / 2), "o", markersize=4, color=_COLORS[arm])
     arrivals.set_xlabel("measurements")
+    arrivals.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
     arrivals.set_ylabel(f"share of runs at {TARGET_SHARE:.0%} of the best recorded speed")
     arrivals.set_ylim(0, 1.02)
     arrivals.legend()
     needs.set_yticks(range(len(problems)), problems, fontsize=7)
     needs.set_xlabel("mean measurements to get there")
-    needs.set_xscale("log")
+    needs.set_xscale("log", base=2)
+    needs.xaxis.set_major_formatter(ticker.ScalarFormatter())
     needs.grid(axis="y", linewidth=0.3)
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=130)

@@ -1,8 +1,12 @@
 """Record landscapes on a GPU: choose settings, write and compile them on all cores, then check and time each, a problem a file.
 
-Two phases, for a short forward is timed wrongly while compilers fill every core: first every problem is traced, written and compiled
-(prepared), then every problem is judged. Both run some problems at once, each in a process of a lane; the judges' lease lets checks
-overlap and has each timing alone on the GPU. The judging itself is kmem's own screening, nothing else.
+Every problem goes its own way: traced and written in a process of a lane, compiled by processes that all problems share, judged in
+another lane as soon as it is compiled, while later problems still compile. A timing is alone on the GPU (the judges' lease) and its clock
+starts with calls queued ahead (kmem/measure/instruments.py), so that busy cores do not show in it; the compilers yield to the judges
+all the same. The judging itself is kmem's own screening, nothing else.
+
+Whatever ends a recording, each setting that has its verdict is on the disk, and the settings that were judged until then are an even
+sample of those chosen, the same at other sizes of a problem: they are judged in the order of a hash of their knobs, some at a time.
 """
 
 import math
@@ -10,9 +14,10 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -40,14 +45,20 @@ from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.graph import graph_sizes
 from kmem.problem.load import execute_problem
 from kmem.problem.trace import trace_problem
-from kmem.profile.compile import CompilePool, CompileStatus
+from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
-from kmem.records import Bound, Contract, Device, Kernel, Move, Problem, Status, Task, Workload
+from kmem.records import Bound, Contract, Device, Kernel, Measurement, Move, Problem, Status, Task, Workload, content_hash
 from kmem.session import Session, open_session, versions
 
 _COMPILE_TIMEOUT_S = 60.0
-#: Compile processes of one problem while it is prepared; there are as many problems at once as fill the cores.
-_COMPILERS = 2
+#: Cores left to the judges and to whoever started the recording.
+_CORES_FOR_TIMING = 2
+#: Cores for each lane that traces and writes: a problem is written in a small part of the time that its kernels take to compile.
+_CORES_PER_WRITER = 4
+#: Judges want a core now and then, but at once.
+_COMPILERS_NICENESS = 5
+#: Settings checked and raced together. A race decides at its end, so what a kill costs is one of these; fewer would be timed longer.
+_SLICE = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +75,26 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A problem ready to be judged: its kernels are compiled and in the cache."""
+class Written:
+    """A problem whose settings are chosen and written. `known` are verdicts of an earlier recording, by source hash."""
 
     header: Header
     workloads: dict[str, Workload]
     bound: Bound | None
-    kernels: dict[str, Kernel]  # by source hash
-    points: tuple[Point, ...]  # in the order of judging; those that did not compile are settled
+    kernels: tuple[tuple[Kernel, float | None], ...]  # with the cost model's times; the first is the module as it is
+    known: dict[str, Point]
 
     @property
     def name(self) -> str:
         return self.header.problem.name
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A written problem ready to be judged: its kernels are compiled and in the cache."""
+
+    written: Written
+    points: tuple[Point, ...]  # in the order of the kernels, INTERRUPTED until they are judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +109,10 @@ class Progress:
 def record_landscapes(problems: Sequence[Problem], root: Path, asked: Asked, on_progress: Callable[[Progress], None]) -> None:
     """Record every problem that has no finished landscape in `root` yet; a problem that was begun goes on where it stopped.
 
+    Args:
+        on_progress: called by one thread at a time, not always the same.
     Raises:
-        ProblemError: for a problem that breaks the contract. LandscapeError: if `root` cannot be written.
+        ProblemError: for a problem that breaks the contract; the others are recorded first. LandscapeError: if `root` cannot be written.
         KeyboardInterrupt: what was judged until then is kept.
     """
     directory = LandscapeDirectory(root)
@@ -100,34 +121,44 @@ def record_landscapes(problems: Sequence[Problem], root: Path, asked: Asked, on_
     if not waiting:
         on_progress(Progress(done, total, "everything is recorded already"))
         return
-    scratch = root / "scratch"
+    scratch, turn, interrupted = root / "scratch", threading.Lock(), threading.Event()
 
-    failures: list[Exception] = []
-
-    def follow(steps: dict[Future, str]) -> Iterator[object]:
-        """What the steps made, as they end; one that fails costs its problem only, and is raised at the very end."""
+    def tell(text: str, steps: int) -> None:
         nonlocal done
-        for step in as_completed(steps):
-            error = step.exception()
-            done += 1
-            if error is None:
-                text, result = step.result()
-                yield result
-            elif isinstance(error, Exception):
-                failures.append(error)
-                text = f"{steps[step]}: {type(error).__name__}: {error}"
-            else:
-                raise error
+        with turn:
+            done += steps
             on_progress(Progress(done, total, text))
 
+    def record(problem: Problem) -> None:
+        steps_left = 2
+        try:
+            started = time.monotonic()
+            written = writers.submit(_write_problem, problem, _siblings(problem, problems), asked, root, scratch).result()
+            prepared = _compile(written, asked, compilers)
+            tell(f"{problem.name}: {len(prepared.points) - 1} settings compiled after {time.monotonic() - started:.0f} s", 1)
+            steps_left -= 1
+            tell(judges.submit(_judge, prepared, asked, root, scratch).result(), 1)
+        except Exception as ex:
+            if not interrupted.is_set():  # then everything ends, in errors that say nothing
+                tell(f"{problem.name}: {type(ex).__name__}: {ex}", steps_left)
+            raise
+
     cores = len(os.sched_getaffinity(0))
-    with _lanes(max(1, cores // _COMPILERS)) as lanes:
-        steps = {lanes.submit(_prepare, problem, _siblings(problem, problems), asked, scratch): problem.name for problem in waiting}
-        prepared = {entry.name: entry for entry in follow(steps)}
-    with _lanes(asked.jobs) as lanes:
-        ready = [problem.name for problem in waiting if problem.name in prepared]  # in the order of the suite
-        for _ in follow({lanes.submit(_judge, prepared[name], asked, root, scratch): name for name in ready}):
-            pass
+    failures: list[BaseException] = []
+    with (
+        ThreadPoolExecutor(len(waiting)) as followers,
+        CompileProcesses(max(1, cores - _CORES_FOR_TIMING), _cache(scratch) / "triton", niceness=_COMPILERS_NICENESS) as compilers,
+        _lanes(max(1, cores // _CORES_PER_WRITER)) as writers,
+        _lanes(asked.jobs) as judges,
+    ):
+        try:
+            for recorded in as_completed([followers.submit(record, problem) for problem in waiting]):
+                error = recorded.exception()  # costs its problem only, and is raised at the very end
+                if error is not None:
+                    failures.append(error)
+        except BaseException:
+            interrupted.set()
+            raise
     if failures:
         raise failures[0]
     shutil.rmtree(scratch, ignore_errors=True)
@@ -169,12 +200,30 @@ def _leave_signals_alone() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _compile(written: Written, asked: Asked, compilers: CompileProcesses) -> Prepared:
+    """Compile what has no verdict yet."""
+    fresh = [kernel for kernel, _ in written.kernels if kernel.hash not in written.known]
+    workload, header = written.workloads["full"], written.header
+    with CompilePool(header.problem, workload, asked.contract, asked.device, processes=compilers) as pool:
+        reports = {report.kernel: report for report in pool.compile(fresh, timeout_s=_COMPILE_TIMEOUT_S)}
+    points = [
+        written.known.get(kernel.hash) or _compiled(kernel, estimated_ms, reports[kernel.hash], written.bound, asked)
+        for kernel, estimated_ms in written.kernels
+    ]
+    return Prepared(written, tuple(points))
+
+
+def _compiled(kernel: Kernel, estimated_ms: float | None, report: CompileReport, bound: Bound | None, asked: Asked) -> Point:
+    if not asked.present:
+        estimated_ms = estimate_kernel_ms(report.launches, bound, asked.device) if report.status is CompileStatus.OK else math.inf
+    return make_point(kernel.hash, kernel.choices, kernel.flags, estimated_ms, report)
+
+
 # ---- in a lane
 
 
-def _prepare(problem: Problem, siblings: Sequence[Problem], asked: Asked, scratch: Path) -> tuple[str, Prepared]:
-    """Trace a problem, choose and write its settings, and compile them."""
-    started = time.monotonic()
+def _write_problem(problem: Problem, siblings: Sequence[Problem], asked: Asked, root: Path, scratch: Path) -> Written:
+    """Trace a problem, choose and write its settings, and begin its landscape if it is not begun."""
     registry = collect(build_plugin_manager())
     place = scratch / problem.name
     place.mkdir(parents=True, exist_ok=True)
@@ -183,21 +232,10 @@ def _prepare(problem: Problem, siblings: Sequence[Problem], asked: Asked, scratc
         session = open_session(problem, asked.contract, asked.device, asked.present, registry, memory)
     finally:
         memory.close()
-    drafts = _write(session, siblings, asked)
-    kernels = [kernel for kernel, _ in drafts]
-    processes = min(len(kernels), _COMPILERS)
-    workload = session.workloads["full"]
-    with CompilePool(problem, workload, asked.contract, asked.device, processes=processes, cache_dir=_cache(scratch) / "triton") as pool:
-        reports = pool.compile(kernels, timeout_s=_COMPILE_TIMEOUT_S)
-    points = []
-    for (kernel, estimated_ms), report in zip(drafts, reports, strict=True):
-        compiled_ms = estimate_kernel_ms(report.launches, session.bound, asked.device) if report.status is CompileStatus.OK else math.inf
-        estimate = estimated_ms if asked.present else compiled_ms
-        points.append(make_point(kernel.hash, kernel.choices, kernel.flags, estimate, report))
-    prepared = Prepared(
-        _header(session, asked), dict(session.workloads), session.bound, {kernel.hash: kernel for kernel in kernels}, tuple(points)
-    )
-    return f"{problem.name}: {len(points) - 1} settings compiled in {time.monotonic() - started:.0f} s", prepared
+    kernels = _write(session, siblings, asked)
+    header = _header(session, asked)
+    known = _known(LandscapeDirectory(root), header, problem, asked, {kernel.hash for kernel, _ in kernels})
+    return Written(header, dict(session.workloads), session.bound, tuple(kernels), known)
 
 
 def _write(session: Session, siblings: Sequence[Problem], asked: Asked) -> list[tuple[Kernel, float | None]]:
@@ -244,48 +282,70 @@ def _header(session: Session, asked: Asked) -> Header:
     )
 
 
-def _judge(prepared: Prepared, asked: Asked, root: Path, scratch: Path) -> tuple[str, None]:
-    """Screen every setting that has no verdict yet, one of each binary, and write the landscape."""
+def _judge(prepared: Prepared, asked: Asked, root: Path, scratch: Path) -> str:
+    """Screen every setting that has no verdict yet, one of each binary, and write the landscape. Returns how it went."""
     started = time.monotonic()
-    directory, name = LandscapeDirectory(root), prepared.name
-    settled = _settled(directory, prepared, asked)
+    written = prepared.written
+    directory, name = LandscapeDirectory(root), written.name
+    settled = dict(written.known)
 
     def settle(point: Point) -> None:
         if point.status is not Status.INTERRUPTED and point.source_hash not in settled:
             settled[point.source_hash] = point
             directory.append(name, point)
 
-    first_of: dict[str, Point] = {}  # of the points that compile to the same binaries and grids, by binary
+    alike: dict[str, list[Point]] = {}  # the points that compile to the same binaries and grids, by binary
     for point in prepared.points:
         settle(point)
-        first_of.setdefault(_binary(point), point)
-    waiting = [point for point in first_of.values() if point.source_hash not in settled]
+        alike.setdefault(_binary(point), []).append(point)
+
+    def settle_all(point: Point, found: Measurement) -> None:
+        first = judged(point, found)
+        for twin in alike[_binary(point)]:
+            settle(first if twin.source_hash == first.source_hash else same_verdict(twin, first))
+
+    waiting: list[Point] = []  # one of each binary that nothing is known of
+    for twins in alike.values():
+        verdict = next((settled[twin.source_hash] for twin in twins if twin.source_hash in settled), None)
+        if verdict is None:
+            waiting.append(twins[0])
+        else:
+            for twin in twins:
+                settle(same_verdict(twin, verdict))
+    waiting.sort(key=lambda point: _turn(point, asked.seed))
+    kernels = {kernel.hash: kernel for kernel, _ in written.kernels}
     estimates = {point.source_hash: point.estimated_ms for point in prepared.points}
+    deadline = started + 60 * asked.minutes
     with Judge(
-        prepared.header.problem, prepared.workloads, asked.contract, asked.device, prepared.bound, seed=asked.seed,
+        written.header.problem, written.workloads, asked.contract, asked.device, written.bound, seed=asked.seed,
         work_dir=scratch / name, gpu=asked.present, estimate_ms=lambda kernel: estimates[kernel.hash], cache_dir=_cache(scratch),
     ) as judge:  # fmt: skip
-        kernels = [prepared.kernels[point.source_hash] for point in waiting]
-        judge.screen(kernels, lambda index, found: settle(judged(waiting[index], found)), deadline_s=60 * asked.minutes)
-    for point in prepared.points:
-        first = settled.get(first_of[_binary(point)].source_hash)
-        if first is not None:
-            settle(same_verdict(point, first))
+
+        def judge_together(points: Sequence[Point]) -> None:
+            drafts = [kernels[point.source_hash] for point in points]
+            judge.screen(drafts, lambda index, found: settle_all(points[index], found), deadline_s=deadline - time.monotonic())
+
+        for begin in range(0, len(waiting), _SLICE):
+            judge_together(waiting[begin : begin + _SLICE])
     missing = len(prepared.points) - len(settled)
     if not missing:
         directory.pack(name)
     passed = sum(point.status is Status.PASSED for point in settled.values())
     rest = f", {missing} left for another time" if missing else ""
-    return f"{name}: {passed} of {len(prepared.points)} passed{rest} in {time.monotonic() - started:.0f} s", None
+    return f"{name}: {passed} of {len(prepared.points)} passed{rest} in {time.monotonic() - started:.0f} s"
 
 
-def _settled(directory: LandscapeDirectory, prepared: Prepared, asked: Asked) -> dict[str, Point]:
+def _turn(point: Point, seed: int) -> tuple[bool, str]:
+    """When a setting is judged: the module as it is first, then by hash of the knobs."""
+    return bool(point.choices), content_hash(str(seed), *(repr((choice.recipe, choice.knobs)) for choice in point.choices))
+
+
+def _known(directory: LandscapeDirectory, header: Header, problem: Problem, asked: Asked, wanted: set[str]) -> dict[str, Point]:
     """What an earlier recording found out, by source hash; a landscape of other work is started over."""
-    kept = directory.find(prepared.name)
-    if kept is None or not _same_work(kept.header, prepared.header.problem, asked):
-        directory.begin(prepared.header)
+    kept = directory.find(problem.name)
+    if kept is None or not _same_work(kept.header, problem, asked):
+        directory.begin(header)
         return {}
-    wanted = {point.source_hash for point in prepared.points}
     return {point.source_hash: point for point in kept.points if point.source_hash in wanted}
 
 

@@ -1,8 +1,9 @@
 """Answer a search from a landscape: the loop, the authors, the strategies and the memory are kmem's own; only the laboratory is recorded.
 
 A replayed session has the recorded sites and, of each recipe, the recorded settings and nothing else: the author ranks and moves among
-them as it would among all. Kernels' texts are stand-ins that name their settings, for nothing compiles or runs them. Times are the
-recorded medians as they are: the same search of the same landscape is the same run, to the last byte.
+them as it would among all. Of a landscape whose recording was cut off these are the settings judged until then. Kernels' texts are
+stand-ins that name their settings, for nothing compiles or runs them. Times are the recorded medians as they are: the same search of the
+same landscape is the same run, to the last byte.
 
 Covered: landscapes whose kernels cover one site each. Not covered: timing noise between repeats, settings of several sites at once,
 kernels that no recipe wrote, and the cost of compiling.
@@ -24,7 +25,7 @@ from kmem.profile.compile import CompileStatus
 from kmem.profile.estimate import estimate_launches
 from kmem.profile.static import StaticProfiler
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
-from kmem.records import Attempt, Baseline, Contract, Device, Kernel, Knob, Measurement, Profile, Status
+from kmem.records import Attempt, Baseline, Contract, Device, Kernel, Knob, Measurement, Profile
 from kmem.session import Session
 from kmem.skills import Skill
 
@@ -170,6 +171,4 @@ class RecordedLaboratory(Laboratory):
 
     def _measurement(self, kernel: Kernel) -> Measurement:
         point = self._point(kernel)
-        if point.status is Status.INTERRUPTED:
-            raise LandscapeError(f"{self._landscape.name} was not recorded to its end; go on with kmem bench --record")
         return Measurement(point.status, point.timing, self._landscape.header.estimated, flags=point.flags, log=point.log)

@@ -17,6 +17,7 @@ from pydantic import Field
 from kmem.devices import detect_device, named_target
 from kmem.diagnose.bottleneck import diagnose as name_bottleneck
 from kmem.errors import CaseError, MemoryStoreError, NotRegistered, TargetError
+from kmem.interfaces import UNAIDED
 from kmem.judging import judge_case, make_case, read_kernel
 from kmem.mcp.verdicts import Verdict, Verdicts, outcome_of, recorded_kernel
 from kmem.memory.standing import order_hits, skill_standing, without_retracted
@@ -39,8 +40,6 @@ logger = logging.getLogger(__name__)
 
 #: Profiles, estimates and remembered kernels are for this device where there is no GPU and none is named.
 DEFAULT_TARGET = "h200"
-#: What an agent calls work that followed no skill.
-UNAIDED = "unaided"
 
 ProblemPath: TypeAlias = Annotated[str, Field(description="Path of the problem file: Model, get_inputs() and perhaps get_init_inputs().")]
 KernelPath: TypeAlias = Annotated[str | None, Field(description="Path of the kernel file, which defines ModelNew.")]

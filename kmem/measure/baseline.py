@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kmem.measure.examine import attach_once, load_module
 from kmem.measure.gpu_clock import WARMUP_CALLS, ClocksDisagree, sample_times
+from kmem.measure.loading import attach_once, load_module
 from kmem.measure.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.reference import Reference
 from kmem.measure.timing import summarize_samples

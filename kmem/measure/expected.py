@@ -10,11 +10,17 @@ from dataclasses import dataclass, field
 
 import torch
 
+from kmem.measure.arena import bit_sum
 from kmem.measure.correctness import Difference, ErrorTally, is_within, trivial_outputs
 from kmem.measure.slices import Run, Slicing
 
 #: Whole answers up to this size may be kept from case to case.
-KEPT_BYTES = 2**30
+KEPT_BYTES = 2**28
+_WORD = 2**64 - 1
+
+
+class InputsChanged(Exception):
+    """An input is no longer what the case was made with, though no forward that may change it is running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,10 @@ class Answer:
 
 
 class Expected(ABC):
-    """The right answer for inputs that are still in their arena; `compare` may read them again."""
+    """The right answer for inputs that are still in their arena; `compare` and `noise` may read them again.
+
+    These raise InputsChanged: if what they read is not what was there when this was made.
+    """
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
@@ -115,12 +124,17 @@ class WholeExpected(Expected):
 
 
 class SlicedExpected(Expected):
-    """Oracle and eager computed again for each comparison, piece by piece: no more than a piece of them is ever in memory."""
+    """Oracle and eager computed again for each comparison, piece by piece: no more than a piece of them is ever in memory.
+
+    They are computed after the candidate ran, from copies whose bits are held to what the candidate was given: nothing that it left
+    running can change the values that it is judged by.
+    """
 
     def __init__(self, answer: Answer, values: Sequence[object], slicing: Slicing, run_eager: Run, run_oracle: Run) -> None:
         super().__init__(answer)
         self._values, self._slicing, self._run_eager, self._run_oracle = values, slicing, run_eager, run_oracle
         self._passing: set[str] | None = None
+        self._bits = [bit_sum(value) if isinstance(value, torch.Tensor) else 0 for value in values]
 
     def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
         return self._with_memory(lambda slicing: self._compare(outputs, slicing))
@@ -180,8 +194,19 @@ class SlicedExpected(Expected):
         return tuple(tally.difference() for tally in tallies)
 
     def _oracle_parts(self, slicing: Slicing) -> Iterator[tuple[slice, list[object], tuple[torch.Tensor, ...]]]:
-        for place, part in slicing.parts(self._values):
+        values, seen = list(self._values), [0] * len(self._values)
+        whole = [index for index, value in enumerate(values) if isinstance(value, torch.Tensor) and index not in slicing.sliced]
+        for index in whole:
+            values[index] = values[index].clone()
+            seen[index] = bit_sum(values[index])
+        for place, part in slicing.parts(values):
+            for index in slicing.sliced:
+                part[index] = part[index].clone()
+                seen[index] += bit_sum(part[index], place.start * values[index][0].numel())
             yield place, part, self._run_oracle(part)
+        for index, bits in enumerate(self._bits):
+            if seen[index] & _WORD != bits:
+                raise InputsChanged(f"input {index} was changed after the forward had returned")
 
 
 def _error(output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> Difference:

@@ -19,7 +19,7 @@ TINY = 1.0e-5
 DENSITY = 0.05
 _ZERO_SHARE = 0.2
 _SAMPLE = 2**16
-_PIECE = 2**26
+_PIECE = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def other_sizes(values: Sequence[object]) -> list[tuple[str, list[object]]]:
     found = []
     for name, dimension in (("first dimension", 0), ("last dimension", -1)):
         sizes = {value.shape[dimension] for value in tensors}
-        if len(sizes) != 1:
+        if len(sizes) != 1 or 0 in sizes:
             continue
         size = sizes.pop()
         for sign, other in (("- 1", size - 1), ("+ 1", size + 1)):

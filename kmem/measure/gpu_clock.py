@@ -3,6 +3,7 @@
 The judge decides when and how often; the samples come from instruments.EventClock in the worker; timing.py says what they mean.
 """
 
+import random
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,8 @@ MIN_BLOCKS, MAX_BLOCKS = 10, 40
 WIDEST_INTERVAL = 0.005
 MAX_EXTENSIONS = 3
 WARMUP_CALLS = 3
+#: Batches of timed calls whose results are checked, where there is room for these.
+KEPT_BATCHES = 3
 #: The judge's own clock around a whole batch, over what the worker says, per call: flush and channel take a little, a lie takes more.
 BATCH_RATIO, BATCH_OFFSET_MS = 3.0, 2.0
 
@@ -31,6 +34,7 @@ class PairedTiming:
     host_ms: float
     candidate_ms: tuple[tuple[float, ...], ...]
     reference_ms: tuple[tuple[float, ...], ...]
+    kept: tuple[tuple[str, int], ...]  # results of candidate calls that its worker has kept: their names, the seeds of their inputs
 
 
 class ClocksDisagree(Exception):
@@ -47,8 +51,12 @@ def sample_times(
     timeout_s: float,
     warmup: int = 0,
     host_count: int = 0,
+    keep: Sequence[tuple[int, str]] = (),
 ) -> Mapping[str, list[float]]:
-    """Event and host times, ms, cross-checked against the judge's clock. Raises ClocksDisagree, WorkerLost, WorkerFailure."""
+    """Event and host times, ms, cross-checked against the judge's clock; the worker keeps what calls returned by (number, name).
+
+    Raises ClocksDisagree, WorkerLost, WorkerFailure.
+    """
     started = time.perf_counter()
     answer = worker.request(
         "time",
@@ -60,6 +68,7 @@ def sample_times(
         l2_bytes=l2_bytes,
         graph=False,
         host_count=host_count,
+        keep=list(keep),
     )
     wall_ms = (time.perf_counter() - started) * 1e3
     event_ms = [float(value) for value in answer["event_ms"]]
@@ -74,7 +83,7 @@ def sample_times(
 def time_graph(worker: WorkerProcess, key: str, inputs: str, *, l2_bytes: int, timeout_s: float) -> float | None:
     """Median time of a CUDA graph replay in ms; None if the forward cannot be captured."""
     answer = worker.request(
-        "time", timeout_s=timeout_s, key=key, inputs=[inputs], count=20, warmup=1, l2_bytes=l2_bytes, graph=True, host_count=0
+        "time", timeout_s=timeout_s, key=key, inputs=[inputs], count=20, warmup=1, l2_bytes=l2_bytes, graph=True, host_count=0, keep=[]
     )
     samples = answer["event_ms"]
     return sorted(samples)[len(samples) // 2] if samples else None
@@ -84,26 +93,34 @@ def time_pairs(
     candidate: tuple[WorkerProcess, str],
     reference: tuple[WorkerProcess, str, str],
     inputs: Sequence[str],
-    refresh: Callable[[], None],
+    refresh: Callable[[], Sequence[int]],
     *,
     l2_bytes: int,
     timeout_s: float,
     seed: int,
+    keep_all: bool = False,
 ) -> PairedTiming:
     """Time two workers' modules block by block, A B B A, one at a time on the GPU; every timed call sees values that were not seen before.
 
     Args:
         candidate: worker and key. reference: worker, key and the baseline's name.
-        inputs: names of arenas, each used once per side of a block. refresh: puts fresh values into all of them.
+        inputs: names of arenas, each used once per side of a block. refresh: puts fresh values into all of them, and tells their seeds.
+        keep_all: see `keep_results`, which is called in random places.
     """
     ours = sample_times(*candidate, inputs, 5, l2_bytes=l2_bytes, timeout_s=timeout_s, warmup=WARMUP_CALLS, host_count=5)
     theirs = sample_times(*reference[:2], inputs, 5, l2_bytes=l2_bytes, timeout_s=timeout_s, warmup=WARMUP_CALLS)
     block_ms = 2 * len(inputs) * (max(ours["event_ms"]) + max(theirs["event_ms"]) + 0.2)
+    draw = random.Random(seed)
     blocks = max(MIN_BLOCKS, min(MAX_BLOCKS, int(PAIRING_BUDGET_S * 1e3 / block_ms)))
     candidate_ms: list[tuple[float, ...]] = []
     reference_ms: list[tuple[float, ...]] = []
+    checked = draw.sample(range(blocks), KEPT_BATCHES if keep_all else 1)
+    kept: list[tuple[str, int]] = []
     for _ in range(1 + MAX_EXTENSIONS):
         for _ in range(blocks):
+            if len(candidate_ms) in checked:
+                common = {"l2_bytes": l2_bytes, "timeout_s": timeout_s}
+                kept += keep_results(candidate, inputs, refresh, draw, keep_all=keep_all, **common)
             sides: dict[str, list[float]] = {"a": [], "b": []}
             for side in "abba":
                 refresh()
@@ -115,7 +132,31 @@ def time_pairs(
         if timing.ratio_high - timing.ratio_low <= 2 * WIDEST_INTERVAL * timing.ratio:
             break
     host_ms = sorted(ours["host_ms"])[len(ours["host_ms"]) // 2]
-    return PairedTiming(timing, host_ms, tuple(candidate_ms), tuple(reference_ms))
+    return PairedTiming(timing, host_ms, tuple(candidate_ms), tuple(reference_ms), tuple(kept))
+
+
+def keep_results(
+    candidate: tuple[WorkerProcess, str],
+    inputs: Sequence[str],
+    refresh: Callable[[], Sequence[int]],
+    draw: random.Random,
+    *,
+    keep_all: bool,
+    l2_bytes: int,
+    timeout_s: float,
+) -> list[tuple[str, int]]:
+    """One more timed batch, the same for the candidate as any other, whose results are kept and whose times are not.
+
+    Args:
+        keep_all: every result; else one of them.
+    Returns:
+        Names of results in the worker, and the seeds of their inputs.
+    """
+    seeds = refresh()
+    chosen = range(len(inputs)) if keep_all else [draw.randrange(len(inputs))]
+    names = [(index, f"timed-{draw.getrandbits(32):08x}") for index in chosen]
+    sample_times(*candidate, inputs, len(inputs), l2_bytes=l2_bytes, timeout_s=timeout_s, keep=names)
+    return [(name, seeds[index]) for index, name in names]
 
 
 def is_short(latency_ms: float) -> bool:

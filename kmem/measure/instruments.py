@@ -119,8 +119,13 @@ def poison_free_memory(layouts: list[tuple[tuple[int, ...], torch.dtype]], devic
     """
     blocks = []
     for shape, dtype in layouts:
-        block = torch.empty(shape, dtype=dtype, device=device)
-        blocks += [block, *(torch.empty_like(block) for _ in range(_free_blocks(block, reserved_bytes) - 1))]
+        try:
+            block = torch.empty(shape, dtype=dtype, device=device)
+            blocks.append(block)
+            for _ in range(_free_blocks(block, reserved_bytes) - 1):
+                blocks.append(torch.empty_like(block))
+        except torch.OutOfMemoryError:  # then there is no free block left that is not poisoned
+            break
     for block in blocks:
         if block.dtype.is_floating_point or block.dtype.is_complex:
             block.fill_(float("nan"))
@@ -173,24 +178,31 @@ class EventClock:
         # Twice the L2 and more: nothing of the inputs survives it. int32, so that zero_ is a plain fill.
         self._flush = torch.empty(max(5 * l2_bytes // 2, 2**27) // 4, dtype=torch.int32, device="cuda")
 
-    def time_calls(self, calls: list[Callable[[], object]], count: int, host_count: int = 0) -> dict[str, list[float]]:
-        """Event times of `count` calls, in ms, taken in turn from `calls` (one per set of inputs), and host times of `host_count` more.
+    def time_calls(
+        self, calls: list[Callable[[], object]], count: int, host_count: int = 0, keep: dict[int, str] | None = None
+    ) -> tuple[dict[str, list[float]], dict[str, object]]:
+        """Event times of `count` calls, in ms, taken in turn from `calls` (one per set of inputs), and host times of `host_count` more;
+        with them
+        what calls returned, for those numbered in `keep`, by the names given there.
 
         `host_ms` is the wall time of call plus device-wide synchronisation, so that work on any stream is in it.
         """
-        events = []
+        events, kept, names = [], {}, keep or {}
         for _ in range(_HEAD_START):
             self._flush.zero_()
         for index in range(count):
             self._flush.zero_()
             start, end = _Event(enable_timing=True), _Event(enable_timing=True)
             _record(start)
-            calls[index % len(calls)]()
+            result = calls[index % len(calls)]()
             _record(end)
             events.append((start, end))
+            if index in names:
+                kept[names[index]] = result
+            del result
         _synchronize()
         event_ms = [_elapsed_ms(start, end) for start, end in events]
-        return {"event_ms": event_ms, "host_ms": [self._host_ms(calls[index % len(calls)]) for index in range(host_count)]}
+        return {"event_ms": event_ms, "host_ms": [self._host_ms(calls[index % len(calls)]) for index in range(host_count)]}, kept
 
     def _host_ms(self, call: Callable[[], object]) -> float:
         self._flush.zero_()
@@ -209,4 +221,4 @@ class EventClock:
         except RuntimeError:  # a call that synchronises or allocates on the host side cannot be captured; that is no fault
             _synchronize()
             return None
-        return self.time_calls([graph.replay], count)["event_ms"]
+        return self.time_calls([graph.replay], count)[0]["event_ms"]

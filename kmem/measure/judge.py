@@ -32,6 +32,7 @@ from kmem.measure.evidence import FORMAT, Bundle, write_bundle
 from kmem.measure.examine import Examination, Refused, failure_status
 from kmem.measure.expected import Expected
 from kmem.measure.families import FAMILIES, SCREENING_FAMILIES
+from kmem.measure.forward import room_for
 from kmem.measure.gpu_clock import ClocksDisagree, sample_times
 from kmem.measure.lease import GpuLease, gpu_uuid
 from kmem.measure.memory_share import MemoryShare
@@ -75,6 +76,7 @@ class Judge:
         workers: WorkerPool | None = None,
         checkers: Sequence[Checker] = (),
         evidence_dir: Path | None = None,
+        keep_spare: bool = True,
     ) -> None:
         """Nothing runs yet; workers and the reference are made when first needed.
 
@@ -88,6 +90,7 @@ class Judge:
             on_event: told in a few words what is being done.
             workers: processes to use instead of own ones; closed with the judge.
             checkers: source checks beside the judge's own; each must be available.
+            keep_spare: have a further worker coming up whenever one is taken; a waste of the GPU's memory where one kernel is judged.
             evidence_dir: where `verify` leaves a bundle, <kernel hash>.json, for each kernel that passes; None for none.
         Raises:
             ValueError: without a GPU and without estimate_ms. ExecutorError: if work_dir or cache_dir cannot be written.
@@ -100,7 +103,7 @@ class Judge:
         self._load_timeout_s, self._run_timeout_s, self._on_event = load_timeout_s, run_timeout_s, on_event or (lambda text: None)
         work_dir.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix="judge-", dir=work_dir))
-        self._workers = workers or WorkerPool(directory, "cuda:0" if gpu else "cpu", cache_dir, keep_spare=gpu)
+        self._workers = workers or WorkerPool(directory, "cuda:0" if gpu else "cpu", cache_dir, keep_spare=gpu and keep_spare)
         lease = GpuLease(cache_dir / "locks", gpu_uuid(), self._on_event) if gpu else None
         self._memory_share = MemoryShare(cache_dir / "locks", gpu_uuid(), device.memory_bytes, self._on_event) if gpu else None
         self.waited_s = 0.0  # for memory on the GPU
@@ -145,8 +148,9 @@ class Judge:
 
         A baseline that fails has no timing and says why. The best one's worker stays, for paired timing against it.
         """
-        inputs = self._apparatus.timed_inputs()
-        inputs.refresh()
+        with room_for(self._problem):
+            inputs = self._apparatus.timed_inputs()
+            inputs.refresh()
         starting = {name: self._workers.start(clean=True) for name in COMPILE_MODES}
         found: list[Baseline] = []
         for name, worker in starting.items():
@@ -225,7 +229,7 @@ class Judge:
         examination = Examination(kernel, chosen, self._contract, self._load_timeout_s, self._run_timeout_s)
         examination.deadline = None if self._gpu else time.monotonic() + INTERPRETER_BUDGET_S
         try:
-            with self._apparatus.hold_gpu(exclusive=False):
+            with self._apparatus.hold_gpu(exclusive=False), room_for(self._problem):
                 step(examination)
         except Refused as ex:
             if ex.taints_worker:
@@ -251,7 +255,7 @@ class Judge:
         examination.load(self._apparatus.reference())
         for family in SCREENING_FAMILIES:
             case = examination.check_case(family, self._apparatus.seed_for("screen", family), self._screening_cases.get(family))
-            if case.is_small:  # larger ones are computed again for each candidate: their memory is needed for judging
+            if case is not None and case.is_small:  # larger ones are computed again for each candidate: their memory is needed for judging
                 self._screening_cases[family] = case
         if not self._gpu:
             examination.unload()
@@ -261,6 +265,7 @@ class Judge:
         reference, seed_for = apparatus.reference(), apparatus.seed_for
         examination.load(reference)
         expected = examination.check_case("drawn", seed_for("verify", "drawn"))
+        assert expected is not None, "the problem's own values are defined, or it is no problem"
         if not expected.answer.changed_inputs:
             examination.check_state(expected)
         del expected  # at full size it holds gigabytes

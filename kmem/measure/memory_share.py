@@ -65,6 +65,12 @@ class MemoryShare:
         return bool(self._update(enter))
 
     def _update(self, change: Callable[[dict[str, int]], object]) -> object:
+        try:
+            return self._change(change)
+        except OSError as ex:
+            raise ExecutorError(f"Cannot write {self._path}: {ex}; free space there or choose another place with KMEM_DB") from ex
+
+    def _change(self, change: Callable[[dict[str, int]], object]) -> object:
         with open(self._path, "r+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:

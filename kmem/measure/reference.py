@@ -6,29 +6,40 @@ trivial outputs the problem cannot tell from right ones. A worker is sent nothin
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from kmem.errors import DeviceMemoryError, ProblemError
+from kmem.errors import ProblemError
 from kmem.measure.arena import Arena
 from kmem.measure.correctness import ROUNDING, Difference, error_floor
 from kmem.measure.expected import KEPT_BYTES, Answer, Expected, SlicedExpected, WholeExpected
 from kmem.measure.families import InputTraits, apply_family, input_traits
-from kmem.measure.slices import PIECES, Slicing, find_slicing
+from kmem.measure.forward import (
+    contract_flags,
+    copy_of_view,
+    layouts_of,
+    leaves_of,
+    random_signs,
+    room_for,
+    tensor_bytes,
+    widen,
+)
+from kmem.measure.slices import PIECES, Run, Slicing, find_slicing, is_same
 from kmem.measure.tensors import encode_value
 from kmem.problem.load import build_inputs, build_model, execute_problem
-from kmem.records import Contract, Precision, Problem, Workload
+from kmem.records import Contract, Problem, Workload
 
 logger = logging.getLogger(__name__)
 
-#: Inputs up to this size, or this share of the device's free memory, are given to the oracle whole; float64 copies and intermediates of
-#: larger ones would crowd the device.
-_WHOLE_BYTES = 2**30
+#: Inputs and outputs up to this size, or this share of the device's free memory, are given to the oracle whole; float64 copies and
+#: intermediates of larger ones would crowd the device.
+_WHOLE_BYTES = 2**27
 _WHOLE_SHARE = 1 / 64
+#: What a module raises for sizes and values that it has no answer for.
+UNDEFINED = (RuntimeError, ValueError, IndexError, AssertionError)
 
 
 class Reference:
@@ -39,7 +50,7 @@ class Reference:
     ) -> None:
         """Build the module with parameters drawn from `seed`, and one draw of its inputs.
 
-        Raises ProblemError: if the problem cannot be built, has inputs no worker can be given, or returns no tensors.
+        Raises ProblemError: if the problem cannot be built, has inputs no worker can be given, or returns no tensors. Wants `room_for`.
         """
         self.problem, self.contract, self.device, self.directory, self.ipc = problem, contract, device, directory, ipc
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _WHOLE_BYTES / _WHOLE_SHARE
@@ -47,13 +58,8 @@ class Reference:
         self.module = execute_problem(problem, workload)
         self.name = f"{workload.name}"
         torch.manual_seed(seed)
-        try:
-            self.model = build_model(self.module, device, contract.precision)
-            first = self.draw(seed + 1)
-        except torch.OutOfMemoryError as ex:
-            raise DeviceMemoryError(
-                f"{problem.path} does not fit the memory of {device}: {str(ex).splitlines()[0]}; make it smaller"
-            ) from ex
+        self.model = build_model(self.module, device, contract.precision)
+        first = self.draw(seed + 1)
         init = list(self.module.get_init_inputs()) if hasattr(self.module, "get_init_inputs") else []
         try:
             self.init = [encode_value(value) for value in init]
@@ -72,6 +78,7 @@ class Reference:
         self.state = Arena(f"{self.name}-state", list(self._initial.values()), device, directory, ipc=ipc)
         self.state.write(list(self._initial.values()))
         self.outputs: Arena | None = None
+        self._filled = "drawn", seed + 1  # family and seed of what the inputs hold
         self._double: torch.nn.Module | None = None
         self.is_stochastic: bool | None = None
         self._mutates: bool | None = None  # known, as is_stochastic and _slicing, after the first case
@@ -105,27 +112,50 @@ class Reference:
 
     def fill(self, family: str, seed: int) -> None:
         """Overwrite the input arena with one family; deterministic in family and seed."""
-        self.inputs.write(self.draw(seed))
+        self._filled = family, seed
+        self.write_draw(self.inputs, seed)
         generator = torch.Generator(device=self.device).manual_seed(seed)
         values = self.inputs.values
         apply_family(family, values, self.traits, generator)
         self.inputs.publish()
-        if self.device.type == "cuda" and self._is_large(values):
-            torch.cuda.empty_cache()  # the draw's memory is needed for judging
+
+    def write_draw(self, arena: Arena, seed: int) -> None:
+        """Overwrite an arena of inputs with a fresh draw. Of large ones nothing else is in memory while it is made, nor afterwards."""
+        is_large = self.device.type == "cuda" and self._is_large(arena.values)
+        if is_large:
+            torch.cuda.empty_cache()
+        arena.write(self.draw(seed))
+        if is_large:
+            torch.cuda.empty_cache()
+
+    def expect_family(self, family: str, seed: int) -> Expected | None:
+        """The right answer for what `fill` has put into the inputs; None where the module refuses such values.
+
+        Raises ProblemError: if it refuses the values the problem itself draws, or fails in a way the device does not recover from.
+        """
+        try:
+            return self.expect(self.inputs.values, seed)
+        except UNDEFINED as ex:
+            reason = (str(ex).strip() or type(ex).__name__).splitlines()[0]
+            if "CUDA error" in reason:  # a device-side assertion: nothing else will run in this process
+                raise ProblemError(
+                    f"{self.problem.path}: on values of the family {family} forward raised {reason}; check them in it"
+                ) from ex
+            if family == "drawn":
+                raise ProblemError(f"{self.problem.path}: forward raised {type(ex).__name__}: {reason}") from ex
+        logger.info("%s has no answer for the family %s: %s", self.problem.name, family, reason)
+        return None
 
     def expect(self, values: Sequence[object], seed: int) -> Expected:
         """The right answer for these inputs. Whatever the module raises for them comes through: it defines no answer for them.
 
         Raises DeviceMemoryError: if the module's own forward finds no room.
         """
-        try:
-            return self._expect(values, seed)
-        except torch.OutOfMemoryError as ex:
-            torch.cuda.empty_cache()
-            raise DeviceMemoryError(
-                f"{self.problem.path} leaves no room on {self.device} to be judged: {str(ex).splitlines()[0]}; "
-                "make it smaller, or stop what else runs there"
-            ) from ex
+        with room_for(self.problem):
+            expected = self._expect(values, seed)
+        if self.device.type == "cuda" and self._is_large(values):
+            torch.cuda.empty_cache()  # the candidate may want what finding out has left
+        return expected
 
     def _expect(self, values: Sequence[object], seed: int) -> Expected:
         if self.is_stochastic is None:
@@ -136,7 +166,7 @@ class Reference:
                 answer,
                 values,
                 self._slicing,
-                run_eager=lambda part: self._run_eager(part, seed)[0],
+                run_eager=self._eager_run(seed),
                 run_oracle=lambda part: self._run_double(self._double_model(), part, seed)[0],
             )
         oracle, oracle_state, returns_tuple = self._run_oracle(values, seed)
@@ -145,7 +175,7 @@ class Reference:
         changed = tuple(index for index, value in enumerate(values) if isinstance(value, torch.Tensor) and value._version != kept[index])
         if self.is_stochastic:
             oracle = tuple(value.double() if value.is_floating_point() else value for value in eager)
-        answer = Answer(returns_tuple, _layouts(eager), self._floors(eager), changed, aliases, eager_state, oracle_state)
+        answer = Answer(returns_tuple, layouts_of(eager), self._floors(eager), changed, aliases, eager_state, oracle_state)
         expected = WholeExpected(answer, oracle, eager, values, lambda part: self._run_oracle(part, seed)[0], self._earlier)
         if self._earlier is None and sum(value.nbytes for value in eager) <= KEPT_BYTES:
             self._earlier = eager
@@ -164,16 +194,36 @@ class Reference:
         if self.is_stochastic:
             self.flags.add("stochastic")
             return
-        given = _tensor_bytes(values)
-        self._growth = (given + _tensor_bytes(second)) / max(given, 1)
+        given = tensor_bytes(values)
+        self._growth = (given + tensor_bytes(second)) / max(given, 1)
         if self._is_large(values) and not state and all(value.dim() > 1 for value in second):
             nbytes = self._growth * given
             pieces = next((pieces for pieces in PIECES if nbytes / pieces <= self._whole_bytes), PIECES[-1])
-            slicing = find_slicing(lambda part: self._run_eager(part, seed)[0], values, second, self.floor_for, pieces=pieces)
-            layouts, floors = _layouts(second), self._floors(second)
+            slicing = find_slicing(self._eager_run(seed), values, second, self.floor_for, pieces=pieces)
+            layouts, floors = layouts_of(second), self._floors(second)
             del second
-            if slicing is not None:
+            if slicing is not None and self._is_cut_alike(slicing, seed):
                 self._try_oracle(slicing, values, seed, Answer(False, layouts, floors, aliases_inputs=aliases))
+
+    def _eager_run(self, seed: int) -> Run:
+        return lambda values: self._run_eager(values, seed)[0]
+
+    def _is_cut_alike(self, slicing: Slicing, seed: int) -> bool:
+        """Whether the cut is right for signed values too: an extreme over all rows may be the same in every slice of a draw.
+
+        The inputs are put back to what they were.
+        """
+        family, drawn = self._filled
+        self.fill("normal", seed + 2)
+        run = self._eager_run(seed)
+        try:
+            return is_same(run, self.inputs.values, run(self.inputs.values), slicing, self.floor_for)
+        except torch.OutOfMemoryError:
+            raise
+        except UNDEFINED:
+            return True  # the module refuses such values: none of them will be judged
+        finally:
+            self.fill(family, drawn)
 
     def _modifies_inputs(self, values: Sequence[object], seed: int) -> bool:
         """Whether a forward writes to its inputs; tried on copies, of large inputs on their first rows if the module accepts these."""
@@ -189,7 +239,7 @@ class Reference:
                 self._run_eager(copies, seed + 1)
             except torch.OutOfMemoryError:
                 raise
-            except (RuntimeError, ValueError, IndexError, AssertionError):
+            except UNDEFINED:
                 if not cut:
                     raise
                 continue
@@ -203,14 +253,14 @@ class Reference:
             returns_tuple = self._run_double(self._double_model(), part, seed)[2]
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, ValueError, IndexError, AssertionError):
+        except UNDEFINED:
             return
         self._slicing, self._sliced_answer = slicing, replace(answer, returns_tuple=returns_tuple)
 
     def _is_large(self, values: Sequence[object]) -> bool:
         """Whether the oracle is not to be run whole. With float64 inputs there is no eager run to compare slices with."""
         is_rounded = all(value.dtype is not torch.float64 for value in values if isinstance(value, torch.Tensor))
-        return self._growth * _tensor_bytes(values) > self._whole_bytes and is_rounded
+        return self._growth * tensor_bytes(values) > self._whole_bytes and is_rounded
 
     def _layouts_for(self, values: Sequence[object]) -> tuple[torch.Tensor, ...]:
         """Of the outputs for inputs that may have other sizes than the first case had."""
@@ -220,7 +270,7 @@ class Reference:
             if isinstance(value, torch.Tensor) and isinstance(own, torch.Tensor)
         ):
             return self._sliced_answer.layouts
-        return _layouts(self._run_eager(values, 0)[0])
+        return layouts_of(self._run_eager(values, 0)[0])
 
     def _floors(self, outputs: Sequence[torch.Tensor]) -> tuple[float, ...]:
         return tuple(self.floor_for(value.dtype) for value in outputs)
@@ -239,7 +289,7 @@ class Reference:
 
         def shake(values: Sequence[object]) -> list[object]:
             return [
-                value.double() * (1 + _signs(value, generator) * ROUNDING[value.dtype])
+                value.double() * (1 + random_signs(value, generator) * ROUNDING[value.dtype])
                 if isinstance(value, torch.Tensor) and value.is_floating_point()
                 else value
                 for value in values
@@ -281,10 +331,10 @@ class Reference:
         """Outputs, changed buffers, and whether an output is a view of an input (then it is copied, for the input will be overwritten)."""
         torch.manual_seed(seed)
         with contract_flags(self.contract.precision), torch.no_grad():
-            outputs, _ = _leaves(self.model(*values))
+            outputs, _ = leaves_of(self.model(*values))
         given = {value.untyped_storage().data_ptr() for value in values if isinstance(value, torch.Tensor)}
         views = [value.untyped_storage().data_ptr() in given for value in outputs]
-        outputs = tuple(value.clone() if is_view else value for value, is_view in zip(outputs, views, strict=True))
+        outputs = tuple(copy_of_view(value) if is_view else value for value, is_view in zip(outputs, views, strict=True))
         return outputs, self._take_changes(self.model), any(views)
 
     def _run_oracle(self, values: Sequence[object], seed: int) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor], bool]:
@@ -301,17 +351,15 @@ class Reference:
 
     def _double_model(self) -> torch.nn.Module:
         if self._double is None:
-            self._double = copy.deepcopy(self.model).double()
+            self._double = copy.deepcopy(self.model)
+            self._double._apply(widen)  # as .double(), which leaves complex parameters as they are
         return self._double
 
     def _run_double(
         self, model: torch.nn.Module, values: Sequence[object], seed: int
     ) -> tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor], bool]:
-        doubled = [
-            (value.double() if value.is_floating_point() else value.clone()) if isinstance(value, torch.Tensor) else value
-            for value in values
-        ]
-        # double() returns a float64 tensor itself: the oracle must not modify the inputs it was given.
+        doubled = [widen(value) if isinstance(value, torch.Tensor) else value for value in values]
+        # What is wide already comes back as itself: the oracle must not modify the inputs it was given.
         doubled = [
             value.clone() if isinstance(value, torch.Tensor) and value is given else value
             for value, given in zip(doubled, values, strict=True)
@@ -321,7 +369,7 @@ class Reference:
         torch.set_default_dtype(torch.float64)  # tensors that forward itself makes
         try:
             with torch.no_grad():
-                outputs, returns_tuple = _leaves(model(*doubled))
+                outputs, returns_tuple = leaves_of(model(*doubled))
         finally:
             torch.set_default_dtype(default)
         return outputs, self._take_changes(model), returns_tuple
@@ -337,36 +385,3 @@ class Reference:
                     changed[name] = value.clone()
                     value.copy_(start)
         return changed
-
-
-@contextmanager
-def contract_flags(precision: Precision) -> Iterator[None]:
-    """PyTorch's default flags, with TF32 matmul under a TF32 contract; the flags found are put back."""
-    matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = precision is Precision.TF32, True
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, convolution
-
-
-def _leaves(result: object) -> tuple[tuple[torch.Tensor, ...], bool]:
-    """Output tensors in order, and whether they came in a list or tuple. Raises ProblemError for anything else."""
-    leaves = tuple(result) if isinstance(result, list | tuple) else (result,)
-    if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        raise ProblemError(f"The module returns {type(result).__name__}; kmem judges a tensor or a flat list or tuple of tensors")
-    return leaves, isinstance(result, list | tuple)
-
-
-def _layouts(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    return tuple(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta") for value in outputs)
-
-
-def _tensor_bytes(values: Sequence[object]) -> int:
-    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
-
-
-def _signs(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Random plus and minus ones, float64."""
-    coins = torch.empty(value.shape, device=value.device, dtype=torch.float64)
-    return coins.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)

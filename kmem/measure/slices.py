@@ -55,14 +55,15 @@ def find_slicing(
     batched = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor) and value.shape[:1] == whole[0].shape[:1])
     for sliced in dict.fromkeys((batched, batched[:1])):  # of two square matrices only the first has the rows of the result
         slicing = Slicing(sliced, pieces)
-        if sliced and _is_same(eager, values, whole, slicing, floor_for):
+        if sliced and is_same(eager, values, whole, slicing, floor_for):
             return slicing
     return None
 
 
-def _is_same(
+def is_same(
     eager: Run, values: Sequence[object], whole: tuple[torch.Tensor, ...], slicing: Slicing, floor_for: Callable[[torch.dtype], float]
 ) -> bool:
+    """Whether eager's answers for the slices are those of its answer for the whole."""
     for place, part in slicing.parts(values):
         try:
             outputs = eager(part)

@@ -56,7 +56,7 @@ def allocate_shared(
         "device": str(device),
     }
     if device.type == "cuda" and ipc:
-        base = torch.empty(max(span, 1), dtype=dtype, device=device)
+        base = _empty_apart(max(span, 1), dtype, device)
         value = base.as_strided(shape, stride, offset)
         return SharedTensor(value, None, {**layout, "via": "cuda_ipc", "handle": export_cuda(base)})
     nbytes = max(span, 1) * torch.empty(0, dtype=dtype).element_size()
@@ -66,6 +66,16 @@ def allocate_shared(
     host = torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
     value = host if device.type == "cpu" else torch.empty_strided(shape, stride, dtype=dtype, device=device)
     return SharedTensor(value, host if device.type != "cpu" else None, {**layout, "via": "file", "path": path, "nbytes": nbytes})
+
+
+def _empty_apart(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Memory in an allocation of its own: an IPC handle opens the whole allocation that a tensor lies in to the other process, whose
+    kernels could look beyond the tensor, and the judge's answers must not lie there.
+
+    Source: CUDA Runtime API, cudaIpcGetMemHandle ("sub-allocations"); torch.cuda.MemPool.
+    """
+    with torch.cuda.use_mem_pool(torch.cuda.MemPool(), device=device):
+        return torch.empty(count, dtype=dtype, device=device)
 
 
 def reserve_file(path: str, nbytes: int) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from kmem.measure.examine import attach_once
+from kmem.measure.loading import attach_once
 from kmem.measure.process import WorkerProcess
 from kmem.measure.reference import Reference
 
@@ -27,11 +27,14 @@ class TimedInputs:
     def names(self) -> list[str]:
         return [arena.name for arena in (self._reference.inputs, *self._extra)]
 
-    def refresh(self) -> None:
-        """Draw fresh values into every set."""
+    def refresh(self) -> list[int]:
+        """Draw fresh values into every set; their seeds."""
+        seeds: list[int] = []
         for arena in (self._reference.inputs, *self._extra):
             self._draws += 1
-            arena.write(self._reference.draw(self._seed_for("timed", str(self._draws))))
+            seeds.append(self._seed_for("timed", str(self._draws)))
+            self._reference.write_draw(arena, seeds[-1])
+        return seeds
 
     def show(self, worker: WorkerProcess) -> None:
         """Let a worker see every set."""

@@ -131,23 +131,32 @@ class Worker:
         described = self._deliver(result, targets)
         if keep:
             self.kept[keep] = result
+        del result  # before the device is joined: whatever its end sets off belongs to this call
         self._publish(inputs)
-        del result
-        if self.device.type == "cuda":
-            self.reserved_bytes = self.torch.cuda.memory_reserved()
-            if self.reserved_bytes > RESERVED_AT_MOST:
-                self.torch.cuda.empty_cache()
+        self._give_back()
         return {**described, "launches": self.launches.count, "patched": self.integrity.changed()}
 
     def reread(self, keep: str, outputs: str) -> dict:
         """Copy a kept result again: a later call must not have changed it."""
         return self._deliver(self.kept[keep], self.attached[outputs])
 
+    def forget(self, keep: str) -> dict:
+        """Let go of a kept result."""
+        self.kept.pop(keep, None)
+        self._give_back()
+        return {}
+
     def state(self, key: str, outputs: str, names: list) -> dict:
         """Copy named parameters and buffers to the attached list `outputs`."""
         current = dict(self.models[key][0].state_dict())
         values = [current.get(name) for name in names]
         return self._deliver(tuple(values), self.attached[outputs])
+
+    def _give_back(self) -> None:
+        if self.device.type == "cuda":
+            self.reserved_bytes = self.torch.cuda.memory_reserved()
+            if self.reserved_bytes > RESERVED_AT_MOST:
+                self.torch.cuda.empty_cache()
 
     def _call(self, key: str, inputs: str):
         model, values = self.models[key][0], self._values(inputs)
@@ -171,6 +180,10 @@ class Worker:
         for item in self.attached[name]:
             if isinstance(item, self.tensors.SharedTensor) and item.host is not None:
                 item.publish()
+        self._join()
+
+    def _join(self) -> None:
+        """Wait for the device: the judge overwrites inputs as soon as it has its answer."""
         if self.device.type == "cuda":
             self._guarded("forward", self.torch.cuda.synchronize)
 
@@ -203,6 +216,7 @@ class Worker:
         log = self.instruments.OperatorLog()
         with log:
             self._guarded("forward", call)
+        self._join()
         return {"operators": log.counts}
 
     def kernels(self, key: str, inputs: str) -> dict:
@@ -221,8 +235,9 @@ class Worker:
                     binaries[value.fn.__name__] = hashlib.sha256("".join(sorted(texts)).encode()).hexdigest()
         return {"kernels": ran, "own": own, "binaries": binaries}
 
-    def time(self, key: str, inputs: list, count: int, warmup: int, l2_bytes: int, graph: bool, host_count: int) -> dict:
-        """Times of `count` forwards over a rotating list of attached inputs, after `warmup` untimed ones."""
+    def time(self, key: str, inputs: list, count: int, warmup: int, l2_bytes: int, graph: bool, host_count: int, keep: list) -> dict:
+        """Times of `count` forwards over a rotating list of attached inputs, after `warmup` untimed ones; what some of
+        them returned is kept (`keep`: [number, name])."""
         if self.clock is None:
             self.clock = self.instruments.EventClock(l2_bytes)
         calls = [self._call(key, name) for name in inputs]
@@ -230,7 +245,17 @@ class Worker:
             self._guarded("forward", calls[index % len(calls)])
         if graph:
             return {"event_ms": self._guarded("forward", self.clock.time_graph, calls[0], count)}
-        return self._guarded("forward", self.clock.time_calls, calls, count, host_count)
+        times, kept = self._guarded("forward", self.clock.time_calls, calls, count, host_count, dict(keep))
+        self.kept.update(kept)
+        return times
+
+    def settle(self) -> None:
+        """After a failure: what the call had launched before it failed must not run into the next candidate's inputs."""
+        if self.device.type == "cuda":
+            try:
+                self.torch.cuda.synchronize()
+            except RuntimeError as ex:  # the failure itself, once more: it has been caught and is on its way to the judge
+                print(f"after the failure: {ex}", file=sys.stderr)
 
     def _guarded(self, stage: str, function, *args):
         try:
@@ -245,7 +270,7 @@ def serve(channel, worker: Worker, closed: type[Exception]) -> None:
     """Answer commands until the judge is gone. A failure of this file itself ends the process with its traceback in the log."""
     commands = {
         name: getattr(worker, name)
-        for name in ("attach", "detach", "load", "unload", "run", "reread", "state", "operators", "kernels", "time")
+        for name in ("attach", "detach", "load", "unload", "run", "reread", "forget", "state", "operators", "kernels", "time")
     }
     while True:
         try:
@@ -257,6 +282,7 @@ def serve(channel, worker: Worker, closed: type[Exception]) -> None:
             answer = commands[request.pop("command")](**request)
         except CandidateFailed as failure:
             cause = failure.cause
+            worker.settle()
             answer = {
                 "failed": failure.stage,
                 "type": type(cause).__name__,

@@ -1,13 +1,16 @@
 """The conversations of runs: every question to a language model with its answer, found again when a run is resumed or replayed.
 
+A question is noted before it is put, and its answer takes the note's place in one transaction: what a killed run may have spent is known.
+
 Records hold the messages, the settings and the provider's own token counts; keys and other secrets are no part of them.
 """
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
-from kmem.interfaces import CompletionKey, CompletionRecord
+from kmem.interfaces import CompletionKey, CompletionRecord, Unanswered
 from kmem.memory.storage import Storage
 from kmem.serialize import from_json, to_json
 
@@ -16,7 +19,7 @@ class CompletionStorage(Storage):
     """Methods of `Memory` about conversations."""
 
     def put_completion(self, run_id: str, record: CompletionRecord) -> None:
-        """Keep a question of a run and its answer; a later answer to the same question takes its place."""
+        """Keep a question of a run and its answer in place of the last note on it; a later answer to it takes the place of an earlier."""
         key = record.key
         with self.write() as connection:
             connection.execute(
@@ -28,6 +31,26 @@ class CompletionStorage(Storage):
                     datetime.now(UTC).isoformat(timespec="milliseconds"),
                 ],
             )  # fmt: skip
+            _drop_note(connection, run_id, key)
+
+    def put_unanswered(self, run_id: str, question: Unanswered) -> None:
+        """Note that a question is about to be put."""
+        key = question.key
+        with self.write() as connection:
+            connection.execute(
+                "insert into unanswered (run, role, round, slot, turn, record) values (?, ?, ?, ?, ?, ?)",
+                [run_id, key.role, key.round, key.slot, key.turn, to_json(question)],
+            )
+
+    def drop_unanswered(self, run_id: str, key: CompletionKey) -> None:
+        """Forget the last note on a question."""
+        with self.write() as connection:
+            _drop_note(connection, run_id, key)
+
+    def unanswered(self, run_id: str) -> list[Unanswered]:
+        """The notes of a run that stand, oldest first."""
+        rows = self.read("select record from unanswered where run = ? order by id", [run_id])
+        return [from_json(Unanswered, row["record"]) for row in rows]
 
     def completion(self, run_id: str, key: CompletionKey) -> CompletionRecord | None:
         """The answer a run has to a question."""
@@ -43,6 +66,17 @@ class CompletionStorage(Storage):
         return [from_json(CompletionRecord, row["record"]) for row in rows]
 
 
+def _drop_note(connection: sqlite3.Connection, run_id: str, key: CompletionKey) -> None:
+    connection.execute(
+        """
+        delete from unanswered where id = (
+            select max(id) from unanswered where run = ? and role = ? and round = ? and slot = ? and turn = ?
+        )
+        """,
+        [run_id, key.role, key.round, key.slot, key.turn],
+    )
+
+
 class RunArchive:
     """The CompletionArchive of one run, in a memory. May be used from several threads.
 
@@ -52,13 +86,28 @@ class RunArchive:
     def __init__(self, memory: CompletionStorage, run_id: str) -> None:
         self._path, self._run_id = memory.path, run_id
 
+    def note(self, question: Unanswered) -> None:
+        """Store that a question is about to be put; on return it is on disk."""
+        with self._open() as storage:
+            storage.put_unanswered(self._run_id, question)
+
+    def withdraw(self, key: CompletionKey) -> None:
+        """Take back the last note on a question."""
+        with self._open() as storage:
+            storage.drop_unanswered(self._run_id, key)
+
+    def unanswered(self) -> list[Unanswered]:
+        """Every note that stands."""
+        with self._open() as storage:
+            return storage.unanswered(self._run_id)
+
     def find(self, key: CompletionKey) -> CompletionRecord | None:
         """The answer this run already has to a question."""
         with self._open() as storage:
             return storage.completion(self._run_id, key)
 
     def keep(self, record: CompletionRecord) -> None:
-        """Store a question and its answer; on return it is on disk."""
+        """Store a question and its answer in place of the last note on it; on return it is on disk."""
         with self._open() as storage:
             storage.put_completion(self._run_id, record)
 

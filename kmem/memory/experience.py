@@ -5,6 +5,7 @@ order settings nobody has tried here yet. Graphs of the same structure count by 
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 
 from kmem.memory.ledger import pack_sizes
@@ -61,7 +62,10 @@ def _experience(recipe: str, rows: Sequence[Row], operators: set[str], structure
         known = tried.get((graph, choices))
         tried[graph, choices] = (min(latency_ms, known[0]) if known else latency_ms, likeness[graph])
     found = []
+    settings_of = Counter(graph for graph, _ in tried)
     for (graph, choices), (latency_ms, weight) in tried.items():
+        if settings_of[graph] == 1:
+            continue  # the best of one: nothing is known of how good it is
         for choice in json.loads(choices):
             if choice["recipe"] == recipe:
                 knobs = tuple((name, value) for name, value in choice["knobs"])

@@ -7,7 +7,7 @@ in a column `record`; the other columns exist because a query needs them. The ta
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
-from kmem.memory.run_tables import CONVERSATIONS, RUNS
+from kmem.memory.run_tables import CONVERSATIONS, RUNS, UNANSWERED
 
 #: "kmem" in ASCII, in the file's header: tells a kmem database from any other SQLite file.
 #: Source: sqlite.org/pragma.html#pragma_application_id.
@@ -64,6 +64,13 @@ def m005_sum_outcomes_as_they_arrive(db: Database) -> None:
 def m006_add_conversations(db: Database) -> None:
     """What each run asked language models and was answered, what it learnt from its measurements, and the judge's final verdicts."""
     for statement in CONVERSATIONS:
+        db.execute(statement)
+
+
+@migrations()
+def m007_add_unanswered(db: Database) -> None:
+    """Questions to language models that may have been charged and have no answer."""
+    for statement in UNANSWERED:
         db.execute(statement)
 
 

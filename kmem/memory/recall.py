@@ -3,8 +3,10 @@
 Every query walks an index and stops after a bounded number of rows, so that a million outcomes answer in milliseconds.
 """
 
+import json
 import math
 from collections.abc import Iterator, Sequence
+from itertools import groupby, islice
 
 from kmem.memory.ledger import pack_sizes
 from kmem.memory.storage import Row, Storage
@@ -44,13 +46,10 @@ class RecallStorage(Storage):
         seen: set[str] = set()
 
         def take(rows: Iterator[Row] | Sequence[Row], most: int, *, exact: bool, distance: float) -> None:
-            for row in rows:
-                if most <= 0:
-                    return
-                if row["source_hash"] not in seen:
-                    seen.add(str(row["source_hash"]))
-                    found.append(self._recalled(row["id"], exact=exact, distance=distance))
-                    most -= 1
+            fresh = (row for row in rows if row["source_hash"] not in seen)
+            for row in islice(fresh, most):
+                seen.add(str(row["source_hash"]))
+                found.append(self._recalled(row["id"], exact=exact, distance=distance))
 
         take(self._winners(graph_hash, arch, contract), limit, exact=True, distance=0.0)
         exact = len(found)
@@ -58,11 +57,7 @@ class RecallStorage(Storage):
             if len(found) == exact + limit:
                 break
             take(self._winners(near_hash, arch, contract), 1, exact=False, distance=distance)
-        by_operator = [
-            row for operator in dict.fromkeys(operators) for row in self._operator_winners(operator, structure_hash, arch, contract)
-        ]
-        by_operator.sort(key=lambda row: (-row["ratio"], row["hash"]))
-        take(by_operator, limit, exact=False, distance=math.inf)
+        take(self._operator_winners(operators, structure_hash, arch, contract), limit, exact=False, distance=math.inf)
         return found
 
     def _winners(self, graph_hash: str, arch: str, contract: Contract) -> list[Row]:
@@ -99,28 +94,37 @@ class RecallStorage(Storage):
         ranked = sorted(zip((row["hash"] for row in rows), distances.tolist(), strict=True), key=lambda pair: (pair[1], pair[0]))
         return ranked[:_MAX_GRAPHS]
 
-    def _operator_winners(self, operator: str, structure_hash: str, arch: str, contract: Contract) -> list[Row]:
-        return self.read(
-            """
-            with best as (
+    def _operator_winners(self, operators: Sequence[str], structure_hash: str, arch: str, contract: Contract) -> Iterator[Row]:
+        """Winners for any of the operators in other structures, by speedup, ties by hash; looked up as they are asked for."""
+        best: dict[int, float] = {}
+        for operator in dict.fromkeys(operators):
+            rows = self.read(
+                """
                 select outcome, ratio from outcome_operators
                 where operator = ? and by_recipe = 1 and arch = ? and precision = ? and purity = ? and status = 'passed'
                 order by ratio desc limit ?
+                """,
+                [operator, arch, contract.precision.value, contract.purity.value, _MAX_ROWS],
             )
-            select o.id, o.hash, o.source_hash, best.ratio
-            from best join outcomes o on o.id = best.outcome join graphs g on g.hash = o.graph_hash
-            where g.structure_hash != ? and not exists (select 1 from retractions r where r.outcome_hash = o.hash)
-              and not exists (
-                select 1 from outcomes b indexed by outcomes_refused
-                where b.graph_hash = o.graph_hash and b.source_hash = o.source_hash and b.arch = o.arch
-                  and b.status in (
-                    'wrong_values', 'wrong_contract', 'mutated_input', 'not_repeatable', 'impure', 'implausible', 'refused_source'
+            best.update((row["outcome"], row["ratio"]) for row in rows)
+        for _, tied in groupby(sorted(best, key=best.__getitem__, reverse=True), key=best.__getitem__):
+            yield from self.read(
+                """
+                select o.id, o.source_hash
+                from json_each(?) given join outcomes o on o.id = given.value join graphs g on g.hash = o.graph_hash
+                where g.structure_hash != ? and not exists (select 1 from retractions r where r.outcome_hash = o.hash)
+                  and not exists (
+                    select 1 from outcomes b indexed by outcomes_refused
+                    where b.graph_hash = o.graph_hash and b.source_hash = o.source_hash and b.arch = o.arch
+                      and b.status in (
+                        'wrong_values', 'wrong_contract', 'mutated_input', 'not_repeatable', 'impure', 'implausible', 'refused_source'
+                      )
+                      and not exists (select 1 from retractions rb where rb.outcome_hash = b.hash)
                   )
-                  and not exists (select 1 from retractions rb where rb.outcome_hash = b.hash)
-              )
-            """,
-            [operator, arch, contract.precision.value, contract.purity.value, _MAX_ROWS, structure_hash],
-        )
+                order by o.hash
+                """,
+                [json.dumps(list(tied)), structure_hash],
+            )
 
     def _recalled(self, outcome_id: object, *, exact: bool, distance: float) -> Recalled:
         (row,) = self.read(

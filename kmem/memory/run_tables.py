@@ -52,6 +52,22 @@ RUNS = (
     """,
 )
 
+UNANSWERED = (
+    # Questions that are noted before they are put; the answer takes the note's place. What stays was lost, or under way at a kill.
+    """
+    create table unanswered (
+        id integer primary key,
+        run text not null references runs(id),
+        role text not null,
+        round integer not null,
+        slot text not null,
+        turn integer not null,
+        record text not null
+    ) strict
+    """,
+    "create index unanswered_by_run on unanswered (run)",
+)
+
 CONVERSATIONS = (
     # The key says which question of the run it was, not how it was worded: a resumed or replayed run finds its answer by it.
     """

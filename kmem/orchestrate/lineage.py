@@ -43,6 +43,18 @@ def base_of(task: Task, history: Sequence[Attempt]) -> str | None:
     return origin(task, history).parent
 
 
+def arms_within(attempt: Attempt, history: Sequence[Attempt]) -> set[Arm]:
+    """The arms that led to a kernel, from the first one on."""
+    found = set()
+    step: Attempt | None = attempt
+    while step is not None:
+        task = step.candidate.task
+        found.add(arm_of(task))
+        base = base_of(task, history)
+        step = next((earlier for earlier in history if earlier.candidate.kernel.hash == base), None)
+    return found
+
+
 def chain_length(task: Task, history: Sequence[Attempt]) -> int:
     """How many repairs in a row led to this task, itself included."""
     length = 0

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kmem.interfaces import Direction
-from kmem.orchestrate.lineage import Arm, arm_of, base_of, kind
+from kmem.orchestrate.lineage import Arm, arm_of, arms_within, base_of, kind
 from kmem.orchestrate.stop import MIN_IMPROVEMENT
 from kmem.orchestrate.vetoes import by_arm
 from kmem.records import Attempt, Strategy
@@ -108,16 +108,17 @@ def _thompson(
 ) -> list[Share]:
     """Each sample goes to the arm with the smallest draw of log time.
 
-    An arm's draw is normal around the log of its best time, with deviation 0.5 / sqrt(tries + 1) (half an e-fold for an untried arm, whose
-    mean is that of the best arm). Source: Thompson sampling, Russo et al., "A Tutorial on Thompson Sampling", 2018, section 3.
+    An arm's draw is normal around the log of the time it promises (see `_promised_ms`), with deviation 0.5 / sqrt(tries + 1) (half an
+    e-fold for an untried arm, whose mean is that of the best arm). Source: Thompson sampling, Russo et al., "A Tutorial on Thompson
+    Sampling", 2018, section 3.
     """
     groups = by_arm(history)
     arms = [(offer, direction) for offer in offers for direction in offer.directions]
     times = {}
-    for place, (_, direction) in enumerate(arms):
-        passed = [attempt.measurement.latency_ms for attempt in groups.get(arm_of(direction), ()) if attempt.measurement.timing is not None]
+    for place, (offer, direction) in enumerate(arms):
+        passed = [attempt for attempt in groups.get(arm_of(direction), ()) if attempt.measurement.timing is not None]
         if passed:
-            times[place] = math.log(min(passed))
+            times[place] = math.log(_promised_ms(direction, offer, passed, history))
     optimistic = min(times.values(), default=0.0)
     counts = [0] * len(arms)
     for _ in range(samples):
@@ -128,3 +129,16 @@ def _thompson(
             draws.append(generator.gauss(times.get(place, optimistic), 0.5 / math.sqrt(tries + 1)))
         counts[draws.index(min(draws))] += 1
     return [Share(offer.parent_hash, direction, count) for (offer, direction), count in zip(arms, counts, strict=True) if count]
+
+
+def _promised_ms(direction: Direction, offer: Offer, passed: Sequence[Attempt], history: Sequence[Attempt]) -> float:
+    """What an arm's kernels that passed make one expect: its best time, if it writes whole kernels.
+
+    An edit told in words is worth what it gained, whatever it was made to: from the kernel at hand it promises that kernel's time over its
+    best gain, and nothing more once it is in that kernel.
+    """
+    gains = [attempt.speedup for attempt in passed if attempt.speedup is not None]
+    if offer.parent is None or not direction.instruction or not gains:
+        return min(attempt.measurement.latency_ms for attempt in passed)
+    gain = 1.0 if arm_of(direction) in arms_within(offer.parent, history) else max(gains)
+    return offer.parent.measurement.latency_ms / gain

@@ -6,8 +6,10 @@ Every fault of the file is a ProblemError of one line; workload.py derives the s
 """
 
 import ast
+import sys
 import types
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
@@ -85,10 +87,11 @@ def execute_problem(problem: Problem, workload: Workload = FULL) -> types.Module
     module.__file__ = problem.path
     tree = _Substitution(dict(workload.constants)).apply(parse_python(problem.source, filename=problem.path))
     try:
-        exec(compile(tree, problem.path, "exec"), module.__dict__)
+        with redirect_stdout(sys.stderr):  # stdout carries kmem's data alone
+            exec(compile(tree, problem.path, "exec"), module.__dict__)
     except ModuleNotFoundError as ex:
         raise ProblemError(f"{problem.path} needs the package {ex.name}, which is not installed here; install it and run again") from ex
-    except Exception as ex:
+    except (Exception, SystemExit) as ex:
         raise ProblemError(f"{problem.path} fails when it is run: {_one_line(ex)}; mend it and run again") from ex
     if workload.small_inputs:
         module.get_inputs = module.get_small_inputs
@@ -170,9 +173,10 @@ def check_forward(module: types.ModuleType, precision: Precision = Precision.MAT
     """Run one forward on fake tensors: nothing is computed, no memory is taken.
 
     Covered: shapes, dtypes, devices and numbers of arguments that do not fit. Not covered: what depends on values; such a forward passes.
-    Raises ProblemError: if `get_inputs`, the constructor or the forward raises, with its own error in one line.
+    Raises ProblemError: if `get_inputs`, the constructor or the forward raises, with its own error in one line, or no tensor is returned.
     """
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+    from torch.utils._pytree import tree_leaves
 
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), quiet_fake_tensors():
@@ -180,19 +184,23 @@ def check_forward(module: types.ModuleType, precision: Precision = Precision.MAT
             model = _construct_model(module, "cpu")
             if precision is Precision.BF16:
                 model = cast_fake_module(model, torch.bfloat16)
-            _call(module, "forward", lambda: model(*inputs))
+            outputs = _call(module, "forward", lambda: model(*inputs))
     except ProblemError as ex:
         if not isinstance(ex.__cause__, DataDependentOutputException | DynamicOutputShapeException):
             raise
+        return
+    if all(isinstance(leaf, int | float | str | None) for leaf in tree_leaves(outputs)):
+        raise ProblemError(f"{module.__file__}: forward returned {_shorten(outputs)}; it must return a tensor, or several")
 
 
 def _call(module: types.ModuleType, what: str, function: Callable[[], object]) -> object:
-    """Call the user's code; whatever it raises becomes one line that names the file and the call."""
+    """Call the user's code; whatever it raises, an exit too, becomes one line that names the file and the call."""
     try:
-        return function()
+        with redirect_stdout(sys.stderr):
+            return function()
     except torch.OutOfMemoryError as ex:
         raise DeviceMemoryError(f"{module.__file__}: {what} does not fit the device's memory; make its size constants smaller") from ex
-    except Exception as ex:
+    except (Exception, SystemExit) as ex:
         raise ProblemError(f"{module.__file__}: {what} raised {_one_line(ex)}") from ex
 
 

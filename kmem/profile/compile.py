@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -59,26 +60,90 @@ class CompileReport:
     library_ops: tuple[str, ...]
 
 
+class CompileProcesses:
+    """Long-lived compile processes for any problem; a context manager.
+
+    Each is started when first needed and keeps what it imported; the one that was used last is asked first.
+    """
+
+    def __init__(self, count: int, cache_dir: Path, *, niceness: int = 0) -> None:
+        """Nothing runs yet.
+
+        Args:
+            cache_dir: Triton's cache. niceness: what the processes and their compilers add to their own, to leave the cores to others.
+        """
+        self._directory = tempfile.TemporaryDirectory(prefix="kmem-compile-", ignore_cleanup_errors=True)
+        self.directory = Path(self._directory.name)
+        self._workers = [_Worker(self.directory, cache_dir, niceness) for _ in range(count)]
+        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="kmem-compile")
+
+    def __enter__(self) -> "CompileProcesses":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process, also while threads wait for answers (an interrupt); what was not begun is cancelled."""
+        for worker in self._workers:
+            worker.end()
+        self._threads.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.stop()
+        self._directory.cleanup()
+
+    def submit(self, setup: str, source: str, timeout_s: float) -> "Future[dict[str, Any]]":
+        """The worker's answer about one module of the problem of `setup`, in order of submission."""
+        return self._threads.submit(self._ask, setup, json.dumps({"source": source}), timeout_s)
+
+    def _ask(self, setup: str, question: str, timeout_s: float) -> dict[str, Any]:
+        worker = self._idle.get()
+        try:
+            return worker.ask(setup, question, timeout_s)
+        finally:
+            self._idle.put(worker)
+
+
 class CompilePool:
-    """Long-lived compile processes for one problem, workload, contract and device; a context manager.
+    """Compiles modules of one problem, workload, contract and device; a context manager.
 
     Raises ProfilerError: if the target is not NVIDIA's. ProblemError: if the problem's inputs cannot be built on the meta device.
     """
 
     def __init__(
-        self, problem: Problem, workload: Workload, contract: Contract, device: Device, *, processes: int, cache_dir: Path
+        self,
+        problem: Problem,
+        workload: Workload,
+        contract: Contract,
+        device: Device,
+        *,
+        processes: int | CompileProcesses,
+        cache_dir: Path | None = None,
     ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            processes: how many to start and close with the pool, or some that others use too, which stay.
+            cache_dir: Triton's cache, of processes that are started; default: Triton's own place.
+        """
         compute_capability(device.arch)
         self._device = device
-        self._directory = tempfile.TemporaryDirectory(prefix="kmem-compile-", ignore_cleanup_errors=True)
+        self._own: CompileProcesses | None = None
+        if isinstance(processes, CompileProcesses):
+            self._processes = processes
+        else:
+            self._processes = self._own = CompileProcesses(max(1, processes), cache_dir or default_cache_dir())
         setup = {
             "problem": asdict(problem),
             "workload": asdict(workload),
             "precision": contract.precision.value,
             "device": {key: value for key, value in asdict(device).items() if key != "peak_flops_per_s"},
-            "directory": self._directory.name,
+            "directory": str(self._processes.directory),
         }
-        self._workers = [_Worker(json.dumps(setup), Path(self._directory.name), cache_dir) for _ in range(max(1, processes))]
+        self._setup = json.dumps(setup)
 
     def __enter__(self) -> "CompilePool":
         return self
@@ -87,10 +152,9 @@ class CompilePool:
         self.close()
 
     def close(self) -> None:
-        """End every process."""
-        for worker in self._workers:
-            worker.stop()
-        self._directory.cleanup()
+        """End the pool's own processes."""
+        if self._own is not None:
+            self._own.close()
 
     def compile(
         self, kernels: Sequence[Kernel], *, timeout_s: float, on_done: Callable[[CompileReport], None] | None = None
@@ -101,39 +165,22 @@ class CompilePool:
             timeout_s: for each kernel; one that takes longer is reported as failed and its process replaced.
             on_done: called in this thread with each report as it comes.
         """
-        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        done: queue.SimpleQueue[tuple[int, CompileReport | BaseException]] = queue.SimpleQueue()
-        for index in range(len(kernels)):
-            waiting.put(index)
-        threads = [
-            threading.Thread(target=self._serve, args=(worker, kernels, waiting, done, timeout_s), daemon=True)
-            for worker in self._workers[: len(kernels)]
-        ]
-        for thread in threads:
-            thread.start()
+        answers = {self._processes.submit(self._setup, kernel.source, timeout_s): index for index, kernel in enumerate(kernels)}
+        done: queue.SimpleQueue[Future[dict[str, Any]]] = queue.SimpleQueue()
+        for answer in answers:  # not as_completed: it never hears of what is cancelled by a shutdown
+            answer.add_done_callback(done.put)
         reports: dict[int, CompileReport] = {}
-        while len(reports) < len(kernels):
-            index, report = done.get()
-            if isinstance(report, BaseException):
-                raise report
-            reports[index] = report
-            if on_done is not None:
-                on_done(report)
+        try:
+            for _ in answers:
+                answer = done.get()
+                index = answers[answer]
+                reports[index] = _read_report(kernels[index].hash, answer.result(), self._device)
+                if on_done is not None:
+                    on_done(reports[index])
+        finally:
+            for answer in answers:  # where one raised, nobody waits for the others
+                answer.cancel()
         return [reports[index] for index in range(len(kernels))]
-
-    def _serve(
-        self, worker: "_Worker", kernels: Sequence[Kernel], waiting: queue.SimpleQueue, done: queue.SimpleQueue, timeout_s: float
-    ) -> None:
-        while True:
-            try:
-                index = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                answer = worker.ask(json.dumps({"source": kernels[index].source}), timeout_s)
-                done.put((index, _read_report(kernels[index].hash, answer, self._device)))
-            except (ProblemError, ProfilerError, OSError) as ex:
-                done.put((index, ex))
 
 
 def compile_kernels(
@@ -160,18 +207,26 @@ def default_cache_dir() -> Path:
 
 
 class _Worker:
-    """One compile process and its channel; started at the first question and again after a crash or a hang."""
+    """One compile process and its channel; started at the first question and again after a crash or a hang, but never after `end`.
 
-    def __init__(self, setup: str, directory: Path, cache_dir: Path) -> None:
-        self._setup, self._directory, self._cache_dir = setup, directory, cache_dir
+    One thread asks; another may `end` it meanwhile.
+    """
+
+    def __init__(self, directory: Path, cache_dir: Path, niceness: int) -> None:
+        self._directory, self._cache_dir, self._niceness = directory, cache_dir, niceness
         self._process: subprocess.Popen[bytes] | None = None
+        self._setup: str | None = None  # of the problem it is set up for
         self._errors: Path | None = None
         self._buffer = b""
+        self._ended = False
+        self._lock = threading.Lock()  # between making a process and ending for good
 
-    def ask(self, question: str, timeout_s: float) -> dict[str, Any]:
+    def ask(self, setup: str, question: str, timeout_s: float) -> dict[str, Any]:
         """Send one line and wait for its answer; a crash or a hang is an answer with status failed."""
         if self._process is None:
             self._start()
+        if setup != self._setup:
+            self._set_up(setup)
         started = time.monotonic()
         answer = self._exchange(question, timeout_s)
         if answer is not None:
@@ -188,27 +243,35 @@ class _Worker:
         environment["OMP_NUM_THREADS"] = "1"  # one process per core
         handle, name = tempfile.mkstemp(dir=self._directory, suffix=".stderr")
         self._errors, self._buffer = Path(name), b""
-        with os.fdopen(handle, "wb") as errors:
+        with os.fdopen(handle, "wb") as errors, self._lock:
+            if self._ended:
+                raise ProfilerError("The compile processes were ended")
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kmem.profile.compile_worker"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, start_new_session=True,
             )  # fmt: skip
-        answer = self._exchange(self._setup, START_TIMEOUT_S)
+        if self._niceness:
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, os.getpriority(os.PRIO_PROCESS, 0) + self._niceness)
+
+    def _set_up(self, setup: str) -> None:
+        answer = self._exchange(setup, START_TIMEOUT_S)
         if answer is None or answer["status"] != "ready":
             log = answer["log"] if answer else self._error_tail()
             self.stop()
             raise ProblemError(
                 f"The problem cannot be set up on the meta device: {(log.strip().splitlines() or ['no message'])[-1]}; see kmem doctor"
             )
+        self._setup = setup
 
     def _exchange(self, line: str, timeout_s: float) -> dict[str, Any] | None:
+        process = self._process
         try:
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
+            process.stdin.write(line.encode() + b"\n")
+            process.stdin.flush()
         except BrokenPipeError:
             return None
         deadline = time.monotonic() + timeout_s
-        output = self._process.stdout.fileno()
+        output = process.stdout.fileno()
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
             block = os.read(output, 1 << 20) if ready else b""
@@ -223,18 +286,30 @@ class _Worker:
             file.seek(max(0, self._errors.stat().st_size - 4000))
             return file.read().decode(errors="replace")
 
+    def end(self) -> None:
+        """Kill the process for good: who waits for its answer gets none. Its pipes stay open until `stop`, for they may be waited on."""
+        with self._lock:
+            self._ended = True
+            if self._process is not None:
+                _kill_group(self._process)
+
     def stop(self) -> None:
-        """Kill the process and its children (ptxas)."""
-        if self._process is None:
+        """Kill the process and its children (ptxas); the next question starts another."""
+        with self._lock:
+            process, self._process, self._setup = self._process, None, None
+        if process is None:
             return
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            logger.debug("compile process %d was already gone", self._process.pid)
-        self._process.wait()
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process = None
+        _kill_group(process)
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        logger.debug("compile process %d was already gone", process.pid)
 
 
 def _read_report(kernel: str, answer: dict[str, Any], device: Device) -> CompileReport:

@@ -1,8 +1,9 @@
 """The process that compiles kernels without a GPU: one JSON line in per kernel, one JSON line out. Started by compile.py only.
 
-It imports a candidate's file, builds the problem's module state and inputs on the meta device, and runs one forward in which every
-Triton launch becomes a compilation for the target (and is recorded), and every library operator only computes shapes. Launches of
-`triton.autotune` kernels compile their first configuration: choosing among them needs a GPU.
+A line with a problem sets it up; the kernels that follow are of that problem, until the next one. The process imports a candidate's file,
+builds the problem's module state and inputs on the meta device, and runs one forward in which every Triton launch becomes a compilation
+for the target (and is recorded), and every library operator only computes shapes. Launches of `triton.autotune` kernels compile their
+first configuration: choosing among them needs a GPU.
 
 The Triton disk cache is warmed on the way. Its key (triton/runtime/cache.py, get_cache_key) is made of Triton's own version, the
 kernel's source, first line number and globals, argument types with divisibility by 16, constexpr values, the target with the ptxas
@@ -16,6 +17,7 @@ process; its figures are estimates for ranking and never a verdict.
 import gc
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -25,6 +27,7 @@ import threading
 import time
 import traceback
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -41,6 +44,8 @@ from kmem.records import Precision, Problem, Workload
 
 #: Longest text kept of a compiler's or a candidate's error.
 LOG_LIMIT = 4000
+#: Numbers of this process's candidates: a file name used twice might find the byte code of the first.
+_numbers = itertools.count(1)
 #: Operators that launch no kernel: they allocate, alias or ask.
 _FREE_OPERATORS = frozenset(
     "aten." + name
@@ -146,14 +151,16 @@ class CompileSession:
         self.launches: list[dict[str, Any]] = []
         self.digest = hashlib.sha256()
         self.figures: dict[str, dict[str, float]] = {}
-        self.count = 0
-        _record_launches(self)
+        self._stop_recording = _record_launches(self)
+
+    def close(self) -> None:
+        """Launch as before, so that another problem can be set up."""
+        self._stop_recording()
 
     def compile(self, source: str) -> dict[str, Any]:
         """Compile every kernel that one forward of this module file launches."""
         self.launches, self.digest = [], hashlib.sha256()
-        self.count += 1
-        name = f"kmem_candidate_{os.getpid()}_{self.count}"
+        name = f"kmem_candidate_{os.getpid()}_{next(_numbers)}"
         file = self.directory / f"{name}.py"
         file.write_text(source, encoding="utf-8")
         try:
@@ -217,12 +224,12 @@ def _meta_inputs(problem: types.ModuleType, precision: Precision) -> list[object
         return [value.to("meta") if isinstance(value, torch.Tensor) else value for value in build_inputs(problem, "cpu", precision)]
 
 
-def _record_launches(session: CompileSession) -> None:
-    """Turn every launch of this process into a compilation that is recorded."""
+def _record_launches(session: CompileSession) -> Callable[[], None]:
+    """Turn every launch of this process into a compilation that is recorded. Returns what undoes it."""
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 
-    original = JITFunction.run
+    original, original_autotuner = JITFunction.run, Autotuner.run
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
         kernel = original(self, *args, grid=grid, warmup=True, **kwargs)
@@ -237,8 +244,11 @@ def _record_launches(session: CompileSession) -> None:
     def run_first_configuration(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.fn.run(*args, **{**self.configs[0].all_kwargs(), **kwargs})
 
-    JITFunction.run = run
-    Autotuner.run = run_first_configuration
+    def restore() -> None:
+        JITFunction.run, Autotuner.run = original, original_autotuner
+
+    JITFunction.run, Autotuner.run = run, run_first_configuration
+    return restore
 
 
 def _imitate_device(device: dict[str, Any]) -> None:
@@ -262,18 +272,23 @@ def _imitate_device(device: dict[str, Any]) -> None:
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:
-    """Read a set-up line, then a line per kernel; answer each with one line."""
-    session = None
-    try:
-        session = CompileSession(json.loads(requests.readline()))
-        _answer(answers, {"status": "ready"})
-    except Exception:  # noqa: BLE001 - the problem's own code runs here and may raise anything; the parent reports it
-        _answer(answers, {"status": "failed", "log": _shorten(traceback.format_exc())})
-        return
+    """Answer each line with one line: a set-up line first, then kernels of that problem. Ends where a problem cannot be set up."""
+    session: CompileSession | None = None
     for line in requests:
+        request = json.loads(line)
+        if "problem" in request:
+            if session is not None:
+                session.close()
+            try:
+                session = CompileSession(request)
+            except Exception:  # noqa: BLE001 - the problem's own code runs here and may raise anything; the parent reports it
+                _answer(answers, {"status": "failed", "log": _shorten(traceback.format_exc())})
+                return
+            _answer(answers, {"status": "ready"})
+            continue
         start = time.monotonic()
         try:
-            answer = {"status": "ok", "log": "", **session.compile(json.loads(line)["source"])}
+            answer = {"status": "ok", "log": "", **session.compile(request["source"])}
         except BaseException as ex:  # noqa: BLE001 - candidate code may raise anything, SystemExit and KeyboardInterrupt included; it is its report
             answer = {"status": "needs_values" if _needs_values(ex) else "failed", "log": _shorten(traceback.format_exc())}
         _answer(answers, {**answer, "launches": session.launches, "seconds": time.monotonic() - start})

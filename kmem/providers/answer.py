@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 
-from kmem.errors import AnswerLost, ProviderError
+from kmem.errors import AnswerLost, Interrupted, ProviderError
 from kmem.interfaces import Completion, ModelRequest, StopReason
 
 logger = logging.getLogger(__name__)
@@ -42,10 +42,10 @@ class Answer:
     def goes_on(self) -> bool:
         """Whether to read the event that has come: not if the model has long passed its limit.
 
-        Raises AnswerLost: if the time is up. Raises ProviderError: if the call was interrupted.
+        Raises AnswerLost: if the time is up. Raises Interrupted: if the call was interrupted.
         """
         if self._interrupted.is_set():
-            raise ProviderError(f"Interrupted while {self._base_url} was answering")
+            raise Interrupted(f"Interrupted while {self._base_url} was answering")
         if time.monotonic() > self.deadline:
             raise self.timed_out()
         if self._bytes > self._request.max_output_tokens * BYTES_PER_TOKEN:

@@ -17,7 +17,7 @@ import threading
 import time
 from typing import BinaryIO
 
-from kmem.errors import ProviderError
+from kmem.errors import AnswerLost, Interrupted, ProviderError
 from kmem.interfaces import Completion, Message, ModelRequest, Provider, StopReason
 from kmem.providers.answer import BYTES_PER_TOKEN
 from kmem.providers.keys import redact
@@ -40,7 +40,7 @@ class CommandProvider(Provider):
     def complete(self, request: ModelRequest) -> Completion:
         """Run the command and return what it prints.
 
-        Raises ProviderError: if it holds a key, is not found, fails, or takes longer than the request's timeout.
+        Raises ProviderError: if it holds a key, is not found or fails. AnswerLost: if it takes longer than the request's timeout.
         """
         if redact(request.model) != request.model:
             raise ProviderError("The command line holds a key, and it is archived; let the program read the key from the environment")
@@ -77,9 +77,9 @@ class CommandProvider(Provider):
         deadline = time.monotonic() + request.timeout_s
         while process.poll() is None:
             if interrupted.wait(_LOOK_S):
-                raise ProviderError(f"Interrupted while `{_short(request.model)}` was answering")
+                raise Interrupted(f"Interrupted while `{_short(request.model)}` was answering")
             if time.monotonic() > deadline:
-                raise ProviderError(
+                raise AnswerLost(
                     f"`{_short(request.model)}` gave no answer within {request.timeout_s:.0f} s; use a faster program or less effort"
                 )
             if os.fstat(answer.fileno()).st_size > limit:

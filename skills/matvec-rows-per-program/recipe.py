@@ -14,6 +14,9 @@ MAX_VECTORS = 16
 #: Bytes on their way at which a matrix arrives at half speed, at 4.44e12 bytes/s. Source: H200, 2026-11-21, 2048 x 1048576 in fp32 and
 #: bf16: 2.1, 4.2 and 8.4 MB on their way took 1.8, 1.14 to 1.3 and 1.03 to 1.09 times the time of reading.
 _HALF_SPEED_BYTES = 2.0e6
+#: Share of the time of a last, partly filled wave of programs that is lost: those that run get the others' bandwidth. Source: H200,
+#: 2026-11-21, 2048 x 1048576 in fp32: 2.4 to 2.5 ms at 1.29 waves, 2.04 at 2.58, 1.95 at 10.3, 1.93 at one or less (db/evidence).
+_TAIL = 0.45
 
 _KERNEL = (
     "kmem_matvec",
@@ -129,8 +132,10 @@ class Matvec(Recipe):
         # is another multiply-add for every element of the matrix.
         again_ms = ceil_div(lines, block_l) * product.batches * vectors * product.k.size * width / (2 * device.read_bytes_per_s) * 1e3
         busy = max(1.0, 0.5 + 0.08 * vectors)
+        waves = programs / resident
+        tail = 1.0 + _TAIL * (ceil_div(programs, resident) / waves - 1.0)
         start_ms = 2e-3 * ceil_div(programs, resident)
-        return bytes_ms * busy * (1.0 + waiting**2) + again_ms / 3 + start_ms + device.launch_ms * (1 + (splits > 1))
+        return bytes_ms * busy * tail * (1.0 + waiting**2) + again_ms / 3 + start_ms + device.launch_ms * (1 + (splits > 1))
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         product: Product = site.detail

@@ -1,4 +1,5 @@
-"""Writes fp32 products as tensor-core products of scaled fp16 parts; kernels in kmem/codegen/split_matmul.py."""
+"""Writes fp32 products as tensor-core products of scaled fp16 parts, split ahead of the product (kernels in kmem/codegen/split_matmul.py)
+or, where the operands are long against the output, while they are read (kmem/codegen/split_in_loop.py)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ from kmem.codegen.matmul import (
     tile_sizes,
     write_launcher,
 )
-from kmem.codegen.split_matmul import SPLIT_KERNELS
+from kmem.codegen.split_in_loop import IN_LOOP_KERNELS, in_loop_cost_ms, in_loop_splits, is_legal_in_loop, write_in_loop
+from kmem.codegen.split_matmul import SCALES, SPLIT_KERNELS
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device, Precision
@@ -30,14 +32,17 @@ MIN_SIZE = 16
 PROMOTE_ELEMENTS = 128
 #: Programs of the pass over an operand that keep the memory busy, and chunks of a line at most: the last kernel reads one state for each.
 PASS_PROGRAMS, MAX_CHUNKS = 1024, 64
-#: Tiles of a row that one program of the mending kernel looks after, and its steps of K.
-MEND_WIDTH, MEND_BLOCK_K = 8, 16
+#: The mending kernel: tiles of a row that one program looks after, rows and columns of a tile at most, steps of K. Larger tiles of exact
+#: products spill (496 bytes a thread, Triton 3.6).
+MEND_WIDTH, MEND_TILE, MEND_BLOCK_K = 16, 64, 16
 #: Share of the fp16 ceiling that three products per tile reach (promotion and the second accumulator cost the rest), and one product.
 #: Source: H200, 2026-11-21: 4096^3 in 0.83 ms with the pass and 0.73 without, 564 of 781 TFLOP/s; 0.32 and 0.22 ms with one product.
 SHARE_OF_CEILING = {3: 0.72, 1: 0.85}
 #: Times the expected time where K is long against the output and everything is bound by memory. Source: the same runs, 256 x 524288 x 256:
 #: 2.25 ms where bytes over bandwidth give 1.2.
 LONG_LINES = 1.9
+#: K over the larger side of the output from which splitting in the loop is worth a try: below, each element is split by too many tiles.
+LONG_ENOUGH = 16
 
 
 class SplitMatmul(Recipe):
@@ -53,6 +58,7 @@ class SplitMatmul(Recipe):
         wide = (16, 32, 64, 128, 256) if _terms(product) == 1 else (16, 32, 64, 128)
         rows, columns = tile_sizes(product.m.size, (16, 32, 64, 128)), tile_sizes(product.n.size, wide)
         steps = tile_sizes(product.k.size, (16, 32, 64))
+        long = product.k.size >= LONG_ENOUGH * max(product.m.size, product.n.size)
         knobs = {
             "block_m": rows[-2:],
             "block_n": columns[-2:],
@@ -62,11 +68,15 @@ class SplitMatmul(Recipe):
             "group": (8,),
             "splits": split_choices(product, rows[-1], min(columns[-1], 128), steps[-1], device),
         }
+        if long:
+            knobs["split"] = ("ahead", "in_loop")
         return Space(knobs, lambda settings: _is_legal(product, settings, device))
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         product: Product = site.detail
         terms = _terms(product)
+        if _is_in_loop(settings):
+            return in_loop_cost_ms(product, settings, device, terms)
         rate = ceiling(device, "fp16") * SHARE_OF_CEILING[terms]
         loop = TileLoop(rate, terms, _live_tiles(product, settings), 4 if terms == 3 else 2)
         operand_a, operand_b, _ = product.operand_bytes
@@ -79,26 +89,30 @@ class SplitMatmul(Recipe):
     def emit(self, site: Site, settings: Settings) -> Emission:
         product: Product = site.detail
         block_m, block_n, block_k, splits = (int(settings[name]) for name in ("block_m", "block_n", "block_k", "splits"))
+        if _is_in_loop(settings):
+            kernels = specialise((*SHARED_KERNELS, SCALES, *IN_LOOP_KERNELS), product.epilogue)
+            return Emission(kernels, write_launcher(product, write_in_loop(product, settings, _terms(product)), in_loop_splits(settings)))
         padded_k = ceil_div(product.k.size, block_k * splits) * block_k * splits
         terms, suffix = _terms(product), product.epilogue.suffix
         a = _split_operand(product, "a", ceil_div(product.m.size, block_m) * block_m, padded_k, terms)
         b = _split_operand(product, "b", ceil_div(product.n.size, block_n) * block_n, padded_k, terms)
         tiles_m, tiles_n = tile_count(product, settings)
-        programs = tiles_m * splits * product.batches
+        mend_m, mend_n = min(MEND_TILE, block_m), min(MEND_TILE, block_n)
+        mended_n = b.padded_lines // mend_n
         padding = f"PADDED_M={a.padded_lines}, PADDED_N={b.padded_lines}, PADDED_K={padded_k}, {_matrix_steps(product)}"
-        tile = f"SPLITS={splits}, BLOCK_M={block_m}, BLOCK_N={block_n}"
-        width = min(MEND_WIDTH, next_power_of_two(tiles_n))
+        width = min(MEND_WIDTH, next_power_of_two(mended_n))
+        mending_programs = a.padded_lines // mend_m * ceil_div(mended_n, width) * splits * product.batches
         lines = [
             *a.lines,
             *b.lines,
-            f"kmem_parts_matmul{suffix}[({programs * tiles_n},)]("
+            f"kmem_parts_matmul{suffix}[({tiles_m * tiles_n * splits * product.batches},)]("
             f"a_high, a_low, a_exponents, b_high, b_low, b_exponents, target, {output_arguments(product)}, {padding}, "
             f"PARTS_A_M={a.line_step}, PARTS_A_K={a.k_step}, PARTS_B_K={b.k_step}, PARTS_B_N={b.line_step}, TERMS={terms}, "
-            f"PROMOTE={_promote(product, settings)}, {tile}, GROUP={settings['group']}, BLOCK_K={block_k}, "
-            f"num_warps={settings['warps']}, num_stages={settings['stages']})",
-            f"kmem_mend_tiles{suffix}[({programs * ceil_div(tiles_n, width)},)](a, b, a_states, b_states, target, "
+            f"PROMOTE={_promote(product, settings)}, SPLITS={splits}, BLOCK_M={block_m}, BLOCK_N={block_n}, "
+            f"GROUP={settings['group']}, BLOCK_K={block_k}, num_warps={settings['warps']}, num_stages={settings['stages']})",
+            f"kmem_mend_tiles{suffix}[({mending_programs},)](a, b, a_states, b_states, target, "
             f"{output_arguments(product)}, {operand_arguments(product)}, {padding}, A_CHUNKS={a.chunks}, B_CHUNKS={b.chunks}, "
-            f"WIDTH={width}, {tile}, BLOCK_K={MEND_BLOCK_K}, num_warps={settings['warps']}, num_stages=3)",
+            f"WIDTH={width}, SPLITS={splits}, BLOCK_M={mend_m}, BLOCK_N={mend_n}, BLOCK_K={MEND_BLOCK_K}, num_warps=4, num_stages=3)",
         ]
         kernels = specialise((*SHARED_KERNELS, *SPLIT_KERNELS), product.epilogue)
         return Emission(kernels, write_launcher(product, "\n".join(lines), splits))
@@ -106,6 +120,11 @@ class SplitMatmul(Recipe):
 
 def _smallest(product: Product) -> int:
     return min(product.m.size, product.n.size, product.k.size)
+
+
+def _is_in_loop(settings: Settings) -> bool:
+    """Whether operands are split while they are read; spaces without that choice have no such knob."""
+    return settings.get("split") == "in_loop"
 
 
 def _terms(product: Product) -> int:
@@ -125,6 +144,8 @@ def _live_tiles(product: Product, settings: Settings) -> int:
 
 
 def _is_legal(product: Product, settings: Settings, device: Device) -> bool:
+    if _is_in_loop(settings):
+        return is_legal_in_loop(settings, device) and int(settings["splits"]) <= ceil_div(product.k.size, int(settings["block_k"]))
     block_m, block_n, block_k, warps, stages = (int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages"))
     accumulators = _live_tiles(product, settings) * block_m * block_n / (warps * device.warp_size)
     if not 4 <= accumulators <= 192:  # of 255 registers a thread; addresses and scales take the rest

@@ -1,10 +1,10 @@
-"""A 256 x 256 product with K = 131072, K split over 32 programs per tile and partial tiles added in fixed order."""
+"""The mean of 32768 outer products, 256 x 256, K split over 32 programs per tile and partial tiles added in fixed order."""
 
 import torch
 import triton
 import triton.language as tl
 
-M, N, K = 256, 256, 131072
+M, N, K = 256, 256, 32768
 
 
 @triton.jit
@@ -22,10 +22,10 @@ def matmul_split(a_ptr, b_ptr, part_ptr, M, N, K, K_PER_SPLIT, BLOCK: tl.constex
 
 
 @triton.jit
-def add_parts(part_ptr, out_ptr, n, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+def add_parts(part_ptr, out_ptr, n, K, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     parts = tl.load(part_ptr + tl.arange(0, SPLITS)[:, None] * n + offsets[None, :], mask=(offsets < n)[None, :], other=0.0)
-    tl.store(out_ptr + offsets, tl.sum(parts, axis=0).to(tl.float16), mask=offsets < n)
+    tl.store(out_ptr + offsets, (tl.sum(parts, axis=0) / K).to(tl.float16), mask=offsets < n)
 
 
 class Model(torch.nn.Module):
@@ -36,12 +36,12 @@ class Model(torch.nn.Module):
         out = torch.empty(m, n, device=a.device, dtype=a.dtype)
         grid = (m // 64, n // 64, splits)
         matmul_split[grid](a, b, parts, m, n, k, k // splits, BLOCK=64, BLOCK_K=64, num_warps=4, num_stages=4)
-        add_parts[(triton.cdiv(m * n, 256),)](parts, out, m * n, SPLITS=splits, BLOCK=256)
+        add_parts[(triton.cdiv(m * n, 256),)](parts, out, m * n, k, SPLITS=splits, BLOCK=256)
         return out
 
 
 def get_inputs() -> list[torch.Tensor]:
-    return [torch.randn(M, K, dtype=torch.float16) / 16, torch.randn(K, N, dtype=torch.float16)]
+    return [torch.randn(M, K, dtype=torch.float16), torch.randn(K, N, dtype=torch.float16)]
 
 
 def get_small_inputs() -> list[torch.Tensor]:

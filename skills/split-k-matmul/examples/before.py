@@ -1,10 +1,10 @@
-"""A 256 x 256 product with K = 131072 by output tiles alone: 16 programs with 2048 steps each."""
+"""The mean of 32768 outer products, 256 x 256, by output tiles alone: 16 programs with 512 steps each."""
 
 import torch
 import triton
 import triton.language as tl
 
-M, N, K = 256, 256, 131072
+M, N, K = 256, 256, 32768
 
 
 @triton.jit
@@ -17,7 +17,7 @@ def matmul(a_ptr, b_ptr, c_ptr, M, N, K, BLOCK: tl.constexpr, BLOCK_K: tl.conste
         a = tl.load(a_ptr + rows[:, None] * K + (k + ks)[None, :])
         b = tl.load(b_ptr + (k + ks)[:, None] * N + cols[None, :])
         acc = tl.dot(a, b, acc)
-    tl.store(c_ptr + rows[:, None] * N + cols[None, :], acc.to(tl.float16))
+    tl.store(c_ptr + rows[:, None] * N + cols[None, :], (acc / K).to(tl.float16))
 
 
 class Model(torch.nn.Module):
@@ -29,7 +29,7 @@ class Model(torch.nn.Module):
 
 
 def get_inputs() -> list[torch.Tensor]:
-    return [torch.randn(M, K, dtype=torch.float16) / 16, torch.randn(K, N, dtype=torch.float16)]
+    return [torch.randn(M, K, dtype=torch.float16), torch.randn(K, N, dtype=torch.float16)]
 
 
 def get_small_inputs() -> list[torch.Tensor]:

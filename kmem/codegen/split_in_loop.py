@@ -1,0 +1,223 @@
+"""Triton text for fp32 products that split their operands while reading them: for outputs so small against K that the memory is the limit.
+
+split_matmul.py writes the fp16 parts first and reads them back: four passes over the operands. Here a program reads fp32 tiles and splits
+them on the way to the tensor cores, so the memory sends both operands once (the neighbouring tiles find them in L2). A line's own largest
+magnitude is not known before its end, so the scales are per line and step of K; every step is a sum of its own, added to the fp32 total.
+BLOCK_K is therefore also the length of a tensor-core sum; the cross terms are summed first, into the same registers.
+
+A step in which fp16 parts would lose an entry (scaled below 2**-14: see split_matmul.py; an infinity; a line whose magnitudes lie outside
+2**-46 .. 2**75) is left out of the total and noted, and `kmem_mend_steps` adds it in exact fp32. A NaN stays in its line by itself.
+Kernels, in order of launch: `kmem_split_in_loop`, `kmem_mend_steps`, then matmul.py's `kmem_reduce_splits`.
+
+Source of the split: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores", IJHPCA 36(4), 2022.
+"""
+
+from kmem.codegen.contraction import Product
+from kmem.codegen.matmul import ceil_div, ceiling, next_power_of_two, operand_arguments, tile_count
+from kmem.recipes import Settings
+from kmem.records import Device
+
+#: Rows and columns of a piece of a tile that one program mends, and its steps of K. Compiled for sm_90: 64 x 64 x 16 does not spill.
+PIECE, PIECE_K = 64, 16
+#: Instructions of a step: for an element of an operand (scale, two roundings, two tests), for one of the output (unscale, add), and for
+#: each thread beside these. Source: SASS for sm_90 of 128x128x64 on 8 warps (1,888 in all) and 64x64x64 on 4 warps (1,680).
+_PER_OPERAND, _PER_OUTPUT, _PER_THREAD = 12.0, 5.0, 250.0
+#: From the end of the loads of a step to its last tensor-core product, beside work that issues: barriers and latencies. Not measured yet.
+_STEP_LATENCY_S = 0.6e-6
+#: Warp instructions a second that one SM issues: four schedulers at 1.7 GHz.
+_ISSUES_PER_S = 4 * 1.7e9
+
+SPLIT_TILE = (
+    "kmem_split_tile",
+    '''
+@triton.jit
+def kmem_split_tile(values, LINES: tl.constexpr):
+    """Both fp16 parts of a tile whose lines lie along axis LINES, each line's 2**-s, and whether an entry would be lost.
+
+    s stays in [-60, 60]: a sum times one line's factor and then the other's meets no limit of fp32 on the way.
+    """
+    largest = tl.max(tl.abs(values), 1 - LINES)
+    exponent = tl.maximum(tl.minimum(141 - (kmem_magnitude_bits(largest) >> 23), 60), -60)
+    scaled = values * tl.expand_dims(kmem_power_of_two(exponent), 1 - LINES)
+    size = tl.abs(scaled)
+    high = scaled.to(tl.float16)
+    low = ((scaled - high.to(tl.float32)) * 2048.0).to(tl.float16)
+    lost = ((size < 0.00006103515625) & (values != 0.0)) | (size >= 32768.0)
+    return high, low, kmem_power_of_two(-exponent), tl.max(lost.to(tl.int32)) > 0
+''',
+)
+
+SPLIT_IN_LOOP = (
+    "kmem_split_in_loop",
+    '''
+@triton.jit
+def kmem_split_in_loop(
+    a, b, sums, left_out, M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
+    K: tl.constexpr, A_OUTER: tl.constexpr, A_INNER: tl.constexpr, A_M: tl.constexpr, A_K: tl.constexpr,
+    B_OUTER: tl.constexpr, B_INNER: tl.constexpr, B_K: tl.constexpr, B_N: tl.constexpr, TERMS: tl.constexpr,
+    STEPS: tl.constexpr, SPLITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):
+    """sums[split, batch, m, n] over at most STEPS steps of K that the parts hold; left_out[program, step] is 1 for the others, else 0.
+
+    The tiles of one split are neighbours: they read the same K.
+    """
+    tiles_m: tl.constexpr = (M + BLOCK_M - 1) // BLOCK_M
+    tiles_n: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
+    even: tl.constexpr = (M % BLOCK_M == 0) and (N % BLOCK_N == 0) and (K % BLOCK_K == 0)
+    pid = tl.program_id(0)
+    tile_n = pid % tiles_n
+    tile_m = (pid // tiles_n) % tiles_m
+    split = (pid // (tiles_m * tiles_n)) % SPLITS
+    batch = pid // (tiles_m * tiles_n * SPLITS)
+    rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    first_k = split * (STEPS * BLOCK_K)
+    steps = tl.arange(0, BLOCK_K)
+    a += (batch // BATCH_INNER).to(tl.int64) * A_OUTER + (batch % BATCH_INNER).to(tl.int64) * A_INNER
+    b += (batch // BATCH_INNER).to(tl.int64) * B_OUTER + (batch % BATCH_INNER).to(tl.int64) * B_INNER
+    a += tile_m.to(tl.int64) * (BLOCK_M * A_M) + first_k.to(tl.int64) * A_K
+    b += tile_n.to(tl.int64) * (BLOCK_N * B_N) + first_k.to(tl.int64) * B_K
+    at_a = tl.arange(0, BLOCK_M)[:, None] * A_M + steps[None, :] * A_K
+    at_b = steps[:, None] * B_K + tl.arange(0, BLOCK_N)[None, :] * B_N
+    left_out += pid.to(tl.int64) * STEPS
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(tl.minimum(STEPS, (K - first_k + BLOCK_K - 1) // BLOCK_K)):
+        if even:
+            values_a = tl.load(a + at_a)
+            values_b = tl.load(b + at_b)
+        else:
+            inside = first_k + step * BLOCK_K + steps < K
+            values_a = tl.load(a + at_a, mask=(rows < M)[:, None] & inside[None, :], other=0.0)
+            values_b = tl.load(b + at_b, mask=inside[:, None] & (columns < N)[None, :], other=0.0)
+        high_a, low_a, factor_a, lost_a = kmem_split_tile(values_a, 0)
+        high_b, low_b, factor_b, lost_b = kmem_split_tile(values_b, 1)
+        part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        if TERMS == 3:
+            part = tl.dot(high_a, low_b, part)
+            part = tl.dot(low_a, high_b, part) * 0.00048828125
+        part = tl.dot(high_a, high_b, part)
+        lost = lost_a | lost_b
+        if not lost:
+            acc += part * factor_a[:, None] * factor_b[None, :]
+        tl.store(left_out + step, lost.to(tl.int8))
+        a += BLOCK_K * A_K
+        b += BLOCK_K * B_K
+    place = sums + (split.to(tl.int64) * BATCH + batch) * (M * N) + rows.to(tl.int64)[:, None] * N + columns[None, :]
+    tl.store(place, acc, mask=(rows < M)[:, None] & (columns < N)[None, :])
+''',
+)
+
+MEND_STEPS = (
+    "kmem_mend_steps",
+    '''
+@triton.jit
+def kmem_mend_steps(
+    a, b, sums, left_out, M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
+    K: tl.constexpr, A_OUTER: tl.constexpr, A_INNER: tl.constexpr, A_M: tl.constexpr, A_K: tl.constexpr,
+    B_OUTER: tl.constexpr, B_INNER: tl.constexpr, B_K: tl.constexpr, B_N: tl.constexpr,
+    STEPS: tl.constexpr, PADDED_STEPS: tl.constexpr, SPLITS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, PIECE_M: tl.constexpr, PIECE_N: tl.constexpr, PIECE_K: tl.constexpr,
+):
+    """Add to a piece of a tile, in exact fp32, the steps that were left out of it."""
+    tiles_m: tl.constexpr = (M + BLOCK_M - 1) // BLOCK_M
+    tiles_n: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
+    pieces_n: tl.constexpr = BLOCK_N // PIECE_N
+    pieces: tl.constexpr = BLOCK_M // PIECE_M * pieces_n
+    piece = tl.program_id(0) % pieces
+    pid = tl.program_id(0) // pieces
+    tile_n = pid % tiles_n
+    tile_m = (pid // tiles_n) % tiles_m
+    split = (pid // (tiles_m * tiles_n)) % SPLITS
+    batch = pid // (tiles_m * tiles_n * SPLITS)
+    first_k = split * (STEPS * BLOCK_K)
+    last = tl.minimum(STEPS, (K - first_k + BLOCK_K - 1) // BLOCK_K)
+    left_out += pid.to(tl.int64) * STEPS
+    every = tl.arange(0, PADDED_STEPS)
+    if tl.max(tl.load(left_out + every, mask=every < last, other=0).to(tl.int32), 0) > 0:
+        rows = tile_m * BLOCK_M + piece // pieces_n * PIECE_M + tl.arange(0, PIECE_M)
+        columns = tile_n * BLOCK_N + piece % pieces_n * PIECE_N + tl.arange(0, PIECE_N)
+        a += (batch // BATCH_INNER).to(tl.int64) * A_OUTER + (batch % BATCH_INNER).to(tl.int64) * A_INNER
+        b += (batch // BATCH_INNER).to(tl.int64) * B_OUTER + (batch % BATCH_INNER).to(tl.int64) * B_INNER
+        inside = (rows < M)[:, None] & (columns < N)[None, :]
+        place = sums + (split.to(tl.int64) * BATCH + batch) * (M * N) + rows.to(tl.int64)[:, None] * N + columns[None, :]
+        acc = tl.zeros((PIECE_M, PIECE_N), tl.float32)
+        for step in range(last):
+            if tl.load(left_out + step) > 0:
+                for start in range(0, BLOCK_K, PIECE_K):
+                    steps = first_k + step * BLOCK_K + start + tl.arange(0, PIECE_K)
+                    at_a = rows.to(tl.int64)[:, None] * A_M + steps.to(tl.int64)[None, :] * A_K
+                    at_b = steps.to(tl.int64)[:, None] * B_K + columns.to(tl.int64)[None, :] * B_N
+                    values_a = tl.load(a + at_a, mask=(rows < M)[:, None] & (steps < K)[None, :], other=0.0)
+                    values_b = tl.load(b + at_b, mask=(steps < K)[:, None] & (columns < N)[None, :], other=0.0)
+                    acc = tl.dot(values_a, values_b, acc, input_precision="ieee")
+        tl.store(place, tl.load(place, mask=inside, other=0.0) + acc, mask=inside)
+''',
+)
+
+#: They need split_matmul.SCALES before them.
+IN_LOOP_KERNELS = (SPLIT_TILE, SPLIT_IN_LOOP, MEND_STEPS)
+
+
+def in_loop_splits(settings: Settings) -> int:
+    """Splits of K that a setting stands for: the sums must lie in scratch until they are mended, so there are two at least."""
+    return max(2, int(settings["splits"]))
+
+
+def write_in_loop(product: Product, settings: Settings, terms: int) -> str:
+    """The launches that write `target`, the sums of every split."""
+    block_m, block_n, block_k, splits = (int(settings[name]) for name in ("block_m", "block_n", "block_k", "splits"))
+    splits = in_loop_splits(settings)
+    steps = ceil_div(ceil_div(product.k.size, block_k), splits)
+    tiles_m, tiles_n = tile_count(product, settings)
+    programs = tiles_m * tiles_n * splits * product.batches
+    piece_m, piece_n = min(PIECE, block_m), min(PIECE, block_n)
+    inner = product.batch[1]
+    shared = (
+        f"M={product.m.size}, N={product.n.size}, BATCH={product.batches}, BATCH_INNER={inner.size}, {operand_arguments(product)}, "
+        f"STEPS={steps}, SPLITS={splits}, BLOCK_M={block_m}, BLOCK_N={block_n}, BLOCK_K={block_k}"
+    )
+    return "\n".join(
+        (
+            f"left_out = torch.empty({(programs, steps)!r}, dtype=torch.int8, device=a.device)",
+            f"kmem_split_in_loop[({programs},)](a, b, target, left_out, {shared}, TERMS={terms}, "
+            f"num_warps={settings['warps']}, num_stages={settings['stages']})",
+            f"kmem_mend_steps[({programs * (block_m // piece_m) * (block_n // piece_n)},)](a, b, target, left_out, {shared}, "
+            f"PADDED_STEPS={next_power_of_two(steps)}, PIECE_M={piece_m}, PIECE_N={piece_n}, PIECE_K={PIECE_K}, num_warps=4, num_stages=2)",
+        )
+    )
+
+
+def is_legal_in_loop(settings: Settings, device: Device) -> bool:
+    """Whether a setting fits: a sum and a total of the output's tile, and the elements of both operands' tiles, in registers."""
+    block_m, block_n, block_k, warps, stages = (int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages"))
+    values = (2 * block_m * block_n + (block_m + block_n) * block_k) / (warps * device.warp_size)
+    # 192 of them: 214 registers; 224 (64x128x64 on 4 warps): 160 bytes spilled.
+    if int(settings["splits"]) < 2 or block_m != 16 * warps:  # one split would be two, as in_loop_splits says
+        return False
+    return values <= 192 and (block_m + block_n) * block_k * 4 * stages <= device.shared_bytes_per_block
+
+
+def in_loop_cost_ms(product: Product, settings: Settings, device: Device, terms: int) -> float:
+    """Time of the launches before the splits are added, where no step has to be mended.
+
+    Per step and SM the instructions of all programs there, or one program's instructions, products and latency one after the other.
+    """
+    block_m, block_n, block_k, warps, stages = (int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages"))
+    splits, threads = in_loop_splits(settings), warps * device.warp_size
+    tiles_m, tiles_n = tile_count(product, settings)
+    steps = ceil_div(ceil_div(product.k.size, block_k), splits)
+    programs = tiles_m * tiles_n * product.batches * splits
+    elements, outputs = (block_m + block_n) * block_k, block_m * block_n
+    issue_s = warps * ((_PER_OPERAND * elements + _PER_OUTPUT * outputs) / threads + _PER_THREAD) / _ISSUES_PER_S
+    tensor_s = 2.0 * terms * outputs * block_k / (ceiling(device, "fp16") / device.sm_count)
+    registers = (2 * outputs + elements) // threads + 30
+    fits = min(device.registers_per_sm // (registers * threads), device.shared_bytes_per_sm // (elements * 4 * stages))
+    per_sm = ceil_div(programs, device.sm_count)
+    resident = max(1, min(fits, per_sm))
+    step_s = max(issue_s, tensor_s, (issue_s + tensor_s + _STEP_LATENCY_S) / resident)
+    operand_a, operand_b, result = product.operand_bytes
+    # The scratch is written, read by the mending programs only where they must, and read again to be added.
+    bytes_s = (operand_a + operand_b + result + 8 * splits * product.batches * product.m.size * product.n.size) / (
+        0.85 * device.dram_bytes_per_s
+    )
+    return max(per_sm * steps * step_s, bytes_s) * 1e3 + 3 * device.launch_ms

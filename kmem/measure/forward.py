@@ -1,0 +1,70 @@
+"""What surrounds one forward of the reference's module: flags, room, and what is made of the tensors that go in and come out."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from kmem.errors import DeviceMemoryError, ProblemError
+from kmem.records import Precision, Problem
+
+
+@contextmanager
+def room_for(problem: Problem) -> Iterator[None]:
+    """Say in one line that the device's memory does not suffice for what the judge itself does. Raises DeviceMemoryError."""
+    try:
+        yield
+    except torch.OutOfMemoryError as ex:
+        torch.cuda.empty_cache()
+        raise DeviceMemoryError(
+            f"{problem.path} leaves no room on the device to be judged: {(str(ex).strip() or 'out of memory').splitlines()[0]}; "
+            "make it smaller, or stop what else runs there"
+        ) from ex
+
+
+@contextmanager
+def contract_flags(precision: Precision) -> Iterator[None]:
+    """PyTorch's default flags, with TF32 matmul under a TF32 contract; the flags found are put back."""
+    matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = precision is Precision.TF32, True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, convolution
+
+
+def leaves_of(result: object) -> tuple[tuple[torch.Tensor, ...], bool]:
+    """Output tensors in order, and whether they came in a list or tuple. Raises ProblemError for anything else."""
+    leaves = tuple(result) if isinstance(result, list | tuple) else (result,)
+    if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        raise ProblemError(f"The module returns {type(result).__name__}; kmem judges a tensor or a flat list or tuple of tensors")
+    return leaves, isinstance(result, list | tuple)
+
+
+def widen(value: torch.Tensor) -> torch.Tensor:
+    """In float64 or complex128, if it is floating or complex."""
+    if value.is_complex():
+        return value.to(torch.complex128)
+    return value.double() if value.is_floating_point() else value
+
+
+def copy_of_view(value: torch.Tensor) -> torch.Tensor:
+    """The same values in memory of their own, expanded where they were."""
+    once = tuple(slice(0, 1) if step == 0 and size > 1 else slice(None) for size, step in zip(value.shape, value.stride(), strict=True))
+    return value[once].clone().expand(value.shape)
+
+
+def layouts_of(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Shapes, strides and dtypes: the same tensors on the meta device."""
+    return tuple(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta") for value in outputs)
+
+
+def tensor_bytes(values: Sequence[object]) -> int:
+    """Of all tensors among the values."""
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
+def random_signs(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Random plus and minus ones, float64."""
+    coins = torch.empty(value.shape, device=value.device, dtype=torch.float64)
+    return coins.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)

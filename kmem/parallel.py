@@ -1,0 +1,55 @@
+"""Ask several things at once and get the answers in the order of the questions."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+#: Hosted models begin to answer 429 above a handful of long requests.
+AT_ONCE = 8
+#: How long an interrupted process waits for those it asked to note where they stood.
+_GRACE_S = 2.0
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
+
+
+def in_parallel(ask: Callable[[Question], Answer], questions: Sequence[Question], give_up: Callable[[], None]) -> list[Answer]:
+    """Answers in the order of the questions, AT_ONCE of them asked side by side; a single question is asked in this thread.
+
+    Once one has failed, questions not yet begun are left out, and when all have ended the first error, in the order of the questions, is
+    raised. Daemon threads, because a pool would keep an interrupted process waiting for the slowest model.
+
+    Args:
+        give_up: makes those who are asked end soon; called on KeyboardInterrupt.
+    """
+    if len(questions) == 1:
+        return [ask(questions[0])]
+    answers: dict[int, Answer] = {}
+    failed: dict[int, BaseException] = {}
+    slots = threading.Semaphore(AT_ONCE)
+
+    def work(place: int) -> None:
+        with slots:
+            if failed:
+                return
+            try:
+                answers[place] = ask(questions[place])
+            except BaseException as ex:  # noqa: BLE001 - raised again below, in the thread that asked
+                failed[place] = ex
+
+    threads = [threading.Thread(target=work, args=(place,), daemon=True) for place in range(len(questions))]
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        give_up()
+        deadline = time.monotonic() + _GRACE_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        raise
+    if failed:
+        raise failed[min(failed)]
+    return [answers[place] for place in range(len(questions))]
