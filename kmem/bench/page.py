@@ -39,7 +39,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.problem,
         row.status.value,
         f"{row.time_ms:.4g}{estimate}" if row.time_ms is not None else "",
-        f"{best} {row.baselines_ms[best]:.4g}{estimate}" if best else "none ran",
+        f"{best} {row.best_baseline_ms:.4g}{estimate}" if best else "none ran",
         _speedup(row),
         f"{row.bound_fraction:.0%}" if row.bound_fraction is not None else "",
         result["precision"],

@@ -81,6 +81,12 @@ class Row:
         return min(self.baselines_ms, key=self.baselines_ms.__getitem__, default=None)
 
     @property
+    def best_baseline_ms(self) -> float | None:
+        """Where a kernel passed, as timed in pairs with it: what the speedup is made of; otherwise as timed alone."""
+        paired = self.result.get("paired_baseline_ms") if self.result else None
+        return paired or (self.baselines_ms[self.best_baseline] if self.best_baseline else None)
+
+    @property
     def bound_ms(self) -> float | None:
         return self.result["bound_ms"] if self.result else None
 

@@ -205,6 +205,7 @@ def result_summary(run: Run, result: RunResult, directory: "RunDirectory", usage
         "ratio_low": timing.ratio_low if timing else None,
         "ratio_high": timing.ratio_high if timing else None,
         "baselines_ms": {baseline.name: baseline.timing.latency_ms for baseline in result.baselines if baseline.timing},
+        "paired_baseline_ms": timing.reference_ms if timing else None,
         "bound_ms": result.bound.time_ms if result.bound else None,
         "speed_of_light": result.speed_of_light,
         "precision": run.contract.precision.value,
