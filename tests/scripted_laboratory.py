@@ -34,6 +34,7 @@ from kmem.records import (
     Timing,
 )
 from kmem.session import Session, open_session
+from kmem.syntax import parse_python
 
 SOURCE = """
 import torch
@@ -59,7 +60,7 @@ def kernel_text(takes_ms: float, traffic: float = 2.0, fails: str = "", note: st
 def fate(source: str) -> dict[str, object]:
     """The constants a kernel states; a text that does not parse does not build."""
     try:
-        statements = ast.parse(source).body
+        statements = parse_python(source).body
     except SyntaxError:
         return {"FAILS": Status.BUILD_FAILED.value}
     return {item.targets[0].id: ast.literal_eval(item.value) for item in statements if isinstance(item, ast.Assign)}
