@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -97,7 +97,10 @@ class CompileProcesses:
 
     def submit(self, setup: str, source: str, timeout_s: float) -> "Future[dict[str, Any]]":
         """The worker's answer about one module of the problem of `setup`, in order of submission."""
-        return self._threads.submit(self._ask, setup, json.dumps({"source": source}), timeout_s)
+        try:
+            return self._threads.submit(self._ask, setup, json.dumps({"source": source}), timeout_s)
+        except RuntimeError as ex:  # closed meanwhile: the executor says so in no other way
+            raise CancelledError from ex
 
     def _ask(self, setup: str, question: str, timeout_s: float) -> dict[str, Any]:
         worker = self._idle.get()
