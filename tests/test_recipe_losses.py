@@ -1,45 +1,18 @@
 """Losses and batch norm in the interpreter, against float64, under every strategy."""
 
-from pathlib import Path
-
 import pytest
 import torch
+from module_problems import problem, recipe
 
 from kmem.devices import named_target
-from kmem.recipes import Recipe
 from kmem.records import Contract
-from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
 H200 = named_target("h200")
-SKILLS = Path(__file__).parent.parent / "skills"
 SETTINGS = [
     {"STRATEGY": strategy, "BK": rows, "BR": 4, "SPLIT": split, "num_warps": 4}
     for strategy, rows, split in (("registers", 2, 1), ("split", 2, 3))
 ]
-
-
-def recipe(name: str) -> Recipe:
-    return load_recipe(load_skill(SKILLS / name))
-
-
-def problem(body: str, inputs: str, parameters: str = "x, y", setup: str = "pass") -> str:
-    return f"""
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        {setup}
-
-    def forward(self, {parameters}):
-        return {body}
-
-def get_inputs():
-    return [{inputs}]
-"""
 
 
 PAIR = "torch.randn(7, 5), torch.randn(7, 5)"
@@ -65,7 +38,7 @@ LOSSES = [
 
 @pytest.mark.parametrize(("skill", "body", "inputs"), LOSSES)
 def test_a_loss_agrees_with_float64_under_every_strategy(skill: str, body: str, inputs: str) -> None:
-    errors = check_recipe(recipe(skill), problem(body, inputs), H200, settings=SETTINGS, tolerance=1e-6)
+    errors = check_recipe(recipe(skill), problem(body, inputs, parameters="x, y"), H200, settings=SETTINGS, tolerance=1e-6)
     assert len(errors) == len(SETTINGS)
 
 
@@ -80,7 +53,7 @@ def test_a_loss_agrees_with_float64_under_every_strategy(skill: str, body: str, 
     ],
 )
 def test_options_that_are_not_written_are_not_matched(skill: str, body: str, inputs: str) -> None:
-    assert not recipe(skill).match(trace_source(problem(body, inputs))[1], Contract())
+    assert not recipe(skill).match(trace_source(problem(body, inputs, parameters="x, y"))[1], Contract())
 
 
 NORMS = ["registers", "loop", "split", "pipelined"]
@@ -91,7 +64,7 @@ NORMS = ["registers", "loop", "split", "pipelined"]
 def test_batch_norm_normalises_and_moves_its_running_statistics(strategy: str, shape: str) -> None:
     kind = "BatchNorm2d" if shape.count(",") == 3 else "BatchNorm1d"
     setup = f"self.norm = nn.{kind}(5, momentum=0.3); nn.init.normal_(self.norm.weight); nn.init.normal_(self.norm.bias)"
-    source = problem("torch.relu(self.norm(x))", f"torch.randn({shape}) + 2", "x", setup)
+    source = problem("torch.relu(self.norm(x))", f"torch.randn({shape}) + 2", setup)
     settings = {"STRATEGY": strategy, "BK": 2, "BR": 8, "SPLIT": 2, "num_warps": 4}
     chosen = recipe("batch-norm-training-statistics")
     check_recipe(chosen, source, H200, settings=[settings], tolerance=1e-6)
@@ -107,7 +80,7 @@ def test_batch_norm_normalises_and_moves_its_running_statistics(strategy: str, s
 
 
 def test_batch_norm_never_waits_between_programs_for_what_would_run_twice() -> None:
-    source = problem("self.norm(x)", "torch.empty(64, 64, 512, 512)", "x", "self.norm = nn.BatchNorm2d(64)")
+    source = problem("self.norm(x)", "torch.empty(64, 64, 512, 512)", "self.norm = nn.BatchNorm2d(64)")
     chosen = recipe("batch-norm-training-statistics")
     (site,) = chosen.match(trace_source(source)[1], Contract())
     assert "shared" not in {settings["STRATEGY"] for settings in chosen.space(site, H200).settings()}
@@ -117,5 +90,5 @@ def test_batch_norm_never_waits_between_programs_for_what_would_run_twice() -> N
 
 def test_batch_norm_in_eval_mode_is_left_to_others() -> None:
     setup = "self.norm = nn.BatchNorm2d(5); self.eval()"
-    graph = trace_source(problem("self.norm(x)", "torch.randn(3, 5, 4, 6)", "x", setup))[1]
+    graph = trace_source(problem("self.norm(x)", "torch.randn(3, 5, 4, 6)", setup))[1]
     assert not recipe("batch-norm-training-statistics").match(graph, Contract())

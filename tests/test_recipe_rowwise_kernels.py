@@ -1,44 +1,19 @@
 """Row-wise recipes in the interpreter: every strategy against float64, over dims, types, layouts and extreme values."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+from module_problems import problem, recipe
 
 from kmem.codegen.rowwise_space import fit_settings
 from kmem.devices import named_target
 from kmem.recipes import Recipe, Site
 from kmem.records import Contract, Precision
-from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
 H200 = named_target("h200")
-SKILLS = Path(__file__).parent.parent / "skills"
 STRATEGIES = ("registers", "loop", "split", "shared", "pipelined")
-
-
-def recipe(name: str) -> Recipe:
-    return load_recipe(load_skill(SKILLS / name))
-
-
-def problem(expression: str, inputs: str, setup: str = "pass", parameters: str = "x") -> str:
-    return f"""
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        {setup}
-
-    def forward(self, {parameters}):
-        return {expression}
-
-def get_inputs():
-    return [{inputs}]
-"""
 
 
 def setting(strategy: str, rows: int = 1, columns: int = 8, split: int = 3) -> dict:

@@ -1,23 +1,15 @@
 """Scan recipes in the interpreter: forms, dimensions, types and layouts against float64, under every strategy."""
 
-from pathlib import Path
-
 import pytest
 import torch
+from module_problems import recipe
 
 from kmem.devices import named_target
-from kmem.recipes import Recipe
 from kmem.records import Contract, Precision
-from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
 H200 = named_target("h200")
-SKILLS = Path(__file__).parent.parent / "skills"
 PLAIN, FOLDING = "blocked-row-scan", "scan-without-flip-copies"
-
-
-def recipe(name: str) -> Recipe:
-    return load_recipe(load_skill(SKILLS / name))
 
 
 def problem(body: str, inputs: str = "torch.randn(3, 37)", parameters: str = "x") -> str:

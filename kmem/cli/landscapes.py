@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kmem.cli import EXIT_INTERRUPTED
-from kmem.records import Contract, Device, Precision, Problem, Purity
+from kmem.records import Contract, Precision, Problem, Purity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,8 +41,10 @@ def record_suite(
 ) -> None:
     """Record the landscapes of every problem under the paths; exits 130 if interrupted, with what was measured kept."""
     from kmem.cli.bench import interrupt_on_termination
+    from kmem.cli.optimize import measured_ceilings
     from kmem.devices import resolve_target
     from kmem.learning.recording import Asked, record_landscapes
+    from kmem.memory.store import Memory
 
     if not paths:
         raise click.UsageError("Name problem files, directories of them, or a suite file such as problems/landscapes.json.")
@@ -52,7 +54,10 @@ def record_suite(
     click.echo(f"recording landscapes of {len(problems)} problems for {device.name} in {root}", err=True)
     try:
         with interrupt_on_termination(), _progress() as show:
-            asked = Asked(measured_ceilings(device) if present else device, present, contract, settings, _SEED, minutes, jobs)
+            if present:
+                with Memory() as memory:
+                    device = measured_ceilings(device, memory)
+            asked = Asked(device, present, contract, settings, _SEED, minutes, jobs)
             record_landscapes(problems, root, asked, show)
     except KeyboardInterrupt:
         click.echo(f"\nInterrupted. What is measured is kept; go on with: {shlex.join(['kmem', *sys.argv[1:]])}", err=True)
@@ -82,21 +87,6 @@ def find_suite(paths: tuple[Path, ...], level: int | None, only: tuple[str, ...]
     if not kept:
         raise ProblemError(f"No problem of {', '.join(map(str, paths))} is called {' or '.join(only)}; see the names in the suite")
     return tuple(kept.values())
-
-
-def measured_ceilings(device: Device) -> Device:
-    """The device with its rates as measured here: remembered, or measured now and kept."""
-    from kmem.memory.store import Memory
-    from kmem.profile.ceilings import measure_ceilings
-    from kmem.session import versions
-
-    with Memory() as memory:
-        known = memory.ceilings(device.name)
-        if known is None:
-            click.echo("measuring what this GPU can do at most (once)", err=True)
-            known = measure_ceilings(device)
-            memory.put_ceilings(known, versions())
-    return known
 
 
 @contextmanager

@@ -145,7 +145,7 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
             click.echo(f"the process at work on it was killed; taken up again at {kills[-1]}", err=True)
         try:
             if present:
-                device = memory.ceilings(device.name) or _measure_ceilings(device, memory)
+                device = measured_ceilings(device, memory)
             with Progress(run) as show:
                 session = open_session(run.problem, run.contract, device, present, registry, memory)
                 result = run_loop(run, session, memory, registry, show)
@@ -175,15 +175,17 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
         raise SystemExit(EXIT_NOTHING_BEAT_BASELINE)
 
 
-def _measure_ceilings(device: Device, memory: "Memory") -> Device:
-    """Once per device and database: the bound is only as good as the ceilings it divides by."""
+def measured_ceilings(device: Device, memory: "Memory") -> Device:
+    """The device with its rates as measured here: remembered, or measured now and kept. The bound is only as good as these."""
     from kmem.profile.ceilings import measure_ceilings
     from kmem.session import versions
 
-    click.echo("measuring what this GPU can do at most (once)", err=True)
-    measured = measure_ceilings(device)
-    memory.put_ceilings(measured, versions())
-    return measured
+    known = memory.ceilings(device.name)
+    if known is None:
+        click.echo("measuring what this GPU can do at most (once)", err=True)
+        known = measure_ceilings(device)
+        memory.put_ceilings(known, versions())
+    return known
 
 
 def result_summary(run: Run, result: RunResult, directory: "RunDirectory", usage: "Sequence[Usage]") -> dict[str, object]:

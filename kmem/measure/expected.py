@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kmem.measure.arena import bit_sum
-from kmem.measure.correctness import Difference, ErrorTally, is_within, trivial_outputs
+from kmem.measure.correctness import Difference, ErrorTally, is_within, measure_error, trivial_outputs
 from kmem.measure.slices import Run, Slicing
 
 #: Whole answers up to this size may be kept from case to case.
@@ -100,7 +100,7 @@ class WholeExpected(Expected):
 
     def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
         moved = self._run_oracle(shake(self._values))
-        return tuple(_error(one, right, right) for one, right in zip(moved, self.oracle, strict=True))
+        return tuple(measure_error(one, right, right) for one, right in zip(moved, self.oracle, strict=True))
 
     def passing_adversaries(self) -> set[str]:
         return self._passing
@@ -110,7 +110,7 @@ class WholeExpected(Expected):
         return sum(value.nbytes for value in (*self.eager, *self.oracle)) <= KEPT_BYTES
 
     def _errors_of(self, outputs: Sequence[torch.Tensor]) -> tuple[Difference, ...]:
-        return tuple(_error(*three) for three in zip(outputs, self.oracle, self.eager, strict=True))
+        return tuple(measure_error(*three) for three in zip(outputs, self.oracle, self.eager, strict=True))
 
     def _try_adversaries(self, values: Sequence[object], earlier: tuple[torch.Tensor, ...] | None) -> set[str]:
         passing: set[str] | None = None
@@ -118,7 +118,7 @@ class WholeExpected(Expected):
             same_sizes = earlier is not None and earlier[index].shape == eager.shape
             trivial = trivial_outputs(eager, values, earlier[index] if same_sizes else None)
             difference, floor = self._differences[index], self.answer.floors[index]
-            here = {name for name, output in trivial.items() if is_within(_error(output, oracle, eager), difference, floor)}
+            here = {name for name, output in trivial.items() if is_within(measure_error(output, oracle, eager), difference, floor)}
             passing = here if passing is None else passing & here
         return passing or set()
 
@@ -207,9 +207,3 @@ class SlicedExpected(Expected):
         for index, bits in enumerate(self._bits):
             if seen[index] & _WORD != bits:
                 raise InputsChanged(f"input {index} was changed after the forward had returned")
-
-
-def _error(output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> Difference:
-    tally = ErrorTally()
-    tally.add(output, oracle, eager)
-    return tally.difference()

@@ -16,7 +16,7 @@ from kmem.records import Bottleneck, Contract, Diagnosis, Prescription
 from kmem.skills import Skill
 
 MAX_PRESCRIPTIONS = 3  # more than three skills made agents worse. Source: SkillsBench
-#: A ceiling below this share of the time is not worth a skill. An improvement counts from 0.5% (loop.MIN_IMPROVEMENT).
+#: A ceiling below this share of the time is not worth a skill. An improvement counts from 0.5% (orchestrate/stop.py, MIN_IMPROVEMENT).
 MIN_WORTH = 0.005
 #: These change what has to be done, so that the headroom above the bound of the work as traced does not limit them.
 _BEYOND_THE_BOUND = frozenset({Bottleneck.ALGORITHMIC})
