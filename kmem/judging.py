@@ -6,7 +6,7 @@
 import ast
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,9 +72,11 @@ def make_case(
     """
     import secrets
 
-    from kmem.problem.load import load_problem
+    from kmem.problem.load import check_forward, execute_problem, load_problem
 
     loaded = load_problem(problem)
+    module = execute_problem(loaded)
+    check_forward(module, contract.precision)
     try:
         tree = parse_python(source, filename=name)
     except (SyntaxError, ValueError) as ex:
@@ -82,7 +84,8 @@ def make_case(
         raise CaseError(f"{name} is not valid Python, {where}; mend it and run again") from ex
     if "ModelNew" not in _module_names(tree):
         raise CaseError(f"{name} defines no ModelNew; name the class that replaces Model so")
-    _check_constructor(loaded, name, tree)
+    given = len(list(module.get_init_inputs())) if hasattr(module, "get_init_inputs") else 0
+    _check_constructor(loaded, given, name, tree)
     return Case(
         loaded, Kernel(source), contract, secrets.randbits(48) if seed is None else seed, checkers, evidence_dir or default_evidence_dir()
     )
@@ -101,43 +104,25 @@ def _module_names(tree: ast.Module) -> set[str]:
     return found
 
 
-def _check_constructor(problem: Problem, name: str, tree: ast.Module) -> None:
-    """Raises CaseError: if ModelNew cannot be called with as many arguments as the problem gives its Model."""
-    from kmem.problem.load import execute_problem
+def _check_constructor(problem: Problem, given: int, name: str, tree: ast.Module) -> None:
+    """Raises CaseError: if ModelNew cannot be called with as many arguments (`given`) as the problem gives its Model.
 
-    module = execute_problem(problem)
-    given = len(module.get_init_inputs()) if hasattr(module, "get_init_inputs") else 0
-    arguments = _constructor_arguments("ModelNew", {each.name: each for each in tree.body if isinstance(each, ast.ClassDef)})
-    if arguments is None:
-        return  # inherited from somewhere else: only the worker can tell
-    required = [each.arg for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default is None]
+    To be asked once the problem was executed, and with it what it imports: ModelNew may have its constructor from there.
+    """
+    from kmem.problem.constructor import constructor_signature
+
+    signature = constructor_signature(tree, "ModelNew")
+    if signature is None:
+        return  # only the worker can tell
+    parameters = list(signature.parameters.values())
+    required = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
     if required:
         raise CaseError(f"{name}: ModelNew wants {required[0]}= by name, {problem.path} gives its arguments by place; take those of Model")
-    most = len(arguments.posonlyargs) + len(arguments.args) - 1
-    least = most - len(arguments.defaults)
-    if given < least or (given > most and arguments.vararg is None):
+    placed = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    least, most = sum(each.default is each.empty for each in placed), len(placed)
+    if given < least or (given > most and not any(each.kind is each.VAR_POSITIONAL for each in parameters)):
         wanted = str(least) if least == most else f"{least} to {most}"
         raise CaseError(f"{name}: ModelNew takes {wanted} constructor arguments, {problem.path} gives {given}; take those of Model")
-
-
-def _constructor_arguments(name: str, classes: Mapping[str, ast.ClassDef]) -> ast.arguments | None:
-    """The parameters, self included, of a class's constructor, its own or inherited; None where the file does not say.
-
-    Args:
-        classes: of the file, by name.
-    """
-    found = classes.get(name)
-    if found is None or found.decorator_list or found.keywords:
-        return None
-    own = [part.args for part in found.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
-    if own:
-        return own[-1]
-    if len(found.bases) != 1:
-        return None
-    base = ast.unparse(found.bases[0])
-    if base in ("torch.nn.Module", "nn.Module"):
-        return ast.arguments(posonlyargs=[], args=[ast.arg("self")], kwonlyargs=[], kw_defaults=[], defaults=[])
-    return _constructor_arguments(base, {other: each for other, each in classes.items() if other != name})
 
 
 def find_checkers(registry: Registry | None, names: Sequence[str]) -> "tuple[Checker, ...]":

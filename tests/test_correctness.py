@@ -1,6 +1,7 @@
 """Errors against the oracle, the accuracy contract, and the input families, by exact small cases."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -356,15 +357,39 @@ def test_rows_that_depend_on_an_extreme_of_all_rows_are_not_cut(
     assert reference.inputs.checksums() == before
 
 
+@pytest.mark.parametrize(
+    ("inputs", "traits"),
+    [
+        ("torch.randn(64, 64)", (False, False, False)),
+        ("torch.relu(torch.randn(64, 64) + 1)", (False, False, False)),  # zeros, but seldom in the same places
+        ("torch.triu(torch.randn(64, 64))", (False, True, False)),
+        ("(lambda x: x + x.T)(torch.randn(64, 64))", (False, False, True)),
+        ("torch.randint(0, 5, (64, 64)).float()", (True, False, False)),
+    ],
+)
+def test_inputs_too_large_for_two_draws_have_the_traits_that_two_draws_tell(
+    inputs: str, traits: tuple[bool, bool, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = reference_of("args[0]", inputs, tmp_path)
+    monkeypatch.setattr("kmem.measure.reference._WHOLE_BYTES", 64)
+    in_turn = reference_of("args[0]", inputs, tmp_path)
+    for reference in (at_once, in_turn):
+        (found,) = reference.traits
+        assert (found.fixed, found.zeros is not None, found.symmetric) == traits
+    assert torch.equal(at_once.inputs.values[0], in_turn.inputs.values[0])
+
+
 def test_a_family_that_the_module_refuses_has_no_answer_and_its_own_values_must_have_one(tmp_path: Path) -> None:
     reference = reference_of("torch.linalg.cholesky(args[0])", "torch.eye(8) + 0.01 * torch.rand(1, 1)", tmp_path)
     reference.fill("drawn", 3)
-    assert reference.expect_family("drawn", 3) is not None
+    assert reference.expect_case("drawn", reference.inputs.values, 3) is not None
     reference.fill("constant", 3)
-    assert reference.expect_family("constant", 3) is None
+    assert reference.expect_case("constant", reference.inputs.values, 3) is None
+    assert list(reference.refused) == ["constant"]
+    assert re.match("_?LinAlgError: .*not positive-definite", reference.refused["constant"])
     reference = reference_of("torch.linalg.cholesky(-args[0])", "torch.eye(8)", tmp_path)
     with pytest.raises(ProblemError, match=r"^p.py: forward raised _?LinAlgError: .*$"):
-        reference.expect_family("drawn", 3)
+        reference.expect_case("drawn", reference.inputs.values, 3)
 
 
 def test_an_answer_that_finds_no_room_is_one_line(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def test_a_hanging_job_is_killed_at_its_limit_with_its_children() -> None:
         "time.sleep(60)"
     )
     start = time.monotonic()
-    result = run(code, timeout_s=2.0)
-    assert result.exit_code is None and time.monotonic() - start < 15
+    result = run(code, timeout_s=5.0)  # both have started by then, on a busy machine too
+    assert result.exit_code is None and time.monotonic() - start < 40
     assert ends(result.stdout.strip(), within_s=10)
 
 

@@ -66,6 +66,11 @@ def test_a_refused_source_names_its_line(problem: Path) -> None:
             "class Base:\n    def __init__(self, scale, shift):\n        pass\n\n\nclass ModelNew(Base):\n    pass\n",
             "ModelNew takes 2 constructor arguments",
         ),
+        ("import torch\n\n\nclass ModelNew(torch.nn.Linear):\n    pass\n", "ModelNew takes 2 to 5 constructor arguments"),
+        ("from torch import nn\n\nclass Mixin:\n    pass\n\nclass ModelNew(Mixin, nn.Conv2d):\n    pass\n", "takes 3 to 11 constructor"),
+        ("from torch.nn import Bilinear as Base\nOther = Base\n\nclass ModelNew(Other):\n    pass\n", "takes 3 to 6 constructor"),
+        ("from torch.nn import Linear as ModelNew\n", "ModelNew takes 2 to 5 constructor arguments"),
+        ("import torch.nn as nn\nModelNew = nn.ReLU6\n\ndef ModelNew(scale, shift):\n    pass\n", "ModelNew takes 2 constructor arguments"),
         ("class ModelNew:\n    def __init__(self, scale, *, shift):\n        pass\n", "ModelNew wants shift= by name"),
     ],
 )
@@ -84,7 +89,39 @@ def test_a_constructor_that_takes_what_the_module_takes_is_judged(problem: Path,
     assert run(verify, problem, source).stdout.startswith("refused_source")  # which comes after bad input
 
 
-@pytest.mark.parametrize("binding", ["class Other: pass\nModelNew = Other\n", "from os import path as ModelNew\n"])
+@pytest.mark.parametrize(
+    "binding",
+    [
+        "import torch\n\n\nclass ModelNew(torch.nn.Dropout):\n    pass\n",
+        "import torch.nn as nn\n\n\nclass ModelNew(nn.Sequential):\n    pass\n",
+        "import torch\n\n\nclass ModelNew(print, torch.nn.Linear):\n    pass\n",
+        "import torch\n\n\nclass ModelNew(torch.nn.NoSuchThing):\n    pass\n",
+        "from missing import Base\n\n\nclass ModelNew(Base):\n    pass\n",
+        "class ModelNew(ModelNew):\n    pass\n",
+        "import dataclasses\n\n\n@dataclasses.dataclass\nclass ModelNew:\n    a: int\n    b: int\n",
+        "class ModelNew:\n    def __new__(cls, *scale):\n        return object()\n",
+    ],
+)
+def test_a_constructor_that_fits_or_that_the_text_does_not_tell_is_judged(problem: Path, binding: str) -> None:
+    assert run(verify, problem, "import os\n" + binding).stdout.startswith("refused_source")
+
+
+def test_a_constructor_inherited_from_a_module_of_the_problem_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "house_layers.py").write_text(
+        "import torch\n\n\nclass Scaled(torch.nn.Module):\n    def __init__(self, a, b):\n        pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "p.py"
+    path.write_text("import house_layers\n" + problems.SCALE_RELU)
+    result = run(verify, path, "from house_layers import Scaled\n\n\nclass ModelNew(Scaled):\n    pass\n")
+    assert result.exit_code == 2
+    assert "ModelNew takes 2 constructor arguments" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "binding", ["class Other:\n    def __init__(self, scale):\n        pass\n\nModelNew = Other\n", "from os import path as ModelNew\n"]
+)
 def test_a_model_may_be_bound_by_another_name_first(problem: Path, binding: str) -> None:
     assert run(verify, problem, "import os\n" + binding).stdout.startswith("refused_source")
 
@@ -118,10 +155,41 @@ def test_a_file_that_is_no_problem_is_one_line_and_exit_2(tmp_path: Path, text: 
     assert result.stderr.count("\n") == 1
 
 
-def test_a_wrong_precision_word_is_a_usage_error(problem: Path) -> None:
-    result = run(verify, problem, LIBRARY, "--precision", "fp64")
-    assert result.exit_code == 2
-    assert "'fp64' is not one of 'match', 'tf32', 'bf16'" in result.stderr
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--precision", "fp64"), "'fp64' is not one of 'match', 'tf32', 'bf16'"),
+        (("--purity", "cuda"), "'cuda' is not one of 'library', 'triton'"),
+        (("--seed", "x"), "'x' is not a valid integer"),
+        (("--speed", "1"), "No such option"),
+        (("--target", "z9"), "No target named 'z9'"),
+    ],
+)
+def test_a_wrong_word_is_one_line_and_exit_2(problem: Path, options: tuple[str, ...], message: str) -> None:
+    result = run(verify, problem, LIBRARY, *options)
+    assert (result.exit_code, result.stderr.count("\n"), message in result.stderr) == (2, 1, True), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("def get_inputs():", "def get_inputs():\n    raise SystemExit(3)", "get_inputs() raised SystemExit: 3"),
+        ("return [1.5]", "return 1.5", "get_init_inputs raised TypeError: "),
+        ("x * self.scale", "x @ x", "forward raised RuntimeError: "),
+    ],
+)
+def test_a_problem_that_fails_is_one_line_and_exit_2(tmp_path: Path, before: str, after: str, message: str) -> None:
+    path = tmp_path / "p.py"
+    path.write_text(problems.SCALE_RELU.replace(before, after))
+    result = run(verify, path, LIBRARY)
+    assert (result.exit_code, result.stderr.count("\n"), message in result.stderr) == (2, 1, True), result.stderr
+
+
+def test_a_cache_that_cannot_be_made_is_one_line_and_names_the_remedy(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KMEM_DB", str(problem / "kmem.db"))  # a file is no directory
+    result = run(verify, problem, LIBRARY)
+    assert result.exit_code == 1
+    assert f"Cannot make {problem}/cache/triton: Not a directory; " in str(result.exception)
 
 
 def test_measuring_without_a_gpu_says_so(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:

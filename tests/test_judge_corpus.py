@@ -1,15 +1,20 @@
 """Every honest candidate of the corpus passes, every dishonest one is refused for the right reason; in the interpreter, on the CPU."""
 
+import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from corpus import problems
 from corpus.dishonest import DISHONEST
 from corpus.honest import HONEST, LIBRARY, SCALE_RELU
 from corpus.judging import SharedWorkers, judge_once
 
-from kmem.records import Purity, Status
+from kmem.measure.domain import find_refused
+from kmem.measure.reference import Reference
+from kmem.records import Contract, Problem, Purity, Status, Workload
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +70,26 @@ def test_a_verdict_names_each_input_family_with_its_errors(workers: SharedWorker
     assert {"drawn", "normal", "large", "tiny", "sparse", "constant", "nan", "infinite", "denormal"} <= families
     assert len({report.seed for report in measurement.errors}) >= 5
     assert all(report.relative_error <= report.allowed_error for report in measurement.errors)
+
+
+def test_a_family_that_the_module_refuses_is_left_out_with_the_reason(workers: SharedWorkers, tmp_path: Path) -> None:
+    source = next(source for name, _, source in HONEST if name == "probabilities only")
+    measurement = judge_once(problems.PROBABILITIES, source, Purity.LIBRARY, workers, tmp_path)
+    families = {report.family for report in measurement.errors}
+    assert families & {"normal", "large", "nan", "infinite"} == set()
+    assert {"drawn", "sparse", "constant", "tiny", "transposed", "first dimension - 1"} <= families
+    left_out = measurement.environment["refused_families"]
+    assert left_out.startswith("normal (RuntimeError: all elements of input should be between 0 and 1); large (")
+
+
+def test_what_a_module_refuses_is_found_before_a_gpu_is_asked(tmp_path: Path) -> None:
+    def refused_by(problem: str) -> dict[str, str]:
+        loaded, device = Problem("p", "<p>", problem), torch.device("cpu")
+        make = partial(Reference, loaded, Workload("full"), Contract(), device, seed=1, directory=tmp_path, ipc=False)
+        return find_refused(make, lambda *purpose: len("".join(purpose)))
+
+    assert list(refused_by(problems.PROBABILITIES)) == ["normal", "large", "nan", "infinite"]
+    assert list(refused_by(problems.GATHER)) == ["last dimension - 1"]
+    assert refused_by(problems.SCALE_RELU) == {}
+    assert refused_by(problems.SCALE_RELU.replace("torch.relu", "torch.linalg.inv")) == {}  # not even its own values: nothing to learn here
+    assert os.listdir(tmp_path) == []

@@ -39,6 +39,10 @@ class ModelNew(nn.Module):
 )
 
 
+#: Looks a thousand rows past its input: a device-side assertion.
+ASSERTING = LIBRARY.replace("return torch", "x = x[(x == x).long()[:, 0] * 1000]\n        return torch")
+
+
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorkers]:
     place = tmp_path_factory.mktemp("workers")
@@ -85,6 +89,32 @@ def test_a_candidate_that_does_nothing_where_it_is_only_timed_is_refused(workers
     assert (measurement.status, "family timed" in measurement.log) == (Status.WRONG_VALUES, True), measurement.log
 
 
+_CHEATS_IN_HALF = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > 40 and self.calls // 3 % 2:
+            return torch.zeros_like(x)
+        return torch.relu(x * self.scale)
+"""
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_candidate_that_does_nothing_in_half_of_the_timed_batches_is_refused(
+    attempt: int, workers: SharedWorkers, tmp_path: Path
+) -> None:
+    large = problems.SCALE_RELU.replace("rows = 6", "rows = 16384").replace("columns = 40", "columns = 8192")
+    measurement = judge_once(large, _CHEATS_IN_HALF, Purity.LIBRARY, workers, tmp_path, gpu=True)
+    assert (measurement.status, "family timed" in measurement.log) == (Status.WRONG_VALUES, True), measurement.log
+
+
 def test_memory_that_a_worker_is_shown_lies_in_an_allocation_of_its_own(tmp_path: Path) -> None:
     device = torch.device("cuda:0")
     arena = Arena("apart", [torch.rand(1000), torch.rand(2**22)], device, tmp_path, ipc=True)
@@ -96,7 +126,8 @@ def test_memory_that_a_worker_is_shown_lies_in_an_allocation_of_its_own(tmp_path
     arena.remove()
 
 
-def test_after_an_illegal_access_the_next_candidate_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("broken", "said"), [(ILLEGAL, "illegal memory access"), (ASSERTING, "device-side assert")])
+def test_after_a_broken_context_the_next_candidate_runs(broken: str, said: str, tmp_path: Path) -> None:
     with Judge(
         Problem("corpus", "<corpus>", problems.SCALE_RELU),
         {"full": Workload("full")},
@@ -109,9 +140,9 @@ def test_after_an_illegal_access_the_next_candidate_runs(tmp_path: Path) -> None
         estimate_ms=None,
         cache_dir=tmp_path / "cache",
     ) as judge:
-        kernels = [Kernel(LIBRARY), Kernel(ILLEGAL), Kernel(SCALE_RELU)]
+        kernels = [Kernel(LIBRARY), Kernel(broken), Kernel(SCALE_RELU)]
         found = judge.screen(kernels, lambda index, measurement: None, deadline_s=120)
         assert [measurement.status for measurement in found] == [Status.PASSED, Status.CRASHED, Status.PASSED]
-        assert "illegal memory access" in found[1].log
-        assert judge.verify(Kernel(ILLEGAL), ()).status is Status.CRASHED
+        assert said in found[1].log
+        assert judge.verify(Kernel(broken), ()).status is Status.CRASHED
         assert judge.verify(Kernel(SCALE_RELU), ()).status is Status.PASSED

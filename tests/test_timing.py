@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kmem.devices import named_target
-from kmem.measure.gpu_clock import ClocksDisagree, sample_times, time_pairs
+from kmem.measure.gpu_clock import ClocksDisagree, sample_times, time_alone, time_pairs
 from kmem.measure.lease import GpuLease
 from kmem.measure.race import race
 from kmem.measure.timing import CLOCK_RESOLUTION, estimated_timing, implausible_reason, pair_samples, physical_floor_ms, summarize_samples
@@ -99,19 +99,18 @@ class FakeWorker:
     def __init__(self, event_ms: float, count: int | None = None, slow_s: float = 0.0) -> None:
         self.event_ms, self.count, self.slow_s = event_ms, count, slow_s
         self.asked: list[int] = []
-        self.kept: list[list[tuple[int, str]]] = []
+        self.spots: list[object] = []
 
     def request(self, command: str, **arguments: object) -> dict[str, list[float]]:
         import time
 
         time.sleep(self.slow_s)
-        if arguments["keep"]:
-            self.kept.append(arguments["keep"])
-        else:
-            self.asked.append(int(arguments["count"]))
+        self.asked.append(int(arguments["count"]))
+        self.spots.append(arguments["spots"])
         return {
             "event_ms": [self.event_ms] * (self.count or int(arguments["count"])),
             "host_ms": [self.event_ms] * int(arguments["host_count"]),
+            "results": [f"{self.event_ms} {index}" for index in range(int(arguments["count"]))],
         }
 
 
@@ -127,33 +126,56 @@ def test_a_worker_that_times_another_number_of_calls_is_disbelieved() -> None:
         sample_times(FakeWorker(0.0), "k", ["in"], 10, l2_bytes=1, timeout_s=1)
 
 
+class FakeSpots:
+    """Numbers its aims, and keeps what it is told to collect."""
+
+    def __init__(self) -> None:
+        self.aimed = 0
+        self.collected: list[tuple[int, list[int], list[str]]] = []
+
+    def aim(self) -> int:
+        self.aimed += 1
+        return self.aimed
+
+    def collect(self, seeds: list[int], described: list[str]) -> None:
+        self.collected.append((self.aimed, seeds, described))
+
+
+class Refresher:
+    """A seed for each of two sets of inputs, others every time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> list[int]:
+        self.count += 1
+        return [100 + self.count, 200 + self.count]
+
+
 def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
     candidate, reference = FakeWorker(20.0), FakeWorker(40.0)
-    refreshed: list[int] = []
-
-    def refresh() -> list[int]:
-        refreshed.append(len(refreshed))
-        return [100 + refreshed[-1], 200 + refreshed[-1]]  # a seed for each set of inputs
-
+    refresh, spots = Refresher(), FakeSpots()
     sides = (candidate, "k"), (reference, "eager", "eager")
-    paired = time_pairs(*sides, ["a", "b"], refresh, l2_bytes=1, timeout_s=1, seed=0, keep_all=True)
+    paired = time_pairs(*sides, ["a", "b"], refresh, l2_bytes=1, timeout_s=1, seed=0, spots=spots)
     timing = paired.timing
     assert (timing.ratio, timing.latency_ms, timing.reference_ms, paired.host_ms) == (2.0, 20.0, 40.0, 20.0)
     assert (paired.candidate_ms, paired.reference_ms) == (((20.0,) * 4,) * 10, ((40.0,) * 4,) * 10)
-    assert len(refreshed) == 43  # ten blocks, A B B A, and three batches whose results are kept
+    assert refresh.count == 40  # ten blocks, A B B A
     assert candidate.asked == reference.asked == [5] + [2] * 20
-    assert reference.kept == [] and [[index for index, _ in batch] for batch in candidate.kept] == [[0, 1]] * 3
-    names = [name for batch in candidate.kept for _, name in batch]
-    assert [name for name, _ in paired.kept] == names and len(set(names)) == 6
-    assert [second - first for (_, first), (_, second) in zip(paired.kept[::2], paired.kept[1::2], strict=True)] == [100] * 3
+    assert sorted(candidate.spots + reference.spots) == list(range(1, 43))  # both sides, at other places every time
+    assert len(spots.collected) == 20
+    for aimed, seeds, described in spots.collected:  # every batch of the candidate, with the seeds of what it was given
+        assert aimed in candidate.spots
+        assert seeds == [100 + aimed - 2, 200 + aimed - 2]
+        assert described == ["20.0 0", "20.0 1"]
 
 
-def test_where_results_are_large_one_of_them_is_kept() -> None:
-    candidate = FakeWorker(20.0)
-    sides = (candidate, "k"), (FakeWorker(40.0), "eager", "eager")
-    paired = time_pairs(*sides, ["a", "b"], lambda: [7, 8], l2_bytes=1, timeout_s=1, seed=0)
-    (((index, name),),) = candidate.kept
-    assert paired.kept == ((name, [7, 8][index]),)
+def test_without_a_baseline_every_batch_gets_fresh_inputs_too() -> None:
+    candidate, refresh, spots = FakeWorker(20.0), Refresher(), FakeSpots()
+    batches, host_ms = time_alone((candidate, "k"), ["a", "b"], refresh, l2_bytes=1, timeout_s=1, spots=spots)
+    assert (batches, host_ms) == ([(20.0, 20.0)] * 15, 20.0)
+    assert candidate.asked == [5] + [2] * 15
+    assert [seeds for _, seeds, _ in spots.collected] == [[101 + index, 201 + index] for index in range(15)]
 
 
 class DisturbedWorker(FakeWorker):
@@ -166,7 +188,7 @@ class DisturbedWorker(FakeWorker):
     def request(self, command: str, **arguments: object) -> dict[str, list[float]]:
         answer = super().request(command, **arguments)
         factor = 2.0 if len(self.asked) < self.disturbed and len(self.asked) % 3 == 0 else 1.0
-        return {name: [factor * value for value in values] for name, values in answer.items()}
+        return {name: [factor * value for value in answer[name]] for name in ("event_ms", "host_ms")}
 
 
 def test_a_disturbed_pairing_takes_more_blocks() -> None:

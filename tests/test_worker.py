@@ -18,11 +18,9 @@ from kmem.devices import named_target
 from kmem.errors import ExecutorError
 from kmem.measure import judge as judge_module
 from kmem.measure.arena import Arena
-from kmem.measure.examine import Examination, Refused
 from kmem.measure.instruments import poison_free_memory
 from kmem.measure.judge import Judge
-from kmem.measure.process import KEPT_VARIABLES, WorkerFailure, WorkerLost, WorkerProcess, network_isolation
-from kmem.measure.reference import Reference
+from kmem.measure.process import KEPT_VARIABLES, Limits, WorkerFailure, WorkerLost, WorkerProcess, network_isolation
 from kmem.measure.shared_directory import SharedDirectory
 from kmem.records import Contract, Kernel, Measurement, Problem, Status, Workload
 
@@ -200,21 +198,6 @@ def probe(worker: WorkerProcess, expression: str) -> str:
     return caught.value.message
 
 
-def test_what_a_timed_call_returned_is_held_to_its_own_inputs(worker: WorkerProcess, tmp_path: Path) -> None:
-    problem = Problem("p", "<p>", problems.SCALE_RELU)
-    reference = Reference(problem, Workload("full"), Contract(), torch.device("cpu"), seed=1, directory=tmp_path, ipc=False)
-    examination = Examination(Kernel(LIBRARY), worker, Contract(), 20.0, 20.0)
-    examination.load(reference)
-    reference.fill("drawn", 5)
-    common = {"timeout_s": 20, "key": examination.key, "inputs": reference.inputs.name, "outputs": None, "seed": 5, "suppress": False}
-    for name in ("timed-1", "timed-2"):  # no GPU, so no clock: what it keeps is the same
-        worker.request("run", keep=name, **common)
-    examination.check_timed("timed-1", 5)
-    with pytest.raises(Refused, match="output 0 on family timed") as caught:
-        examination.check_timed("timed-2", 6)
-    assert caught.value.status is Status.WRONG_VALUES
-
-
 def test_free_memory_is_poisoned_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(value: torch.Tensor) -> torch.Tensor:
         raise torch.OutOfMemoryError
@@ -242,6 +225,14 @@ def test_a_worker_leads_its_own_process_group_and_has_limits(worker: WorkerProce
     assert os.getpgid(worker.pid) == worker.pid
     assert probe(worker, "resource.getrlimit(resource.RLIMIT_CORE)[0]") == "0"
     assert probe(worker, "resource.getrlimit(resource.RLIMIT_FSIZE)[0]") == str(2**30)
+    assert probe(worker, "open('/proc/self/oom_score_adj').read()") == repr("1000\n")  # memory that runs out costs the worker
+    assert int(probe(worker, "resource.getrlimit(resource.RLIMIT_AS)[0]")) == Limits().address_bytes
+
+
+@pytest.mark.parametrize(("memory", "limit"), [(4, 16), (32, 24), (512, 64)])
+def test_a_worker_may_take_three_quarters_of_the_memory(memory: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 2**30, "SC_PHYS_PAGES": memory}.__getitem__)
+    assert Limits().address_bytes == limit * 2**30
 
 
 @pytest.mark.skipif("without network" not in network_isolation(), reason="this machine does not let a process leave its network")

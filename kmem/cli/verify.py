@@ -36,11 +36,21 @@ class BadInput(click.ClickException):
     exit_code = 2
 
 
+class _OneLine(click.Command):
+    """Says what is wrong with its arguments in one line, as it does with files."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as ex:
+            raise BadInput(ex.format_message()) from ex
+
+
 @contextmanager
 def _bad_input() -> Iterator[None]:
     try:
         yield
-    except (CaseError, EvidenceError, ProblemError) as ex:
+    except (CaseError, EvidenceError, ProblemError, TargetError) as ex:
         raise BadInput(str(ex)) from ex
 
 
@@ -64,7 +74,7 @@ _EVIDENCE = click.option(
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 
 
-@click.command()
+@click.command(cls=_OneLine)
 @click.argument("problem", type=click.Path(path_type=Path))
 @click.argument("kernel", type=click.Path(path_type=Path), required=False)
 @click.option("--target", envvar="KMEM_TARGET", help="Device to estimate for where there is no GPU; default: h200.")
@@ -99,17 +109,17 @@ def verify(
     present = detect_device()
     if kernel is None:
         if problem.suffix != ".json":
-            raise click.UsageError("Missing argument 'KERNEL': give a file with ModelNew, or an evidence bundle (.json) alone.")
+            raise BadInput("Missing argument 'KERNEL': give a file with ModelNew, or an evidence bundle (.json) alone.")
         _repeat(problem, present, registry, seed, evidence_dir, as_json)
         return
-    device = present or named_target(target or _DEFAULT_TARGET)
     with _bad_input():
+        device = present or named_target(target or _DEFAULT_TARGET)
         case = _read_case(problem, kernel, precision, purity, seed, find_checkers(registry, checks), evidence_dir)
         measurement, baselines = judge_case(case, device, gpu=present is not None, announce=_announce)
     _print_verdict(measurement, baselines, (), as_json)
 
 
-@click.command()
+@click.command(cls=_OneLine)
 @click.argument("problem", type=click.Path(path_type=Path))
 @click.argument("kernel", type=click.Path(path_type=Path))
 @precision_option
@@ -138,9 +148,10 @@ def measure(
 
     with _bad_input():
         case = _read_case(problem, kernel, precision, purity, seed, find_checkers(registry, checks), evidence_dir)
-        device = detect_device()
-        if device is None:
-            raise TargetError("No GPU here to measure on; `kmem verify` judges a kernel without one")
+    device = detect_device()
+    if device is None:
+        raise TargetError("No GPU here to measure on; `kmem verify` judges a kernel without one")
+    with _bad_input():
         measurement, baselines = judge_case(case, device, gpu=True, announce=_announce)
     _print_verdict(measurement, baselines, (), as_json)
 
@@ -201,6 +212,8 @@ def _print_verdict(
 
 
 def _describe(measurement: Measurement, baselines: tuple[Baseline, ...]) -> str:
+    from kmem.measure.judge import REFUSED_FAMILIES
+
     lines = [measurement.status.value]
     if measurement.log:
         lines.append(measurement.log.strip())
@@ -218,6 +231,8 @@ def _describe(measurement: Measurement, baselines: tuple[Baseline, ...]) -> str:
             lines.append(f"{timing.ratio:.3f}x {timing.reference} (95% interval {timing.ratio_low:.3f} to {timing.ratio_high:.3f})")
     for baseline in baselines:
         lines.append(f"{baseline.name}: {baseline.timing.latency_ms:.4g} ms" if baseline.timing else f"{baseline.name}: failed")
+    if REFUSED_FAMILIES in measurement.environment:
+        lines.append(f"left out, for the module itself raises: {measurement.environment[REFUSED_FAMILIES]}")
     if measurement.library_share is not None:
         lines.append(f"{measurement.library_share:.1%} of GPU time in library kernels")
     if measurement.flags:

@@ -8,6 +8,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +16,10 @@ import torch
 from kmem.errors import ExecutorError
 from kmem.measure.arena import Arena
 from kmem.measure.baseline import start_baseline
+from kmem.measure.domain import SMALL_BYTES, find_refused
+from kmem.measure.forward import tensor_bytes
 from kmem.measure.lease import GpuLease
+from kmem.measure.loading import attach_once, detach
 from kmem.measure.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.reference import Reference
 from kmem.measure.shared_directory import SharedDirectory
@@ -54,6 +58,7 @@ class Apparatus:
         self._screening: WorkerProcess | None = None
         self._baseline_workers: dict[str, WorkerProcess] = {}
         self._ipc: bool | None = None
+        self._refused: dict[str, str] | None = None
 
     def close(self) -> None:
         self.workers.close()
@@ -81,16 +86,23 @@ class Apparatus:
         """The problem at one workload, by default the main one. Raises ProblemError and DeviceMemoryError."""
         workload = workload or self.main
         if workload not in self._references:
-            self._references[workload] = Reference(
-                self.problem,
-                self._workloads[workload],
-                self.contract,
-                self._device,
-                seed=self.seed_for("parameters", workload),
-                directory=self._shared.path,
-                ipc=self._can_share_cuda(),
-            )
+            self._references[workload] = self._make_reference(workload, self._device, ipc=self._can_share_cuda())
+            if self.gpu:
+                self._references[workload].refused |= self._refused_inputs()
         return self._references[workload]
+
+    def _make_reference(self, workload: str, device: torch.device, *, ipc: bool) -> Reference:
+        seed = self.seed_for("parameters", workload)
+        return Reference(self.problem, self._workloads[workload], self.contract, device, seed=seed, directory=self._shared.path, ipc=ipc)
+
+    def _refused_inputs(self) -> dict[str, str]:
+        """What the module raises for, tried once on the CPU before the GPU is asked."""
+        if self._refused is None:
+            name = "small" if self.has_small else self.main
+            is_small = self.has_small or tensor_bytes(self._references[name].inputs.values) <= SMALL_BYTES
+            make = partial(self._make_reference, name, torch.device("cpu"), ipc=False)
+            self._refused = find_refused(make, self.seed_for) if is_small else {}
+        return self._refused
 
     def timed_inputs(self) -> TimedInputs:
         """Inputs of the main workload for timed calls."""
@@ -110,8 +122,8 @@ class Apparatus:
         worker = self.workers.take()
         try:
             arena = Arena("probe", [torch.arange(8, device=self._device)], self._device, self._shared.path, ipc=True)
-            worker.request("attach", timeout_s=60.0, name=arena.name, values=arena.describe())
-            worker.request("detach", timeout_s=60.0, name=arena.name)
+            attach_once(worker, arena)
+            detach(worker, arena)
         except (RuntimeError, WorkerLost) as ex:  # torch reports a refused handle as a RuntimeError; in the worker it is fatal
             logger.info("CUDA IPC probe failed: %s", ex)
             self.workers.discard(worker)

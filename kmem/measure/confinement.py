@@ -11,6 +11,7 @@ import os
 import platform
 import resource
 import signal
+from contextlib import suppress
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 1, 22, 38, 2
 _CLONE_NEWNET = 0x40000000
@@ -40,6 +41,8 @@ def restrict_process(options: dict) -> None:
     """Give up what a kernel does not need, before torch starts threads. What the system does not permit is left as it is."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # die with the judge
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as score:
+        score.write("1000")  # where memory runs out all the same, this process goes first, not the judge
     if options["isolate_network"]:
         libc.unshare(_CLONE_NEWNET)  # refused without the privilege, and process.network_isolation says so
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

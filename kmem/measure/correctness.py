@@ -79,13 +79,16 @@ def measure_error(output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tenso
 
 
 class ErrorTally:
-    """The error of one output, added up over slices of it along its first dimension (or from the whole at once)."""
+    """The error of one output, added up over slices of it along its first dimension (or from the whole at once).
+
+    The sums stay on the device until `difference` asks for them: a large input has hundreds of slices, and fetching numbers of each would
+    take longer than computing them.
+    """
 
     def __init__(self) -> None:
-        self._squares = self._norm = 0.0
-        self._worst_row = self._worst = self._peak = 0.0
-        self._misplaced = self._elements = self._wrong = 0
-        self._is_floating, self._beyond_kernelbench = True, False
+        self._sums: dict[str, torch.Tensor] = {}
+        self._peaks: dict[str, torch.Tensor] = {}
+        self._elements, self._is_floating = 0, True
 
     def add(self, output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> None:
         """Compare a slice.
@@ -102,11 +105,11 @@ class ErrorTally:
         for part, right, ours in _chunks(output, oracle, eager):
             part, ours = part.to(right.device), ours.to(right.device)
             tolerance = KERNELBENCH_TOLERANCE.get(part.dtype, 0.0)
-            self._beyond_kernelbench = self._beyond_kernelbench or not torch.allclose(part, ours, rtol=tolerance, atol=tolerance)
+            self._sum("beyond_kernelbench", ~torch.isclose(part, ours, rtol=tolerance, atol=tolerance))
             if self._is_floating:
                 self._add_rows(part.double(), right.double(), ours.double(), torch.finfo(part.dtype).max, by_row=by_row)
             else:
-                self._wrong += int(((part != right) & (part != ours)).sum())
+                self._sum("wrong", (part != right) & (part != ours))
 
     def _add_rows(self, part: torch.Tensor, right: torch.Tensor, ours: torch.Tensor, largest: float, *, by_row: bool) -> None:
         counted = torch.isfinite(right) & torch.isfinite(part)
@@ -114,28 +117,41 @@ class ErrorTally:
         expected_finite = torch.isfinite(right) & torch.isfinite(ours)
         overflowed = torch.isfinite(right) & ~torch.isfinite(ours) & torch.isfinite(part)  # eager left the range, this candidate did not
         rounded_up = torch.isinf(part) & (part.sign() == right.sign()) & (right.abs() >= (1 - NEAR_OVERFLOW) * largest)
-        self._misplaced += int((~same & ~overflowed & ~rounded_up & ~(expected_finite & torch.isfinite(part))).sum())
+        self._sum("misplaced", ~same & ~overflowed & ~rounded_up & ~(expected_finite & torch.isfinite(part)))
         zero = torch.zeros((), dtype=torch.float64, device=part.device)
         error = torch.where(counted, (part - right).abs() - _SMALLEST_NORMAL, zero).clamp_min(0)
         scale = torch.where(torch.isfinite(right), right.abs(), zero)
-        self._squares += float(error.square().sum())
-        self._norm += float(scale.square().sum())
+        self._sum("squares", error.square())
+        self._sum("norm", scale.square())
         if not part.numel():
             return
         if by_row:
-            self._worst_row = max(self._worst_row, float((error.amax(-1) / scale.amax(-1).clamp_min(_SMALLEST_NORMAL)).max()))
+            self._peak("row", error.amax(-1) / scale.amax(-1).clamp_min(_SMALLEST_NORMAL))
         else:
-            self._worst, self._peak = max(self._worst, float(error.max())), max(self._peak, float(scale.max()))
+            self._peak("error", error)
+            self._peak("scale", scale)
+
+    def _sum(self, name: str, values: torch.Tensor) -> None:
+        total = values.sum()
+        self._sums[name] = self._sums[name].to(total.device) + total if name in self._sums else total
+
+    def _peak(self, name: str, values: torch.Tensor) -> None:
+        top = values.max()
+        self._peaks[name] = torch.maximum(self._peaks[name].to(top.device), top) if name in self._peaks else top
 
     def difference(self) -> Difference:
         """The errors so far."""
+        total = {name: value.item() for name, value in self._sums.items()}
+        peak = {name: value.item() for name, value in self._peaks.items()}
+        beyond_kernelbench = bool(total.get("beyond_kernelbench", 0))
         if not self._is_floating:
-            share = self._wrong / max(self._elements, 1)
-            return Difference(share, share, beyond_kernelbench=self._beyond_kernelbench)
-        relative = self._squares**0.5 / max(self._norm**0.5, _SMALLEST_NORMAL)
-        row = max(self._worst_row, self._worst / max(self._peak, _SMALLEST_NORMAL))
-        fault = f"{self._misplaced} elements are not finite where they should be, or the reverse" if self._misplaced else None
-        return Difference(relative, row, fault, self._beyond_kernelbench)
+            share = total.get("wrong", 0) / max(self._elements, 1)
+            return Difference(share, share, beyond_kernelbench=beyond_kernelbench)
+        relative = total.get("squares", 0.0) ** 0.5 / max(total.get("norm", 0.0) ** 0.5, _SMALLEST_NORMAL)
+        row = max(peak.get("row", 0.0), peak.get("error", 0.0) / max(peak.get("scale", 0.0), _SMALLEST_NORMAL))
+        misplaced = total.get("misplaced", 0)
+        fault = f"{misplaced} elements are not finite where they should be, or the reverse" if misplaced else None
+        return Difference(relative, row, fault, beyond_kernelbench)
 
 
 def _chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -3,6 +3,7 @@
 In order: loading, one case (outputs, mutation, accuracy), state, repeats, other sizes and layouts, provenance.
 """
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +12,13 @@ import torch
 
 from kmem.measure.arena import Arena, bit_sum
 from kmem.measure.correctness import Difference, is_within, measure_error
-from kmem.measure.expected import KEPT_BYTES, Comparison, Expected, InputsChanged
+from kmem.measure.expected import KEPT_BYTES, Answer, Comparison, Expected, InputsChanged
 from kmem.measure.families import SCREENING_FAMILIES, other_layouts, other_sizes
-from kmem.measure.loading import attach_once, load_module, write_candidate
+from kmem.measure.loading import attach_once, detach, load_module, write_candidate
 from kmem.measure.process import WorkerFailure, WorkerProcess
 from kmem.measure.provenance import impurity, library_share
-from kmem.measure.reference import UNDEFINED, Reference
+from kmem.measure.reference import Reference
+from kmem.measure.spots import LOOKED_AT, SETTLED, Spots
 from kmem.records import Contract, ErrorReport, Kernel, Status
 
 #: Raised by compilers rather than by code. Source: triton.compiler.errors, triton.runtime.errors.
@@ -42,9 +44,10 @@ class Examination:
     run_timeout_s: float
     errors: list[ErrorReport] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)  # families and sizes left out: what the module itself raises
     share: float | None = None
     launches: int = 0
-    output_bytes: int = 0  # of one result at the workload's own sizes; known once a case was checked
+    answer: Answer | None = None  # to a case at the workload's own sizes; known once one was checked
     reference: Reference | None = None
     deadline: float | None = None  # time.monotonic() after which optional cases are left out
     operators: Mapping[str, int] = field(default_factory=dict)  # what one forward dispatched
@@ -70,8 +73,7 @@ class Examination:
         """Large outputs leave the device while the kernel is timed: the memory is wanted for fresh inputs."""
         arena = self._reference.outputs
         if arena is not None and arena.nbytes > KEPT_BYTES and arena.name in self.worker.attached:
-            self.worker.request("detach", timeout_s=self.run_timeout_s, name=arena.name)
-            self.worker.attached.discard(arena.name)
+            detach(self.worker, arena)
             self._reference.drop_outputs()
 
     def unload(self) -> None:
@@ -90,12 +92,12 @@ class Examination:
         reference = self._reference
         reference.fill(family, seed)
         if expected is None:
-            expected = reference.expect_family(family, seed)
+            expected = reference.expect_case(family, reference.inputs.values, seed)
             if expected is None:
                 return None
             if expected.answer.changed_inputs:
                 reference.fill(family, seed)
-        self.output_bytes = sum(layout.nbytes for layout in expected.answer.layouts)
+        self.answer = expected.answer
         self._run_and_compare(reference.inputs, reference.output_arena(expected), expected, family, seed)
         reference.note_adversaries(expected)
         return expected
@@ -129,7 +131,7 @@ class Examination:
                         raise Refused(Status.WRONG_VALUES, f"after a forward, buffer {name} is not what the module leaves there")
                 elif not torch.equal(value, reference.initial_state[name]):
                     raise Refused(Status.MUTATED_INPUT, f"a forward changed {name}, which the module leaves alone")
-            self.worker.request("detach", timeout_s=self.run_timeout_s, name=after.name)
+            detach(self.worker, after)
         finally:
             after.remove()
 
@@ -161,16 +163,28 @@ class Examination:
                 )
         self._forget("first")
 
-    def check_timed(self, name: str, seed: int) -> None:
-        """What the worker has kept of a call that was timed is right for that call's inputs, the draw of `seed`."""
+    def check_timed(self, spots: Spots, seed: int) -> None:
+        """Timed calls returned what is right for their inputs: some of them, chosen now that all have run, by the spots they left.
+
+        Those are ranked by their distance from eager. The furthest are held to the contract: eager's answer, with what the call returned
+        in its places.
+        """
         reference = self._reference
-        reference.fill("drawn", seed)
-        expected = reference.expect(reference.inputs.values, seed)
-        answer = expected.answer
-        if not (answer.changed_inputs or answer.aliases_inputs or reference.is_stochastic):  # else it depends on what ran since, and when
-            values = self._reread(name, reference.output_arena(expected), expected)
-            self._compare(values, expected, "timed", seed)
-        self._forget(name)
+        for result in spots.results:
+            check_description(result.described, spots.answer, reference.device)
+        chosen = random.Random(seed).sample(spots.results, min(LOOKED_AT, len(spots.results)))
+        distances: list[float] = []
+        for result in chosen:
+            reference.fill("drawn", result.seed)
+            distances.append(result.distance(reference.run_eager(reference.inputs.values, result.seed)))
+        for index in sorted(range(len(chosen)), key=lambda index: -distances[index])[:SETTLED]:
+            result = chosen[index]
+            reference.fill("drawn", result.seed)
+            expected = reference.expect(reference.inputs.values, result.seed)
+            if expected.answer.changed_inputs:
+                reference.fill("drawn", result.seed)
+            mixed = result.put_into(reference.run_eager(reference.inputs.values, result.seed))
+            self._compare(mixed, expected, "timed", result.seed)
 
     def _forget(self, keep: str) -> None:
         """Have the worker let go of a kept result: its memory is wanted."""
@@ -181,14 +195,14 @@ class Examination:
         attach_once(self.worker, outputs)
         outputs.poison()
         answer = self.worker.request("reread", timeout_s=self.run_timeout_s, keep=keep, outputs=outputs.name)
-        check_description(answer, expected, self._reference.device)
+        check_description(answer, expected.answer, self._reference.device)
         outputs.fetch()
         return [value for value in outputs.values if isinstance(value, torch.Tensor)]
 
     def check_variants(self, seed: int) -> None:
         """The same values in other layouts, and other sizes, wherever the module itself accepts them."""
         reference = self._reference
-        reference.fill("normal", seed)
+        reference.fill("drawn" if "normal" in reference.refused else "normal", seed)
         base = [value.clone() if isinstance(value, torch.Tensor) else value for value in reference.inputs.values]
         fallbacks = 0
         variants: list[tuple[str, list[object], list | None]] = [(name, base, layout) for name, layout in other_layouts(base)]
@@ -200,11 +214,8 @@ class Examination:
             arena = reference.new_arena("variant", values, layouts)
             try:
                 arena.write(values)
-                try:
-                    expected = reference.expect(arena.values, seed)
-                except UNDEFINED:
-                    continue  # the module itself does not accept this variant, so no candidate has to
-                if expected.answer.changed_inputs:
+                expected = reference.expect_case(name, arena.values, seed)
+                if expected is None or expected.answer.changed_inputs:  # what the module itself does not accept, no candidate has to
                     continue
                 fallbacks += self._check_variant(name, arena, expected, seed)
             finally:
@@ -225,14 +236,15 @@ class Examination:
                 raise Refused(Status.WRONG_CONTRACT, f"{name}: the module accepts such inputs, the candidate raises {failure}") from failure
             ran, self.launches = self.launches, launches
             for place in (arena, outputs):
-                self.worker.request("detach", timeout_s=self.run_timeout_s, name=place.name)
+                detach(self.worker, place)
             return int(ran == 0)
         finally:
             outputs.remove()
 
     def take_flags(self, reference: Reference) -> None:
-        """What is true of the problem rather than of the kernel: "degenerate", "stochastic", "oracle_on_cpu"."""
+        """What is true of the problem rather than of the kernel: "degenerate", "stochastic", "oracle_on_cpu", and what it refuses."""
         self.flags |= reference.flags
+        self.refused |= reference.refused
         if reference.surviving_adversaries:
             self.flags.add("degenerate")
 
@@ -318,7 +330,7 @@ class Examination:
         )
         if answer["patched"]:
             raise Refused(Status.REFUSED_SOURCE, f"while it ran it replaced {', '.join(answer['patched'][:5])}", taints_worker=True)
-        check_description(answer, expected, self._reference.device)
+        check_description(answer, expected.answer, self._reference.device)
         if not suppress:
             self.launches = int(answer["launches"])
         outputs.fetch()
@@ -348,10 +360,9 @@ class Examination:
         return compared
 
 
-def check_description(answer: Mapping[str, object], expected: Expected, device: torch.device) -> None:
+def check_description(answer: Mapping[str, object], wanted: Answer, device: torch.device) -> None:
     """Hold what the worker says about its outputs to the reference's: how many, what type, shape and dtype. Raises Refused."""
     outputs = answer.get("outputs")
-    wanted = expected.answer
     if not isinstance(outputs, list) or len(outputs) != len(wanted.layouts):
         count = len(outputs) if isinstance(outputs, list) else None
         raise Refused(Status.WRONG_CONTRACT, f"{count} outputs, expected {len(wanted.layouts)}")

@@ -31,15 +31,32 @@ class InputTraits:
     symmetric: bool = False
 
 
-def input_traits(first: object, second: object) -> InputTraits:
-    """Find an input's traits from two draws of it under different seeds."""
+def sample_of(value: object) -> torch.Tensor | None:
+    """Some elements of a floating tensor, evenly spread, the same ones of every draw; None of other values."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return None
+    flat = value.flatten()
+    return flat[:: max(1, flat.numel() // _SAMPLE)].clone()
+
+
+def may_share_zeros(sample: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Whether samples of two draws have so many zeros in the same places that the input may be made so, such as a triangular matrix."""
+    if sample is None or other is None or not sample.numel():
+        return False
+    return float(((sample == 0) & (other == 0)).float().mean()) >= _ZERO_SHARE / 2
+
+
+def input_traits(first: object, second: object | None) -> InputTraits:
+    """Find an input's traits from two draws of it under different seeds; None where samples have shown that they share no zeros."""
     if not isinstance(first, torch.Tensor) or not first.is_floating_point():
         return InputTraits(fixed=True)
     sample = first.flatten()[:_SAMPLE]
     if sample.numel() and _is_integral(sample) and all(_is_integral(part) for part, _ in _pieces(first, first)):
         return InputTraits(fixed=True)
-    shared_zeros = sum(int(((one == 0) & (other == 0)).sum()) for one, other in _pieces(first, second))
-    zeros = (first == 0) & (second == 0) if shared_zeros >= _ZERO_SHARE * max(first.numel(), 1) else None
+    zeros = None
+    if second is not None:
+        shared_zeros = sum(int(((one == 0) & (other == 0)).sum()) for one, other in _pieces(first, second))
+        zeros = (first == 0) & (second == 0) if shared_zeros >= _ZERO_SHARE * max(first.numel(), 1) else None
     square = first.dim() >= 2 and first.shape[-1] == first.shape[-2] and first.shape[-1] > 1
     return InputTraits(fixed=False, zeros=zeros, symmetric=bool(square and torch.equal(first, first.mT)))
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from kmem.errors import DeviceMemoryError, ProblemError
+from kmem.measure.correctness import ROUNDING
 from kmem.records import Precision, Problem
 
 
@@ -31,6 +32,12 @@ def contract_flags(precision: Precision) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, convolution
+
+
+def first_line(error: BaseException) -> str:
+    """What was raised, in one line: its type and the first line of its text."""
+    text = str(error).strip()
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
 def leaves_of(result: object) -> tuple[tuple[torch.Tensor, ...], bool]:
@@ -64,7 +71,11 @@ def tensor_bytes(values: Sequence[object]) -> int:
     return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
-def random_signs(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Random plus and minus ones, float64."""
-    coins = torch.empty(value.shape, device=value.device, dtype=torch.float64)
-    return coins.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
+def round_once(values: Sequence[object], generator: torch.Generator) -> list[object]:
+    """Floating tensors in float64, each element moved up or down by half the distance to its neighbour; other values as they are."""
+
+    def move(value: torch.Tensor) -> torch.Tensor:
+        coins = torch.empty(value.shape, device=value.device, dtype=torch.float64).bernoulli_(0.5, generator=generator)
+        return value.double() * (1 + coins.mul_(2).sub_(1) * ROUNDING[value.dtype])
+
+    return [move(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in values]

@@ -3,13 +3,14 @@
 The judge decides when and how often; the samples come from instruments.EventClock in the worker; timing.py says what they mean.
 """
 
-import random
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from kmem.measure.process import WorkerProcess
+from kmem.measure.spots import Spots
 from kmem.measure.timing import GRAPH_BELOW_MS, pair_samples
 from kmem.records import Timing
 
@@ -20,8 +21,10 @@ MIN_BLOCKS, MAX_BLOCKS = 10, 40
 WIDEST_INTERVAL = 0.005
 MAX_EXTENSIONS = 3
 WARMUP_CALLS = 3
-#: Batches of timed calls whose results are checked, where there is room for these.
-KEPT_BATCHES = 3
+#: Calls of the first batch of a kernel, whose event times choose the number of blocks and are not kept.
+FIRST_CALLS = 5
+#: Samples, at least, where there is no baseline to pair with.
+UNPAIRED_SAMPLES = 30
 #: The judge's own clock around a whole batch, over what the worker says, per call: flush and channel take a little, a lie takes more.
 BATCH_RATIO, BATCH_OFFSET_MS = 3.0, 2.0
 
@@ -34,7 +37,6 @@ class PairedTiming:
     host_ms: float
     candidate_ms: tuple[tuple[float, ...], ...]
     reference_ms: tuple[tuple[float, ...], ...]
-    kept: tuple[tuple[str, int], ...]  # results of candidate calls that its worker has kept: their names, the seeds of their inputs
 
 
 class ClocksDisagree(Exception):
@@ -51,12 +53,18 @@ def sample_times(
     timeout_s: float,
     warmup: int = 0,
     host_count: int = 0,
-    keep: Sequence[tuple[int, str]] = (),
+    spots: Spots | None = None,
+    seeds: Sequence[int] | None = None,
 ) -> Mapping[str, list[float]]:
-    """Event and host times, ms, cross-checked against the judge's clock; the worker keeps what calls returned by (number, name).
+    """Event and host times, ms, cross-checked against the judge's clock.
 
-    Raises ClocksDisagree, WorkerLost, WorkerFailure.
+    Args:
+        spots: where the worker leaves spots of what the calls return. seeds: of the inputs of each call; None if what was left is of no
+            interest.
+    Raises:
+        ClocksDisagree, WorkerLost, WorkerFailure.
     """
+    aim = spots.aim() if spots is not None else None
     started = time.perf_counter()
     answer = worker.request(
         "time",
@@ -68,7 +76,7 @@ def sample_times(
         l2_bytes=l2_bytes,
         graph=False,
         host_count=host_count,
-        keep=list(keep),
+        spots=aim,
     )
     wall_ms = (time.perf_counter() - started) * 1e3
     event_ms = [float(value) for value in answer["event_ms"]]
@@ -77,13 +85,15 @@ def sample_times(
         raise ClocksDisagree(f"{len(event_ms)} times for {count} calls, the shortest {min(event_ms, default=0.0)} ms")
     if not warmup and wall_ms / (count + host_count) > BATCH_RATIO * max(event_ms) + BATCH_OFFSET_MS + 50.0 / (count + host_count):
         raise ClocksDisagree(f"events say {max(event_ms):.4f} ms a call, the judge's clock {wall_ms / (count + host_count):.4f} ms")
+    if spots is not None and seeds is not None:
+        spots.collect(seeds, answer["results"])
     return {"event_ms": event_ms, "host_ms": host_ms}
 
 
 def time_graph(worker: WorkerProcess, key: str, inputs: str, *, l2_bytes: int, timeout_s: float) -> float | None:
     """Median time of a CUDA graph replay in ms; None if the forward cannot be captured."""
     answer = worker.request(
-        "time", timeout_s=timeout_s, key=key, inputs=[inputs], count=20, warmup=1, l2_bytes=l2_bytes, graph=True, host_count=0, keep=[]
+        "time", timeout_s=timeout_s, key=key, inputs=[inputs], count=20, warmup=1, l2_bytes=l2_bytes, graph=True, host_count=0, spots=None
     )
     samples = answer["event_ms"]
     return sorted(samples)[len(samples) // 2] if samples else None
@@ -98,65 +108,55 @@ def time_pairs(
     l2_bytes: int,
     timeout_s: float,
     seed: int,
-    keep_all: bool = False,
+    spots: Spots | None = None,
 ) -> PairedTiming:
     """Time two workers' modules block by block, A B B A, one at a time on the GPU; every timed call sees values that were not seen before.
 
     Args:
         candidate: worker and key. reference: worker, key and the baseline's name.
         inputs: names of arenas, each used once per side of a block. refresh: puts fresh values into all of them, and tells their seeds.
-        keep_all: see `keep_results`, which is called in random places.
+        spots: taken of both sides, so that they are timed alike; those of the candidate are collected.
     """
-    ours = sample_times(*candidate, inputs, 5, l2_bytes=l2_bytes, timeout_s=timeout_s, warmup=WARMUP_CALLS, host_count=5)
-    theirs = sample_times(*reference[:2], inputs, 5, l2_bytes=l2_bytes, timeout_s=timeout_s, warmup=WARMUP_CALLS)
+    common = {"l2_bytes": l2_bytes, "timeout_s": timeout_s, "spots": spots}
+    ours = sample_times(*candidate, inputs, FIRST_CALLS, warmup=WARMUP_CALLS, host_count=FIRST_CALLS, **common)
+    theirs = sample_times(*reference[:2], inputs, FIRST_CALLS, warmup=WARMUP_CALLS, **common)
     block_ms = 2 * len(inputs) * (max(ours["event_ms"]) + max(theirs["event_ms"]) + 0.2)
-    draw = random.Random(seed)
     blocks = max(MIN_BLOCKS, min(MAX_BLOCKS, int(PAIRING_BUDGET_S * 1e3 / block_ms)))
     candidate_ms: list[tuple[float, ...]] = []
     reference_ms: list[tuple[float, ...]] = []
-    checked = draw.sample(range(blocks), KEPT_BATCHES if keep_all else 1)
-    kept: list[tuple[str, int]] = []
     for _ in range(1 + MAX_EXTENSIONS):
         for _ in range(blocks):
-            if len(candidate_ms) in checked:
-                common = {"l2_bytes": l2_bytes, "timeout_s": timeout_s}
-                kept += keep_results(candidate, inputs, refresh, draw, keep_all=keep_all, **common)
             sides: dict[str, list[float]] = {"a": [], "b": []}
             for side in "abba":
-                refresh()
+                seeds = refresh()
                 worker, key = candidate if side == "a" else reference[:2]
-                sides[side] += sample_times(worker, key, inputs, len(inputs), l2_bytes=l2_bytes, timeout_s=timeout_s)["event_ms"]
+                seen = sample_times(worker, key, inputs, len(inputs), seeds=seeds if side == "a" else None, **common)
+                sides[side] += seen["event_ms"]
             candidate_ms.append(tuple(sides["a"]))
             reference_ms.append(tuple(sides["b"]))
         timing = pair_samples(candidate_ms, reference_ms, reference[2], seed=seed)
         if timing.ratio_high - timing.ratio_low <= 2 * WIDEST_INTERVAL * timing.ratio:
             break
-    host_ms = sorted(ours["host_ms"])[len(ours["host_ms"]) // 2]
-    return PairedTiming(timing, host_ms, tuple(candidate_ms), tuple(reference_ms), tuple(kept))
+    return PairedTiming(timing, median(ours["host_ms"]), tuple(candidate_ms), tuple(reference_ms))
 
 
-def keep_results(
+def time_alone(
     candidate: tuple[WorkerProcess, str],
     inputs: Sequence[str],
     refresh: Callable[[], Sequence[int]],
-    draw: random.Random,
     *,
-    keep_all: bool,
     l2_bytes: int,
     timeout_s: float,
-) -> list[tuple[str, int]]:
-    """One more timed batch, the same for the candidate as any other, whose results are kept and whose times are not.
-
-    Args:
-        keep_all: every result; else one of them.
-    Returns:
-        Names of results in the worker, and the seeds of their inputs.
-    """
-    seeds = refresh()
-    chosen = range(len(inputs)) if keep_all else [draw.randrange(len(inputs))]
-    names = [(index, f"timed-{draw.getrandbits(32):08x}") for index in chosen]
-    sample_times(*candidate, inputs, len(inputs), l2_bytes=l2_bytes, timeout_s=timeout_s, keep=names)
-    return [(name, seeds[index]) for index, name in names]
+    spots: Spots | None = None,
+) -> tuple[list[tuple[float, ...]], float]:
+    """Event times, ms, by batch, and the median host time of a call, ms, where there is nothing to pair with. Arguments as above."""
+    common = {"l2_bytes": l2_bytes, "timeout_s": timeout_s, "spots": spots}
+    first = sample_times(*candidate, inputs, FIRST_CALLS, warmup=WARMUP_CALLS, host_count=FIRST_CALLS, **common)
+    batches = []
+    for _ in range(-(-UNPAIRED_SAMPLES // len(inputs))):
+        seeds = refresh()
+        batches.append(tuple(sample_times(*candidate, inputs, len(inputs), seeds=seeds, **common)["event_ms"]))
+    return batches, median(first["host_ms"])
 
 
 def is_short(latency_ms: float) -> bool:

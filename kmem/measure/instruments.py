@@ -179,15 +179,20 @@ class EventClock:
         self._flush = torch.empty(max(5 * l2_bytes // 2, 2**27) // 4, dtype=torch.int32, device="cuda")
 
     def time_calls(
-        self, calls: list[Callable[[], object]], count: int, host_count: int = 0, keep: dict[int, str] | None = None
-    ) -> tuple[dict[str, list[float]], dict[str, object]]:
-        """Event times of `count` calls, in ms, taken in turn from `calls` (one per set of inputs), and host times of `host_count` more;
-        with them
-        what calls returned, for those numbered in `keep`, by the names given there.
+        self,
+        calls: list[Callable[[], object]],
+        count: int,
+        host_count: int = 0,
+        look: Callable[[int, object], None] = lambda index, result: None,
+    ) -> dict[str, list[float]]:
+        """Event times of `count` calls, in ms, taken in turn from `calls` (one per set of inputs), and host times of `host_count` more.
 
         `host_ms` is the wall time of call plus device-wide synchronisation, so that work on any stream is in it.
+
+        Args:
+            look: shown the number of each call and what it returned, after its end was recorded.
         """
-        events, kept, names = [], {}, keep or {}
+        events = []
         for _ in range(_HEAD_START):
             self._flush.zero_()
         for index in range(count):
@@ -197,12 +202,11 @@ class EventClock:
             result = calls[index % len(calls)]()
             _record(end)
             events.append((start, end))
-            if index in names:
-                kept[names[index]] = result
+            look(index, result)
             del result
         _synchronize()
         event_ms = [_elapsed_ms(start, end) for start, end in events]
-        return {"event_ms": event_ms, "host_ms": [self._host_ms(calls[index % len(calls)]) for index in range(host_count)]}, kept
+        return {"event_ms": event_ms, "host_ms": [self._host_ms(calls[index % len(calls)]) for index in range(host_count)]}
 
     def _host_ms(self, call: Callable[[], object]) -> float:
         self._flush.zero_()
@@ -221,4 +225,4 @@ class EventClock:
         except RuntimeError:  # a call that synchronises or allocates on the host side cannot be captured; that is no fault
             _synchronize()
             return None
-        return self.time_calls([graph.replay], count)[0]["event_ms"]
+        return self.time_calls([graph.replay], count)["event_ms"]

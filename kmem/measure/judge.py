@@ -2,8 +2,8 @@
 
 It owns the reference, the inputs, the seeds and the clock (apparatus.py, reference.py, families.py, gpu_clock.py); kernels run in workers
 (process.py, worker.py) and are held to the reference case by case (examine.py). Order of work in `verify`: source check, fresh worker,
-state, repeats, provenance, all input families, layouts and other sizes, paired timing, floor, one more check on fresh inputs after the
-timing, evidence.
+state, repeats, provenance, all input families, layouts and other sizes, paired timing with spots of every timed result (spots.py), floor,
+one more check on fresh inputs after the timing, evidence.
 
 Covered: candidates that compute the wrong thing, that compute it elsewhere or at another time, that hang, crash or leak, and that patch
 what they are observed with. Not covered: code that gets past the source check and then rewrites the memory of its own worker to forge the
@@ -13,7 +13,6 @@ processes. They do share the user's files, and candidates share one cache of com
 candidate leaves there slows the competition down.
 """
 
-import logging
 import shlex
 import sys
 import tempfile
@@ -44,8 +43,8 @@ from kmem.measure.timing import estimated_timing, summarize_samples
 from kmem.measure.workers import WorkerPool
 from kmem.records import Baseline, Bound, Contract, Device, Kernel, Measurement, Problem, Status, Timing, Workload, fastest_baseline
 
-logger = logging.getLogger(__name__)
-
+#: In a measurement's environment: the input families that the module itself raises for, and what it says. No candidate was given them.
+REFUSED_FAMILIES = "refused_families"
 LOAD_TIMEOUT_S = 90.0
 RUN_TIMEOUT_S = 60.0
 #: Memory a judge asks for, over the bytes the problem must move: copies of inputs and outputs, here, in workers and in a baseline.
@@ -348,7 +347,9 @@ class Judge:
 
     def _passed(self, examination: Examination, timing: Timing, environment: Mapping[str, str] | None = None) -> Measurement:
         versions = {**(examination.worker.ready or {}), "kmem": kmem.__version__}
-        return self._measurement(Status.PASSED, timing, "", examination, {**versions, **(environment or {})})
+        refused = [f"{name} ({examination.refused[name]})" for name in FAMILIES if name in examination.refused]
+        left_out = {REFUSED_FAMILIES: "; ".join(refused)} if refused else {}
+        return self._measurement(Status.PASSED, timing, "", examination, {**versions, **(environment or {}), **left_out})
 
     def _failed(self, status: Status, log: str, examination: Examination | None = None) -> Measurement:
         if examination is None:
@@ -390,5 +391,4 @@ class Judge:
             write_bundle(path, bundle)
             self._on_event(f"evidence: {path}")
         except EvidenceError as ex:
-            logger.warning("%s", ex)
             self._on_event(str(ex))

@@ -29,6 +29,12 @@ def attach_once(worker: WorkerProcess, arena: Arena) -> None:
         worker.attached.add(arena.name)
 
 
+def detach(worker: WorkerProcess, arena: Arena) -> None:
+    """Have a worker let go of an arena, and of the memory that it keeps beyond need."""
+    worker.request("detach", timeout_s=60.0, name=arena.name)
+    worker.attached.discard(arena.name)
+
+
 def load_module(
     worker: WorkerProcess, key: str, path: Path, class_name: str, reference: Reference, *, timeout_s: float, compile_mode: str | None = None
 ) -> None:

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kmem.errors import ExecutorError
@@ -49,7 +49,12 @@ class Limits:
 
     file_bytes: int = 2**30
     processes: int = 4096
-    address_bytes: int = 64 * 2**30
+    address_bytes: int = field(default_factory=lambda: _address_limit(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
+
+
+def _address_limit(memory_bytes: int) -> int:
+    """Three quarters of the machine's memory, so that the judge keeps some; what importing torch reserves is never cut off."""
+    return min(64 * 2**30, max(16 * 2**30, 3 * memory_bytes // 4))
 
 
 class WorkerLost(Exception):
@@ -97,9 +102,14 @@ class WorkerProcess:
         self.attached: set[str] = set()  # names of arenas this worker has been shown
         limits = limits or (Limits() if device == "cpu" else Limits(address_bytes=0))
         host = directory / "host"
+        try:
+            for place in (cache_dir / "triton", cache_dir / "inductor"):
+                place.mkdir(parents=True, exist_ok=True)
+        except OSError as ex:
+            raise ExecutorError(f"Cannot make {place}: {ex.strerror}; free space there or choose another place with KMEM_DB") from ex
         ours, theirs = socket.socketpair()
         try:
-            for place in (host, directory / "tmp", cache_dir / "triton", cache_dir / "inductor"):
+            for place in (host, directory / "tmp"):
                 place.mkdir(parents=True, exist_ok=True)
             for name in WORKER_FILES:
                 shutil.copyfile(Path(__file__).with_name(name), host / name)

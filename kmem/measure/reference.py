@@ -14,16 +14,18 @@ import torch
 
 from kmem.errors import ProblemError
 from kmem.measure.arena import Arena
-from kmem.measure.correctness import ROUNDING, Difference, error_floor
+from kmem.measure.correctness import Difference, error_floor
+from kmem.measure.drawing import draw_into
 from kmem.measure.expected import KEPT_BYTES, Answer, Expected, SlicedExpected, WholeExpected
-from kmem.measure.families import InputTraits, apply_family, input_traits
+from kmem.measure.families import InputTraits, apply_family, input_traits, may_share_zeros, sample_of
 from kmem.measure.forward import (
     contract_flags,
     copy_of_view,
+    first_line,
     layouts_of,
     leaves_of,
-    random_signs,
     room_for,
+    round_once,
     tensor_bytes,
     widen,
 )
@@ -38,6 +40,8 @@ logger = logging.getLogger(__name__)
 #: intermediates of larger ones would crowd the device.
 _WHOLE_BYTES = 2**27
 _WHOLE_SHARE = 1 / 64
+#: Pieces of very large inputs and outputs that are small beside these; where memory is short they become finer (expected.py).
+_ENOUGH_PIECES = 16
 #: What a module raises for sizes and values that it has no answer for.
 UNDEFINED = (RuntimeError, ValueError, IndexError, AssertionError)
 
@@ -55,6 +59,7 @@ class Reference:
         self.problem, self.contract, self.device, self.directory, self.ipc = problem, contract, device, directory, ipc
         free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _WHOLE_BYTES / _WHOLE_SHARE
         self._whole_bytes = min(_WHOLE_BYTES, int(free * _WHOLE_SHARE))
+        self._growth = 1.0  # inputs and outputs over inputs, by bytes
         self.module = execute_problem(problem, workload)
         self.name = f"{workload.name}"
         torch.manual_seed(seed)
@@ -63,17 +68,17 @@ class Reference:
         init = list(self.module.get_init_inputs()) if hasattr(self.module, "get_init_inputs") else []
         try:
             self.init = [encode_value(value) for value in init]
-            self.inputs = Arena(f"{self.name}-inputs", first, device, directory, ipc=ipc)
+            like = [value.to("meta") if isinstance(value, torch.Tensor) else value for value in first]
+            if is_large := self._is_large(first):
+                del first  # of large inputs there is no room for two draws beside what else is on the device
+                torch.cuda.empty_cache()
+            self.inputs = Arena(f"{self.name}-inputs", like, device, directory, ipc=ipc)
             self.inputs.describe()
         except TypeError as ex:
             raise ProblemError(
                 f"{problem.path}: {ex}; use tensors, numbers, strings and lists of them as inputs and constructor arguments"
             ) from ex
-        self.inputs.write(first)
-        del first  # of large inputs there is no room for three draws
-        self.traits: list[InputTraits] = [
-            input_traits(one, other) for one, other in zip(self.inputs.values, self.draw(seed + 2), strict=True)
-        ]
+        self.traits = self._find_traits(seed + 2, seed + 1) if is_large else self._find_traits_at_once(first, self.draw(seed + 2))
         self._initial = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.state = Arena(f"{self.name}-state", list(self._initial.values()), device, directory, ipc=ipc)
         self.state.write(list(self._initial.values()))
@@ -83,10 +88,24 @@ class Reference:
         self.is_stochastic: bool | None = None
         self._mutates: bool | None = None  # known, as is_stochastic and _slicing, after the first case
         self._slicing: Slicing | None = None
-        self._growth = 1.0  # inputs and outputs over inputs, by bytes
         self._survivors: set[str] | None = None
         self._earlier: tuple[torch.Tensor, ...] | None = None
         self.flags: set[str] = set()
+        self.refused: dict[str, str] = {}  # families and sizes that the module raises for, with what it says
+
+    def _find_traits_at_once(self, first: list[object], second: list[object]) -> list[InputTraits]:
+        """From two draws; the inputs then hold the first."""
+        self.inputs.write(first)
+        return [input_traits(one, other) for one, other in zip(first, second, strict=True)]
+
+    def _find_traits(self, seed: int, last_seed: int) -> list[InputTraits]:
+        """From one draw after the other, as long as their samples do not ask for both at once; the inputs then hold that of `last_seed`."""
+        self.write_draw(self.inputs, seed)
+        samples = [sample_of(value) for value in self.inputs.values]
+        self.write_draw(self.inputs, last_seed)
+        if any(may_share_zeros(one, sample_of(value)) for one, value in zip(samples, self.inputs.values, strict=True)):
+            return self._find_traits_at_once(self.inputs.values, self.draw(seed))
+        return [input_traits(value, None) for value in self.inputs.values]
 
     @property
     def training(self) -> bool:
@@ -121,30 +140,37 @@ class Reference:
 
     def write_draw(self, arena: Arena, seed: int) -> None:
         """Overwrite an arena of inputs with a fresh draw. Of large ones nothing else is in memory while it is made, nor afterwards."""
-        is_large = self.device.type == "cuda" and self._is_large(arena.values)
-        if is_large:
-            torch.cuda.empty_cache()
-        arena.write(self.draw(seed))
-        if is_large:
-            torch.cuda.empty_cache()
+        if not self._is_large(arena.values):
+            arena.write(self.draw(seed))
+            return
+        torch.cuda.empty_cache()
+        values = draw_into(arena.values, lambda: build_inputs(self.module, self.device, self.contract.precision), seed=seed)
+        arena.write(values)
+        del values
+        torch.cuda.empty_cache()
 
-    def expect_family(self, family: str, seed: int) -> Expected | None:
-        """The right answer for what `fill` has put into the inputs; None where the module refuses such values.
+    def expect_case(self, name: str, values: Sequence[object], seed: int) -> Expected | None:
+        """The right answer for one family or size; None where the module refuses such values, and `refused` says what it raised.
 
         Raises ProblemError: if it refuses the values the problem itself draws, or fails in a way the device does not recover from.
         """
+        if name in self.refused:
+            return None
         try:
-            return self.expect(self.inputs.values, seed)
+            return self.expect(values, seed)
         except UNDEFINED as ex:
-            reason = (str(ex).strip() or type(ex).__name__).splitlines()[0]
+            reason = first_line(ex)
             if "CUDA error" in reason:  # a device-side assertion: nothing else will run in this process
-                raise ProblemError(
-                    f"{self.problem.path}: on values of the family {family} forward raised {reason}; check them in it"
-                ) from ex
-            if family == "drawn":
-                raise ProblemError(f"{self.problem.path}: forward raised {type(ex).__name__}: {reason}") from ex
-        logger.info("%s has no answer for the family %s: %s", self.problem.name, family, reason)
+                raise ProblemError(f"{self.problem.path}: on inputs of the kind {name!r} forward raised {reason}; check them in it") from ex
+            if name == "drawn":
+                raise ProblemError(f"{self.problem.path}: forward raised {reason}") from ex
+        self.refused[name] = reason
         return None
+
+    def run_eager(self, values: Sequence[object], seed: int) -> tuple[torch.Tensor, ...]:
+        """The module's own answer, at its own precision. Raises DeviceMemoryError, and whatever the module raises."""
+        with room_for(self.problem):
+            return self._run_eager(values, seed)[0]
 
     def expect(self, values: Sequence[object], seed: int) -> Expected:
         """The right answer for these inputs. Whatever the module raises for them comes through: it defines no answer for them.
@@ -198,7 +224,8 @@ class Reference:
         self._growth = (given + tensor_bytes(second)) / max(given, 1)
         if self._is_large(values) and not state and all(value.dim() > 1 for value in second):
             nbytes = self._growth * given
-            pieces = next((pieces for pieces in PIECES if nbytes / pieces <= self._whole_bytes), PIECES[-1])
+            wanted = max(self._whole_bytes, nbytes / _ENOUGH_PIECES)
+            pieces = next((pieces for pieces in PIECES if nbytes / pieces <= wanted), PIECES[-1])
             slicing = find_slicing(self._eager_run(seed), values, second, self.floor_for, pieces=pieces)
             layouts, floors = layouts_of(second), self._floors(second)
             del second
@@ -213,6 +240,8 @@ class Reference:
 
         The inputs are put back to what they were.
         """
+        if "normal" in self.refused:
+            return True  # none of them will be judged
         family, drawn = self._filled
         self.fill("normal", seed + 2)
         run = self._eager_run(seed)
@@ -221,7 +250,7 @@ class Reference:
         except torch.OutOfMemoryError:
             raise
         except UNDEFINED:
-            return True  # the module refuses such values: none of them will be judged
+            return True
         finally:
             self.fill(family, drawn)
 
@@ -286,16 +315,7 @@ class Reference:
         Source: Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 1.5 (backward error).
         """
         generator = torch.Generator(device=self.device).manual_seed(seed)
-
-        def shake(values: Sequence[object]) -> list[object]:
-            return [
-                value.double() * (1 + random_signs(value, generator) * ROUNDING[value.dtype])
-                if isinstance(value, torch.Tensor) and value.is_floating_point()
-                else value
-                for value in values
-            ]
-
-        return expected.noise(shake)
+        return expected.noise(lambda values: round_once(values, generator))
 
     def note_adversaries(self, expected: Expected) -> None:
         """Strike out the trivial outputs that this case, at the workload's own sizes, tells from right ones."""

@@ -1,18 +1,17 @@
 """The time of a kernel that passed every check, and whether it can be true: pairs against the best baseline, floor, clocks, CUDA graph."""
 
-import random
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from kmem.measure.apparatus import Apparatus
 from kmem.measure.examine import Examination, Refused
-from kmem.measure.expected import KEPT_BYTES
-from kmem.measure.gpu_clock import KEPT_BATCHES, WARMUP_CALLS, gpu_state, is_short, keep_results, sample_times, time_graph, time_pairs
+from kmem.measure.gpu_clock import FIRST_CALLS, gpu_state, is_short, time_alone, time_graph, time_pairs
 from kmem.measure.lease import gpu_uuid
+from kmem.measure.loading import attach_once, detach
+from kmem.measure.spots import Spots
 from kmem.measure.timing import implausible_reason, physical_floor_ms, summarize_samples
 from kmem.records import Baseline, Bound, Device, Status, Timing, fastest_baseline
 
-#: Samples where there is no baseline to pair with.
-UNPAIRED_SAMPLES = 30
 #: A speedup over the best baseline beyond this wants a reason that the bound confirms.
 SURPRISING_RATIO = 10.0
 
@@ -32,28 +31,39 @@ def time_against_best(
             candidate fails.
         ExecutorError: if the baseline fails.
     """
-    inputs = apparatus.timed_inputs()
+    inputs, reference = apparatus.timed_inputs(), apparatus.reference()
     inputs.refresh()
-    inputs.show(examination.worker)
     best = fastest_baseline(baselines)
-    against = (apparatus.baseline_worker(best.name), best.name, best.name) if best is not None else None
+    baseline = apparatus.baseline_worker(best.name) if best is not None else None
+    workers = [worker for worker in (examination.worker, baseline) if worker is not None]
     candidate = (examination.worker, examination.key)
-    keep_all = examination.output_bytes * len(inputs.names) * KEPT_BATCHES <= KEPT_BYTES
     common = {"l2_bytes": device.l2_bytes, "timeout_s": examination.run_timeout_s}
-    with apparatus.hold_gpu(exclusive=True):
-        if against is None:
-            seen = sample_times(*candidate, inputs.names, UNPAIRED_SAMPLES, warmup=WARMUP_CALLS, host_count=5, **common)
-            timing, host_ms = summarize_samples(seen["event_ms"]), sorted(seen["host_ms"])[2]
-            examination.samples_ms = {"candidate": (tuple(seen["event_ms"]),)}
-            kept = keep_results(candidate, inputs.names, inputs.refresh, random.Random(seed), keep_all=keep_all, **common)
-        else:
-            paired = time_pairs(candidate, against, inputs.names, inputs.refresh, seed=seed, keep_all=keep_all, **common)
-            timing, host_ms, kept = paired.timing, paired.host_ms, paired.kept
-            examination.samples_ms = {"candidate": paired.candidate_ms, against[2]: paired.reference_ms}
-        state = gpu_state(gpu_uuid())
-        graph_ms = time_graph(*candidate, inputs.names[0], **common) if is_short(timing.latency_ms) else None
-    for name, kept_seed in kept:
-        examination.check_timed(name, kept_seed)
+    with ExitStack() as stack:
+        spots = None  # random numbers are others in every call
+        if not reference.is_stochastic:
+            assert examination.answer is not None, "a kernel is timed after its values were checked"
+            calls = max(FIRST_CALLS, len(inputs.names))
+            spots = stack.enter_context(Spots(reference, examination.answer, calls=calls, seed=apparatus.seed_for("spots")))
+        for worker in workers:
+            inputs.show(worker)
+            if spots is not None:
+                attach_once(worker, spots.arena)
+        with apparatus.hold_gpu(exclusive=True):
+            if baseline is None:
+                batches, host_ms = time_alone(candidate, inputs.names, inputs.refresh, spots=spots, **common)
+                timing = summarize_samples([sample for batch in batches for sample in batch])
+                examination.samples_ms = {"candidate": tuple(batches)}
+            else:
+                against = (baseline, best.name, best.name)
+                paired = time_pairs(candidate, against, inputs.names, inputs.refresh, seed=seed, spots=spots, **common)
+                timing, host_ms = paired.timing, paired.host_ms
+                examination.samples_ms = {"candidate": paired.candidate_ms, best.name: paired.reference_ms}
+            state = gpu_state(gpu_uuid())
+            graph_ms = time_graph(*candidate, inputs.names[0], **common) if is_short(timing.latency_ms) else None
+        if spots is not None:
+            for worker in workers:
+                detach(worker, spots.arena)
+            examination.check_timed(spots, apparatus.seed_for("timed calls"))
     floor_ms = physical_floor_ms(bound, device, algebraic="algebraic" in examination.kernel.flags)
     reason = implausible_reason(timing.latency_ms, host_ms, floor_ms)
     if reason is not None:

@@ -56,7 +56,9 @@ class Worker:
         return {}
 
     def detach(self, name: str) -> dict:
+        """Let go of a list, and of what the allocator holds beyond need."""
         self.attached.pop(name, None)
+        self._give_back()
         return {}
 
     def load(
@@ -119,7 +121,6 @@ class Worker:
     def run(self, key: str, inputs: str, outputs: str | None, seed: int, suppress: bool, keep: str | None) -> dict:
         """One forward. Outputs are described and, where they fit, copied to the attached list `outputs`, unsynchronised."""
         targets = self.attached[outputs] if outputs else []
-        self._fetch(inputs)
         layouts = [(tuple(target.value.shape), target.value.dtype) for target in targets]
         self.instruments.poison_free_memory(layouts, self.device, self.reserved_bytes)
         self.torch.manual_seed(seed)
@@ -159,6 +160,8 @@ class Worker:
                 self.torch.cuda.empty_cache()
 
     def _call(self, key: str, inputs: str):
+        """A forward of what the inputs hold now."""
+        self._fetch(inputs)
         model, values = self.models[key][0], self._values(inputs)
         torch = self.torch
 
@@ -188,24 +191,28 @@ class Worker:
             self._guarded("forward", self.torch.cuda.synchronize)
 
     def _deliver(self, result: object, targets: list) -> dict:
-        torch = self.torch
-        structure = type(result).__name__ if isinstance(result, list | tuple) else "tensor"
-        leaves = list(result) if isinstance(result, list | tuple) else [result]
+        """Copy the tensors of a result to their targets, those that are what the judge expects; the description of all."""
+        described = self._describe(result)
+        for leaf, target in zip(_leaves(result), targets):  # noqa: B905 - what is missing is described
+            if self._is_plain(leaf) and leaf.shape == target.value.shape and leaf.dtype == target.value.dtype:
+                self._guarded("forward", target.value.copy_, leaf)
+                self._guarded("forward", target.publish)
+        return described
+
+    def _describe(self, result: object) -> dict:
         outputs = []
-        for position, leaf in enumerate(leaves):
-            if type(leaf) not in (torch.Tensor, torch.nn.Parameter):
+        for leaf in _leaves(result):
+            if type(leaf) not in (self.torch.Tensor, self.torch.nn.Parameter):
                 outputs.append({"type": f"{type(leaf).__module__}.{type(leaf).__name__}"})
                 continue
             expanded = any(step == 0 and size > 1 for size, step in zip(leaf.shape, leaf.stride()))  # noqa: B905
             outputs.append(
                 {"type": "tensor", "shape": list(leaf.shape), "dtype": str(leaf.dtype), "device": leaf.device.type, "expanded": expanded}
             )
-            if position < len(targets):
-                target = targets[position]
-                if leaf.shape == target.value.shape and leaf.dtype == target.value.dtype and leaf.device.type == self.device.type:
-                    self._guarded("forward", target.value.copy_, leaf)
-                    self._guarded("forward", target.publish)
-        return {"structure": structure, "outputs": outputs}
+        return {"structure": type(result).__name__ if isinstance(result, list | tuple) else "tensor", "outputs": outputs}
+
+    def _is_plain(self, leaf: object) -> bool:
+        return type(leaf) in (self.torch.Tensor, self.torch.nn.Parameter) and leaf.device.type == self.device.type
 
     # ---- observing
 
@@ -235,9 +242,11 @@ class Worker:
                     binaries[value.fn.__name__] = hashlib.sha256("".join(sorted(texts)).encode()).hexdigest()
         return {"kernels": ran, "own": own, "binaries": binaries}
 
-    def time(self, key: str, inputs: list, count: int, warmup: int, l2_bytes: int, graph: bool, host_count: int, keep: list) -> dict:
-        """Times of `count` forwards over a rotating list of attached inputs, after `warmup` untimed ones; what some of
-        them returned is kept (`keep`: [number, name])."""
+    def time(
+        self, key: str, inputs: list, count: int, warmup: int, l2_bytes: int, graph: bool, host_count: int, spots: dict | None
+    ) -> dict:
+        """Times of `count` forwards over a rotating list of attached inputs, after `warmup` untimed ones; with `spots` also what they
+        returned, described, and a few elements of each in the attached list of that name."""
         if self.clock is None:
             self.clock = self.instruments.EventClock(l2_bytes)
         calls = [self._call(key, name) for name in inputs]
@@ -245,9 +254,25 @@ class Worker:
             self._guarded("forward", calls[index % len(calls)])
         if graph:
             return {"event_ms": self._guarded("forward", self.clock.time_graph, calls[0], count)}
-        times, kept = self._guarded("forward", self.clock.time_calls, calls, count, host_count, dict(keep))
-        self.kept.update(kept)
-        return times
+        if spots is None:
+            return self._guarded("forward", self.clock.time_calls, calls, count, host_count)
+        self._fetch(spots["arena"])
+        shared = self.attached[spots["arena"]]
+        targets = [
+            (tuple(shape), tuple(places.value), values.value)
+            for shape, places, values in zip(spots["shapes"], shared[::2], shared[1::2])  # noqa: B905
+        ]
+        described = []
+
+        def look(index: int, result: object) -> None:
+            described.append(self._describe(result))
+            for leaf, (shape, places, values) in zip(_leaves(result), targets):  # noqa: B905 - what is missing is described
+                if self._is_plain(leaf) and leaf.shape == shape and leaf.dtype == values.dtype:
+                    values[index].copy_(leaf.detach()[places])
+
+        times = self._guarded("forward", self.clock.time_calls, calls, count, host_count, look)
+        self._publish(spots["arena"])
+        return {**times, "results": described}
 
     def settle(self) -> None:
         """After a failure: what the call had launched before it failed must not run into the next candidate's inputs."""
@@ -264,6 +289,10 @@ class Worker:
             raise
         except BaseException as ex:  # noqa: BLE001 - a candidate may raise anything, SystemExit included; it is reported, never swallowed
             raise CandidateFailed(stage, ex) from ex
+
+
+def _leaves(result: object) -> list:
+    return list(result) if isinstance(result, list | tuple) else [result]
 
 
 def serve(channel, worker: Worker, closed: type[Exception]) -> None:

@@ -248,3 +248,33 @@ class Model(nn.Module):
 def get_inputs():
     return [torch.rand(6, 9)]
 """
+
+#: Refuses values outside [0, 1]: on a GPU by a device-side assertion, after which the process is of no more use.
+PROBABILITIES = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, predictions, targets):
+        return nn.functional.binary_cross_entropy(predictions, targets, reduction="none").mean(dim=1)
+
+
+def get_inputs():
+    return [torch.rand(8, 64), torch.randint(0, 2, (8, 64)).float()]
+"""
+
+#: Refuses indices out of range, as in a shorter table.
+GATHER = """
+import torch
+import torch.nn as nn
+
+
+class Model(nn.Module):
+    def forward(self, table, index):
+        return torch.gather(table, 1, index) * 2
+
+
+def get_inputs():
+    return [torch.randn(8, 16), torch.randint(0, 16, (8, 16))]
+"""

@@ -1,0 +1,174 @@
+"""Timed calls leave spots of what they return: whoever cheats only while the clock runs is caught. No GPU: the clock is made up."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from corpus import problems
+from corpus.dishonest import scale_relu
+from corpus.honest import LIBRARY
+
+from kmem.measure.examine import Examination, Refused
+from kmem.measure.expected import Answer
+from kmem.measure.gpu_clock import time_pairs
+from kmem.measure.loading import attach_once
+from kmem.measure.process import WorkerProcess
+from kmem.measure.reference import Reference
+from kmem.measure.spots import LOOKED_AT, SETTLED, SPOTS, Spots, TimedResult
+from kmem.measure.timed_inputs import TimedInputs
+from kmem.records import Contract, Kernel, Problem, Status, Workload
+
+#: Stands in for the clock of the GPU in a worker; it calls what is timed in the same order, and says 20 ms.
+HOST_CLOCK = """
+import instruments
+import torch
+
+
+class HostClock:
+    def __init__(self, l2_bytes):
+        pass
+
+    def time_calls(self, calls, count, host_count=0, look=lambda index, result: None):
+        for index in range(count):
+            look(index, calls[index % len(calls)]())
+        return {"event_ms": [20.0] * count, "host_ms": [20.0] * host_count}
+
+
+instruments.EventClock = HostClock
+
+
+class ModelNew(torch.nn.Module):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
+    place = tmp_path_factory.mktemp("worker")
+    made = WorkerProcess(place, "cpu", cache_dir=place / "cache").wait_ready()
+    (place / "host_clock.py").write_text(HOST_CLOCK)
+    made.request(
+        "load", timeout_s=60, key="clock", path=str(place / "host_clock.py"), class_name="ModelNew", init=[], state=[],
+        training=True, dtype=None, tf32=False, compile_mode=None,
+    )  # fmt: skip
+    yield made
+    made.kill()
+
+
+def check_timed(problem: str, source: str, worker: WorkerProcess, place: Path, seed: int = 3) -> Examination:
+    """Time a candidate against itself, as the judge does, and check what the timed calls returned."""
+    reference = Reference(
+        Problem("p", "<p>", problem), Workload("full"), Contract(), torch.device("cpu"), seed=1, directory=place, ipc=False
+    )
+    examination = Examination(Kernel(source), worker, Contract(), 60.0, 60.0)
+    examination.load(reference)
+    examination.check_case("drawn", 5)
+    assert isinstance(examination.answer, Answer)
+    inputs = TimedInputs(reference, lambda *purpose: seed + int(purpose[-1]))
+    inputs.show(worker)
+    with Spots(reference, examination.answer, calls=5, seed=seed) as spots:
+        attach_once(worker, spots.arena)
+        sides = (worker, examination.key), (worker, examination.key, "eager")
+        time_pairs(*sides, inputs.names, inputs.refresh, l2_bytes=1, timeout_s=60, seed=seed, spots=spots)
+        assert len(spots.results) == 2 * 10 * len(inputs.names)  # every call of the candidate
+        examination.errors.clear()
+        examination.check_timed(spots, seed)
+    inputs.close()
+    reference.close()
+    return examination
+
+
+@pytest.mark.parametrize(
+    ("problem", "source"),
+    [
+        (problems.SCALE_RELU, LIBRARY),
+        (
+            problems.IN_PLACE,
+            "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, y):\n        return x.add_(y) * 2\n",
+        ),
+        (problems.VIEW, "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.t()\n"),
+        (
+            problems.MIN_AND_MAX,
+            "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.amin(1), x.amax(1)\n",
+        ),
+        (problems.ARGMAX, "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.argmax(1)\n"),
+        (
+            problems.ROW_SUM.replace("(x, dim=1, keepdim=True)", "(x)"),  # one number
+            "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.sum()\n",
+        ),
+    ],
+)  # fmt: skip
+def test_what_honest_timed_calls_return_is_right(problem: str, source: str, worker: WorkerProcess, tmp_path: Path) -> None:
+    errors = check_timed(problem, source, worker, tmp_path).errors
+    assert {report.family for report in errors} == {"timed"}
+    assert len({report.seed for report in errors}) == SETTLED
+
+
+#: Right wherever it is only checked, and in every second batch of timed calls (three of the candidate's, three of the other side's).
+HALF = """
+self.calls += 1
+y = torch.relu(x * self.scale)
+if self.calls > 20 and self.calls // 6 % 2:
+    {cheat}
+return y
+"""
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        "return torch.zeros_like(x)",
+        "y[-1] = 0.5",
+        "return (x.bfloat16() * self.scale).relu().float()",
+        "y = y.roll(1, 0)",
+    ],
+)
+def test_a_candidate_that_cheats_in_half_of_the_timed_batches_is_refused(cheat: str, worker: WorkerProcess, tmp_path: Path) -> None:
+    source = scale_relu(HALF.format(cheat=cheat), init="self.calls = 0")
+    for seed in range(5):
+        with pytest.raises(Refused, match="output 0 on family timed: relative error") as caught:
+            check_timed(problems.SCALE_RELU, source, worker, tmp_path, seed)
+        assert caught.value.status is Status.WRONG_VALUES
+
+
+def test_a_timed_call_that_returns_something_smaller_is_refused(worker: WorkerProcess, tmp_path: Path) -> None:
+    source = scale_relu(HALF.format(cheat="return y[:1]"), init="self.calls = 0")
+    with pytest.raises(Refused, match=r"output 0 has shape \[1, 40\], expected \[6, 40\]") as caught:
+        check_timed(problems.SCALE_RELU, source, worker, tmp_path)
+    assert caught.value.status is Status.WRONG_CONTRACT
+
+
+def test_a_large_result_is_looked_at_in_places_drawn_anew(tmp_path: Path) -> None:
+    problem = problems.SCALE_RELU.replace("rows = 6", "rows = 600")
+    reference = Reference(
+        Problem("p", "<p>", problem), Workload("full"), Contract(), torch.device("cpu"), seed=1, directory=tmp_path, ipc=False
+    )
+    answer = reference.expect(reference.inputs.values, 1).answer
+    with Spots(reference, answer, calls=2, seed=4) as spots:
+        right = reference.run_eager(reference.inputs.values, 1)[0]
+        for _ in range(2):
+            spots.aim()
+            places, values = spots.arena.values
+            assert isinstance(places, torch.Tensor) and isinstance(values, torch.Tensor)
+            assert (places.shape, values.shape, values.isnan().all()) == ((2, SPOTS), (2, SPOTS), True)
+            values[0], values[1] = right[tuple(places)], 0.5
+            spots.collect([1, 1], [{}, {}])
+    first, wrong, second, _ = spots.results
+    assert not torch.equal(first.places[0], second.places[0])
+    assert first.distance([right]) == 0 and wrong.distance([right]) > 0.1
+    mixed = wrong.put_into([right])[0]
+    assert int((mixed != right).sum()) == len({tuple(place) for place in first.places[0].T.tolist()})
+    assert torch.equal(first.put_into([right])[0], right)
+    reference.close()
+
+
+def test_a_misplaced_nan_is_further_than_any_number() -> None:
+    places, right = (torch.arange(3)[None],), torch.tensor([1.0, 2.0, 3.0])
+    assert TimedResult(1, {}, places, (torch.tensor([1.0, float("nan"), 3.0]),)).distance([right]) == float("inf")
+    assert TimedResult(1, {}, places, (torch.tensor([1.0, 3.0, 3.0]),)).distance([right]) < 1
+
+
+def test_enough_calls_are_looked_at() -> None:
+    assert 0.5**LOOKED_AT < 1e-6
+    assert 0.75**LOOKED_AT < 2e-3
