@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TypeVar
 
-from kmem.deadline import PunctualProvider
-from kmem.errors import ProviderError
+from kmem.deadline import Clock, PunctualProvider
+from kmem.errors import OutOfTime
 from kmem.interfaces import Assignment, CompletionArchive, Direction, RunContext, Situation
 from kmem.orchestrate.lineage import base_of
 from kmem.orchestrate.repair import plan_repairs
@@ -22,11 +22,11 @@ Answer = TypeVar("Answer", Direction, Candidate, Lesson)
 class Authors:
     """The authors of one run, in the order in which they seed."""
 
-    def __init__(self, bench: Workbench, registry: Registry, archive: CompletionArchive) -> None:
+    def __init__(self, bench: Workbench, registry: Registry, archive: CompletionArchive, clock: Clock) -> None:
         """Begin them. Raises NotRegistered for one that no plugin registered; an author may raise what keeps it from working at all."""
-        providers = {name: PunctualProvider(provider, lambda: bench.seconds_left) for name, provider in registry.providers.items()}
+        providers = {name: PunctualProvider(provider, clock) for name, provider in registry.providers.items()}
         self._context = context = RunContext(bench.run, providers, archive, lambda text: bench.announce("explore", text))
-        self._bench = bench
+        self._bench, self._clock = bench, clock
         self._authors = {name: lookup(registry.authors, name, "author").begin(context) for name in bench.run.authors}
 
     @property
@@ -38,6 +38,11 @@ class Authors:
     def spent(self) -> str:
         """Why language models are asked nothing more, once a budget does not cover the next question; authors without one go on."""
         return next((author.spent for author in self._authors.values() if author.spent), "")
+
+    @property
+    def complaint(self) -> str:
+        """About a language model that answered nothing that could be used, with the remedy."""
+        return next((author.complaint for author in self._authors.values() if author.complaint), "")
 
     @property
     def rewrite(self) -> bool:
@@ -88,7 +93,7 @@ class Authors:
     def repair(self, number: int, measured: Sequence[Attempt], situations: Mapping[str | None, Situation]) -> None:
         """Send failed candidates back to authors that repair, until all pass, nothing new comes back, or the chains are used up."""
         bench = self._bench
-        while measured and bench.seconds_left > 0 and (tasks := plan_repairs(measured, bench.attempts, self.repairs)):
+        while measured and not self._clock.is_over() and (tasks := plan_repairs(measured, bench.attempts, self.repairs)):
             bench.announce("explore", f"repairing {len(tasks)} candidates")
             measured = bench.measure(number, self.write(tasks, situations), situations)
 
@@ -102,12 +107,10 @@ class Authors:
         return lessons
 
     def _ask(self, question: Callable[..., list[Answer]], *about: object) -> list[Answer]:
-        """The answer; nothing if the run's minutes ended meanwhile: what was written until then is still judged."""
+        """The answer; nothing if the run's minutes ended meanwhile: what others wrote until then is still judged."""
         try:
             return question(*about)
-        except ProviderError:
-            if self._bench.seconds_left > 0:
-                raise
+        except OutOfTime:
             return []
 
 

@@ -52,6 +52,10 @@ class Interrupted(AnswerLost):
     """A question was broken off because the run is to end: not to be asked again now, though the provider may charge for it."""
 
 
+class OutOfTime(ProviderError):
+    """A question was not put, or not answered, because the run's minutes are over; raise --minutes."""
+
+
 class PriceError(KmemError):
     """What a question would cost in dollars is not known; give its price in the file KMEM_PRICES names, or limit by --tokens."""
 

@@ -51,7 +51,7 @@ class Situation:
     writable: Mapping[str, float] = field(default_factory=dict)  # executable skills that match, with the bytes of their sites
     skills: Mapping[str, Skill] = field(default_factory=dict)  # every skill, by name
     track_records: Mapping[str, str] = field(default_factory=dict)  # a sentence on what each offered skill has earned
-    experience: Sequence[Experience] = ()  # how settings of these recipes did on other graphs
+    experience: Sequence[Experience] = ()  # what settings of these recipes took on other graphs
     seed: int
 
 
@@ -181,6 +181,11 @@ class Author(ABC):
     @abstractmethod
     def write(self, assignment: Assignment) -> list[Candidate]:
         """Write candidates for one task."""
+
+    @property
+    def complaint(self) -> str:
+        """What the user should hear of language models none of whose answers could be used, with the remedy; empty if there is nothing."""
+        return ""
 
     def reflect(self, situation: Situation, attempts: Sequence[Attempt]) -> list[Lesson]:
         """What this round's attempts taught; by default nothing beyond what arithmetic says."""

@@ -7,10 +7,12 @@ orchestrate/ (4), authoring.py (5), workbench.py and laboratory.py (6), reflecti
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from kmem.archive import FiledArchive
 from kmem.authoring import Authors
 from kmem.conclusion import conclude
+from kmem.deadline import Clock
 from kmem.interfaces import CompletionArchive, Situation
 from kmem.laboratory import LiveLaboratory
 from kmem.memory.completions import RunArchive
@@ -35,6 +37,7 @@ def optimize(
     *,
     open_laboratory: OpenLaboratory | None = None,
     archive: CompletionArchive | None = None,
+    clock: Clock | None = None,
 ) -> RunResult:
     """Run or resume `run`. Attempts, answers and verdicts are in memory as soon as they exist, so that whatever ends it, it can go on.
 
@@ -43,6 +46,7 @@ def optimize(
     Args:
         open_laboratory: makes what compiles, judges and profiles; by default that is done on this machine.
         archive: where conversations are kept and found again; by default in `memory`.
+        clock: the run's minutes; by default the laboratory's.
     """
     started = time.monotonic()
     if open_laboratory is None:
@@ -52,7 +56,8 @@ def optimize(
             return LiveLaboratory(run, session, registry, cache_dir, announce)
 
     with Workbench(run, session, memory, on_event, open_laboratory) as bench:
-        authors = Authors(bench, registry, FiledArchive(archive or RunArchive(memory, run.id), bench.directory))
+        clock = clock or Clock(lambda: bench.seconds_left)
+        authors = Authors(bench, registry, FiledArchive(archive or RunArchive(memory, run.id), bench.directory), clock)
         recalled = bench.recall()
         bench.announce("recall", f"memory offers {len(recalled)} kernels or settings for this graph")
         bench.start_baselines()
@@ -66,6 +71,9 @@ def optimize(
                 reason = stop
                 break
             plan = _plan(number, bench, situations, authors, recalled)
+            if number and clock.is_over():  # the plan lacks what models were not in time to propose
+                reason = minutes_used_up(run.budget)
+                break
             memory.put_plan(run.id, number, plan)
             if not plan.tasks:
                 reason = authors.spent or plan.reason
@@ -73,17 +81,19 @@ def optimize(
             bench.announce("orchestrate", f"round {number}: {plan.reason}")
             candidates = authors.write(plan.tasks, situations, recalled)
             if not candidates:
-                reason = authors.spent or "the authors have nothing new to try"
+                reason = minutes_used_up(run.budget) if clock.is_over() else authors.spent or "the authors have nothing new to try"
                 break
             before_ms = bench.best.measurement.latency_ms if bench.best else None
             measured = bench.measure(number, candidates, situations)
             authors.repair(number, measured, situations)
-            reflect(number, situations, authors, bench)
+            reflect(number, situations, authors, bench, clock)
             stale = 0 if has_gained(before_ms, bench.best.measurement.latency_ms if bench.best else None) else stale + 1
-            if bench.seconds_left <= 0:
+            if clock.is_over():
                 reason = minutes_used_up(run.budget)
                 break
-        result = conclude(bench, reason, time.monotonic() - started)
+        if authors.complaint:
+            reason += f"; {authors.complaint}"
+        result = replace(conclude(bench, reason, time.monotonic() - started), looks_in_time=clock.looks_in_time)
     memory.set_run_state(run.id, RunState.FINISHED, result)
     return result
 
@@ -91,7 +101,9 @@ def optimize(
 def _plan(number: int, bench: Workbench, situations: dict[str | None, Situation], authors: Authors, recalled: list[Recalled]) -> Plan:
     run, offers = bench.run, authors.propose(situations)
     if number == 0:
-        return plan_first_round(recalled, offers[0].directions, run.budget, run.strategy, rewrites=authors.rewrite)
+        experience = next(iter(situations.values())).experience
+        directions = offers[0].directions
+        return plan_first_round(recalled, directions, run.budget, run.strategy, experience=experience, rewrites=authors.rewrite)
     vetoes = next(iter(situations.values())).vetoes
     doubts = count_doubts(bench.attempts, bench.lessons)
     return plan_round(number, offers, bench.attempts, vetoes, doubts, run.strategy, run.budget, run.seed)

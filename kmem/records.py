@@ -467,7 +467,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the ledger keeps of a measured attempt: enough to learn from and to re-use, and nothing estimated.
+    """What the ledger keeps of a measured attempt: enough to learn from and to re-use. Every time in it was measured but `predicted_ms`.
 
     `graph_hash` identifies operators, shapes, dtypes and constants; `structure_hash` the same without sizes. `choices` are the
     recipe and knobs; `source_hash` names the kernel, whose text is stored apart (and may be left out of an export).
@@ -505,15 +505,18 @@ class Outcome:
     created_at: str  # ISO 8601, UTC
     sizes: tuple[int, ...] = ()  # problem.graph.graph_sizes of the graph: how near two graphs of one structure are
     seed: int | None = field(default=None, metadata=ABSENT_IF_NONE)  # of the run or verdict, where known: who repeats draws another
+    predicted_ms: float | None = field(default=None, metadata=ABSENT_IF_NONE)  # what the cost model had said, where one was asked
 
     @property
     def hash(self) -> str:
-        """Over every field: the same measurement merged twice is one outcome. An unknown seed is left out, as before there were seeds."""
+        """Over every field: the same measurement merged twice is one outcome. What is not known of seed and prediction is left out, as
+        before there were such fields."""
         from dataclasses import asdict
 
         data = asdict(self)
-        if self.seed is None:
-            del data["seed"]
+        for name in ("seed", "predicted_ms"):
+            if data[name] is None:
+                del data[name]
         return content_hash(json.dumps(data, sort_keys=True, default=lambda value: value.value))
 
 
@@ -529,12 +532,15 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """A remembered setting of a recipe on another graph: its time over the best known time of that graph, and how like that graph is."""
+    """A measured setting of a recipe: its time, what the cost model had said (None if it was not kept), and the graph it was for."""
 
     recipe: str
     knobs: tuple[tuple[str, Knob], ...]
-    slowdown: float  # at least 1
-    likeness: float  # above 0, at most 1
+    latency_ms: float
+    predicted_ms: float | None
+    graph: str  # its hash
+    structure: str
+    sizes: tuple[int, ...]  # problem.graph.graph_sizes of the graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -619,3 +625,4 @@ class RunResult:
     seconds: float
     reason: str  # why it stopped
     flags: tuple[str, ...] = ()
+    looks_in_time: int | None = None  # how often the loop looked at its clock in time before the minutes were over; None: they never were

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kmem.authoring import Authors
+from kmem.deadline import Clock
 from kmem.diagnose.claims import check_claims
 from kmem.errors import ProfilerError
 from kmem.interfaces import Situation
@@ -16,14 +17,15 @@ from kmem.workbench import Workbench
 logger = logging.getLogger(__name__)
 
 
-def reflect(number: int, situations: Mapping[str | None, Situation], authors: Authors, bench: Workbench) -> None:
+def reflect(number: int, situations: Mapping[str | None, Situation], authors: Authors, bench: Workbench, clock: Clock) -> None:
     """Check the claims of the round's telling attempts, then ask the authors about their own; lessons go to the run's short-term memory."""
     measured = [attempt for attempt in bench.attempts if attempt.round == number]
-    lessons = [lesson for attempt in _telling(measured, bench) if (lesson := check_attempt(number, attempt, bench)) is not None]
+    telling = [] if clock.is_over() else _telling(measured, bench)
+    lessons = [lesson for attempt in telling if (lesson := check_attempt(number, attempt, bench)) is not None]
     for kernel_hash, situation in situations.items():
         after = replace(situation, history=tuple(bench.attempts), lessons=(*situation.lessons, *lessons))
         answered = [attempt for attempt in measured if base_of(attempt.candidate.task, bench.attempts) == kernel_hash]
-        if bench.seconds_left > 0:
+        if not clock.is_over():
             lessons += authors.reflect(after, answered)
     bench.keep_lessons(number, lessons)
 
@@ -54,8 +56,6 @@ def _telling(measured: Sequence[Attempt], bench: Workbench) -> list[Attempt]:
 
     The second is at most one extra profile a round: it explains what did not win.
     """
-    if bench.seconds_left <= 0:
-        return []
     passed = sorted((attempt for attempt in measured if attempt.measurement.timing), key=lambda attempt: attempt.measurement.latency_ms)
     fixes = [attempt for attempt in passed if origin(attempt.candidate.task, bench.attempts).move is Move.FIX]
     chosen = [attempt for attempt in passed if attempt is bench.best]

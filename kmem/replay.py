@@ -1,7 +1,8 @@
 """Walk a finished run again from what was recorded of it, and say where the second walk differs: no network, no GPU, no compiler.
 
 Answers come from the run's conversations, verdicts from its attempts, diagnoses and profiles from memory. Everything that is decided in
-between is decided anew: directions, plans, prompts, duplicates of text, repairs, claims, lessons, the reason to stop.
+between is decided anew: directions, plans, prompts, duplicates of text, repairs, claims, lessons, the reason to stop. The minutes end at
+the look at the clock at which they ended then; a question that was not answered in time then is not answered now.
 
 Covered: runs of any author and strategy, interrupted and resumed ones too. Not covered: what the world decided and nobody wrote down (which
 candidates compiled to the same binary as another); a candidate without an attempt is taken to have been dropped then.
@@ -14,13 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from kmem.deadline import Clock
 from kmem.devices import resolve_target
-from kmem.errors import BudgetExhausted, KmemError, ProfilerError, ReplayError
+from kmem.errors import BudgetExhausted, KmemError, OutOfTime, ProfilerError, ReplayError
 from kmem.interfaces import Completion, CompletionKey, CompletionRecord, ModelRequest, Provider, Unanswered
 from kmem.laboratory import Admitted, Announce, Laboratory
 from kmem.loop import optimize
 from kmem.memory.store import Memory
-from kmem.orchestrate.stop import minutes_used_up
 from kmem.plugins import Registry
 from kmem.records import Attempt, Baseline, Budget, Kernel, Measurement, Profile, Run, RunResult, Status
 from kmem.rundir import RunDirectory
@@ -31,18 +32,36 @@ from kmem.workbench import Event
 _BUDGET_SPENT = "The budget for language models is spent"
 
 
+class RecordedClock(Clock):
+    """A clock that runs out after as many looks as then, and keeps nobody from answering."""
+
+    def __init__(self, looks_in_time: int | None) -> None:
+        super().__init__(lambda: math.inf)
+        self._looks_left = math.inf if looks_in_time is None else looks_in_time
+
+    @property
+    def is_running_out(self) -> bool:
+        """Whether the next look will find that the minutes are over."""
+        return self._looks_left == 0
+
+    def is_over(self) -> bool:
+        if self.is_running_out:
+            return True
+        self._looks_left -= 1
+        return False
+
+
 class RecordedRun(Laboratory):
     """A laboratory that measures nothing: it knows what a run's kernels turned out to be."""
 
-    def __init__(self, attempts: Sequence[Attempt], verdicts: dict[str, Measurement], result: RunResult, *, ended_by_clock: bool) -> None:
+    def __init__(self, attempts: Sequence[Attempt], verdicts: dict[str, Measurement], result: RunResult) -> None:
         self._attempts = {attempt.candidate.kernel.hash: attempt for attempt in attempts}
-        self._waiting = set(self._attempts)
-        self._verdicts, self._result, self._ended_by_clock = verdicts, result, ended_by_clock
+        self._verdicts, self._result = verdicts, result
 
     @property
     def seconds_left(self) -> float:
-        """The clock runs out where it did then: when the last recorded attempt has been handed out."""
-        return 0.0 if self._ended_by_clock and not self._waiting else math.inf
+        """Without end; the loop looks at a RecordedClock."""
+        return math.inf
 
     def baselines(self) -> tuple[Baseline, ...]:
         return self._result.baselines
@@ -51,7 +70,6 @@ class RecordedRun(Laboratory):
         """Kernels without an attempt were dropped then, and are now."""
         wanted = {kernel.hash for kernel in kernels}
         known = [attempt for kernel_hash, attempt in self._attempts.items() if kernel_hash in wanted]
-        self._waiting -= {attempt.candidate.kernel.hash for attempt in known if attempt.measurement.status is Status.BUILD_FAILED}
         return Admitted(
             tuple((a.candidate.kernel, a.measurement.log) for a in known if a.measurement.status is Status.BUILD_FAILED),
             tuple(a.candidate.kernel for a in known if a.measurement.status is not Status.BUILD_FAILED),
@@ -59,7 +77,6 @@ class RecordedRun(Laboratory):
 
     def screen(self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]) -> None:
         for index, kernel in enumerate(kernels):
-            self._waiting.discard(kernel.hash)
             on_result(index, self._attempts[kernel.hash].measurement)
 
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
@@ -81,7 +98,8 @@ class RecordedAnswers:
     So every prompt is written anew and can be compared with the one of then. A thread asks one question at a time.
     """
 
-    def __init__(self, records: Sequence[CompletionRecord], budget: Budget) -> None:
+    def __init__(self, records: Sequence[CompletionRecord], budget: Budget, clock: RecordedClock) -> None:
+        self._clock = clock
         self._is_limited = budget.usd is not None or budget.tokens is not None
         self._records = {record.key: record for record in records}
         self._asked = threading.local()
@@ -115,11 +133,13 @@ class RecordedAnswers:
     def answer(self, request: ModelRequest) -> Completion:
         """What was answered then.
 
-        Raises BudgetExhausted: if the question was not put and there was a budget: which of several questions side by side it still covered
-        is known from the record alone. ReplayError: if the question was not put and there was none.
+        Raises OutOfTime: if the question was not answered and the minutes ended then. BudgetExhausted: if there was a budget: which of
+        several questions side by side it still covered is known from the record alone. ReplayError: if neither explains it.
         """
         key = self._asked.key
         record = self._records.get(key)
+        if record is None and self._clock.is_running_out:
+            raise OutOfTime(f"{_question(key)} was not answered in time")
         if record is None and self._is_limited:
             raise BudgetExhausted(f"{_BUDGET_SPENT}: {_question(key)} was not put")
         if record is None:
@@ -157,14 +177,15 @@ def replay_run(run: Run, out: Path, registry: Registry, memory: Memory, on_event
     result = memory.run_result(run.id)
     if result is None:
         raise ReplayError(f"Run {run.id} has not finished, so there is no end to compare with; kmem runs resume {run.id} first")
-    attempts, answers = memory.attempts(run.id), RecordedAnswers(memory.completions(run.id), run.budget)
+    clock = RecordedClock(result.looks_in_time)
+    attempts, answers = memory.attempts(run.id), RecordedAnswers(memory.completions(run.id), run.budget, clock)
     again = replace(run, out_dir=str(out.resolve()), budget=replace(run.budget, usd=None, tokens=None))
     directory = RunDirectory(out)
-    directory.write_recalled(run.id, RunDirectory(Path(run.out_dir)).read_recalled(run.id) or [])
-    providers = {name: RecordedProvider(provider, answers) for name, provider in registry.providers.items()}
-    laboratory = RecordedRun(
-        attempts, memory.verdicts(run.id), result, ended_by_clock=result.reason.startswith(minutes_used_up(run.budget))
-    )
+    then = RunDirectory(Path(run.out_dir))
+    directory.write_recalled(run.id, then.read_recalled(run.id) or [])
+    directory.write_experience(run.id, then.read_experience(run.id) or ())
+    providers: dict[str, Provider] = {name: RecordedProvider(provider, answers) for name, provider in registry.providers.items()}
+    laboratory = RecordedRun(attempts, memory.verdicts(run.id), result)
 
     def open_laboratory(announce: Announce) -> Laboratory:
         return laboratory
@@ -178,11 +199,14 @@ def replay_run(run: Run, out: Path, registry: Registry, memory: Memory, on_event
             scratch.put_profile(run.id, profile)
         for kept in memory.diagnoses(run.id):
             scratch.put_diagnosis(run.id, kept.round, kept.kernel, kept.diagnosis, kept.prescriptions)
+        for retraction in memory.retractions():  # a run uses no skill that was retracted before it began
+            if retraction.created_at <= run.created_at:
+                scratch.record_retraction(retraction)
         session = open_session(run.problem, run.contract, device, not result.estimated, registry, scratch)
         session = replace(session, bound=result.bound)
         replaying = replace(registry, providers=providers)
         try:
-            repeated = optimize(again, session, scratch, replaying, on_event, open_laboratory=open_laboratory, archive=answers)
+            repeated = optimize(again, session, scratch, replaying, on_event, open_laboratory=open_laboratory, archive=answers, clock=clock)
         except KmemError as ex:
             return [*answers.differences, f"the run ended early: {ex}"]
         return [

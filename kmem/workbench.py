@@ -6,6 +6,7 @@ decides nothing. Attempts and profiles that memory already holds for the run are
 
 import ast
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -224,8 +225,8 @@ class Workbench:
         if self._experience is None:
             graph = session.graph
             self._experience = recall_experience(
-                self.memory, sorted(session.writable), session.operators, graph_hash=graph.hash, structure_hash=graph.structure_hash,
-                sizes=graph_sizes(graph), arch=session.device.arch, contract=run.contract,
+                self.memory, sorted(session.writable), graph_hash=graph.hash, structure_hash=graph.structure_hash,
+                arch=session.device.arch, contract=run.contract,
             )  # fmt: skip
             self.directory.write_experience(run.id, self._experience)
         return self._experience
@@ -293,7 +294,7 @@ class Workbench:
         measurement = attempt.measurement
         if self.run.memory_mode != "rw" or measurement.estimated or measurement.status is Status.INTERRUPTED:
             return
-        session, timing, task = self.session, measurement.timing, attempt.candidate.task
+        session, timing, task, predicted_ms = self.session, measurement.timing, attempt.candidate.task, attempt.candidate.estimated_ms
         self.memory.put_kernel(attempt.candidate.kernel)
         self.memory.record_outcome(
             Outcome(
@@ -329,6 +330,7 @@ class Workbench:
                 origin=self.memory.contributor,
                 created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
                 seed=self.run.seed,
+                predicted_ms=predicted_ms if predicted_ms is not None and math.isfinite(predicted_ms) else None,
             )
         )
 

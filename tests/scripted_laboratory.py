@@ -135,8 +135,7 @@ def walk(run: Run, memory: Memory, make: Callable[[Session], Laboratory] = Scrip
     """Run or resume; the result and what was announced."""
     registry = small_registry()
     memory.start_run(run)
-    session = _session()
-    memory.sync_library(list(session.skills.values()))
+    session = open_traced_session(memory)
     said: list[str] = []
 
     def open_laboratory(announce: Announce) -> Laboratory:
@@ -144,6 +143,13 @@ def walk(run: Run, memory: Memory, make: Callable[[Session], Laboratory] = Scrip
 
     result = optimize(run, session, memory, registry, lambda event: said.append(event.text), open_laboratory=open_laboratory)
     return result, said
+
+
+def open_traced_session(memory: Memory) -> Session:
+    """What open_session does for this problem, without tracing it again."""
+    session = _session()
+    memory.sync_library(list(session.skills.values()))
+    return session
 
 
 @cache

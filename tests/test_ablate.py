@@ -13,8 +13,6 @@ from synthetic_landscapes import synthetic_landscape
 from kmem.cli import add_commands, cli
 from kmem.devices import named_target
 from kmem.errors import LandscapeError
-from kmem.explore.calibration import calibrate_option
-from kmem.explore.cover import SiteOption, find_options
 from kmem.learning.ablation import EACH, Setup, Trial, _Bench, ablate
 from kmem.learning.arms import Arm, oracle_outcome, shuffle_outcomes
 from kmem.learning.comparison import compare_arms
@@ -24,10 +22,9 @@ from kmem.learning.suite import resize_problem
 from kmem.memory.experience import recall_experience
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
-from kmem.problem.load import execute_problem, load_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.load import load_problem
 from kmem.recipes import Recipe
-from kmem.records import Attempt, Budget, Candidate, Contract, Experience, Kernel, Measurement, Move, Outcome, Status, Task, Timing
+from kmem.records import Attempt, Budget, Candidate, Experience, Kernel, Measurement, Move, Outcome, Status, Task, Timing
 from kmem.rundir import RunDirectory
 from kmem.serialize import to_json
 from kmem.session import load_library
@@ -235,53 +232,32 @@ def test_the_command_prints_one_json_object_and_leaves_trials_and_a_plot(landsca
 # ---- how memory enters the search
 
 
-@pytest.fixture
-def option(recipes: dict[str, Recipe]) -> SiteOption:
-    graph = trace_problem(execute_problem(resize_problem(load_problem(PROBLEMS / "softmax"), "s", {"COLUMNS": 8192})))
-    return find_options({"full": graph}, recipes, Contract(), H200)[0]
-
-
-def knobs_at(option: SiteOption, rank: int) -> tuple:
-    return tuple(sorted(option.ranked[rank][1].items()))
-
-
-def test_a_setting_that_was_better_elsewhere_than_predicted_moves_to_the_front(option: SiteOption) -> None:
-    name, last, first = option.recipe.name, knobs_at(option, -1), knobs_at(option, 0)
-    experience = [Experience(name, last, 1.0, 1.0), Experience(name, first, 4.0, 1.0)]
-    ranked = calibrate_option(option, experience)
-    places = [knobs_at(ranked, rank) for rank in range(len(option.ranked))]
-    assert places.index(last) < len(places) - 1
-    assert places.index(first) > 0
-    assert sorted(places) == sorted(knobs_at(option, rank) for rank in range(len(option.ranked)))
-
-
-def test_without_experience_of_its_recipe_a_ranking_stays(option: SiteOption) -> None:
-    assert calibrate_option(option, ()) is option
-    assert calibrate_option(option, [Experience("another", knobs_at(option, 0), 4.0, 1.0)]) is option
-    illegal = tuple((name, 7) for name, _ in knobs_at(option, 0))
-    assert calibrate_option(option, [Experience(option.recipe.name, illegal, 4.0, 1.0)]) is option
-
-
-def test_experience_is_of_other_graphs_relative_to_their_best(left: dict, landscapes: tuple[Landscape, ...], tmp_path: Path) -> None:
+def test_experience_is_what_was_measured_on_other_graphs_with_its_prediction(
+    left: dict, landscapes: tuple[Landscape, ...], tmp_path: Path
+) -> None:
     own, sibling = left[0][0].outcome, left[1][0].outcome
     with Memory(tmp_path / "memory.db") as memory:
         memory.record_entries([entry for place in left for entry in left[place]])
         found = recall_experience(
-            memory, ["online-softmax", "fuse-pointwise-chain"], own.operators, graph_hash=own.graph_hash,
-            structure_hash=own.structure_hash, sizes=own.sizes, arch=own.arch, contract=own.contract,
+            memory, ["online-softmax", "fuse-pointwise-chain"], graph_hash=own.graph_hash, structure_hash=own.structure_hash,
+            arch=own.arch, contract=own.contract,
         )  # fmt: skip
     of_softmax = [entry for entry in found if entry.recipe == "online-softmax"]
-    tried = {entry.outcome.choices[0].knobs for entry in left[1] if entry.outcome.status is Status.PASSED}
-    assert {entry.knobs for entry in of_softmax} == tried
-    assert min(entry.slowdown for entry in of_softmax) == 1.0
-    assert {entry.likeness for entry in of_softmax} == {1.0 / (1.0 + 0.5)}  # one of two sizes doubled
-    assert sibling.graph_hash != own.graph_hash
-    assert {entry.likeness for entry in found if entry.recipe != "online-softmax"} == {0.15}
+    tried = {entry.outcome.choices[0].knobs: entry.outcome for entry in left[1] if entry.outcome.status is Status.PASSED}
+    assert {entry.knobs: entry.predicted_ms for entry in of_softmax} == {knobs: outcome.predicted_ms for knobs, outcome in tried.items()}
+    assert {(entry.graph, entry.structure, entry.sizes) for entry in of_softmax} == {
+        (sibling.graph_hash, own.structure_hash, sibling.sizes)
+    }
+    assert all(entry.predicted_ms for entry in of_softmax)
+    assert own.graph_hash not in {entry.graph for entry in found}
 
 
 def test_what_a_run_knew_when_it_began_stays_in_its_directory(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    known = (Experience("online-softmax", (("BK", 1), ("STRATEGY", "loop")), 1.25, 0.5), Experience("online-softmax", (), 1.0, 1.0))
+    known = (
+        Experience("online-softmax", (("BK", 1), ("STRATEGY", "loop")), 1.25, 0.5, "graph", "structure", (4, 8)),
+        Experience("online-softmax", (), 1.0, None, "graph", "structure", ()),
+    )
     assert directory.read_experience("run") is None
     directory.write_experience("run", known)
     assert directory.read_experience("run") == known

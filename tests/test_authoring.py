@@ -11,8 +11,8 @@ from scripted_models import DictArchive, make_situation
 
 from kmem.archive import FiledArchive
 from kmem.authoring import Authors
-from kmem.deadline import PunctualProvider
-from kmem.errors import NotRegistered, ProviderError
+from kmem.deadline import Clock, PunctualProvider
+from kmem.errors import AnswerLost, NotRegistered, OutOfTime, ProviderError
 from kmem.interfaces import (
     Assignment,
     Author,
@@ -45,6 +45,8 @@ class FakeAuthor(Author):
     def write(self, assignment: Assignment) -> list[Candidate]:
         self.threads.add(threading.get_ident())
         time.sleep(0.05 if assignment.task.skill == "first" else 0.0)
+        if assignment.task.skill == "too late":
+            raise OutOfTime("the minutes are over")
         if assignment.task.skill == "fails":
             raise ProviderError(f"no answer for {assignment.task.instruction}")
         return [Candidate(Kernel(f"# {assignment.task.skill}"), assignment.task, self.name)]
@@ -58,7 +60,7 @@ class Bench:
 
     def __init__(self, home: Path, authors: tuple[str, ...], strategy: Strategy = Strategy.BANDIT) -> None:
         self.run = replace(make_run(home, base_url="http://nowhere", strategy=strategy), authors=authors)
-        self.attempts, self.lessons, self.seconds_left = [], [], 100.0
+        self.attempts, self.lessons = [], []
 
     def attempt(self, kernel_hash: str | None) -> None:
         return None
@@ -70,7 +72,7 @@ class Bench:
 def make_authors(home: Path, *authors: FakeAuthor, strategy: Strategy = Strategy.BANDIT) -> tuple[Authors, Bench]:
     bench = Bench(home, tuple(author.name for author in authors), strategy)
     registry = replace(small_registry(), authors={author.name: author for author in authors})
-    return Authors(bench, registry, DictArchive()), bench
+    return Authors(bench, registry, DictArchive(), Clock(lambda: 100.0)), bench
 
 
 def fix(author: str, skill: str, claims: tuple[Claim, ...] = ()) -> Direction:
@@ -117,24 +119,34 @@ def test_tasks_are_written_side_by_side_and_come_back_in_their_order(tmp_path: P
     assert len(author.threads) == 3
 
 
-def test_the_first_error_in_the_order_of_tasks_ends_the_run_unless_its_minutes_are_over(tmp_path: Path) -> None:
-    authors, bench = make_authors(tmp_path, FakeAuthor("llm"))
-    tasks = [task("first"), task("fails", "one"), task("fails", "two")]
+def test_the_first_error_in_the_order_of_tasks_ends_the_run(tmp_path: Path) -> None:
+    authors, _ = make_authors(tmp_path, FakeAuthor("llm"))
     with pytest.raises(ProviderError, match="no answer for one"):
-        authors.write(tasks, {None: make_situation()})
-    bench.seconds_left = 0.0
-    assert [candidate.task.skill for candidate in authors.write(tasks, {None: make_situation()})] == ["first"]
+        authors.write([task("first"), task("fails", "one"), task("fails", "two")], {None: make_situation()})
+
+
+def test_what_others_wrote_before_the_minutes_ended_is_kept(tmp_path: Path) -> None:
+    authors, _ = make_authors(tmp_path, FakeAuthor("llm"))
+    written = authors.write([task("first"), task("too late"), task("second")], {None: make_situation()})
+    assert [candidate.task.skill for candidate in written] == ["first", "second"]
 
 
 def test_an_author_nobody_registered_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotRegistered, match="No author named 'nobody'"):
-        Authors(Bench(tmp_path, ("nobody",)), small_registry(), DictArchive())
+        Authors(Bench(tmp_path, ("nobody",)), small_registry(), DictArchive(), Clock(lambda: 100.0))
 
 
 class SlowProvider(Provider):
+    """Answers with the time it was given; fails if it is told to."""
+
     name = "slow"
 
+    def __init__(self, failure: Exception | None = None) -> None:
+        self._failure = failure
+
     def complete(self, request: ModelRequest) -> Completion:
+        if self._failure is not None:
+            raise self._failure
         return Completion(f"{request.timeout_s:g}", request.model, 1, 1)
 
     def models(self, base_url: str | None = None) -> list[str]:
@@ -143,10 +155,34 @@ class SlowProvider(Provider):
 
 def test_no_call_outlasts_the_minutes_of_the_run() -> None:
     request = ModelRequest("m", (Message("user", "?"),), 10, timeout_s=600.0)
-    assert PunctualProvider(SlowProvider(), lambda: 1000.0).complete(request).text == "600"
-    assert PunctualProvider(SlowProvider(), lambda: 7.0).complete(request).text == "7"
-    with pytest.raises(ProviderError, match="minutes of this run are over"):
-        PunctualProvider(SlowProvider(), lambda: 0.0).complete(request)
+    assert PunctualProvider(SlowProvider(), Clock(lambda: 1000.0)).complete(request).text == "600"
+    assert PunctualProvider(SlowProvider(), Clock(lambda: 7.0)).complete(request).text == "7"
+    with pytest.raises(OutOfTime, match="minutes of this run are over"):
+        PunctualProvider(SlowProvider(), Clock(lambda: 0.0)).complete(request)
+
+
+def test_a_failure_after_the_minutes_is_theirs_and_before_them_the_servers_own() -> None:
+    request = ModelRequest("m", (Message("user", "?"),), 10)
+
+    def fail(failure: Exception, *seconds_left: float) -> None:
+        times = iter(seconds_left)
+        PunctualProvider(SlowProvider(failure), Clock(lambda: next(times))).complete(request)
+
+    with pytest.raises(OutOfTime, match="were over before m answered: wait a minute"):
+        fail(ProviderError("wait a minute"), 3.0, -1.0)
+    with pytest.raises(ProviderError, match="^wait a minute$"):
+        fail(ProviderError("wait a minute"), 3.0, 1.0)
+    with pytest.raises(AnswerLost, match="^gone$"):  # which may have been charged
+        fail(AnswerLost("gone"), 3.0, -1.0)
+
+
+def test_a_clock_that_has_run_out_stays_so_and_knows_how_often_it_was_looked_at_in_time() -> None:
+    times = iter([2.0, 1.0, 0.0, 5.0])
+    clock = Clock(lambda: next(times))
+    assert [clock.is_over(), clock.is_over()] == [False, False]
+    assert clock.looks_in_time is None
+    assert [clock.is_over(), clock.is_over()] == [True, True]
+    assert clock.looks_in_time == 2
 
 
 def test_conversations_are_filed_as_text_beside_the_archive(tmp_path: Path) -> None:

@@ -23,8 +23,11 @@ from scripted_models import (
     seed_answer,
 )
 
-from kmem.errors import AnswerLost, BudgetExhausted, NotRegistered, PriceError, ProviderError
+from kmem.errors import AnswerLost, BudgetExhausted, NotRegistered, OutOfTime, PriceError, ProviderError
+from kmem.explore.conversation import REASK_TOKENS
 from kmem.explore.llm_author import UNUSABLE, LlmAuthor, allowed_skills
+from kmem.explore.prompt import estimate_tokens
+from kmem.explore.roles import DIAGNOSER
 from kmem.interfaces import Completion, ModelRequest, Situation, StopReason
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Attempt, Budget, Candidate, Contract, Kernel, ModelChoice, Move, Purity, SiteChoice, Status, Strategy, Veto
@@ -209,6 +212,51 @@ def reason_in(candidate: Candidate) -> str:
     return candidate.kernel.source.splitlines()[0].removeprefix("The model's answer could not be used: ")
 
 
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ("", "the first was empty; choose another model with -m"),
+        (StopReason.LENGTH, "the first was cut off at its length limit; raise --max-output-tokens, or lower --effort"),
+        (StopReason.REFUSAL, "the first was a refusal; choose another model with -m"),
+        ("no idea", "the first was not in the form asked for (there is no JSON object; begin with a ```json block that holds one); "),
+    ],
+)
+def test_a_model_that_gave_no_usable_answer_is_complained_of_with_a_remedy(bad: str | StopReason, said: str) -> None:
+    provider = ScriptedProvider(generator=[bad, bad, bad, bad, seed_answer(["softmax"])])
+    author = begin(provider, archive := DictArchive())
+    assert author.complaint == ""
+    for number, questions in enumerate(("1 question", "2 questions")):
+        assert author.write(assign(replace(make_situation(), round=number), Move.SEED, "unaided"))
+        assert author.complaint.startswith(f"scripted-1 gave no usable answer to {questions} as generator: {said}")
+    resumed = begin(ScriptedProvider(), archive)
+    resumed.write(assign(make_situation(), Move.SEED, "unaided"))
+    assert resumed.complaint, "what was answered before it was killed counts"
+    author.write(assign(replace(make_situation(), round=2), Move.SEED, "unaided"))
+    assert author.complaint == "", "one good answer shows that the model can do it"
+
+
+def test_each_model_is_complained_of_for_its_own_roles() -> None:
+    models = (ModelChoice("any", "scripted", "small"), ModelChoice("planner", "scripted", "large"))
+    provider = ScriptedProvider(diagnoser=[diagnosis_answer(), "?", "?"], planner=["", ""], reflector=[AnswerLost("gone")] * 3)
+    author = begin(provider, models=models)
+    author.propose(later())
+    author.propose(replace(later(), round=2))
+    author.reflect(later(), [attempted(PARENT)])
+    assert author.complaint == (
+        "large gave no usable answer to 1 question as planner: the first was empty; choose another model with -m; "
+        "small gave no usable answer to 1 question as reflector: the first never arrived (gone); ask a server that holds on"
+    )
+
+
+def test_a_question_that_was_not_answered_in_time_leaves_what_needs_no_model() -> None:
+    parent = Kernel(KERNEL, knob_space=(("BLOCK", (128, 256)),))
+    situation = make_situation(parent=parent, history=(attempted(parent),), round=1)
+    author = begin(ScriptedProvider(diagnoser=[OutOfTime("over")], generator=[OutOfTime("over"), seed_answer(["softmax"])]))
+    assert [direction.move for direction in author.propose(situation)] == [Move.TUNE]
+    assert author.write(assign(make_situation(), Move.SEED, "unaided")) == []
+    assert (author.spent, author.complaint) == ("", "")
+
+
 def test_an_unusable_answer_is_not_repaired() -> None:
     author = begin(ScriptedProvider(generator=["no", "no"]))
     (candidate,) = author.write(assign(make_situation(), Move.SEED, "unaided"))
@@ -243,6 +291,19 @@ def test_a_very_long_answer_is_not_sent_back() -> None:
     provider = ScriptedProvider(generator=["x" * 50_000, seed_answer(["softmax"])])
     begin(provider).write(assign(make_situation(), Move.SEED, "unaided"))
     assert provider.asked("generator")[1].messages[2].text == "(an answer of 50000 characters, left out here)"
+
+
+def test_a_re_ask_keeps_to_its_roles_budget_whatever_the_answer_was() -> None:
+    situation = replace(later(), parent=Kernel(KERNEL + "# a remark\n" * 5_000))  # all but fills the prompt
+    quotes = ["\u6f22" * 20_000, "error"]
+    provider = ScriptedProvider(diagnoser=[diagnosis_answer(evidence=quotes), diagnosis_answer()], planner=[plan_answer("unaided")])
+    assert begin(provider).propose(situation)
+    first, again = provider.asked("diagnoser")
+    tokens = [sum(estimate_tokens(message.text) for message in request.messages) for request in (first, again)]
+    assert DIAGNOSER.prompt_tokens - 5_000 < tokens[0] <= DIAGNOSER.prompt_tokens - REASK_TOKENS
+    assert tokens[0] < tokens[1] <= DIAGNOSER.prompt_tokens
+    assert again.messages[2].text.endswith(" characters, left out here)")
+    assert again.messages[3].text.startswith("Your answer cannot be used: evidence: '\u6f22")
 
 
 # --- what each role is held to ----------------------------------------------------------------------------------------------------------
@@ -385,7 +446,7 @@ def test_a_question_longer_than_its_budget_is_not_asked_and_said() -> None:
     assert begin(ScriptedProvider(), said=said).propose(replace(later(), parent=parent)) == []
     assert len(said) == 1
     assert said[0].startswith("the prompt of the diagnoser needs about 3")
-    assert said[0].endswith("holds at most 24000; this question is not asked")
+    assert said[0].endswith("holds at most 22900; this question is not asked")
 
 
 def test_a_verdict_without_a_log_is_quoted_by_its_status() -> None:

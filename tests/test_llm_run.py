@@ -3,6 +3,7 @@
 Only what measures is scripted in most of them (scripted_laboratory.py), so that a kernel is as fast as it says.
 """
 
+import itertools
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from scripted_laboratory import ScriptedLaboratory, fate, kernel_text, make_run, small_registry, walk
+from scripted_laboratory import ScriptedLaboratory, fate, kernel_text, make_run, open_traced_session, small_registry, walk
 from scripted_models import answer, diagnosis_answer, edit_answer, repair_answer, seed_answer
 from scripted_server import Play, Reply, ScriptedServer, Turn
 
@@ -311,6 +313,53 @@ def test_when_the_minutes_are_over_nothing_more_is_asked(tmp_path: Path) -> None
         assert replay_run(run, tmp_path / "again", small_registry(), memory, lambda event: None) == []
 
 
+@pytest.mark.parametrize("strategy", [Strategy.BANDIT, Strategy.BEAM, Strategy.BEST_OF_N])
+def test_whichever_question_the_minutes_end_at_the_run_says_so_and_its_replay_is_identical(
+    strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kmem.replay.open_session", lambda *args: open_traced_session(args[-1]))  # dozens of replays
+    broken = kernel_text(3.9, fails="crashed")
+
+    def breaks_once(turn: Turn) -> Reply:
+        return edit(broken) if asked_change(turn) == "drop the masks" else rewriter(turn)
+
+    def learn(turn: Turn) -> Reply:
+        named = re.findall(r"^### (\w{8}) ", turn.user, re.MULTILINE)
+        return Reply(answer({"lessons": [{"kernel": named[0], "text": "as expected", "worth_a_skill": False}]}))
+
+    soundly = script(
+        generator=lambda turn: seed(9.0 - 0.1 * turn.number, note=str(turn.number)) if strategy is Strategy.BEST_OF_N else seed(),
+        planner=plan(*REWRITES), optimiser=breaks_once, reflector=learn,
+        repairer=lambda turn: Reply(repair_answer("it fails: crashed", kernel_text(3.9), issue="crash", anchor=LINE)),
+    )  # fmt: skip
+    ended_at = Counter()
+    for last in itertools.count():  # so many questions are answered in time
+        minutes_left = threading.Event()
+        minutes_left.set()
+
+        def play(turn: Turn, last: int = last, minutes_left: threading.Event = minutes_left) -> Reply:
+            if turn.number < last:
+                return soundly(turn)
+            minutes_left.clear()
+            return Reply("x" * 500, drop_after=1)
+
+        home = tmp_path / str(last)
+        with ScriptedServer(play) as server, Memory(tmp_path / f"{last}.db") as memory:
+            run = make_run(home, base_url=server.url_openai, strategy=strategy, rounds=1, candidates_per_round=4)
+
+            def laboratory(session: object, minutes_left: threading.Event = minutes_left) -> ScriptedLaboratory:
+                return ScriptedLaboratory(session, clock=lambda: 100.0 if minutes_left.is_set() else -1.0)
+
+            result, _ = walk(run, memory, laboratory)
+            assert replay_run(run, home / "again", small_registry(), memory, lambda event: None) == []
+        if len(server.requests) <= last:
+            break
+        assert result.reason.startswith("the 60 minutes are used up")
+        ended_at[role_of(server.requests[last])] += 1
+    assert "minutes" not in result.reason
+    assert set(ended_at) == ({"generator", "reflector"} if strategy is Strategy.BEST_OF_N else {role.name for role in ROLES})
+
+
 def test_an_answer_that_stays_lost_is_a_failed_attempt_and_the_run_goes_on(tmp_path: Path) -> None:
     def play_edit(turn: Turn) -> Reply:
         return Reply("x" * 500, drop_after=1) if asked_change(turn) == "use wider loads" else rewriter(turn)
@@ -362,6 +411,18 @@ def test_what_a_skill_has_earned_is_told_as_the_ledger_has_it(tmp_path: Path) ->
     told = re.findall(r"## Skill: widen-vector-access\n.*\nTrack record: (.*)", second)
     assert len(told) == 1
     assert re.fullmatch(r"on sm_90 1 tried, 1 passed, 1 improved, \d+\.\d\dx in the geometric mean", told[0])
+    with Memory(tmp_path / "kmem.db") as memory:
+        assert replay_run(memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None) == []
+
+
+def test_a_model_whose_answers_are_empty_ends_with_a_line_that_names_the_remedy(tmp_path: Path) -> None:
+    result, attempts, server = run_with(tmp_path, script(generator=Reply("")), rounds=1)
+    assert {attempt.measurement.status for attempt in attempts} == {Status.BUILD_FAILED}
+    assert roles(server) == {"generator": 2 * 2 * 3}, "each of three sizes in two rounds, with a re-ask"
+    assert result.reason == (
+        "the rounds are used up; scripted-large gave no usable answer to 6 questions as generator: the first was empty; "
+        "choose another model with -m; every candidate failed"
+    )
     with Memory(tmp_path / "kmem.db") as memory:
         assert replay_run(memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None) == []
 
@@ -482,6 +543,9 @@ def test_secrets_are_written_nowhere_and_a_round_is_shown_whole(tmp_path: Path) 
     data = json.loads(runner.invoke(cli, ["runs", "show", "r1", "--round", "1", "--json"], obj=small_registry()).output)
     assert {entry["key"]["role"] for entry in data["conversations"]} >= {"diagnoser", "planner", "optimiser"}
     assert data["attempts"] and data["profiles"] and data["verdicts"]
+    listed = runner.invoke(cli, ["runs", "show", "r1"], obj=small_registry()).output
+    edited = next(attempt.candidate.kernel for attempt in attempts if attempt.round == 1)
+    assert f" round 1 {edited.hash[:8]} from {edited.parent[:8]} fix " in listed
     assert runner.invoke(cli, ["runs", "show", "r1", "--round", "9"], obj=small_registry()).exit_code == 1
 
 
@@ -522,6 +586,7 @@ def test_from_a_problem_to_a_repaired_winner_through_compiler_and_judge(tmp_path
     play = script(
         generator=Reply(seed_answer(["relu"], broken)),
         repairer=Reply(repair_answer("tl.were", REAL_KERNEL, anchor=anchor)),
+        reflector=Reply(""),
     )
     problem = tmp_path / "relu_twice.py"
     problem.write_text(PROBLEM)
@@ -535,6 +600,7 @@ def test_from_a_problem_to_a_repaired_winner_through_compiler_and_judge(tmp_path
     found = json.loads(done.stdout)
     assert found["status"] == "passed"
     assert found["authors"] == ["llm"]
+    assert "gave no usable answer to 1 question as reflector: the first was empty; choose another model with -m.\n" in done.stderr
     assert (tmp_path / "run" / "best_kernel.py").read_text() == REAL_KERNEL
     assert (tmp_path / "run" / "top_kernels" / "1.py").read_text() == REAL_KERNEL
     assert roles(server)["repairer"] == 1, done.stderr

@@ -1,5 +1,6 @@
 """Planning: recall first, seeds shared, tuning and prescriptions after, refuted skills vetoed; all deterministic."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kmem.interfaces import Direction
@@ -11,6 +12,7 @@ from kmem.records import (
     Budget,
     Candidate,
     Contract,
+    Experience,
     Kernel,
     Measurement,
     Move,
@@ -80,8 +82,10 @@ def direction(skill: str, move: Move = Move.SEED, author: str = "recipes", instr
     return Direction(author, move, skill, "because", instruction=instruction)
 
 
-def first_round(hits: list[Recalled], *, strategy: Strategy = Strategy.BANDIT, rewrites: bool = True) -> Plan:
-    return plan_first_round(hits, [direction("fuse")], Budget(), strategy, rewrites=rewrites)
+def first_round(
+    hits: list[Recalled], *, strategy: Strategy = Strategy.BANDIT, experience: Sequence[Experience] = (), rewrites: bool = True
+) -> Plan:
+    return plan_first_round(hits, [direction("fuse")], Budget(), strategy, experience=experience, rewrites=rewrites)
 
 
 def test_an_exact_hit_is_re_verified_alone() -> None:
@@ -99,6 +103,13 @@ def test_a_hit_that_was_only_screened_is_a_seed_not_a_winner() -> None:
 def test_near_hits_go_before_the_seeds_and_repeats_of_one_setting_count_once() -> None:
     plan = first_round([recalled(exact=False, distance=1.0), recalled(exact=False, distance=2.0)])
     assert [task.move for task in plan.tasks] == [Move.RECALL, Move.SEED]
+
+
+def test_a_near_hit_whose_graph_memory_knows_well_is_left_to_the_ranking() -> None:
+    hit = recalled(exact=False, distance=1.0)
+    entries = [Experience("fuse", (("BLOCK", 2**place),), 1.0, 1.0, hit.outcome.graph_hash, "structure", (8,)) for place in range(4)]
+    assert [task.move for task in first_round([hit], experience=entries).tasks] == [Move.SEED]
+    assert [task.move for task in first_round([hit], experience=entries[:3]).tasks] == [Move.RECALL, Move.SEED]
 
 
 def test_without_an_author_that_rewrites_only_texts_are_recalled() -> None:

@@ -10,6 +10,7 @@ from scripted_models import KERNEL, assign, attempted, make_diagnosis, make_situ
 
 from kmem.explore.briefs import optimiser_brief
 from kmem.explore.prompt import PromptTooLong, Section, Worth, estimate_tokens, fit_prompt
+from kmem.explore.reading import UNUSABLE
 from kmem.explore.recipe_author import RecipeAuthor
 from kmem.explore.rendering import both_ends, fenced, one_line
 from kmem.explore.roles import DIAGNOSER, OPTIMISER, ROLES, Role, system_prompt
@@ -180,6 +181,14 @@ def test_lessons_with_their_claims_and_vetoes_with_their_reasons_are_in_every_pr
     for role, message in render_user_messages(make_run("softmax")).items():
         assert "wider blocks do not help [traffic_ratio <= 0.7x: 2.1 -> 2, refuted]" in message, role
         assert "no-giant-tiles (for llm): 3 candidates, none passed: wrong_values" in message, role
+
+
+def test_an_answer_that_could_not_be_used_is_told_as_such_and_not_as_a_compilers_error() -> None:
+    source = "The model's answer could not be used: the file is the parent's, unchanged\n\nclass ModelNew: ..."
+    unusable = attempted(Kernel(source, flags=(UNUSABLE,)), Status.BUILD_FAILED, log="Traceback\nSyntaxError: invalid syntax")
+    (text,) = history_section(make_run("softmax", history=(unusable,))).texts
+    assert "answer could not be used: the file is the parent's, unchanged |" in text
+    assert "SyntaxError" not in text
 
 
 def test_a_vetoed_idea_is_shown_in_its_own_words() -> None:

@@ -201,6 +201,15 @@ def test_a_gateway_that_gave_up_waiting_may_have_cost_something(provider: HttpPr
         assert len(server.requests) == 1
 
 
+def test_a_key_that_a_relay_repeats_is_no_part_of_its_answer(provider: HttpProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(provider.key_name, KEY)
+    with ScriptedServer(lambda turn: Reply("x" * (PIECE - 5) + KEY + ", you said")) as server:
+        assert ask(provider, server).text == "x" * (PIECE - 5) + f"[{provider.key_name}], you said", "though it came in two pieces"
+    monkeypatch.setenv(provider.key_name, "EMPTY")
+    with ScriptedServer(lambda turn: Reply("EMPTY = 0")) as server:
+        assert ask(provider, server).text == "EMPTY = 0", "a placeholder is no secret"
+
+
 def test_text_is_whole_characters_even_where_a_server_splits_one_or_sends_half(provider: HttpProvider) -> None:
     split = "x" * (PIECE - 1) + "\ud83d\ude00"
     with ScriptedServer(in_order(Reply(split), Reply("a\ud800b"))) as server:
@@ -477,6 +486,11 @@ def test_a_command_gets_the_conversation_and_its_output_is_the_answer() -> None:
 def test_a_command_that_does_not_read_its_input_or_prints_nothing_answers_all_the_same() -> None:
     assert command("true").text == ""
     assert command("echo $((6 * 7))").text == "42\n"
+
+
+def test_a_key_that_a_command_prints_is_no_part_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    assert command("echo my key is $OPENAI_API_KEY").text == "my key is [OPENAI_API_KEY]\n"
 
 
 def test_a_command_that_fails_or_is_not_there_is_one_line_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:

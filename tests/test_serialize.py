@@ -152,7 +152,7 @@ EXAMPLES = [
     CHECK,
     Lesson(2, "ab" * 32, "unaided", "reading once did not help", (CHECK,), worth_a_skill=True),
     ModelChoice("planner", "openai", "large", "http://localhost:1/v1", 0.5, "high", 4096),
-    Experience("online-softmax", (("BLOCK", 1024),), 1.2, 0.8),
+    Experience("online-softmax", (("BLOCK", 1024),), 1.2, None, "graph", "structure", (4096, 8192)),
     Prescription("coalesce-loads", 0.5, ("similar",)),
     Veto("coalesce-loads", "tried"),
     Plan((TASK,), (Veto("x", "y"),), "because"),

@@ -150,10 +150,11 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
                 session = open_session(run.problem, run.contract, device, present, registry, memory)
                 result = run_loop(run, session, memory, registry, show)
             usage = Spending(run.budget, RunArchive(memory, run.id)).usage()
+            lessons = memory.lessons(run.id)
             report = write_report(
                 directory, run, result, memory.attempts(run.id), memory.diagnoses(run.id),
                 (*session.notes, *(f"its process was killed; taken up again at {time}" for time in kills)),
-                lessons=memory.lessons(run.id), usage=usage,
+                lessons=lessons, usage=usage,
             )  # fmt: skip
             directory.write_text("result.json", to_json(result))
         except KeyboardInterrupt:
@@ -166,6 +167,10 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
                 click.echo(f"Nothing measured is lost; when it is mended: kmem runs resume {run.id}", err=True)
             raise
     click.echo(summarise(result), err=True)
+    if worth := sum(lesson.worth_a_skill for lesson in lessons):
+        click.echo(f"{worth} of {len(lessons)} lessons may hold for other modules: kmem skills distill {run.id}", err=True)
+    if result.best is not None:  # otherwise the summary says so
+        click.echo(f"It stopped because {result.reason}.", err=True)
     click.echo(f"report: {report}", err=True)
     if as_json:
         click.echo(json.dumps(result_summary(run, result, directory, usage)))

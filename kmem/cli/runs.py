@@ -93,8 +93,10 @@ def show_run(run_id: str, number: int | None, as_json: bool) -> None:
     for number, attempt in enumerate(attempts, 1):
         latency_ms = attempt.measurement.latency_ms
         time = f"{latency_ms:.4g} ms{' est.' if attempt.measurement.estimated else ''}" if latency_ms is not None else ""
-        task = attempt.candidate.task
-        click.echo(f"{number:4} round {attempt.round} {task.move.value:6} {task.skill:28} {attempt.measurement.status.value:14} {time}")
+        task, kernel = attempt.candidate.task, attempt.candidate.kernel
+        descent = f"{kernel.hash[:8]} from {kernel.parent[:8] if kernel.parent else '-':8}"
+        status = attempt.measurement.status.value
+        click.echo(f"{number:4} round {attempt.round} {descent} {task.move.value:6} {task.skill:28} {status:14} {time}".rstrip())
     if result is not None:
         from kmem.report import summarise
 

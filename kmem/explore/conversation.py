@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 from kmem.errors import NotRegistered
+from kmem.explore.complaints import Complaints
 from kmem.explore.parsing import Malformed, encodable
+from kmem.explore.prompt import estimate_tokens
 from kmem.explore.roles import Role, choose_models
 from kmem.explore.spending import Spending
 from kmem.interfaces import Completion, CompletionKey, CompletionRecord, Message, ModelRequest, RunContext, StopReason
@@ -21,8 +23,10 @@ AnswerT = TypeVar("AnswerT")
 
 #: The first question and one re-ask.
 _TURNS = 2
-#: A longer answer is not sent back with its re-ask: a model that ran on is not helped by reading all of it again.
-_ECHOED_CHARACTERS = 40_000
+#: What a first question leaves free of its role's budget, so that a re-ask fits, if without the answer it is about:
+#: what was wrong takes `_FAULT_BYTES` at most, the words around it less than 100 tokens.
+REASK_TOKENS = 1_100
+_FAULT_BYTES = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +49,24 @@ class Conversation:
         self._context = context
         self._spending = Spending(context.run.budget, context.archive)
         self._choices = choose_models(context.run.models)
+        self._complaints = Complaints({role: choice.model for role, choice in self._choices.items()})
         for choice in self._choices.values():
             if choice.provider not in context.providers:
                 known = ", ".join(sorted(context.providers)) or "none"
                 raise NotRegistered(f"There is no provider {choice.provider!r} for {choice.model}; registered: {known}")
             self._spending.check(context.providers[choice.provider], choice.model, choice.base_url)
 
+    @property
+    def complaint(self) -> str:
+        """What to tell the user about models none of whose answers could be used; empty if there are none."""
+        return self._complaints.text
+
     def ask(self, role: Role, round_number: int, slot: str, system: str, user: str, read: Callable[[str], AnswerT]) -> AnswerT | Unusable:
         """What `read` makes of the model's answer; asked again once if it raises Malformed.
 
         Args:
             slot: what the question is about; unique within a role and round.
+            user: leaves REASK_TOKENS of the role's budget free.
             read: raises Malformed for an answer that cannot be used. If its `usable` is set the second time, that is the result.
         Returns:
             Unusable if the second answer is no better, or if every answer was lost on the way.
@@ -65,21 +76,29 @@ class Conversation:
         """
         messages = [Message("system", system), Message("user", user)]
         for turn in range(_TURNS):
-            completion = self._complete(CompletionKey(role.name, round_number, slot, turn), role, tuple(messages))
+            key = CompletionKey(role.name, round_number, slot, turn)
+            completion = self._complete(key, role, tuple(messages))
             if completion.stop is StopReason.LOST:
+                self._complaints.unusable(key, completion, "")
                 self._context.announce(f"the {role.name} of round {round_number} gave no answer: {completion.text}")
                 return Unusable("", completion.text)
             text = completion.text
             try:
                 _check_finished(completion)
-                return read(text)
+                answer = read(text)
+                self._complaints.usable(key)
+                return answer
             except Malformed as ex:
                 fault = ex
             logger.info("%s, round %d, %s, turn %d: %s", role.name, round_number, slot, turn, fault)
-            messages += [Message("assistant", _echo(text)), Message("user", _ask_again(fault))]
+            again = _ask_again(fault)
+            room = role.prompt_tokens - sum(estimate_tokens(message.text) for message in messages) - estimate_tokens(again)
+            messages += [Message("assistant", _echo(text, room)), Message("user", again)]
         self._context.announce(f"the {role.name} of round {round_number} answered twice in a way that cannot be used: {fault}")
         if fault.usable is not None:
+            self._complaints.usable(key)
             return cast(AnswerT, fault.usable)
+        self._complaints.unusable(key, completion, str(fault))
         return Unusable(text, str(fault))
 
     def _complete(self, key: CompletionKey, role: Role, messages: tuple[Message, ...]) -> Completion:
@@ -110,12 +129,14 @@ def _check_finished(completion: Completion) -> None:
         raise Malformed("your answer was empty")
 
 
-def _echo(text: str) -> str:
-    """A model's answer as a turn of the conversation; servers refuse empty ones."""
+def _echo(text: str, room: int) -> str:
+    """A model's answer as a turn of the conversation, if that has room for so many tokens; servers refuse empty turns."""
     if not text.strip():
         return "(no text)"
-    return text if len(text) <= _ECHOED_CHARACTERS else f"(an answer of {len(text)} characters, left out here)"
+    return text if estimate_tokens(text) <= room else f"(an answer of {len(text)} characters, left out here)"
 
 
 def _ask_again(fault: Malformed) -> str:
-    return f"Your answer cannot be used: {fault}.\nGive the whole answer again, corrected, in the form asked for and nothing else."
+    told = str(fault).encode()
+    shown = told.decode() if len(told) <= _FAULT_BYTES else told[:_FAULT_BYTES].decode(errors="ignore") + " ..."
+    return f"Your answer cannot be used: {shown}.\nGive the whole answer again, corrected, in the form asked for and nothing else."

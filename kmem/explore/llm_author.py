@@ -17,16 +17,17 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
-from kmem.errors import BudgetExhausted
+from kmem.errors import BudgetExhausted, OutOfTime
 from kmem.explore import briefs
 from kmem.explore.answers import DiagnoserAnswer
-from kmem.explore.conversation import Conversation, Unusable
+from kmem.explore.conversation import REASK_TOKENS, Conversation, Unusable
 from kmem.explore.granularity import seed_instructions
 from kmem.explore.knobs import differ_in_knobs_only, knob_variants
 from kmem.explore.prompt import PromptTooLong, Section, fit_prompt
 from kmem.explore.reading import (
     ALGEBRAIC,
     SHORT_HASH,
+    UNUSABLE,
     WrittenFile,
     read_diagnoser,
     read_generator,
@@ -42,9 +43,6 @@ from kmem.parallel import in_parallel
 from kmem.records import Attempt, Candidate, Kernel, Lesson, Move, Status, Strategy, Task, content_hash
 
 AnswerT = TypeVar("AnswerT")
-
-#: Marks a kernel that is an unusable answer, so that no repair is asked for.
-UNUSABLE = "unusable_answer"
 
 
 class LlmAuthor(Author):
@@ -71,6 +69,11 @@ class LlmRunAuthor(LlmAuthor):
         self._context = context
         self._conversation = Conversation(context)
         self._lock = threading.Lock()
+
+    @property
+    def complaint(self) -> str:
+        """See `Author`."""
+        return self._conversation.complaint
 
     def propose(self, situation: Situation) -> list[Direction]:
         """Granularities without a parent; else what the planner chooses for the diagnoser's finding, then the parent's knobs."""
@@ -183,12 +186,15 @@ class LlmRunAuthor(LlmAuthor):
     def _ask(
         self, role: Role, situation: Situation, slot: str, sections: Sequence[Section], read: Callable[[str], AnswerT]
     ) -> AnswerT | Unusable | None:
-        """The model's answer; None, announced, if the question cannot be put or paid for."""
+        """The model's answer; None if the question cannot be put or paid for, which is announced, or the minutes ended before it came."""
         system = system_prompt(role, situation.contract)
         try:
-            return self._conversation.ask(role, situation.round, slot, system, fit_prompt(role, system, sections), read)
+            user = fit_prompt(role, system, sections, reserved=REASK_TOKENS)
+            return self._conversation.ask(role, situation.round, slot, system, user, read)
         except PromptTooLong as ex:
             self._context.announce(f"{ex}; this question is not asked")
+        except OutOfTime:
+            pass  # the loop knows, and says so as the reason it stopped
         except BudgetExhausted as ex:
             with self._lock:
                 is_news, self.spent = not self.spent, self.spent or str(ex)

@@ -49,19 +49,20 @@ def estimate_tokens(text: str) -> int:
     return math.ceil(len(text.encode()) / BYTES_PER_TOKEN)
 
 
-def fit_prompt(role: Role, system: str, sections: Sequence[Section]) -> str:
+def fit_prompt(role: Role, system: str, sections: Sequence[Section], *, reserved: int = 0) -> str:
     """The user message: sections in order, shrunk one step at a time, the least worth first, until it fits beside the system message.
 
-    Of two sections of one worth the later shrinks first. Raises PromptTooLong: if the shortest texts do not fit.
+    Of two sections of one worth the later shrinks first. `reserved` tokens of the role's budget stay free.
+    Raises PromptTooLong: if the shortest texts do not fit.
     """
     steps = [0] * len(sections)
     by_worth = sorted(range(len(sections)), key=lambda place: (sections[place].worth, -place))
     sizes = [[estimate_tokens(_render(section.title, text)) for text in section.texts] for section in sections]
-    fixed = estimate_tokens(system)
-    while (tokens := fixed + sum(size[step] for size, step in zip(sizes, steps, strict=True))) > role.prompt_tokens:
+    fixed, limit = estimate_tokens(system), role.prompt_tokens - reserved
+    while (tokens := fixed + sum(size[step] for size, step in zip(sizes, steps, strict=True))) > limit:
         place = next((place for place in by_worth if steps[place] + 1 < len(sections[place].texts)), None)
         if place is None:
-            raise PromptTooLong(f"the prompt of the {role.name} needs about {tokens} tokens and holds at most {role.prompt_tokens}")
+            raise PromptTooLong(f"the prompt of the {role.name} needs about {tokens} tokens and holds at most {limit}")
         steps[place] += 1
     return "".join(_render(section.title, section.texts[step]) for section, step in zip(sections, steps, strict=True)).rstrip("\n")
 

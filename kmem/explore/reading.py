@@ -25,6 +25,8 @@ from kmem.syntax import parse_python
 
 #: The flag of a kernel that exact algebra lets do less arithmetic than the module as written (see records.Kernel.flags).
 ALGEBRAIC = "algebraic"
+#: The flag of a kernel that is an answer which could not be used: its first line says why, and no repair is asked for.
+UNUSABLE = "unusable_answer"
 #: Characters of a kernel's hash that prompts and answers name it by.
 SHORT_HASH = 8
 

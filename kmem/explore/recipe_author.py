@@ -1,6 +1,6 @@
 """The offline author: writes candidates with executable skills, at knob settings chosen by cost model, memory and history.
 
-Settings are ranked by the cost model, corrected by what memory knows of them on other graphs (calibration.py). A seed task takes a
+Settings are ranked by the cost model, corrected by what was measured on other graphs and in this run (calibration.py). A seed task takes a
 recipe's sites first and the best-ranked settings; a recall task takes remembered knobs as they are; a tune task moves from the parent's
 knobs to legal neighbours and to well-ranked settings not tried yet. Everything is a pure function of the assignment and its seed.
 """
@@ -13,7 +13,7 @@ from functools import partial
 
 from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
 from kmem.errors import RecipeError
-from kmem.explore.calibration import calibrate_option
+from kmem.explore.calibration import calibrate_option, own_experience
 from kmem.explore.cover import SiteOption, cover_graph, find_options
 from kmem.interfaces import Assignment, Author, Direction, Situation
 from kmem.problem.graph import OpGraph
@@ -64,7 +64,8 @@ class RecipeAuthor(Author):
             return []
         candidates: list[Candidate] = []
         seen = {attempt.candidate.kernel.choices for attempt in assignment.history}
-        calibrated = [calibrate_option(option, assignment.experience) for option in cover]
+        measured = [*assignment.experience, *own_experience(assignment.history, graph)]
+        calibrated = [calibrate_option(option, measured, graph) for option in cover]
         for settings in _proposals(calibrated, assignment):
             choices = tuple(
                 SiteChoice(option.site.name, option.site.operator, option.recipe.name, tuple(sorted(setting.items())))

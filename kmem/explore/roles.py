@@ -39,7 +39,8 @@ _PURITY_RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One role. `prompt_tokens` bounds system and user message together, estimated by prompt.py; `output_tokens` is the default limit.
+    """One role. `prompt_tokens` bounds all messages of a question, those of its re-ask too, as prompt.py estimates them; `output_tokens` is
+    the default limit.
 
     Roles that read a kernel have room for the longest one that a bundled recipe writes (36 kB, 12,000 tokens by that estimate). Output
     limits leave room for a reasoning model's thinking, which providers count as output.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kmem.explore.knobs import current_settings
 from kmem.explore.prompt import Section, Worth
-from kmem.explore.reading import issue_of
+from kmem.explore.reading import UNUSABLE, issue_of
 from kmem.explore.rendering import both_ends, describe_result, fenced, one_line, short_hash, shrinking
 from kmem.interfaces import Situation
 from kmem.records import Attempt, Kernel, Lesson, Status
@@ -97,7 +97,9 @@ def _history_row(number: int, attempt: Attempt) -> str:
     candidate, task, measurement = attempt.candidate, attempt.candidate.task, attempt.measurement
     kernel = candidate.kernel
     what = [one_line(task.instruction or task.reason), _settings(kernel)]
-    if measurement.status is not Status.PASSED:
+    if UNUSABLE in kernel.flags:
+        what.append(one_line(kernel.source.splitlines()[0]))
+    elif measurement.status is not Status.PASSED:
         what.append(one_line(_telling_line(measurement.log, measurement.status)))
     cells = [
         str(number), str(attempt.round), short_hash(kernel.hash), short_hash(kernel.parent) if kernel.parent else "-",

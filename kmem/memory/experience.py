@@ -1,84 +1,74 @@
-"""What recipes' settings earned elsewhere: how much slower each remembered setting was than the best known of its graph.
+"""What recipes' settings took elsewhere, so that an author can order settings nobody has tried here yet.
 
-recall.py answers "what won on a graph like this"; this module answers "how good was every setting that was tried", so that an author can
-order settings nobody has tried here yet. Graphs of the same structure count by how near their sizes are, others by a share.
+recall.py answers "what won on a graph like this"; this module answers "how long did every setting take that was tried", with what the cost
+model had said and where it was. What that teaches is for the author to say (explore/calibration.py).
 """
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 
-from kmem.memory.ledger import pack_sizes
-from kmem.memory.recall import size_distance
+from kmem.memory.ledger import unpack_sizes
 from kmem.memory.storage import Row, Storage
 from kmem.records import Contract, Experience
 
-#: Outcomes looked at per recipe, newest first: a million of them must not make a run wait.
-_MAX_ROWS = 600
-#: How much a setting counts that was measured in another structure: one with the same operator, one without.
-_SAME_OPERATOR, _SAME_RECIPE = 0.3, 0.15
+#: Outcomes looked at per recipe, newest first, on graphs of the same structure and on others: a million must not make a run wait.
+_MAX_ALIKE, _MAX_OTHERS = 400, 200
 
 
 def recall_experience(
     storage: Storage,
     recipes: Sequence[str],
-    operators: Sequence[str],
     *,
     graph_hash: str,
     structure_hash: str,
-    sizes: Sequence[int],
     arch: str,
     contract: Contract,
 ) -> tuple[Experience, ...]:
-    """Every remembered setting of these recipes on other graphs, in a fixed order.
+    """Remembered settings of these recipes on other graphs, each graph's fastest time for each, in a fixed order.
 
     What was measured on this very graph is left out: a run that is resumed must see what it saw when it began.
     """
     found: list[Experience] = []
     for recipe in recipes:
-        rows = storage.read(
+        asked = [recipe, arch, contract.precision.value, contract.purity.value, graph_hash, structure_hash]
+        alike = storage.read(
             """
-            select o.graph_hash, o.latency_ms, json_extract(o.record, '$.choices') as choices, g.structure_hash, g.sizes
-            from outcomes o join graphs g on g.hash = o.graph_hash
-            where o.skill = ? and o.arch = ? and o.precision = ? and o.purity = ? and o.status = 'passed' and o.graph_hash != ?
+            select o.graph_hash, o.latency_ms, o.record, g.structure_hash, g.sizes
+            from graphs g join outcomes o on o.graph_hash = g.hash
+            where o.skill = ?1 and o.arch = ?2 and o.precision = ?3 and o.purity = ?4 and o.status = 'passed'
+              and g.hash != ?5 and g.structure_hash = ?6
               and not exists (select 1 from retractions r where r.outcome_hash = o.hash)
-            order by o.id desc limit ?
+            order by o.id desc limit ?7
             """,
-            [recipe, arch, contract.precision.value, contract.purity.value, graph_hash, _MAX_ROWS],
+            [*asked, _MAX_ALIKE],
         )
-        found += _experience(recipe, rows, set(operators), structure_hash, sizes)
-    return tuple(sorted(found, key=lambda entry: (entry.recipe, -entry.likeness, entry.knobs, entry.slowdown)))
+        others = storage.read(
+            """
+            select o.graph_hash, o.latency_ms, o.record, g.structure_hash, g.sizes
+            from outcomes o join graphs g on g.hash = o.graph_hash
+            where o.skill = ?1 and o.arch = ?2 and o.precision = ?3 and o.purity = ?4 and o.status = 'passed'
+              and g.hash != ?5 and g.structure_hash != ?6
+              and not exists (select 1 from retractions r where r.outcome_hash = o.hash)
+            order by o.id desc limit ?7
+            """,
+            [*asked, _MAX_OTHERS],
+        )
+        found += _experience(recipe, [*alike, *others])
+    return tuple(sorted(found, key=lambda entry: (entry.recipe, entry.graph, entry.knobs)))
 
 
-def _experience(recipe: str, rows: Sequence[Row], operators: set[str], structure_hash: str, sizes: Sequence[int]) -> list[Experience]:
-    fastest: dict[str, float] = {}
-    tried: dict[tuple[str, str], tuple[float, float]] = {}  # by graph and choices: best time, likeness
-    likeness: dict[str, float] = {}
+def _experience(recipe: str, rows: Sequence[Row]) -> list[Experience]:
+    fastest: dict[tuple[str, str, str], Experience] = {}
     for row in rows:
-        graph, latency_ms, choices = str(row["graph_hash"]), float(row["latency_ms"]), str(row["choices"])
-        if graph not in likeness:
-            likeness[graph] = _likeness(row, operators, structure_hash, sizes)
-        fastest[graph] = min(latency_ms, fastest.get(graph, latency_ms))
-        known = tried.get((graph, choices))
-        tried[graph, choices] = (min(latency_ms, known[0]) if known else latency_ms, likeness[graph])
-    found = []
-    settings_of = Counter(graph for graph, _ in tried)
-    for (graph, choices), (latency_ms, weight) in tried.items():
-        if settings_of[graph] == 1:
-            continue  # the best of one: nothing is known of how good it is
-        for choice in json.loads(choices):
+        record = json.loads(str(row["record"]))
+        for choice in record["choices"]:
             if choice["recipe"] == recipe:
                 knobs = tuple((name, value) for name, value in choice["knobs"])
-                found.append(Experience(recipe, knobs, latency_ms / fastest[graph], weight))
-    return found
-
-
-def _likeness(row: Row, operators: set[str], structure_hash: str, sizes: Sequence[int]) -> float:
-    packed = pack_sizes(sizes)
-    if row["structure_hash"] == structure_hash and len(row["sizes"]) == len(packed):
-        import numpy as np  # recall of another structure needs no arithmetic
-
-        other = np.frombuffer(row["sizes"], dtype="<i8").reshape(1, len(sizes))
-        return float(1.0 / (1.0 + size_distance(np.asarray(sizes, dtype=np.int64), other)[0]))
-    there = {choice["operator"] for choice in json.loads(str(row["choices"]))}
-    return _SAME_OPERATOR if there & operators else _SAME_RECIPE
+                place = str(row["graph_hash"]), choice["site"], json.dumps(record["choices"])
+                entry = Experience(
+                    recipe, knobs, float(row["latency_ms"]), record.get("predicted_ms"), place[0], str(row["structure_hash"]),
+                    unpack_sizes(row["sizes"]),
+                )  # fmt: skip
+                if place not in fastest or entry.latency_ms < fastest[place].latency_ms:
+                    fastest[place] = entry
+    return list(fastest.values())

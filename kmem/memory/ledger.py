@@ -155,6 +155,11 @@ def pack_sizes(sizes: Sequence[int]) -> bytes:
     return b"".join(size.to_bytes(8, "little", signed=True) for size in sizes)
 
 
+def unpack_sizes(packed: bytes) -> tuple[int, ...]:
+    """What `pack_sizes` made of sizes."""
+    return tuple(int.from_bytes(packed[start : start + 8], "little", signed=True) for start in range(0, len(packed), 8))
+
+
 def _insert(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> None:
     """Add outcomes the ledger does not hold; many rows a statement, for ten thousand of them merge in one go."""
     (last,) = connection.execute("select coalesce(max(id), 0) from outcomes").fetchone()

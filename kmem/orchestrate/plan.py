@@ -1,23 +1,35 @@
 """Plan a round: recalled winners and seeds first, later what the strategy makes of the authors' directions, less what is vetoed."""
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from kmem.interfaces import Direction
 from kmem.orchestrate.lineage import Arm
 from kmem.orchestrate.strategies import Offer, share_samples
 from kmem.orchestrate.vetoes import is_vetoed
-from kmem.records import Attempt, Budget, Move, Plan, Recalled, SiteChoice, Strategy, Task, Veto
+from kmem.records import Attempt, Budget, Experience, Move, Plan, Recalled, SiteChoice, Strategy, Task, Veto
+
+#: Measured settings of one graph from which a ranking learns more than from its winner alone.
+_ENOUGH_TO_RANK = 4
 
 
 def plan_first_round(
-    recalled: Sequence[Recalled], directions: Sequence[Direction], budget: Budget, strategy: Strategy, *, rewrites: bool = True
+    recalled: Sequence[Recalled],
+    directions: Sequence[Direction],
+    budget: Budget,
+    strategy: Strategy,
+    *,
+    experience: Sequence[Experience] = (),
+    rewrites: bool = True,
 ) -> Plan:
     """Round 0: what memory recalls, and a seed in every direction; best-of-n spends the samples of all rounds here.
 
-    An exact hit is re-verified alone, before anything else is spent; near hits go in front of the seeds.
+    An exact hit is re-verified alone, before anything else is spent. A near hit goes in front of the seeds if its graph is known for little
+    else; where memory tells how many settings fared there, the ranking of the seeds has learnt from all of them (explore/calibration.py).
 
     Args:
+        experience: what memory knows of other graphs' settings.
         rewrites: whether an author works in this run that writes a kernel again from remembered choices.
     """
     # A ratio is there only if the judge verified the kernel in full: one that was merely screened is a good seed, not a winner.
@@ -27,8 +39,11 @@ def plan_first_round(
         reason = f"memory holds a winner for this very graph ({outcome.latency_ms:.4g} ms on {outcome.device})"
         return Plan((Task(Move.RECALL, outcome.skill, None, 1, reason, outcome.choices),), (), reason)
     tasks = []
+    settings_of = Counter(entry.graph for entry in experience)
     seen: set[tuple[SiteChoice, ...]] = set()
     for hit in recalled:
+        if settings_of[hit.outcome.graph_hash] >= _ENOUGH_TO_RANK:
+            continue
         if rewrites and hit.outcome.choices and hit.outcome.choices not in seen and len(seen) < 2:
             seen.add(hit.outcome.choices)
             reason = f"memory holds a winner for a like graph (size distance {hit.distance:.2f})"

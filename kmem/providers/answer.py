@@ -6,6 +6,7 @@ import time
 
 from kmem.errors import AnswerLost, Interrupted, ProviderError
 from kmem.interfaces import Completion, ModelRequest, StopReason
+from kmem.providers.keys import redact_answer
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,8 @@ class Answer:
         counts = (self.input_tokens, self.output_tokens) if self.input_tokens else (None, None)
         if not self.model.startswith(self._request.model):  # an alias is answered by a dated model of that name
             logger.warning("%s answered with the model %s where %s was asked", self._base_url, self.model, self._request.model)
-        return Completion(_whole_characters("".join(self._pieces)), self.model, *counts, stop)
+        text = redact_answer(_whole_characters("".join(self._pieces)))  # answers are archived, and a relay may repeat what it was sent
+        return Completion(text, self.model, *counts, stop)
 
 
 def _whole_characters(text: str) -> str:

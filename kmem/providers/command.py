@@ -20,7 +20,7 @@ from typing import BinaryIO
 from kmem.errors import AnswerLost, Interrupted, ProviderError
 from kmem.interfaces import Completion, Message, ModelRequest, Provider, StopReason
 from kmem.providers.answer import BYTES_PER_TOKEN
-from kmem.providers.keys import redact
+from kmem.providers.keys import redact, redact_answer
 
 #: How often a running program is looked at.
 _LOOK_S = 0.02
@@ -55,7 +55,7 @@ class CommandProvider(Provider):
             finally:
                 _end(process)
             answer.seek(0)
-            text = answer.read(limit).decode("utf-8", errors="replace")
+            text = redact_answer(answer.read(limit).decode("utf-8", errors="replace"))
             if process.returncode != 0 and not ran_on:
                 complaints.seek(0)
                 raise ProviderError(_failure(request.model, process.returncode, complaints.read()))

@@ -18,6 +18,8 @@ _SINGLE_QUOTED = re.compile(r"'([^']*)'\s*(?:#.*)?$")
 _DOUBLE_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"\s*(?:#.*)?$')
 _COMMENT = re.compile(r"(?:^|\s+)#.*$")
 _ESCAPE = re.compile(r"\\(.)")
+#: Shorter than every vendor's keys, longer than a word of a program.
+_SHORTEST_SECRET = 12
 
 
 def parse_env(text: str) -> dict[str, str]:
@@ -51,14 +53,19 @@ def find_key(name: str) -> str | None:
     return key
 
 
-def redact(text: str) -> str:
-    """The text without any key known here, for servers and programs that repeat what they were given."""
+def redact(text: str, shortest: int = 1) -> str:
+    """The text without any key known here of at least so many characters, for servers and programs that repeat what they were given."""
     file_values = _file_values()
     for name in KEY_NAMES:
         for key in (os.environ.get(name), file_values.get(name)):
-            if key and key.strip():
+            if key and len(key.strip()) >= shortest:
                 text = text.replace(key.strip(), f"[{name}]")
     return text
+
+
+def redact_answer(text: str) -> str:
+    """An answer as it may be archived. Placeholders for servers that need no key (EMPTY, ollama) stay: code may hold such words."""
+    return redact(text, _SHORTEST_SECRET)
 
 
 def _file_values() -> dict[str, str]:
