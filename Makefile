@@ -12,7 +12,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/kmem --help > /dev/null
-	$(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=85
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered --cov-fail-under=85
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

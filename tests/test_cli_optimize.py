@@ -211,15 +211,18 @@ HOPELESS = [
 
 
 @pytest.mark.parametrize(("what", "forward", "why", "answer"), HOPELESS, ids=[case[0] for case in HOPELESS])
-def test_a_module_nothing_can_improve_exits_3_and_says_why(what: str, forward: str, why: str, answer: str, tmp_path: Path) -> None:
+def test_a_module_nothing_can_improve_exits_3_and_says_why(
+    what: str, forward: str, why: str, answer: str, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
     file = tmp_path / "hopeless.py"
     file.write_text(
         "import torch\nN = 64\nclass Model(torch.nn.Module):\n"
         f"    def forward(self, x):\n        return {forward}\n"
         "def get_inputs():\n    return [torch.rand(N, 8)]\n"
     )
-    result = kmem("optimize", str(file), "--target", "h200", "--out", str(tmp_path / "out"), "--json", home=tmp_path)
-    assert result.returncode == 3, result.stderr
+    result = CliRunner().invoke(cli, ["optimize", str(file), "--target", "h200", "--out", str(tmp_path / "out"), "--json"], obj=registry)
+    assert result.exit_code == 3, result.stderr
     assert json.loads(result.stdout)["status"] == "baseline_is_best"
     report = (tmp_path / "out" / "report.md").read_text()
     assert why in report

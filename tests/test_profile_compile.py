@@ -224,7 +224,7 @@ def test_compilers_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     worker = int((tmp_path / "ready").read_text())
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while is_running(worker):
         assert time.monotonic() < deadline, "the compile process outlived its parent"
         time.sleep(0.1)

@@ -100,7 +100,7 @@ def test_a_hundred_megabytes_of_log_before_the_table_do_not_hang() -> None:
     start = time.monotonic()
     noise = ("x" * 1000 for _ in range(100_000))
     assert len(parse_csv(line for part in (noise, table) for line in part)) == 1
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
 
 
 def test_the_command_profiles_between_start_and_stop_at_the_clocks_as_they_are() -> None:

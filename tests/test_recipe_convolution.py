@@ -50,6 +50,9 @@ def variants(recipe, source: str, count: int) -> list[dict]:
         ("Conv2d(16, 24, 1, bias=False)", (1, 16, 5, 6)),
         ("Conv2d(8, 4, (2, 4), padding='same')", (1, 8, 5, 6)),
         ("Conv3d(8, 4, (3, 2, 3), bias=False)", (1, 8, 5, 4, 6)),
+        ("ConvTranspose1d(10, 20, 3, output_padding=1, dilation=2)", (1, 10, 13)),
+        ("ConvTranspose2d(9, 6, (1, 5), padding=(1, 2))", (2, 9, 7, 6)),  # cropped: a negative border
+        ("ConvTranspose3d(8, 4, (3, 2, 3), bias=False)", (1, 8, 3, 4, 2)),
     ],
 )
 def test_every_variant_agrees_with_torch(name: str, call: str, shape: tuple[int, ...]) -> None:
@@ -86,10 +89,14 @@ def convolutions(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     kernel, stride, dilation = (tuple(draw(st.integers(1, high)) for _ in range(rank)) for high in (4, 3, 2))
     padding = tuple(draw(st.integers(0, 2)) for _ in range(rank))
     sizes = tuple(draw(st.integers((taps - 1) * step + 1, 9)) for taps, step in zip(kernel, dilation, strict=True))
-    return f"Conv{rank}d(6, 4, {kernel}, {stride}, {padding}, {dilation}, {groups}, {draw(st.booleans())})", (2, 6, *sizes)
+    bias = draw(st.booleans())
+    if draw(st.booleans()):
+        padding = tuple(min(border, step * (taps - 1)) for border, taps, step in zip(padding, kernel, dilation, strict=True))
+        return f"ConvTranspose{rank}d(6, 4, {kernel}, 1, {padding}, 0, {groups}, {bias}, {dilation})", (2, 6, *sizes)
+    return f"Conv{rank}d(6, 4, {kernel}, {stride}, {padding}, {dilation}, {groups}, {bias})", (2, 6, *sizes)
 
 
-@settings(max_examples=3, deadline=None, derandomize=True)
+@settings(max_examples=5, deadline=None, derandomize=True)
 @given(convolutions(), st.integers(0, 10**6))
 def test_any_window_agrees_with_torch_at_any_setting(convolution: tuple[str, tuple[int, ...]], pick: int) -> None:
     source = problem(*convolution)
@@ -167,6 +174,11 @@ def test_grouped_fp32_is_never_rounded() -> None:
 )
 def test_depthwise_and_strided_ones_are_not_matched(call: str, shape: tuple[int, ...], argument: str) -> None:
     _, graph = trace_source(problem(call, shape).replace("self.op(x)", f"self.op({argument})"))
+    assert all(recipe.match(graph, Contract()) == [] for recipe in RECIPES.values())
+
+
+def test_transposed_ones_with_a_stride_are_left_to_the_phases() -> None:
+    _, graph = trace_source(problem("ConvTranspose2d(8, 8, 3, stride=(1, 2))", (1, 8, 5, 6)))
     assert all(recipe.match(graph, Contract()) == [] for recipe in RECIPES.values())
 
 

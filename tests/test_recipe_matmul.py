@@ -91,6 +91,13 @@ def test_products_split_in_the_loop_are_as_good_as_fp32(spelling):
     _check(_recipe("split-fp16-matmul"), _source(*SPELLINGS[spelling]), settings, tolerance=1e-6)
 
 
+@pytest.mark.parametrize(("a", "b"), [("2, 200", "200, 3"), ("8, 5, 7, 13", "13, 15"), ("40, 2", "2, 40")])
+def test_split_products_match_at_any_size_above_one_for_a_small_workload_must_match_too(a, b):
+    source = _source("torch.matmul(A, B)", a, b)
+    assert len(_sites(_recipe("split-fp16-matmul"), source)) == 1
+    _check(_recipe("split-fp16-matmul"), source, [{**SPLIT, "block_m": 64, "splits": 2}], tolerance=1e-6)
+
+
 def test_splitting_in_the_loop_is_tried_where_the_operands_are_long_against_the_output():
     recipe = _recipe("split-fp16-matmul")
     offered = {

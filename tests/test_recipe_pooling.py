@@ -109,15 +109,40 @@ def test_nan_and_infinities_go_where_torch_puts_them(shift: str) -> None:
         problem("max_pool2d(x, 3, return_indices=True)", (1, 2, 8, 8)),
         problem("max_pool2d(x, 3)", (2, 8, 8)),
         problem("max_pool2d(x.transpose(2, 3), 3)", (1, 2, 8, 9)),
-        problem("avg_pool1d(x, 64)", (1, 2, 256)),
-        problem("avg_pool2d(x, 11)", (1, 1, 22, 5000)),
+        problem("avg_pool1d(x, 1100)", (1, 2, 2200)),
         problem("max_pool2d(x, 3)", (1, 2, 8, 8), "float64"),
-        problem("avg_pool2d(x, 11)", (16, 64, 2048, 2048)),  # the library is at the floor; a gather over several warps is not
     ],
 )
 def test_what_the_kernels_do_not_cover_is_not_matched(source: str) -> None:
     _, graph = trace_source(source)
     assert RECIPE.match(graph, Contract()) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "shape"),
+    [
+        ("avg_pool1d(x, 40, 30, 7)", (2, 3, 100)),
+        ("avg_pool3d(x, (9, 8, 3), 3, 1, ceil_mode=True, count_include_pad=False)", (1, 2, 12, 11, 8)),
+        ("max_pool1d(x, 33, 5, 3, 2)", (2, 3, 150)),
+    ],
+)
+def test_windows_too_large_to_unroll_are_read_whole(call: str, shape: tuple[int, ...]) -> None:
+    source = problem(call, shape)
+    chosen = variants(source, 2)
+    assert all(set(setting) == {"block", "warps"} for setting in chosen)
+    check_recipe(RECIPE, source, H200, settings=chosen, tolerance=3e-7)
+
+
+@pytest.mark.parametrize("call", ["avg_pool2d(x, 11)", "max_pool2d(x, 11)"])
+def test_whole_windows_chosen_for_long_rows_serve_short_ones(call: str) -> None:
+    long, short = (problem(call, shape) for shape in ((16, 64, 2048, 2048), (1, 2, 23, 45)))
+    (setting,) = variants(long, 1)
+    assert "shift" in variants(short, 1)[0] and "block" in setting
+    module, graph = trace_source(short)
+    text = emit_source(short, graph, [(RECIPE, site_of(short), setting)])
+    x = torch.randn(1, 2, 23, 45)
+    x[0, 0, 3, 4], x[0, 1, 12, 20] = float("nan"), float("-inf")
+    torch.testing.assert_close(import_source(text).ModelNew()(x), module.Model()(x), equal_nan=True)
 
 
 def test_one_text_serves_two_sizes() -> None:

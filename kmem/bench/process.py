@@ -1,6 +1,7 @@
 """One problem in one process: `python -m kmem optimize PROBLEM --json`, its progress line by line, and its end whatever it is."""
 
 import os
+import queue
 import re
 import shutil
 import signal
@@ -8,14 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from kmem.bench.problems import BenchProblem
 from kmem.bench.results import Settings
 from kmem.bench.rows import Exit
+from kmem.errors import TargetError
 
 #: A run ends its rounds when its minutes are over, but then still finishes baselines and verifies its winner, and it may wait for the GPU.
 _LIMIT_OVER_BUDGET = 2.0
@@ -26,14 +28,47 @@ _POLL_S = 0.1
 _PROGRESS = re.compile(r"(\w+) +(.*?)  \[(.*)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizeProcess:
-    """A runner for schedule.run_problems. `directory` is the bench's: logs/ and runs/ in it belong to this class."""
+def visible_gpus(count: int) -> list[str]:
+    """What CUDA_VISIBLE_DEVICES calls each of `count` GPUs that this process sees. Raises TargetError if there are fewer."""
+    import torch  # counting them needs its driver calls; `kmem bench --help` does not
 
-    settings: Settings
-    directory: Path
+    if count > (found := torch.cuda.device_count()):
+        raise TargetError(f"There are {found} GPUs here, not {count}; lower --gpus or leave it out")
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",")[:count] if named else [str(index) for index in range(count)]
+
+
+class OptimizeProcess:
+    """A runner for schedule.run_problems: each process sees one GPU, the one that fewest others see."""
+
+    def __init__(self, settings: Settings, directory: Path, gpus: Sequence[str] = (), *, jobs: int = 1) -> None:
+        """Args: directory: the bench's; logs/ and runs/ in it belong to this class. gpus: as `visible_gpus` calls them, none without a
+        GPU. jobs: problems at once on each."""
+        self.settings, self.directory = settings, directory
+        self._places: queue.LifoQueue[dict[str, str]] = queue.LifoQueue()
+        for gpu in list(reversed(gpus)) * jobs:  # last in, first out: the first problems go to different GPUs
+            self._places.put({"CUDA_VISIBLE_DEVICES": gpu})
+        if not gpus:
+            for _ in range(jobs):
+                self._places.put({})
+
+    @contextmanager
+    def _environment(self) -> Iterator[dict[str, str]]:
+        """The environment of one process, while there is a place for it."""
+        place = self._places.get()
+        try:
+            yield {**os.environ, **place}
+        finally:
+            self._places.put(place)
 
     def __call__(self, problem: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event) -> Exit | None:
+        """Run a problem to its end, as `run_at` does, at a place that is free."""
+        with self._environment() as environment:
+            return self.run_at(problem, on_stage, stop, environment)
+
+    def run_at(
+        self, problem: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event, environment: dict[str, str]
+    ) -> Exit | None:
         """Run a problem to its end. Returns None if `stop` was set meanwhile: the process is then ended and there is no outcome.
 
         Args: on_stage: called with stage and text of each progress line, from another thread.
@@ -48,7 +83,7 @@ class OptimizeProcess:
         with open(output, "w", encoding="utf-8") as stdout:
             process = subprocess.Popen(
                 self.command(problem, run_directory), stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
-                text=True, errors="replace", start_new_session=True,
+                text=True, errors="replace", start_new_session=True, env=environment,
             )  # fmt: skip
         reader = threading.Thread(target=_follow, args=(process.stderr, log, on_stage), daemon=True)
         reader.start()

@@ -59,8 +59,9 @@ EXIT_SOME_FAILED = 1
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Problems at once: one is traced and compiled while another is measured.",
+    help="Problems at once on each GPU: one is traced and compiled while another is measured.",
 )
+@click.option("--gpus", type=click.IntRange(min=1), help="GPUs to spread the problems over; default: one.")
 @click.option(
     "--record",
     metavar="DIR",
@@ -88,6 +89,7 @@ def bench(
     minutes: float,
     root: Path | None,
     jobs: int,
+    gpus: int | None,
     record: Path | None,
     settings: int,
     as_json: bool,
@@ -112,23 +114,26 @@ def bench(
     Exit code 0: every problem was run; 1: some failed; 130: interrupted.
     """
     if record is not None:
+        if gpus is not None:
+            raise click.UsageError("--gpus does not go with --record, which measures on one GPU; record parts of a suite with --only.")
         from kmem.cli.landscapes import record_suite
 
         record_suite(paths, level, only, precision, purity, target, record, settings, minutes, jobs)
         return
-    from kmem.bench.process import OptimizeProcess
+    from kmem.bench.process import OptimizeProcess, visible_gpus
     from kmem.bench.results import BenchDirectory, Settings
     from kmem.bench.schedule import run_problems
 
+    places = visible_gpus(gpus) if gpus is not None else []
     root = root or Path("runs") / f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     manifest, problems = describe(root, paths, level, only, Settings(precision, purity, target, memory_mode, rounds, minutes))
     with interrupt_on_termination(), BenchDirectory(root) as directory:
         directory.write_manifest(manifest)
         click.echo(f"bench of {len(problems)} problems in {root}", err=True)
-        runner = OptimizeProcess(manifest.settings, root.resolve())
+        runner = OptimizeProcess(manifest.settings, root.resolve(), places, jobs=jobs)
         try:
             with Progress(manifest) as show:
-                run_problems(problems, runner, directory, show, jobs=jobs, measured=manifest.measured)
+                run_problems(problems, runner, directory, show, jobs=jobs * (gpus or 1), measured=manifest.measured)
         except KeyboardInterrupt:
             finish(directory, manifest, as_json=as_json)
             click.echo(f"\nInterrupted. What is finished is kept: kmem bench --resume {shlex.quote(str(root))}", err=True)

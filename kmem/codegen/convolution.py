@@ -3,10 +3,13 @@
 out[n, co, p] = sum over taps and channels of w[co, c, tap] * x[n, c, p * stride + tap * dilation - padding], by group. Positions p of an
 image are one axis, for contiguous outputs lie so; then what follows a product element by element (epilogue.py) follows a convolution too:
 its rows are output channels, its columns positions, its batch axes images and groups. Kernels: staged_conv.py, direct_conv.py.
+
+A transposed convolution of stride 1 is one too: o = i - padding + k * dilation, so output o gets input o - border + t * dilation through
+tap k = last - t, where border = dilation * last - padding, which may be negative. Others are transposed.py's.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from kmem.codegen.epilogue import Epilogue, grow_epilogue, launch_operands, write_epilogue
@@ -18,6 +21,8 @@ from kmem.records import TensorSpec
 DTYPES = ("float32", "bfloat16", "float16")
 _RANKS = {f"aten.conv{rank}d.{overload}": rank for rank in (1, 2, 3) for overload in ("default", "padding")}
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_TRANSPOSED_RANKS = {"aten.conv_transpose1d.default": 1, "aten.conv_transpose2d.input": 2, "aten.conv_transpose3d.input": 3}
+_TRANSPOSED_NAMES = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 _MAX_OFFSET = 2**31 - 1
 
 
@@ -25,6 +30,7 @@ _MAX_OFFSET = 2**31 - 1
 class Convolution:
     """A dense convolution over contiguous tensors; depth and height axes of size 1 where the rank has none.
 
+    `flipped` weights lie as a transposed convolution's: (channels in, output channels of a group, taps), the taps backwards.
     `operand_steps`: for each operand of the epilogue its steps, in elements, along images, groups, output channels of a group, positions.
     """
 
@@ -35,6 +41,7 @@ class Convolution:
     channels_out: int
     groups: int
     out: TensorSpec
+    flipped: bool = False
     epilogue: Epilogue = Epilogue()
     operand_steps: tuple[tuple[int, int, int, int], ...] = ()
 
@@ -96,21 +103,25 @@ def find_convolutions(graph: OpGraph) -> list[Site]:
             if epilogue is None or steps is None:
                 continue
             last = members[-1] if members else node
-            detail = Convolution(
-                base.axes, base.dtype, base.images, base.channels_in, base.channels_out, base.groups, last.spec, epilogue, steps
-            )
+            detail = replace(base, out=last.spec, epilogue=epilogue, operand_steps=steps)
             inputs = tuple(Operand(name, graph.spec(name)) for name in (tensors["input"], tensors["weight"], *epilogue.operands))
             nodes = (node.name, *(member.name for member in members))
             taken.update(nodes)
             size = sum(operand.spec.bytes for operand in inputs) + last.spec.bytes
-            operator = "pointwise_conv" if detail.taps == 1 else "conv"
-            sites.append(Site(node.name, operator, nodes, inputs, (Operand(last.name, last.spec),), detail, size, detail.flops))
+            sites.append(Site(node.name, operator_of(detail), nodes, inputs, (Operand(last.name, last.spec),), detail, size, detail.flops))
             break
     return sites
 
 
+def operator_of(detail: Convolution) -> str:
+    """The operator, of vocabulary.OPERATORS, that a convolution is remembered as."""
+    if detail.flipped:
+        return "conv_transpose"
+    return "pointwise_conv" if detail.taps == 1 else "conv"
+
+
 def _arguments(node: Node) -> dict[str, Arg]:
-    return {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}
+    return {**dict(zip(_NAMES if node.target in _RANKS else _TRANSPOSED_NAMES, node.args, strict=False)), **node.kwargs}
 
 
 def convolution_tensors(node: Node) -> dict[str, str]:
@@ -120,9 +131,10 @@ def convolution_tensors(node: Node) -> dict[str, str]:
 
 def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
     """The convolution of a node without what follows it; None for other nodes, depthwise ones and what the kernels do not cover."""
-    if node.target not in _RANKS:
+    rank, flipped = _RANKS.get(node.target) or _TRANSPOSED_RANKS.get(node.target), node.target in _TRANSPOSED_RANKS
+    if rank is None:
         return None
-    rank, given = _RANKS[node.target], _arguments(node)
+    given = _arguments(node)
     specs = [graph.spec(name) for name in convolution_tensors(node).values()]
     source, weight, result = specs[0], specs[1], node.spec
     (groups,) = per_axis(given.get("groups"), 1, 1)
@@ -137,8 +149,13 @@ def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
     if isinstance(padding, str):
         # torch pads "same" by dilation * (kernel - 1) in all, the odd one at the end; the end follows from the output size
         padding = tuple(step * (taps - 1) // 2 for step, taps in zip(dilation, kernel, strict=True)) if padding == "same" else 0
-    axes = make_axes(source.shape[2:], result.shape[2:], kernel, stride, per_axis(padding, rank), dilation)
-    return Convolution(axes, source.dtype, source.shape[0], source.shape[1], result.shape[1], groups, result)
+    borders = per_axis(padding, rank)
+    if flipped:
+        if max(stride) > 1:
+            return None
+        borders = tuple(step * (taps - 1) - border for step, taps, border in zip(dilation, kernel, borders, strict=True))
+    axes = make_axes(source.shape[2:], result.shape[2:], kernel, stride, borders, dilation)
+    return Convolution(axes, source.dtype, source.shape[0], source.shape[1], result.shape[1], groups, result, flipped)
 
 
 def _operand_steps(

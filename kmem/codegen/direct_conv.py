@@ -110,7 +110,7 @@ def emit_direct(detail: Convolution, settings: Settings) -> Emission:
         f"packed = torch.empty({rows * padded_k}, dtype=x.dtype, device=x.device)",
         f"kmem_pack_filter[({rows},)](w, packed, packed, packed, C={detail.group_in}, CP={padded_c}, M={detail.group_out}, "
         f"COP={padded_out}, TAPS={detail.taps}, PADDED_K={padded_k}, SKEW=0, TERMS=1, SCALED=False, ROUND=tf32, "
-        f"BLOCK={min(1024, next_power(padded_k))})",
+        f"FLIPPED={detail.flipped}, BLOCK={min(1024, next_power(padded_k))})",
         f"kmem_direct_conv{detail.epilogue.suffix}[({padded_out // block_co * ceil_div(detail.positions, block_p) * detail.batches},)]("
         f"x, packed, out, {output_arguments(detail)}, {window_arguments(detail, [axis.size for axis in detail.axes])}, {borders}, "
         f"C={detail.group_in}, CP={padded_c}, COP={padded_out}, PADDED={detail.is_padded}, TF32=tf32, WIDEN=x.is_cpu, "

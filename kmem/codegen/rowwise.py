@@ -144,7 +144,14 @@ class _Writer:
         for index, (name, _) in enumerate(self._states(number)):
             pointer = f"s{number}_{index} + row * SPLIT + part_index"
             lines += [f'{name}_parts = tl.load({pointer}, mask=k_valid & part_valid, cache_modifier=".cg")']
-        return lines + [line for item in self._reduces_of(number) for line in REDUCTIONS[item.kind].combine(item.names)]
+        lines += [line for item in self._reduces_of(number) for line in REDUCTIONS[item.kind].combine(item.names)]
+        # As a scalar a state takes the layout of the tile it meets. As a (1, 1) tensor it is broadcast in the layout of the parts and then
+        # converted through shared memory. Source: measured on H200 with Triton 3.6, layer norm of 8192 columns, 4 programs a row, 8 warps:
+        # 1,024 STS.128 a thread and 2.2 ms, of which 0.07 ms are needed.
+        return lines + [
+            f"{name} = tl.full((BK, 1), tl.sum({name}), {'tl.int32' if is_index else 'tl.float32'}) if BK == 1 else {name}"
+            for name, is_index in self._states(number)
+        ]
 
     def _element_stores(self) -> list[str]:
         stores = [store for store in self.region.stores if not store.is_row]

@@ -32,9 +32,6 @@ _REDUCING_WARPS = 132 * 32 // 2
 #: Seconds of a wave of programs that share rows, beyond their bytes (log-softmax of 393216 columns: 1.3 to 2.1 us at seven settings), and
 #: the programs per multiprocessor above which their polls hinder each other (L1 norm of 65535 columns: 3.4 us at 5, 9 us at 21).
 _WAIT_S, _QUIET_WAITERS = 1.9e-6, 6
-#: The same for mean and variance: 288, 317 and 336 us (instance, group, layer norm). Found by measurement, unexplained by the machine code,
-#: whose wait is that of softmax; those three rows were also the only ones measured whose length is a power of two.
-_MOMENTS_WAIT_S = 3e-4
 
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
@@ -216,7 +213,7 @@ class _Cost:
 
     def shared_s(self, programs: int) -> float:
         """A kernel of programs that hold a row together and wait for each other once per reduction."""
-        waits = sum(_MOMENTS_WAIT_S if item.kind == "moments" else _WAIT_S for item in self.region.statements if isinstance(item, Reduce))
+        waits = _WAIT_S * sum(isinstance(item, Reduce) for item in self.region.statements)
         return self.dram_s(self.read, self.written) + self.waves(programs) * waits * max(self.exposed, self.resident / _QUIET_WAITERS)
 
     def pipelined_s(self, programs: int, steps: int, reread: float) -> float:

@@ -112,26 +112,32 @@ PACK_FILTER = (
 @triton.jit
 def kmem_pack_filter(
     w, exponents, high, low, C: tl.constexpr, CP: tl.constexpr, M: tl.constexpr, COP: tl.constexpr, TAPS: tl.constexpr,
-    PADDED_K: tl.constexpr, SKEW: tl.constexpr, TERMS: tl.constexpr, SCALED: tl.constexpr, ROUND: tl.constexpr, BLOCK: tl.constexpr,
+    PADDED_K: tl.constexpr, SKEW: tl.constexpr, TERMS: tl.constexpr, SCALED: tl.constexpr, ROUND: tl.constexpr, FLIPPED: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
-    """(groups * M, C, TAPS) to (groups * COP, PADDED_K) with k = tap * CP + c, zero above M, C and TAPS; scaled by output channel."""
+    """(groups * M, C, TAPS) to (groups * COP, PADDED_K) with k = tap * CP + c, zero above M, C and TAPS; scaled by output channel.
+
+    FLIPPED weights are (groups * C, M, TAPS) with the taps backwards.
+    """
     row = tl.program_id(0)
-    group = row // COP
-    w += (group * M + row % COP) * (C * TAPS)
+    w += row // COP * (M * C * TAPS) + row % COP * (TAPS if FLIPPED else C * TAPS)
+    channel_step: tl.constexpr = M * TAPS if FLIPPED else TAPS
     end = tl.where(row % COP < M, C, 0)  # a row above M has no channels
     scale = 1.0
     if SCALED:
         most = tl.zeros((BLOCK,), tl.int32)
         for start in range(0, C * TAPS, BLOCK):
             place = start + tl.arange(0, BLOCK)
-            bits = kmem_magnitude_bits(tl.load(w + place, mask=place < end * TAPS, other=0.0))
+            at = place // TAPS * channel_step + place % TAPS
+            bits = kmem_magnitude_bits(tl.load(w + at, mask=place < end * TAPS, other=0.0))
             most = tl.maximum(most, tl.where(bits < 0x7F800000, bits, 0))
         exponent = kmem_exponent(tl.max(most, axis=0))
         scale = kmem_power_of_two(exponent)
         tl.store(exponents + row, exponent)
     for start in range(0, PADDED_K, BLOCK):
         k = start + tl.arange(0, BLOCK)
-        values = tl.load(w + k % CP * TAPS + k // CP, mask=(k % CP < end) & (k < TAPS * CP), other=0.0)
+        tap = TAPS - 1 - k // CP if FLIPPED else k // CP
+        values = tl.load(w + k % CP * channel_step + tap, mask=(k % CP < end) & (k < TAPS * CP), other=0.0)
         if SCALED:
             values = values * scale
         if ROUND:
@@ -254,7 +260,7 @@ def emit_staged(detail: Convolution, settings: Settings) -> Emission:
         f"w_exponents = torch.empty({rows}, dtype=torch.int32, device=x.device)",
         f"kmem_pack_filter[({rows},)](w, w_exponents, w_high, w_low, C={detail.group_in}, CP={padded_c}, "
         f"M={detail.group_out}, COP={padded_out}, TAPS={detail.taps}, PADDED_K={padded_k}, SKEW={skew}, TERMS={terms}, SCALED={scaled}, "
-        f"ROUND=False, BLOCK={min(1024, next_power(padded_k))})",
+        f"ROUND=False, FLIPPED={detail.flipped}, BLOCK={min(1024, next_power(padded_k))})",
         f"kmem_staged_conv{detail.epilogue.suffix}[({padded_out // block_co * ceil_div(detail.positions, block_p) * detail.batches},)]("
         f"high, low, exponents, w_high, w_low, w_exponents, out, {output_arguments(detail)}, {window_arguments(detail, sizes)}, "
         f"CP={padded_c}, COP={padded_out}, PADDED_K={padded_k}, VECTOR={min(8, padded_c)}, SKEW={skew}, TERMS={terms}, "

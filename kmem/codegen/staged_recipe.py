@@ -27,7 +27,7 @@ STEP_S = 4e-7  # a step of a pipelined loop that waits for L2. Source: transpose
 class StagedConv(Recipe):
     """fp32 with as many bits as TF32 (one term; bf16 and fp16 as they are) or as fp32 (three terms)."""
 
-    operators = ("conv", "pointwise_conv")
+    operators = ("conv", "pointwise_conv", "conv_transpose")
 
     def __init__(self, terms: int) -> None:
         self.terms = terms

@@ -5,7 +5,7 @@ A labelled candidate: all its time is in cuDNN, so the result's library share sa
 
 from collections.abc import Sequence
 
-from kmem.codegen.convolution import Convolution, convolution_tensors, read_convolution
+from kmem.codegen.convolution import Convolution, convolution_tensors, operator_of, read_convolution
 from kmem.problem.graph import Node, OpGraph
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device, Purity
@@ -25,7 +25,7 @@ class ChannelsLastConv(Recipe):
         sites = []
         for node in graph.nodes:
             detail = read_convolution(graph, node)
-            if detail is not None and _is_symmetric(detail):
+            if detail is not None and not detail.flipped and _is_symmetric(detail):
                 sites.append(_site(graph, node, detail))
         return sites
 
@@ -77,8 +77,9 @@ def _is_symmetric(detail: Convolution) -> bool:
 def _site(graph: OpGraph, node: Node, detail: Convolution) -> Site:
     inputs = tuple(Operand(name, graph.spec(name)) for name in convolution_tensors(node).values())
     size = detail.images * detail.channels_in * detail.inputs * DTYPE_BYTES[detail.dtype] + node.spec.bytes
-    operator = "pointwise_conv" if detail.taps == 1 else "conv"
-    return Site(node.name, operator, (node.name,), inputs, (Operand(node.name, node.spec),), detail, size, detail.flops, ("library",))
+    return Site(
+        node.name, operator_of(detail), (node.name,), inputs, (Operand(node.name, node.spec),), detail, size, detail.flops, ("library",)
+    )
 
 
 RECIPE = ChannelsLastConv()

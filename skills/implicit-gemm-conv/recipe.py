@@ -22,7 +22,7 @@ STEP_CYCLES, PROGRAM_CYCLES = 700, 2500  # from a step's loads to their arrival;
 class ImplicitGemmConv(Recipe):
     """fp32 as TF32 (which eager's convolutions are by default), bf16 and fp16 as they are."""
 
-    operators = ("conv", "pointwise_conv")
+    operators = ("conv", "pointwise_conv", "conv_transpose")
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases): TF32 would be refused.

@@ -1,10 +1,12 @@
-"""Max and average pooling in 1 to 3 dimensions as strips of whole rows; see SKILL.md and kmem/codegen/stencil.py."""
+"""Max and average pooling in 1 to 3 dimensions: as strips of whole rows (kmem/codegen/stencil.py), or, where windows are too wide for that
+or rows too long, whole windows at a time (kmem/codegen/window_pool.py); see SKILL.md."""
 
 from dataclasses import dataclass
 from math import prod
 
 from kmem.codegen.stencil import StripWriter, write_strip_launcher
 from kmem.codegen.strip_tuning import strip_cost_ms, strip_space, tile_of
+from kmem.codegen.window_pool import MAX_WINDOW_COLUMNS, window_cost_ms, window_space, write_window_pool
 from kmem.codegen.windows import Axis, make_axes, per_axis
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
@@ -51,13 +53,20 @@ class SeparablePooling(Recipe):
         return sites
 
     def space(self, site: Site, device: Device) -> Space:
-        return strip_space(site.detail.axes, site.detail.dtype, site.detail.planes)
+        return _space(site.detail)
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
-        return strip_cost_ms(site, site.detail.axes, settings, site.detail.dtype, site.detail.planes, device, separable=True)
+        pooling: Pooling = site.detail
+        if "block" in settings:
+            return window_cost_ms(site, pooling.axes, settings, prod(pooling.output), device)
+        return strip_cost_ms(site, pooling.axes, settings, pooling.dtype, pooling.planes, device, separable=True)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         pooling: Pooling = site.detail
+        if "block" in settings:  # chosen where the strips do not serve, which at another size they may
+            return Emission(
+                *write_window_pool(pooling.axes, pooling.output, pooling.combine, pooling.divisor, pooling.count_padding, settings)
+            )
         tile = tile_of(settings)
         kernel = StripWriter(pooling.axes, tile, pooling.combine).write()
         launcher = write_strip_launcher(
@@ -68,8 +77,18 @@ class SeparablePooling(Recipe):
         return Emission((kernel,), launcher)
 
 
+def _space(pooling: Pooling) -> Space:
+    """The strips' knobs; the whole windows' where a window is too large to unroll, or rows too long to hold."""
+    depth, height, width = pooling.axes
+    if width.kernel <= MAX_COLUMN_TAPS and depth.kernel * height.kernel <= MAX_ROW_TAPS:
+        strips = strip_space(pooling.axes, pooling.dtype, pooling.planes)
+        if strips.settings():
+            return strips
+    return window_space(pooling.axes)
+
+
 def _read(graph: OpGraph, node: Node) -> Pooling | None:
-    """The pooling a node does; None for what the kernels do not cover: no batch axis, other dtypes or strides, very wide windows."""
+    """The pooling a node does; None for what the kernels do not cover: no batch axis, other dtypes or strides, extreme sizes."""
     kind, rank = _OPERATORS[node.target]
     source, result = graph.spec(node.args[0].name), node.spec
     if (
@@ -92,19 +111,11 @@ def _read(graph: OpGraph, node: Node) -> Pooling | None:
         source.shape[2:], result.shape[2:], kernel,
         per_axis(given.get("stride"), rank, kernel), per_axis(given.get("padding"), rank, 0), per_axis(given.get("dilation"), rank, 1),
     )  # fmt: skip
-    depth, height, width = axes
-    if (
-        width.kernel > MAX_COLUMN_TAPS
-        or depth.kernel * height.kernel > MAX_ROW_TAPS
-        or prod(source.shape[2:]) >= 2**31
-        or result.numel // (result.shape[0] * result.shape[1]) >= 2**31
-    ):
-        return None
+    if axes[2].kernel > MAX_WINDOW_COLUMNS or max(prod(source.shape[2:]), result.numel) >= 2**31:
+        return None  # offsets within a plane and outputs are counted in 32 bits
     count_padding = given.get("count_include_pad", True)
     divisor = given.get("divisor_override") or (prod(kernel) if all(_covers_alike(axis, count_padding) for axis in axes) else 0)
-    pooling = Pooling("max" if kind == "max_pool" else "sum", axes, source.dtype, result.shape, divisor, bool(count_padding))
-    # a window too large to unroll, on rows too long to hold, has no setting
-    return pooling if strip_space(axes, pooling.dtype, pooling.planes).settings() else None
+    return Pooling("max" if kind == "max_pool" else "sum", axes, source.dtype, result.shape, divisor, bool(count_padding))
 
 
 def _covers_alike(axis: Axis, count_padding: bool) -> bool:

@@ -26,8 +26,9 @@ from kmem.problem.graph import OpGraph
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device, Precision
 
-#: Rows, columns and K of the smallest tensor-core product: what is smaller would be padding.
-MIN_SIZE = 16
+#: Size of every axis from which this is no matrix-vector product. Tiles have 16 at least, and where there is less the rest is padding: it
+#: costs little, for such products wait for memory, and a small workload must match wherever the full one does.
+MIN_SIZE = 2
 #: Elements of K that one tensor-core accumulation may sum. Source: anchors probe, errors 2.3e-7 (normal) and 4.7e-7 (uniform) at 4096.
 PROMOTE_ELEMENTS = 128
 #: Programs of the pass over an operand that keep the memory busy, and chunks of a line at most: the last kernel reads one state for each.

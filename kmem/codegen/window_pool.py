@@ -1,0 +1,126 @@
+"""Pooling as Triton text, whole windows at a time: for windows that stencil.py does not take, being too wide to unroll or to gather.
+
+A program makes `block` neighbouring outputs. Their windows' columns are a tile (outputs, taps of a row, padded to a power of two), so that
+windows which follow each other without a gap are read as one run; the tile is combined over the window's rows by a loop and along itself
+once, at the end. Columns that windows share are read again, from L1. One kernel text serves every structure and size.
+"""
+
+from math import prod
+
+from kmem.codegen.strip_tuning import BLOCKS_PER_S, CLOCK_HZ, HIDDEN_SHARE, WARP_INSTRUCTIONS_PER_CLOCK
+from kmem.codegen.windows import Axis, next_power
+from kmem.recipes import Settings, Site, Space
+from kmem.records import Device
+
+#: Columns of one window's row, at most: the tile of the fewest outputs then still fits in registers.
+MAX_WINDOW_COLUMNS = 1024
+MIN_THREAD_VALUES, MAX_THREAD_VALUES = 4, 16  # of the tile, each with its address: with 32 a thread has 222 registers
+LOAD_INSTRUCTIONS = 6  # of one element of the tile: address, predicate, load, combine
+
+_KERNELS = (
+    (
+        "kmem_either",
+        '''
+@triton.jit
+def kmem_either(a, b, MAX: tl.constexpr):
+    """Two values of a window as one."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL) if MAX else a + b
+
+
+@triton.jit
+def kmem_larger(a, b):
+    """The larger of two values; NaN if either is."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def kmem_covered(place, SIZE: tl.constexpr, K: tl.constexpr, S: tl.constexpr, B: tl.constexpr, COUNT_PADDING: tl.constexpr):
+    """Elements of an axis that the window of an output covers, as torch counts them: of the input, or of the padded input."""
+    begin = place * S - B
+    return tl.minimum(begin + K, SIZE + B * COUNT_PADDING) - tl.maximum(begin, -B * COUNT_PADDING)
+''',
+    ),
+    (
+        "kmem_window_pool",
+        '''
+@triton.jit
+def kmem_window_pool(
+    x, y, COUNT: tl.constexpr, D: tl.constexpr, H: tl.constexpr, W: tl.constexpr, OD: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    BD: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr, LD: tl.constexpr, LH: tl.constexpr, LW: tl.constexpr,
+    MAX: tl.constexpr, DIVISOR: tl.constexpr, COUNT_PADDING: tl.constexpr, TAPS: tl.constexpr, BLOCK: tl.constexpr,
+):
+    """(planes, D, H, W) to (planes, OD, OH, OW), COUNT outputs in all. K, S, B, L: kernel, strides, borders (padding), dilations."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    ow = place % OW
+    oh = place // OW % OH
+    od = place // (OW * OH) % OD
+    plane = (place // (OW * OH * OD)).to(tl.int64) * (D * H * W)
+    tap = tl.arange(0, TAPS)
+    w = (ow * SW - BW)[:, None] + (tap * LW)[None, :]
+    inside = (w >= 0) & (w < W) & (tap < KW)[None, :] & (place < COUNT)[:, None]
+    nothing = -float("inf") if MAX else 0.0
+    best = tl.full((BLOCK, TAPS), nothing, tl.float32)
+    for row in range(KD * KH):
+        d = od * SD - BD + row // KH * LD
+        h = oh * SH - BH + row % KH * LH
+        there = (d >= 0) & (d < D) & (h >= 0) & (h < H)
+        at = (plane + (d * H + h) * W)[:, None] + w
+        best = kmem_either(best, tl.load(x + at, mask=inside & there[:, None], other=nothing).to(tl.float32), MAX)
+    if MAX:
+        value = tl.reduce(best, 1, kmem_larger)
+    else:
+        value = tl.sum(best, axis=1)
+        if DIVISOR > 0:
+            value = value * (1.0 / DIVISOR)
+        else:
+            covered = kmem_covered(od, D, KD, SD, BD, COUNT_PADDING) * kmem_covered(oh, H, KH, SH, BH, COUNT_PADDING)
+            value = value / tl.maximum(covered * kmem_covered(ow, W, KW, SW, BW, COUNT_PADDING), 1).to(tl.float32)
+    tl.store(y + place, value.to(y.dtype.element_ty), mask=place < COUNT)
+''',
+    ),
+)
+
+
+def window_space(axes: tuple[Axis, Axis, Axis]) -> Space:
+    """Outputs and warps of a program, such that a thread has some loads under way and keeps its tile in registers."""
+
+    def is_legal(settings: Settings) -> bool:
+        values = int(settings["block"]) * next_power(axes[2].kernel) / (32 * int(settings["warps"]))
+        return MIN_THREAD_VALUES <= values <= MAX_THREAD_VALUES
+
+    return Space({"block": (1, 4, 16, 32, 64, 128, 256), "warps": (1, 2, 4, 8)}, is_legal)
+
+
+def window_cost_ms(site: Site, axes: tuple[Axis, Axis, Axis], settings: Settings, outputs: int, device: Device) -> float:
+    """The slowest of memory, issue slots and starting programs, plus a share of the others, as in strip_tuning.py."""
+    programs = -(-outputs // int(settings["block"]))
+    rows = axes[0].kernel * axes[1].kernel
+    loads = programs * int(settings["block"]) * next_power(axes[2].kernel) * rows
+    seconds = (
+        site.bytes / device.read_bytes_per_s,
+        loads * LOAD_INSTRUCTIONS / 32 / (device.sm_count * WARP_INSTRUCTIONS_PER_CLOCK * CLOCK_HZ),
+        programs / BLOCKS_PER_S,
+    )
+    idle = max(1.0, device.sm_count * 8 / (programs * int(settings["warps"])))
+    return 1e3 * idle * (max(seconds) + HIDDEN_SHARE * (sum(seconds) - max(seconds))) + device.launch_ms
+
+
+def write_window_pool(
+    axes: tuple[Axis, Axis, Axis], output: tuple[int, ...], combine: str, divisor: float, count_padding: bool, settings: Settings
+) -> tuple[tuple[tuple[str, str], ...], str]:
+    """The kernels and `launch(x)` at one setting (block, warps); arguments as of stencil.write_strip_launcher."""
+    count, block = prod(output), int(settings["block"])
+    sizes = [
+        f"{name}{letter}={getattr(axis, attribute)}"
+        for name, attribute in (("", "size"), ("O", "out"), ("K", "kernel"), ("S", "stride"), ("B", "padding"), ("L", "dilation"))
+        for letter, axis in zip("DHW", axes, strict=True)
+    ]
+    return _KERNELS, (
+        "def launch(x):\n"
+        f"    y = torch.empty({tuple(output)!r}, dtype=x.dtype, device=x.device)\n"
+        f"    kmem_window_pool[({-(-count // block)},)](x, y, COUNT={count}, {', '.join(sizes)}, MAX={combine == 'max'}, "
+        f"DIVISOR={divisor}, COUNT_PADDING={int(count_padding)}, TAPS={next_power(axes[2].kernel)}, BLOCK={block}, "
+        f"num_warps={settings['warps']})\n"
+        "    return y\n"
+    )
