@@ -69,7 +69,7 @@ class Workbench:
         self, run: Run, session: Session, memory: Memory, on_event: Callable[[Event], None], open_laboratory: OpenLaboratory
     ) -> None:
         self.run, self.session, self.memory, self._on_event = run, session, memory, on_event
-        self._open_laboratory = open_laboratory
+        self._open_laboratory, self._laboratory = open_laboratory, None
         self.directory = RunDirectory(Path(run.out_dir))
         self._versions = versions()
         self._baselines: tuple[Baseline, ...] = ()
@@ -86,7 +86,7 @@ class Workbench:
         self.measurements = 0
 
     def __enter__(self) -> "Workbench":
-        self.laboratory = self._open_laboratory(self.announce)
+        self._laboratory = self._open_laboratory(self.announce)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -94,8 +94,14 @@ class Workbench:
         self._background.shutdown()
 
     @property
+    def laboratory(self) -> Laboratory:
+        assert self._laboratory is not None, "a workbench is a context manager"
+        return self._laboratory
+
+    @property
     def seconds_left(self) -> float:
-        return self.laboratory.seconds_left
+        """All of the budget while the laboratory is being opened, which may have to wait for the GPU's memory."""
+        return self._laboratory.seconds_left if self._laboratory is not None else 60 * self.run.budget.minutes
 
     @property
     def best(self) -> Attempt | None:

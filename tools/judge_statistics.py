@@ -253,7 +253,6 @@ def measure_memory(device: Device, place: Path, names: Sequence[str]) -> list[di
         kernel = Kernel(f"{problem.source}\n\nModelNew = Model\n")
         allowed = 2 * (own + context) + outputs
         row = verify_once(name, kernel, problem, device, place, with_baselines=False)
-        print_rows([{**row, "share": row["peak_bytes"] / allowed}])
         torch.cuda.empty_cache()
         free = torch.cuda.mem_get_info()[0]
         ballast = torch.empty(max(0, free - allowed), dtype=torch.int8, device="cuda")  # now there is no more than is allowed
@@ -274,6 +273,7 @@ def measure_memory(device: Device, place: Path, names: Sequence[str]) -> list[di
                 "verify_s_when_tight": tight["verify_s"],
             }
         )
+        print_rows(rows[-1:])  # as soon as it is known: the whole table takes minutes
     return rows
 
 

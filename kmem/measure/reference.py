@@ -8,6 +8,7 @@ import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,7 +18,7 @@ from kmem.measure.arena import Arena
 from kmem.measure.correctness import Difference, error_floor
 from kmem.measure.drawing import draw_into
 from kmem.measure.expected import KEPT_BYTES, Answer, Expected, SlicedExpected, WholeExpected
-from kmem.measure.families import InputTraits, apply_family, input_traits, may_share_zeros, sample_of
+from kmem.measure.families import apply_family
 from kmem.measure.forward import (
     contract_flags,
     copy_of_view,
@@ -31,6 +32,7 @@ from kmem.measure.forward import (
 )
 from kmem.measure.slices import PIECES, Run, Slicing, find_slicing, is_same
 from kmem.measure.tensors import encode_value
+from kmem.measure.traits import find_traits_in_turn, input_traits
 from kmem.problem.load import build_inputs, build_model, execute_problem
 from kmem.records import Contract, Problem, Workload
 
@@ -78,7 +80,12 @@ class Reference:
             raise ProblemError(
                 f"{problem.path}: {ex}; use tensors, numbers, strings and lists of them as inputs and constructor arguments"
             ) from ex
-        self.traits = self._find_traits(seed + 2, seed + 1) if is_large else self._find_traits_at_once(first, self.draw(seed + 2))
+        if is_large:
+            write = partial(self.write_draw, self.inputs)
+            self.traits = find_traits_in_turn(self.inputs.values, write, self.draw, (seed + 1, seed + 2))
+        else:
+            self.inputs.write(first)
+            self.traits = [input_traits(one, other) for one, other in zip(first, self.draw(seed + 2), strict=True)]
         self._initial = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
         self.state = Arena(f"{self.name}-state", list(self._initial.values()), device, directory, ipc=ipc)
         self.state.write(list(self._initial.values()))
@@ -92,20 +99,6 @@ class Reference:
         self._earlier: tuple[torch.Tensor, ...] | None = None
         self.flags: set[str] = set()
         self.refused: dict[str, str] = {}  # families and sizes that the module raises for, with what it says
-
-    def _find_traits_at_once(self, first: list[object], second: list[object]) -> list[InputTraits]:
-        """From two draws; the inputs then hold the first."""
-        self.inputs.write(first)
-        return [input_traits(one, other) for one, other in zip(first, second, strict=True)]
-
-    def _find_traits(self, seed: int, last_seed: int) -> list[InputTraits]:
-        """From one draw after the other, as long as their samples do not ask for both at once; the inputs then hold that of `last_seed`."""
-        self.write_draw(self.inputs, seed)
-        samples = [sample_of(value) for value in self.inputs.values]
-        self.write_draw(self.inputs, last_seed)
-        if any(may_share_zeros(one, sample_of(value)) for one, value in zip(samples, self.inputs.values, strict=True)):
-            return self._find_traits_at_once(self.inputs.values, self.draw(seed))
-        return [input_traits(value, None) for value in self.inputs.values]
 
     @property
     def training(self) -> bool:

@@ -10,7 +10,7 @@ from kmem.measure.reference import Reference
 
 #: Sets that timed calls rotate over, memory permitting.
 SETS = 3
-TOTAL_BYTES = 2 * 2**30
+TOTAL_BYTES = 2**30
 
 
 class TimedInputs:
