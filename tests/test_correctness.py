@@ -393,6 +393,14 @@ def test_a_family_that_the_module_refuses_has_no_answer_and_its_own_values_must_
         reference.expect_case("drawn", reference.inputs.values, 3)
 
 
+def test_a_module_that_does_not_run_in_float64_is_told_in_one_line(tmp_path: Path) -> None:
+    reference = reference_of("args[0] if args[0].dtype is torch.float32 else {}['no kernel for float64']", "torch.rand(8)", tmp_path)
+    reference.fill("drawn", 3)
+    with pytest.raises(ProblemError, match="^p.py: forward does not run in float64, .*: KeyError: 'no kernel for float64'; write the"):
+        reference.expect_case("drawn", reference.inputs.values, 3)
+    assert torch.get_default_dtype() is torch.float32
+
+
 def test_an_answer_that_finds_no_room_is_one_line(tmp_path: Path) -> None:
     reference = reference_of("args[0]", "torch.rand(8)", tmp_path)
     with (

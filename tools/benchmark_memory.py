@@ -1,8 +1,9 @@
 """How fast the memory answers when it is large: `python tools/benchmark_memory.py --outcomes 1000000 --skills 10000`.
 
 Fills a database with made-up outcomes, and skills mixed from the sentences and metadata of the bundled ones, by the same calls a merge
-makes; then times each thing a run asks of its memory: recall, posteriors of every skill, the signatures of a few, a skill search, the whole
-consultation of a round (search, gate, posteriors, ranking), and the merge of 10,000 outcomes. Prints a table, or JSON with --json.
+makes; then times each thing a run asks of its memory: recall, experience of recipes' settings, posteriors of every skill, the signatures
+of a few, a skill search, the whole consultation of a round (search, gate, posteriors, ranking), and the merge of 10,000 outcomes. Prints a
+table, or JSON with --json.
 
 `start-up` is what a process pays once: loading sums and vectors. Times are by the clock and of this process's CPU, in ms; everything runs
 in one thread but for the vectors' product. Questions are embedded by a stand-in; --model also times the real model (seconds more).
@@ -27,6 +28,7 @@ import numpy as np
 
 from kmem.memory.embeddings import Embedder, load_embedder
 from kmem.memory.exchange import export_outcomes, import_outcomes
+from kmem.memory.experience import recall_experience
 from kmem.memory.ledger import LedgerEntry, Retraction
 from kmem.memory.store import Memory
 from kmem.prescribe.consult import consult_memory
@@ -191,6 +193,14 @@ def _recall(memory: Memory, index: int) -> object:
     return memory.recall(graph, content_hash(f"structure {structure}"), operators, (1024, 77), arch="sm_90", contract=Contract())
 
 
+def _experience(memory: Memory, index: int) -> object:
+    draw = random.Random(index)
+    structure, recipes = content_hash(f"structure {draw.randrange(STRUCTURES)}"), [f"skill-{place:05d}" for place in range(3)]
+    return recall_experience(
+        memory, recipes, graph_hash=content_hash(f"never seen {index}"), structure_hash=structure, arch="sm_90", contract=Contract()
+    )
+
+
 def _diagnosis(index: int) -> Diagnosis:
     draw = random.Random(index)
     bottleneck = list(Bottleneck)[index % len(Bottleneck)]
@@ -227,6 +237,7 @@ def measure_questions(memory: Memory, skills: list[Skill]) -> list[Timed]:
         _once("start-up: sums into memory", lambda: _posteriors(memory, skills[:1], 0)),
         _once("start-up: skills and vectors", lambda: memory.match_texts("first")),
         _time("recall", 200, lambda index: _recall(memory, index)),
+        _time("experience of 3 popular recipes", 100, lambda index: _experience(memory, index)),
         _time(f"posteriors of {len(skills)} skills", 100, lambda index: _posteriors(memory, skills, index)),
         _time("record an outcome, ask again", 50, lambda index: _after_a_measurement(memory, skills, index)),
         _time("signatures of 16 skills", 100, lambda index: memory.winning_signatures(few)),

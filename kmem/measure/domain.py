@@ -13,8 +13,8 @@ import torch
 
 from kmem.errors import ProblemError
 from kmem.measure.families import FAMILIES, other_sizes
-from kmem.measure.forward import first_line
-from kmem.measure.reference import UNDEFINED, Reference
+from kmem.measure.forward import UNDEFINED, first_line
+from kmem.measure.reference import Reference
 
 logger = logging.getLogger(__name__)
 

@@ -5,9 +5,12 @@ from contextlib import contextmanager
 
 import torch
 
-from kmem.errors import DeviceMemoryError, ProblemError
+from kmem.errors import DeviceMemoryError, KmemError, ProblemError
 from kmem.measure.correctness import ROUNDING
 from kmem.records import Precision, Problem
+
+#: What a module raises for sizes and values that it has no answer for.
+UNDEFINED = (RuntimeError, ValueError, IndexError, AssertionError)
 
 
 @contextmanager
@@ -32,6 +35,28 @@ def contract_flags(precision: Precision) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, convolution
+
+
+@contextmanager
+def in_double(problem: Problem) -> Iterator[None]:
+    """Run the module's forward for the oracle: tensors that it makes itself are float64 too.
+
+    Raises ProblemError: if it raises what is no answer to values or sizes, such as a Triton kernel of its own that does not compile for
+    float64.
+    """
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    except (*UNDEFINED, KmemError):
+        raise
+    except Exception as ex:
+        raise ProblemError(
+            f"{problem.path}: forward does not run in float64, in which the right answer is computed: {first_line(ex)}; "
+            "write the module with PyTorch's operators"
+        ) from ex
+    finally:
+        torch.set_default_dtype(default)
 
 
 def first_line(error: BaseException) -> str:

@@ -20,9 +20,11 @@ from kmem.measure.drawing import draw_into
 from kmem.measure.expected import KEPT_BYTES, Answer, Expected, SlicedExpected, WholeExpected
 from kmem.measure.families import apply_family
 from kmem.measure.forward import (
+    UNDEFINED,
     contract_flags,
     copy_of_view,
     first_line,
+    in_double,
     layouts_of,
     leaves_of,
     room_for,
@@ -44,8 +46,6 @@ _WHOLE_BYTES = 2**27
 _WHOLE_SHARE = 1 / 64
 #: Pieces of very large inputs and outputs that are small beside these; where memory is short they become finer (expected.py).
 _ENOUGH_PIECES = 16
-#: What a module raises for sizes and values that it has no answer for.
-UNDEFINED = (RuntimeError, ValueError, IndexError, AssertionError)
 
 
 class Reference:
@@ -378,13 +378,8 @@ class Reference:
             for value, given in zip(doubled, values, strict=True)
         ]
         torch.manual_seed(seed)
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)  # tensors that forward itself makes
-        try:
-            with torch.no_grad():
-                outputs, returns_tuple = leaves_of(model(*doubled))
-        finally:
-            torch.set_default_dtype(default)
+        with torch.no_grad(), in_double(self.problem):
+            outputs, returns_tuple = leaves_of(model(*doubled))
         return outputs, self._take_changes(model), returns_tuple
 
     def _take_changes(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
