@@ -105,8 +105,8 @@ def render_report(
         "",
         "## Attempts",
         "",
-        "| # | round | move | skill | knobs | status | ms | vs parent | why |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| # | round | kernel | from | move | skill | knobs | status | ms | vs parent | why |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += [_attempt_row(number, attempt) for number, attempt in enumerate(attempts, 1)]
     return "\n".join(lines) + "\n"
@@ -136,7 +136,9 @@ def _attempt_row(number: int, attempt: Attempt) -> str:
     if measurement.status is not Status.PASSED and measurement.log:
         why += f" -- {measurement.log.strip().splitlines()[-1][:160]}"
     status = measurement.status.value
-    cells = (number, attempt.round, task.move.value, task.skill, knobs, status, time, speedup, why.replace("|", "/"))
+    kernel = attempt.candidate.kernel
+    lineage = f"`{kernel.hash[:12]}`", f"`{kernel.parent[:12]}`" if kernel.parent else ""
+    cells = (number, attempt.round, *lineage, task.move.value, task.skill, knobs, status, time, speedup, why.replace("|", "/"))
     return f"| {' | '.join(str(cell) for cell in cells)} |"
 
 

@@ -5,12 +5,19 @@ A kind has one or two fp32 (index: int32) states per row. Four texts make them:
 - `start`, `update`, `finish`: lane by lane over the tiles of a loop, then across lanes once;
 - `combine`: from the states that several programs left for one row.
 Names in the surrounding kernel: BK, BR tile sizes, EVEN_R (no tail), valid (1, BR) mask, r (1, BR) index in the row, count (elements this
-program
-reduces, as fp32), lane_count (1, BR) elements per lane, part_count (1, SPLIT) elements per partial, part_valid its mask, step the 1-based
-loop step. All reduce along axis 1 and keep it. NaN and ties follow torch: a NaN wins every max, min and argmax; the first of equals wins.
+program reduces, as fp32), lane_count (1, BR) elements per lane, part_count (1, SPLIT) elements per partial, part_valid its mask, step the
+1-based loop step. All reduce along axis 1 and keep it; `combine` of a single row's parts reduces to scalars. NaN and ties follow torch: a
+NaN wins every max, min and argmax; the first of equals wins.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeAlias
+
+#: Arguments of a reduction that takes each row of a tile by itself, and of one whose tile is a single row and becomes a scalar.
+BY_ROW, TO_SCALAR = ", axis=1, keep_dims=True", ""
+#: Text of a reduction of a tile over BY_ROW or TO_SCALAR.
+Across: TypeAlias = Callable[[str, str], str]
 
 MULTIPLY = """@triton.jit
 def multiply(a, b):
@@ -41,8 +48,8 @@ class Reduction(ABC):
         """States from lanes."""
 
     @abstractmethod
-    def combine(self, name: tuple[str, ...]) -> list[str]:
-        """States from `<state>_parts` (BK, SPLIT) tiles."""
+    def combine(self, name: tuple[str, ...], over: str) -> list[str]:
+        """States from `<state>_parts` (BK, SPLIT) tiles, reduced over BY_ROW or TO_SCALAR."""
 
     def keep(self, name: tuple[str, ...]) -> list[str]:
         """Lines between `direct` and `combine` that save what `reuse` reads."""
@@ -58,13 +65,13 @@ class _Fold(Reduction):
 
     states = ("",)
 
-    def __init__(self, identity: str, step: str, across: str, keeps_nan: bool) -> None:
+    def __init__(self, identity: str, step: str, across: Across, keeps_nan: bool) -> None:
         self.identity, self.step, self.across, self.keeps_nan = identity, step, across, keeps_nan
 
-    def _fold(self, name: str, tile: str) -> list[str]:
-        lines = [f"{name} = {self.across.format(tile)}"]
+    def _fold(self, name: str, tile: str, over: str = BY_ROW) -> list[str]:
+        lines = [f"{name} = {self.across(tile, over)}"]
         if self.keeps_nan:  # tl.max and tl.min drop NaN; torch does not
-            lines += [f"{name} = tl.where(tl.max(({tile} != {tile}).to(tl.int32), axis=1, keep_dims=True) != 0, float('nan'), {name})"]
+            lines += [f"{name} = tl.where(tl.max(({tile} != {tile}).to(tl.int32){over}) != 0, float('nan'), {name})"]
         return lines
 
     def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
@@ -86,9 +93,9 @@ class _Fold(Reduction):
     def finish(self, name: tuple[str, ...]) -> list[str]:
         return self._fold(name[0], f"{name[0]}_lanes")
 
-    def combine(self, name: tuple[str, ...]) -> list[str]:
+    def combine(self, name: tuple[str, ...], over: str) -> list[str]:
         parts = f"{name[0]}_parts"
-        return [f"{parts} = tl.where(part_valid, {parts}, {self.identity})", *self._fold(name[0], parts)]
+        return [f"{parts} = tl.where(part_valid, {parts}, {self.identity})", *self._fold(name[0], parts, over)]
 
 
 class _ArgMax(Reduction):
@@ -97,13 +104,13 @@ class _ArgMax(Reduction):
     states = ("value", "index")
     index_states = ("index",)
 
-    def _pick(self, name: tuple[str, ...], values: str, indices: str) -> list[str]:
+    def _pick(self, name: tuple[str, ...], values: str, indices: str, over: str = BY_ROW) -> list[str]:
         best, index = name
         return [
-            f"{best} = tl.max({values}, axis=1, keep_dims=True)",
-            f"{best}_nan = tl.max(({values} != {values}).to(tl.int32), axis=1, keep_dims=True) != 0",
+            f"{best} = tl.max({values}{over})",
+            f"{best}_nan = tl.max(({values} != {values}).to(tl.int32){over}) != 0",
             f"{index}_hit = tl.where({best}_nan, {values} != {values}, {values} == {best})",
-            f"{index} = tl.min(tl.where({index}_hit, {indices}, 2147483647), axis=1, keep_dims=True)",
+            f"{index} = tl.min(tl.where({index}_hit, {indices}, 2147483647){over})",
             f"{best} = tl.where({best}_nan, float('nan'), {best})",
         ]
 
@@ -131,12 +138,12 @@ class _ArgMax(Reduction):
     def finish(self, name: tuple[str, ...]) -> list[str]:
         return self._pick(name, f"{name[0]}_lanes", f"{name[1]}_lanes")
 
-    def combine(self, name: tuple[str, ...]) -> list[str]:
+    def combine(self, name: tuple[str, ...], over: str) -> list[str]:
         values, indices = f"{name[0]}_parts", f"{name[1]}_parts"
         return [
             f"{values} = tl.where(part_valid, {values}, float('-inf'))",
             f"{indices} = tl.where(part_valid, {indices}, 2147483647)",
-            *self._pick(name, values, indices),
+            *self._pick(name, values, indices, over),
         ]
 
 
@@ -188,17 +195,17 @@ class _SoftmaxStatistics(Reduction):
             f"{top} = {name[0]}_new",
         ]
 
-    def _merge(self, name: tuple[str, ...], tops: str, totals: str) -> list[str]:
+    def _merge(self, name: tuple[str, ...], tops: str, totals: str, over: str = BY_ROW) -> list[str]:
         return [
-            f"{name[0]} = tl.max({tops}, axis=1, keep_dims=True)",
+            f"{name[0]} = tl.max({tops}{over})",
             f"{name[0]} = {self._base(name[0])}",
-            f"{name[1]} = tl.sum({totals} * tl.exp({tops} - {name[0]}), axis=1, keep_dims=True)",
+            f"{name[1]} = tl.sum({totals} * tl.exp({tops} - {name[0]}){over})",
         ]
 
     def finish(self, name: tuple[str, ...]) -> list[str]:
         return self._merge(name, f"{name[0]}_lanes", f"{name[1]}_lanes")
 
-    def combine(self, name: tuple[str, ...]) -> list[str]:
+    def combine(self, name: tuple[str, ...], over: str) -> list[str]:
         tops, totals = f"{name[0]}_parts", f"{name[1]}_parts"
         lines = [
             f"{totals} = tl.where(part_valid, {totals}, 0.0)",
@@ -207,7 +214,7 @@ class _SoftmaxStatistics(Reduction):
         ]
         if self.infinite_sum:  # likewise a part with +inf
             lines += [f"{tops} = tl.where({totals} == float('inf'), float('inf'), {tops})"]
-        return lines + self._merge(name, tops, totals)
+        return lines + self._merge(name, tops, totals, over)
 
 
 class _Moments(Reduction):
@@ -235,31 +242,39 @@ class _Moments(Reduction):
             f"{m2} += {name[0]}_delta * ({name[0]}_tile - {mean})",
         ]
 
-    def _merge(self, name: tuple[str, ...], means: str, m2s: str, counts: str, total: str) -> list[str]:
+    def _merge(self, name: tuple[str, ...], means: str, m2s: str, counts: str, total: str, over: str = BY_ROW) -> list[str]:
         return [
-            f"{name[0]} = tl.sum({means} * {counts}, axis=1, keep_dims=True) / {total}",
+            f"{name[0]} = tl.sum({means} * {counts}{over}) / {total}",
             # once more from there: where the mean is large, the first sum has lost digits that the differences keep
-            f"{name[0]} += tl.sum(({means} - {name[0]}) * {counts}, axis=1, keep_dims=True) / {total}",
+            f"{name[0]} += tl.sum(({means} - {name[0]}) * {counts}{over}) / {total}",
             f"{name[1]}_shift = {means} - {name[0]}",
-            f"{name[1]} = tl.sum({m2s} + {counts} * {name[1]}_shift * {name[1]}_shift, axis=1, keep_dims=True)",
+            f"{name[1]} = tl.sum({m2s} + {counts} * {name[1]}_shift * {name[1]}_shift{over})",
         ]
 
     def finish(self, name: tuple[str, ...]) -> list[str]:
         return self._merge(name, f"{name[0]}_lanes", f"{name[1]}_lanes", "lane_count", "count")
 
-    def combine(self, name: tuple[str, ...]) -> list[str]:
+    def combine(self, name: tuple[str, ...], over: str) -> list[str]:
         means, m2s = f"{name[0]}_parts", f"{name[1]}_parts"
         clean = [f"{parts} = tl.where(part_valid, {parts}, 0.0)" for parts in (means, m2s)]
-        return clean + self._merge(name, means, m2s, "part_count", "(R * 1.0)")
+        return clean + self._merge(name, means, m2s, "part_count", "(R * 1.0)", over)
+
+
+def _across(function: str) -> Across:
+    return lambda tile, over: f"{function}({tile}{over})"
+
+
+def _product(tile: str, over: str) -> str:
+    return f"tl.reduce({tile}, 1, multiply, keep_dims=True)" if over == BY_ROW else f"tl.reduce({tile}, None, multiply)"
 
 
 _NAN = ", propagate_nan=tl.PropagateNan.ALL)"
 
 REDUCTIONS: dict[str, Reduction] = {
-    "sum": _Fold("0.0", "{0} + {1}", "tl.sum({0}, axis=1, keep_dims=True)", keeps_nan=False),
-    "prod": _Fold("1.0", "{0} * {1}", "tl.reduce({0}, 1, multiply, keep_dims=True)", keeps_nan=False),
-    "max": _Fold("float('-inf')", "tl.maximum({0}, {1}" + _NAN, "tl.max({0}, axis=1, keep_dims=True)", keeps_nan=True),
-    "min": _Fold("float('inf')", "tl.minimum({0}, {1}" + _NAN, "tl.min({0}, axis=1, keep_dims=True)", keeps_nan=True),
+    "sum": _Fold("0.0", "{0} + {1}", _across("tl.sum"), keeps_nan=False),
+    "prod": _Fold("1.0", "{0} * {1}", _product, keeps_nan=False),
+    "max": _Fold("float('-inf')", "tl.maximum({0}, {1}" + _NAN, _across("tl.max"), keeps_nan=True),
+    "min": _Fold("float('inf')", "tl.minimum({0}, {1}" + _NAN, _across("tl.min"), keeps_nan=True),
     "argmax": _ArgMax(),
     "softmax": _SoftmaxStatistics(infinite_sum=False),
     "logsumexp": _SoftmaxStatistics(infinite_sum=True),
