@@ -272,3 +272,5 @@ CREATE TABLE unanswered (
 ) strict;
 
 CREATE INDEX unanswered_by_run on unanswered (run);
+
+CREATE INDEX outcomes_by_recipe on outcomes (skill, graph_hash, arch, precision, purity) where status = 'passed';
