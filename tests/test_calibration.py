@@ -95,6 +95,24 @@ def test_without_experience_of_its_recipe_a_ranking_stays(option: SiteOption, gr
     assert calibrate_option(option, [illegal], graph) is option
 
 
+@pytest.mark.parametrize(
+    ("latency_ms", "predicted_ms"), [(0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (math.inf, 1.0), (1.0, -1.0), (1.0, math.nan)]
+)
+def test_numbers_that_are_no_times_are_passed_over(option: SiteOption, graph: OpGraph, latency_ms: float, predicted_ms: float) -> None:
+    entry = replace(measured(option, 0, 0.0), latency_ms=latency_ms, predicted_ms=predicted_ms)
+    assert calibrate_option(option, [entry], graph) is option
+
+
+def test_a_graph_whose_sizes_were_not_kept_is_no_nearer_than_another(option: SiteOption, graph: OpGraph) -> None:
+    unknown, other = (
+        [measured(option, 0, 0.7, structure=structure, sizes=()), measured(option, -1, -0.7, structure=structure, sizes=())]
+        for structure in (graph.structure_hash, "another")
+    )
+    assert calibrate_option(option, unknown, graph) == calibrate_option(option, other, graph)
+    both = [*unknown, measured(option, 1, 0.2, graph="g2", structure=graph.structure_hash, sizes=graph_sizes(graph))]
+    assert corrections(option, both, graph)[knobs_at(option, 0)] > 0
+
+
 def test_a_run_learns_from_its_own_measurements(option: SiteOption, graph: OpGraph) -> None:
     attempt = attempt_at(option, 0, latency_ms=3.0, estimated_ms=1.5)
     (entry,) = own_experience([attempt, replace(attempt, measurement=Measurement(Status.CRASHED, None, False))], graph)

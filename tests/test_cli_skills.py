@@ -72,7 +72,15 @@ def test_show_of_an_unknown_skill_names_the_remedy(registry: SimpleNamespace) ->
 def test_search_prints_hits_with_reasons(registry: SimpleNamespace) -> None:
     (hit,) = json.loads(invoke(registry, "search", "adjacent lanes", "--json").stdout)["skills"]
     assert hit["name"] == "coalesce-loads"
-    assert hit["reasons"] == ["full text only: no embeddings (KMEM_EMBEDDING_MODEL=none)", "full-text rank 1"]
+    assert hit["reasons"] == [
+        "full text only: no embeddings (KMEM_EMBEDDING_MODEL=none)",
+        "full-text rank 1",
+        "never tried: 25% to improve, as skills do on average",
+    ]
+    with Memory() as memory:
+        memory.record_outcome(make_outcome(1.0, skill="coalesce-loads", operators=("max_pool",)))
+    (hit,) = json.loads(invoke(registry, "search", "adjacent lanes", "--op", "max_pool", "--arch", "sm_90", "--json").stdout)["skills"]
+    assert hit["reasons"][-1].startswith("1 tried, 1 of them on this very case: 56% correct")
     assert "coalesce-loads" in invoke(registry, "search", "adjacent lanes").stdout
     filtered = json.loads(invoke(registry, "search", "helps", "--op", "max_pool", "--arch", "sm_75", "--json").stdout)
     assert [hit["name"] for hit in filtered["skills"]] == ["coalesce-loads"]

@@ -110,6 +110,11 @@ def test_merging_either_way_or_twice_equals_one_memory_that_saw_everything(tmp_p
         (lambda text: text.replace('"status": "passed"', '"status": "great"'), "its hash is"),
         (lambda text: _rehash(text.replace('"status": "passed"', '"status": "great"')), "no exported outcome"),
         (lambda text: _rehash(text.replace('"latency_ms": 1.0', '"latency_ms": 1')), "its hash is"),  # the same outcome, spelled otherwise
+        (lambda text: _rehash(text.replace('"latency_ms": 1.0', '"latency_ms": 0.0')), "latency_ms cannot be 0"),
+        (lambda text: _rehash(text.replace('"latency_ms": 1.0', '"latency_ms": NaN')), "latency_ms cannot be nan"),
+        (lambda text: _rehash(text.replace('"ratio": 2.0', '"ratio": -2.0')), "ratio cannot be -2"),
+        (lambda text: _rehash(text.replace('"bound_ms": 0.5', '"bound_ms": 0.5, "predicted_ms": Infinity')), "predicted_ms cannot be inf"),
+        (lambda text: _rehash(text.replace('"sizes": [64', '"sizes": [9223372036854775808')), "sizes must be"),
         (lambda text: text[:-30], "no exported outcome"),
         (lambda text: text + "[]\n", "no exported outcome"),
         (lambda text: text + "{}\n", "no exported outcome"),
@@ -133,6 +138,12 @@ def test_files_that_cannot_be_read_or_written_are_named(filled: Memory, tmp_path
         import_outcomes(filled, tmp_path / "binary.jsonl")
     with pytest.raises(OutputError, match="cannot be written"):
         export_outcomes(filled, tmp_path / "no" / "such" / "directory.jsonl")
+
+
+def test_verify_names_numbers_that_no_measurement_gives(filled: Memory) -> None:
+    outcome = make_outcome(0.0)
+    filled.record_outcome(outcome)
+    assert verify_memory(filled) == [f"outcome {outcome.hash[:12]}: its record is no outcome (latency_ms cannot be 0)"]
 
 
 def test_verify_finds_what_somebody_changed_by_hand(filled: Memory) -> None:

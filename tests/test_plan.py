@@ -110,6 +110,9 @@ def test_a_near_hit_whose_graph_memory_knows_well_is_left_to_the_ranking() -> No
     entries = [Experience("fuse", (("BLOCK", 2**place),), 1.0, 1.0, hit.outcome.graph_hash, "structure", (8,)) for place in range(4)]
     assert [task.move for task in first_round([hit], experience=entries).tasks] == [Move.SEED]
     assert [task.move for task in first_round([hit], experience=entries[:3]).tasks] == [Move.RECALL, Move.SEED]
+    assert [task.move for task in first_round([hit], experience=entries[:1] * 4).tasks] == [Move.RECALL, Move.SEED]
+    of_another = [replace(entry, recipe="another") for entry in entries]
+    assert [task.move for task in first_round([hit], experience=of_another).tasks] == [Move.RECALL, Move.SEED]
 
 
 def test_without_an_author_that_rewrites_only_texts_are_recalled() -> None:

@@ -208,16 +208,13 @@ def stats(as_json: bool = False) -> None:
 
     Kernels that were recalled and passed again are counted apart: they are no new successes of a skill.
     """
-    from importlib import metadata
-
-    from kmem.memory.outcomes import AGING_COMPONENTS
+    from kmem.memory.evidence import installed_versions
     from kmem.memory.store import Memory
     from kmem.memory.verify import memory_stats, skill_stats
     from kmem.serialize import to_data
 
-    installed = {name: metadata.version(name) for name in AGING_COMPONENTS}
     with Memory() as store:
-        counts, skills = to_data(memory_stats(store)), skill_stats(store, installed)
+        counts, skills = to_data(memory_stats(store)), skill_stats(store, installed_versions())
     if as_json:
         click.echo(json.dumps(counts | {"posteriors": [to_data(skill) for skill in skills]}))
         return

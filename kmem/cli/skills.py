@@ -15,7 +15,7 @@ from kmem.errors import OutputError, SkillError
 
 if TYPE_CHECKING:
     from kmem.library.sources import SkillOrigin
-    from kmem.memory.ledger import TrackRecord
+    from kmem.memory.evidence import TrackRecord
     from kmem.memory.search import SkillHit
     from kmem.memory.standing import SkillStanding
     from kmem.plugins import Registry
@@ -115,8 +115,11 @@ def search_skills(
 ) -> None:
     """Search skills by meaning and by words.
 
-    Prints why each was found. Drafts come last and labelled; retracted skills are left out.
+    Prints why each was found, and what its recorded outcomes promise. Drafts come last and labelled; retracted skills are left out.
     """
+    from dataclasses import replace
+
+    from kmem.memory.evidence import installed_versions
     from kmem.memory.standing import order_hits
     from kmem.memory.store import Memory
 
@@ -140,7 +143,11 @@ def search_skills(
             limit=max(1, len(library)),
         )
         hits = order_hits(memory, {skill.name: skill for skill in library}, hits, limit)
-    _print_hits(hits, diagnosis, as_json)
+        earned = memory.posteriors(
+            [hit.name for hit in hits], bottleneck=diagnosis.bottleneck if diagnosis else None, operators=operators, arch=arch or "",
+            versions=installed_versions(),
+        )  # fmt: skip
+    _print_hits([replace(hit, reasons=(*hit.reasons, earned[hit.name].reason)) for hit in hits], diagnosis, as_json)
 
 
 @skills.command("new")

@@ -8,7 +8,7 @@ order of settings matters here. Source: Rasmussen and Williams, "Gaussian Proces
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from kmem.explore.cover import SiteOption
 from kmem.problem.graph import OpGraph, graph_sizes
@@ -82,9 +82,14 @@ def _usable(option: SiteOption, experience: Sequence[Experience]) -> list[_Known
     for entry in experience:
         predicted_ms = entry.predicted_ms or predicted.get(entry.knobs)
         knobs = dict(entry.knobs)
-        if entry.recipe == option.recipe.name and knobs.keys() == names and predicted_ms is not None and math.isfinite(predicted_ms):
-            known.append(_Known(knobs, math.log(entry.latency_ms / predicted_ms), entry.graph, entry.structure, entry.sizes))
+        if entry.recipe == option.recipe.name and knobs.keys() == names and _is_time(entry.latency_ms) and _is_time(predicted_ms):
+            residual = math.log(entry.latency_ms) - math.log(predicted_ms)
+            known.append(_Known(knobs, residual, entry.graph, entry.structure, entry.sizes))
     return known
+
+
+def _is_time(value_ms: float | None) -> TypeGuard[float]:
+    return value_ms is not None and 0.0 < value_ms < math.inf
 
 
 def _distances(here: Sequence[Settings], there: Sequence[Settings]) -> "np.ndarray":
@@ -95,7 +100,7 @@ def _distances(here: Sequence[Settings], there: Sequence[Settings]) -> "np.ndarr
     for name in there[0]:
         ours, theirs = [settings[name] for settings in here], [settings[name] for settings in there]
         if all(isinstance(value, int) and value > 0 for value in (*ours, *theirs)):
-            total += np.abs(np.log2(np.array(ours))[:, None] - np.log2(np.array(theirs))[None, :])
+            total += np.abs(np.log2(np.array(ours, dtype=float))[:, None] - np.log2(np.array(theirs, dtype=float))[None, :])
         else:
             places = {value: place for place, value in enumerate(dict.fromkeys([*ours, *theirs]))}
             codes = [np.array([places[value] for value in values]) for values in (ours, theirs)]
@@ -108,8 +113,9 @@ def _likeness(these: Sequence[tuple[str, tuple[int, ...]]], those: Sequence[tupl
     import numpy as np
 
     found = np.full((len(these), len(those)), _ANY_GRAPH)
-    for structure in {structure for structure, _ in these} & {structure for structure, _ in those}:
-        rows, columns = ([place for place, graph in enumerate(side) if graph[0] == structure] for side in (these, those))
+    # Outcomes of before sizes were kept have none: such a graph is no nearer than any other.
+    for kind in {(structure, len(sizes)) for structure, sizes in these} & {(structure, len(sizes)) for structure, sizes in those}:
+        rows, columns = ([place for place, (name, sizes) in enumerate(side) if (name, len(sizes)) == kind] for side in (these, those))
         ours, theirs = (
             np.log2(np.maximum(np.array([side[place][1] for place in places], dtype=float).reshape(len(places), -1), 1))
             for side, places in ((these, rows), (those, columns))

@@ -9,11 +9,12 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import metadata
 
 from kmem.memory import tally
 from kmem.memory.cells import Cell, CellColumns, CellRow
 from kmem.memory.contributors import ContributorStorage
-from kmem.memory.outcomes import AverageSkill, Posterior, Question, average_skill, skill_posteriors
+from kmem.memory.outcomes import AGING_COMPONENTS, AverageSkill, Posterior, Question, average_skill, skill_posteriors
 from kmem.records import Bottleneck
 
 _ROWS_AT_ONCE = 10_000
@@ -40,6 +41,11 @@ class Rebuilt:
 
     cells: int
     differing: int
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions, as installed here, of what ages evidence; nothing is imported for it."""
+    return {name: metadata.version(name) for name in AGING_COMPONENTS}
 
 
 class EvidenceStorage(ContributorStorage):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kmem.errors import MemoryStoreError, OutputError
-from kmem.memory.ledger import LedgerEntry, Retraction, ledger_entry
+from kmem.memory.ledger import LedgerEntry, Retraction, ledger_entry, refuse_impossible
 from kmem.memory.redaction import redact_outcome, supersede
 from kmem.memory.storage import Row, storage_errors
 from kmem.memory.store import Memory
@@ -205,7 +205,8 @@ def _retract_superseded(memory: Memory, merged: Sequence[str]) -> None:
 def _build_entry(line: _Line) -> LedgerEntry:
     try:
         outcome, record = canonical_json(Outcome, line.record)
-    except ValueError as ex:  # a field missing or of another type
+        refuse_impossible(outcome)
+    except ValueError as ex:  # a field missing, of another type, or a number no measurement gives
         raise _no_outcome(line.place, ex) from ex
     if record != line.record:  # another spelling of the same outcome would be a second outcome
         raise _damaged(line.place, content_hash(record), line.hash)

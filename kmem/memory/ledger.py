@@ -15,6 +15,11 @@ from kmem.memory.storage import Storage, Value
 from kmem.records import Outcome, Status, content_hash
 from kmem.serialize import from_data, from_json, to_data, to_json
 
+#: Measured times and ratios of an outcome, and what was worked out, which may be nothing. Both in ms: 1 ps to 30 years.
+_MEASURED = ("latency_ms", "latency_ms_p20", "latency_ms_p80", "parent_ms", "baseline_ms", "ratio", "ratio_low", "ratio_high")
+_WORKED_OUT = ("bound_ms", "predicted_ms")
+_LEAST, _MOST = 1e-9, 1e12
+
 
 @dataclass(frozen=True, slots=True)
 class Retraction:
@@ -48,6 +53,17 @@ def ledger_entry(outcome: Outcome) -> LedgerEntry:
     canonical = from_data(Outcome, to_data(outcome))
     record = to_json(canonical)
     return LedgerEntry(canonical, record, content_hash(record))  # what Outcome.hash is over
+
+
+def refuse_impossible(outcome: Outcome) -> None:
+    """Refuse numbers no measurement gives: logarithms and sums of them would end every run. Raises ValueError naming the first."""
+    for names, least in ((_MEASURED, _LEAST), (_WORKED_OUT, 0.0)):
+        for name in names:
+            value = getattr(outcome, name)
+            if value is not None and not least <= value <= _MOST:
+                raise ValueError(f"{name} cannot be {value:g}")
+    if any(not 0 <= size < 2**63 for size in outcome.sizes):
+        raise ValueError("sizes must be 64-bit numbers")
 
 
 class LedgerStorage(Storage):

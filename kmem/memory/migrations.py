@@ -74,6 +74,12 @@ def m007_add_unanswered(db: Database) -> None:
         db.execute(statement)
 
 
+@migrations()
+def m008_find_outcomes_of_recipes(db: Database) -> None:
+    """How a recipe's settings did on a graph, found among a million outcomes. See kmem/memory/experience.py."""
+    db.execute("create index outcomes_by_recipe on outcomes (skill, graph_hash, arch, precision, purity) where status = 'passed'")
+
+
 _LEDGER = (
     """
     create table graphs (

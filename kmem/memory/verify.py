@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kmem.memory.ledger import Retraction
+from kmem.memory.ledger import Retraction, refuse_impossible
 from kmem.memory.store import Memory
 from kmem.memory.tally import LOG_UNIT
 from kmem.records import Outcome, content_hash
@@ -123,6 +123,6 @@ def _outcome_faults(expected: str, record: str) -> Iterator[str]:
         yield f"outcome {expected[:12]}: its record has another hash"
         return
     try:
-        from_json(Outcome, record)
+        refuse_impossible(from_json(Outcome, record))
     except ValueError as ex:
-        yield f"outcome {expected[:12]}: its record cannot be read ({str(ex).splitlines()[0]})"
+        yield f"outcome {expected[:12]}: its record is no outcome ({str(ex).splitlines()[0]})"

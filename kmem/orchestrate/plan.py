@@ -10,7 +10,7 @@ from kmem.orchestrate.strategies import Offer, share_samples
 from kmem.orchestrate.vetoes import is_vetoed
 from kmem.records import Attempt, Budget, Experience, Move, Plan, Recalled, SiteChoice, Strategy, Task, Veto
 
-#: Measured settings of one graph from which a ranking learns more than from its winner alone.
+#: Measured settings of one recipe for one graph from which a ranking learns more than from the winner alone.
 _ENOUGH_TO_RANK = 4
 
 
@@ -39,10 +39,10 @@ def plan_first_round(
         reason = f"memory holds a winner for this very graph ({outcome.latency_ms:.4g} ms on {outcome.device})"
         return Plan((Task(Move.RECALL, outcome.skill, None, 1, reason, outcome.choices),), (), reason)
     tasks = []
-    settings_of = Counter(entry.graph for entry in experience)
+    settings_of = Counter((graph, recipe) for graph, recipe, _ in {(entry.graph, entry.recipe, entry.knobs) for entry in experience})
     seen: set[tuple[SiteChoice, ...]] = set()
     for hit in recalled:
-        if settings_of[hit.outcome.graph_hash] >= _ENOUGH_TO_RANK:
+        if all(settings_of[hit.outcome.graph_hash, choice.recipe] >= _ENOUGH_TO_RANK for choice in hit.outcome.choices):
             continue
         if rewrites and hit.outcome.choices and hit.outcome.choices not in seen and len(seen) < 2:
             seen.add(hit.outcome.choices)
