@@ -16,7 +16,7 @@ from kmem.measure.arena import Arena, bit_sum
 from kmem.measure.correctness import Difference, error_floor, is_within, measure_error, trivial_outputs
 from kmem.measure.expected import Answer, Comparison, InputsChanged, SlicedExpected
 from kmem.measure.families import FAMILIES, apply_family, other_layouts, other_sizes
-from kmem.measure.forward import room_for
+from kmem.measure.forward import first_line, room_for
 from kmem.measure.reference import Reference
 from kmem.measure.slices import PIECES, find_slicing
 from kmem.measure.traits import InputTraits, input_traits
@@ -391,6 +391,18 @@ def test_a_family_that_the_module_refuses_has_no_answer_and_its_own_values_must_
     reference = reference_of("torch.linalg.cholesky(-args[0])", "torch.eye(8)", tmp_path)
     with pytest.raises(ProblemError, match=r"^p.py: forward raised _?LinAlgError: .*$"):
         reference.expect_case("drawn", reference.inputs.values, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "ValueError"),
+        ("one\ntwo", "ValueError: one"),
+        ("at 12:14:\n    for k in range(K):\n    ^\nacc changes its type", "ValueError: at 12:14: acc changes its type"),
+    ],
+)
+def test_an_error_is_told_in_one_line_that_says_what_happened(text: str, line: str) -> None:
+    assert first_line(ValueError(text)) == line
 
 
 def test_a_module_that_does_not_run_in_float64_is_told_in_one_line(tmp_path: Path) -> None:

@@ -3,18 +3,17 @@
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
 from kmem.devices import named_target
-from kmem.errors import DeviceMemoryError
+from kmem.errors import DeviceMemoryError, ProblemError
 from kmem.memory.exchange import export_outcomes, import_outcomes
 from kmem.memory.store import Memory
-from kmem.problem.load import build_inputs, build_model, execute_problem
-from kmem.records import Contract, Measurement, Move, Status, Timing, Workload
+from kmem.records import Contract, Measurement, Move, Status, Timing
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
@@ -36,7 +35,7 @@ def verdict(pair: tool.Pair) -> tool.Verdict:
         raise DeviceMemoryError("it does not fit")
     failed = pair.skill.name == NAMES[1]
     measurement = Measurement(Status.WRONG_VALUES if failed else Status.PASSED, None if failed else TIMING, False, log="output 0")
-    return tool.Verdict(measurement, pair.before_hash, pair.before_hash, (4, 5), None)
+    return tool.Verdict(measurement, pair.problem.hash, pair.problem.hash, (4, 5), None)
 
 
 def measure(pairs: list[tool.Pair], memory: Memory, judged: list[str], seconds: float = 60.0, takes_s: float = 0.0) -> list[str]:
@@ -82,7 +81,7 @@ def test_a_changed_example_is_judged_again(pairs: list[tool.Pair], tmp_path: Pat
     with Memory(tmp_path / "kmem.db") as memory:
         measure(pairs[:1], memory, [])
         pair = pairs[0]
-        edited = tool.Pair(pair.skill, pair.problem, "another before.py", pair.kernel)
+        edited = replace(pair, problem=replace(pair.problem, source="another before.py"))
         assert tool.recorded(memory, pair, H200) is not None
         assert tool.recorded(memory, edited, H200) is None
 
@@ -104,20 +103,28 @@ def test_what_was_exported_merges_elsewhere(pairs: list[tool.Pair], tmp_path: Pa
         assert (added.outcomes, added.kernels) == (2, 2)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_oracle_computes_and_refuses_what_the_example_is_not_about(pairs: list[tool.Pair], name: str) -> None:
-    pair = pairs[NAMES.index(name)]
-    module = execute_problem(pair.problem, Workload("small", small_inputs=True))
-    model = build_model(module, "cpu")
-    inputs = build_inputs(module, "cpu")
-    wide = [value.double() for value in inputs]
-    with torch.no_grad():
-        result, expected = model.double()(*wide), model(*inputs)
-        assert result.dtype is torch.float64
-        assert torch.allclose(result, expected.double(), rtol=1e-3, atol=1e-3)
-        with pytest.raises(ValueError, match="contiguous inputs of the sizes given"):
-            model.double()(*(value.mT.contiguous().mT for value in wide))
-        with pytest.raises(ValueError, match="contiguous inputs of the sizes given"):
-            model.double()(*(value[..., :-1].contiguous() for value in wide))
-    assert "class ModelNew(" in pair.kernel.source
-    assert "class Model(" not in pair.kernel.source
+def test_the_problem_is_before_as_it_stands_and_the_candidate_after_as_model_new(pairs: list[tool.Pair]) -> None:
+    for pair, name in zip(pairs, NAMES, strict=True):
+        before = ROOT / "skills" / name / "examples" / "before.py"
+        assert (pair.problem.name, pair.problem.path) == (f"skills/{name}/examples", str(before))
+        assert pair.problem.source == before.read_text(encoding="utf-8")
+        assert "class ModelNew(" in pair.kernel.source
+        assert "class Model(" not in pair.kernel.source
+
+
+@pytest.mark.parametrize("error", [RuntimeError("at 12:14:\nacc is re-assigned to fp64"), ProblemError("forward does not run in float64")])
+def test_a_pair_that_ends_its_judge_is_a_line_of_the_table_and_the_rest_are_judged(
+    pairs: list[tool.Pair], error: Exception, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def judge(pair: tool.Pair) -> tool.Verdict:
+        if pair.skill.name == NAMES[0]:
+            raise error
+        return tool.Verdict(Measurement(Status.PASSED, TIMING, False), "", "", (), None)
+
+    with ThreadPoolExecutor(1) as executor:
+        assert tool._check(tool.measure_pairs(pairs, judge, executor, time.monotonic() + 60)) == 1
+    is_bug = isinstance(error, RuntimeError)
+    reason = "RuntimeError: at 12:14:" if is_bug else str(error)
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(lines) == sorted([f"{NAMES[0]:34} not judged: {reason}", *(f"{name:34} passed" for name in NAMES[1:])])
+    assert [record.exc_info is not None for record in caplog.records] == ([True] if is_bug else [])  # a bug keeps its traceback

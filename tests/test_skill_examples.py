@@ -1,6 +1,14 @@
-"""Every skill's before and after: the same problem in the contract, and the same values on small inputs in the interpreter."""
+"""Every skill's before and after: the same problem in the contract, and the same values on small inputs in the interpreter.
+
+before.py also answers in float64, in which a judge computes what is right: the interpreter takes types that a compiler refuses, so the
+float64 kernels are compiled for sm_90 too, in a process of its own.
+"""
 
 import copy
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +22,31 @@ PAIRS = sorted(path.parent for path in SKILLS.glob("*/examples/after.py"))
 SMALL = Workload("small", small_inputs=True)
 #: Largest relative Frobenius difference of two correct results in this type: a few roundings of the output, or of a 16-bit intermediate.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3}
+# Runs in a process without TRITON_INTERPRET: each launch of the files in argv on float64 inputs becomes a compilation, told as a JSON line.
+COMPILE = """
+import json, sys
+import torch, triton
+from kmem.problem.load import execute_problem, load_problem
+from kmem.profile.target_driver import use_compile_only_driver
+
+class Compiled:
+    def __init__(self, kernel): self.kernel = kernel
+    def __getitem__(self, grid):
+        def launch(*args, **options):
+            ir = self.kernel.warmup(*args, grid=(1,), **options).asm["ttir"]
+            print(json.dumps([file, "f64" in ir]))
+        return launch
+
+use_compile_only_driver("sm_90")
+for file in sys.argv[1:]:
+    module = execute_problem(load_problem(file))
+    for name, value in list(vars(module).items()):
+        if isinstance(value, triton.runtime.JITFunction):
+            setattr(module, name, Compiled(value))
+    with torch.device("meta"), torch.no_grad():
+        model = module.Model(*(module.get_init_inputs() if hasattr(module, "get_init_inputs") else []))
+        model.double()(*(value.double() if value.is_floating_point() else value for value in module.get_inputs()))
+"""
 
 
 def load(path: Path) -> tuple[torch.nn.Module, list[torch.Tensor], object]:
@@ -23,6 +56,22 @@ def load(path: Path) -> tuple[torch.nn.Module, list[torch.Tensor], object]:
     model = build_model(module, "cpu")
     torch.manual_seed(1)
     return model, build_inputs(module, "cpu"), module
+
+
+def tolerance(inputs: list[torch.Tensor]) -> float:
+    """What correct results for these inputs may differ by."""
+    return TOLERANCE[torch.float16 if any(value.dtype is torch.float16 for value in inputs) else torch.float32]
+
+
+def transposed(value: torch.Tensor) -> torch.Tensor:
+    """The same values with the order of strides reversed."""
+    order = tuple(reversed(range(value.dim())))
+    return value.permute(order).contiguous().permute(order)
+
+
+def relative_error(output: torch.Tensor, reference: torch.Tensor) -> float:
+    """By the Frobenius norm."""
+    return float(torch.linalg.vector_norm(output.double() - reference.double()) / torch.linalg.vector_norm(reference.double()))
 
 
 def run(model: torch.nn.Module, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -51,8 +100,36 @@ def test_before_and_after_agree(pair: Path) -> None:
         if not output.is_floating_point():
             assert torch.equal(output, reference)
             continue
-        tolerance = TOLERANCE[torch.float16 if any(value.dtype is torch.float16 for value in inputs) else torch.float32]
-        assert torch.linalg.vector_norm(output.double() - reference.double()) <= tolerance * torch.linalg.vector_norm(reference.double())
+        assert relative_error(output, reference) <= tolerance(inputs)
+
+
+@pytest.mark.parametrize("file", ["before.py", "after.py"])
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.parent.name)
+def test_strides_do_not_change_the_answer(pair: Path, file: str) -> None:
+    model, inputs, _ = load(pair / file)
+    expected, got = run(model, inputs), run(model, [transposed(value) for value in inputs])
+    assert all(relative_error(output, reference) <= tolerance(inputs) for output, reference in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.parent.name)
+def test_before_answers_in_float64(pair: Path) -> None:
+    model, inputs, _ = load(pair / "before.py")
+    expected = run(model, inputs)
+    got = run(model.double(), [value.double() if value.is_floating_point() else value for value in inputs])
+    for output, reference in zip(got, expected, strict=True):
+        assert output.dtype is (torch.float64 if reference.is_floating_point() else reference.dtype)
+        assert relative_error(output, reference) <= tolerance(inputs)
+
+
+def test_the_float64_kernels_of_every_before_compile(tmp_path: Path) -> None:
+    texts = {str(pair / "before.py"): (pair / "before.py").read_text(encoding="utf-8") for pair in PAIRS}
+    files = [file for file, text in texts.items() if "@triton.jit" in text]
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", COMPILE, *files], capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    compiled = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {file for file, _ in compiled} == {file for file in files if "is torch.float64" not in texts[file]}
+    assert all(is_double for _, is_double in compiled), compiled
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.parent.name)

@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ import torch
 
 from kmem.devices import detect_device, named_target
 from kmem.errors import KmemError
+from kmem.measure.forward import first_line
 from kmem.measure.judge import Judge
 from kmem.measure.timing import estimated_timing
 from kmem.memory.exchange import export_outcomes
@@ -42,6 +43,8 @@ from kmem.records import Baseline, Bottleneck, Bound, Contract, Device, Kernel, 
 from kmem.session import versions
 from kmem.skills import Skill, load_skill
 
+logger = logging.getLogger(__name__)
+
 ROOT = Path(__file__).parent.parent
 SKILLS = ROOT / "skills"
 #: On a lent GPU machine only what lies under $OUT comes back.
@@ -55,63 +58,13 @@ TARGET = "h200"
 #: For 16 cores and the 80 GB of an H100: each job has up to three workers, and holds inputs of 2 GiB several times over, partly in float64.
 JOBS = 4
 
-#: Added to before.py for the judge. Its oracle is the module in float64, and that is where an example's contract is put: contiguous inputs
-#: of the two sizes given (the judge leaves out the other variants, and the kernel is flagged "specialised"). A Triton kernel has its types
-#: written into it, so such a module goes on computing in its own types, on the same values, and its results are widened: the candidate is
-#: then held to before.py itself. Nothing of this is in the path that is timed.
-_ORACLE = """
-
-class _InOwnTypes(torch.nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, *inputs):
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float32)
-        try:
-            outputs = self.model(*(value.to(given.dtype) for value, given in zip(inputs, _given(get_inputs), strict=True)))
-        finally:
-            torch.set_default_dtype(default)
-        several = isinstance(outputs, tuple)
-        widened = [value.double() if value.is_floating_point() else value for value in (outputs if several else (outputs,))]
-        return tuple(widened) if several else widened[0]
-
-
-def _given(make):
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
-    try:
-        with torch.device("meta"):
-            return make()
-    finally:
-        torch.set_default_dtype(default)
-
-
-def _refuse_variants(module, inputs):
-    shapes = [value.shape for value in inputs]
-    sizes = [[value.shape for value in _given(make)] for make in (get_inputs, get_small_inputs)]
-    if shapes not in sizes or not all(value.is_contiguous() for value in inputs):
-        raise ValueError("the example is about contiguous inputs of the sizes given")
-
-
-def _oracle(model):
-    oracle = _InOwnTypes(model) if {own_types} else torch.nn.Module.double(model)
-    oracle.register_forward_pre_hook(_refuse_variants)
-    return oracle
-
-
-Model.double = _oracle
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One skill with examples, as the judge sees it. `before_hash` is over before.py alone, `kernel` is after.py."""
+    """One skill with examples, as the judge sees it: before.py is the problem, after.py the kernel."""
 
     skill: Skill
     problem: Problem
-    before_hash: str
     kernel: Kernel
 
 
@@ -129,12 +82,10 @@ class Verdict:
 def load_pair(directory: Path) -> Pair:
     """The examples of one skill directory. Raises SkillError, ProblemError."""
     skill = load_skill(directory)
-    before = load_problem(directory / "examples" / "before.py")
-    source = before.source + _ORACLE.replace("{own_types}", str("@triton.jit" in before.source))
+    problem = replace(load_problem(directory / "examples" / "before.py"), name=f"skills/{skill.name}/examples")
     after = (directory / "examples" / "after.py").read_text(encoding="utf-8")
-    problem = Problem(f"skills/{skill.name}/examples", before.path, source)
-    flags = ("algebraic", "specialised") if Bottleneck.ALGORITHMIC in skill.bottlenecks else ("specialised",)
-    return Pair(skill, problem, before.hash, Kernel(re.sub(r"\bModel\b", "ModelNew", after), before.hash, flags=flags))
+    flags = ("algebraic",) if Bottleneck.ALGORITHMIC in skill.bottlenecks else ()
+    return Pair(skill, problem, Kernel(re.sub(r"\bModel\b", "ModelNew", after), problem.hash, flags=flags))
 
 
 def judge_pair(pair: Pair, contract: Contract, device: Device, gpu: bool, place: Path) -> Verdict:
@@ -163,7 +114,7 @@ def judge_pair(pair: Pair, contract: Contract, device: Device, gpu: bool, place:
     if gpu:
         torch.cuda.empty_cache()  # this process goes on to another pair, and its neighbours need the memory
     # All opaque graphs are alike, so the text says which this is.
-    graph_hash, structure_hash = (pair.before_hash, pair.before_hash) if graph.opaque_reason else (graph.hash, graph.structure_hash)
+    graph_hash, structure_hash = (pair.problem.hash, pair.problem.hash) if graph.opaque_reason else (graph.hash, graph.structure_hash)
     return Verdict(measurement, graph_hash, structure_hash, graph_sizes(graph), bound)
 
 
@@ -185,7 +136,7 @@ def outcome(pair: Pair, verdict: Verdict, contract: Contract, device: Device, fo
         bottleneck=None,
         signature=None,
         source_hash=pair.kernel.hash,
-        parent_hash=pair.before_hash,
+        parent_hash=pair.problem.hash,
         status=measurement.status,
         latency_ms=timing.latency_ms if timing else None,
         latency_ms_p20=timing.latency_ms_p20 if timing else None,
@@ -208,16 +159,16 @@ def outcome(pair: Pair, verdict: Verdict, contract: Contract, device: Device, fo
 def recorded(memory: Memory, pair: Pair, device: Device) -> Outcome | None:
     """The newest verdict on these two texts on this architecture, if there is one."""
     past = memory.outcomes(skill=pair.skill.name, arch=device.arch)
-    mine = [one for one in past if (one.source_hash, one.parent_hash, one.origin) == (pair.kernel.hash, pair.before_hash, ORIGIN)]
+    mine = [one for one in past if (one.source_hash, one.parent_hash, one.origin) == (pair.kernel.hash, pair.problem.hash, ORIGIN)]
     return mine[-1] if mine else None
 
 
 def measure_pairs(
     pairs: Iterable[Pair], judge: Callable[[Pair], Verdict], executor: Executor, deadline: float
-) -> Iterator[tuple[Pair, Verdict | KmemError]]:
+) -> Iterator[tuple[Pair, Verdict | Exception]]:
     """Judge pairs as workers become free; each as soon as it is there. After `deadline` (monotonic, s) no further pair is begun.
 
-    A pair that cannot be judged at all comes as its error, so that one does not cost the others.
+    A pair that cannot be judged at all, such as one whose reference does not compile, comes as its error: one does not cost the others.
     """
     running = {executor.submit(judge, pair): pair for pair in pairs}
     for future in as_completed(running):
@@ -227,9 +178,14 @@ def measure_pairs(
         if future.cancelled():
             continue
         error = future.exception()
-        if error is not None and not isinstance(error, KmemError):
-            raise error
-        yield running[future], error if isinstance(error, KmemError) else future.result()
+        yield running[future], error if isinstance(error, Exception) else future.result()
+
+
+def unjudged(pair: Pair, error: Exception) -> str:
+    """A line of the table for a pair without a verdict; with its traceback, unless it is what the user can mend."""
+    if not isinstance(error, KmemError):
+        logger.error("%s could not be judged", pair.skill.name, exc_info=error)
+    return f"{pair.skill.name:34} not judged: {error if isinstance(error, KmemError) else first_line(error)}"
 
 
 def row(pair: Pair, one: Outcome) -> str:
@@ -276,7 +232,7 @@ def main() -> int:
 
 
 def _measure(
-    pairs: list[Pair], results: Callable[[list[Pair]], Iterator[tuple[Pair, Verdict | KmemError]]], memory: Memory, contract: Contract,
+    pairs: list[Pair], results: Callable[[list[Pair]], Iterator[tuple[Pair, Verdict | Exception]]], memory: Memory, contract: Contract,
     device: Device,
 ) -> list[str]:  # fmt: skip
     """Record and print every pair; names of those without a verdict."""
@@ -287,8 +243,8 @@ def _measure(
             print(row(pair, done[pair.skill.name]), "(recorded before)", flush=True)
     found = versions()
     for pair, verdict in results([pair for pair in pairs if pair.skill.name not in done]):
-        if isinstance(verdict, KmemError):
-            print(f"{pair.skill.name:34} not judged: {verdict}", flush=True)
+        if isinstance(verdict, Exception):
+            print(unjudged(pair, verdict), flush=True)
         elif verdict.measurement.status is not Status.INTERRUPTED:
             one = done[pair.skill.name] = outcome(pair, verdict, contract, device, found)
             memory.put_kernel(pair.kernel)
@@ -302,18 +258,19 @@ def _measure(
     return [pair.skill.name for pair in pairs if pair.skill.name not in done]
 
 
-def _check(results: Iterator[tuple[Pair, Verdict | KmemError]]) -> int:
+def _check(results: Iterator[tuple[Pair, Verdict | Exception]]) -> int:
     """Print the verdicts; 1 if any pair did not pass."""
     refused = 0
     for pair, verdict in results:
-        passed = isinstance(verdict, Verdict) and verdict.measurement.status is Status.PASSED
-        refused += not passed
-        detail = (
-            str(verdict) if isinstance(verdict, KmemError) else ", ".join((verdict.measurement.status.value, *verdict.measurement.flags))
-        )
-        print(f"{pair.skill.name:34} {detail}", flush=True)
-        if isinstance(verdict, Verdict) and not passed:
-            print("    " + verdict.measurement.log.strip().replace("\n", "\n    ")[-1500:], flush=True)
+        if isinstance(verdict, Exception):
+            refused += 1
+            print(unjudged(pair, verdict), flush=True)
+            continue
+        measurement = verdict.measurement
+        print(f"{pair.skill.name:34} {', '.join((measurement.status.value, *measurement.flags))}", flush=True)
+        if measurement.status is not Status.PASSED:
+            refused += 1
+            print("    " + measurement.log.strip().replace("\n", "\n    ")[-1500:], flush=True)
     return 1 if refused else 0
 
 

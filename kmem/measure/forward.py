@@ -60,9 +60,11 @@ def in_double(problem: Problem) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What was raised, in one line: its type and the first line of its text."""
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+    """What was raised, in one line: its type and the first line of its text, with the last if the first only says where."""
+    lines = str(error).strip().splitlines()
+    if len(lines) > 1 and lines[0].endswith(":"):  # Triton's CompilationError: "at 12:14:", the source, the reason
+        lines[0] += f" {lines[-1].strip()}"
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def leaves_of(result: object) -> tuple[tuple[torch.Tensor, ...], bool]:

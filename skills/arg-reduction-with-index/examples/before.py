@@ -10,7 +10,7 @@ ROWS, COLS = 4096, 65536
 @triton.jit
 def row_max(x_ptr, top_ptr, n_cols, BLOCK: tl.constexpr):
     row = tl.program_id(0)
-    best = tl.full((BLOCK,), -float("inf"), tl.float32)
+    best = tl.full((BLOCK,), -float("inf"), x_ptr.dtype.element_ty)
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         best = tl.maximum(best, tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=-float("inf")))
@@ -31,6 +31,7 @@ def find_first(x_ptr, top_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
         rows, cols = x.shape
         top = torch.empty(rows, device=x.device, dtype=x.dtype)
         out = torch.empty(rows, device=x.device, dtype=torch.int64)

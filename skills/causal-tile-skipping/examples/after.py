@@ -40,6 +40,8 @@ def attention(
 class Model(torch.nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         heads, length, dim = q.shape
+        assert length % 128 == 0 and dim == triton.next_power_of_2(dim), "whole tiles only"
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         out = torch.empty_like(q)
         options = {"SCALE": dim**-0.5, "D": dim, "BLOCK_M": 128, "BLOCK_N": 64, "SKIP": True}
         attention[(length // 128, heads)](q, k, v, out, length, **options, num_warps=4, num_stages=3)

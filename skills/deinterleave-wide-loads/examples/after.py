@@ -23,6 +23,8 @@ def deinterleave(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.shape[1] == CHANNELS
+        x = x.contiguous()
         n = x.shape[0]
         out = torch.empty(CHANNELS, n, device=x.device, dtype=x.dtype)
         deinterleave[(triton.cdiv(n, 512),)](x, out, n, BLOCK=512)

@@ -26,6 +26,8 @@ def gated_matmul(x_ptr, g_ptr, u_ptr, out_ptr, N, K, BLOCK_M: tl.constexpr, BLOC
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         (m, k), n = x.shape, gate.shape[1]
+        assert m % 128 == n % 128 == k % 64 == 0, "whole tiles only"
+        x, gate, up = x.contiguous(), gate.contiguous(), up.contiguous()
         out = torch.empty(m, n, device=x.device, dtype=x.dtype)
         grid = (m // 128, n // 128)
         gated_matmul[grid](x, gate, up, out, n, k, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_warps=8, num_stages=3)

@@ -10,7 +10,7 @@ ROWS, COLS = 4096, 65536
 @triton.jit
 def matvec(a_ptr, x_ptr, out_ptr, n_rows, n_cols, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    acc = tl.zeros((BLOCK_M, BLOCK_K), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_K), a_ptr.dtype.element_ty)
     for start in range(0, n_cols, BLOCK_K):
         cols = start + tl.arange(0, BLOCK_K)
         mask = (rows < n_rows)[:, None] & (cols < n_cols)[None, :]
@@ -21,6 +21,7 @@ def matvec(a_ptr, x_ptr, out_ptr, n_rows, n_cols, BLOCK_M: tl.constexpr, BLOCK_K
 
 class Model(torch.nn.Module):
     def forward(self, a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        a = a.contiguous()
         out = torch.empty(a.shape[0], device=a.device, dtype=a.dtype)
         matvec[(triton.cdiv(a.shape[0], 4),)](a, x, out, a.shape[0], a.shape[1], BLOCK_M=4, BLOCK_K=1024, num_warps=4)
         return out

@@ -1,6 +1,7 @@
 """Attention tile by tile with a running maximum and sum: scores never leave the chip."""
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 
@@ -33,6 +34,9 @@ def attention(q_ptr, k_ptr, v_ptr, o_ptr, S, SCALE: tl.constexpr, D: tl.constexp
 class Model(torch.nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         heads, length, dim = q.shape
+        if length % 128 or dim != triton.next_power_of_2(dim):
+            return F.scaled_dot_product_attention(q, k, v)
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         out = torch.empty_like(q)
         grid = (length // 128, heads)
         attention[grid](q, k, v, out, length, SCALE=dim**-0.5, D=dim, BLOCK_M=128, BLOCK_N=64, num_warps=4, num_stages=3)

@@ -23,6 +23,7 @@ def add_norm_gelu(x_ptr, r_ptr, w_ptr, b_ptr, out_ptr, n_cols, BLOCK: tl.constex
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        x, residual = x.contiguous(), residual.contiguous()
         out = torch.empty_like(x)
         rows, cols = x.shape
         add_norm_gelu[(rows,)](x, residual, weight, bias, out, cols, BLOCK=triton.next_power_of_2(cols), num_warps=8)

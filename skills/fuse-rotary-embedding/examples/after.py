@@ -24,6 +24,7 @@ def rotate(x_ptr, cos_ptr, sin_ptr, out_ptr, length, HEADS_PER_TOKEN: tl.constex
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         batch, length, heads, dim = x.shape
+        x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
         out = torch.empty_like(x)
         rotate[(batch * length,)](x, cos, sin, out, length, HEADS_PER_TOKEN=heads, HALF=dim // 2, num_warps=4)
         return out

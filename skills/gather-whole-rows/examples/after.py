@@ -19,6 +19,7 @@ def gather(index_ptr, table_ptr, out_ptr, n, width, TOKENS_PER_PROGRAM: tl.const
 
 class Model(torch.nn.Module):
     def forward(self, index: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        table = table.contiguous()
         n, width = index.shape[0], table.shape[1]
         out = torch.empty(n, width, device=table.device, dtype=table.dtype)
         gather[(triton.cdiv(n, 8),)](index, table, out, n, width, TOKENS_PER_PROGRAM=8, BLOCK=triton.next_power_of_2(width))

@@ -18,6 +18,7 @@ def gather(index_ptr, table_ptr, out_ptr, n, width, BLOCK: tl.constexpr):
 
 class Model(torch.nn.Module):
     def forward(self, index: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        table = table.contiguous()
         n, width = index.shape[0], table.shape[1]
         out = torch.empty(n, width, device=table.device, dtype=table.dtype)
         gather[(triton.cdiv(n, 256), width)](index, table, out, n, width, BLOCK=256)

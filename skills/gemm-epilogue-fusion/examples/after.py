@@ -24,6 +24,8 @@ def matmul_bias_relu(a_ptr, b_ptr, bias_ptr, c_ptr, M, N, K, BLOCK: tl.constexpr
 class Model(torch.nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         (m, k), n = a.shape, b.shape[1]
+        assert k == b.shape[0] and m % 128 == n % 128 == k % 64 == 0, "whole tiles only"
+        a, b = a.contiguous(), b.contiguous()
         out = torch.empty(m, n, device=a.device, dtype=a.dtype)
         matmul_bias_relu[(m // 128, n // 128)](a, b, bias, out, m, n, k, BLOCK=128, BLOCK_K=64, num_warps=8, num_stages=3)
         return out

@@ -27,6 +27,8 @@ def matmul_prologue(x_ptr, s_ptr, t_ptr, w_ptr, out_ptr, N, K, BLOCK_M: tl.const
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         (m, k), n = x.shape, weight.shape[1]
+        assert m % 128 == n % 128 == k % 64 == 0, "whole tiles only"
+        x, weight = x.contiguous(), weight.contiguous()
         out = torch.empty(m, n, device=x.device, dtype=x.dtype)
         grid = (m // 128, n // 128)
         matmul_prologue[grid](x, scale, shift, weight, out, n, k, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_warps=8, num_stages=4)

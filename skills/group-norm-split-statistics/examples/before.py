@@ -10,8 +10,8 @@ BATCH, CHANNELS, SIZE, GROUPS = 2, 64, 1024, 8
 @triton.jit
 def group_norm(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     base = tl.program_id(0).to(tl.int64) * n
-    total = tl.zeros((BLOCK,), tl.float32)
-    square = tl.zeros((BLOCK,), tl.float32)
+    total = tl.zeros((BLOCK,), x_ptr.dtype.element_ty)
+    square = tl.zeros((BLOCK,), x_ptr.dtype.element_ty)
     for start in range(0, n, BLOCK):
         offsets = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + base + offsets, mask=offsets < n, other=0.0)
@@ -27,6 +27,7 @@ def group_norm(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
         out = torch.empty_like(x)
         groups = x.shape[0] * GROUPS
         group_norm[(groups,)](x, out, x.numel() // groups, BLOCK=8192, num_warps=16)

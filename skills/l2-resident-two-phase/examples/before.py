@@ -10,7 +10,7 @@ ROWS, COLS = 16384, 16384
 @triton.jit
 def row_mean(x_ptr, mean_ptr, n_cols, BLOCK: tl.constexpr):
     row = tl.program_id(0)
-    acc = tl.zeros((BLOCK,), tl.float32)
+    acc = tl.zeros((BLOCK,), x_ptr.dtype.element_ty)
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         acc += tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=0.0)
@@ -21,7 +21,7 @@ def row_mean(x_ptr, mean_ptr, n_cols, BLOCK: tl.constexpr):
 def row_deviation(x_ptr, mean_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     mean = tl.load(mean_ptr + row)
-    acc = tl.zeros((BLOCK,), tl.float32)
+    acc = tl.zeros((BLOCK,), x_ptr.dtype.element_ty)
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=0.0)
@@ -31,6 +31,7 @@ def row_deviation(x_ptr, mean_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
         rows, cols = x.shape
         mean = torch.empty(rows, device=x.device, dtype=x.dtype)
         out = torch.empty_like(mean)

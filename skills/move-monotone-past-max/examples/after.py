@@ -25,6 +25,7 @@ def pool_sigmoid(x_ptr, out_ptr, n_rows, out_width, ROWS: tl.constexpr, BLOCK: t
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n, c, h, w = x.shape
+        x = x[..., : h // 2 * 2, : w // 2 * 2].contiguous()  # the pooling leaves an odd last row and column out
         out = torch.empty(n, c, h // 2, w // 2, device=x.device, dtype=x.dtype)
         rows = n * c * (h // 2)
         pool_sigmoid[(triton.cdiv(rows, 4),)](x, out, rows, w // 2, ROWS=4, BLOCK=triton.next_power_of_2(w // 2), num_warps=4)

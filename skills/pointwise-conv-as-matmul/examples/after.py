@@ -24,6 +24,7 @@ def conv1x1(x_ptr, w_ptr, out_ptr, C, N_OUT, P, BLOCK_O: tl.constexpr, BLOCK_P: 
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        x, weight = x.contiguous(), weight.contiguous()
         n, c, h, w = x.shape
         o = weight.shape[0]
         out = torch.empty(n, o, h, w, device=x.device, dtype=x.dtype)

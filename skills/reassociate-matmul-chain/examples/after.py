@@ -27,7 +27,7 @@ def multiply(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 class Model(torch.nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return multiply(a, multiply(b, x))
+        return multiply(a.contiguous(), multiply(b.contiguous(), x))
 
 
 def get_inputs() -> list[torch.Tensor]:

@@ -39,6 +39,9 @@ def merge_tiles(m_ptr, s_ptr, out_ptr, M, TILES: tl.constexpr, BLOCK: tl.constex
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         (m, k), n = x.shape, weight.shape[0]
+        if m % 128 or n % 128 or k % 64:
+            return torch.logsumexp((x @ weight.t()).float(), dim=1)
+        x, weight = x.contiguous(), weight.contiguous()
         tiles = n // 128
         tops = torch.empty(tiles, m, device=x.device)
         sums = torch.empty_like(tops)

@@ -10,7 +10,7 @@ ROWS, COLS = 262144, 1024
 @triton.jit
 def column_sum(x_ptr, out_ptr, n_rows, n_cols, BLOCK: tl.constexpr):
     col = tl.program_id(0)
-    acc = tl.zeros((BLOCK,), tl.float32)
+    acc = tl.zeros((BLOCK,), x_ptr.dtype.element_ty)
     for start in range(0, n_rows, BLOCK):
         rows = start + tl.arange(0, BLOCK)
         acc += tl.load(x_ptr + rows * n_cols + col, mask=rows < n_rows, other=0.0)
@@ -19,6 +19,7 @@ def column_sum(x_ptr, out_ptr, n_rows, n_cols, BLOCK: tl.constexpr):
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
         out = torch.empty(x.shape[1], device=x.device, dtype=x.dtype)
         column_sum[(x.shape[1],)](x, out, x.shape[0], x.shape[1], BLOCK=1024, num_warps=4)
         return out

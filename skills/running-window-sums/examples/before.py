@@ -12,7 +12,7 @@ def window_mean(x_ptr, out_ptr, height, width, out_height, K: tl.constexpr, BLOC
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1)
     image = x_ptr + tl.program_id(2).to(tl.int64) * height * width
-    acc = tl.zeros((BLOCK,), tl.float32)
+    acc = tl.zeros((BLOCK,), x_ptr.dtype.element_ty)
     for t in range(K):
         acc += tl.load(image + (row + t) * width + cols, mask=cols < width, other=0.0)
     out = out_ptr + tl.program_id(2).to(tl.int64) * out_height * width
@@ -21,6 +21,7 @@ def window_mean(x_ptr, out_ptr, height, width, out_height, K: tl.constexpr, BLOC
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
         n, h, w = x.shape
         out = torch.empty(n, h - WINDOW + 1, w, device=x.device, dtype=x.dtype)
         window_mean[(triton.cdiv(w, 1024), h - WINDOW + 1, n)](x, out, h, w, h - WINDOW + 1, K=WINDOW, BLOCK=1024)

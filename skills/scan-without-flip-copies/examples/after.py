@@ -21,8 +21,10 @@ def reverse_cumsum(x_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
         out = torch.empty_like(x)
-        reverse_cumsum[(x.shape[0],)](x, out, x.shape[1], BLOCK=4096, num_warps=8)
+        rows, cols = x.shape
+        reverse_cumsum[(rows,)](x, out, cols, BLOCK=min(4096, triton.next_power_of_2(cols) // 4), num_warps=8)
         return out
 
 
@@ -31,4 +33,4 @@ def get_inputs() -> list[torch.Tensor]:
 
 
 def get_small_inputs() -> list[torch.Tensor]:
-    return [torch.rand(3, 9000)]
+    return [torch.rand(3, 1000)]

@@ -15,4 +15,4 @@ def get_inputs() -> list[torch.Tensor]:
 
 
 def get_small_inputs() -> list[torch.Tensor]:
-    return [torch.rand(3, 9000)]
+    return [torch.rand(3, 1000)]

@@ -39,6 +39,7 @@ def scale_shift(
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, scale: torch.Tensor, depth: torch.Tensor, row: torch.Tensor, col: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
         out = torch.empty_like(x)
         n, c, d, h, w = x.shape
         grid = (n * c * d, triton.cdiv(h, 8))

@@ -15,14 +15,16 @@ def scale_shift(x_ptr, scale_ptr, depth_ptr, row_ptr, col_ptr, out_ptr, n, n_cha
     h = (index // width) % height
     d = (index // (width * height)) % depth
     c = (index // (width * height * depth)) % n_channels
-    x = tl.load(x_ptr + index, mask=mask).to(tl.float32)
+    WIDE: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
+    x = tl.load(x_ptr + index, mask=mask).to(WIDE)
     y = x * tl.load(scale_ptr + c, mask=mask) + tl.load(depth_ptr + d, mask=mask)
     y = y + tl.load(row_ptr + h, mask=mask) + tl.load(col_ptr + w, mask=mask)
-    tl.store(out_ptr + index, y.to(tl.float16), mask=mask)
+    tl.store(out_ptr + index, y.to(x_ptr.dtype.element_ty), mask=mask)
 
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, scale: torch.Tensor, depth: torch.Tensor, row: torch.Tensor, col: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
         out = torch.empty_like(x)
         n, (_, c, d, h, w) = x.numel(), x.shape
         scale_shift[(triton.cdiv(n, 1024),)](x, scale, depth, row, col, out, n, c, d, h, w, BLOCK=1024)

@@ -23,6 +23,8 @@ def linear(x_ptr, w_ptr, out_ptr, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.co
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         (m, k), n = x.shape, weight.shape[0]
+        assert m <= 16 and n % 256 == 0 and k % 128 == 0, "whole tiles only"
+        x, weight = x.contiguous(), weight.contiguous()
         out = torch.empty(m, n, device=x.device, dtype=x.dtype)
         linear[(n // 32,)](x, weight, out, m, n, k, BLOCK_M=16, BLOCK_N=32, BLOCK_K=128, num_warps=4, num_stages=5)
         return out

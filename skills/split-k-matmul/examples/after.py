@@ -32,6 +32,8 @@ class Model(torch.nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         (m, k), n = a.shape, b.shape[1]
         splits = 32 if k >= 4096 else 2
+        assert k == b.shape[0] and m % 64 == n % 64 == k % (64 * splits) == 0, "whole tiles only"
+        a, b = a.contiguous(), b.contiguous()
         parts = torch.empty(splits, m, n, device=a.device, dtype=torch.float32)
         out = torch.empty(m, n, device=a.device, dtype=a.dtype)
         grid = (m // 64, n // 64, splits)

@@ -47,6 +47,8 @@ class Model(torch.nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         heads, length, dim = k.shape
         parts = 64 if length >= 65536 else 2
+        assert length % (64 * parts) == 0 and dim == triton.next_power_of_2(dim), "whole tiles only"
+        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         m = torch.empty(heads, parts, device=q.device)
         total = torch.empty_like(m)
         partial = torch.empty(heads, parts, dim, device=q.device)

@@ -12,7 +12,7 @@ def filter_rows(x_ptr, w_ptr, out_ptr, height, width, out_height, out_width, K: 
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1)
     image = x_ptr + tl.program_id(2).to(tl.int64) * height * width
-    acc = tl.zeros((BLOCK,), tl.float32)
+    acc = tl.zeros((BLOCK,), x_ptr.dtype.element_ty)
     for i in tl.static_range(0, K):
         for j in tl.static_range(0, K):
             acc += tl.load(w_ptr + i * K + j) * tl.load(image + (row + i) * width + cols + j, mask=cols + j < width, other=0.0)
@@ -26,6 +26,7 @@ class Model(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.rand(TAPS, TAPS))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous()
         n, h, w = x.shape
         oh, ow = h - TAPS + 1, w - TAPS + 1
         out = torch.empty(n, oh, ow, device=x.device, dtype=x.dtype)
