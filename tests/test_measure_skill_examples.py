@@ -124,7 +124,7 @@ def test_a_pair_that_ends_its_judge_is_a_line_of_the_table_and_the_rest_are_judg
     with ThreadPoolExecutor(1) as executor:
         assert tool._check(tool.measure_pairs(pairs, judge, executor, time.monotonic() + 60)) == 1
     is_bug = isinstance(error, RuntimeError)
-    reason = "RuntimeError: at 12:14:" if is_bug else str(error)
+    reason = "RuntimeError: at 12:14: acc is re-assigned to fp64" if is_bug else str(error)
     lines = capsys.readouterr().out.splitlines()
     assert sorted(lines) == sorted([f"{NAMES[0]:34} not judged: {reason}", *(f"{name:34} passed" for name in NAMES[1:])])
     assert [record.exc_info is not None for record in caplog.records] == ([True] if is_bug else [])  # a bug keeps its traceback

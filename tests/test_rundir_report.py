@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,12 @@ def test_the_report_tells_every_attempt_with_knobs_status_and_reason() -> None:
     entry = RoundDiagnosis(1, "a" * 64, diagnosis, (Prescription("fill-the-grid", 1.0, ("treats latency",)),))
     attempts = [attempt(1, 1.0), attempt(2, None)]
     text = render_report(RUN, result(attempts[0]), attempts, [entry], ["a note"], plotted=True)
-    assert "| 1 | 1 | tune | fuse | BLOCK=16 | passed | 1 | 2.00x | try a wider block |" in text
-    assert "| 2 | 1 | tune | fuse | BLOCK=32 | wrong_values |  |  | try a wider block -- error 3e-2 above 1e-6 / seed 4 |" in text
+    first, second = (attempt.candidate.kernel.hash[:12] for attempt in attempts)
+    assert f"| 1 | 1 | `{first}` |  | tune | fuse | BLOCK=16 | passed | 1 | 2.00x | try a wider block |" in text
+    refused = "wrong_values |  |  | try a wider block -- error 3e-2 above 1e-6 / seed 4"
+    assert f"| 2 | 1 | `{second}` |  | tune | fuse | BLOCK=32 | {refused} |" in text
+    child = replace(attempts[0], candidate=replace(attempts[0].candidate, kernel=Kernel("child", parent="b" * 64)))
+    assert f"| `{'b' * 12}` | tune |" in render_report(RUN, result(child), [child], [], [], plotted=False)
     assert "| max_autotune | failed | it broke |" in text
     assert "Too little in flight. Offered: fill-the-grid (treats latency)" in text
     assert "- note: a note" in text
