@@ -9,6 +9,10 @@ os.environ["TRITON_INTERPRET"] = "1"  # read when triton is first imported; test
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported; the cores are taken by the workers of pytest-xdist
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("kmem", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a slow machine is no fault
+settings.load_profile("kmem")
 
 #: The files that take longest. They are begun first, so that no worker of pytest-xdist is left with one when the others are done.
 LONG_FILES = (

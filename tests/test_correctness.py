@@ -126,7 +126,7 @@ def test_tf32_operands_stay_outside_an_fp32_contract() -> None:
     assert is_within(found, reference, error_floor(torch.float32, Precision.TF32))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 9), min_size=0, max_size=4), st.integers(0, 2**31))
 def test_a_correctly_rounded_result_always_passes(shape: list[int], seed: int) -> None:
     oracle = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
@@ -134,7 +134,7 @@ def test_a_correctly_rounded_result_always_passes(shape: list[int], seed: int) -
     assert is_within(measure_error(output, oracle, output), Difference(0.0, 0.0), error_floor(torch.float32, Precision.MATCH))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 40), st.integers(0, 2**31), st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool]))
 def test_any_change_of_one_element_changes_the_checksum(size: int, place: int, dtype: torch.dtype) -> None:
     value = torch.ones(size, dtype=dtype)
@@ -232,7 +232,7 @@ def sliced(module: Callable[..., torch.Tensor], *values: torch.Tensor, limit: in
     return SlicedExpected(answer, values, slicing, eager, oracle) if slicing else None
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 70), st.integers(1, 12), st.sampled_from(PIECES), st.integers(0, 2**31))
 def test_errors_of_independent_rows_are_the_same_in_slices(rows: int, columns: int, pieces: int, seed: int) -> None:
     x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
@@ -267,7 +267,7 @@ def test_inputs_that_change_after_the_forward_are_seen_however_the_change_is_bal
         expected.noise(lambda part: list(part))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.integers(0, 40), st.integers(1, 7), st.integers(0, 40), st.sampled_from((torch.float32, torch.int64, torch.uint8, torch.complex64))
 )
@@ -304,7 +304,7 @@ def test_the_interpreter_cuts_to_bfloat16_where_the_hardware_rounds() -> None:
     assert error_floor(torch.float16, Precision.MATCH, interpreted=True) == error_floor(torch.float16, Precision.MATCH)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 2**31), st.sampled_from(FAMILIES))
 def test_every_family_fills_any_shape_and_stride(shape: list[int], seed: int, family: str) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -320,7 +320,7 @@ def test_every_family_fills_any_shape_and_stride(shape: list[int], seed: int, fa
         assert value.isinf().any().item() is (family == "infinite")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=3), st.integers(0, 2**31))
 def test_a_layout_changes_no_verdict(shape: list[int], seed: int) -> None:
     oracle = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))

@@ -182,7 +182,7 @@ def test_a_fingerprint_is_of_the_edit_alone(before: list[str], after: list[str],
     assert (plain == change_fingerprint(Kernel(""), Kernel(""))) == (before == after)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(order=st.permutations(range(3)))
 def test_runs_distilled_in_any_order_give_the_same_bytes(tmp_path: Path, order: list[int]) -> None:
     runs = [replace(RUN, id=f"run-{n}", created_at=f"2026-01-0{n + 1}T00:00:00+00:00", seed=n) for n in range(3)]

@@ -81,7 +81,7 @@ def test_a_retraction_counts_even_if_it_arrives_before_its_outcome(tmp_path: Pat
         assert memory.outcomes() == []
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0.1, 10.0)), max_size=8), st.booleans())
 def test_merging_either_way_or_twice_equals_one_memory_that_saw_everything(tmp_path_factory, measured: list, reverse: bool) -> None:
     root = tmp_path_factory.mktemp("merge")

@@ -211,7 +211,7 @@ OUTCOMES = st.builds(
 SEEN = st.tuples(OUTCOMES, st.sampled_from(("a", "b", "ab")), st.sampled_from(("", "", "a", "b", "ab")), st.booleans())
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(SEEN, max_size=10), st.floats(0.0, 1.0))
 def test_any_order_of_merging_gives_exactly_the_posteriors_of_one_memory_that_saw_everything(
     tmp_path_factory, seen: list, trust: float

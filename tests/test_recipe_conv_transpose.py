@@ -73,7 +73,7 @@ def transposed(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     return f"ConvTranspose{rank}d({arguments})", (2, 2, *sizes)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=6, derandomize=True)
 @given(transposed(), st.integers(0, 10**6))
 def test_any_window_agrees_with_torch_at_any_setting(convolution: tuple[str, tuple[int, ...]], pick: int) -> None:
     source = problem(*convolution)

@@ -96,7 +96,7 @@ def convolutions(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     return f"Conv{rank}d(6, 4, {kernel}, {stride}, {padding}, {dilation}, {groups}, {bias})", (2, 6, *sizes)
 
 
-@settings(max_examples=5, deadline=None, derandomize=True)
+@settings(max_examples=5, derandomize=True)
 @given(convolutions(), st.integers(0, 10**6))
 def test_any_window_agrees_with_torch_at_any_setting(convolution: tuple[str, tuple[int, ...]], pick: int) -> None:
     source = problem(*convolution)

@@ -75,7 +75,7 @@ def depthwise(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     return f"Conv{rank}d({arguments})", (1, channels, *sizes)
 
 
-@settings(max_examples=5, deadline=None, derandomize=True)
+@settings(max_examples=5, derandomize=True)
 @given(depthwise(), st.integers(0, 10**6))
 def test_any_window_agrees_with_torch_at_any_setting(convolution: tuple[str, tuple[int, ...]], pick: int) -> None:
     source = problem(*convolution)

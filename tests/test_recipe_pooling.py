@@ -79,7 +79,7 @@ def poolings(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     return f"{kind}_pool{rank}d(x, {kernel}, {stride}, {padding}, {last})", (1, 2, *sizes)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(max_examples=6, derandomize=True)
 @given(poolings(), st.integers(0, 10**6))
 @example(("max_pool1d(x, (4,), (3,), (2,), (3,), True)", (1, 2, 14)), 5)
 def test_any_window_agrees_with_torch_at_any_setting(pooling: tuple[str, tuple[int, ...]], pick: int) -> None:
