@@ -94,3 +94,11 @@ class EvidenceError(KmemError):
 
 class LandscapeError(KmemError):
     """A recorded landscape is missing, damaged or does not fit; record it again."""
+
+
+def first_line(error: BaseException) -> str:
+    """What was raised, in one line: its type and the first line of its text, with the last if the first only says where."""
+    lines = str(error).strip().splitlines()
+    if len(lines) > 1 and lines[0].endswith(":"):  # Triton's CompilationError: "at 12:14:", the source, the reason
+        lines[0] += f" {lines[-1].strip()}"
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -11,12 +11,12 @@ from corpus import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmem.errors import DeviceMemoryError, ProblemError
+from kmem.errors import DeviceMemoryError, ProblemError, first_line
 from kmem.measure.arena import Arena, bit_sum
 from kmem.measure.correctness import Difference, error_floor, is_within, measure_error, trivial_outputs
 from kmem.measure.expected import Answer, Comparison, InputsChanged, SlicedExpected
 from kmem.measure.families import FAMILIES, apply_family, other_layouts, other_sizes
-from kmem.measure.forward import first_line, room_for
+from kmem.measure.forward import room_for
 from kmem.measure.reference import Reference
 from kmem.measure.slices import PIECES, find_slicing
 from kmem.measure.traits import InputTraits, input_traits

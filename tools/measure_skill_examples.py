@@ -27,8 +27,7 @@ from pathlib import Path
 import torch
 
 from kmem.devices import detect_device, named_target
-from kmem.errors import KmemError
-from kmem.measure.forward import first_line
+from kmem.errors import KmemError, first_line
 from kmem.measure.judge import Judge
 from kmem.measure.timing import estimated_timing
 from kmem.memory.exchange import export_outcomes

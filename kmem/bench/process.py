@@ -46,11 +46,9 @@ class OptimizeProcess:
         GPU. jobs: problems at once on each."""
         self.settings, self.directory = settings, directory
         self._places: queue.LifoQueue[dict[str, str]] = queue.LifoQueue()
-        for gpu in list(reversed(gpus)) * jobs:  # last in, first out: the first problems go to different GPUs
-            self._places.put({"CUDA_VISIBLE_DEVICES": gpu})
-        if not gpus:
-            for _ in range(jobs):
-                self._places.put({})
+        places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in reversed(gpus)] or [{}]
+        for place in places * jobs:  # last in, first out: the first problems go to different GPUs
+            self._places.put(place)
 
     @contextmanager
     def _environment(self) -> Iterator[dict[str, str]]:

@@ -112,14 +112,13 @@ def _likeness(these: Sequence[tuple[str, tuple[int, ...]]], those: Sequence[tupl
     """How much graphs tell of each other, from structure and sizes: (these, those), 1 for the same."""
     import numpy as np
 
+    from kmem.memory.recall import size_distance  # brings the database along, which `kmem --help` must not load
+
     found = np.full((len(these), len(those)), _ANY_GRAPH)
     # Outcomes of before sizes were kept have none: such a graph is no nearer than any other.
     for kind in {(structure, len(sizes)) for structure, sizes in these} & {(structure, len(sizes)) for structure, sizes in those}:
         rows, columns = ([place for place, (name, sizes) in enumerate(side) if (name, len(sizes)) == kind] for side in (these, those))
-        ours, theirs = (
-            np.log2(np.maximum(np.array([side[place][1] for place in places], dtype=float).reshape(len(places), -1), 1))
-            for side, places in ((these, rows), (those, columns))
-        )
-        apart = np.abs(ours[:, None, :] - theirs[None, :, :]).mean(axis=2) if ours.shape[1] else np.zeros((len(rows), len(columns)))
+        theirs = np.array([those[place][1] for place in columns], dtype=np.int64).reshape(len(columns), -1)
+        apart = np.stack([size_distance(np.array(these[place][1], dtype=np.int64), theirs) for place in rows])
         found[np.ix_(rows, columns)] = _ANY_GRAPH + (1 - _ANY_GRAPH) * np.exp(-apart)
     return found

@@ -9,13 +9,13 @@ oracle   the best recorded setting of the nearest other size of the same problem
 No arm ever holds an outcome of the problem's own graph.
 """
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from kmem.learning.landscape import Landscape
+from kmem.memory.recall import size_distance
 from kmem.records import Move, Outcome, SiteChoice
 
 
@@ -82,12 +82,13 @@ def nearest_other_size(landscape: Landscape, others: Sequence[Landscape]) -> Lan
         for other in others
         if other.header.structure_hash == landscape.header.structure_hash and other.header.graph_hash != landscape.header.graph_hash
     ]
-    return min(alike, key=lambda other: (_distance(landscape.header.sizes, other.header.sizes), other.name), default=None)
+    if not alike:
+        return None
+    import numpy as np  # as late as everywhere in kmem
 
-
-def _distance(sizes: Sequence[int], others: Sequence[int]) -> float:
-    """As recall measures it: the mean absolute log2 ratio."""
-    return sum(abs(math.log2(max(other, 1) / max(size, 1))) for size, other in zip(sizes, others, strict=True))
+    sizes, theirs = (np.array(given, dtype=np.int64) for given in (landscape.header.sizes, [other.header.sizes for other in alike]))
+    distances = size_distance(sizes, theirs)
+    return min(zip(alike, distances, strict=True), key=lambda pair: (pair[1], pair[0].name))[0]
 
 
 def oracle_outcome(landscape: Landscape, like: Outcome) -> Outcome:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import torch
 
-from kmem.errors import ProblemError
+from kmem.errors import ProblemError, first_line
 from kmem.measure.families import FAMILIES, other_sizes
-from kmem.measure.forward import UNDEFINED, first_line
+from kmem.measure.forward import UNDEFINED
 from kmem.measure.reference import Reference
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from kmem.errors import DeviceMemoryError, KmemError, ProblemError
+from kmem.errors import DeviceMemoryError, KmemError, ProblemError, first_line
 from kmem.measure.correctness import ROUNDING
 from kmem.records import Precision, Problem
 
@@ -57,14 +57,6 @@ def in_double(problem: Problem) -> Iterator[None]:
         ) from ex
     finally:
         torch.set_default_dtype(default)
-
-
-def first_line(error: BaseException) -> str:
-    """What was raised, in one line: its type and the first line of its text, with the last if the first only says where."""
-    lines = str(error).strip().splitlines()
-    if len(lines) > 1 and lines[0].endswith(":"):  # Triton's CompilationError: "at 12:14:", the source, the reason
-        lines[0] += f" {lines[-1].strip()}"
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def leaves_of(result: object) -> tuple[tuple[torch.Tensor, ...], bool]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from kmem.errors import ProblemError
+from kmem.errors import ProblemError, first_line
 from kmem.measure.arena import Arena
 from kmem.measure.correctness import Difference, error_floor
 from kmem.measure.drawing import draw_into
@@ -23,7 +23,6 @@ from kmem.measure.forward import (
     UNDEFINED,
     contract_flags,
     copy_of_view,
-    first_line,
     in_double,
     layouts_of,
     leaves_of,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from kmem.errors import DeviceMemoryError, ProblemError
+from kmem.errors import DeviceMemoryError, ProblemError, first_line
 from kmem.problem.fake import cast_fake_module, cast_floating, quiet_fake_tensors
 from kmem.records import Precision, Problem, Workload
 from kmem.syntax import parse_python
@@ -36,7 +36,7 @@ def load_problem(path: str | Path) -> Problem:
     try:
         source = place.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as ex:
-        raise ProblemError(f"Cannot read {place}: {_one_line(ex)}; give a readable UTF-8 file") from ex
+        raise ProblemError(f"Cannot read {place}: {first_line(ex)}; give a readable UTF-8 file") from ex
     try:
         tree = parse_python(source, filename=str(place))
     except (SyntaxError, ValueError) as ex:
@@ -92,7 +92,7 @@ def execute_problem(problem: Problem, workload: Workload = FULL) -> types.Module
     except ModuleNotFoundError as ex:
         raise ProblemError(f"{problem.path} needs the package {ex.name}, which is not installed here; install it and run again") from ex
     except (Exception, SystemExit) as ex:
-        raise ProblemError(f"{problem.path} fails when it is run: {_one_line(ex)}; mend it and run again") from ex
+        raise ProblemError(f"{problem.path} fails when it is run: {first_line(ex)}; mend it and run again") from ex
     if workload.small_inputs:
         module.get_inputs = module.get_small_inputs
     return module
@@ -201,12 +201,7 @@ def _call(module: types.ModuleType, what: str, function: Callable[[], object]) -
     except torch.OutOfMemoryError as ex:
         raise DeviceMemoryError(f"{module.__file__}: {what} does not fit the device's memory; make its size constants smaller") from ex
     except (Exception, SystemExit) as ex:
-        raise ProblemError(f"{module.__file__}: {what} raised {_one_line(ex)}") from ex
-
-
-def _one_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
+        raise ProblemError(f"{module.__file__}: {what} raised {first_line(ex)}") from ex
 
 
 def _shorten(value: object) -> str:
