@@ -9,10 +9,12 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from kmem.interfaces import Executor, Job, JobResult
+from kmem.lease import DIRECTORY_VARIABLE
 from kmem.measure.judge import Judge
 from kmem.plugins import Registry
 from kmem.problem.bound import unfused_ms
@@ -77,6 +79,16 @@ class Laboratory(ABC):
         """End what was started."""
 
 
+class _InTurn(Executor):
+    """An executor whose jobs know where the GPU's lease lies, so that they can take turns with judges."""
+
+    def __init__(self, inner: Executor, locks: Path) -> None:
+        self.name, self._inner, self._locks = inner.name, inner, locks
+
+    def run(self, job: Job, *, timeout_s: float) -> JobResult:
+        return self._inner.run(replace(job, environment={**job.environment, DIRECTORY_VARIABLE: str(self._locks)}), timeout_s=timeout_s)
+
+
 class LiveLaboratory(Laboratory):
     """Compiles on all cores, judges in processes of their own, profiles with the best profiler there is."""
 
@@ -104,11 +116,11 @@ class LiveLaboratory(Laboratory):
             on_event=lambda text: announce("measure", text),
         )  # fmt: skip
         self._judge.open()
-        self._deadline += self._judge.waited_s  # waiting for another kmem to leave the GPU costs the run none of its minutes
 
     @property
     def seconds_left(self) -> float:
-        return self._deadline - time.monotonic()
+        # Waiting for another kmem to leave the GPU costs the run none of its minutes.
+        return self._deadline + self._judge.waited_s - time.monotonic()
 
     def baselines(self) -> tuple[Baseline, ...]:
         """Timed by the judge, or without a GPU estimated from the graph."""
@@ -143,11 +155,11 @@ class LiveLaboratory(Laboratory):
         return self._judge.verify(kernel, baselines)
 
     def profile(self, attempt: Attempt) -> Profile:
-        with self._judge.hold_gpu():
-            return collect_profile(
-                attempt.candidate.kernel, self._session.problem, self._session.workloads["full"], self._run.contract,
-                self._session.device, self._registry.profilers, self._registry.executors["local"], present=self._session.present,
-            )  # fmt: skip
+        executor = _InTurn(self._registry.executors["local"], self._judge.locks)
+        return collect_profile(
+            attempt.candidate.kernel, self._session.problem, self._session.workloads["full"], self._run.contract,
+            self._session.device, self._registry.profilers, executor, present=self._session.present,
+        )  # fmt: skip
 
     def close(self) -> None:
         self._judge.close()

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parent.parent / "kmem"
 
 #: Position in the layers; a module may import only from lower ranks or, below rank 4, from its own.
 RANK = {
-    "records": 0, "errors": 0, "syntax": 0, "vocabulary": 0, "devices": 0, "environment": 0, "counters": 0, "parallel": 0,
+    "records": 0, "errors": 0, "syntax": 0, "vocabulary": 0, "devices": 0, "environment": 0, "counters": 0, "parallel": 0, "lease": 0,
     "problem": 2, "codegen": 2, "interfaces": 2, "hookspecs": 2, "skills": 2, "recipes": 2, "serialize": 2,
     "memory": 3, "providers": 3,
     "profile": 4, "diagnose": 4, "prescribe": 4, "orchestrate": 4, "explore": 4, "measure": 4,

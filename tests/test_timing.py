@@ -1,15 +1,12 @@
 """What samples mean: medians, paired intervals, floors and clocks; and the race. No GPU: samples are made up."""
 
-import threading
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kmem.devices import named_target
 from kmem.measure.gpu_clock import ClocksDisagree, sample_times, time_alone, time_pairs
-from kmem.measure.lease import GpuLease
 from kmem.measure.race import race
 from kmem.measure.timing import CLOCK_RESOLUTION, estimated_timing, implausible_reason, pair_samples, physical_floor_ms, summarize_samples
 from kmem.records import Bound, Timing
@@ -68,6 +65,13 @@ def test_a_time_below_the_floor_or_against_the_clock_is_implausible(
 ) -> None:
     found = implausible_reason(latency_ms, host_ms, floor_ms)
     assert found is None if reason is None else reason in found
+
+
+def test_work_on_another_stream_shows_in_the_kernels_and_launches_excuse_the_host() -> None:
+    assert implausible_reason(0.05, None, None, [0.06, 0.05]) is None
+    assert "work ran outside" in (implausible_reason(0.05, None, None, [0.06, 0.07]) or "")
+    assert "host" in (implausible_reason(0.05, 0.3, None, [0.05]) or "")
+    assert implausible_reason(0.05, 0.3, None, [0.02, 0.02, 0.01]) is None  # three launches
 
 
 def test_the_floor_leaves_out_what_may_still_lie_in_l2() -> None:
@@ -201,60 +205,3 @@ def test_a_disturbed_pairing_takes_more_blocks() -> None:
 
     calm = blocks_of(0)
     assert calm < blocks_of(2 * calm) <= 4 * calm
-
-
-def test_only_one_lease_holds_a_gpu_alone_and_the_other_is_told_to_wait(tmp_path: Path) -> None:
-    waits: list[str] = []
-
-    class Waited(Exception):
-        """Raised instead of waiting."""
-
-    def on_wait(text: str) -> None:
-        waits.append(text)
-        raise Waited
-
-    one, two = GpuLease(tmp_path, "GPU-1", on_wait), GpuLease(tmp_path, "GPU-1", on_wait)
-    other_card = GpuLease(tmp_path, "GPU-2", on_wait)
-    with one.hold(exclusive=False), two.hold(exclusive=False):  # checks may run side by side
-        pass
-    with one.hold(exclusive=True), other_card.hold(exclusive=True), pytest.raises(Waited), two.hold(exclusive=False):
-        pass
-    with two.hold(exclusive=True):  # given up again
-        pass
-    assert waits == ["waiting for the GPU: another kmem is measuring on it"]
-    assert one.exclusive_s > 0
-    for lease in (one, two, other_card):
-        lease.close()
-
-
-def test_a_lease_held_for_timing_goes_back_to_what_it_was_held_for_before(tmp_path: Path) -> None:
-    def on_wait(text: str) -> None:
-        raise AssertionError(text)
-
-    one, two = GpuLease(tmp_path, "GPU-1", on_wait), GpuLease(tmp_path, "GPU-1", on_wait)
-    with one.hold(exclusive=False):
-        with one.hold(exclusive=True):
-            pass
-        with two.hold(exclusive=False):
-            pass
-    one.close()
-    two.close()
-
-
-def test_who_waits_to_have_the_gpu_alone_is_not_starved_by_new_sharers(tmp_path: Path) -> None:
-    order: list[str] = []
-    waiting = {"alone": threading.Event(), "later": threading.Event()}
-    first = GpuLease(tmp_path, "card", lambda text: None)
-
-    def take(name: str, exclusive: bool) -> None:
-        with GpuLease(tmp_path, "card", lambda text: waiting[name].set()).hold(exclusive=exclusive):
-            order.append(name)
-
-    threads = [threading.Thread(target=take, args=("alone", True)), threading.Thread(target=take, args=("later", False))]
-    with first.hold(exclusive=False):
-        for thread, name in zip(threads, waiting, strict=True):
-            thread.start()
-            assert waiting[name].wait(10), f"{name} did not have to wait"
-    for thread in threads:
-        thread.join(10)
-    assert order == ["alone", "later"]

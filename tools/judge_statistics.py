@@ -24,11 +24,11 @@ from triton.testing import do_bench  # noqa: E402
 
 from kmem.devices import detect_device  # noqa: E402
 from kmem.errors import DeviceMemoryError  # noqa: E402
+from kmem.lease import GpuLease, gpu_uuid  # noqa: E402
 from kmem.measure.apparatus import Apparatus  # noqa: E402
 from kmem.measure.examine import Examination  # noqa: E402
 from kmem.measure.gpu_clock import sample_times, time_pairs  # noqa: E402
 from kmem.measure.judge import Judge  # noqa: E402
-from kmem.measure.lease import GpuLease, gpu_uuid  # noqa: E402
 from kmem.measure.workers import WorkerPool  # noqa: E402
 from kmem.problem.bound import graph_bound  # noqa: E402
 from kmem.problem.load import FULL, execute_problem, load_problem  # noqa: E402

@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 
 from kmem.errors import ExecutorError
+from kmem.lease import GpuLease, gpu_uuid
 from kmem.measure.arena import Arena
 from kmem.measure.baseline import start_baseline
 from kmem.measure.domain import SMALL_BYTES, find_refused
 from kmem.measure.forward import tensor_bytes
-from kmem.measure.lease import GpuLease
 from kmem.measure.loading import attach_once, detach
 from kmem.measure.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.reference import Reference
@@ -28,6 +28,14 @@ from kmem.measure.workers import WorkerPool
 from kmem.records import Contract, Problem, Workload
 
 logger = logging.getLogger(__name__)
+
+
+def open_lease(directory: Path, on_wait: Callable[[str], None]) -> GpuLease:
+    """The lease of the visible GPU; see GpuLease. Raises ExecutorError: if its lock files cannot be made."""
+    try:
+        return GpuLease(directory, gpu_uuid(), on_wait)
+    except OSError as ex:
+        raise ExecutorError(f"Cannot make a lock file in {directory}: {ex}; free space there or choose another with KMEM_DB") from ex
 
 
 class Apparatus:
@@ -74,6 +82,11 @@ class Apparatus:
     def hold_gpu(self, *, exclusive: bool) -> AbstractContextManager[None]:
         """Hold the GPU, shared for checks or alone for timing; nothing to hold without one."""
         return self.lease.hold(exclusive=exclusive) if self.lease is not None else nullcontext()
+
+    def pause(self) -> None:
+        """Between two steps of a check: let others time."""
+        if self.lease is not None:
+            self.lease.pause()
 
     def seed_for(self, *purpose: str) -> int:
         """A seed per purpose that cannot be guessed from another one."""

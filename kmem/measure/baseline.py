@@ -34,9 +34,10 @@ def time_baseline(worker: WorkerProcess, name: str, inputs: Sequence[str], appar
     common = {"l2_bytes": l2_bytes, "timeout_s": COMPILE_TIMEOUT_S}
     try:
         start_baseline(worker, name, apparatus.problem.source, apparatus.reference())
-        sample_times(worker, name, inputs, 3, warmup=WARMUP_CALLS, **common)  # compiles
+        turns = apparatus.lease.place if apparatus.lease is not None else None
+        sample_times(worker, name, inputs, 1, warmup=1, turns=turns, **common)  # compiles, and has the GPU alone wherever Inductor tunes
         with apparatus.hold_gpu(exclusive=True):
-            samples = sample_times(worker, name, inputs, SAMPLES, **common)["event_ms"]
+            samples = sample_times(worker, name, inputs, SAMPLES, warmup=WARMUP_CALLS, **common)["event_ms"]
     except WorkerFailure as failure:
         return Baseline(name, None, estimated=False, log=f"{failure}\n{failure.traceback}")
     except (WorkerLost, ClocksDisagree) as ex:

@@ -42,6 +42,7 @@ class Examination:
     contract: Contract
     load_timeout_s: float
     run_timeout_s: float
+    pause: Callable[[], None] = lambda: None  # called between steps, so that others may time in between
     errors: list[ErrorReport] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)  # families and sizes left out: what the module itself raises
@@ -63,6 +64,7 @@ class Examination:
 
     def load(self, reference: Reference) -> None:
         """Import the file, construct `ModelNew` and give it the reference's parameters."""
+        self.pause()
         self.reference = reference
         path = write_candidate(self.kernel.source, self.worker.directory)
         attach_once(self.worker, reference.state)
@@ -90,6 +92,7 @@ class Examination:
             The right answer; None where the module itself refuses such values, and so defines no answer for them.
         """
         reference = self._reference
+        self.pause()
         reference.fill(family, seed)
         if expected is None:
             expected = reference.expect_case(family, reference.inputs.values, seed)
@@ -175,10 +178,12 @@ class Examination:
         chosen = random.Random(seed).sample(spots.results, min(LOOKED_AT, len(spots.results)))
         distances: list[float] = []
         for result in chosen:
+            self.pause()
             reference.fill("drawn", result.seed)
             distances.append(result.distance(reference.run_eager(reference.inputs.values, result.seed)))
         for index in sorted(range(len(chosen)), key=lambda index: -distances[index])[:SETTLED]:
             result = chosen[index]
+            self.pause()
             reference.fill("drawn", result.seed)
             expected = reference.expect(reference.inputs.values, result.seed)
             if expected.answer.changed_inputs:
@@ -316,6 +321,7 @@ class Examination:
         self, inputs: Arena, outputs: Arena, expected: Expected, seed: int, *, keep: str | None = None, suppress: bool = False
     ) -> list[torch.Tensor]:
         """One forward; its outputs, in the arena until something else is put there. With `keep` the worker holds on to them."""
+        self.pause()
         attach_once(self.worker, outputs)
         outputs.poison()
         answer = self.worker.request(

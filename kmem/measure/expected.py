@@ -124,7 +124,8 @@ class WholeExpected(Expected):
 
 
 class SlicedExpected(Expected):
-    """Oracle and eager computed again for each comparison, piece by piece: no more than a piece of them is ever in memory.
+    """Oracle and eager computed again for each comparison, piece by piece: no more than a piece of the oracle is ever in memory, nor of
+    eager where the pieces are the whole bit for bit.
 
     They are computed after the candidate ran, from copies whose bits are held to what the candidate was given: nothing that it left
     running can change the values that it is judged by.
@@ -168,8 +169,9 @@ class SlicedExpected(Expected):
         found, own = [ErrorTally() for _ in range(count)], [ErrorTally() for _ in range(count)]
         trivial: list[dict[str, ErrorTally]] = [{} for _ in range(count)]
         constants: list[torch.Tensor | None] = [None] * count
+        whole = None if slicing.exact else self._run_whole()
         for place, part, oracle in self._oracle_parts(slicing):
-            eager = self._run_eager(part)
+            eager = self._run_eager(part) if whole is None else tuple(output[place] for output in whole)
             for index in range(count):
                 found[index].add(outputs[index][place], oracle[index], eager[index])
                 own[index].add(eager[index], oracle[index], eager[index])
@@ -185,6 +187,17 @@ class SlicedExpected(Expected):
             )
         )
         return Comparison(tuple(tally.difference() for tally in found), differences, self.answer.floors)
+
+    def _run_whole(self) -> tuple[torch.Tensor, ...] | None:
+        """Eager for all rows at once: a library may sum pieces in another order, and what counts is how wrong eager is as it is used.
+
+        None where there is no room for it; the pieces then speak for the whole.
+        """
+        try:
+            return self._run_eager(self._values)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return None
 
     def _noise(self, shake: Callable[[Sequence[object]], list[object]], slicing: Slicing) -> tuple[Difference, ...]:
         tallies = [ErrorTally() for _ in self.answer.layouts]

@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 from kmem.measure.process import WorkerProcess
 from kmem.measure.spots import Spots
@@ -31,7 +30,7 @@ BATCH_RATIO, BATCH_OFFSET_MS = 3.0, 2.0
 
 @dataclass(frozen=True, slots=True)
 class PairedTiming:
-    """A paired timing with the samples behind it, ms, by A B B A block, and the median host time of a candidate call, ms."""
+    """A paired timing with the samples behind it, ms, by A B B A block, and the least host time of a candidate call, ms."""
 
     timing: Timing
     host_ms: float
@@ -55,12 +54,14 @@ def sample_times(
     host_count: int = 0,
     spots: Spots | None = None,
     seeds: Sequence[int] | None = None,
+    turns: tuple[str, str] | None = None,
 ) -> Mapping[str, list[float]]:
     """Event and host times, ms, cross-checked against the judge's clock.
 
     Args:
         spots: where the worker leaves spots of what the calls return. seeds: of the inputs of each call; None if what was left is of no
-            interest.
+            interest. turns: the lease that Inductor takes, alone, whenever it times alternatives of its own; only where nobody holds it
+            for the worker already.
     Raises:
         ClocksDisagree, WorkerLost, WorkerFailure.
     """
@@ -77,6 +78,7 @@ def sample_times(
         graph=False,
         host_count=host_count,
         spots=aim,
+        turns=turns,
     )
     wall_ms = (time.perf_counter() - started) * 1e3
     event_ms = [float(value) for value in answer["event_ms"]]
@@ -93,8 +95,9 @@ def sample_times(
 def time_graph(worker: WorkerProcess, key: str, inputs: str, *, l2_bytes: int, timeout_s: float) -> float | None:
     """Median time of a CUDA graph replay in ms; None if the forward cannot be captured."""
     answer = worker.request(
-        "time", timeout_s=timeout_s, key=key, inputs=[inputs], count=20, warmup=1, l2_bytes=l2_bytes, graph=True, host_count=0, spots=None
-    )
+        "time", timeout_s=timeout_s, key=key, inputs=[inputs], count=20, warmup=1, l2_bytes=l2_bytes, graph=True, host_count=0, spots=None,
+        turns=None,
+    )  # fmt: skip
     samples = answer["event_ms"]
     return sorted(samples)[len(samples) // 2] if samples else None
 
@@ -137,7 +140,7 @@ def time_pairs(
         timing = pair_samples(candidate_ms, reference_ms, reference[2], seed=seed)
         if timing.ratio_high - timing.ratio_low <= 2 * WIDEST_INTERVAL * timing.ratio:
             break
-    return PairedTiming(timing, median(ours["host_ms"]), tuple(candidate_ms), tuple(reference_ms))
+    return PairedTiming(timing, min(ours["host_ms"]), tuple(candidate_ms), tuple(reference_ms))
 
 
 def time_alone(
@@ -149,14 +152,14 @@ def time_alone(
     timeout_s: float,
     spots: Spots | None = None,
 ) -> tuple[list[tuple[float, ...]], float]:
-    """Event times, ms, by batch, and the median host time of a call, ms, where there is nothing to pair with. Arguments as above."""
+    """Event times, ms, by batch, and the least host time of a call, ms, where there is nothing to pair with. Arguments as above."""
     common = {"l2_bytes": l2_bytes, "timeout_s": timeout_s, "spots": spots}
     first = sample_times(*candidate, inputs, FIRST_CALLS, warmup=WARMUP_CALLS, host_count=FIRST_CALLS, **common)
     batches = []
     for _ in range(-(-UNPAIRED_SAMPLES // len(inputs))):
         seeds = refresh()
         batches.append(tuple(sample_times(*candidate, inputs, len(inputs), seeds=seeds, **common)["event_ms"]))
-    return batches, median(first["host_ms"])
+    return batches, min(first["host_ms"])
 
 
 def is_short(latency_ms: float) -> bool:

@@ -18,14 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 
 import kmem
 from kmem.errors import EvidenceError
 from kmem.interfaces import Checker
-from kmem.measure.apparatus import Apparatus
+from kmem.lease import gpu_uuid
+from kmem.measure.apparatus import Apparatus, open_lease
 from kmem.measure.baseline import COMPILE_MODES, time_baseline
 from kmem.measure.evidence import FORMAT, Bundle, write_bundle
 from kmem.measure.examine import Examination, Refused, failure_status
@@ -33,7 +33,6 @@ from kmem.measure.expected import Expected
 from kmem.measure.families import FAMILIES, SCREENING_FAMILIES
 from kmem.measure.forward import room_for
 from kmem.measure.gpu_clock import ClocksDisagree, sample_times
-from kmem.measure.lease import GpuLease, gpu_uuid
 from kmem.measure.memory_share import MemoryShare
 from kmem.measure.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.race import race
@@ -48,7 +47,7 @@ REFUSED_FAMILIES = "refused_families"
 LOAD_TIMEOUT_S = 90.0
 RUN_TIMEOUT_S = 60.0
 #: Memory a judge asks for, over the bytes the problem must move: copies of inputs and outputs, here, in workers and in a baseline.
-_SHARE = 5
+_SHARE = 4
 #: The interpreter may take seconds a run: after this, `verify` leaves out the rest of the artificial families and says "abridged".
 INTERPRETER_BUDGET_S = 30.0
 
@@ -103,9 +102,10 @@ class Judge:
         work_dir.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix="judge-", dir=work_dir))
         self._workers = workers or WorkerPool(directory, "cuda:0" if gpu else "cpu", cache_dir, keep_spare=gpu and keep_spare)
-        lease = GpuLease(cache_dir / "locks", gpu_uuid(), self._on_event) if gpu else None
-        self._memory_share = MemoryShare(cache_dir / "locks", gpu_uuid(), device.memory_bytes, self._on_event) if gpu else None
-        self.waited_s = 0.0  # for memory on the GPU
+        self.locks = cache_dir / "locks"  # of the GPU, for others who take turns with this judge
+        lease = open_lease(self.locks, self._on_event) if gpu else None
+        self._memory_share = MemoryShare(self.locks, gpu_uuid(), device.memory_bytes, self._on_event) if gpu else None
+        self._waited_for_memory_s = 0.0
         self._apparatus = Apparatus(
             problem, workloads, contract, seed=seed, directory=directory, workers=self._workers, lease=lease, on_event=self._on_event
         )
@@ -114,7 +114,7 @@ class Judge:
     def open(self) -> "Judge":
         """Wait for room on the GPU, and start a worker ahead of need."""
         if self._memory_share is not None:
-            self.waited_s = self._memory_share.acquire(_SHARE * self._bound.bytes if self._bound else 0)
+            self._waited_for_memory_s = self._memory_share.acquire(_SHARE * self._bound.bytes if self._bound else 0)
         self._workers.prepare()
         return self
 
@@ -136,9 +136,10 @@ class Judge:
         """How long this judge has had the GPU to itself so far, in seconds."""
         return self._apparatus.lease.exclusive_s if self._apparatus.lease else 0.0
 
-    def hold_gpu(self) -> AbstractContextManager[None]:
-        """Have the GPU alone, for a profiler or another measurement outside the judge; nothing to hold without one."""
-        return self._apparatus.hold_gpu(exclusive=True)
+    @property
+    def waited_s(self) -> float:
+        """How long others have kept this judge from the GPU or its memory so far, in seconds."""
+        return self._waited_for_memory_s + (self._apparatus.lease.waited_s if self._apparatus.lease else 0.0)
 
     # ---- what the loop asks
 
@@ -147,7 +148,7 @@ class Judge:
 
         A baseline that fails has no timing and says why. The best one's worker stays, for paired timing against it.
         """
-        with room_for(self._problem):
+        with self._apparatus.hold_gpu(exclusive=False), room_for(self._problem):
             inputs = self._apparatus.timed_inputs()
             inputs.refresh()
         starting = {name: self._workers.start(clean=True) for name in COMPILE_MODES}
@@ -225,7 +226,7 @@ class Judge:
         if refusals:
             return self._failed(Status.REFUSED_SOURCE, "\n".join(refusals))
         chosen = worker or self._apparatus.screening_worker()
-        examination = Examination(kernel, chosen, self._contract, self._load_timeout_s, self._run_timeout_s)
+        examination = Examination(kernel, chosen, self._contract, self._load_timeout_s, self._run_timeout_s, self._apparatus.pause)
         examination.deadline = None if self._gpu else time.monotonic() + INTERPRETER_BUDGET_S
         try:
             with self._apparatus.hold_gpu(exclusive=False), room_for(self._problem):

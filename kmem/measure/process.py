@@ -25,7 +25,8 @@ from kmem.records import Status
 logger = logging.getLogger(__name__)
 
 #: Files that make up a worker, copied into its directory: it must run without kmem.
-WORKER_FILES = ("worker.py", "channel.py", "confinement.py", "tensors.py", "instruments.py")
+_HERE = Path(__file__).parent
+WORKER_FILES = tuple(_HERE / f"{name}.py" for name in ("worker", "channel", "confinement", "tensors", "instruments", "../lease"))
 #: Variables a worker keeps: where programs, libraries, compilers and the GPU are. Everything else (keys, tokens, proxies, home) is dropped.
 KEPT_VARIABLES = (
     "PATH",
@@ -111,8 +112,8 @@ class WorkerProcess:
         try:
             for place in (host, directory / "tmp"):
                 place.mkdir(parents=True, exist_ok=True)
-            for name in WORKER_FILES:
-                shutil.copyfile(Path(__file__).with_name(name), host / name)
+            for file in WORKER_FILES:
+                shutil.copyfile(file, host / file.name)
             self._log_path = directory / "log.txt"
             with open(self._log_path, "wb") as log:
                 self._process = subprocess.Popen(

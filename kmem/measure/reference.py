@@ -31,7 +31,7 @@ from kmem.measure.forward import (
     tensor_bytes,
     widen,
 )
-from kmem.measure.slices import PIECES, Run, Slicing, find_slicing, is_same
+from kmem.measure.slices import PIECES, Run, Sameness, Slicing, compare_pieces, find_slicing
 from kmem.measure.tensors import encode_value
 from kmem.measure.traits import find_traits_in_turn, input_traits
 from kmem.problem.load import build_inputs, build_model, execute_problem
@@ -238,7 +238,7 @@ class Reference:
         self.fill("normal", seed + 2)
         run = self._eager_run(seed)
         try:
-            return is_same(run, self.inputs.values, run(self.inputs.values), slicing, self.floor_for)
+            return compare_pieces(run, self.inputs.values, run(self.inputs.values), slicing, self.floor_for) is not Sameness.NONE
         except torch.OutOfMemoryError:
             raise
         except UNDEFINED:

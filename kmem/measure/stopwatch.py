@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
+from kmem.lease import gpu_uuid
 from kmem.measure.apparatus import Apparatus
 from kmem.measure.examine import Examination, Refused
 from kmem.measure.gpu_clock import FIRST_CALLS, gpu_state, is_short, time_alone, time_graph, time_pairs
-from kmem.measure.lease import gpu_uuid
 from kmem.measure.loading import attach_once, detach
 from kmem.measure.spots import Spots
 from kmem.measure.timing import implausible_reason, physical_floor_ms, summarize_samples
@@ -65,7 +65,8 @@ def time_against_best(
                 detach(worker, spots.arena)
             examination.check_timed(spots, apparatus.seed_for("timed calls"))
     floor_ms = physical_floor_ms(bound, device, algebraic="algebraic" in examination.kernel.flags)
-    reason = implausible_reason(timing.latency_ms, host_ms, floor_ms)
+    kernels_ms = [time_us / 1e3 for _, time_us in examination.gpu_kernels]
+    reason = implausible_reason(timing.latency_ms, host_ms, floor_ms, kernels_ms)
     if reason is not None:
         raise Refused(Status.IMPLAUSIBLE, reason)
     if timing.ratio is not None and timing.ratio > SURPRISING_RATIO:

@@ -16,9 +16,14 @@ RESAMPLES = 2000
 CLOCK_RESOLUTION = 0.002
 #: A median below this share of the physical floor is a failure, not a record; the 5% are for the floor's own measurement.
 FLOOR_SHARE = 0.95
-#: Host time may exceed event time by launch and synchronisation; above this ratio and offset, work ran outside the timed region.
+#: The host's time may exceed the device's by launches and synchronisation; above this ratio and an offset per launch, work ran outside the
+#: timed region.
 HOST_RATIO = 1.3
 HOST_OFFSET_MS = 0.1
+#: So it did if the kernels of one call, as the profiler saw them, take more together than this ratio and offset allow. The profiler's call
+#: may find lower clocks, but warmer caches.
+KERNELS_RATIO = 2.0
+KERNELS_OFFSET_MS = 0.02
 #: Below this a call is also timed as a CUDA graph, so that host overhead can be told apart.
 GRAPH_BELOW_MS = 0.05
 
@@ -78,15 +83,18 @@ def physical_floor_ms(bound: Bound | None, device: Device, *, algebraic: bool = 
     return bytes_ms * max(bound.bytes - device.l2_bytes, 0) / bound.bytes if bound.bytes else 0.0
 
 
-def implausible_reason(latency_ms: float, host_ms: float | None, floor_ms: float | None) -> str | None:
+def implausible_reason(latency_ms: float, host_ms: float | None, floor_ms: float | None, kernels_ms: Sequence[float] = ()) -> str | None:
     """Why a time cannot be, or None.
 
     Args:
-        host_ms: the host's clock around the call and a device-wide synchronisation.
+        host_ms: the host's clock around the call and a device-wide synchronisation; the least of some.
         floor_ms: see `physical_floor_ms`; at measured ceilings.
+        kernels_ms: times of every kernel, copy and fill of one call on whatever stream; none if unknown.
     """
     if floor_ms is not None and latency_ms < FLOOR_SHARE * floor_ms:
         return f"{latency_ms:.4f} ms is below the physical floor of {floor_ms:.4f} ms"
-    if host_ms is not None and host_ms > HOST_RATIO * latency_ms + HOST_OFFSET_MS:
+    if sum(kernels_ms) > KERNELS_RATIO * latency_ms + KERNELS_OFFSET_MS:
+        return f"events say {latency_ms:.4f} ms, the kernels of one call take {sum(kernels_ms):.4f} ms: work ran outside the timed region"
+    if host_ms is not None and host_ms > HOST_RATIO * latency_ms + HOST_OFFSET_MS * max(1, len(kernels_ms)):
         return f"events say {latency_ms:.4f} ms, the host's clock {host_ms:.4f} ms: work ran outside the timed region"
     return None

@@ -243,15 +243,26 @@ class Worker:
         return {"kernels": ran, "own": own, "binaries": binaries}
 
     def time(
-        self, key: str, inputs: list, count: int, warmup: int, l2_bytes: int, graph: bool, host_count: int, spots: dict | None
+        self,
+        key: str,
+        inputs: list,
+        count: int,
+        warmup: int,
+        l2_bytes: int,
+        graph: bool,
+        host_count: int,
+        spots: dict | None,
+        turns: list | None,
     ) -> dict:
         """Times of `count` forwards over a rotating list of attached inputs, after `warmup` untimed ones; with `spots` also what they
-        returned, described, and a few elements of each in the attached list of that name."""
+        returned, described, and a few elements of each in the attached list of that name. `turns`: directory and GPU of the lease to take
+        while Inductor tunes."""
         if self.clock is None:
             self.clock = self.instruments.EventClock(l2_bytes)
         calls = [self._call(key, name) for name in inputs]
-        for index in range(warmup):
-            self._guarded("forward", calls[index % len(calls)])
+        with self.instruments.tuning_in_turn(turns):
+            for index in range(warmup):
+                self._guarded("forward", calls[index % len(calls)])
         if graph:
             return {"event_ms": self._guarded("forward", self.clock.time_graph, calls[0], count)}
         if spots is None:

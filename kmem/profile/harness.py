@@ -1,12 +1,14 @@
 """The program a profiler watches: builds the candidate and its inputs at a workload, warms up, and runs one forward to be looked at.
 
 Copied into the job's directory and run there (`python harness.py ncu|cupti`), beside candidate.py and job.json; imports kmem only for
-the problem contract. `ncu` marks the forward with cudaProfilerStart and Stop; `cupti` records it with torch.profiler into out/trace.json.
+the problem contract and the GPU's lease. `ncu` marks the forward with cudaProfilerStart and Stop; `cupti` records it with torch.profiler
+into out/trace.json. Others may time while this program starts; what warms up runs beside their checks, what is looked at runs alone.
 """
 
 import contextlib
 import importlib.util
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from kmem.lease import DIRECTORY_VARIABLE, GpuLease, gpu_uuid
 from kmem.problem.load import build_inputs, execute_problem
 from kmem.records import Precision, Problem, Workload
 
@@ -68,24 +71,36 @@ def watched_by_cupti() -> Iterator[None]:
     profiler.export_chrome_trace("out/trace.json")
 
 
+@contextlib.contextmanager
+def hold_gpu(*, exclusive: bool) -> Iterator[None]:
+    """The GPU's lease, where the environment says where it lies."""
+    if (directory := os.environ.get(DIRECTORY_VARIABLE)) is None:
+        yield
+        return
+    with GpuLease(Path(directory), gpu_uuid(), lambda text: None) as lease, lease.hold(exclusive=exclusive):
+        yield
+
+
 def main(watcher: str) -> None:
     """Warm up, flush L2, run one forward under the watcher; with cupti also time the host."""
     job = json.loads(Path(__file__).with_name("job.json").read_text(encoding="utf-8"))
-    forward = build_forward(job)
-    for _ in range(WARM_UPS):
-        forward()
-    torch.cuda.synchronize()
-    if watcher == "cupti":
-        with watched_by_cupti():  # the first use of the profiler in a process sets CUPTI up and loses events
+    with hold_gpu(exclusive=False):
+        forward = build_forward(job)
+        for _ in range(WARM_UPS):
             forward()
-        start = time.perf_counter()
-        forward()
         torch.cuda.synchronize()
-        Path("out/host.json").write_text(json.dumps({"forward_ms": 1e3 * (time.perf_counter() - start)}), encoding="utf-8")
-    torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda").zero_()
-    torch.cuda.synchronize()
-    with watched_by_ncu() if watcher == "ncu" else watched_by_cupti():
-        forward()
+    with hold_gpu(exclusive=True):
+        if watcher == "cupti":
+            with watched_by_cupti():  # the first use of the profiler in a process sets CUPTI up and loses events
+                forward()
+            start = time.perf_counter()
+            forward()
+            torch.cuda.synchronize()
+            Path("out/host.json").write_text(json.dumps({"forward_ms": 1e3 * (time.perf_counter() - start)}), encoding="utf-8")
+        torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda").zero_()
+        torch.cuda.synchronize()
+        with watched_by_ncu() if watcher == "ncu" else watched_by_cupti():
+            forward()
 
 
 if __name__ == "__main__":

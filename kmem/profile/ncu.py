@@ -53,18 +53,21 @@ def ncu_command(
     )  # fmt: skip
 
 
-@cache
-def counters_unreadable_reason() -> str | None:
-    """None if ncu can read counters on this machine, else one line with the remedy. Profiles one tiny kernel, once per process."""
-    ncu = shutil.which("ncu")
-    if ncu is None:
+def _absent_reason() -> str | None:
+    if shutil.which("ncu") is None:
         return "ncu is not on PATH; install Nsight Compute (it comes with the CUDA toolkit) or use --profiler cupti"
     import torch  # seconds that commands without a GPU should not pay
 
-    if not torch.cuda.is_available():
-        return "no GPU is visible; use --profiler static with a --target"
+    return None if torch.cuda.is_available() else "no GPU is visible; use --profiler static with a --target"
+
+
+@cache
+def counters_unreadable_reason() -> str | None:
+    """None if ncu can read counters on this machine, else one line with the remedy. Profiles one tiny kernel, once per process."""
+    if (reason := _absent_reason()) is not None:
+        return reason
     argv = ncu_command(
-        ncu, (sys.executable, "-c", _PROBE), counters=("sm__warps_active.avg.pct_of_peak_sustained_active",), launch_limit=1, log=None
+        "ncu", (sys.executable, "-c", _PROBE), counters=("sm__warps_active.avg.pct_of_peak_sustained_active",), launch_limit=1, log=None
     )
     try:
         result = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=120, check=False, cwd=tempfile.gettempdir())
@@ -86,8 +89,8 @@ class NcuProfiler(Profiler):
     estimated = False
 
     def unavailable_reason(self) -> str | None:
-        """Why ncu cannot count here; see `counters_unreadable_reason`."""
-        return counters_unreadable_reason()
+        """Why ncu cannot run here. Whether it may read the counters shows when it profiles: trying costs as much (kmem doctor does)."""
+        return _absent_reason()
 
     def profile(
         self, kernel: Kernel, problem: Problem, workload: Workload, contract: Contract, device: Device, executor: Executor

@@ -1,0 +1,101 @@
+"""One lease per GPU, so that judges in several processes neither time at once nor disturb a timing with their checks.
+
+A lease is a file lock named after the GPU's UUID, so that `CUDA_VISIBLE_DEVICES` may give one card two numbers. Checks hold it shared,
+timing holds it alone. The system releases it when the process ends, however it ends.
+
+Who takes turns: the judges of candidates, the workers of baselines while Inductor tunes, and the program that a profiler watches. The
+latter two run without kmem's judge, so this file imports nothing of kmem.
+
+Not covered: programs other than kmem, and a database (hence cache directory) of another user.
+"""
+
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+#: Names the directory of the lock files to a job that runs elsewhere, in its environment.
+DIRECTORY_VARIABLE = "KMEM_GPU_LOCKS"
+
+
+class GpuLease:
+    """The right to use one GPU. So far, in seconds: `exclusive_s` it was held alone, `waited_s` others had it while it was wanted."""
+
+    def __init__(self, directory: Path, gpu: str, on_wait: Callable[[str], None]) -> None:
+        """Nothing is held yet.
+
+        Args:
+            directory: where lock files go; the same for everyone who shares the GPU. gpu: its UUID.
+            on_wait: told whenever somebody else has it.
+        Raises:
+            OSError: if the lock files cannot be made.
+        """
+        directory.mkdir(parents=True, exist_ok=True)
+        self._file = open(directory / f"gpu-{gpu}.lock", "w", encoding="utf-8")  # noqa: SIM115 - held as long as the lease
+        self._gate = open(directory / f"gpu-{gpu}.gate", "w", encoding="utf-8")  # noqa: SIM115
+        self._place, self._on_wait, self._mode = (directory, gpu), on_wait, fcntl.LOCK_UN
+        self.exclusive_s = self.waited_s = 0.0
+
+    @contextmanager
+    def hold(self, *, exclusive: bool) -> Iterator[None]:
+        """Hold the GPU, shared or alone. May be nested: the inner mode replaces the outer one while it lasts."""
+        outer = self._mode
+        self._lock(fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            if exclusive:
+                self.exclusive_s += time.monotonic() - started
+            self._lock(outer)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Directory and UUID, with which another process can open the same lease."""
+        return str(self._place[0]), self._place[1]
+
+    def pause(self) -> None:
+        """Between two steps of a long check: whoever waits to have the GPU alone gets it now, not when the check has ended."""
+        if self._mode == fcntl.LOCK_SH:
+            self._lock(fcntl.LOCK_SH, on_wait=lambda text: None)  # a check that is passed over for moments is no news
+
+    def __enter__(self) -> "GpuLease":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+        self._gate.close()
+
+    def _lock(self, mode: int, on_wait: Callable[[str], None] | None = None) -> None:
+        # What is held goes first, so that two holders of a shared lock who both want it alone cannot wait for each other.
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        self._mode = fcntl.LOCK_UN
+        if mode == fcntl.LOCK_UN:
+            return
+        # Everyone passes the gate; who waits to have the GPU alone keeps it shut, so that later sharers cannot starve it.
+        started = time.monotonic()
+        for file in (self._gate, self._file):
+            _wait_for(file, mode, on_wait or self._on_wait)
+        self.waited_s += time.monotonic() - started
+        fcntl.flock(self._gate, fcntl.LOCK_UN)
+        self._mode = mode
+
+
+def _wait_for(file: TextIO, mode: int, on_wait: Callable[[str], None]) -> None:
+    try:
+        fcntl.flock(file, mode | fcntl.LOCK_NB)
+    except BlockingIOError:
+        on_wait("waiting for the GPU: another kmem is measuring on it")
+        fcntl.flock(file, mode)
+
+
+def gpu_uuid() -> str:
+    """The UUID of the first visible GPU, as nvidia-smi writes it."""
+    import torch  # this module is imported where no GPU is
+
+    return f"GPU-{torch.cuda.get_device_properties(0).uuid}"

@@ -1,0 +1,138 @@
+"""Who has the GPU: one alone or several together, waiting without starving anybody, and Inductor taking its turn while it tunes. No GPU."""
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import kmem.lease
+from kmem.lease import GpuLease
+from kmem.measure import instruments
+
+
+def is_taken(directory: Path) -> bool:
+    """Whether somebody holds the lease of "card" alone."""
+
+    class Taken(Exception):
+        pass
+
+    def on_wait(text: str) -> None:
+        raise Taken
+
+    with GpuLease(directory, "card", on_wait) as lease:
+        try:
+            with lease.hold(exclusive=False):
+                return False
+        except Taken:
+            return True
+
+
+def test_only_one_lease_holds_a_gpu_alone_and_the_other_is_told_to_wait(tmp_path: Path) -> None:
+    waits: list[str] = []
+
+    class Waited(Exception):
+        """Raised instead of waiting."""
+
+    def on_wait(text: str) -> None:
+        waits.append(text)
+        raise Waited
+
+    one, two = GpuLease(tmp_path, "GPU-1", on_wait), GpuLease(tmp_path, "GPU-1", on_wait)
+    other_card = GpuLease(tmp_path, "GPU-2", on_wait)
+    with one.hold(exclusive=False), two.hold(exclusive=False):  # checks may run side by side
+        pass
+    with one.hold(exclusive=True), other_card.hold(exclusive=True), pytest.raises(Waited), two.hold(exclusive=False):
+        pass
+    with two.hold(exclusive=True):  # given up again
+        pass
+    assert waits == ["waiting for the GPU: another kmem is measuring on it"]
+    assert one.exclusive_s > 0
+    for lease in (one, two, other_card):
+        lease.close()
+
+
+def test_a_lease_held_for_timing_goes_back_to_what_it_was_held_for_before(tmp_path: Path) -> None:
+    def on_wait(text: str) -> None:
+        raise AssertionError(text)
+
+    one, two = GpuLease(tmp_path, "GPU-1", on_wait), GpuLease(tmp_path, "GPU-1", on_wait)
+    with one.hold(exclusive=False):
+        with one.hold(exclusive=True):
+            pass
+        with two.hold(exclusive=False):
+            pass
+    one.close()
+    two.close()
+
+
+def test_who_waits_to_have_the_gpu_alone_is_not_starved_by_new_sharers(tmp_path: Path) -> None:
+    order: list[str] = []
+    waiting = {"alone": threading.Event(), "later": threading.Event()}
+    first = GpuLease(tmp_path, "card", lambda text: None)
+
+    def take(name: str, exclusive: bool) -> None:
+        with GpuLease(tmp_path, "card", lambda text: waiting[name].set()).hold(exclusive=exclusive):
+            order.append(name)
+
+    threads = [threading.Thread(target=take, args=("alone", True)), threading.Thread(target=take, args=("later", False))]
+    with first.hold(exclusive=False):
+        for thread, name in zip(threads, waiting, strict=True):
+            thread.start()
+            assert waiting[name].wait(10), f"{name} did not have to wait"
+    for thread in threads:
+        thread.join(10)
+    assert order == ["alone", "later"]
+
+
+def test_a_long_check_lets_a_timing_in_between_its_steps(tmp_path: Path) -> None:
+    wants, order = threading.Event(), list[str]()
+    check = GpuLease(tmp_path, "card", lambda text: None)
+
+    def time_it() -> None:
+        with GpuLease(tmp_path, "card", lambda text: wants.set()).hold(exclusive=True):
+            order.append("timed")
+
+    thread = threading.Thread(target=time_it)
+    with check.hold(exclusive=False):
+        thread.start()
+        assert wants.wait(10), "the timing did not have to wait"
+        check.pause()
+        order.append("second step")
+    thread.join(10)
+    assert order == ["timed", "second step"]
+    assert check.waited_s > 0
+    check.pause()  # with nothing held, nothing happens
+    with check.hold(exclusive=True):
+        check.pause()  # nor while it is held alone
+        assert is_taken(tmp_path)
+    check.close()
+
+
+def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_only_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.runtime import benchmarking
+
+    seen: list[bool] = []
+
+    class Tool:
+        def benchmark(self) -> float:
+            seen.append(is_taken(tmp_path))
+            return self.benchmark_gpu()
+
+        def benchmark_gpu(self) -> float:
+            seen.append(is_taken(tmp_path))
+            return 1.5
+
+    tool = Tool()
+    monkeypatch.setattr(benchmarking, "benchmarker", tool)
+    monkeypatch.setitem(sys.modules, "lease", kmem.lease)  # what it is called beside a worker
+    monkeypatch.setattr(instruments, "_synchronize", lambda: None)
+    with instruments.tuning_in_turn((str(tmp_path), "card")):
+        assert not is_taken(tmp_path)
+        assert benchmarking.benchmarker.benchmark() == 1.5
+        assert not is_taken(tmp_path)
+    assert seen == [True, True]
+    with instruments.tuning_in_turn(None):
+        tool.benchmark()
+    tool.benchmark()
+    assert seen == [True, True, False, False, False, False]
