@@ -1,4 +1,4 @@
-"""The environment a candidate's process gets: the user's own, less what looks like a secret and less what changes how Triton compiles."""
+"""What the environment says: how many cores to plan with, and what of it a candidate's process gets (nothing that looks like a secret)."""
 
 import os
 import re
@@ -6,6 +6,15 @@ from collections.abc import Mapping
 
 #: Names that hold credentials by convention: OPENAI_API_KEY, HF_TOKEN, AWS_SECRET_ACCESS_KEY, DB_PASSWORD, ...
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+
+#: Cores that this process may plan with, where several share the machine; `kmem bench --jobs` sets it.
+CORES_VARIABLE = "KMEM_CORES"
+
+
+def own_cores() -> int | None:
+    """The cores that KMEM_CORES leaves to this process, at least 1; None if it is not set to a number, and the machine is its own."""
+    named = os.environ.get(CORES_VARIABLE, "")
+    return max(1, int(named)) if named.isdigit() else None
 
 
 def scrubbed_environment(extra: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None) -> dict[str, str]:

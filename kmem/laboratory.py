@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from kmem.environment import own_cores
 from kmem.interfaces import Executor, Job, JobResult
 from kmem.lease import DIRECTORY_VARIABLE
 from kmem.measure.judge import Judge
@@ -103,7 +104,7 @@ class LiveLaboratory(Laboratory):
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
         cores = len(os.sched_getaffinity(0))
-        processes = max(1, cores - _CORES_FOR_TIMING) if session.present else cores
+        processes = own_cores() or (max(1, cores - _CORES_FOR_TIMING) if session.present else cores)
         out_dir = Path(run.out_dir)
         self._pool = CompilePool(
             session.problem, session.workloads["full"], run.contract, session.device, processes=processes, cache_dir=cache_dir / "triton"

@@ -40,9 +40,12 @@ class GpuLease:
 
     @contextmanager
     def hold(self, *, exclusive: bool) -> Iterator[None]:
-        """Hold the GPU, shared or alone. May be nested: the inner mode replaces the outer one while it lasts."""
-        outer = self._mode
-        self._lock(fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+        """Hold the GPU, shared or alone. May be nested: held alone it stays so, shared it is had alone while the inner one lasts."""
+        outer, wanted = self._mode, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        if outer in (wanted, fcntl.LOCK_EX):
+            yield
+            return
+        self._lock(wanted)
         started = time.monotonic()
         try:
             yield

@@ -259,6 +259,19 @@ def test_eager_is_as_wrong_as_it_is_for_all_rows_at_once() -> None:
     assert not sliced(lambda x: x * 2, x).compare([module(x)]).is_within
 
 
+def test_a_second_candidate_is_held_to_the_same_answer_at_less_cost() -> None:
+    x = torch.rand(64, 10)
+    once, twice = sliced(lambda x: x.sigmoid(), x), sliced(lambda x: x.sigmoid(), x)
+    right, wrong = x.sigmoid(), x.sigmoid() * 1.01
+    assert twice.compare([right]) == once.compare([right])
+    passing = twice.passing_adversaries()
+    assert twice.compare([wrong]) == sliced(lambda x: x.sigmoid(), x).compare([wrong])
+    assert twice.passing_adversaries() == passing
+    x[3, 4] = 0.0
+    with pytest.raises(InputsChanged):
+        twice.compare([right])
+
+
 def test_slices_become_finer_until_they_fit() -> None:
     x = torch.randn(64, 10)
     assert sliced(lambda x: x * 2, x, limit=10).compare([x * 2]).is_within  # one row

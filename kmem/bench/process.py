@@ -17,6 +17,7 @@ from typing import IO
 from kmem.bench.problems import BenchProblem
 from kmem.bench.results import Settings
 from kmem.bench.rows import Exit
+from kmem.environment import CORES_VARIABLE
 from kmem.errors import TargetError
 
 #: A run ends its rounds when its minutes are over, but then still finishes baselines and verifies its winner, and it may wait for the GPU.
@@ -46,9 +47,11 @@ class OptimizeProcess:
         GPU. jobs: problems at once on each."""
         self.settings, self.directory = settings, directory
         self._places: queue.LifoQueue[dict[str, str]] = queue.LifoQueue()
-        places = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in reversed(gpus)] or [{}]
-        for place in places * jobs:  # last in, first out: the first problems go to different GPUs
-            self._places.put(place)
+        places = jobs * ([{"CUDA_VISIBLE_DEVICES": gpu} for gpu in reversed(gpus)] or [{}])
+        cores = str(max(1, len(os.sched_getaffinity(0)) // len(places)))
+        share = {CORES_VARIABLE: cores, "OMP_NUM_THREADS": cores} if len(places) > 1 else {}
+        for place in places:  # last in, first out: the first problems go to different GPUs
+            self._places.put(share | place)
 
     @contextmanager
     def _environment(self) -> Iterator[dict[str, str]]:

@@ -73,8 +73,8 @@ class Expected(ABC):
 
     @property
     @abstractmethod
-    def is_small(self) -> bool:
-        """Whether it may be kept: the memory of larger ones is needed for judging."""
+    def is_kept(self) -> bool:
+        """Whether it may be kept for other candidates, given that the inputs are drawn again: some need memory that judging needs too."""
 
 
 class WholeExpected(Expected):
@@ -106,7 +106,7 @@ class WholeExpected(Expected):
         return self._passing
 
     @property
-    def is_small(self) -> bool:
+    def is_kept(self) -> bool:
         return sum(value.nbytes for value in (*self.eager, *self.oracle)) <= KEPT_BYTES
 
     def _errors_of(self, outputs: Sequence[torch.Tensor]) -> tuple[Difference, ...]:
@@ -128,13 +128,14 @@ class SlicedExpected(Expected):
     eager where the pieces are the whole bit for bit.
 
     They are computed after the candidate ran, from copies whose bits are held to what the candidate was given: nothing that it left
-    running can change the values that it is judged by.
+    running can change the values that it is judged by. How wrong eager and trivial outputs are is found out once.
     """
 
     def __init__(self, answer: Answer, values: Sequence[object], slicing: Slicing, run_eager: Run, run_oracle: Run) -> None:
         super().__init__(answer)
         self._values, self._slicing, self._run_eager, self._run_oracle = values, slicing, run_eager, run_oracle
         self._passing: set[str] | None = None
+        self._differences: tuple[Difference, ...] | None = None  # of eager
         self._bits = [bit_sum(value) if isinstance(value, torch.Tensor) else 0 for value in values]
 
     def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
@@ -147,8 +148,8 @@ class SlicedExpected(Expected):
         return self._passing or set()
 
     @property
-    def is_small(self) -> bool:
-        return False
+    def is_kept(self) -> bool:
+        return True
 
     def _with_memory(self, work: Callable[[Slicing], object]) -> object:
         """Do it in finer pieces while the device's memory is short."""
@@ -169,24 +170,33 @@ class SlicedExpected(Expected):
         found, own = [ErrorTally() for _ in range(count)], [ErrorTally() for _ in range(count)]
         trivial: list[dict[str, ErrorTally]] = [{} for _ in range(count)]
         constants: list[torch.Tensor | None] = [None] * count
+        is_first = self._differences is None
         whole = None if slicing.exact else self._run_whole()
         for place, part, oracle in self._oracle_parts(slicing):
             eager = self._run_eager(part) if whole is None else tuple(output[place] for output in whole)
             for index in range(count):
                 found[index].add(outputs[index][place], oracle[index], eager[index])
+                if not is_first:
+                    continue
                 own[index].add(eager[index], oracle[index], eager[index])
                 if constants[index] is None:
                     constants[index] = eager[index]
                 for name, output in trivial_outputs(eager[index], part, None, constant_of=constants[index]).items():
                     trivial[index].setdefault(name, ErrorTally()).add(output, oracle[index], eager[index])
-        differences = tuple(tally.difference() for tally in own)
-        self._passing = set.intersection(
-            *(
-                {name for name, tally in tallies.items() if is_within(tally.difference(), differences[index], self.answer.floors[index])}
-                for index, tallies in enumerate(trivial)
+        if self._differences is None:
+            differences = tuple(tally.difference() for tally in own)
+            self._passing = set.intersection(
+                *(
+                    {
+                        name
+                        for name, tally in tallies.items()
+                        if is_within(tally.difference(), differences[index], self.answer.floors[index])
+                    }
+                    for index, tallies in enumerate(trivial)
+                )
             )
-        )
-        return Comparison(tuple(tally.difference() for tally in found), differences, self.answer.floors)
+            self._differences = differences
+        return Comparison(tuple(tally.difference() for tally in found), self._differences, self.answer.floors)
 
     def _run_whole(self) -> tuple[torch.Tensor, ...] | None:
         """Eager for all rows at once: a library may sum pieces in another order, and what counts is how wrong eager is as it is used.

@@ -5,9 +5,10 @@ that the functions it uses are bound before a candidate could replace them. Verd
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
@@ -238,11 +239,53 @@ class EventClock:
         return self.time_calls([graph.replay], count)["event_ms"]
 
 
+#: Between two alternatives that Inductor times in a row lie some milliseconds, a compilation takes longer.
+_LINGER_S = 0.02
+
+
+class _Turn:
+    """A lease held alone while this context is entered, as often as one likes, and for `_LINGER_S` after it was left."""
+
+    def __init__(self, lease: object) -> None:
+        self._lease, self._held = lease, ExitStack()
+        self._depth, self._left = 0, 0  # how often it is entered now, and was left for good
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._depth += 1
+            self._left += 1  # whoever waits to give the GPU back comes too late
+            if self._depth == 1:
+                self._held.enter_context(self._lease.hold(exclusive=True))
+                _synchronize()
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0:
+                self._left += 1
+                timer = threading.Timer(_LINGER_S, self._give_back, (self._left,))
+                timer.daemon = True
+                timer.start()
+
+    def _give_back(self, left: int) -> None:
+        with self._lock:
+            if left == self._left:
+                self._held.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._left += 1
+            self._held.close()
+            self._lease.close()
+
+
 @contextmanager
 def tuning_in_turn(turns: tuple[str, str] | None) -> Iterator[None]:
     """Have the GPU alone whenever Inductor times alternatives of a kernel meanwhile, so that it chooses as it would on a quiet machine and
     disturbs nobody's times. `turns`: directory and GPU of the lease; None: nobody else is there.
 
+    The GPU is kept for `_LINGER_S` after each: alternatives are mostly timed in a row, and every turn may have to be waited for.
     Source: torch/_inductor/runtime/benchmarking.py; every autotuner of Inductor goes through the methods of its `benchmarker`.
     """
     if turns is None:
@@ -251,20 +294,12 @@ def tuning_in_turn(turns: tuple[str, str] | None) -> Iterator[None]:
     import lease  # a copy of kmem/lease.py, beside this file in a worker
     from torch._inductor.runtime import benchmarking
 
-    tool, turn, depth = benchmarking.benchmarker, lease.GpuLease(Path(turns[0]), turns[1], lambda text: None), 0
+    tool, turn = benchmarking.benchmarker, _Turn(lease.GpuLease(Path(turns[0]), turns[1], lambda text: None))
 
     def alone(method: Callable) -> Callable:
         def benchmark(*args, **kwargs):  # noqa: ANN002, ANN003, ANN202 - a pass-through
-            nonlocal depth
-            depth += 1
-            try:
-                if depth > 1:
-                    return method(*args, **kwargs)
-                with turn.hold(exclusive=True):
-                    _synchronize()
-                    return method(*args, **kwargs)
-            finally:
-                depth -= 1
+            with turn:
+                return method(*args, **kwargs)
 
         return benchmark
 
@@ -272,8 +307,8 @@ def tuning_in_turn(turns: tuple[str, str] | None) -> Iterator[None]:
     for name in methods:
         setattr(tool, name, alone(getattr(tool, name)))
     try:
-        with turn:
-            yield
+        yield
     finally:
         for name in methods:
             delattr(tool, name)
+        turn.close()

@@ -47,7 +47,7 @@ REFUSED_FAMILIES = "refused_families"
 LOAD_TIMEOUT_S = 90.0
 RUN_TIMEOUT_S = 60.0
 #: Memory a judge asks for, over the bytes the problem must move: copies of inputs and outputs, here, in workers and in a baseline.
-_SHARE = 4
+_SHARE = 3
 #: The interpreter may take seconds a run: after this, `verify` leaves out the rest of the artificial families and says "abridged".
 INTERPRETER_BUDGET_S = 30.0
 
@@ -204,7 +204,7 @@ class Judge:
         """
         self._on_event("verifying")
         timed: list[tuple[Timing, Mapping[str, str]]] = []
-        worker = self._workers.take()
+        worker = self._workers.take(then_prepare=False)  # there may be no other
         try:
             outcome = self._judge(kernel, lambda examination: timed.append(self._verify_one(examination, baselines)), worker)
         finally:
@@ -255,7 +255,7 @@ class Judge:
         examination.load(self._apparatus.reference())
         for family in SCREENING_FAMILIES:
             case = examination.check_case(family, self._apparatus.seed_for("screen", family), self._screening_cases.get(family))
-            if case is not None and case.is_small:  # larger ones are computed again for each candidate: their memory is needed for judging
+            if case is not None and case.is_kept:
                 self._screening_cases[family] = case
         if not self._gpu:
             examination.unload()
@@ -327,10 +327,9 @@ class Judge:
                     examination.load(self._apparatus.reference())
                     examination.errors = running[name].errors
                     running[name] = examination
-                with self._apparatus.hold_gpu(exclusive=True):
-                    inputs.refresh()
-                    key, common = running[name].key, {"l2_bytes": self._device.l2_bytes, "timeout_s": self._run_timeout_s}
-                    taken.extend(sample_times(examination.worker, key, inputs.names, count, warmup=1, **common)["event_ms"])
+                inputs.refresh()
+                key, common = running[name].key, {"l2_bytes": self._device.l2_bytes, "timeout_s": self._run_timeout_s}
+                taken.extend(sample_times(examination.worker, key, inputs.names, count, warmup=1, **common)["event_ms"])
                 timed.add(name)
 
             outcome = self._judge(kernels[int(name)], step)
@@ -338,7 +337,9 @@ class Judge:
                 settle(int(name), outcome)
             return None if isinstance(outcome, Measurement) else taken
 
-        for name, samples in race(list(running), sample).items():
+        with self._apparatus.hold_gpu(exclusive=True):  # once for all of them: whoever wants it alone may have to wait long
+            raced = race(list(running), sample)
+        for name, samples in raced.items():
             settle(int(name), self._passed(running[name], summarize_samples(samples)))
         for examination in running.values():
             if self._apparatus.is_screening(examination.worker):

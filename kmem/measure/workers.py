@@ -33,10 +33,10 @@ class WorkerPool:
         self._workers.append(worker)
         return worker
 
-    def take(self) -> WorkerProcess:
-        """A worker that has seen no candidate, ready."""
+    def take(self, *, then_prepare: bool = True) -> WorkerProcess:
+        """A worker that has seen no candidate, ready. Args: then_prepare: start the next spare, where spares are kept."""
         worker, self._spare = (self._spare, None) if self._spare is not None and self._spare.alive else (self.start(), None)
-        if self._keep_spare:
+        if self._keep_spare and then_prepare:
             self.prepare()
         return worker.wait_ready()
 
