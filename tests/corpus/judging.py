@@ -12,7 +12,7 @@ from kmem.records import Contract, Kernel, Measurement, Problem, Purity, Workloa
 class SharedWorkers(WorkerPool):
     """Hands out one worker again and again: isolation is tested elsewhere, and starting a process per case takes seconds."""
 
-    def take(self) -> WorkerProcess:
+    def take(self, *, then_prepare: bool = True) -> WorkerProcess:
         self._workers = [worker for worker in self._workers if worker.alive]
         return (self._workers[0] if self._workers else self.start()).wait_ready()
 
