@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
 from kmem.measure.arena import Arena, bit_sum
-from kmem.measure.correctness import Difference, error_floor, is_within, measure_error, trivial_outputs
+from kmem.measure.correctness import SHORTEST_ROW, Difference, ErrorTally, error_floor, is_within, measure_error, trivial_outputs
 from kmem.measure.expected import Answer, Comparison, InputsChanged, SlicedExpected
 from kmem.measure.families import FAMILIES, apply_family, other_layouts, other_sizes
 from kmem.measure.forward import room_for
@@ -230,6 +230,32 @@ def sliced(module: Callable[..., torch.Tensor], *values: torch.Tensor, limit: in
     slicing = find_slicing(eager, values, whole, floor, pieces=pieces)
     answer = Answer(False, tuple(value.to("meta") for value in whole), tuple(floor(value.dtype) for value in whole))
     return SlicedExpected(answer, values, slicing, eager, oracle) if slicing else None
+
+
+@settings(max_examples=50)
+@given(
+    st.sampled_from([(), (3,), (5, 7), (4, 9), (2, 3, 16)]),
+    st.sampled_from([torch.float32, torch.float16]),
+    st.sampled_from([1e-36, 1e-4, 1.0, 1e4]),
+    st.sampled_from([None, float("nan"), float("inf")]),
+    st.integers(0, 2**31),
+)
+def test_the_short_way_for_finite_values_finds_the_errors_of_the_long_way(
+    shape: tuple[int, ...], dtype: torch.dtype, scale: float, odd: float | None, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    eager = (scale * torch.randn(shape, generator=generator)).to(dtype)
+    output = eager * (1 + 1e-3 * torch.randn(shape, generator=generator)).to(dtype)
+    oracle = eager.double() * (1 + 1e-7)
+    if odd is not None:  # only eager leaves the range: the candidate is still held to the oracle
+        eager = eager.clone().fill_(odd)
+    short, long = measure_error(output, oracle, eager), ErrorTally()
+    long._elements, long._is_floating = output.numel(), True
+    by_row = len(shape) > 0 and shape[-1] >= SHORTEST_ROW
+    long._add_any(output.double(), oracle, eager.double(), torch.finfo(dtype).max, by_row=by_row)
+    right = long.difference()
+    assert (short.relative_error, short.row_error) == pytest.approx((right.relative_error, right.row_error), rel=1e-9, abs=1e-30)
+    assert short.fault == right.fault
 
 
 @settings(max_examples=25)

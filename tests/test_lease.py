@@ -4,12 +4,15 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import kmem.lease
 from kmem.lease import GpuLease
 from kmem.measure import instruments
+from kmem.measure.examine import Examination
+from kmem.records import Contract, Kernel
 
 
 def is_taken(directory: Path) -> bool:
@@ -145,3 +148,19 @@ def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_a_moment
         tool.benchmark()
     tool.benchmark()
     assert seen == [True] * 6 + [False] * 4
+
+
+def test_kernels_are_profiled_alone_so_that_nobody_else_makes_them_slow(tmp_path: Path) -> None:
+    alone: dict[str, bool] = {}
+
+    class Worker:
+        def request(self, command: str, **arguments: object) -> dict[str, object]:
+            alone[command] = is_taken(tmp_path)
+            return {"operators": {}, "kernels": [["scale", 5.0]], "own": ["scale"], "binaries": {}}
+
+    with GpuLease(tmp_path, "card", lambda text: None) as lease, lease.hold(exclusive=False):
+        examination = Examination(Kernel("class ModelNew: pass"), Worker(), Contract(), 1.0, 1.0, lease)
+        examination.reference = SimpleNamespace(name="full", fill=lambda family, seed: None, inputs=SimpleNamespace(name="inputs"))
+        examination.check_provenance(0, gpu=True)
+    assert alone == {"operators": False, "kernels": True}
+    assert examination.gpu_kernels == (("scale", 5.0),)

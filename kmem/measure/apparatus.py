@@ -83,11 +83,6 @@ class Apparatus:
         """Hold the GPU, shared for checks or alone for timing; nothing to hold without one."""
         return self.lease.hold(exclusive=exclusive) if self.lease is not None else nullcontext()
 
-    def pause(self) -> None:
-        """Between two steps of a check: let others time."""
-        if self.lease is not None:
-            self.lease.pause()
-
     def seed_for(self, *purpose: str) -> int:
         """A seed per purpose that cannot be guessed from another one."""
         digest = hashlib.sha256("/".join((str(self._seed), *purpose)).encode()).digest()

@@ -15,7 +15,10 @@ from kmem.records import Precision
 SHORTEST_ROW = 8
 #: Largest error within a row over eager's own: an extreme of many values varies more than their norm does.
 ROW_SLACK = 4.0
-_CHUNK = 2**22
+#: Elements taken at once: where everything is finite, which takes five passes, and where it is not, which takes some forty.
+_CHUNK, _FINE_CHUNK = 2**24, 2**22
+#: Magnitudes up to this may consist of errors that are forgiven.
+_TINY = 1e-30
 #: KernelBench's element-wise tolerance, absolute and relative, by the type of the result; other types must be equal. Not a condition here:
 #: it is reported for comparison. Source: KernelBench src/kernelbench/eval.py, get_tolerance_for_precision and torch.allclose.
 KERNELBENCH_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
@@ -102,16 +105,39 @@ class ErrorTally:
         self._elements += output.numel()
         self._is_floating = output.is_floating_point()
         by_row = output.dim() > 0 and output.shape[-1] >= SHORTEST_ROW
-        for part, right, ours in _chunks(output, oracle, eager):
+        for part, right, ours in _chunks(_CHUNK, output, oracle, eager):
             part, ours = part.to(right.device), ours.to(right.device)
             tolerance = KERNELBENCH_TOLERANCE.get(part.dtype, 0.0)
-            self._sum("beyond_kernelbench", ~torch.isclose(part, ours, rtol=tolerance, atol=tolerance))
-            if self._is_floating:
-                self._add_rows(part.double(), right.double(), ours.double(), torch.finfo(part.dtype).max, by_row=by_row)
-            else:
+            if not self._is_floating:
+                self._sum("beyond_kernelbench", part != ours)
                 self._sum("wrong", (part != right) & (part != ours))
+                continue
+            if not _largest(part - ours) <= tolerance:
+                self._sum("beyond_kernelbench", ~torch.isclose(part, ours, rtol=tolerance, atol=tolerance))
+            if not self._add_finite(part, right.double(), by_row=by_row):
+                for fine in _chunks(_FINE_CHUNK, part, right, ours):
+                    self._add_any(*(values.double() for values in fine), torch.finfo(part.dtype).max, by_row=by_row)
 
-    def _add_rows(self, part: torch.Tensor, right: torch.Tensor, ours: torch.Tensor, largest: float, *, by_row: bool) -> None:
+    def _add_finite(self, part: torch.Tensor, right: torch.Tensor, *, by_row: bool) -> bool:
+        """What `_add_any` adds where both are finite everywhere (whatever eager is then) and not tiny; False, and nothing added, if not."""
+        if not part.numel():
+            return True
+        error = part - right
+        by = {"dim": -1} if by_row else {}
+        errors, scales = (torch.linalg.vector_norm(values, float("inf"), **by) for values in (error, right))
+        if not (torch.isfinite(errors) & torch.isfinite(scales)).all() or not scales.max() > _TINY:
+            return False
+        self._sum("squares", torch.linalg.vector_norm(error).square())
+        self._sum("norm", torch.linalg.vector_norm(right).square())
+        errors = (errors - _SMALLEST_NORMAL).clamp_min(0)
+        if by_row:
+            self._peak("row", errors / scales.clamp_min(_SMALLEST_NORMAL))
+        else:
+            self._peak("error", errors)
+            self._peak("scale", scales)
+        return True
+
+    def _add_any(self, part: torch.Tensor, right: torch.Tensor, ours: torch.Tensor, largest: float, *, by_row: bool) -> None:
         counted = torch.isfinite(right) & torch.isfinite(part)
         same = (part == ours) | (part == right) | (torch.isnan(part) & (torch.isnan(ours) | torch.isnan(right)))
         expected_finite = torch.isfinite(right) & torch.isfinite(ours)
@@ -123,8 +149,6 @@ class ErrorTally:
         scale = torch.where(torch.isfinite(right), right.abs(), zero)
         self._sum("squares", error.square())
         self._sum("norm", scale.square())
-        if not part.numel():
-            return
         if by_row:
             self._peak("row", error.amax(-1) / scale.amax(-1).clamp_min(_SMALLEST_NORMAL))
         else:
@@ -154,12 +178,17 @@ class ErrorTally:
         return Difference(relative, row, fault, beyond_kernelbench)
 
 
-def _chunks(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Equal ranges of rows of equal-shaped tensors, each of about `_CHUNK` elements."""
+def _largest(values: torch.Tensor) -> float:
+    """The largest magnitude, NaN if there is one among them; 0 of none."""
+    return torch.linalg.vector_norm(values, float("inf")).item() if values.numel() else 0.0
+
+
+def _chunks(elements: int, *tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Equal ranges of rows of equal-shaped tensors, each of about so many elements."""
     shape = tensors[0].shape
     width = shape[-1] if shape else 1
     rows = [tensor.reshape(-1, width) if tensor.numel() else tensor.reshape(0, max(width, 1)) for tensor in tensors]
-    step = max(1, _CHUNK // max(width, 1))
+    step = max(1, elements // max(width, 1))
     for start in range(0, rows[0].shape[0], step):
         yield tuple(row[start : start + step] for row in rows)
 

@@ -6,10 +6,12 @@ In order: loading, one case (outputs, mutation, accuracy), state, repeats, other
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
+from kmem.lease import GpuLease
 from kmem.measure.arena import Arena, bit_sum
 from kmem.measure.correctness import Difference, is_within, measure_error
 from kmem.measure.expected import KEPT_BYTES, Answer, Comparison, Expected, InputsChanged
@@ -20,9 +22,6 @@ from kmem.measure.provenance import impurity, library_share
 from kmem.measure.reference import Reference
 from kmem.measure.spots import LOOKED_AT, SETTLED, Spots
 from kmem.records import Contract, ErrorReport, Kernel, Status
-
-#: Raised by compilers rather than by code. Source: triton.compiler.errors, triton.runtime.errors.
-_BUILD_ERRORS = frozenset({"CompilationError", "OutOfResources", "PTXASError", "UnsupportedLanguageConstruct", "SyntaxError"})
 
 
 class Refused(Exception):
@@ -42,7 +41,7 @@ class Examination:
     contract: Contract
     load_timeout_s: float
     run_timeout_s: float
-    pause: Callable[[], None] = lambda: None  # called between steps, so that others may time in between
+    lease: GpuLease | None = None  # held shared meanwhile; None without a GPU
     errors: list[ErrorReport] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)  # families and sizes left out: what the module itself raises
@@ -64,7 +63,7 @@ class Examination:
 
     def load(self, reference: Reference) -> None:
         """Import the file, construct `ModelNew` and give it the reference's parameters."""
-        self.pause()
+        self._pause()
         self.reference = reference
         path = write_candidate(self.kernel.source, self.worker.directory)
         attach_once(self.worker, reference.state)
@@ -92,7 +91,7 @@ class Examination:
             The right answer; None where the module itself refuses such values, and so defines no answer for them.
         """
         reference = self._reference
-        self.pause()
+        self._pause()
         reference.fill(family, seed)
         if expected is None:
             expected = reference.expect_case(family, reference.inputs.values, seed)
@@ -178,12 +177,12 @@ class Examination:
         chosen = random.Random(seed).sample(spots.results, min(LOOKED_AT, len(spots.results)))
         distances: list[float] = []
         for result in chosen:
-            self.pause()
+            self._pause()
             reference.fill("drawn", result.seed)
             distances.append(result.distance(reference.run_eager(reference.inputs.values, result.seed)))
         for index in sorted(range(len(chosen)), key=lambda index: -distances[index])[:SETTLED]:
             result = chosen[index]
-            self.pause()
+            self._pause()
             reference.fill("drawn", result.seed)
             expected = reference.expect(reference.inputs.values, result.seed)
             if expected.answer.changed_inputs:
@@ -264,7 +263,8 @@ class Examination:
         )["operators"]
         needs_launches = not self.launches or self._needs_launches(seed)
         if gpu:
-            seen = self.worker.request("kernels", timeout_s=self.run_timeout_s, key=self.key, inputs=reference.inputs.name)
+            with self.lease.hold(exclusive=True) if self.lease else nullcontext():  # beside other work kernels take longer than they do
+                seen = self.worker.request("kernels", timeout_s=self.run_timeout_s, key=self.key, inputs=reference.inputs.name)
             self.gpu_kernels = tuple((str(name), float(time_us)) for name, time_us in seen["kernels"])
             self.binaries = {str(name): str(digest) for name, digest in seen["binaries"].items()}
             self.share = library_share(self.gpu_kernels, seen["own"])
@@ -294,6 +294,11 @@ class Examination:
 
     # ---- one run
 
+    def _pause(self) -> None:
+        """Between two steps: let others time."""
+        if self.lease is not None:
+            self.lease.pause()
+
     @property
     def _is_late(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline
@@ -321,7 +326,7 @@ class Examination:
         self, inputs: Arena, outputs: Arena, expected: Expected, seed: int, *, keep: str | None = None, suppress: bool = False
     ) -> list[torch.Tensor]:
         """One forward; its outputs, in the arena until something else is put there. With `keep` the worker holds on to them."""
-        self.pause()
+        self._pause()
         attach_once(self.worker, outputs)
         outputs.poison()
         answer = self.worker.request(
@@ -384,17 +389,3 @@ def check_description(answer: Mapping[str, object], wanted: Answer, device: torc
                 raise Refused(Status.WRONG_CONTRACT, f"output {index} has {name} {found.get(name)}, expected {value}")
         if found.get("expanded") and all(step != 0 or size <= 1 for size, step in zip(right.shape, right.stride(), strict=True)):
             raise Refused(Status.WRONG_CONTRACT, f"output {index} is an expanded view; the module writes every element")
-
-
-def failure_status(failure: WorkerFailure) -> Status:
-    """The status for something a candidate raised."""
-    kinds = {failure.type, *failure.bases}
-    if "OutOfMemoryError" in kinds:
-        return Status.OUT_OF_MEMORY
-    if failure.type in ("SystemExit", "KeyboardInterrupt"):
-        return Status.CRASHED
-    if failure.stage in ("contract", "construct", "state_dict"):
-        return Status.WRONG_CONTRACT
-    if failure.stage == "import" or kinds & _BUILD_ERRORS:
-        return Status.BUILD_FAILED
-    return Status.CRASHED

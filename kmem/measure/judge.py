@@ -28,13 +28,13 @@ from kmem.lease import gpu_uuid
 from kmem.measure.apparatus import Apparatus, open_lease
 from kmem.measure.baseline import COMPILE_MODES, time_baseline
 from kmem.measure.evidence import FORMAT, Bundle, write_bundle
-from kmem.measure.examine import Examination, Refused, failure_status
+from kmem.measure.examine import Examination, Refused
 from kmem.measure.expected import Expected
 from kmem.measure.families import FAMILIES, SCREENING_FAMILIES
 from kmem.measure.forward import room_for
 from kmem.measure.gpu_clock import ClocksDisagree, sample_times
 from kmem.measure.memory_share import MemoryShare
-from kmem.measure.process import WorkerFailure, WorkerLost, WorkerProcess
+from kmem.measure.process import WorkerFailure, WorkerLost, WorkerProcess, failure_status
 from kmem.measure.race import race
 from kmem.measure.source_check import check_source
 from kmem.measure.stopwatch import time_against_best
@@ -226,7 +226,7 @@ class Judge:
         if refusals:
             return self._failed(Status.REFUSED_SOURCE, "\n".join(refusals))
         chosen = worker or self._apparatus.screening_worker()
-        examination = Examination(kernel, chosen, self._contract, self._load_timeout_s, self._run_timeout_s, self._apparatus.pause)
+        examination = Examination(kernel, chosen, self._contract, self._load_timeout_s, self._run_timeout_s, self._apparatus.lease)
         examination.deadline = None if self._gpu else time.monotonic() + INTERPRETER_BUDGET_S
         try:
             with self._apparatus.hold_gpu(exclusive=False), room_for(self._problem):

@@ -40,6 +40,8 @@ KEPT_VARIABLES = (
     "TRITON_PTXAS_PATH",
     "OMP_NUM_THREADS",
 )
+#: Raised by compilers rather than by code. Source: triton.compiler.errors, triton.runtime.errors.
+_BUILD_ERRORS = frozenset({"CompilationError", "OutOfResources", "PTXASError", "UnsupportedLanguageConstruct", "SyntaxError"})
 START_TIMEOUT_S = 120.0
 _CLONE_NEWNET = 0x40000000
 
@@ -76,6 +78,20 @@ class WorkerFailure(Exception):
         self.message = str(answer.get("message"))
         self.traceback = str(answer.get("traceback"))
         super().__init__(f"{self.stage}: {self.type}: {self.message}")
+
+
+def failure_status(failure: WorkerFailure) -> Status:
+    """The status for something a candidate raised."""
+    kinds = {failure.type, *failure.bases}
+    if "OutOfMemoryError" in kinds:
+        return Status.OUT_OF_MEMORY
+    if failure.type in ("SystemExit", "KeyboardInterrupt"):
+        return Status.CRASHED
+    if failure.stage in ("contract", "construct", "state_dict"):
+        return Status.WRONG_CONTRACT
+    if failure.stage == "import" or kinds & _BUILD_ERRORS:
+        return Status.BUILD_FAILED
+    return Status.CRASHED
 
 
 class WorkerProcess:
