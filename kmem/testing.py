@@ -5,11 +5,14 @@ Run recipes under TRITON_INTERPRET=1 (set it before torch and triton are importe
 runs programs one by one.
 """
 
+import atexit
 import importlib.util
+import shutil
 import sys
 import tempfile
 import types
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
@@ -30,10 +33,17 @@ def trace_source(source: str, precision: Precision = Precision.MATCH) -> tuple[t
     return module, trace_problem(module, precision)
 
 
+@cache
+def _own_directory() -> str:
+    """A directory of this process, gone when it ends."""
+    place = tempfile.mkdtemp(prefix="kmem-test-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return place
+
+
 def import_source(source: str, directory: str | Path | None = None) -> types.ModuleType:
     """Import module text from a real file, which triton.jit needs to read its functions back."""
-    place = Path(directory or tempfile.mkdtemp(prefix="kmem-test-"))
-    file = place / f"emitted_{abs(hash(source)):x}.py"
+    file = Path(directory or _own_directory()) / f"emitted_{abs(hash(source)):x}.py"
     file.write_text(source, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)

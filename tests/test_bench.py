@@ -325,6 +325,8 @@ def test_pieces_of_a_bench_join_if_they_agree_on_everything_results_depend_on(tm
     joined = first.extend(manifest("c", commands=("kmem bench y",), problems=(moved, problem("c"))), tmp_path)
     assert joined.problems == (problem("a"), moved, problem("c"))
     assert joined.commands == ("kmem bench x", "kmem bench y")
+    numbered = first.extend(manifest("c", problems=(problem("10_b"), problem("9_a"))), tmp_path)
+    assert [each.name for each in numbered.problems] == ["9_a", "10_b", "a", "b"]
     for changed in (
         {"device_name": "NVIDIA H100"},
         {"measured": False},

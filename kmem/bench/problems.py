@@ -90,9 +90,14 @@ def _files_of(folder: Path) -> list[Path]:
     return sorted(files, key=_order)
 
 
+def problem_number(name: str) -> float:
+    """Of `<id>_<name>`; infinite for names without one."""
+    number = _NUMBERED.match(name)
+    return int(number[1]) if number else float("inf")
+
+
 def _order(file: Path) -> tuple[float, str]:
-    number = _NUMBERED.match(file.name)
-    return (int(number[1]) if number else float("inf"), _name(file))
+    return problem_number(file.name), _name(file)
 
 
 def _name(file: Path) -> str:

@@ -12,7 +12,7 @@ from io import BufferedRandom
 from pathlib import Path
 from types import TracebackType
 
-from kmem.bench.problems import BenchProblem
+from kmem.bench.problems import BenchProblem, problem_number
 from kmem.bench.rows import Row, RowStatus
 from kmem.errors import OutputError
 
@@ -52,7 +52,10 @@ class Manifest:
         return json.dumps(asdict(self), indent=1) + "\n"
 
     def extend(self, piece: "Manifest", directory: Path) -> "Manifest":
-        """This bench with one more piece of it. Raises OutputError if the piece differs in anything that its results depend on."""
+        """This bench with one more piece of it, numbered problems first and by number.
+
+        Raises OutputError if the piece differs in anything that its results depend on.
+        """
         for what in ("settings", "device_name", "measured", "versions"):
             ours, theirs = getattr(self, what), getattr(piece, what)
             if ours != theirs:
@@ -61,7 +64,8 @@ class Manifest:
                     f"The results in {directory} were made with {difference}; choose another directory with --resume, or none"
                 )
         problems = {problem.name: problem for problem in self.problems} | {problem.name: problem for problem in piece.problems}
-        return replace(self, commands=self.commands + piece.commands, problems=tuple(problems.values()))
+        in_order = sorted(problems.values(), key=lambda problem: problem_number(problem.name))  # others stay where they are
+        return replace(self, commands=self.commands + piece.commands, problems=tuple(in_order))
 
 
 class BenchDirectory:
