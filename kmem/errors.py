@@ -20,6 +20,10 @@ class TargetError(KmemError):
     """The target device is not known or not there; choose another with --target."""
 
 
+#: In a DeviceMemoryError about a problem that cannot be judged in what memory there is, so that `kmem bench` knows it among other errors.
+NO_ROOM = "leaves no room on the device"
+
+
 class DeviceMemoryError(KmemError):
     """The problem does not fit the device's memory; make it smaller."""
 

@@ -22,7 +22,7 @@ from kmem.bench.rows import Exit, Row, RowStatus, make_row
 from kmem.bench.schedule import BenchEvent, run_problems
 from kmem.bench.scores import compute_scores
 from kmem.cli import add_commands, cli
-from kmem.errors import OutputError, ProblemError, TargetError
+from kmem.errors import NO_ROOM, OutputError, ProblemError, TargetError
 
 add_commands()
 
@@ -280,6 +280,28 @@ def test_several_run_at_once_but_the_first_alone_until_it_has_succeeded(tmp_path
     assert [found.problem for found in rows] == list("abcdef")
     assert starts[:4] == [("a", 0), ("b", 1), ("c", 2), ("d", 2)]
     assert runner.most_at_once == 2
+
+
+def test_a_problem_without_room_beside_others_is_run_again_alone_at_the_end(tmp_path: Path) -> None:
+    crowded = Exit(1, "", f"Error: b.py {NO_ROOM} to be judged: CUDA out of memory; make it smaller", 1.0)
+    beside: list[tuple[str, int]] = []
+
+    class Crowded(Runner):
+        def __call__(self, asked: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event) -> Exit | None:
+            with self._lock:
+                beside.append((asked.name, self._running))
+            if asked.name in "bc" and self.ran.count(asked.name):
+                self.ends.pop("b" if asked.name == "b" else "none", None)
+            return super().__call__(asked, on_stage, stop)
+
+    runner, stages = Crowded(b=crowded, c=crowded), []
+    rows = run(tmp_path, runner, *"abcde", jobs=3, on_event=lambda event: stages.append((event.problem.name, event.stage)))
+    assert [(found.problem, found.status.value) for found in rows] == [
+        ("a", "passed"), ("b", "passed"), ("c", "refused"), ("d", "passed"), ("e", "passed"),
+    ]  # fmt: skip
+    assert sorted(runner.ran[-2:]) == ["b", "c"] and len(runner.ran) == 7
+    assert all(count == 0 for _, count in beside[-2:])
+    assert {("b", "later"), ("c", "later")} <= set(stages)
 
 
 def test_an_interrupt_ends_what_runs_and_keeps_what_ended(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from enum import Enum
 
 from kmem.bench.problems import BenchProblem, problem_key
+from kmem.errors import NO_ROOM
 
 #: Exit codes of `kmem optimize`: a kernel won, or nothing beat the best baseline; an error in one line, or wrong usage.
 _EXITS_WITH_RESULT, _EXITS_WITH_ERROR = (0, 3), (1, 2)
@@ -61,6 +62,11 @@ class Row:
     @property
     def failed(self) -> bool:
         return self.status not in (RowStatus.PASSED, RowStatus.BASELINE_IS_BEST)
+
+    @property
+    def lacked_room(self) -> bool:
+        """Whether the device's memory did not suffice, which may be the fault of others on it."""
+        return self.status is RowStatus.REFUSED and NO_ROOM in self.reason
 
     @property
     def speedup(self) -> float | None:

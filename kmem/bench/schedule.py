@@ -38,7 +38,8 @@ def run_problems(
     """Run every problem that the directory has no row of, and return the rows of all, in the order of `problems`.
 
     `jobs` problems run at once; but on a GPU one alone until one has ended without failing, because it measures what the GPU can do at
-    most (once per database), and nothing may disturb that. Each row is on the disk before the next problem starts.
+    most (once per database), and nothing may disturb that. One that found no room beside others is run again, alone, when all others have
+    ended. Each row is on the disk before the next problem starts.
 
     Raises:
         KeyboardInterrupt: after the problems that run have been ended. They have no row, those that ended before have.
@@ -49,6 +50,7 @@ def run_problems(
     events: queue.SimpleQueue[tuple[BenchProblem, str, str, Exit | BaseException | None]] = queue.SimpleQueue()
     stop = threading.Event()
     threads: dict[str, threading.Thread] = {}
+    alone: set[str] = set()  # run again with nothing beside them
 
     def work(problem: BenchProblem) -> None:
         try:
@@ -64,8 +66,8 @@ def run_problems(
 
     try:
         while pending or threads:
-            at_once = jobs if not measured or any(not row.failed for row in rows.values()) else 1
-            while pending and len(threads) < at_once:
+            warmed_up = not measured or any(not row.failed for row in rows.values())
+            while pending and len(threads) < (jobs if warmed_up and pending[-1].key not in alone else 1):
                 problem = pending.pop()
                 announce(problem, "start", "")
                 threads[problem.key] = threading.Thread(target=work, args=(problem,), daemon=True)
@@ -77,9 +79,14 @@ def run_problems(
                 announce(problem, stage, text)
                 continue
             row = make_row(problem, ended, measured=measured)
+            threads.pop(problem.key).join()
+            if row.lacked_room and threads:
+                alone.add(problem.key)
+                pending.insert(0, problem)
+                announce(problem, "later", "no room on the device beside the others: once more, alone, at the end")
+                continue
             directory.append(row)
             rows[problem.key] = row
-            threads.pop(problem.key).join()
             announce(problem, row.status.value, row.reason, row)
     except BaseException:
         stop.set()

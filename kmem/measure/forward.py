@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from kmem.errors import DeviceMemoryError, KmemError, ProblemError, first_line
+from kmem.errors import NO_ROOM, DeviceMemoryError, KmemError, ProblemError, first_line
 from kmem.measure.correctness import ROUNDING
 from kmem.records import Precision, Problem
 
@@ -21,7 +21,7 @@ def room_for(problem: Problem) -> Iterator[None]:
     except torch.OutOfMemoryError as ex:
         torch.cuda.empty_cache()
         raise DeviceMemoryError(
-            f"{problem.path} leaves no room on the device to be judged: {(str(ex).strip() or 'out of memory').splitlines()[0]}; "
+            f"{problem.path} {NO_ROOM} to be judged: {(str(ex).strip() or 'out of memory').splitlines()[0]}; "
             "make it smaller, or stop what else runs there"
         ) from ex
 

@@ -47,7 +47,7 @@ REFUSED_FAMILIES = "refused_families"
 LOAD_TIMEOUT_S = 90.0
 RUN_TIMEOUT_S = 60.0
 #: Memory a judge asks for, over the bytes the problem must move: copies of inputs and outputs, here, in workers and in a baseline.
-_SHARE = 3
+_SHARE = 4
 #: The interpreter may take seconds a run: after this, `verify` leaves out the rest of the artificial families and says "abridged".
 INTERPRETER_BUDGET_S = 30.0
 
