@@ -6,12 +6,12 @@ sum in registers every step: inside a tensor core a long sum loses its low bits.
 probabilities, relative to the largest of a tile. bf16 and fp16 are multiplied as they are.
 
 Fused (`kmem_attention`): a block of queries keeps its output in registers while keys and values stream by (online softmax), so heads
-must be narrow. Two stages, for wide heads: `kmem_attention_scores` writes exp2(SCALE * (score - largest of the tile's row)) in parts, with
-that largest score and the sum; `kmem_attention_weights` turns these into one factor per row and tile, and `kmem_attention_output` applies
-it to every tile's product, which has to leave the tensor core there anyway.
+must be narrow. Two stages, for wide heads: `kmem_attention_scores` writes exp2(score - largest of the tile's row) in parts, with that
+largest score and the sum; `kmem_attention_weights` turns these into one factor per row and tile, and `kmem_attention_output` applies it to
+every tile's product, which has to leave the tensor core there anyway.
 
-The positive SCALE multiplies a score's difference from the largest, never the score: a compiler contracts SCALE * score - largest to one
-fma, which subtracts the rounded product from the unrounded one. At 1e10 this leaves up to 2**9 where 0 is meant: exp2 is infinite, or 0.
+A score is rounded before the largest is found and subtracted. Contracted to one fma, SCALE * product - largest would take the rounded
+largest from its own unrounded product: at 1e10 up to 2**9 is left where 0 is meant, and exp2 of that is infinite, or 0.
 
 Source: Dao, "FlashAttention-2", arXiv 2307.08691 (online softmax); Ootomo, Yokota, IJHPCA 36(4), 2022, and probes on an H200, 2026-11-20
 (split products and promotion, as in split_matmul.py). A row whose scores are all -inf gives zeros, as torch's does.
@@ -54,11 +54,12 @@ def kmem_split_rows(
 )
 
 TILE_HELPERS = (
-    "kmem_mask_scores",
+    "kmem_scale_scores",
     '''
 @triton.jit
-def kmem_mask_scores(scores, rows, columns, KEYS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr):
-    """-inf beyond the last key and, if CAUSAL, above the diagonal."""
+def kmem_scale_scores(scores, rows, columns, SCALE: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr):
+    """SCALE * scores; -inf beyond the last key and, if CAUSAL, above the diagonal."""
+    scores = tl.fma(scores, SCALE, 0.0)  # rounded here: no compiler contracts an fma with the subtraction of the largest
     if not EVEN:
         scores = tl.where((columns < KEYS)[None, :], scores, float("-inf"))
     if CAUSAL:
@@ -152,11 +153,11 @@ def kmem_attention(
             scores = tl.dot(queries.to(tl.float32), tl.trans(keys.to(tl.float32)), input_precision="ieee")
         else:
             scores = tl.dot(queries, tl.trans(keys))
-        scores = kmem_mask_scores(scores, rows, columns, KEYS, CAUSAL, even)
+        scores = kmem_scale_scores(scores, rows, columns, SCALE, KEYS, CAUSAL, even)
         higher = tl.maximum(top, tl.max(scores, axis=1))
         shift = tl.where(higher == float("-inf"), 0.0, higher)
-        p = tl.exp2((scores - shift[:, None]) * SCALE)
-        fix = tl.exp2((top - shift) * SCALE)
+        p = tl.exp2(scores - shift[:, None])
+        fix = tl.exp2(top - shift)
         total = total * fix + tl.sum(p, axis=1)
         if SPLIT:
             least, factor = kmem_value_factors(v_exponents + batch * KEYS, columns, KEYS)
@@ -170,7 +171,7 @@ def kmem_attention(
         else:
             acc = tl.dot(p.to(values.dtype), values, acc * fix[:, None])
         top = higher
-    acc = acc / tl.where(top == float("-inf"), 1.0, total)[:, None]
+    acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     at_out = outer * OUT_OUTER + inner * OUT_INNER + rows.to(tl.int64)[:, None] * OUT_ROW + width[None, :]
     tl.store(out + at_out, acc.to(out.dtype.element_ty), mask=(rows < QUERIES)[:, None] & (width < WIDTH)[None, :])
 ''',
@@ -185,7 +186,7 @@ def kmem_attention_scores(
     QUERIES: tl.constexpr, KEYS: tl.constexpr, PADDED_KEYS: tl.constexpr, PADDED_D: tl.constexpr, SCALE: tl.constexpr,
     CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
-    """A tile of queries by keys: parts of exp2(SCALE * (score - top)) times the factors of V's rows; the tile's top, sum and least."""
+    """A tile of queries by keys: parts of exp2(score - top), times the factors of V's rows, with the tile's top, sum and least exponent."""
     tiles_m: tl.constexpr = (QUERIES + BLOCK_M - 1) // BLOCK_M
     tiles_n: tl.constexpr = PADDED_KEYS // BLOCK_N
     pid = tl.program_id(0)
@@ -211,9 +212,9 @@ def kmem_attention_scores(
         part = tl.dot(queries, tl.trans(keys), part)
         acc += part
     acc = kmem_unscale(acc, tl.load(q_exponents + batch * QUERIES + row), tl.load(k_exponents + batch * KEYS + column))
-    acc = kmem_mask_scores(acc, rows, columns, KEYS, CAUSAL, KEYS == PADDED_KEYS)
+    acc = kmem_scale_scores(acc, rows, columns, SCALE, KEYS, CAUSAL, KEYS == PADDED_KEYS)
     top = tl.max(acc, axis=1)
-    weights = tl.exp2((acc - tl.where(top == float("-inf"), 0.0, top)[:, None]) * SCALE)
+    weights = tl.exp2(acc - tl.where(top == float("-inf"), 0.0, top)[:, None])
     least, factor = kmem_value_factors(v_exponents + batch * KEYS, columns, KEYS)
     at_row = (batch * tiles_n + tile_n).to(tl.int64) * QUERIES + rows
     tl.store(tops + at_row, top, mask=rows < QUERIES)
@@ -232,10 +233,10 @@ WEIGHTS = (
     '''
 @triton.jit
 def kmem_attention_weights(
-    tops, sums, leasts, weights, scales, QUERIES: tl.constexpr, TILES: tl.constexpr, SCALE: tl.constexpr, CAUSAL: tl.constexpr,
-    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
+    tops, sums, leasts, weights, scales, QUERIES: tl.constexpr, TILES: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_R: tl.constexpr,
 ):
-    """weights[batch, tile, row] = exp2(SCALE * (top of tile - of row)) / sum of row * 2**(scales[batch] - least exponent of the tile)."""
+    """weights[batch, tile, row] = exp2(top of tile - top of row) / sum of row * 2**(scales[batch] - least exponent of the tile)."""
     blocks: tl.constexpr = (QUERIES + BLOCK_R - 1) // BLOCK_R
     pid = tl.program_id(0)
     batch = pid // blocks
@@ -256,12 +257,12 @@ def kmem_attention_weights(
         if CAUSAL:
             live &= tile * BLOCK_N <= rows
         found = tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf"))
-        total += tl.exp2((found - shift) * SCALE) * tl.load(sums + base + tile * QUERIES, mask=live, other=0.0)
+        total += tl.exp2(found - shift) * tl.load(sums + base + tile * QUERIES, mask=live, other=0.0)
     for tile in range(TILES):
         live = rows < QUERIES
         if CAUSAL:
             live &= tile * BLOCK_N <= rows
-        found = tl.exp2((tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf")) - shift) * SCALE)
+        found = tl.exp2(tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf")) - shift)
         unit = kmem_power_of_two(tl.maximum(smallest - tl.load(leasts + batch * TILES + tile), -126))
         tl.store(weights + base + tile * QUERIES, unit * found / tl.where(total == 0.0, 1.0, total), mask=rows < QUERIES)
     tl.store(scales + batch, smallest)  # every program of the batch writes the same

@@ -248,34 +248,34 @@ class _Turn:
 
     def __init__(self, lease: object) -> None:
         self._lease, self._held = lease, ExitStack()
-        self._depth, self._left = 0, 0  # how often it is entered now, and was left for good
+        self._depth, self._changes = 0, 0  # how deep it is entered now, and how often that has changed
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
         with self._lock:
             self._depth += 1
-            self._left += 1  # whoever waits to give the GPU back comes too late
+            self._changes += 1  # whoever is about to give the GPU back comes too late
+            self._held.enter_context(self._lease.hold(exclusive=True))  # does nothing where it is held
             if self._depth == 1:
-                self._held.enter_context(self._lease.hold(exclusive=True))
                 _synchronize()
 
     def __exit__(self, *exc_info: object) -> None:
         with self._lock:
             self._depth -= 1
+            self._changes += 1
             if self._depth == 0:
-                self._left += 1
-                timer = threading.Timer(_LINGER_S, self._give_back, (self._left,))
+                timer = threading.Timer(_LINGER_S, self._give_back, (self._changes,))
                 timer.daemon = True
                 timer.start()
 
-    def _give_back(self, left: int) -> None:
+    def _give_back(self, changes: int) -> None:
         with self._lock:
-            if left == self._left:
+            if changes == self._changes:
                 self._held.close()
 
     def close(self) -> None:
         with self._lock:
-            self._left += 1
+            self._changes += 1
             self._held.close()
             self._lease.close()
 

@@ -141,6 +141,10 @@ class Judge:
         """How long others have kept this judge from the GPU or its memory so far, in seconds."""
         return self._waited_for_memory_s + (self._apparatus.lease.waited_s if self._apparatus.lease else 0.0)
 
+    def _own_time(self) -> float:
+        """A clock in seconds that stands while others have the GPU."""
+        return time.monotonic() - self.waited_s
+
     # ---- what the loop asks
 
     def baselines(self) -> tuple[Baseline, ...]:
@@ -169,11 +173,11 @@ class Judge:
 
         Args:
             on_result: called once per kernel with its index, as soon as its verdict is known.
-            deadline_s: seconds from now; kernels not reached are INTERRUPTED.
+            deadline_s: seconds from now, less what others keep the GPU; kernels not reached are INTERRUPTED.
         Returns:
             One measurement per kernel, in order.
         """
-        deadline = time.monotonic() + deadline_s
+        deadline = self._own_time() + deadline_s
         results: dict[int, Measurement] = {}
         entrants: dict[int, Examination] = {}
 
@@ -182,7 +186,7 @@ class Judge:
             on_result(index, measurement)
 
         for index, kernel in enumerate(kernels):
-            if time.monotonic() > deadline:
+            if self._own_time() > deadline:
                 settle(index, self._failed(Status.INTERRUPTED, "the deadline of this batch came first"))
                 continue
             self._on_event(f"checking candidate {index + 1} of {len(kernels)}")
@@ -317,7 +321,7 @@ class Judge:
         timed: set[str] = set()
 
         def sample(name: str, count: int) -> list[float] | None:
-            if time.monotonic() > deadline and name in timed:
+            if self._own_time() > deadline and name in timed:
                 return []
             taken: list[float] = []
 

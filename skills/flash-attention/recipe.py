@@ -24,7 +24,6 @@ SHARE_OF_CEILING = {3: 0.68, 1: 0.55}
 FUSED_SHARE = 0.75  # of the rate above that three products keep where exponentials wait for every block of scores
 PASS_ELEMENTS = 4096  # of one program of the splitting kernel
 WEIGHT_ROWS = 128
-SCALES_COVERED = (2.0**-120, 2.0**120)  # positive, so that the largest score has the largest product; with log2(e) a normal fp32 number
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +192,7 @@ def _two_stage_lines(detail: Attention, settings: Settings) -> list[str]:
         "weights = torch.empty_like(tops)",
         f"scales = torch.empty({detail.heads}, dtype=torch.int32, device=q.device)",
         f"kmem_attention_weights[({detail.heads * ceil_div(detail.queries, WEIGHT_ROWS)},)](tops, sums, leasts, weights, scales, "
-        f"QUERIES={detail.queries}, TILES={tiles}, SCALE={detail.scale * log2(euler)!r}, CAUSAL={detail.causal}, BLOCK_N={block_n}, "
-        f"BLOCK_R={WEIGHT_ROWS})",
+        f"QUERIES={detail.queries}, TILES={tiles}, CAUSAL={detail.causal}, BLOCK_N={block_n}, BLOCK_R={WEIGHT_ROWS})",
         f"kmem_attention_output[({detail.heads * tiles_m * (padded_e // block_e)},)]("
         f"p, p_low, v_high, v_low, weights, scales, out, {shared}, WIDTH={detail.width}, PADDED_E={padded_e}, "
         f"TILE={block_n}, INNER={detail.inner}, OUT_OUTER={outer}, OUT_INNER={inner}, OUT_ROW={row}, "
@@ -222,7 +220,7 @@ def _is_legal(detail: Attention, settings: Settings, device: Device) -> bool:
 
 
 def _read(graph: OpGraph, node: Node) -> Attention | None:
-    """The attention a node does; None with a mask, dropout, grouped heads, broadcasting, rows not dense, or no positive scale."""
+    """The attention a node does; None with a mask, dropout, grouped heads, broadcasting, or rows that are not dense."""
     given = {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}
     if given.get("attn_mask") is not None or given.get("dropout_p", 0.0) != 0.0 or given.get("enable_gqa", False):
         return None
@@ -242,11 +240,8 @@ def _read(graph: OpGraph, node: Node) -> Attention | None:
     batch = (1,) * (4 - rank) + q.shape[:-2]
     steps = tuple((0,) * (4 - rank) + spec.stride[:-1] for spec in specs)
     scale = given.get("scale")
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if not SCALES_COVERED[0] <= scale <= SCALES_COVERED[1]:
-        return None
     return Attention(
-        batch[0], batch[1], q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1], scale,
+        batch[0], batch[1], q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1], scale if scale is not None else q.shape[-1] ** -0.5,
         bool(given.get("is_causal", False)), q.dtype, node.spec, steps,
     )  # fmt: skip
 
