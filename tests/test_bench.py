@@ -22,6 +22,7 @@ from kmem.bench.rows import Exit, Row, RowStatus, make_row
 from kmem.bench.schedule import BenchEvent, run_problems
 from kmem.bench.scores import compute_scores
 from kmem.cli import add_commands, cli
+from kmem.environment import own_cores
 from kmem.errors import NO_ROOM, OutputError, ProblemError, TargetError
 
 add_commands()
@@ -410,6 +411,30 @@ def test_each_process_sees_one_gpu_and_no_more_than_its_share_run_on_it(tmp_path
         thread.join()
     assert sorted(seen) == ["2", "2", "GPU-5", "GPU-5"]
     assert seen[:2] in (["2", "GPU-5"], ["GPU-5", "2"])
+
+
+def test_problems_that_run_at_once_share_the_cores_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(16)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("KMEM_CORES", raising=False)
+
+    def environment(gpus: list[str], jobs: int) -> tuple[str | None, str | None]:
+        with OptimizeProcess(SETTINGS, tmp_path, gpus, jobs=jobs)._environment() as found:
+            return found.get("KMEM_CORES"), found.get("OMP_NUM_THREADS")
+
+    assert environment([], 1) == (None, "7")
+    assert environment(["0", "1"], 5) == ("1", "7")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert environment([], 5) == ("3", "3")
+    assert environment([], 40) == ("1", "1")
+    monkeypatch.setenv("KMEM_CORES", "2")
+    assert environment([], 5) == ("2", "3")
+
+
+def test_cores_are_a_number_or_the_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    for told, cores in (("3", 3), ("0", 1), ("many", None), ("", None)):
+        monkeypatch.setenv("KMEM_CORES", told)
+        assert own_cores() == cores
 
 
 def test_gpus_are_called_as_the_environment_calls_them(monkeypatch: pytest.MonkeyPatch) -> None:

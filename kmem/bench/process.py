@@ -49,9 +49,9 @@ class OptimizeProcess:
         self._places: queue.LifoQueue[dict[str, str]] = queue.LifoQueue()
         places = jobs * ([{"CUDA_VISIBLE_DEVICES": gpu} for gpu in reversed(gpus)] or [{}])
         cores = str(max(1, len(os.sched_getaffinity(0)) // len(places)))
-        share = {CORES_VARIABLE: cores, "OMP_NUM_THREADS": cores} if len(places) > 1 else {}
+        shared = [name for name in (CORES_VARIABLE, "OMP_NUM_THREADS") if name not in os.environ and len(places) > 1]
         for place in places:  # last in, first out: the first problems go to different GPUs
-            self._places.put(share | place)
+            self._places.put(dict.fromkeys(shared, cores) | place)
 
     @contextmanager
     def _environment(self) -> Iterator[dict[str, str]]:
