@@ -2,15 +2,20 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from kmem.devices import named_target
+from kmem.measure.families import apply_family
+from kmem.measure.traits import InputTraits
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
@@ -65,14 +70,15 @@ def test_half_precision_rounds_probabilities_once(dtype: str, tolerance: float) 
     check_recipe(RECIPE, source, H200, settings=variants(source, "fused", 1), tolerance=tolerance)
 
 
-def run_both(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The emitted module's result in each form."""
-    source = problem([tuple(value.shape) for value in inputs])
+def run_both(inputs: list[torch.Tensor], call: str = "q, k, v") -> list[torch.Tensor]:
+    """The emitted module's result in each form (half precision has one)."""
+    dtype = str(inputs[0].dtype).removeprefix("torch.")
+    source = problem([tuple(value.shape) for value in inputs], dtype, call)
     _, graph = trace_source(source)
     (site,) = RECIPE.match(graph, Contract())
     found = []
-    for form in ("fused", "two_stages"):
-        emitted = import_source(emit_source(source, graph, [(RECIPE, site, variants(source, form, 1)[0])]))
+    for setting in (setting for form in ("fused", "two_stages") for setting in variants(source, form, 1)):
+        emitted = import_source(emit_source(source, graph, [(RECIPE, site, setting)]))
         with torch.no_grad():
             found.append(emitted.ModelNew()(*inputs))
     return found
@@ -87,6 +93,40 @@ def test_magnitudes_beyond_fp16_err_no_more_than_eager(scale: float, values: flo
     eager = float((F.scaled_dot_product_attention(q, k, v).double() - oracle).norm() / oracle.norm())
     for found in run_both([q, k, v]):
         assert float((found.double() - oracle).norm() / oracle.norm()) <= max(2 * eager, 1e-6)
+
+
+@pytest.fixture
+def contracting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter subtracts from unrounded products, as a compiler does that contracts a * b - c to one fma."""
+    multiply, subtract = InterpreterBuilder.create_fmul, InterpreterBuilder.create_fsub
+
+    def create_fmul(builder: InterpreterBuilder, left: TensorHandle, right: TensorHandle) -> TensorHandle:
+        product = multiply(builder, left, right)
+        if product.data.dtype == np.float32:
+            product.attr["unrounded"] = left.data.astype(np.float64) * right.data
+        return product
+
+    def create_fsub(builder: InterpreterBuilder, left: TensorHandle, right: TensorHandle) -> TensorHandle:
+        if "unrounded" not in left.attr:
+            return subtract(builder, left, right)
+        return TensorHandle((left.attr["unrounded"] - right.data).astype(np.float32), left.dtype)
+
+    monkeypatch.setattr(InterpreterBuilder, "create_fmul", create_fmul)
+    monkeypatch.setattr(InterpreterBuilder, "create_fsub", create_fsub)
+
+
+@pytest.mark.usefixtures("contracting")
+@pytest.mark.parametrize("keys", [32, 37])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": -2.0}])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+def test_large_scores_are_right_where_products_are_contracted(
+    dtype: str, tolerance: float, options: dict[str, float | bool], keys: int
+) -> None:
+    inputs = [torch.empty(2, rows, 32, dtype=getattr(torch, dtype)) for rows in (20, keys, keys)]
+    apply_family("large", inputs, [InputTraits(fixed=False)] * 3, torch.Generator().manual_seed(4))
+    oracle = F.scaled_dot_product_attention(*(value.double() for value in inputs), **options)
+    for found in run_both(inputs, ", ".join(["q, k, v", *(f"{name}={value}" for name, value in options.items())])):
+        assert float((found.double() - oracle).norm() / oracle.norm()) <= tolerance
 
 
 def test_rows_of_values_of_very_different_magnitude_keep_their_share() -> None:
@@ -133,6 +173,15 @@ COMPILED = {
 }
 
 
+#: compile_sm90.py, with the PTX of every kernel in its answer.
+WITH_PTX = """
+import compile_sm90
+describe = compile_sm90._describe
+compile_sm90._describe = lambda kernel: {**describe(kernel), "ptx": kernel.asm["ptx"]}
+compile_sm90.main()
+"""
+
+
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, list[dict]]:
     """Every case, compiled for sm_90 in one process without the interpreter."""
@@ -141,8 +190,10 @@ def compiled() -> dict[str, list[dict]]:
         for shapes, dtype, setting in COMPILED.values()
     ]
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    script = Path(__file__).with_name("compile_sm90.py")
-    done = subprocess.run([sys.executable, script, json.dumps(jobs)], capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", WITH_PTX, json.dumps(jobs)],
+        capture_output=True, text=True, env=environment, timeout=300, cwd=Path(__file__).parent,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(zip(COMPILED, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
@@ -155,3 +206,13 @@ def test_kernels_use_tensor_cores_and_do_not_spill(compiled: dict[str, list[dict
     ]
     assert len(products) == (2 if case == "wide" else 1)
     assert all(kernel["hgmma"] > 0 and kernel["async_copies"] > 0 for kernel in products)
+
+
+@pytest.mark.parametrize("case", COMPILED)
+def test_no_exponent_is_a_contracted_product(compiled: dict[str, list[dict]], case: str) -> None:
+    exponentials = 0
+    for kernel in compiled[case]:
+        exponents = set(re.findall(r"\bex2\.approx\S*\s+%\w+, (%\w+)", kernel["ptx"]))
+        exponentials += len(exponents)
+        assert exponents.isdisjoint(re.findall(r"\bfma\.rn\.f32\s+(%\w+),", kernel["ptx"])), kernel["name"]
+    assert exponentials > 0
