@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,9 @@ def get_inputs():
 CASES = [
     ("online-softmax", "torch.softmax(x, 1)", "4096, 393216", "shared"),
     ("online-softmax", "torch.softmax(x, 1)", "65536, 1024", "registers"),
+    ("online-softmax", "torch.softmax(x * 0.088, 1)", "65536, 1024", "registers"),
+    ("online-softmax", "torch.softmax(x * 0.088, 1)", "4096, 393216", "loop"),
+    ("split-reduction", "torch.logsumexp(x * 0.088, 1)", "4096, 393216", "split"),
     ("row-norm", "x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)", "16, 64, 512, 512", "registers"),
     ("row-norm", "x / torch.norm(x, p='fro')", "16, 64, 512, 512", "split"),
     ("row-norm", "x / torch.norm(x, p=2, dim=1, keepdim=True)", "7168, 262144", "pipelined"),
@@ -65,6 +69,7 @@ class Warmup:
                 command = [ptxas, "-v", "-arch=sm_90a", file, "-o", file.with_suffix(".cubin")]
                 log = subprocess.run(command, capture_output=True, text=True).stderr
             report = {"vectors": ".v4.b32" in ptx, "no_spills": " 0 bytes spill stores" in log}
+            report["contracted"] = "ex2.approx" in ptx and ("fma.rn.f32" in ptx or ".contract" in ptx)
             print(json.dumps({"kernel": self.kernel.__name__, **report}))
         return compile
 
@@ -80,8 +85,8 @@ for file, shape in json.loads(sys.argv[1]):
 """
 
 
-def test_the_best_setting_of_each_kernel_compiles_with_wide_loads_and_without_spills(tmp_path: Path) -> None:
-    jobs = []
+def test_the_best_setting_of_each_kernel_compiles_with_wide_loads_without_spills_and_rounds_what_it_exponentiates(tmp_path: Path) -> None:
+    jobs, scaled = [], set()
     for index, (skill, expression, shape, strategy) in enumerate(CASES):
         recipe, device = load_recipe(load_skill(SKILLS / skill)), named_target("h200")
         source = SOURCE.format(expression=expression, shape=shape)
@@ -90,7 +95,10 @@ def test_the_best_setting_of_each_kernel_compiles_with_wide_loads_and_without_sp
         settings = [knobs for knobs in recipe.space(site, device).settings() if knobs.get("STRATEGY") == strategy]
         best = min(settings, key=lambda knobs: recipe.cost_ms(site, knobs, device))
         file = tmp_path / f"emitted_{index}.py"
-        file.write_text(emit_source(source, graph, [(recipe, site, best)]))
+        text = emit_source(source, graph, [(recipe, site, best)])
+        file.write_text(text)
+        if "0.088" in expression:
+            scaled |= set(re.findall(r"^def (\w+_[0-9a-f]{8})\(", text, re.MULTILINE))
         jobs.append((str(file), [int(size) for size in shape.split(",")]))
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"} | {
         "TRITON_CACHE_DIR": str(tmp_path / "cache")
@@ -102,4 +110,6 @@ def test_the_best_setting_of_each_kernel_compiles_with_wide_loads_and_without_sp
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(reports) >= len(CASES)
     assert all(report["no_spills"] for report in reports), reports
-    assert all(report["vectors"] for report in reports), reports
+    assert all(report["vectors"] for report in reports if "combine" not in report["kernel"]), reports
+    # exp(x * scale - max) as one fma: the maximum was rounded, the product is not, and at 1e10 hundreds are left of a difference of 0
+    assert scaled and not [report["kernel"] for report in reports if report["kernel"] in scaled and report["contracted"]]

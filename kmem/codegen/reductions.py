@@ -29,6 +29,7 @@ class Reduction(ABC):
     """One kind of row reduction over fp32 values; `states` are suffixes of its variables, in the order results are named."""
 
     states: tuple[str, ...]
+    wants_rounded_values = False  # whether no compiler may fuse the last operation of what is reduced with the first of the reduction
     index_states: tuple[str, ...] = ()  # those that are int32
 
     @abstractmethod
@@ -155,6 +156,8 @@ class _SoftmaxStatistics(Reduction):
     """
 
     states = ("max", "sum")
+    # x * scale - m as one fma takes a maximum that was rounded from a product that was not: at 1e10 up to 500 is left where 0 is meant.
+    wants_rounded_values = True
 
     def __init__(self, infinite_sum: bool) -> None:
         self.infinite_sum = infinite_sum

@@ -57,6 +57,9 @@ class _Writer:
         self.stages = self.region.passes()
         self.reduces = [item for item in self.region.statements if isinstance(item, Reduce)]
         self.pass_count = max(self.stages[item.names[0]] for item in self.reduces)
+        computed = {item.name for item in self.region.statements if isinstance(item, Map)}
+        fusible = not any(REDUCTIONS[item.kind].wants_rounded_values and item.read in computed for item in self.reduces)
+        self.options = "" if fusible else ", enable_fp_fusion=False"
 
     def _closure(self, targets: Sequence[str]) -> list[Load | Map]:
         """Element-level statements needed for some values, in order."""
@@ -344,7 +347,7 @@ class _Writer:
         unique = f"{name}_{content_hash(text)[:8]}"
         kernels.append((unique, text.replace(f"def {name}(", f"def {unique}(", 1)))
         arguments = ", ".join([*pointers, *(f"{key}={'wait' if key == 'WAIT' else key}" for key in constants)])
-        launches.append(f"{unique}[({grid},)]({arguments}, num_warps={settings['num_warps']})")
+        launches.append(f"{unique}[({grid},)]({arguments}, num_warps={settings['num_warps']}{self.options})")
 
     def _add_total(self, kernels: list[tuple[str, str]], launches: list[str], purpose: str) -> None:
         """One program that sums what the rows left, lane by lane and then across lanes."""
