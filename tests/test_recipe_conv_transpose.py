@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmem.codegen.transposed import Taps, lattice, phase_taps, taps_by_phase
-from kmem.codegen.windows import Axis
+from kmem.codegen.windows import Axis, Taps, has_empty_rows, lattice, phase_taps, taps_by_phase
 from kmem.devices import named_target
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
@@ -88,6 +87,25 @@ def test_a_shared_divisor_of_stride_and_dilation_leaves_phases_without_taps() ->
     axes = [Axis(size=size, out=2 * size + 1, kernel=3, stride=2, padding=1, dilation=2) for size in (16, 32, 32)]
     assert lattice(axes) == 16 * 32 * 32  # the phase without taps has one position more along each axis
     assert taps_by_phase(axes) == {27: 1, 0: 7}
+    assert has_empty_rows(axes)
+    assert not has_empty_rows([Axis(), Axis(), axes[2]])  # along the row they are interleaved with the others
+
+
+@pytest.mark.parametrize(
+    ("call", "shape", "fills"),
+    [
+        ("ConvTranspose3d(3, 4, 3, 2, 1, dilation=2)", (2, 3, 2, 3, 3), True),
+        ("ConvTranspose2d(4, 6, 3, (2, 1), 1, 1, groups=2, dilation=2)", (1, 4, 3, 3), True),
+        ("ConvTranspose2d(3, 4, 3, (1, 2), 1, dilation=2)", (1, 3, 4, 5), False),
+        ("ConvTranspose2d(3, 4, 3, 2, 1)", (1, 3, 4, 5), False),
+    ],
+)
+def test_the_output_is_filled_first_where_whole_rows_have_no_taps(call: str, shape: tuple[int, ...], fills: bool) -> None:
+    source = problem(call, shape)
+    (site,) = sites_of(source)
+    emission = RECIPE.emit(site, variants(source, 1)[0])
+    assert ("kmem_fill_channels[" in emission.launcher) == fills == ("kmem_fill_channels" in dict(emission.kernels))
+    check_recipe(RECIPE, source, H200, settings=variants(source, 1), tolerance=1e-6)
 
 
 @pytest.mark.parametrize(("groups", "offered"), [(1, {"tf32", "exact"}), (2, {"exact"})])

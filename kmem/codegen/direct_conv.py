@@ -64,8 +64,8 @@ def kmem_direct_conv(
     h = positions // OW % OH * SH - BH
     wide = positions % OW * SW - BW
     # A thread keeps one position and all channels of a step, which it stores as whole vectors in the order that the tensor core wants; with
-    # several positions a thread it would store single values. So no position is a multiple of anything. Runs of two say that lanes lie along
-    # positions; with runs of one Triton 3.6 lays them along channels, and each load of a warp then touches 16 or 32 lines instead of one.
+    # several positions a thread it would store single values: hence multiples of one. Runs of two, which no load relies on, lay the lanes
+    # of a warp along positions: after runs of one Triton 3.6 lays them along channels, and a load touches 16 or 32 lines instead of two.
     at = tl.max_contiguous(tl.multiple_of((d * H + h) * W + wide, 1), 2)
     inside = positions < N
     at_w = (batch % BATCH_INNER * COP + channels)[:, None] * (steps * BLOCK_K) + tl.arange(0, BLOCK_K)[None, :]

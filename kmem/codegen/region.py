@@ -117,6 +117,12 @@ class Region:
         return any(not store.is_row for store in self.stores)
 
     @property
+    def kinds_of_computed(self) -> set[str]:
+        """Kinds of the reductions that read a computed value, not a loaded one."""
+        computed = {item.name for item in self.statements if isinstance(item, Map)}
+        return {item.kind for item in self.statements if isinstance(item, Reduce) and item.read in computed}
+
+    @property
     def changes_inputs(self) -> bool:
         return any(store.in_place for store in self.stores)
 

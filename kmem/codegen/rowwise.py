@@ -57,9 +57,8 @@ class _Writer:
         self.stages = self.region.passes()
         self.reduces = [item for item in self.region.statements if isinstance(item, Reduce)]
         self.pass_count = max(self.stages[item.names[0]] for item in self.reduces)
-        computed = {item.name for item in self.region.statements if isinstance(item, Map)}
-        fusible = not any(REDUCTIONS[item.kind].wants_rounded_values and item.read in computed for item in self.reduces)
-        self.options = "" if fusible else ", enable_fp_fusion=False"
+        rounds = any(REDUCTIONS[kind].wants_rounded_values for kind in self.region.kinds_of_computed)
+        self.options = ", enable_fp_fusion=False" if rounds else ""
 
     def _closure(self, targets: Sequence[str]) -> list[Load | Map]:
         """Element-level statements needed for some values, in order."""
@@ -297,16 +296,8 @@ class _Writer:
             self._add(kernels, launches, f"{purpose}_{self.strategy}", pointers, constants, ["part = 0", *body], settings, "BLOCKS")
         elif self.strategy == "shared":
             constants |= {"WAIT": "wait"}
-            self._add(
-                kernels,
-                launches,
-                f"{purpose}_shared",
-                [*pointers, *states, "arrived"],
-                constants,
-                self._tile_body(shared=True),
-                settings,
-                "BLOCKS * SPLIT",
-            )
+            everything, body = [*pointers, *states, "arrived"], self._tile_body(shared=True)
+            self._add(kernels, launches, f"{purpose}_shared", everything, constants, body, settings, "BLOCKS * SPLIT")
             launches = ["for _ in range(1 if wait else PASSES + 1):", *(f"    {line}" for line in launches)]
         elif self.strategy == "pipelined":
             constants |= {"LEAD": settings["LEAD"]}

@@ -307,6 +307,8 @@ def _stage_lines(detail: Convolution, padded_c: int, sizes: Sequence[int], terms
     lines.append(
         f"kmem_stage_image[({grid},)](x, largest, exponents, high, low, C={detail.group_in}, CP={padded_c}, "
         f"GROUPS={detail.groups}, {inputs}{borders}PD={depth}, PH={height}, PW={width}, CHUNKS={chunks}, "
-        f"CHUNKS_PADDED={next_power(chunks)}, SKEW={skew}, TERMS={terms}, SCALED={scaled}, BLOCK_C={block_c}, BLOCK_W={block_w})"
+        f"CHUNKS_PADDED={next_power(chunks)}, SKEW={skew}, TERMS={terms}, SCALED={scaled}, BLOCK_C={block_c}, BLOCK_W={block_w}, "
+        # Few channels make small blocks: several values a thread, and no barriers of four warps around two of them.
+        f"num_warps={max(1, min(4, block_c * block_w // 512))})"
     )
     return lines

@@ -17,11 +17,16 @@ from kmem.records import DTYPE_BYTES, Contract, Device
 HALF = 2  # bytes of a staged value
 MAX_STAGED = 2**31 - 1  # elements of one image: offsets within it are 32-bit
 MAX_THREAD_SUMS = 192  # of 255 registers; addresses take the rest
-#: From L2 to shared memory, all SMs together; through L1 (8-byte copies) a row's taps meet again there. They only rank settings.
-L2_BYTES_PER_S, L1_GAIN = 5.5e12, 1.6
-#: Share of the fp16 ceiling that one and three products a tile reach. Source: split-fp16-matmul on an H200, 2026-11-21.
-SHARE_OF_CEILING = {3: 0.72, 1: 0.85}
-STEP_S = 4e-7  # a step of a pipelined loop that waits for L2. Source: transposed-conv-phases
+#: What follows is fitted to one H200 (torch 2.11, Triton 3.6, 2026-11-21; KernelBench level 1, problems 50, 54, 57, 58, 64, 86) and ranks.
+#: From L2 to shared memory, all SMs together; and how often L1 (8-byte copies) gives the rows that taps of several rows share.
+L2_BYTES_PER_S, L1_GAIN = 3.4e12, 2.4
+#: Share of the fp16 ceiling that three and one products a tile reach while nothing waits.
+SHARE_OF_CEILING = {3: 0.55, 1: 0.5}
+SHARE_OF_BANDWIDTH = 0.9  # of a copy, that reading for the scale, staging and the result reach
+#: From a step's loads to their arrival, with at most two steps ahead of the one that multiplies: a third hid nothing. Start of a program.
+STEP_S, MOST_AHEAD, PROGRAM_S = 1e-6, 2, 1.5e-6
+#: Of a program's other phases, what its longest does not hide: always, and more the fewer programs share the SM.
+EXPOSED, EXPOSED_ALONE = 0.1, 0.3
 
 
 class StagedConv(Recipe):
@@ -63,23 +68,22 @@ class StagedConv(Recipe):
         source = detail.images * detail.channels_in * detail.inputs * DTYPE_BYTES[detail.dtype]
         staged = detail.batches * _staged_elements(detail) * HALF * (2 if terms == 3 else 1)
         passes = 2 if detail.dtype == "float32" else 1  # the first looks for the scale
-        stage_s = (source * passes + staged) / (0.85 * device.dram_bytes_per_s)
-        position_tiles = ceil_div(detail.positions, block_p)
-        tiles = position_tiles * ceil_div(detail.group_out, block_co) * detail.batches
+        bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
+        stage_s = (source * passes + staged) / bandwidth
+        tiles = ceil_div(detail.positions, block_p) * ceil_div(detail.group_out, block_co) * detail.batches
         steps = contraction(detail, block_k) // block_k
-        rate = ceiling(device, "fp16") * SHARE_OF_CEILING[terms] * min(1.0, block_p * block_co / (block_p + block_co) / 64)
-        rate *= min(1.0, block_k / 32)
+        # An SM multiplies 4096 fp16 a clock but reads 128 bytes of shared memory: 64 positions of a warp group read all of a narrow tile's.
+        rate = ceiling(device, "fp16") * SHARE_OF_CEILING[terms] / max(1.0, 0.5 + 32 / block_co) * min(1.0, block_k / 32)
         waves = ceil_div(tiles, device.sm_count) * device.sm_count / tiles
-        product_s = waves * tiles * 2.0 * terms * block_p * max(block_co, 16) * block_k * steps / rate
-        moved = tiles * steps * _step_bytes(settings)
-        gain = L1_GAIN if int(settings["copy_bytes"]) == 8 and detail.axes[2].kernel > 1 else 1.0
-        copy_s = moved / (L2_BYTES_PER_S * gain)
-        memory_s = (staged + site.outputs[0].spec.bytes) / (0.9 * device.dram_bytes_per_s)
-        latency_s = (
-            tiles / (device.sm_count * _resident(detail, settings, device)) * (steps / (int(settings["stages"]) - 1) * STEP_S + 2e-6)
-        )
-        seconds = (product_s, copy_s, memory_s, latency_s)
-        return 1e3 * (stage_s + max(seconds) + 0.15 * (sum(seconds) - max(seconds))) + 4 * device.launch_ms
+        product_s = waves * tiles * 2.0 * terms * block_p * block_co * block_k * steps / rate
+        gain = L1_GAIN if int(settings["copy_bytes"]) == 8 and detail.taps > detail.axes[2].kernel > 1 else 1.0
+        copy_s = tiles * steps * _step_bytes(settings) / (L2_BYTES_PER_S * gain)
+        memory_s = (staged + site.outputs[0].spec.bytes) / bandwidth
+        resident = _resident(detail, settings, device)
+        waits_s = (steps - 1) * STEP_S / min(MOST_AHEAD, int(settings["stages"]) - 1) + PROGRAM_S
+        seconds = (product_s, copy_s, memory_s, tiles / (device.sm_count * resident) * waits_s)
+        exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
+        return 1e3 * (stage_s + max(seconds) + exposed) + 4 * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         return emit_staged(_convolution(site), settings)

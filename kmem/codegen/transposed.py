@@ -7,30 +7,19 @@ over the lattice of m, with its own few taps, and a phase without taps is a stru
 Three launches: the input is staged channels-last with a border of zeros (so the products load whole vectors without masks), the weights
 are packed with the contraction innermost, and the products run as implicit GEMMs, (positions x taps * channels) by
 (taps * channels x output channels). A program computes all phases along the row for a block of lattice rows and columns and interleaves
-them in registers, so that whole output rows are written once, in order, zeros included.
+them in registers, so that whole output rows are written in order, zeros included. Where whole rows have no taps a fourth launch fills the
+output first: it writes whole vectors, which rows of any length cannot, and repeats only the rows that have taps.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from math import gcd, prod
+from math import prod
 
-from kmem.codegen.windows import Axis, next_power
+from kmem.codegen.windows import Axis, Taps, has_empty_rows, lattice_size, next_power, phase_taps
 from kmem.records import DTYPE_BYTES, content_hash
 
 VECTOR_BYTES = 16  # widest asynchronous copy of one thread. Source: PTX ISA, cp.async
-
-
-@dataclass(frozen=True, slots=True)
-class Taps:
-    """The taps of one phase of an axis: tap first + t * step reads input m + shift - t * shift_step, for t < count."""
-
-    count: int
-    first: int = 0
-    step: int = 1
-    shift: int = 0
-    shift_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,39 +39,6 @@ class Tile:
     @property
     def positions(self) -> int:
         return self.rows * self.columns
-
-
-def phase_taps(axis: Axis) -> list[Taps]:
-    """Taps by output phase, one entry for each of `stride` phases.
-
-    Source: o = i * stride - padding + k * dilation, from the size formula in torch.nn.ConvTranspose2d's reference.
-    """
-    common = gcd(axis.stride, axis.dilation)
-    found = []
-    for phase in range(axis.stride):
-        taps = [tap for tap in range(axis.kernel) if (phase + axis.padding - tap * axis.dilation) % axis.stride == 0]
-        if taps:
-            shift = (phase + axis.padding - taps[0] * axis.dilation) // axis.stride
-            found.append(Taps(len(taps), taps[0], axis.stride // common, shift, axis.dilation // common))
-        else:
-            found.append(Taps(0))
-    return found
-
-
-def lattice_size(axis: Axis) -> int:
-    """Positions m of an axis that a phase with taps has; phases differ by at most one position."""
-    first = min(phase for phase, taps in enumerate(phase_taps(axis)) if taps.count)
-    return max(1, -(-(axis.out - first) // axis.stride))
-
-
-def lattice(axes: Sequence[Axis]) -> int:
-    """Positions m of one phase with taps over all axes."""
-    return prod(lattice_size(axis) for axis in axes)
-
-
-def taps_by_phase(axes: Sequence[Axis]) -> Counter[int]:
-    """Number of taps -> number of phases that have as many; a tap is one multiply-add per lattice position and pair of channels."""
-    return Counter(prod(taps.count for taps in phases) for phases in product(*map(phase_taps, axes)))
 
 
 def staged_axis(axis: Axis) -> tuple[int, int]:
@@ -177,6 +133,25 @@ def kmem_pack_transposed_weight(
 ''',
 )
 
+FILL_OUTPUT = (
+    "kmem_fill_channels",
+    '''
+@triton.jit
+def kmem_fill_channels(
+    y, bias, SIZE: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Every output of (samples, CHANNELS, POSITIONS) to the bias of its channel, or to zero."""
+    first = tl.program_id(0).to(tl.int64) * BLOCK
+    place = tl.arange(0, BLOCK)
+    value = tl.zeros((BLOCK,), y.dtype.element_ty)
+    if HAS_BIAS:
+        channel = (first // POSITIONS % CHANNELS).to(tl.int32) + ((first % POSITIONS).to(tl.int32) + place) // POSITIONS
+        value = tl.load(bias + channel % CHANNELS)
+    tl.store(y + first + place, value, mask=first + place < SIZE)
+''',
+)
+FILL_BLOCK = 4096  # elements; 32 a thread
+
 _PROLOGUE = """
     # the first phases of depth and height have the most rows; blocks past those of a later phase have nothing to do
     ROW_BLOCKS: tl.constexpr = ((OD + {sd} - 1) // {sd} * ((OH + {sh} - 1) // {sh}) + ROWS - 1) // ROWS
@@ -243,6 +218,9 @@ _PRODUCT = """
 _STORE = """
         row = (((r // LH_{index} * {sd} + {phase_d}) * OH + r % LH_{index} * {sh} + {phase_h}) * OW)[None, :, None]
         ok = (co < COG)[:, None, None] & (r < LD_{index} * LH_{index})[None, :, None]
+"""
+
+_STORE_TAIL = """
         if OW > LW * {sw} and column_block == COLUMN_BLOCKS - 1:  # columns after the last with taps: phases without any
             ow = LW * {sw} + tl.arange(0, {tail})[None, None, :]
             nothing = tl.broadcast_to(bias_row.to(y.dtype.element_ty)[:, None, None], (BLOCK_CO, ROWS, {tail}))
@@ -256,8 +234,9 @@ def write_phase_kernel(axes: Sequence[Axis], *, has_bias: bool) -> tuple[str, st
     Arguments: x (staged by STAGE_INPUT), w (packed by PACK_WEIGHT), y, bias if there is one, then constexprs; see `write_phase_launcher`.
     """
     depth, height, width = axes
-    strides = {"sd": depth.stride, "sh": height.stride, "sw": width.stride}
-    parts = list(product(enumerate(phase_taps(depth)), enumerate(phase_taps(height))))
+    strides = {"sd": depth.stride, "sh": height.stride}
+    by_depth, by_height = ([(phase, taps) for phase, taps in enumerate(phase_taps(axis)) if taps.count] for axis in (depth, height))
+    parts = list(product(by_depth, by_height))
     bias = "tl.load(bias + group * COG + co, mask=co < COG, other=0.0).to(tl.float32)" if has_bias else "tl.zeros((BLOCK_CO,), tl.float32)"
     taps = depth.kernel * height.kernel * width.kernel
     body = _PROLOGUE.format(parts=len(parts), bias=bias, taps=taps, **strides)
@@ -275,7 +254,10 @@ def write_phase_kernel(axes: Sequence[Axis], *, has_bias: bool) -> tuple[str, st
                 d=_from(d, first_d), h=_from(h, first_h), w=_from(w, first_w), hw=h.count * w.count, count=count,
                 kh=height.kernel, kw=width.kernel, target=names[-1],
             )  # fmt: skip
-        body += _STORE.format(index=index, phase_d=phase_d, phase_h=phase_h, tail=next_power(width.stride), **strides) + _write_row(names)
+        body += _STORE.format(index=index, phase_d=phase_d, phase_h=phase_h, **strides)
+        if not has_empty_rows(axes):  # else the fill has written these columns
+            body += _STORE_TAIL.format(sw=width.stride, tail=next_power(width.stride))
+        body += _write_row(names)
     pointers = ["x", "w", "y"] + (["bias"] if has_bias else [])
     arguments = ", ".join(pointers + [f"{size}: tl.constexpr" for size in _SIZES])
     name = f"_phases_{content_hash(arguments, body)[:10]}"
@@ -331,7 +313,7 @@ def write_phase_launcher(
     warps: int,
     stages: int,
 ) -> str:
-    """`launch(x, w[, bias])`: stage the input, pack the weights, then all phases.
+    """`launch(x, w[, bias])`: stage the input, pack the weights, fill the output if rows stay empty, then all phases.
 
     `split` keeps fp32 as two TF32 parts and sums three products. On the CPU (interpreter) other fp32 is not rounded, as eager's is not
     there, and half precision is widened for products, because the interpreter's tl.dot reads bfloat16 as integers.
@@ -350,13 +332,19 @@ def write_phase_launcher(
     positions = (depth.size, height.size, width.size, *(count for _, count in staged), *(first for first, _ in staged))
     stage_sizes = ", ".join(map(str, (per_group_in, padded_in, *positions)))
     pack_sizes = ", ".join(map(str, (per_group_in, padded_in, per_group_out, padded_out, taps, size_w)))
-    grid = depth.stride * height.stride * -(-lattice_size(width) // tile.columns)
+    grid = prod(sum(taps.count > 0 for taps in phase_taps(axis)) for axis in (depth, height)) * -(-lattice_size(width) // tile.columns)
     grid *= -(-(-(-depth.out // depth.stride) * -(-height.out // height.stride)) // tile.rows) * (padded_out // tile.channels) * planes
     sizes = (
         padded_in, per_group_out, padded_out, output[1], groups, *(count for _, count in staged), depth.out, height.out, width.out,
         lattice_size(width), tile.rows, tile.columns, tile.channels, tile.depth, vector, skew, low_x, low_w,
     )  # fmt: skip
     pointers = "staged, packed, y" + (", bias" if has_bias else "")
+    elements, fill = prod(output), ""
+    if has_empty_rows(axes):
+        fill = (
+            f"    kmem_fill_channels[({-(-elements // FILL_BLOCK)},)](y, {'bias' if has_bias else 'y'}, SIZE={elements}, "
+            f"CHANNELS={output[1]}, POSITIONS={elements // (output[0] * output[1])}, HAS_BIAS={has_bias}, BLOCK={FILL_BLOCK})\n"
+        )
     return (
         f"def launch(x, w{', bias' if has_bias else ''}):\n"
         "    tf32 = x.dtype is torch.float32 and not x.is_cpu\n"
@@ -368,7 +356,7 @@ def write_phase_launcher(
         f"        x, staged, {stage_sizes}, {skew}, rounded, {low_x}, {min(64, next_power(padded_in))}, {block_w}, num_warps=4\n"
         "    )\n"
         f"    kmem_pack_transposed_weight[({-(-size_w // 256)},)](w, packed, {pack_sizes}, {skew}, rounded, {low_w}, 256)\n"
-        f"    {kernel}[({grid},)](\n"
+        f"{fill}    {kernel}[({grid},)](\n"
         f"        {pointers}, {', '.join(map(str, sizes))}, tf32, x.is_cpu, num_warps={warps}, num_stages={stages}\n"
         "    )\n"
         "    return y\n"

@@ -1,10 +1,13 @@
 """Windows over contiguous N, C, (D, H, W) tensors: the axes of a pooling or convolution, a program's tile, and where its taps lie.
 
-Plain integers, no text; stencil.py and transposed.py write kernels from it.
+Plain integers, no text; stencil.py and transposed.py write kernels from it. Last the phases of a transposed one.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
+from math import gcd, prod
 
 MAX_LANES = 32  # columns a thread may hold of one row before the split tree costs more than it saves
 MIN_GROUPS = 16  # a program is never narrower, so that no value of it is a single element
@@ -96,3 +99,52 @@ def loads_per_strip(axes: Sequence[Axis], tile: Tile) -> int:
 def is_writable(axes: Sequence[Axis], tile: Tile) -> bool:
     """Whether the unrolled text and the registers of a tile stay within reason; correctness does not depend on it."""
     return loads_per_strip(axes, tile) * axes[2].kernel <= MAX_ROW_TAPS
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """The taps of one phase of an axis: tap first + t * step reads input m + shift - t * shift_step, for t < count."""
+
+    count: int
+    first: int = 0
+    step: int = 1
+    shift: int = 0
+    shift_step: int = 0
+
+
+def phase_taps(axis: Axis) -> list[Taps]:
+    """Taps by output phase, one entry for each of `stride` phases.
+
+    Source: o = i * stride - padding + k * dilation, from the size formula in torch.nn.ConvTranspose2d's reference.
+    """
+    common = gcd(axis.stride, axis.dilation)
+    found = []
+    for phase in range(axis.stride):
+        taps = [tap for tap in range(axis.kernel) if (phase + axis.padding - tap * axis.dilation) % axis.stride == 0]
+        if taps:
+            shift = (phase + axis.padding - taps[0] * axis.dilation) // axis.stride
+            found.append(Taps(len(taps), taps[0], axis.stride // common, shift, axis.dilation // common))
+        else:
+            found.append(Taps(0))
+    return found
+
+
+def lattice_size(axis: Axis) -> int:
+    """Positions m of an axis that a phase with taps has; phases differ by at most one position."""
+    first = min(phase for phase, taps in enumerate(phase_taps(axis)) if taps.count)
+    return max(1, -(-(axis.out - first) // axis.stride))
+
+
+def lattice(axes: Sequence[Axis]) -> int:
+    """Positions m of one phase with taps over all axes."""
+    return prod(lattice_size(axis) for axis in axes)
+
+
+def has_empty_rows(axes: Sequence[Axis]) -> bool:
+    """Whether whole output rows are structural zeros: a phase of depth or height has no taps."""
+    return any(taps.count == 0 for axis in axes[:2] for taps in phase_taps(axis))
+
+
+def taps_by_phase(axes: Sequence[Axis]) -> Counter[int]:
+    """Number of taps -> number of phases that have as many; a tap is one multiply-add per lattice position and pair of channels."""
+    return Counter(prod(taps.count for taps in phases) for phases in product(*map(phase_taps, axes)))

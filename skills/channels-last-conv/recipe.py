@@ -6,6 +6,7 @@ A labelled candidate: all its time is in cuDNN, so the result's library share sa
 from collections.abc import Sequence
 
 from kmem.codegen.convolution import Convolution, convolution_tensors, operator_of, read_convolution
+from kmem.codegen.matmul import ceiling
 from kmem.problem.graph import Node, OpGraph
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device, Purity
@@ -14,6 +15,9 @@ from kmem.records import DTYPE_BYTES, Contract, Device, Purity
 #: torch 2.11, 2026-11-20: 150 to 197 TFLOP/s of a TF32 ceiling of 367.
 SHARE_OF_CEILING = 0.5
 WIDE_CHANNELS = 32
+#: With few channels cuDNN computes fp32 without tensor cores, and torch's copies to another layout read scattered lines. Source: the same
+#: on 2026-11-21, problems 50 and 54 (27 and 35 of 51 TFLOP/s) and 86 (7.1 ms where a product as it lies takes 0.8, 6.4 GB copied).
+SHARE_OF_FP32, COPIED_BYTES_PER_S = 0.6, 1.0e12
 
 
 class ChannelsLastConv(Recipe):
@@ -38,10 +42,13 @@ class ChannelsLastConv(Recipe):
         detail: Convolution = site.detail
         unit = {"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"}[detail.dtype]
         filled = min(1.0, detail.group_in / WIDE_CHANNELS)
-        product_ms = site.flops / (device.peak_flops_per_s[unit] * SHARE_OF_CEILING * filled) * 1e3
-        # Input and output change their layout before and after, in kernels of ours or of the library's.
-        moved_ms = 2.0 * site.bytes / device.dram_bytes_per_s * 1e3
-        return product_ms + moved_ms * (1.0 if settings["layout"] == "channels_last" else 1.1) + 4 * device.launch_ms
+        rate = ceiling(device, unit) * SHARE_OF_CEILING * filled
+        if detail.dtype == "float32":
+            rate = max(rate, ceiling(device, "fp32") * SHARE_OF_FP32)
+        moved_ms = site.bytes / device.dram_bytes_per_s * 1e3
+        if settings["layout"] == "channels_last":  # input and output change their layout before and after, read and written
+            moved_ms = 2.0 * site.bytes / COPIED_BYTES_PER_S * 1e3
+        return site.flops / rate * 1e3 + moved_ms + 4 * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail: Convolution = site.detail

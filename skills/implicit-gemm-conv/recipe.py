@@ -13,9 +13,16 @@ from kmem.records import Contract, Device
 MIN_CHANNELS = 8  # fewer leave most of a step of the contraction empty
 MAX_REGISTERS = 250  # of 255
 CLOCK_HZ = 1.7e9  # of an SM under tensor-core load; it only ranks settings
-#: Instructions for one element of the input: address, load, round, store to where the tensor core reads; and the lanes an SM issues.
-ELEMENT_INSTRUCTIONS, ISSUED_LANES = 7, 128
-SHARED_LANES = 32  # values of 4 bytes that an SM's shared memory takes a clock
+#: Of a thread: instructions for one element of the input (address, load, round, store to where the tensor core reads), more where the
+#: tensor core reads registers (it takes tiles of fewer than 64 channels so), and for a step beside them. Source: the loop that Triton 3.6
+#: writes for sm_90, 174 to 192 instructions at 16 elements and 317 to 335 at 32; from registers 251 to 264 and 320 to 463.
+ELEMENT_INSTRUCTIONS, REGISTER_INSTRUCTIONS, STEP_INSTRUCTIONS = 9, 4, 45
+ISSUED_LANES = 128  # that an SM issues a clock
+#: Lines that a load of a warp touches, one a clock: its 32 positions seldom begin with one. Source: with 16 and 32 lines (loads along
+#: channels) a step of 64 and 128 of them took 1390 to 1700 and 4580 to 4960 clocks, the lines plus what `busy` below sums. H200,
+#: 2026-11-21, KernelBench level 1, problems 57, 58, 64, 86.
+LOAD_LINES, LANES = 1.5, 32
+MULTIPLIED_ROWS = 64  # a warp group multiplies at least as many
 STEP_CYCLES, PROGRAM_CYCLES = 700, 2500  # from a step's loads to their arrival; start, first loads and store of a program
 
 
@@ -46,11 +53,14 @@ class ImplicitGemmConv(Recipe):
         steps = detail.taps * ceil_div(detail.group_in, block_k)
         tiles = ceil_div(detail.positions, block_p) * ceil_div(detail.group_out, block_co) * detail.batches
         rate = ceiling(device, "tf32" if detail.dtype == "float32" else "bf16") * 0.85 / (device.sm_count * CLOCK_HZ)
-        multiply = 2.0 * max(64, block_co) * block_p * block_k / rate  # a warp group multiplies at least 64 rows
-        move = block_k * block_p * (ELEMENT_INSTRUCTIONS / ISSUED_LANES + 1 / SHARED_LANES)
-        alone = steps * max(multiply + move, STEP_CYCLES) + PROGRAM_CYCLES + block_p * block_co / 16
+        per_element = ELEMENT_INSTRUCTIONS + (REGISTER_INSTRUCTIONS if block_co < MULTIPLIED_ROWS else 0)
+        issue = block_p * (block_k * per_element + STEP_INSTRUCTIONS) / ISSUED_LANES
+        multiply = 2.0 * max(MULTIPLIED_ROWS, block_co) * block_p * block_k / rate
+        # Barriers before and after the product keep these apart, in every program and, as measured, in programs side by side.
+        busy = issue + multiply + block_k * block_p * LOAD_LINES / LANES
+        alone = steps * max(busy, STEP_CYCLES) + PROGRAM_CYCLES + block_p * block_co / 16
         resident = max(1, min(_resident(settings, device), ceil_div(tiles, device.sm_count)))
-        cycles = max(steps * multiply, steps * move + block_p * block_co / 16, alone / resident)
+        cycles = max(steps * busy + block_p * block_co / 16, alone / resident)
         compute_ms = ceil_div(tiles, device.sm_count) * cycles / CLOCK_HZ * 1e3
         # Taps of other rows come from L2 again where a tile's rows have left L1.
         bytes_ms = site.bytes / (0.93 * device.dram_bytes_per_s) * 1e3

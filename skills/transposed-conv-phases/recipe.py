@@ -3,20 +3,19 @@
 from dataclasses import dataclass
 from math import prod
 
+from kmem.codegen.matmul import ceiling
 from kmem.codegen.transposed import (
+    FILL_OUTPUT,
     PACK_WEIGHT,
     STAGE_INPUT,
     STORE_PARTS,
     Tile,
-    lattice,
-    lattice_size,
     staged_channels,
     staged_size,
-    taps_by_phase,
     write_phase_kernel,
     write_phase_launcher,
 )
-from kmem.codegen.windows import Axis, make_axes, next_power, per_axis
+from kmem.codegen.windows import Axis, has_empty_rows, lattice, lattice_size, make_axes, next_power, per_axis, taps_by_phase
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device
@@ -32,11 +31,18 @@ SM_REGISTERS, SM_SHARED_BYTES = 65536, 227 * 2**10  # Source: CUDA C++ Programmi
 MAX_SHARED_BYTES = 200 * 2**10  # of the 227 KiB a block may have on sm_90; the rest is the compiler's
 L2_BYTES_PER_S = 5.5e12  # reads from L2 of an H200, measured class of figure; it only ranks settings
 L1_BYTES_PER_CLOCK, CLOCK_HZ, WARP_INSTRUCTIONS_PER_CLOCK = 128, 1.7e9, 4  # of one SM. Source: as in kmem/codegen/strip_tuning.py
-STEP_S = 4e-7  # one step of a pipelined product loop that waits for L2
+#: What follows is fitted to one H200 (torch 2.11, Triton 3.6, 2026-11-21; KernelBench level 1, problems 58, 64, 77, also in
+#: bf16) and ranks; that day's kernel wrote rows without taps as the others.
+#: From a step's loads to their arrival, with at most two steps ahead of the one that multiplies: a third hid nothing.
+STEP_S, MOST_AHEAD = 1e-6, 2
+PIECE_CYCLES = 9.5  # of an SM for each piece of an output row: the sectors at its ends are written in part
+SHARE_OF_BANDWIDTH = 0.9  # of a copy
+#: Of a program's other phases, what its longest does not hide: always, and more the fewer programs share the SM.
+EXPOSED, EXPOSED_ALONE = 0.5, 0.2
 _DTYPES = ("float32", "bfloat16", "float16")
 _RANKS = {"aten.conv_transpose1d.default": 1, "aten.conv_transpose2d.input": 2, "aten.conv_transpose3d.input": 3}
 _NAMES = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
-SHARE_OF_PEAK = 0.8  # of tensor-core throughput that a wide product of this loop reaches; it only ranks settings
+SHARE_OF_CEILING = 0.8  # that a wide product of this loop reaches; it only ranks settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,10 @@ class TransposedConvPhases(Recipe):
         staged = planes * staged_size(detail.axes, per_group_in, detail.dtype) * size * min(parts, 2)
         written = prod(detail.output) * size
         source = detail.output[0] * detail.channels_in * prod(axis.size for axis in detail.axes) * size
-        stage_s = (source + staged) / device.dram_bytes_per_s
+        fills = has_empty_rows(detail.axes)
+        bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
+        stage_s = (source + staged) / bandwidth
+        fill_s = written / bandwidth + device.launch_ms / 1e3 if fills else 0.0
 
         positions = -(-lattice_size(width) // tile.columns) * tile.columns
         positions *= -(-lattice_size(depth) * lattice_size(height) // tile.rows) * tile.rows * planes
@@ -122,24 +131,25 @@ class TransposedConvPhases(Recipe):
         padded_in = staged_channels(per_group_in, detail.dtype)
         steps = sum(-(-taps * padded_in // tile.depth) * phases for taps, phases in taps_by_phase(detail.axes).items())
         contraction = steps * tile.depth
-        peak = device.peak_flops_per_s[{"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"}[detail.dtype]]
-        # a narrow product reads more operands from shared memory than it multiplies
-        rate = peak * SHARE_OF_PEAK * tile.channels / (tile.channels + 32)
+        unit = {"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"}[detail.dtype]
+        # a narrow product reads more operands from shared memory than it multiplies; see staged_recipe.py
+        rate = ceiling(device, unit) * SHARE_OF_CEILING / max(1.0, 0.5 + 32 / tile.channels)
         product_s = 2.0 * positions * channels * contraction * parts / rate
         blocks = positions / tile.positions * channels / tile.channels
         moved = blocks * steps * _operand_bytes(detail, settings)
         copy_s = moved / (L2_BYTES_PER_S if tile.copy_bytes == 16 else device.sm_count * L1_BYTES_PER_CLOCK * CLOCK_HZ / 2)
-        # a stride that is no power of two masks lanes off, and rows shorter than a warp spread its store over more lines
-        stores = written / size * next_power(width.stride) / width.stride * max(1.0, 32 / (tile.columns * width.stride))
-        stores *= positions * channels / (lattice(detail.axes) * planes * per_group_out)
-        instructions = moved / tile.copy_bytes * 3 + blocks * steps * 16 * 32 * settings["warps"] + 4 * stores
+        instructions = moved / tile.copy_bytes * 3 + blocks * steps * 16 * 32 * settings["warps"]
         issue_s = instructions / 32 / (device.sm_count * WARP_INSTRUCTIONS_PER_CLOCK * CLOCK_HZ)
+        row_pieces = -(-lattice_size(width) // tile.columns) + (not fills and width.out > lattice_size(width) * width.stride)
+        # with a fill first only rows with taps are written here, else all
+        rewritten = written * lattice_size(depth) * lattice_size(height) / (depth.out * height.out) if fills else written
+        store_s = rewritten / size / width.out * row_pieces * PIECE_CYCLES / (device.sm_count * CLOCK_HZ)
         registers = 32 * settings["warps"] * (56 + _thread_sums(detail, settings))
         resident = max(1, min(SM_REGISTERS // registers, SM_SHARED_BYTES // _shared_bytes(detail, settings), 64 // settings["warps"]))
-        latency_s = blocks / (device.sm_count * resident) * steps * STEP_S * (1 + 2 / settings["stages"])
-        seconds = ((staged + written) / device.dram_bytes_per_s, product_s, copy_s, issue_s, latency_s)
-        overlap = 0.2 + 0.4 / resident  # one block's stores hide behind another's products
-        return 1e3 * (stage_s + max(seconds) + overlap * (sum(seconds) - max(seconds))) + 3 * device.launch_ms
+        latency_s = blocks / (device.sm_count * resident) * (steps - 1) * STEP_S / min(MOST_AHEAD, settings["stages"] - 1)
+        seconds = ((staged + rewritten) / bandwidth, product_s, copy_s, issue_s, store_s, latency_s)
+        exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
+        return 1e3 * (stage_s + fill_s + max(seconds) + exposed) + 3 * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail: Transposed = site.detail
@@ -149,7 +159,8 @@ class TransposedConvPhases(Recipe):
             has_bias=detail.has_bias, tile=_tile(settings), split=_is_split(detail, settings), warps=settings["warps"],
             stages=settings["stages"],
         )  # fmt: skip
-        return Emission((STORE_PARTS, STAGE_INPUT, PACK_WEIGHT, kernel), launcher)
+        fill = (FILL_OUTPUT,) if has_empty_rows(detail.axes) else ()
+        return Emission((STORE_PARTS, STAGE_INPUT, PACK_WEIGHT, *fill, kernel), launcher)
 
 
 def _tile(settings: Settings) -> Tile:
