@@ -122,7 +122,9 @@ class ErrorTally:
         """What `_add_any` adds where both are finite everywhere (whatever eager is then) and not tiny; False, and nothing added, if not."""
         if not part.numel():
             return True
-        error = part - right
+        error = torch.sub(
+            part, right, out=torch.empty(right.shape, dtype=right.dtype, device=right.device)
+        )  # summed in the same order always
         by = {"dim": -1} if by_row else {}
         errors, scales = (torch.linalg.vector_norm(values, float("inf"), **by) for values in (error, right))
         if not (torch.isfinite(errors) & torch.isfinite(scales)).all() or not scales.max() > _TINY:
