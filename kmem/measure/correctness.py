@@ -122,9 +122,8 @@ class ErrorTally:
         """What `_add_any` adds where both are finite everywhere (whatever eager is then) and not tiny; False, and nothing added, if not."""
         if not part.numel():
             return True
-        error = torch.sub(
-            part, right, out=torch.empty(right.shape, dtype=right.dtype, device=right.device)
-        )  # summed in the same order always
+        # In memory of its own, so that the same values are added in the same order whatever layout they came in.
+        error = torch.sub(part, right, out=torch.empty(right.shape, dtype=right.dtype, device=right.device))
         by = {"dim": -1} if by_row else {}
         errors, scales = (torch.linalg.vector_norm(values, float("inf"), **by) for values in (error, right))
         if not (torch.isfinite(errors) & torch.isfinite(scales)).all() or not scales.max() > _TINY:
