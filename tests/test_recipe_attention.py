@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -127,6 +128,30 @@ def test_large_scores_are_right_where_products_are_contracted(
     oracle = F.scaled_dot_product_attention(*(value.double() for value in inputs), **options)
     for found in run_both(inputs, ", ".join(["q, k, v", *(f"{name}={value}" for name, value in options.items())])):
         assert float((found.double() - oracle).norm() / oracle.norm()) <= tolerance
+
+
+@pytest.mark.parametrize("poison", [-(2**30), 2**30])
+@pytest.mark.parametrize(("queries", "keys"), [(20, 37), (37, 20), (70, 70), (5, 130)])
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}])
+def test_no_result_depends_on_what_scratch_memory_held(
+    options: dict[str, bool], queries: int, keys: int, poison: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of tiles that no row attends to nothing is written, so nothing may be read."""
+    torch.manual_seed(5)
+    inputs = [torch.randn(2, rows, 32) for rows in (queries, keys, keys)]
+    oracle = F.scaled_dot_product_attention(*(value.double() for value in inputs), **options)
+
+    def poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def call(*sizes: object, **given: object) -> torch.Tensor:
+            made = make(*sizes, **given)
+            return made.fill_(float("nan") if made.is_floating_point() else poison) if made.device.type == "cpu" else made
+
+        return call
+
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, poisoned(getattr(torch, name)))
+    for found in run_both(inputs, ", ".join(["q, k, v", *(f"{name}={value}" for name, value in options.items())])):
+        assert float((found.double() - oracle).norm() / oracle.norm()) <= 1e-6
 
 
 def test_rows_of_values_of_very_different_magnitude_keep_their_share() -> None:

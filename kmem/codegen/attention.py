@@ -193,8 +193,8 @@ def kmem_attention_scores(
     tile_n = pid % tiles_n
     tile_m = pid // tiles_n % tiles_m
     batch = pid // (tiles_n * tiles_m)
-    if CAUSAL:
-        if tile_n * BLOCK_N >= (tile_m + 1) * BLOCK_M:
+    if CAUSAL:  # no row of these attends to the tile
+        if tile_n * BLOCK_N >= tl.minimum((tile_m + 1) * BLOCK_M, QUERIES):
             return
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -233,10 +233,13 @@ WEIGHTS = (
     '''
 @triton.jit
 def kmem_attention_weights(
-    tops, sums, leasts, weights, scales, QUERIES: tl.constexpr, TILES: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_R: tl.constexpr,
+    tops, sums, leasts, weights, scales, QUERIES: tl.constexpr, TILES: tl.constexpr, ATTENDED: tl.constexpr, CAUSAL: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_R: tl.constexpr,
 ):
-    """weights[batch, tile, row] = exp2(top of tile - top of row) / sum of row * 2**(scales[batch] - least exponent of the tile)."""
+    """weights[batch, tile, row] = exp2(top of tile - top of row) / sum of row * 2**(scales[batch] - least exponent of the tile).
+
+    ATTENDED: tiles from the first that some row attends to. Of the others nothing is known, and nothing is asked.
+    """
     blocks: tl.constexpr = (QUERIES + BLOCK_R - 1) // BLOCK_R
     pid = tl.program_id(0)
     batch = pid // blocks
@@ -244,7 +247,7 @@ def kmem_attention_weights(
     base = batch.to(tl.int64) * (TILES * QUERIES) + rows
     top = tl.full((BLOCK_R,), float("-inf"), tl.float32)
     smallest = tl.load(leasts + batch * TILES)
-    for tile in range(TILES):
+    for tile in range(ATTENDED):
         live = rows < QUERIES
         if CAUSAL:
             live &= tile * BLOCK_N <= rows
@@ -252,13 +255,13 @@ def kmem_attention_weights(
         top = tl.maximum(top, tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf")))
     shift = tl.where(top == float("-inf"), 0.0, top)
     total = tl.zeros((BLOCK_R,), tl.float32)
-    for tile in range(TILES):
+    for tile in range(ATTENDED):
         live = rows < QUERIES
         if CAUSAL:
             live &= tile * BLOCK_N <= rows
         found = tl.load(tops + base + tile * QUERIES, mask=live, other=float("-inf"))
         total += tl.exp2(found - shift) * tl.load(sums + base + tile * QUERIES, mask=live, other=0.0)
-    for tile in range(TILES):
+    for tile in range(ATTENDED):
         live = rows < QUERIES
         if CAUSAL:
             live &= tile * BLOCK_N <= rows
@@ -294,7 +297,7 @@ def kmem_attention_output(
     weights += batch.to(tl.int64) * (PADDED_KEYS // TILE * QUERIES) + row
     last = PADDED_KEYS
     if CAUSAL:
-        last = tl.minimum(PADDED_KEYS, (tile_m * BLOCK_M + BLOCK_M + TILE - 1) // TILE * TILE)
+        last = tl.minimum(PADDED_KEYS, (tl.minimum(tile_m * BLOCK_M + BLOCK_M, QUERIES) + TILE - 1) // TILE * TILE)
     acc = tl.zeros((BLOCK_M, BLOCK_E), tl.float32)
     for start in range(0, last, BLOCK_K):
         key = start + steps

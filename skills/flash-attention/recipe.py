@@ -180,6 +180,7 @@ def _two_stage_lines(detail: Attention, settings: Settings) -> list[str]:
     outer, inner, row = detail.steps[3]
     shared = f"QUERIES={detail.queries}, KEYS={detail.keys}, PADDED_KEYS={padded_keys}, CAUSAL={detail.causal}, BLOCK_M={block_m}"
     launch = f"num_warps={settings['warps']}, num_stages={settings['stages']}"
+    attended = min(tiles, ceil_div(detail.queries, block_n)) if detail.causal else tiles
     return [
         f"p = torch.empty({detail.heads * detail.queries * padded_keys}, dtype=torch.float16, device=q.device)",
         "p_low = torch.empty_like(p)",
@@ -192,7 +193,8 @@ def _two_stage_lines(detail: Attention, settings: Settings) -> list[str]:
         "weights = torch.empty_like(tops)",
         f"scales = torch.empty({detail.heads}, dtype=torch.int32, device=q.device)",
         f"kmem_attention_weights[({detail.heads * ceil_div(detail.queries, WEIGHT_ROWS)},)](tops, sums, leasts, weights, scales, "
-        f"QUERIES={detail.queries}, TILES={tiles}, CAUSAL={detail.causal}, BLOCK_N={block_n}, BLOCK_R={WEIGHT_ROWS})",
+        f"QUERIES={detail.queries}, TILES={tiles}, ATTENDED={attended}, CAUSAL={detail.causal}, BLOCK_N={block_n}, "
+        f"BLOCK_R={WEIGHT_ROWS})",
         f"kmem_attention_output[({detail.heads * tiles_m * (padded_e // block_e)},)]("
         f"p, p_low, v_high, v_low, weights, scales, out, {shared}, WIDTH={detail.width}, PADDED_E={padded_e}, "
         f"TILE={block_n}, INNER={detail.inner}, OUT_OUTER={outer}, OUT_INNER={inner}, OUT_ROW={row}, "
