@@ -11,7 +11,8 @@ import shutil
 import sys
 import tempfile
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -56,6 +57,31 @@ def emit_source(source: str, graph: OpGraph, choices: Sequence[tuple[Recipe, Sit
     """The module text for one workload with these sites replaced."""
     plans = tuple(SitePlan(site, recipe.emit(site, settings)) for recipe, site, settings in choices)
     return assemble_module("conformance check", source, [WorkloadPlan("full", graph, plans)])
+
+
+@contextmanager
+def poisoned_scratch(integer: int = -(2**30)) -> Iterator[None]:
+    """Memory that torch.empty, empty_like and empty_strided give meanwhile holds NaN or this integer, so that a kernel which reads what
+    nobody has written gives a wrong result, not now and then but always."""
+    import torch
+
+    def poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def call(*sizes: object, **given: object) -> torch.Tensor:
+            made = make(*sizes, **given)
+            if made.device.type == "cpu" and (made.is_floating_point() or made.dtype in (torch.int32, torch.int64)):
+                made.fill_(float("nan") if made.is_floating_point() else integer)
+            return made
+
+        return call
+
+    originals = {name: getattr(torch, name) for name in ("empty", "empty_like", "empty_strided")}
+    try:
+        for name, make in originals.items():
+            setattr(torch, name, poisoned(make))
+        yield
+    finally:
+        for name, make in originals.items():
+            setattr(torch, name, make)
 
 
 def check_recipe(
@@ -110,7 +136,7 @@ def check_recipe(
         candidate.train(model.training)
         before = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
         assert emitted._covers_full(candidate, *values), f"{setting}: the guard refuses the traced sizes"
-        with torch.no_grad():
+        with torch.no_grad(), poisoned_scratch():
             outputs = candidate(*values)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         for value, kept in zip(values, before, strict=True):

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,7 @@ from kmem.measure.families import apply_family
 from kmem.measure.traits import InputTraits
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
-from kmem.testing import check_recipe, emit_source, import_source, trace_source
+from kmem.testing import check_recipe, emit_source, import_source, poisoned_scratch, trace_source
 
 ROOT = Path(__file__).resolve().parent.parent
 H200 = named_target("h200")
@@ -133,24 +132,15 @@ def test_large_scores_are_right_where_products_are_contracted(
 @pytest.mark.parametrize("poison", [-(2**30), 2**30])
 @pytest.mark.parametrize(("queries", "keys"), [(20, 37), (37, 20), (70, 70), (5, 130)])
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}])
-def test_no_result_depends_on_what_scratch_memory_held(
-    options: dict[str, bool], queries: int, keys: int, poison: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_result_depends_on_what_scratch_memory_held(options: dict[str, bool], queries: int, keys: int, poison: int) -> None:
     """Of tiles that no row attends to nothing is written, so nothing may be read."""
     torch.manual_seed(5)
     inputs = [torch.randn(2, rows, 32) for rows in (queries, keys, keys)]
     oracle = F.scaled_dot_product_attention(*(value.double() for value in inputs), **options)
 
-    def poisoned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-        def call(*sizes: object, **given: object) -> torch.Tensor:
-            made = make(*sizes, **given)
-            return made.fill_(float("nan") if made.is_floating_point() else poison) if made.device.type == "cpu" else made
-
-        return call
-
-    for name in ("empty", "empty_like"):
-        monkeypatch.setattr(torch, name, poisoned(getattr(torch, name)))
-    for found in run_both(inputs, ", ".join(["q, k, v", *(f"{name}={value}" for name, value in options.items())])):
+    with poisoned_scratch(poison):
+        results = run_both(inputs, ", ".join(["q, k, v", *(f"{name}={value}" for name, value in options.items())]))
+    for found in results:
         assert float((found.double() - oracle).norm() / oracle.norm()) <= 1e-6
 
 
