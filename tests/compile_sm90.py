@@ -1,13 +1,15 @@
-"""Compiles a recipe's launches for sm_90 without a GPU and prints what became of each kernel as JSON, for test_recipe_matmul_sm90.py.
+"""Compiles recipes' launches for sm_90 without a GPU: `compile_jobs` runs this file in a process without TRITON_INTERPRET.
 
-Not a test: it needs a process without TRITON_INTERPRET. argv: JSON list of [skill, problem source, precision, settings].
+argv of that process: JSON list of [skill, problem source, precision, settings], then the stages of which the text is wanted.
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -21,6 +23,15 @@ from kmem.testing import import_source, trace_source
 
 SKILLS = Path(__file__).parent.parent / "skills"
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+def compile_jobs(jobs: Sequence[Sequence[object]], *stages: str) -> list[list[dict]]:
+    """What became of the kernels of each job, in order of launch, with the text of each at these stages ("ttgir", "ptx")."""
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    command = [sys.executable, __file__, json.dumps(jobs), *stages]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 class _Driver:
@@ -46,7 +57,7 @@ class _Warm:
         return lambda *args, **kwargs: self.compiled.append(self.kernel.warmup(*args, grid=grid, **kwargs))
 
 
-def compile_site(graph: OpGraph, skill: str, precision: str, settings: dict) -> list[dict]:
+def compile_site(graph: OpGraph, skill: str, precision: str, settings: dict, stages: Sequence[str]) -> list[dict]:
     recipe = load_recipe(load_skill(SKILLS / skill))
     site = recipe.match(graph, Contract(Precision(precision)))[0]
     emission = recipe.emit(site, settings)
@@ -58,7 +69,7 @@ def compile_site(graph: OpGraph, skill: str, precision: str, settings: dict) -> 
     module._warm = lambda kernel: _Warm(kernel, compiled)
     specs = [operand.spec for operand in site.inputs]
     module.launch(*(torch.empty_strided(spec.shape, spec.stride, dtype=getattr(torch, spec.dtype), device="meta") for spec in specs))
-    return [_describe(kernel) for kernel in compiled]
+    return [_describe(kernel) | {stage: kernel.asm[stage] for stage in stages} for kernel in compiled]
 
 
 def _describe(kernel) -> dict:
@@ -83,7 +94,7 @@ def main() -> None:
     results = []
     for skill, source, precision, settings in json.loads(sys.argv[1]):
         _, graph = trace_source(source, Precision(precision))
-        results.append(compile_site(graph, skill, precision, settings))
+        results.append(compile_site(graph, skill, precision, settings, sys.argv[2:]))
     print(json.dumps(results))
 
 

@@ -1,13 +1,10 @@
 """The convolution recipes' cost models against KernelBench level 1 measured on an H200, and how the direct kernel's loads lie on sm_90."""
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compile_sm90 import compile_jobs
 
 from kmem.devices import named_target
 from kmem.recipes import Settings, Site
@@ -157,24 +154,10 @@ def test_the_direct_kernel_is_not_put_before_what_was_measured_faster_by_far(sit
     assert direct > 2 * predicted(sites, "58", "staged-half-conv", staged(1, 256, 16, 32, 3, 4))
 
 
-_COMPILE = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-import compile_sm90
-compile_sm90._describe = lambda kernel: {"name": kernel.metadata.name, "ttgir": kernel.asm["ttgir"]}
-compile_sm90.main.__globals__["sys"].argv = ["", sys.argv[2]]
-compile_sm90.main()
-"""
-
-
 def test_lanes_of_the_direct_kernel_lie_along_positions() -> None:
     """With lanes along channels each load of a warp touches a line for every one of them. Triton 3.6 decides by the stated run length."""
     job = ["implicit-gemm-conv", source_of(*PROBLEMS["57"]), "match", {"block_p": 128, "block_co": 64, "block_k": 16}]
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-c", _COMPILE, str(Path(__file__).parent), json.dumps([job])]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    ((_, direct),) = json.loads(done.stdout.splitlines()[-1])
+    ((_, direct),) = compile_jobs([job], "ttgir")
     assert direct["name"] == "kmem_direct_conv"
     loads = [line for line in direct["ttgir"].splitlines() if "tt.load" in line and "tensor<16x128x!tt.ptr<f32>" in line]
     layouts = {line.split("!tt.ptr<f32>, ")[1].split(">")[0] for line in loads}

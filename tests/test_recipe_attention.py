@@ -1,16 +1,13 @@
 """skills/flash-attention: both forms against torch in the interpreter, and compiled for sm_90."""
 
-import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from compile_sm90 import compile_jobs
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from kmem.devices import named_target
@@ -188,15 +185,6 @@ COMPILED = {
 }
 
 
-#: compile_sm90.py, with the PTX of every kernel in its answer.
-WITH_PTX = """
-import compile_sm90
-describe = compile_sm90._describe
-compile_sm90._describe = lambda kernel: {**describe(kernel), "ptx": kernel.asm["ptx"]}
-compile_sm90.main()
-"""
-
-
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, list[dict]]:
     """Every case, compiled for sm_90 in one process without the interpreter."""
@@ -204,13 +192,7 @@ def compiled() -> dict[str, list[dict]]:
         ("flash-attention", problem(shapes, dtype).replace("randn", "empty"), "match", setting)
         for shapes, dtype, setting in COMPILED.values()
     ]
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", WITH_PTX, json.dumps(jobs)],
-        capture_output=True, text=True, env=environment, timeout=300, cwd=Path(__file__).parent,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(zip(COMPILED, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    return dict(zip(COMPILED, compile_jobs(jobs, "ptx"), strict=True))
 
 
 @pytest.mark.parametrize("case", COMPILED)

@@ -1,13 +1,10 @@
 """implicit-gemm-conv, staged-half-conv, split-half-conv: convolutions against torch in the interpreter, and compiled for sm_90."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from compile_sm90 import compile_jobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -204,11 +201,7 @@ COMPILED = {
 def compiled() -> dict[str, list[dict]]:
     """Every case, compiled for sm_90 in one process without the interpreter."""
     jobs = [(skill, problem(call, shape).replace("randn", "empty"), "match", setting) for skill, call, shape, setting in COMPILED.values()]
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    script = Path(__file__).with_name("compile_sm90.py")
-    done = subprocess.run([sys.executable, script, json.dumps(jobs)], capture_output=True, text=True, env=environment, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(zip(COMPILED, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    return dict(zip(COMPILED, compile_jobs(jobs), strict=True))
 
 
 @pytest.mark.parametrize("case", COMPILED)
