@@ -238,7 +238,7 @@ def result_summary(run: Run, result: RunResult, directory: "RunDirectory", usage
 
 
 class Progress(AbstractContextManager["Callable[[Event], None]"]):
-    """A live panel on a terminal, plain lines elsewhere: stage, best time, distance to the bound, budget left."""
+    """A live panel on a terminal, plain lines elsewhere, with the time since the start: stage, best time, distance to the bound, budget."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -246,6 +246,7 @@ class Progress(AbstractContextManager["Callable[[Event], None]"]):
         self._recent = [f"{'trace':11} tracing {run.problem.name} and finding the bound for {run.target}"]
         self._event: Event | None = None
         self._event_at = 0.0
+        self._started = time.monotonic()
 
     def __enter__(self) -> "Callable[[Event], None]":
         from rich.console import Console
@@ -263,7 +264,8 @@ class Progress(AbstractContextManager["Callable[[Event], None]"]):
             self._live.__exit__(kind, value, traceback)
 
     def _print_line(self, event: "Event") -> None:
-        click.echo(f"{event.stage:11} {event.text}  [{_standing(event, event.seconds_left)}]", err=True)
+        seconds = time.monotonic() - self._started
+        click.echo(f"{event.stage:11} {event.text}  [{_standing(event, event.seconds_left)}, at {seconds:.1f} s]", err=True)
 
     def _update(self, event: "Event") -> None:
         self._recent = [*self._recent[-5:], f"{event.stage:11} {event.text}"]
