@@ -382,9 +382,9 @@ def test_a_layout_changes_no_verdict(shape: list[int], seed: int) -> None:
     assert measure_error(strided, oracle, eager) == measure_error(strided.contiguous(), oracle, eager)
 
 
-def reference_of(forward: str, inputs: str, place: Path) -> Reference:
+def reference_of(forward: str, inputs: str, place: Path, *, imports: str = "math") -> Reference:
     source = (
-        "import torch\nimport torch.nn.functional as F\n\n\nclass Model(torch.nn.Module):\n"
+        f"import {imports}\nimport torch\nimport torch.nn.functional as F\n\n\nclass Model(torch.nn.Module):\n"
         f"    def forward(self, *args):\n        return {forward}\n\n\ndef get_inputs():\n    return [{inputs}]\n"
     )
     return Reference(Problem("p", "p.py", source), Workload("full"), Contract(), torch.device("cpu"), seed=1, directory=place, ipc=False)
@@ -409,6 +409,26 @@ def test_rows_that_depend_on_an_extreme_of_all_rows_are_not_cut(
     before = reference.inputs.checksums()
     assert isinstance(reference.expect(reference.inputs.values, 3), SlicedExpected) is is_cut
     assert reference.inputs.checksums() == before
+
+
+@pytest.mark.parametrize(
+    ("forward", "is_stochastic"),
+    [
+        ("args[0] @ args[0].T", False),
+        ("F.dropout(args[0], 0.5)", True),
+        ("args[0] + 2e-6 * torch.rand(1)", True),  # drawn from torch: random, however little it moves
+        ("args[0] * (1 + 1e-6 * random.random())", False),  # as atomic additions in any order differ
+        ("args[0] * (1 + 1e-3 * random.random())", True),  # random numbers of another library
+        ("args[0] + 0 * torch.rand(1)", False),
+    ],
+)
+def test_a_module_is_random_if_it_draws_and_not_if_it_only_adds_in_another_order(forward: str, is_stochastic: bool, tmp_path: Path) -> None:
+    reference = reference_of(forward, "torch.rand(16, 16) + 1", tmp_path, imports="random")
+    expected = reference.expect(reference.inputs.values, 3)
+    assert reference.is_stochastic is is_stochastic
+    assert ("stochastic" in reference.flags) is is_stochastic
+    if not is_stochastic:  # then eager is held to the oracle, not to itself
+        assert "1e-6" not in forward or expected.compare(expected.eager).eager[0].relative_error > 0
 
 
 @pytest.mark.parametrize(

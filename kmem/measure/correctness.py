@@ -15,6 +15,8 @@ from kmem.records import Precision
 SHORTEST_ROW = 8
 #: Largest error within a row over eager's own: an extreme of many values varies more than their norm does.
 ROW_SLACK = 4.0
+#: How far another order of summation takes a result, over the floor of its type.
+_OTHER_ORDER = 4.0
 #: Elements taken at once: where everything is finite, which takes five passes, and where it is not, which takes some forty.
 _CHUNK, _FINE_CHUNK = 2**24, 2**22
 #: Magnitudes up to this may consist of errors that are forgiven.
@@ -72,6 +74,11 @@ def is_within(difference: Difference, reference: Difference, floor: float, noise
     return difference.relative_error <= max(2 * reference.relative_error, floor, spare) and difference.row_error <= max(
         ROW_SLACK * reference.row_error, 8 * floor, ROW_SLACK * row_spare
     )
+
+
+def is_rounding(output: torch.Tensor, other: torch.Tensor, floor: float) -> bool:
+    """Whether two results are the same but for the order in which a library adds. Args: floor: of their type, as `error_floor` gives it."""
+    return is_within(measure_error(output, other, other), Difference(0.0, 0.0), _OTHER_ORDER * floor)
 
 
 def measure_error(output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> Difference:
