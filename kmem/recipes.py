@@ -82,10 +82,13 @@ class Emission:
     arguments of the launch, so that one text serves every workload. Two emissions may share a name only with the same text.
     `launcher`: source of a plain Python function named `launch` that takes the site's inputs in order (torch tensors), allocates,
     launches and returns the output (a tuple if there are several). Available names: torch, triton, tl, and the kernels.
+    `own_size_only`: it rounds as eager's library does at the problem's own size, and that library may be exact at another (cuDNN: TF32 or
+    exact fp32). On a device such an emission is used at the problem's own size alone.
     """
 
     kernels: tuple[tuple[str, str], ...]
     launcher: str
+    own_size_only: bool = False
 
 
 class Recipe(ABC):

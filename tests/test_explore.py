@@ -43,8 +43,8 @@ class Detail:
 class UnaryRecipe(Recipe):
     """Writes one pointwise operator; small enough to see through."""
 
-    def __init__(self, name: str, kinds: tuple[str, ...], cost: float = 1e-6) -> None:
-        self.name, self.kinds, self.base_cost = name, kinds, cost
+    def __init__(self, name: str, kinds: tuple[str, ...], cost: float = 1e-6, *, own_size_only: bool = False) -> None:
+        self.name, self.kinds, self.base_cost, self.own_size_only = name, kinds, cost, own_size_only
 
     def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
         return [
@@ -74,7 +74,7 @@ class UnaryRecipe(Recipe):
     unary_kernel[(triton.cdiv({detail.numel}, {block}),)](x, y, n={detail.numel}, KIND={detail.kind!r}, BLOCK={block})
     return y
 """
-        return Emission((("unary_kernel", KERNEL),), launcher)
+        return Emission((("unary_kernel", KERNEL),), launcher, self.own_size_only)
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +128,19 @@ def test_the_emitted_module_covers_both_workloads_and_falls_back_for_others(grap
         assert covered == (size != 5)
         with torch.no_grad():
             torch.testing.assert_close(model(x), reference(x))
+
+
+def test_what_rounds_as_eager_may_at_one_size_runs_at_no_other_on_a_device(graphs: dict[str, OpGraph]) -> None:
+    """The interpreter, which proves kernels at the small size, is left to do that."""
+    import torch
+
+    recipe = UnaryRecipe("both", ("relu", "sigmoid"), own_size_only=True)
+    (candidate,) = RecipeAuthor().write(assignment(graphs, [recipe], Task(Move.SEED, "both", None, 1, "")))
+    emitted = import_source(candidate.kernel.source)
+    model, full, small = emitted.ModelNew(), torch.randn(64, 4), torch.randn(7, 4)
+    assert emitted._covers_full(model, full) and emitted._covers_small(model, small)
+    emitted._INTERPRETED = False
+    assert emitted._covers_full(model, full) and not emitted._covers_small(model, small)
 
 
 def test_what_was_tried_in_this_run_is_not_written_again(graphs: dict[str, OpGraph]) -> None:

@@ -159,6 +159,18 @@ def test_values_that_are_not_finite_reach_the_outputs_they_reach_in_torch() -> N
         assert float((found[finite] - expected[finite]).norm() / expected[finite].norm()) < 1e-6
 
 
+@pytest.mark.parametrize(("dtype", "rounds"), [("float32", True), ("bfloat16", False)])
+def test_what_rounds_as_tf32_does_is_kept_to_the_size_at_which_eager_does(dtype: str, rounds: bool) -> None:
+    """Half precision rounds its operands once at any size, as eager does."""
+    source = problem("Conv2d(16, 8, 3)", (1, 16, 5, 6), dtype)
+    _, graph = trace_source(source)
+    kept = {}
+    for name, recipe in {**RECIPES, "channels-last-conv": load_recipe(load_skill(ROOT / "skills" / "channels-last-conv"))}.items():
+        for site in recipe.match(graph, Contract()):
+            kept[name] = recipe.emit(site, recipe.space(site, H200).settings()[0]).own_size_only
+    assert kept == {**dict.fromkeys((*ROUNDING, "channels-last-conv"), rounds), **({"split-half-conv": False} if rounds else {})}
+
+
 def test_grouped_fp32_is_never_rounded() -> None:
     source = problem("Conv2d(16, 8, 3, groups=2)", (1, 16, 5, 6))
     _, graph = trace_source(source)

@@ -118,4 +118,5 @@ def emit_direct(detail: Convolution, settings: Settings) -> Emission:
         f"BLOCK_P={block_p}, BLOCK_CO={block_co}, BLOCK_K={block_k}, num_warps={block_p // LANES}, num_stages=1)",
         "return out",
     ]
-    return Emission(specialise(_KERNELS, detail.epilogue), launch_head(detail) + "".join(f"    {line}\n" for line in lines))
+    launcher = launch_head(detail) + "".join(f"    {line}\n" for line in lines)
+    return Emission(specialise(_KERNELS, detail.epilogue), launcher, own_size_only=detail.dtype == "float32")

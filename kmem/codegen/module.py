@@ -140,6 +140,8 @@ def _inputs(graph: OpGraph) -> list[str]:
 def _write_guard(plan: WorkloadPlan) -> str:
     """`_covers_<workload>`: whether the inputs are those the plan was written for."""
     tests = [f"self.training is {plan.graph.training}"] if plan.graph.mode_matters else []
+    if plan.name != "full" and any(entry.emission.own_size_only for entry in plan.sites):
+        tests.append("_INTERPRETED")  # on a device the library may be more accurate at this size than at the problem's own
     for placeholder in plan.graph.placeholders:
         tests += _guard_tests(placeholder)
     condition = "\n        and ".join(tests) or "True"

@@ -268,7 +268,8 @@ def emit_staged(detail: Convolution, settings: Settings) -> Emission:
         f"BLOCK_P={block_p}, BLOCK_CO={block_co}, BLOCK_K={block_k}, num_warps={settings['warps']}, num_stages={settings['stages']})",
         "return out",
     ]
-    return Emission(specialise(_KERNELS, detail.epilogue), launch_head(detail) + "".join(f"    {line}\n" for line in lines))
+    launcher = launch_head(detail) + "".join(f"    {line}\n" for line in lines)
+    return Emission(specialise(_KERNELS, detail.epilogue), launcher, own_size_only=scaled and terms == 1)
 
 
 def _half(scaled: bool, terms: int) -> str:

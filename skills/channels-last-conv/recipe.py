@@ -71,7 +71,7 @@ class ChannelsLastConv(Recipe):
             f"        y = y.add_(bias.view(1, -1{', 1' * len(axes)}))",
             f"    return y.{'squeeze(2).' if rank == 1 else ''}contiguous()",
         ]
-        return Emission((), "\n".join(lines) + "\n")
+        return Emission((), "\n".join(lines) + "\n", own_size_only=detail.dtype == "float32")
 
 
 def _is_symmetric(detail: Convolution) -> bool:

@@ -160,7 +160,8 @@ class TransposedConvPhases(Recipe):
             stages=settings["stages"],
         )  # fmt: skip
         fill = (FILL_OUTPUT,) if has_empty_rows(detail.axes) else ()
-        return Emission((STORE_PARTS, STAGE_INPUT, PACK_WEIGHT, *fill, kernel), launcher)
+        own_size_only = detail.dtype == "float32" and not _is_split(detail, settings)
+        return Emission((STORE_PARTS, STAGE_INPUT, PACK_WEIGHT, *fill, kernel), launcher, own_size_only)
 
 
 def _tile(settings: Settings) -> Tile:
