@@ -1,11 +1,13 @@
 """Pointwise expressions: accuracy against float64 over wide ranges, NaN, infinities, broadcasting, layouts and types."""
 
 import itertools
+import re
 
 import pytest
 import torch
 
 from kmem.codegen.matching import find_pointwise_regions
+from kmem.codegen.pointwise import write_pointwise
 from kmem.codegen.row_recipe import PointwiseRecipe
 from kmem.devices import named_target
 from kmem.records import Contract, Precision
@@ -88,6 +90,15 @@ def test_nan_and_infinities_come_out_as_in_eager(expression: str) -> None:
     found = run_emitted(problem(expression, "torch.randn(8)", "x"), [x])
     expected = eval(expression, {"torch": torch, "F": torch.nn.functional, "x": x})  # noqa: S307
     torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("function", ["softplus", "mish", "relu", "relu6", "hardtanh", "hardswish", "hardsigmoid", "logsigmoid"])
+def test_extremes_hand_nan_on(function: str) -> None:
+    """Unlike the interpreter's, a GPU's min and max drop a NaN unless they are told not to; that shows in the text alone."""
+    _, graph = trace_source(problem(f"F.{function}(x)", "torch.randn(8)", "x"))
+    text = next(filter(None, (write_pointwise(graph, node, lambda name: name) for node in graph.nodes)))
+    extremes = re.findall(r"tl\.(?:minimum|maximum)\(", text)
+    assert extremes and text.count("PropagateNan.ALL") == len(extremes)
 
 
 BINARY = [

@@ -145,7 +145,7 @@ def _elu(x: str, alpha: str, scale: str, input_scale: str) -> str:
 
 def _mish(x: str) -> str:
     # x tanh(log(1 + e)) = x e (e + 2) / (e (e + 2) + 2) with e = exp(x); above 20 the quotient is 1 in fp32.
-    e = f"stable_exp(tl.minimum({x}, 20.0))"
+    e = f"stable_exp({_minimum(x, '20.0')})"
     return f"tl.where({x} > 20.0, {x}, {x} * tl.div_rn({e} * ({e} + 2.0), {e} * ({e} + 2.0) + 2.0))"
 
 
@@ -196,7 +196,7 @@ _define("celu.default", "x alpha", lambda x, alpha: f"tl.where({x} > 0.0, {x}, s
 _define(
     "softplus.default", "x beta threshold",
     lambda x, beta, threshold: f"tl.where({_times(x, beta)} > {threshold}, {x}, "
-    f"{_times(f'stable_log1p(stable_exp(tl.minimum({_times(x, beta)}, {threshold})))', write_number(1 / float(beta)))})",
+    f"{_times(f'stable_log1p(stable_exp({_minimum(_times(x, beta), threshold)}))', write_number(1 / float(beta)))})",
     beta=1.0, threshold=20.0,
 )  # fmt: skip
 _define(
