@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
+
 from kmem.interfaces import Direction
 from kmem.orchestrate.plan import plan_first_round, plan_round, plan_seeds
 from kmem.orchestrate.strategies import Offer
@@ -94,10 +96,10 @@ def test_an_exact_hit_is_re_verified_alone() -> None:
     assert plan.tasks[0].choices == (CHOICE,)
 
 
-def test_a_hit_that_was_only_screened_is_a_seed_not_a_winner() -> None:
-    screened = recalled(exact=True)
-    screened = Recalled(replace(screened.outcome, ratio=None), None, True, 0.0)
-    assert [task.move for task in first_round([screened]).tasks] == [Move.RECALL, Move.SEED]
+@pytest.mark.parametrize("ratios", [{"ratio": None, "ratio_low": None, "ratio_high": None}, {"ratio": 1.0, "ratio_low": 0.99}])
+def test_a_hit_that_was_only_screened_or_beat_nothing_is_a_seed_not_a_winner(ratios: dict[str, float | None]) -> None:
+    hit = Recalled(replace(recalled(exact=True).outcome, **ratios), None, True, 0.0)
+    assert [task.move for task in first_round([hit]).tasks] == [Move.RECALL, Move.SEED]
 
 
 def test_near_hits_go_before_the_seeds_and_repeats_of_one_setting_count_once() -> None:

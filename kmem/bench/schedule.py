@@ -37,9 +37,8 @@ def run_problems(
 ) -> list[Row]:
     """Run every problem that the directory has no row of, and return the rows of all, in the order of `problems`.
 
-    `jobs` problems run at once; but on a GPU one alone until one has ended without failing, because it measures what the GPU can do at
-    most (once per database), and nothing may disturb that. One that found no room beside others is run again, alone, when all others have
-    ended. Each row is on the disk before the next problem starts.
+    `jobs` problems run at once. One that found no room beside others is run again, alone, when all others have ended. Each row is on the
+    disk before the next problem starts.
 
     Raises:
         KeyboardInterrupt: after the problems that run have been ended. They have no row, those that ended before have.
@@ -66,8 +65,7 @@ def run_problems(
 
     try:
         while pending or threads:
-            warmed_up = not measured or any(not row.failed for row in rows.values())
-            while pending and len(threads) < (jobs if warmed_up and pending[-1].key not in alone else 1):
+            while pending and len(threads) < (jobs if pending[-1].key not in alone else 1):
                 problem = pending.pop()
                 announce(problem, "start", "")
                 threads[problem.key] = threading.Thread(target=work, args=(problem,), daemon=True)
