@@ -100,6 +100,8 @@ class LiveLaboratory(Laboratory):
             cache_dir: compiled kernels and locks, shared by all runs.
         """
         self._deadline = time.monotonic() + run.budget.minutes * 60
+        self._apart_s = 0.0  # time that was no part of the search
+        self._apart_since: float | None = None  # the judge's own time when it began
         self._run, self._session, self._registry, self._announce = run, session, registry, announce
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
@@ -120,14 +122,20 @@ class LiveLaboratory(Laboratory):
 
     @property
     def seconds_left(self) -> float:
-        # Waiting for another kmem to leave the GPU costs the run none of its minutes.
-        return self._deadline + self._judge.waited_s - time.monotonic()
+        # Neither waiting for another kmem to leave the GPU nor timing the module itself costs the run any of its minutes.
+        since, now = self._apart_since, self._judge.own_time
+        return self._deadline + self._apart_s + (now - since if since is not None else 0.0) - now
 
     def baselines(self) -> tuple[Baseline, ...]:
         """Timed by the judge, or without a GPU estimated from the graph."""
         session = self._session
         if session.present:
-            return self._judge.baselines()
+            self._apart_since = since = self._judge.own_time
+            try:
+                return self._judge.baselines()
+            finally:
+                self._apart_since = None
+                self._apart_s += self._judge.own_time - since
         time_ms = unfused_ms(session.graph, session.device, self._run.contract)
         return (Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True),) if time_ms is not None else ()
 

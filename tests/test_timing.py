@@ -130,6 +130,33 @@ def test_a_worker_that_times_another_number_of_calls_is_disbelieved() -> None:
         sample_times(FakeWorker(0.0), "k", ["in"], 10, l2_bytes=1, timeout_s=1)
 
 
+class StallingWorker(FakeWorker):
+    """Answers some of its batches, by number, only after a time that no call of them took."""
+
+    def __init__(self, *stalled: int) -> None:
+        super().__init__(1.0)
+        self.stalled = stalled
+
+    def request(self, command: str, **arguments: object) -> dict[str, list[float]]:
+        self.slow_s = 0.2 if len(self.asked) in self.stalled else 0.0
+        return super().request(command, **arguments)
+
+
+def test_a_batch_during_which_the_host_stood_still_is_taken_again_on_other_values() -> None:
+    """Batch 0 is the first look; the same batch thrice is no accident."""
+    fresh: list[int] = []
+
+    def refresh() -> list[int]:
+        fresh.append(len(fresh))
+        return fresh[-1:]
+
+    batches, _ = time_alone((StallingWorker(2, 3), "k"), ["in"], refresh, l2_bytes=1, timeout_s=1)
+    assert [len(batch) for batch in batches] == [1] * len(batches)
+    assert len(fresh) == len(batches) + 2
+    with pytest.raises(ClocksDisagree, match="the judge's clock"):
+        time_alone((StallingWorker(2, 3, 4), "k"), ["in"], refresh, l2_bytes=1, timeout_s=1)
+
+
 class FakeSpots:
     """Numbers its aims, and keeps what it is told to collect."""
 

@@ -44,7 +44,7 @@ EXIT_SOME_FAILED = 1
     type=click.FloatRange(min=0, min_open=True),
     default=3.0,
     show_default=True,
-    help="Wall-clock budget of each.",
+    help="Wall-clock budget of each; timing the module itself is apart.",
 )
 @click.option(
     "--resume",

@@ -38,7 +38,13 @@ AUTHORS = {"recipes": ("recipes",), "llm": ("llm",), "both": ("recipes", "llm")}
 @click.command()
 @click.argument("problem", type=click.Path(path_type=Path))
 @click.option("--rounds", type=click.IntRange(min=0), default=4, show_default=True, help="Rounds after the first.")
-@click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=3.0, show_default=True, help="Wall-clock budget.")
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3.0,
+    show_default=True,
+    help="Wall-clock budget; timing the module itself is apart.",
+)
 @target_option
 @precision_option
 @purity_option

@@ -239,8 +239,9 @@ class EventClock:
         return self.time_calls([graph.replay], count)["event_ms"]
 
 
-#: Between two alternatives that Inductor times in a row lie some milliseconds, a compilation takes longer.
-_LINGER_S = 0.02
+#: Inductor compiles all alternatives of a kernel first and then times one after the other; between two it loads the next. Whoever gave the
+#: GPU back there would wait for others' checks thirty times (a minute for a convolution, beside five other runs).
+_LINGER_S = 0.2
 
 
 class _Turn:

@@ -141,7 +141,8 @@ class Judge:
         """How long others have kept this judge from the GPU or its memory so far, in seconds."""
         return self._waited_for_memory_s + (self._apparatus.lease.waited_s if self._apparatus.lease else 0.0)
 
-    def _own_time(self) -> float:
+    @property
+    def own_time(self) -> float:
         """A clock in seconds that stands while others have the GPU."""
         return time.monotonic() - self.waited_s
 
@@ -177,7 +178,7 @@ class Judge:
         Returns:
             One measurement per kernel, in order.
         """
-        deadline = self._own_time() + deadline_s
+        deadline = self.own_time + deadline_s
         results: dict[int, Measurement] = {}
         entrants: dict[int, Examination] = {}
 
@@ -186,7 +187,7 @@ class Judge:
             on_result(index, measurement)
 
         for index, kernel in enumerate(kernels):
-            if self._own_time() > deadline:
+            if self.own_time > deadline:
                 settle(index, self._failed(Status.INTERRUPTED, "the deadline of this batch came first"))
                 continue
             self._on_event(f"checking candidate {index + 1} of {len(kernels)}")
@@ -321,7 +322,7 @@ class Judge:
         timed: set[str] = set()
 
         def sample(name: str, count: int) -> list[float] | None:
-            if self._own_time() > deadline and name in timed:
+            if self.own_time > deadline and name in timed:
                 return []
             taken: list[float] = []
 

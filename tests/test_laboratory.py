@@ -1,0 +1,63 @@
+"""The minutes of a run: what they count and what they do not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scripted_laboratory import make_run, open_traced_session
+
+from kmem import laboratory
+from kmem.memory.store import Memory
+from kmem.plugins import Registry
+from kmem.records import Baseline
+
+
+class Clock:
+    """Stands in for `time`: moves only when told to."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class StandingJudge:
+    """A judge whose baselines take 100 s, 30 of which it waits for the GPU."""
+
+    locks = Path("locks")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self.waited_s = clock, 0.0
+        self.left: list[float] = []
+
+    @property
+    def own_time(self) -> float:
+        return self._clock.now - self.waited_s
+
+    def open(self) -> None:
+        pass
+
+    def baselines(self) -> tuple[Baseline, ...]:
+        self._clock.now += 100.0
+        self.waited_s += 30.0
+        self.left.append(self.laboratory.seconds_left)
+        return ()
+
+
+def test_minutes_count_neither_baselines_nor_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    judge = StandingJudge(clock)
+    monkeypatch.setattr(laboratory, "time", clock)
+    monkeypatch.setattr(laboratory, "Judge", lambda *args, **options: judge)
+    monkeypatch.setattr(laboratory, "CompilePool", lambda *args, **options: None)
+    run = make_run(tmp_path, base_url="", minutes=1.0)
+    with Memory(tmp_path / "kmem.db") as memory:
+        session = replace(open_traced_session(memory), present=True)
+        judge.laboratory = lab = laboratory.LiveLaboratory(run, session, Registry(), tmp_path / "cache", lambda stage, text: None)
+    clock.now += 5.0
+    assert lab.seconds_left == 55.0
+    lab.baselines()
+    assert (judge.left, lab.seconds_left) == ([55.0], 55.0)
+    clock.now += 20.0
+    judge.waited_s += 12.0
+    assert lab.seconds_left == 47.0
