@@ -9,8 +9,7 @@ Covered: candidates that compute the wrong thing, that compute it elsewhere or a
 what they are observed with. Not covered: code that gets past the source check and then rewrites the memory of its own worker to forge the
 worker's answers; it could claim false times down to the physical floor and to a third of what the judge's own clock saw, but not false
 values, which are compared here. Where the system allows it (`kmem doctor` says so) workers have no network; they cannot signal other
-processes. They do share the user's files, and candidates share one cache of compiled kernels; baselines have their own, so that nothing a
-candidate leaves there slows the competition down.
+processes. They do share the user's files and a cache of compiled kernels; baselines have one where no candidate can leave anything.
 """
 
 import shlex
@@ -353,10 +352,10 @@ class Judge:
     # ---- measurements
 
     def _passed(self, examination: Examination, timing: Timing, environment: Mapping[str, str] | None = None) -> Measurement:
-        versions = {**(examination.worker.ready or {}), "kmem": kmem.__version__}
-        refused = [f"{name} ({examination.refused[name]})" for name in FAMILIES if name in examination.refused]
-        left_out = {REFUSED_FAMILIES: "; ".join(refused)} if refused else {}
-        return self._measurement(Status.PASSED, timing, "", examination, {**versions, **(environment or {}), **left_out})
+        refused = "; ".join(f"{name} ({examination.refused[name]})" for name in FAMILIES if name in examination.refused)
+        left_out = {REFUSED_FAMILIES: refused} if refused else {}
+        seen = {**(examination.worker.ready or {}), "kmem": kmem.__version__, **(environment or {}), **left_out}
+        return self._measurement(Status.PASSED, timing, "", examination, seen)
 
     def _failed(self, status: Status, log: str, examination: Examination | None = None) -> Measurement:
         if examination is None:

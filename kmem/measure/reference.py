@@ -15,7 +15,7 @@ import torch
 
 from kmem.errors import ProblemError, first_line
 from kmem.measure.arena import Arena
-from kmem.measure.correctness import Difference, error_floor, is_rounding
+from kmem.measure.correctness import Difference, error_floor
 from kmem.measure.drawing import draw_into
 from kmem.measure.expected import KEPT_BYTES, Answer, Expected, SlicedExpected, WholeExpected
 from kmem.measure.families import apply_family
@@ -31,6 +31,7 @@ from kmem.measure.forward import (
     tensor_bytes,
     widen,
 )
+from kmem.measure.randomness import are_random, has_drawn
 from kmem.measure.slices import PIECES, Run, Sameness, Slicing, compare_pieces, find_slicing
 from kmem.measure.tensors import encode_value
 from kmem.measure.traits import find_traits_in_turn, input_traits
@@ -207,7 +208,7 @@ class Reference:
             return
         first, state, aliases = self._run_eager(values, seed + 1)
         second, _, _ = self._run_eager(values, seed)
-        self.is_stochastic = self._are_random(first, second, drew=self._has_drawn(seed))
+        self.is_stochastic = are_random(first, second, self.floor_for, drew=has_drawn(self.device, seed))
         del first
         if self.is_stochastic:
             self.flags.add("stochastic")
@@ -223,26 +224,6 @@ class Reference:
             del second
             if slicing is not None and self._is_cut_alike(slicing, seed):
                 self._try_oracle(slicing, values, seed, Answer(False, layouts, floors, aliases_inputs=aliases))
-
-    def _has_drawn(self, seed: int) -> bool:
-        """Whether torch's random numbers were used since they were seeded with `seed`."""
-        after = self._generator_states()
-        torch.manual_seed(seed)
-        return any(not torch.equal(one, two) for one, two in zip(after, self._generator_states(), strict=True))
-
-    def _generator_states(self) -> list[torch.Tensor]:
-        on_device = [torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else []
-        return [torch.get_rng_state(), *on_device]
-
-    def _are_random(self, first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], *, drew: bool) -> bool:
-        """Whether two answers to the same inputs differ, and not merely because a library adds in whatever order its threads arrive.
-
-        Source: torch.use_deterministic_algorithms names the operators that do, cuDNN's transposed convolutions among them.
-        """
-        return any(
-            not torch.equal(one, two) and not one.isnan().any() and (drew or not is_rounding(one, two, self.floor_for(two.dtype)))
-            for one, two in zip(first, second, strict=True)
-        )
 
     def _eager_run(self, seed: int) -> Run:
         return lambda values: self._run_eager(values, seed)[0]
