@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,9 +124,9 @@ def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_a_moment
     class Tool:
         def benchmark(self) -> float:
             seen.append(is_taken(tmp_path))
-            return self.benchmark_gpu()
+            return self.benchmark_gpu(lambda: None)
 
-        def benchmark_gpu(self) -> float:
+        def benchmark_gpu(self, call: Callable[[], None]) -> float:
             seen.append(is_taken(tmp_path))
             return 1.5
 
@@ -148,6 +149,30 @@ def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_a_moment
         tool.benchmark()
     tool.benchmark()
     assert seen == [True] * 6 + [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("took_s", "options", "called", "found"),
+    [
+        ([0.2, 0.3], {}, 2, 300.0),  # so slow that one call is a time
+        ([0.2, 0.001], {}, 2, 1.5),  # the first also loaded the kernel
+        ([0.001], {}, 1, 1.5),
+        ([0.2, 0.2], {"return_mode": "all"}, 0, 1.5),  # wants more than one number
+    ],
+)
+def test_a_slow_alternative_is_timed_once(
+    took_s: list[float], options: dict[str, str], called: int, found: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, calls = [0.0], [0]
+
+    def call() -> None:
+        now[0] += took_s[calls[0]]
+        calls[0] += 1
+
+    monkeypatch.setattr(instruments, "_synchronize", lambda: None)
+    monkeypatch.setattr(instruments, "_clock", lambda: now[0])
+    timed = instruments._once_if_slow(lambda call, **kwargs: 1.5)(call, **options)
+    assert (timed, calls[0]) == (pytest.approx(found), called)
 
 
 def test_kernels_are_profiled_alone_so_that_nobody_else_makes_them_slow(tmp_path: Path) -> None:
