@@ -42,6 +42,26 @@ def test_a_loss_agrees_with_float64_under_every_strategy(skill: str, body: str, 
     assert len(errors) == len(SETTINGS)
 
 
+@pytest.mark.parametrize("strategy", ["registers", "loop", "split"])
+@pytest.mark.parametrize(
+    "values", [{5: "inf"}, {3: "inf"}, {5: "-inf"}, {3: "-inf"}, {5: "inf", 3: "-inf"}, {5: "nan"}, dict.fromkeys(range(13), "-inf")]
+)
+def test_a_cross_entropy_of_infinite_logits_is_what_torch_makes_of_it(strategy: str, values: dict[int, str]) -> None:
+    """A logit of +inf makes its row NaN, as in log_softmax, not infinite as in logsumexp. Class 3 is the right one."""
+    source = problem("F.cross_entropy(x, y, reduction='none')", LABELLED, parameters="x, y")
+    _, graph = trace_source(source)
+    loss = recipe("fused-cross-entropy")
+    (site,) = loss.match(graph, Contract())
+    setting = {"STRATEGY": strategy, "BK": 1, "BR": 4, "SPLIT": 3 if strategy == "split" else 1, "num_warps": 4}
+    model = import_source(emit_source(source, graph, [(loss, site, setting)])).ModelNew()
+    logits, labels = torch.randn(7, 13), torch.full((7,), 3)
+    for place, value in values.items():
+        logits[2, place] = float(value)
+    found = model(logits, labels)
+    torch.testing.assert_close(found, torch.nn.functional.cross_entropy(logits, labels, reduction="none"), equal_nan=True)
+    assert not found[2].isfinite() or values == {5: "-inf"}
+
+
 @pytest.mark.parametrize(
     ("skill", "body", "inputs"),
     [

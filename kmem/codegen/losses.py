@@ -139,7 +139,7 @@ def _cross_entropy(space: "Lowering", node: Node, source: str) -> None:
     """log(sum(exp(x))) minus the label's x, mixed with the mean over classes by label smoothing; ignored rows count nothing."""
     out = variable(node.name)
     label = space.read(node.args[1].name, "squeezed")
-    top, total = space.reduce((f"{out}_max", f"{out}_sum"), "logsumexp", source)
+    top, total = space.reduce((f"{out}_max", f"{out}_sum"), "softmax", source)
     chosen = space.map(f"{out}_chosen", f"tl.where(r == {label}, {source}, 0.0)", source, label)
     (logit,) = space.reduce((f"{out}_logit",), "sum", chosen)
     text, reads = f"({top} - {logit}) + tl.log({total})", (top, total, logit)
