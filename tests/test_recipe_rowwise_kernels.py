@@ -6,7 +6,8 @@ import pytest
 import torch
 from module_problems import problem, recipe
 
-from kmem.codegen.rowwise_space import fit_settings
+from kmem.codegen.rowwise_access import vector_lanes
+from kmem.codegen.rowwise_space import fit_settings, sharing_places
 from kmem.devices import named_target
 from kmem.recipes import Recipe, Site
 from kmem.records import Contract, Precision
@@ -185,7 +186,10 @@ def match_one(name: str, source: str) -> tuple[Recipe, Site]:
         ("online-softmax", "torch.softmax(x, 1)", "pass", "4096, 393216", {"shared"}),
         ("online-softmax", "torch.softmax(x, 1)", "pass", "65536, 8192", {"registers"}),
         ("row-norm", "self.norm(x)", "self.norm = nn.LayerNorm((64, 256, 256))", "16, 64, 256, 256", {"split"}),
-        ("row-norm", "self.norm(x)", "self.norm = nn.GroupNorm(8, 64)", "112, 64, 512, 512", {"split", "loop", "pipelined"}),
+        ("row-norm", "self.norm(x)", "self.norm = nn.GroupNorm(8, 64)", "112, 64, 512, 512", {"shared", "pipelined"}),
+        ("row-norm", "self.norm(x)", "self.norm = nn.InstanceNorm2d(64)", "112, 64, 512, 512", {"shared"}),
+        ("row-norm", "x / torch.mean(torch.abs(x), dim=1, keepdim=True)", "pass", "32768, 65535", {"shared"}),
+        ("row-norm", "x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)", "pass", "112, 64, 512, 512", {"registers"}),
         ("split-reduction", "torch.mean(torch.clamp(1 - x * x, min=0))", "pass", "32768, 32768", {"split"}),
     ],
 )
@@ -204,10 +208,80 @@ def test_one_program_for_a_whole_tensor_is_predicted_as_slow_as_it_was() -> None
     assert alone not in chosen.space(site, H200).settings()
 
 
+@pytest.mark.parametrize(
+    ("name", "expression", "shape", "strategy", "tile", "warps"),
+    [
+        ("split-reduction", "x.sum(1)", "128, 4096, 4095", "split", (128, 64, 2), 16),  # 2.14 ms
+        ("online-softmax", "torch.softmax(x, 1)", "4096, 393216", "shared", (1, 8192, 1), 4),  # 3.44 ms
+        ("row-norm", "F.instance_norm(x)", "112, 64, 512, 512", "shared", (1, 8192, 1), 4),  # 3.99 ms
+        (
+            "row-norm",
+            "x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)",
+            "112, 64, 512, 512",
+            "registers",
+            (128, 4, 1),
+            8,
+        ),  # 3.67 ms
+    ],
+)
+def test_the_setting_measured_fastest_on_an_h200_is_among_the_first_six(
+    name: str, expression: str, shape: str, strategy: str, tile: tuple[int, int, int], warps: int
+) -> None:
+    device = replace(H200, measured=True, dram_bytes_per_s=4.25e12, read_bytes_per_s=4.37e12)
+    chosen, site = match_one(name, problem(expression, f"torch.empty({shape})"))
+    ranked = sorted(chosen.space(site, device).settings(), key=lambda knobs: chosen.cost_ms(site, knobs, device))
+    assert setting(strategy, *tile) | {"num_warps": warps} in [dict(knobs) for knobs in ranked[:6]]
+
+
+def test_bandwidths_that_were_measured_are_taken_as_they_are() -> None:
+    chosen, site = match_one("split-reduction", problem("torch.sum(x, dim=1, keepdim=True)", "torch.empty(128, 4096, 4095)"))
+    knobs = setting("split", 128, 64, 2) | {"num_warps": 16}
+    measured = replace(H200, measured=True, dram_bytes_per_s=4.25e12, read_bytes_per_s=4.37e12)
+    assert 1.966 < chosen.cost_ms(site, knobs, measured) < 2.2  # 8.6 GB at 4.37 TB/s; measured: 2.14 ms
+
+
 def test_two_launches_of_programs_that_wait_for_each_other_fit_the_device() -> None:
     chosen, site = match_one("online-softmax", problem("torch.softmax(x, 1)", "torch.empty(4096, 393216)"))
     for device in (H200, replace(H200, sm_count=40)):
         shared = [knobs for knobs in chosen.space(site, device).settings() if knobs["STRATEGY"] == "shared"]
-        assert all(2 * fit_settings(site.detail, knobs)["SPLIT"] <= device.sm_count for knobs in shared)
+        assert shared
+        for knobs in shared:
+            assert 2 * fit_settings(site.detail, knobs)["SPLIT"] <= device.sm_count * sharing_places(int(knobs["num_warps"]))
     launcher = chosen.emit(site, setting("shared", columns=8192)).launcher
+    assert "places = device.multi_processor_count * max(1, 256 // (4 * device.warp_size)) if device else 2 * SPLIT" in launcher
     assert "wait = not interpreted and 2 * SPLIT <= places" in launcher
+
+
+@pytest.mark.parametrize(("warps", "places"), [(1, 8), (2, 4), (4, 2), (8, 1), (16, 1), (32, 1)])
+def test_programs_that_wait_count_on_the_places_that_255_registers_a_thread_leave(warps: int, places: int) -> None:
+    assert sharing_places(warps) == places
+    assert places == 1 or places * warps * 32 * 256 <= H200.registers_per_sm
+
+
+ROTATED = [
+    ("row-norm", "x / torch.mean(torch.abs(x), dim=1, keepdim=True)", "pass", "torch.randn(5, 129)", 4),
+    ("row-norm", "x / torch.mean(torch.abs(x), dim=1, keepdim=True)", "pass", "torch.randn(9, 66)", 4),
+    ("row-norm", "self.norm(x)", "self.norm = nn.LayerNorm(67); nn.init.normal_(self.norm.weight)", "torch.randn(3, 2, 67) + 3", 4),
+    ("row-norm", "x / torch.norm(x, p=2, dim=-1, keepdim=True)", "pass", "torch.randn(5, 129)[:, :128]", 1),  # its output lies otherwise
+    ("row-norm", "x / torch.norm(x, p=2, dim=1, keepdim=True)", "pass", "torch.randn(3, 128)", 1),  # every row starts at 16 bytes
+    ("online-softmax", "torch.softmax(x, 1)", "pass", "torch.randn(7, 35)", 4),
+    ("online-softmax", "torch.log_softmax(F.relu(x), 1) * 0.5", "pass", "torch.randn(7, 101)", 4),
+    ("split-reduction", "torch.var(x, dim=1)", "pass", "torch.randn(5, 67)", 4),
+    ("split-reduction", "torch.amax(x, dim=1)", "pass", "torch.randn(3, 129)[:, :128]", 4),
+    ("split-reduction", "torch.argmax(x, dim=1)", "pass", "torch.randn(5, 67)", 1),  # slots are not in the order of elements
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "expression", "setup", "inputs", "lanes"), ROTATED)
+def test_rows_that_start_beside_16_bytes_agree_with_float64(name: str, expression: str, setup: str, inputs: str, lanes: int) -> None:
+    source = problem(expression, inputs, setup)
+    chosen, site = match_one(name, source)
+    assert vector_lanes(site.detail) == lanes
+    settings = [setting(strategy, columns=16) for strategy in (STRATEGIES if chosen.element_output else STRATEGIES[:3])]
+    assert len(check_recipe(chosen, source, H200, settings=settings, tolerance=1e-6)) == len(settings)
+
+
+def test_bfloat16_rows_that_start_beside_16_bytes_round_once() -> None:
+    source, contract = problem("F.rms_norm(x, (69,))", "torch.randn(5, 69)"), Contract(Precision.BF16)
+    settings = [setting(strategy, columns=16) for strategy in STRATEGIES]
+    assert len(check_recipe(recipe("row-norm"), source, H200, settings=settings, contract=contract, tolerance=4e-3)) == len(STRATEGIES)

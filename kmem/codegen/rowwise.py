@@ -10,8 +10,9 @@ Strategies (the STRATEGY knob):
 In "shared", waiting is safe because programs take their number from a ticket counter in the order in which they start. Let row b be the
 lowest unfinished one: rows below have left, and no program of a row above has started unless all of b's have. So while b is incomplete,
 fewer than SPLIT programs of this launch hold a place and wait. Two launches on two streams then hold fewer than 2 SPLIT places, and one of
-them goes on as long as the device has as many: the launcher waits only if 2 SPLIT <= multiprocessors (each holds at least one program; an
-idle one takes any), and otherwise, as in the interpreter, which runs programs one by one, runs the kernel once per pass and once more.
+them goes on as long as the device has as many: the launcher waits only if 2 SPLIT <= places (of a multiprocessor, an idle one too, those
+that rowwise_space.sharing_places counts), and otherwise, as in the interpreter, which runs programs one by one, runs the kernel once per
+pass and once more.
 Partial results combine in a fixed order: results repeat bitwise. The tile is (BK rows along the innermost kept axis, BR elements of the
 row). Sizes and strides are constexpr arguments.
 """
@@ -19,11 +20,12 @@ row). Sizes and strides are constexpr arguments.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kmem.codegen.launching import OffsetWriter, allocations, entry, next_power_of_two
-from kmem.codegen.pointwise import HELPERS, compute_type
+from kmem.codegen.launching import allocations, entry, next_power_of_two
+from kmem.codegen.pointwise import HELPERS
 from kmem.codegen.reductions import BY_ROW, MULTIPLY, REDUCTIONS, TO_SCALAR
 from kmem.codegen.region import Load, Map, Reduce, Region, Store
-from kmem.codegen.rowwise_space import fit_settings
+from kmem.codegen.rowwise_access import RowAccess, row_access
+from kmem.codegen.rowwise_space import fit_settings, waiting
 from kmem.recipes import Emission, Settings
 from kmem.records import content_hash
 
@@ -49,10 +51,10 @@ class _Writer:
     region: Region
     strategy: str
     single: bool  # one row a program
-    offsets: OffsetWriter = field(init=False)
+    offsets: RowAccess = field(init=False)
 
     def __post_init__(self) -> None:
-        self.offsets = OffsetWriter(self.region)
+        self.offsets = row_access(self.region, self.single)
         self.levels = self.region.levels()
         self.stages = self.region.passes()
         self.reduces = [item for item in self.region.statements if isinstance(item, Reduce)]
@@ -74,21 +76,19 @@ class _Writer:
         """Eviction hint of loads in a pass over rows that one program re-reads: keep them if elements are written as well."""
         return "evict_last" if self.region.has_element_output and self.strategy in ("loop", "pipelined") else "evict_first"
 
-    def _write(self, item: Load | Map, hint: str) -> str:
+    def _write(self, item: Load | Map, hint: str) -> list[str]:
         if isinstance(item, Map):
-            return f"{item.name} = {item.text}"
-        is_element = self.levels[item.name]
-        mask = self.offsets.mask(item.strides)
-        policy = f', eviction_policy="{hint}"' if is_element and hint and self.offsets.covers_tile(item.strides) else ""
-        offset = self.offsets.offset(item.name, item.strides)
-        return f"{item.name} = tl.load(p{item.operand} + {offset}, mask={mask}{policy}).to({compute_type(item.dtype)})"
+            return [f"{item.name} = {item.text}"]
+        is_streamed = self.levels[item.name] and hint and self.offsets.covers_tile(item.strides)
+        return self.offsets.load(item, f', eviction_policy="{hint}"' if is_streamed else "")
 
     def _row_lines(self, stage: int) -> list[str]:
         """Row-level loads and maps that become known when `stage` passes have finished."""
         return [
-            self._write(item, "")
+            line
             for item in self.region.statements
             if not isinstance(item, Reduce) and not self.levels[item.name] and self.stages[item.name] == stage
+            for line in self._write(item, "")
         ]
 
     def _reduces_of(self, number: int) -> list[Reduce]:
@@ -103,13 +103,8 @@ class _Writer:
         ]
 
     def _store(self, store: Store) -> str:
-        name = store.pointer
-        mask = self.offsets.mask(store.strides, is_store=True, is_row=store.is_row)
-        shape = "(BK, 1)" if store.is_row else "(BK, BR)"
-        value = f"tl.broadcast_to({store.value}, {shape})"
-        place = f"{name} + {self.offsets.offset(f'{name}_out', store.strides)} + {'k0' if store.is_row else 'tile0'}"
-        streams = ', cache_modifier=".cs"' if self.strategy == "pipelined" and not store.is_row else ""  # L2 is for what is read again
-        return f"tl.store({place}, {value}.to({name}.dtype.element_ty), mask={mask}{streams})"
+        is_streamed = self.strategy == "pipelined" and not store.is_row  # L2 is for what is read again
+        return self.offsets.store(store, ', cache_modifier=".cs"' if is_streamed else "")
 
     def _lanes(self, number: int) -> list[str]:
         """One pass over elements begin..end of the row, lane by lane; leaves its states."""
@@ -122,8 +117,9 @@ class _Writer:
         if any(item.kind == "moments" for item in reduces):
             body += ["step += 1.0"]
         body += [
-            self._write(item, "" if self.strategy == "split" and self.region.has_element_output else self._tile_hint())
+            line
             for item in self._closure([item.read for item in reduces])
+            for line in self._write(item, "" if self.strategy == "split" and self.region.has_element_output else self._tile_hint())
         ]
         body += [line for item in reduces for line in REDUCTIONS[item.kind].update(item.read, item.names)]
         lines += [f"    {line}" for line in body]
@@ -158,9 +154,18 @@ class _Writer:
 
     def _element_stores(self) -> list[str]:
         stores = [store for store in self.region.stores if not store.is_row]
-        return [self._write(item, "evict_first") for item in self._closure([store.value for store in stores])] + [
-            self._store(store) for store in stores
-        ]
+        lines = [line for item in self._closure([store.value for store in stores]) for line in self._write(item, "evict_first")]
+        return lines + [self._store(store) for store in stores]
+
+    def _left_over_stores(self, start: str, end: str) -> list[str]:
+        """Element stores that a rotated row's tiles leave out: of few elements, loaded and computed once more."""
+        rest = self.offsets.rest
+        stores = [store for store in self.region.stores if not store.is_row]
+        if rest is None or not stores:
+            return []
+        items = self._closure([store.value for store in stores])
+        values = [line for item in items for line in (self._write(item, "") if isinstance(item, Map) else rest.load(item, ""))]
+        return rest.columns(start, end) + values + [rest.store(store, "") for store in stores]
 
     def _row_stores(self, only_first: bool) -> list[str]:
         lines = [self._store(store) for store in self.region.stores if store.is_row]
@@ -183,7 +188,7 @@ class _Writer:
             reduces = self._reduces_of(number)
             for item in self._closure([item.read for item in reduces]):
                 if item.name not in written:
-                    lines += [self._write(item, hint)]
+                    lines += self._write(item, hint)
                     written.add(item.name)
             lines += [line for item in reduces for line in REDUCTIONS[item.kind].direct(item.read, item.names)]
             if shared:
@@ -198,11 +203,12 @@ class _Writer:
             if isinstance(item, Map) and item.text in cheaper:
                 lines += [f"{item.name} = {cheaper[item.text]}"]
             elif item.name not in written:
-                lines += [self._write(item, hint)]
+                lines += self._write(item, hint)
         return (
             lines
             + ["tile0 = tl.zeros((BK, BR), tl.int32)"] * bool(stores)
             + [self._store(store) for store in stores]
+            + self._left_over_stores("begin", "end")
             + self._row_stores(shared)
         )
 
@@ -236,7 +242,8 @@ class _Writer:
             return []
         # backwards: what the last pass read last is what L2 still holds
         body = self.offsets.columns("begin + (STEPS - 1 - index) * BR", "end") + self._element_stores()
-        return ["tile0 = tl.zeros((BK, BR), tl.int32)", "for index in range(0, STEPS):", *(f"    {line}" for line in body)]
+        lines = ["tile0 = tl.zeros((BK, BR), tl.int32)", "for index in range(0, STEPS):", *(f"    {line}" for line in body)]
+        return lines + self._left_over_stores("begin", "end")
 
     def _pipelined_body(self) -> list[str]:
         """One turn: a segment reduced, or a segment written from states that programs with lower tickets left."""
@@ -278,8 +285,10 @@ class _Writer:
     def _apply_body(self) -> list[str]:
         """One tile per program, the tiles that the partial kernels read last coming first: L2 still holds them."""
         tile = ["step = STEPS - 1 - pid // (BLOCKS * SPLIT)", "begin = part * SEGMENT", "end = tl.minimum(begin + SEGMENT, R)"]
-        lines = self._known_states(self.pass_count) + tile + self.offsets.columns("begin + step * BR", "end")
+        tile += ["first = begin + step * BR"]
+        lines = self._known_states(self.pass_count) + tile + self.offsets.columns("first", "end")
         lines += ["tile0 = tl.zeros((BK, BR), tl.int32)", *self._element_stores()]
+        lines += self._left_over_stores("first", "tl.minimum(first + BR, end)")
         rows = self._row_stores(only_first=True)
         return lines + (["if step == 0:", *(f"    {line}" for line in rows)] if rows else [])
 
@@ -319,7 +328,7 @@ class _Writer:
                 self._add(kernels, launches, name, everything, constants, body, settings, grid)
         if self.region.total:
             self._add_total(kernels, launches, purpose)
-        return Emission((*self._helpers(kernels), *kernels), self._launcher(constants, states, launches))
+        return Emission((*self._helpers(kernels), *kernels), self._launcher(constants, states, launches, int(settings["num_warps"])))
 
     def _add(self, kernels, launches, name, pointers, constants, body, settings, grid) -> None:  # noqa: ANN001 - the parts of `emit`
         head = ["pid = tl.program_id(0)"]
@@ -361,30 +370,23 @@ class _Writer:
         text = "\n".join(source for _, source in kernels)
         return [(name, source) for name, source in {**HELPERS, "multiply": MULTIPLY}.items() if f"{name}(" in text or f"{name}," in text]
 
-    def _launcher(self, constants: dict[str, object], states: Sequence[str], launches: Sequence[str]) -> str:
+    def _launcher(self, constants: dict[str, object], states: Sequence[str], launches: Sequence[str], warps: int) -> str:
         lines = [f"{key} = {value}" for key, value in constants.items() if key != "WAIT"]
         lines += allocations(self.region)
         if self.region.total:
             lines += [
                 f"t{index} = torch.empty(ROWS, dtype=torch.float32, device=p0.device)" for index in range(len(self.region.total.values))
             ]
-        uses_states = self.strategy in ("shared", "split", "pipelined")
         kinds = [is_index for number in range(self.pass_count) for _, is_index in self._states(number)]
-        if uses_states:
-            rows = "ROWS * SPLIT"
+        if self.strategy in ("shared", "split", "pipelined"):
             lines += [
-                f"{name} = torch.empty({rows}, dtype=torch.{'int32' if is_index else 'float32'}, device=p0.device)"
+                f"{name} = torch.empty(ROWS * SPLIT, dtype=torch.{'int32' if is_index else 'float32'}, device=p0.device)"
                 for name, is_index in zip(states, kinds, strict=True)
             ]
         if self.strategy == "split":
             lines += [f"{name.replace('s', 'c', 1)} = torch.empty(ROWS, dtype={name}.dtype, device=p0.device)" for name in states]
         if self.strategy == "shared":
-            lines += [
-                "interpreted = triton.knobs.runtime.interpret",
-                # a meta tensor asks for compilation alone: no device to hold the programs
-                "places = torch.cuda.get_device_properties(p0.device).multi_processor_count if p0.is_cuda else 2 * SPLIT",
-                "wait = not interpreted and 2 * SPLIT <= places",
-            ]
+            lines += waiting(warps)
         if self.strategy in ("shared", "pipelined"):
             lines += ["arrived = torch.zeros(PASSES * BLOCKS + 1, dtype=torch.int32, device=p0.device)"]
         lines += launches

@@ -7,18 +7,34 @@ setting and time that tools/gpu_rowwise.py measured on 2026-11-21 (torch 2.11, T
 from dataclasses import dataclass
 
 from kmem.codegen.launching import next_power_of_two
+from kmem.codegen.reductions import REDUCTIONS
 from kmem.codegen.region import Reduce, Region
+from kmem.codegen.rowwise_access import vector_lanes
 from kmem.recipes import Operand, Settings, Space
 from kmem.records import DTYPE_BYTES, Device, Knob
 
-#: Most fp32 values one thread should hold of a tile before registers run out (255 per thread, several tiles and addresses live).
-_MAX_VALUES_PER_THREAD = 64
-#: Programs that may share a row: twice as many must fit a device (see rowwise.py), and those this project targets have 128 or more places.
+#: Most fp32 values one thread should hold of a tile before registers run out (255 per thread, several tiles and addresses live), and most
+#: where programs share a row: 128 take 152 to 160 registers (instance norm, L1 norm, compiled for sm_90 by Triton 3.6).
+_MAX_VALUES_PER_THREAD, _MAX_VALUES_SHARED = 64, 128
+#: Programs that may share a row where a multiprocessor holds one: twice as many must fit a device (see rowwise.py), and those this project
+#: targets have 128 or more multiprocessors.
 _MAX_SHARING = 64
+#: Threads for which a multiprocessor has registers when each takes the most it can: 65536 of 256 (NVIDIA), 131072 of 512 (AMD).
+_THREADS_AT_MOST_REGISTERS = 256
 #: Largest tile of one program that still fits registers with 32 warps.
 _MAX_TILE = 32768
-#: Shares of the DRAM peak that reads alone and writes alone reach; a copy at half of each gives the measured 4.26 of 4.8 TB/s.
-_READ_SHARE, _WRITE_SHARE = 0.925, 0.853
+#: Shares of the datasheet's DRAM peak that reads alone and a copy reach, where they have not been measured (4.44 and 4.26 of 4.8 TB/s).
+_READ_SHARE, _COPY_SHARE = 0.925, 0.887
+#: Exponent of what bursts below 512 bytes lose (sums over columns, 256 against 512 bytes: 2.25 and 2.14 ms).
+_BURST_LOSS = 0.05
+#: How much longer a loop's steps take where a multiprocessor holds one program, and the share of the time of one program's run that is lost
+#: at the end (sums over columns: 2.40, 2.24, 2.18 and 2.15 ms where programs run for 0.54, 0.27, 0.13 and 0.07 ms).
+_LONE, _TAIL = 1.5, 0.5
+#: The same share where all programs start at once (layer norm of 16 rows, 1024 against 8192 programs: 0.230 and 0.223 ms).
+_TAIL_OF_ONE_WAVE = 0.05
+#: Least seconds from the start of a program that reduces the tile it holds, or loops over, to its end: a load, reductions across its warps
+#: and a store (RMS norm over channels: 9.0 ms for 1738 waves of two programs of 32 warps, 4.8 for 869 of four of 16).
+_HELD_S = 5.3e-6
 #: Seconds of one step of a loop over tiles, and more per value that a thread holds (hinge, MSE and Frobenius loops, 8 to 16 values).
 _STEP_S, _STEP_S_PER_VALUE = 1e-7, 5e-8
 #: Seconds of a program with one tile that overlap with nothing, and more per value of a thread (softmax of 64 and 8192 columns).
@@ -39,11 +55,28 @@ _WAIT_S, _QUIET_WAITERS = 1.9e-6, 6
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
+def sharing_places(warps: int, warp_size: int = 32) -> int:
+    """Programs of so many warps that a multiprocessor holds whatever registers they take: programs that wait for each other count on it."""
+    return max(1, _THREADS_AT_MOST_REGISTERS // (warps * warp_size))
+
+
+def waiting(warps: int) -> list[str]:
+    """Launcher lines that set `wait`: whether two launches of programs that wait for each other fit the device (see rowwise.py)."""
+    places = f"max(1, {_THREADS_AT_MOST_REGISTERS} // ({warps} * device.warp_size))"
+    return [
+        "interpreted = triton.knobs.runtime.interpret",
+        # a meta tensor asks for compilation alone: no device to hold the programs
+        "device = torch.cuda.get_device_properties(p0.device) if p0.is_cuda else None",
+        f"places = device.multi_processor_count * {places} if device else 2 * SPLIT",
+        "wait = not interpreted and 2 * SPLIT <= places",
+    ]
+
+
 def fit_settings(region: Region, settings: Settings) -> dict[str, Knob]:
     """A setting with SPLIT, SEGMENT (elements of a row per program) and BR as they must be for this region's sizes.
 
     A setting found at one size stays correct at another: "registers" always takes the whole row, falling back to "loop" above the largest
-    tile; "shared" widens its tile until at most 64 programs share a row, falling back to "split".
+    tile; "shared" widens its tile until at most 64 programs share a row (more if several fit a multiprocessor), falling back to "split".
     """
     fitted = {**settings, "SPLIT": 1, "SEGMENT": region.columns}
     columns = region.columns
@@ -54,7 +87,8 @@ def fit_settings(region: Region, settings: Settings) -> dict[str, Knob]:
         else:
             fitted["SEGMENT"] = columns if fitted["BR"] == columns else fitted["BR"]
     elif settings["STRATEGY"] == "shared":  # without waiting it would run more than once, which a buffer must not see
-        share = max(int(settings["BR"]), next_power_of_two(-(-columns // _MAX_SHARING)))
+        sharing = _MAX_SHARING * sharing_places(int(settings["num_warps"]))
+        share = max(int(settings["BR"]), next_power_of_two(-(-columns // sharing)))
         if share * int(settings["BK"]) > _MAX_TILE or region.changes_inputs:
             fitted |= {"STRATEGY": "split", "SPLIT": _MAX_SHARING, "BR": 1024}
         else:
@@ -99,16 +133,17 @@ def row_space(region: Region, device: Device) -> Space:
             return False
         if strategy == "split" and not _is_worth_splitting(region, block_rows, block, split, device):
             return False
-        if strategy == "shared" and not 2 <= -(-region.columns // block) <= min(_MAX_SHARING, device.sm_count // 2):
+        warps = int(settings["num_warps"])
+        if strategy == "shared" and not _fits_sharing(-(-region.columns // block), warps, device):
             return False
         if strategy == "loop" and _row_blocks(region, block_rows) < device.sm_count // 4 and "split" in strategies:
             return False
-        tile, threads = block_rows * block, int(settings["num_warps"]) * device.warp_size
+        tile, threads = block_rows * block, warps * device.warp_size
         held = tile * region.held_loads
         smallest = min(512, max(allowed_rows) * max(allowed_columns))
         return (
             smallest <= tile <= _MAX_TILE
-            and held <= threads * _MAX_VALUES_PER_THREAD
+            and held <= threads * (_MAX_VALUES_SHARED if strategy == "shared" and warps <= 4 else _MAX_VALUES_PER_THREAD)
             and (tile >= 4 * threads or threads == device.warp_size)
         )
 
@@ -125,6 +160,11 @@ def _strategies(region: Region, whole: int, fewest_rows: int, longest_tile: int)
         if max(region.passes().values()) == 1 and "split" in found:
             found.append("pipelined")
     return found
+
+
+def _fits_sharing(programs: int, warps: int, device: Device) -> bool:
+    places = device.sm_count * sharing_places(warps, device.warp_size)
+    return 2 <= programs <= min(_MAX_SHARING * sharing_places(warps), places // 2)
 
 
 def _is_worth_splitting(region: Region, block_rows: int, block: int, split: int, device: Device) -> bool:
@@ -167,10 +207,14 @@ class _Cost:
 
     @property
     def registers(self) -> float:
-        """Registers a thread needs; per value those of kernels compiled for sm_90: softmax, instance norm, L1 norm with masked rows."""
-        is_masked = self.region.row_is_contiguous and self.region.columns % int(self.settings["BR"]) != 0
-        has_moments = any(isinstance(item, Reduce) and item.kind == "moments" for item in self.region.statements)
-        return 24 + (2.2 if is_masked else (1.6 if has_moments else 1.15)) * self.per_thread
+        """Registers a thread needs, as kernels compiled for sm_90 by Triton 3.6 do: softmax, instance, group and L1 norms; sums, argmax."""
+        statements = self.region.statements
+        if self.settings["STRATEGY"] in ("loop", "split", "pipelined"):
+            states = sum(len(REDUCTIONS[item.kind].states) for item in statements if isinstance(item, Reduce))
+            return 16 + 1.15 * (1 + states) * self.per_thread  # a tile and the lanes of each state
+        is_rotated = self.settings["BK"] == 1 and vector_lanes(self.region) > 1
+        is_masked = self.region.row_is_contiguous and self.region.columns % int(self.settings["BR"]) != 0 and not is_rotated
+        return 24 + (2.2 if is_masked else 1.12) * self.per_thread
 
     @property
     def spilled(self) -> float:
@@ -202,10 +246,14 @@ class _Cost:
         return sum(operand.spec.bytes for operand in self.region.outputs)
 
     def dram_s(self, read: float, written: float) -> float:
-        """Bytes over the bandwidth they reach; bursts below 256 bytes reach less (RMS norm over channels, 32 against 64 rows wide)."""
+        """Bytes over the bandwidth they reach; bursts below 512 bytes reach less (RMS norm over channels, sums over columns)."""
+        read_rate, copy_rate = self.device.read_bytes_per_s, self.device.dram_bytes_per_s
+        if not self.device.measured:
+            read_rate, copy_rate = _READ_SHARE * read_rate, _COPY_SHARE * copy_rate
         width = max((DTYPE_BYTES[operand.spec.dtype] for operand in self.region.inputs), default=4)
         burst = int(self.settings["BR"] if self.region.row_is_contiguous else self.settings["BK"]) * width
-        return (read / _READ_SHARE + written / _WRITE_SHARE) / self.device.dram_bytes_per_s / min(1.0, burst / 256) ** 0.13
+        seconds = read / read_rate + written * (2 / copy_rate - 1 / read_rate)  # a copy reads and writes a byte each
+        return seconds / min(1.0, burst / 512) ** _BURST_LOSS
 
     def waves(self, programs: int) -> int:
         return -(-programs // (self.resident * self.device.sm_count))
@@ -228,9 +276,14 @@ class _Cost:
         return ((self.dram_s(self.read + reread, self.written) * _SECOND_READ) ** 2 + latency**2) ** 0.5
 
     def loop_s(self, programs: int, steps: int, read: float, written: float) -> float:
-        """A kernel of programs that loop over tiles: bandwidth where enough run, otherwise one step's latency after the other."""
-        latency = self.waves(programs) * steps * (_STEP_S + _STEP_S_PER_VALUE * self.per_thread)
-        return (self.dram_s(read, written) ** 2 + latency**2) ** 0.5
+        """A kernel of programs that loop over tiles: bandwidth where enough run, otherwise one step's latency after the other.
+
+        Programs end one by one, so that for half of one's time half of the device is idle.
+        """
+        latency = self.waves(programs) * steps * (_STEP_S + _STEP_S_PER_VALUE * self.per_thread) * (_LONE if self.resident == 1 else 1.0)
+        running = min(programs, self.resident * self.device.sm_count)
+        tail = _TAIL * running / programs if programs > running else _TAIL_OF_ONE_WAVE
+        return (self.dram_s(read, written) ** 4 + latency**4) ** 0.25 * (1.0 + tail)
 
 
 def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
@@ -243,7 +296,7 @@ def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
     steps = -(-int(fitted["SEGMENT"]) // block)
     launches = 1
     if strategy == "registers":
-        seconds = cost.tiles_s(blocks, cost.read, cost.written)
+        seconds = max(cost.tiles_s(blocks, cost.read, cost.written), cost.waves(blocks) * _HELD_S)
     elif strategy == "shared":
         seconds, launches = cost.shared_s(blocks * split), 2  # the counters are cleared first
     elif strategy == "pipelined":
@@ -258,6 +311,7 @@ def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
         running = min(blocks, cost.resident * device.sm_count)
         kept = min(1.0, running / blocks * cost.read / (0.6 * device.l2_bytes))  # share of a second sweep that L2 no longer holds
         seconds = cost.loop_s(blocks, steps * sweeps, cost.read * (1 + (sweeps - 1) * kept), cost.written)
+        seconds = max(seconds, cost.waves(blocks) * _HELD_S)
     else:
         again = cost.read * min(1.0, cost.read / (0.6 * device.l2_bytes))
         seconds = cost.loop_s(blocks * split, steps, cost.read, 0) + (passes - 1) * cost.loop_s(blocks * split, steps, again, 0)
