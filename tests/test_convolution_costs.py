@@ -44,7 +44,7 @@ def staged(terms: int, block_p: int, block_co: int, block_k: int, stages: int, w
 
 def phases(rows: int, columns: int, block_co: int, block_k: int, stages: int, warps: int) -> Settings:
     return {
-        "rows": rows, "columns": columns, "block_co": block_co, "block_k": block_k, "stages": stages, "warps": warps,
+        "band": 1, "rows": rows, "columns": columns, "block_co": block_co, "block_k": block_k, "stages": stages, "warps": warps,
         "precision": "tf32", "copy_bytes": 8,
     }  # fmt: skip
 

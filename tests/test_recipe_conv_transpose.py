@@ -7,12 +7,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kmem.codegen.empty_rows import FILL_RUN
 from kmem.codegen.windows import Axis, Taps, has_empty_rows, lattice, phase_taps, taps_by_phase
 from kmem.devices import named_target
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
-from kmem.testing import check_recipe, emit_source, import_source, trace_source
+from kmem.testing import check_recipe, emit_source, import_source, poisoned_scratch, trace_source
 
+RUN_ONCE = """
+@triton.jit
+def run_once(y, start, length):
+    kmem_fill_run(y, (tl.program_id(0) + start).to(tl.int64), tl.program_id(0) + length, 2.5, 8, 2)
+"""
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = load_recipe(load_skill(ROOT / "skills" / "transposed-conv-phases"))
 H200 = named_target("h200")
@@ -94,24 +100,87 @@ def test_a_shared_divisor_of_stride_and_dilation_leaves_phases_without_taps() ->
 @pytest.mark.parametrize(
     ("call", "shape", "fills"),
     [
-        ("ConvTranspose3d(3, 4, 3, 2, 1, dilation=2)", (2, 3, 2, 3, 3), True),
+        ("ConvTranspose3d(3, 4, 3, 2, 1, dilation=2)", (2, 3, 2, 3, 3), True),  # planes, and rows of planes
+        ("ConvTranspose3d(2, 3, (1, 3, 3), (3, 2, 2), 0, (2, 1, 0), dilation=(1, 2, 2))", (1, 2, 2, 2, 3), True),
+        ("ConvTranspose3d(2, 3, (3, 1, 1), (2, 1, 2), 1, dilation=(2, 1, 1))", (1, 2, 2, 3, 3), True),  # planes alone
         ("ConvTranspose2d(4, 6, 3, (2, 1), 1, 1, groups=2, dilation=2)", (1, 4, 3, 3), True),
+        ("ConvTranspose2d(3, 5, 2, 7, 0, 6, dilation=3)", (1, 3, 2, 3), True),  # rows with taps are 3 and 4 rows apart
         ("ConvTranspose2d(3, 4, 3, (1, 2), 1, dilation=2)", (1, 3, 4, 5), False),
         ("ConvTranspose2d(3, 4, 3, 2, 1)", (1, 3, 4, 5), False),
     ],
 )
-def test_the_output_is_filled_first_where_whole_rows_have_no_taps(call: str, shape: tuple[int, ...], fills: bool) -> None:
+def test_rows_without_taps_are_filled_by_the_programs_that_multiply(call: str, shape: tuple[int, ...], fills: bool) -> None:
     source = problem(call, shape)
     (site,) = sites_of(source)
     emission = RECIPE.emit(site, variants(source, 1)[0])
-    assert ("kmem_fill_channels[" in emission.launcher) == fills == ("kmem_fill_channels" in dict(emission.kernels))
+    assert emission.launcher.count("[(") == 3  # stage, pack, phases
+    assert ("kmem_fill_run" in dict(emission.kernels)) == fills
     check_recipe(RECIPE, source, H200, settings=variants(source, 1), tolerance=1e-6)
+
+
+@pytest.mark.parametrize(("skipped", "length"), [(0, 8), (0, 19), (3, 2), (3, 5), (3, 6), (5, 3), (5, 40), (7, 1), (7, 2), (2, 0), (0, 0)])
+def test_a_run_is_filled_and_nothing_beside_it(skipped: int, length: int) -> None:
+    module = import_source(f"import torch\nimport triton\nimport triton.language as tl\n{FILL_RUN[1]}{RUN_ONCE}")
+    y = torch.full((64,), float("nan"))
+    module.run_once[(1,)](y, 8 + skipped, length)
+    expected = torch.full((64,), float("nan"))
+    expected[8 + skipped : 8 + skipped + length] = 2.5
+    assert torch.equal(y.nan_to_num(-1.0), expected.nan_to_num(-1.0))
+
+
+@pytest.mark.parametrize(
+    ("call", "shape", "bands"),
+    [
+        ("ConvTranspose3d(3, 4, 3, 2, 1, dilation=2)", (1, 3, 2, 4, 4), {1, 2, 4}),  # 4 of 9 rows have taps
+        ("ConvTranspose2d(3, 4, (5, 3), (1, 2), 1, dilation=(2, 1))", (1, 3, 4, 3), {1, 2}),  # 10 rows
+        ("ConvTranspose2d(3, 4, (4, 3), (2, 1))", (1, 3, 3, 4), {1, 2, 4}),  # both phases along height have two taps
+        ("ConvTranspose2d(3, 4, 3, 2, 1)", (1, 3, 4, 4), {1}),  # a phase with one tap shares nothing
+        ("ConvTranspose1d(3, 4, 3, 2, 1)", (1, 3, 8), {1}),
+    ],
+)
+def test_rows_of_a_band_share_what_they_read(call: str, shape: tuple[int, ...], bands: set[int]) -> None:
+    source = problem(call, shape)
+    (site,) = sites_of(source)
+    space = RECIPE.space(site, H200).settings()
+    assert {setting["band"] for setting in space} == bands
+    chosen = [next(setting for setting in reversed(space) if setting["band"] == band) for band in bands]
+    check_recipe(RECIPE, source, H200, settings=chosen, tolerance=1e-6)
+
+
+def test_a_band_found_at_one_size_is_right_at_another_whose_rows_it_does_not_divide() -> None:
+    call = "ConvTranspose2d(3, 4, 3, 2, 1, dilation=2)"
+    (large,) = sites_of(problem(call, (1, 3, 8, 4)))
+    setting = next(setting for setting in RECIPE.space(large, H200).settings() if setting["band"] == 4)
+    source = problem(call, (1, 3, 7, 5))
+    _, graph = trace_source(source)
+    (site,) = RECIPE.match(graph, Contract())
+    model = import_source(emit_source(source, graph, [(RECIPE, site, setting)])).ModelNew()
+    x = torch.randn(1, 3, 7, 5)
+    with poisoned_scratch(), torch.no_grad():
+        torch.testing.assert_close(model(x), model.op(x), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("groups", "offered"), [(1, {"tf32", "exact"}), (2, {"exact"})])
 def test_grouped_ones_are_never_rounded_to_tf32(groups: int, offered: set[str]) -> None:
     (site,) = sites_of(problem(f"ConvTranspose2d(4, 4, 3, groups={groups})", (1, 4, 5, 6)))
     assert {setting["precision"] for setting in RECIPE.space(site, H200).settings()} == offered
+
+
+@pytest.mark.parametrize("precision", ["exact", "tf32"])
+def test_values_that_are_not_finite_reach_the_outputs_they_reach_in_torch(precision: str) -> None:
+    """In two parts an infinity must meet one of the weight's parts alone: these may differ in sign."""
+    source = problem("ConvTranspose2d(8, 6, (3, 5), (2, 3), (1, 2), dilation=(2, 1))", (1, 8, 9, 7))
+    _, graph = trace_source(source)
+    (site,) = RECIPE.match(graph, Contract())
+    setting = next(setting for setting in RECIPE.space(site, H200).settings() if setting["precision"] == precision)
+    model = import_source(emit_source(source, graph, [(RECIPE, site, setting)])).ModelNew()
+    x = torch.randn(1, 8, 9, 7)
+    x.view(-1)[torch.arange(0, x.numel(), 37)] = torch.tensor([float("inf"), float("-inf"), float("nan")]).repeat(5)[:14]
+    with torch.no_grad():
+        found, expected = model(x), model.op(x)
+    assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(found.isinf(), expected.isinf())
+    assert expected.isinf().any() and torch.equal(found[found.isinf()], expected[expected.isinf()])
+    torch.testing.assert_close(found[expected.isfinite()], expected[expected.isfinite()], rtol=1e-4, atol=1e-5)
 
 
 def test_structural_zeros_hold_exactly_the_bias() -> None:

@@ -21,7 +21,10 @@ CASES = {
     "transposed": (
         "transposed-conv-phases", "ConvTranspose3d(32, 64, 3, 2, 1, dilation=2, bias=False, dtype=torch.bfloat16)",
         (16, 32, 16, 32, 32), "bfloat16",
-        {"precision": "exact", "rows": 4, "columns": 32, "block_co": 64, "block_k": 64, "copy_bytes": 8, "warps": 4, "stages": 3},
+        {
+            "precision": "exact", "band": 4, "rows": 2, "columns": 32, "block_co": 64, "block_k": 32, "copy_bytes": 16, "warps": 4,
+            "stages": 2,
+        },
     ),
 }  # fmt: skip
 

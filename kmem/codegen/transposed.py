@@ -7,8 +7,9 @@ over the lattice of m, with its own few taps, and a phase without taps is a stru
 Three launches: the input is staged channels-last with a border of zeros (so the products load whole vectors without masks), the weights
 are packed with the contraction innermost, and the products run as implicit GEMMs, (positions x taps * channels) by
 (taps * channels x output channels). A program computes all phases along the row for a block of lattice rows and columns and interleaves
-them in registers, so that whole output rows are written in order, zeros included. Where whole rows have no taps a fourth launch fills the
-output first: it writes whole vectors, which rows of any length cannot, and repeats only the rows that have taps.
+them in registers, so that whole output rows are written in order, zeros included, and the rows without taps that follow. Planes without
+taps every program fills a share of (empty_rows.py), half of the programs before their products and half after, so that writing hides
+multiplying.
 """
 
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
+from kmem.codegen.empty_rows import write_fill
 from kmem.codegen.windows import Axis, Taps, has_empty_rows, lattice_size, next_power, phase_taps
 from kmem.records import DTYPE_BYTES, content_hash
 
@@ -24,12 +26,15 @@ VECTOR_BYTES = 16  # widest asynchronous copy of one thread. Source: PTX ISA, cp
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One program: `rows` x `columns` lattice positions by `channels` output channels, `depth` products of the contraction per step.
+    """One program: `band` x `rows` x `columns` lattice positions by `channels` output channels, `depth` of the contraction per step.
+
+    `rows` are multiplied at once; a band is lattice rows side by side along height that share what they read.
 
     `copy_bytes` 16 moves operands through L2 only, 8 through L1 too, where the taps of a tile meet again.
     Source: PTX ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all levels).
     """
 
+    band: int
     rows: int
     columns: int
     channels: int
@@ -71,92 +76,30 @@ def kmem_round_tf32(value):
 
 @triton.jit
 def kmem_store_parts(where, value, mask, ROUND: tl.constexpr, LOW: tl.constexpr):
-    """Store fp32 rounded to TF32, and if LOW > 0 the rest, rounded too, LOW elements further: together 22 bits of the value."""
-    if ROUND:
+    """Store fp32 rounded to TF32, and if LOW > 0 the rest, rounded too, LOW elements further: together 22 bits of the value.
+
+    A value that is not finite goes into the rest alone: it then meets one product instead of two, which might cancel to NaN.
+    """
+    if ROUND and LOW > 0:
         high = kmem_round_tf32(value)
-        tl.store(where, high, mask=mask)
-        if LOW > 0:
-            rest = value - high
-            tl.store(where + LOW, tl.where(rest == rest, kmem_round_tf32(rest), 0.0), mask=mask)
+        rest = value - high
+        finite = rest - rest == 0.0
+        tl.store(where, tl.where(finite, high, 0.0), mask=mask)
+        tl.store(where + LOW, tl.where(finite, kmem_round_tf32(rest), value), mask=mask)
+    elif ROUND:
+        tl.store(where, kmem_round_tf32(value), mask=mask)
     else:
         tl.store(where, value, mask=mask)
 ''',
 )
 
-STAGE_INPUT = (
-    "kmem_stage_input",
-    '''
-@triton.jit
-def kmem_stage_input(
-    x, staged, C: tl.constexpr, CP: tl.constexpr, D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
-    PD: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, D0: tl.constexpr, H0: tl.constexpr, W0: tl.constexpr,
-    SKEW: tl.constexpr, ROUND: tl.constexpr, LOW: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_W: tl.constexpr,
-):
-    """(planes, C, D, H, W) to (planes, PD, PH, PW, CP): staged (0, 0, 0) is input (D0, H0, W0), zero outside the input and above C."""
-    BLOCKS: tl.constexpr = (PW + BLOCK_W - 1) // BLOCK_W
-    pid = tl.program_id(0)
-    column = pid % BLOCKS * BLOCK_W + tl.arange(0, BLOCK_W)
-    row = pid // BLOCKS % (PD * PH)
-    plane = (pid // (BLOCKS * PD * PH)).to(tl.int64)
-    d = row // PH + D0
-    h = row % PH + H0
-    w = column + W0
-    end = tl.where((d >= 0) & (d < D) & (h >= 0) & (h < H), W, 0)  # a row outside the input ends before it begins
-    inside = (w >= 0) & (w < end)
-    source = x + plane * (C * D * H * W) + (d * H + h) * W
-    target = staged + SKEW + plane * (PD * PH * PW * CP) + row * (PW * CP)
-    for first in range(0, CP, BLOCK_C):
-        c = first + tl.arange(0, BLOCK_C)
-        value = tl.load(source + c[:, None] * (D * H * W) + w[None, :], mask=(c < C)[:, None] & inside[None, :], other=0.0)
-        mask = (column < PW)[:, None] & (c < CP)[None, :]
-        kmem_store_parts(target + column[:, None] * CP + c[None, :], tl.trans(value), mask, ROUND, LOW)
-''',
-)
-
-PACK_WEIGHT = (
-    "kmem_pack_transposed_weight",
-    '''
-@triton.jit
-def kmem_pack_transposed_weight(
-    w, packed, C: tl.constexpr, CP: tl.constexpr, COG: tl.constexpr, COP: tl.constexpr, TAPS: tl.constexpr, SIZE: tl.constexpr,
-    SKEW: tl.constexpr, ROUND: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr,
-):
-    """(groups * C, COG, TAPS) to (groups, COP, TAPS, CP), zero above C and COG: a row is one output channel's whole contraction."""
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    c = place % CP
-    tap = place // CP % TAPS
-    co = place // (CP * TAPS) % COP
-    group = place // (CP * TAPS * COP)
-    source = w + ((group * C + c) * COG + co) * TAPS + tap
-    value = tl.load(source, mask=(place < SIZE) & (c < C) & (co < COG), other=0.0)
-    kmem_store_parts(packed + SKEW + place, value, place < SIZE, ROUND, LOW)
-''',
-)
-
-FILL_OUTPUT = (
-    "kmem_fill_channels",
-    '''
-@triton.jit
-def kmem_fill_channels(
-    y, bias, SIZE: tl.constexpr, CHANNELS: tl.constexpr, POSITIONS: tl.constexpr, HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Every output of (samples, CHANNELS, POSITIONS) to the bias of its channel, or to zero."""
-    first = tl.program_id(0).to(tl.int64) * BLOCK
-    place = tl.arange(0, BLOCK)
-    value = tl.zeros((BLOCK,), y.dtype.element_ty)
-    if HAS_BIAS:
-        channel = (first // POSITIONS % CHANNELS).to(tl.int32) + ((first % POSITIONS).to(tl.int32) + place) // POSITIONS
-        value = tl.load(bias + channel % CHANNELS)
-    tl.store(y + first + place, value, mask=first + place < SIZE)
-''',
-)
-FILL_BLOCK = 4096  # elements; 32 a thread
+FILL_TURN = 128  # programs; about as many as SMs, so that those of one SM differ
+TAIL_LANES = 32
 
 _PROLOGUE = """
-    # the first phases of depth and height have the most rows; blocks past those of a later phase have nothing to do
-    ROW_BLOCKS: tl.constexpr = ((OD + {sd} - 1) // {sd} * ((OH + {sh} - 1) // {sh}) + ROWS - 1) // ROWS
+    pid = tl.program_id(0){fill}
     COLUMN_BLOCKS: tl.constexpr = (LW + COLUMNS - 1) // COLUMNS
-    pid = tl.program_id(0)
+    TAIL: tl.constexpr = LW * {sw} if LW * {sw} < OW else OW
     part = pid % {parts}
     column_block = pid // {parts} % COLUMN_BLOCKS
     row_block = pid // ({parts} * COLUMN_BLOCKS) % ROW_BLOCKS
@@ -174,17 +117,17 @@ _PROLOGUE = """
     empty = tl.zeros((BLOCK_CO, ROWS, COLUMNS), y.dtype.element_ty) + bias_row.to(y.dtype.element_ty)[:, None, None]
 """
 
-# Positions past the lattice compute its last one again, which is never stored.
+# The first phases have the most rows; blocks past those of a later one have nothing to do. Positions past the lattice compute its last
+# one again, which is never stored.
 _PART = """
     LD_{index}: tl.constexpr = (OD - {phase_d} + {sd} - 1) // {sd}
-    LH_{index}: tl.constexpr = (OH - {phase_h} + {sh} - 1) // {sh}
-    if part == {index} and row_block * ROWS < LD_{index} * LH_{index}:
-        mr = tl.minimum(row_block * ROWS + place // COLUMNS, LD_{index} * LH_{index} - 1)
-        x_at = x_n + ((mr // LH_{index} * PH + mr % LH_{index}) * PW + mw)[:, None] * CP
+    LB_{index}: tl.constexpr = (OH - {phase_h} + {sh} - 1) // {sh} // BAND
+    if part == {index} and row_block * ROWS < LD_{index} * LB_{index}:
+        mr = tl.minimum(row_block * ROWS + place // COLUMNS, LD_{index} * LB_{index} - 1)
+        x_at = x_n + ((mr // LB_{index} * PH + mr % LB_{index} * BAND) * PW + mw)[:, None] * CP
 """
 
-_PRODUCT = """
-        acc = tl.zeros((ROWS * COLUMNS, BLOCK_CO), tl.float32)
+_STEP = """
         for step in range(0, ({count} * CP + BLOCK_K - 1) // BLOCK_K):
             k = step * BLOCK_K + tl.arange(0, BLOCK_K)
             if CP % BLOCK_K == 0:
@@ -199,37 +142,38 @@ _PRODUCT = """
             k_tap = (({d.first} + td * {d.step}) * {kh} + {h.first} + th * {h.step}) * {kw} + {w.first} + tw * {w.step}
             from_w = tl.max_contiguous(tl.multiple_of(k_tap * CP + k % CP, VECTOR), VECTOR)
             ok = None if {count} * CP % BLOCK_K == 0 else (k < {count} * CP)[None, :]
-            tile = tl.load(x_at + from_x[None, :], mask=ok, other=0.0 if ok is not None else None)
-            weight = tl.load(w_at + from_w[None, :], mask=ok, other=0.0 if ok is not None else None)
-            if WIDEN:
-                tile, weight = tile.to(tl.float32), weight.to(tl.float32)
-            if LOW_X > 0:
-                low_tile = tl.load(x_at + LOW_X + from_x[None, :], mask=ok, other=0.0 if ok is not None else None)
-                low_weight = tl.load(w_at + LOW_W + from_w[None, :], mask=ok, other=0.0 if ok is not None else None)
-                # small terms first; a sum of its own for each step, because long sums inside a tensor core are cut, not rounded
-                chunk = tl.dot(tile, tl.trans(low_weight), input_precision="tf32" if TF32 else "ieee")
-                chunk = tl.dot(low_tile, tl.trans(weight), chunk, input_precision="tf32" if TF32 else "ieee")
-                acc += tl.dot(tile, tl.trans(weight), chunk, input_precision="tf32" if TF32 else "ieee")
-            else:
-                acc = tl.dot(tile, tl.trans(weight), acc, input_precision="tf32" if TF32 else "ieee")
-        {target} = tl.reshape(tl.trans((acc + bias_row[None, :]).to(y.dtype.element_ty)), (BLOCK_CO, ROWS, COLUMNS))
+"""
+
+_LOAD = """
+            {name} = kmem_load_operand({at}[None, :], ok, WIDEN)
+            low_{name} = kmem_load_operand({at}[None, :] + {low}, ok, WIDEN) if {low} > 0 else {name}
+"""
+_MULTIPLY = """
+            acc_{b} = kmem_multiply(tile_{row}, weight_{tap}, low_tile_{row}, low_weight_{tap}, acc_{b}, LOW_X, TF32)
+"""
+_RESULT = """
+        {target}_{b} = tl.reshape(tl.trans((acc_{b} + bias_row[None, :]).to(y.dtype.element_ty)), (BLOCK_CO, ROWS, COLUMNS))
 """
 
 _STORE = """
-        row = (((r // LH_{index} * {sd} + {phase_d}) * OH + r % LH_{index} * {sh} + {phase_h}) * OW)[None, :, None]
-        ok = (co < COG)[:, None, None] & (r < LD_{index} * LH_{index})[None, :, None]
+        oh = r % LB_{index} * (BAND * {sh}) + {at}
+        row = ((r // LB_{index} * {sd} + {phase_d}) * OH * OW + oh * OW)[None, :, None]
+        ok = (co < COG)[:, None, None] & (r < LD_{index} * LB_{index})[None, :, None]
 """
 
+# What follows the last column with taps: columns of phases without any, and the rows up to the next with taps.
 _STORE_TAIL = """
-        if OW > LW * {sw} and column_block == COLUMN_BLOCKS - 1:  # columns after the last with taps: phases without any
-            ow = LW * {sw} + tl.arange(0, {tail})[None, None, :]
-            nothing = tl.broadcast_to(bias_row.to(y.dtype.element_ty)[:, None, None], (BLOCK_CO, ROWS, {tail}))
-            tl.store(y_at + (row + ow), nothing, mask=ok & (ow < OW))
+        if column_block == COLUMN_BLOCKS - 1:
+            left = ((OH - oh) * OW)[None, :, None]
+            for first in range(TAIL, {gap} * OW, {lanes}):
+                behind = first + tl.arange(0, {lanes})[None, None, :]
+                nothing = tl.broadcast_to(bias_row.to(y.dtype.element_ty)[:, None, None], (BLOCK_CO, ROWS, {lanes}))
+                tl.store(y_at + (row + behind), nothing, mask=ok & (behind < left) & (behind < {gap} * OW))
 """
 
 
-def write_phase_kernel(axes: Sequence[Axis], *, has_bias: bool) -> tuple[str, str]:
-    """(name, source) of the kernel for one structure.
+def write_phase_kernel(axes: Sequence[Axis], *, has_bias: bool, band: int) -> tuple[str, str]:
+    """(name, source) of the kernel for one structure; a program computes `band` lattice rows of each it has.
 
     Arguments: x (staged by STAGE_INPUT), w (packed by PACK_WEIGHT), y, bias if there is one, then constexprs; see `write_phase_launcher`.
     """
@@ -239,34 +183,65 @@ def write_phase_kernel(axes: Sequence[Axis], *, has_bias: bool) -> tuple[str, st
     parts = list(product(by_depth, by_height))
     bias = "tl.load(bias + group * COG + co, mask=co < COG, other=0.0).to(tl.float32)" if has_bias else "tl.zeros((BLOCK_CO,), tl.float32)"
     taps = depth.kernel * height.kernel * width.kernel
-    body = _PROLOGUE.format(parts=len(parts), bias=bias, taps=taps, **strides)
+    fill_name, fill_source = write_fill(depth, height)
+    fill = f"{fill_name}(y, {'bias' if has_bias else 'y'}, SAMPLES, COUT, OD, OH, OW, {has_bias}, VECTOR)"
+    fills = has_empty_rows(axes)
+    # programs that meet on one SM fill at different times, so that some multiply while others write
+    early, late = (f"\n    if pid // {FILL_TURN} % 2 == {turn}:\n        {fill}" if fills else "" for turn in (0, 1))
+    body = _PROLOGUE.format(parts=len(parts), bias=bias, taps=taps, fill=early, sw=width.stride)
     first_d, first_h, first_w = (staged_axis(axis)[0] for axis in axes)
+    rows_with_taps = [phase for phase, _ in by_height] + [by_height[0][0] + height.stride]
     for index, ((phase_d, d), (phase_h, h)) in enumerate(parts):
         body += _PART.format(index=index, phase_d=phase_d, phase_h=phase_h, **strides)
         names = []
         for phase_w, w in enumerate(phase_taps(width)):
-            count = d.count * h.count * w.count
-            if count == 0:
+            if w.count == 0:
                 names.append("empty")
                 continue
             names.append(f"phase_{phase_w}")
-            body += _PRODUCT.format(
-                d=_from(d, first_d), h=_from(h, first_h), w=_from(w, first_w), hw=h.count * w.count, count=count,
-                kh=height.kernel, kw=width.kernel, target=names[-1],
-            )  # fmt: skip
-        body += _STORE.format(index=index, phase_d=phase_d, phase_h=phase_h, **strides)
-        if not has_empty_rows(axes):  # else the fill has written these columns
-            body += _STORE_TAIL.format(sw=width.stride, tail=next_power(width.stride))
-        body += _write_row(names)
+            body += _write_product(
+                names[-1], _from(d, first_d), _from(h, first_h), _from(w, first_w), kernel=(height.kernel, width.kernel), band=band
+            )
+        gap = next(row for row in rows_with_taps if row > phase_h) - phase_h
+        for b in range(band):
+            body += _STORE.format(index=index, phase_d=phase_d, at=b * height.stride + phase_h, **strides)
+            if gap * width.out > lattice_size(width) * width.stride:
+                body += _STORE_TAIL.format(gap=gap, lanes=TAIL_LANES)
+            body += _write_row([name if name == "empty" else f"{name}_{b}" for name in names])
+    body += late
     pointers = ["x", "w", "y"] + (["bias"] if has_bias else [])
     arguments = ", ".join(pointers + [f"{size}: tl.constexpr" for size in _SIZES])
     name = f"_phases_{content_hash(arguments, body)[:10]}"
-    return name, f"@triton.jit\ndef {name}({arguments}):{body}"
+    kernel = f"@triton.jit\ndef {name}({arguments}):{body}"
+    return name, f"{fill_source}\n\n{kernel}" if fills else kernel
+
+
+def _write_product(target: str, d: Taps, h: Taps, w: Taps, *, kernel: tuple[int, int], band: int) -> str:
+    """Sum the products of a phase into `target`_0, `target`_1, ...: one result for each lattice row of a band.
+
+    In a band an input row is read once for all rows that it reaches, and the taps along height are unrolled.
+    """
+    kh, kw = kernel
+    text = "".join(f"        acc_{b} = tl.zeros((ROWS * COLUMNS, BLOCK_CO), tl.float32)\n" for b in range(band))
+    if band == 1:
+        text += _STEP.format(count=d.count * h.count * w.count, d=d, h=h, w=w, hw=h.count * w.count, kh=kh, kw=kw).lstrip("\n")
+        taps, reads = [0], {(0, 0): 0}
+    else:
+        text += _STEP.format(count=d.count * w.count, d=d, h=Taps(1), w=w, hw=w.count, kh=kh, kw=kw).lstrip("\n")
+        taps, reads = list(range(h.count)), {(b, tap): b + h.shift - tap * h.shift_step for tap in range(h.count) for b in range(band)}
+    for row in sorted(set(reads.values())):
+        text += _LOAD.format(name=f"tile_{row}", at=f"(x_at + {row} * (PW * CP)) + from_x", low="LOW_X").lstrip("\n")
+    for tap in taps:
+        offset = 0 if band == 1 else (h.first + tap * h.step) * kw
+        text += _LOAD.format(name=f"weight_{tap}", at=f"(w_at + {offset} * CP) + from_w", low="LOW_W").lstrip("\n")
+    for tap in taps:  # neighbours in this order are sums of their own
+        text += "".join(_MULTIPLY.format(b=b, row=reads[b, tap], tap=tap).lstrip("\n") for b in range(band))
+    return text + "".join(_RESULT.format(target=target, b=b).lstrip("\n") for b in range(band))
 
 
 _SIZES = (
-    "CP", "COG", "COP", "COUT", "GROUPS", "PD", "PH", "PW", "OD", "OH", "OW", "LW", "ROWS", "COLUMNS", "BLOCK_CO", "BLOCK_K",
-    "VECTOR", "SKEW", "LOW_X", "LOW_W", "TF32", "WIDEN",
+    "CP", "COG", "COP", "COUT", "GROUPS", "SAMPLES", "PD", "PH", "PW", "OD", "OH", "OW", "LW", "ROW_BLOCKS", "BAND", "ROWS", "COLUMNS",
+    "BLOCK_CO", "BLOCK_K", "VECTOR", "SKEW", "LOW_X", "LOW_W", "TF32", "WIDEN",
 )  # fmt: skip
 
 
@@ -313,7 +288,7 @@ def write_phase_launcher(
     warps: int,
     stages: int,
 ) -> str:
-    """`launch(x, w[, bias])`: stage the input, pack the weights, fill the output if rows stay empty, then all phases.
+    """`launch(x, w[, bias])`: stage the input, pack the weights, then all phases.
 
     `split` keeps fp32 as two TF32 parts and sums three products. On the CPU (interpreter) other fp32 is not rounded, as eager's is not
     there, and half precision is widened for products, because the interpreter's tl.dot reads bfloat16 as integers.
@@ -333,18 +308,14 @@ def write_phase_launcher(
     stage_sizes = ", ".join(map(str, (per_group_in, padded_in, *positions)))
     pack_sizes = ", ".join(map(str, (per_group_in, padded_in, per_group_out, padded_out, taps, size_w)))
     grid = prod(sum(taps.count > 0 for taps in phase_taps(axis)) for axis in (depth, height)) * -(-lattice_size(width) // tile.columns)
-    grid *= -(-(-(-depth.out // depth.stride) * -(-height.out // height.stride)) // tile.rows) * (padded_out // tile.channels) * planes
+    row_blocks = -(-lattice_size(depth) * lattice_size(height) // (tile.band * tile.rows))
+    grid *= row_blocks * (padded_out // tile.channels) * planes
     sizes = (
-        padded_in, per_group_out, padded_out, output[1], groups, *(count for _, count in staged), depth.out, height.out, width.out,
-        lattice_size(width), tile.rows, tile.columns, tile.channels, tile.depth, vector, skew, low_x, low_w,
+        padded_in, per_group_out, padded_out, output[1], groups, output[0], *(count for _, count in staged),
+        depth.out, height.out, width.out, lattice_size(width), row_blocks, tile.band, tile.rows, tile.columns, tile.channels, tile.depth,
+        vector, skew, low_x, low_w,
     )  # fmt: skip
     pointers = "staged, packed, y" + (", bias" if has_bias else "")
-    elements, fill = prod(output), ""
-    if has_empty_rows(axes):
-        fill = (
-            f"    kmem_fill_channels[({-(-elements // FILL_BLOCK)},)](y, {'bias' if has_bias else 'y'}, SIZE={elements}, "
-            f"CHANNELS={output[1]}, POSITIONS={elements // (output[0] * output[1])}, HAS_BIAS={has_bias}, BLOCK={FILL_BLOCK})\n"
-        )
     return (
         f"def launch(x, w{', bias' if has_bias else ''}):\n"
         "    tf32 = x.dtype is torch.float32 and not x.is_cpu\n"
@@ -356,7 +327,7 @@ def write_phase_launcher(
         f"        x, staged, {stage_sizes}, {skew}, rounded, {low_x}, {min(64, next_power(padded_in))}, {block_w}, num_warps=4\n"
         "    )\n"
         f"    kmem_pack_transposed_weight[({-(-size_w // 256)},)](w, packed, {pack_sizes}, {skew}, rounded, {low_w}, 256)\n"
-        f"{fill}    {kernel}[({grid},)](\n"
+        f"    {kernel}[({grid},)](\n"
         f"        {pointers}, {', '.join(map(str, sizes))}, tf32, x.is_cpu, num_warps={warps}, num_stages={stages}\n"
         "    )\n"
         "    return y\n"

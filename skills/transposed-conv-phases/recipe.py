@@ -3,19 +3,22 @@
 from dataclasses import dataclass
 from math import prod
 
+from kmem.codegen.empty_rows import FILL_RUN
 from kmem.codegen.matmul import ceiling
-from kmem.codegen.transposed import (
-    FILL_OUTPUT,
-    PACK_WEIGHT,
-    STAGE_INPUT,
-    STORE_PARTS,
-    Tile,
-    staged_channels,
-    staged_size,
-    write_phase_kernel,
-    write_phase_launcher,
+from kmem.codegen.transposed import STORE_PARTS, Tile, staged_channels, staged_size, write_phase_kernel, write_phase_launcher
+from kmem.codegen.transposed_operands import MULTIPLY, PACK_WEIGHT, STAGE_INPUT
+from kmem.codegen.windows import (
+    Axis,
+    Taps,
+    has_empty_rows,
+    lattice,
+    lattice_size,
+    make_axes,
+    next_power,
+    per_axis,
+    phase_taps,
+    taps_by_phase,
 )
-from kmem.codegen.windows import Axis, has_empty_rows, lattice, lattice_size, make_axes, next_power, per_axis, taps_by_phase
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device
@@ -23,8 +26,10 @@ from kmem.records import DTYPE_BYTES, Contract, Device
 MAX_ROW_STRIDE = 8  # phases along a row that one program keeps in registers
 MAX_PARTS = 64  # phases of depth times height: branches of one kernel text
 MIN_DOT = 16  # smallest side of tl.dot. Source: Triton language reference, tl.dot
-MIN_POSITIONS = 64  # rows of a warp group's product. Source: PTX ISA, wgmma.mma_async shapes
+#: Rows of a warp group's product, and a warp's part of it: further warps would do the same again. Source: PTX ISA, wgmma.mma_async shapes
+MIN_POSITIONS, WARP_POSITIONS = 64, 16
 MIN_COLUMNS = 8
+BANDS = (1, 2, 4)
 MAX_THREAD_SUMS = 128
 MAX_THREAD_COPIES = 32  # of one step and thread; more addresses than that spill
 SM_REGISTERS, SM_SHARED_BYTES = 65536, 227 * 2**10  # Source: CUDA C++ Programming Guide, compute capability 9.0
@@ -32,7 +37,7 @@ MAX_SHARED_BYTES = 200 * 2**10  # of the 227 KiB a block may have on sm_90; the 
 L2_BYTES_PER_S = 5.5e12  # reads from L2 of an H200, measured class of figure; it only ranks settings
 L1_BYTES_PER_CLOCK, CLOCK_HZ, WARP_INSTRUCTIONS_PER_CLOCK = 128, 1.7e9, 4  # of one SM. Source: as in kmem/codegen/strip_tuning.py
 #: What follows is fitted to one H200 (torch 2.11, Triton 3.6, 2026-11-21; KernelBench level 1, problems 58, 64, 77, also in
-#: bf16) and ranks; that day's kernel wrote rows without taps as the others.
+#: bf16) and ranks; that day's kernel had no bands and wrote planes without taps as the others.
 #: From a step's loads to their arrival, with at most two steps ahead of the one that multiplies: a third hid nothing.
 STEP_S, MOST_AHEAD = 1e-6, 2
 PIECE_CYCLES = 9.5  # of an SM for each piece of an output row: the sectors at its ends are written in part
@@ -88,7 +93,8 @@ class TransposedConvPhases(Recipe):
 
         def is_legal(settings: Settings) -> bool:
             tile = _tile(settings)
-            if not MIN_POSITIONS <= tile.positions <= 256 or tile.rows > max(rows_in_all, MIN_POSITIONS // columns[-1]):
+            fewest = max(MIN_POSITIONS, WARP_POSITIONS * settings["warps"])
+            if not fewest <= tile.positions <= 256 or tile.rows > max(rows_in_all, MIN_POSITIONS // columns[-1]):
                 return False
             copies = _operand_bytes(detail, settings) / tile.copy_bytes / (32 * settings["warps"])
             fits = _shared_bytes(detail, settings) <= MAX_SHARED_BYTES
@@ -99,6 +105,7 @@ class TransposedConvPhases(Recipe):
                 # cuDNN computes grouped ones in full fp32 and others in TF32, as far as measured (torch 2.11, H200, 2026-11-21: relative
                 # error 6.9e-8 with 4 groups, 2.8e-4 without); which it does is not in the graph, so TF32 may be refused by the judge.
                 "precision": ("tf32", "exact") if detail.dtype == "float32" and detail.groups == 1 else ("exact",),
+                "band": tuple(band for band in BANDS if _divides_rows(detail, band)),
                 "rows": (1, 2, 4, 8, 16, 32),
                 "columns": tuple(columns),
                 "block_co": tuple(count for count in (16, 32, 64, 128) if widest // 2 <= count <= widest),
@@ -123,7 +130,6 @@ class TransposedConvPhases(Recipe):
         fills = has_empty_rows(detail.axes)
         bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
         stage_s = (source + staged) / bandwidth
-        fill_s = written / bandwidth + device.launch_ms / 1e3 if fills else 0.0
 
         positions = -(-lattice_size(width) // tile.columns) * tile.columns
         positions *= -(-lattice_size(depth) * lattice_size(height) // tile.rows) * tile.rows * planes
@@ -135,43 +141,55 @@ class TransposedConvPhases(Recipe):
         # a narrow product reads more operands from shared memory than it multiplies; see staged_recipe.py
         rate = ceiling(device, unit) * SHARE_OF_CEILING / max(1.0, 0.5 + 32 / tile.channels)
         product_s = 2.0 * positions * channels * contraction * parts / rate
-        blocks = positions / tile.positions * channels / tile.channels
+        blocks = positions / (tile.positions * tile.band) * channels / tile.channels
+        steps /= max(taps.count for taps in phase_taps(height)) if tile.band > 1 else 1  # a band's steps take all taps along height
         moved = blocks * steps * _operand_bytes(detail, settings)
         copy_s = moved / (L2_BYTES_PER_S if tile.copy_bytes == 16 else device.sm_count * L1_BYTES_PER_CLOCK * CLOCK_HZ / 2)
         instructions = moved / tile.copy_bytes * 3 + blocks * steps * 16 * 32 * settings["warps"]
         issue_s = instructions / 32 / (device.sm_count * WARP_INSTRUCTIONS_PER_CLOCK * CLOCK_HZ)
         row_pieces = -(-lattice_size(width) // tile.columns) + (not fills and width.out > lattice_size(width) * width.stride)
-        # with a fill first only rows with taps are written here, else all
-        rewritten = written * lattice_size(depth) * lattice_size(height) / (depth.out * height.out) if fills else written
-        store_s = rewritten / size / width.out * row_pieces * PIECE_CYCLES / (device.sm_count * CLOCK_HZ)
+        rows = written / size / width.out * (lattice_size(depth) / depth.out if fills else 1.0)  # planes without taps take whole vectors
+        store_s = rows * row_pieces * PIECE_CYCLES / (device.sm_count * CLOCK_HZ)
         registers = 32 * settings["warps"] * (56 + _thread_sums(detail, settings))
         resident = max(1, min(SM_REGISTERS // registers, SM_SHARED_BYTES // _shared_bytes(detail, settings), 64 // settings["warps"]))
         latency_s = blocks / (device.sm_count * resident) * (steps - 1) * STEP_S / min(MOST_AHEAD, settings["stages"] - 1)
-        seconds = ((staged + rewritten) / bandwidth, product_s, copy_s, issue_s, store_s, latency_s)
+        seconds = ((staged + written) / bandwidth, product_s, copy_s, issue_s, store_s, latency_s)
         exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
-        return 1e3 * (stage_s + fill_s + max(seconds) + exposed) + 3 * device.launch_ms
+        return 1e3 * (stage_s + max(seconds) + exposed) + 3 * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail: Transposed = site.detail
-        kernel = write_phase_kernel(detail.axes, has_bias=detail.has_bias)
+        # A setting found at one size is used at others too, whose rows its bands may not divide.
+        settings = {**settings, "band": settings["band"] if _divides_rows(detail, settings["band"]) else 1}
+        kernel = write_phase_kernel(detail.axes, has_bias=detail.has_bias, band=settings["band"])
         launcher = write_phase_launcher(
             kernel[0], detail.axes, detail.output, dtype=detail.dtype, channels_in=detail.channels_in, groups=detail.groups,
             has_bias=detail.has_bias, tile=_tile(settings), split=_is_split(detail, settings), warps=settings["warps"],
             stages=settings["stages"],
         )  # fmt: skip
-        fill = (FILL_OUTPUT,) if has_empty_rows(detail.axes) else ()
+        fill = (FILL_RUN,) if has_empty_rows(detail.axes) else ()
         own_size_only = detail.dtype == "float32" and not _is_split(detail, settings)
-        return Emission((STORE_PARTS, STAGE_INPUT, PACK_WEIGHT, *fill, kernel), launcher, own_size_only)
+        return Emission((STORE_PARTS, STAGE_INPUT, PACK_WEIGHT, MULTIPLY, *fill, kernel), launcher, own_size_only)
 
 
 def _tile(settings: Settings) -> Tile:
-    return Tile(*(settings[name] for name in ("rows", "columns", "block_co", "block_k", "copy_bytes")))
+    return Tile(*(settings[name] for name in ("band", "rows", "columns", "block_co", "block_k", "copy_bytes")))
+
+
+def _divides_rows(detail: Transposed, band: int) -> bool:
+    """Whether bands cover the lattice rows along height, in every phase that has taps; wider ones need taps that share input rows."""
+    height = detail.axes[1]
+    phases = [(phase, taps.count) for phase, taps in enumerate(phase_taps(height)) if taps.count]
+    return band == 1 or all(count > 1 and -(-(height.out - phase) // height.stride) % band == 0 for phase, count in phases)
 
 
 def _operand_bytes(detail: Transposed, settings: Settings) -> int:
     """Bytes one step of one program copies to shared memory."""
     tile = _tile(settings)
-    return (tile.positions + tile.channels) * tile.depth * DTYPE_BYTES[detail.dtype] * (2 if _is_split(detail, settings) else 1)
+    taps = max(phase_taps(detail.axes[1]), key=lambda taps: taps.count) if tile.band > 1 else Taps(1)
+    reads = len({row - tap * taps.shift_step for row in range(tile.band) for tap in range(taps.count)})
+    elements = (tile.positions * reads + tile.channels * taps.count) * tile.depth
+    return elements * DTYPE_BYTES[detail.dtype] * (2 if _is_split(detail, settings) else 1)
 
 
 def _shared_bytes(detail: Transposed, settings: Settings) -> int:
@@ -182,9 +200,9 @@ def _shared_bytes(detail: Transposed, settings: Settings) -> int:
 
 
 def _thread_sums(detail: Transposed, settings: Settings) -> float:
-    """Accumulators of one thread: one for each phase along the row, and one more for a split product's chunk."""
+    """Accumulators of one thread: one for each phase along the row and row of the band, and one more for a split product's chunk."""
     tile = _tile(settings)
-    sets = next_power(detail.axes[2].stride) + _is_split(detail, settings)
+    sets = sum(taps.count > 0 for taps in phase_taps(detail.axes[2])) * tile.band + _is_split(detail, settings)
     return tile.channels * tile.positions * sets / (32 * settings["warps"])
 
 
