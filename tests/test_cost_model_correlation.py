@@ -23,8 +23,8 @@ def test_ranks_are_correlated_and_equal_values_share_a_rank() -> None:
 
 
 def test_the_models_first_matrix_vector_product_is_nearly_the_fastest_of_the_evidence() -> None:
-    measured = cost_model_correlation.read_measured(ROOT / "db" / "evidence" / "h200-2026-11-21.jsonl")
+    measured = cost_model_correlation.read_measured(ROOT / "db" / "evidence" / "h200-2026-11-22-level1.jsonl")
     recipe = load_recipe(load_skill(ROOT / "skills" / "matvec-rows-per-program"))
     of_matvec = [entry for entry in measured if entry.problem == "matvec"]
     (check,) = cost_model_correlation.check_models(of_matvec, {recipe.name: recipe}, named_target("h200"))
-    assert check.settings >= 20 and check.correlation > 0.6 and check.first_choice < 1.05
+    assert check.settings >= 12 and check.correlation > 0.6 and check.first_choice < 1.05

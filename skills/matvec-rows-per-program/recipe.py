@@ -1,6 +1,7 @@
 """Writes products of one large matrix with one to sixteen vectors: memory-bound, so the matrix is read once, wide and in order."""
 
 from collections.abc import Sequence
+from math import log2
 
 from kmem.codegen.contraction import Product, find_products
 from kmem.codegen.epilogue import specialise
@@ -11,12 +12,19 @@ from kmem.records import Contract, Device
 
 #: More vectors than this belong to the tensor cores.
 MAX_VECTORS = 16
-#: Bytes on their way at which a matrix arrives at half speed, at 4.44e12 bytes/s. Source: H200, 2026-11-21, 2048 x 1048576 in fp32 and
-#: bf16: 2.1, 4.2 and 8.4 MB on their way took 1.8, 1.14 to 1.3 and 1.03 to 1.09 times the time of reading.
-_HALF_SPEED_BYTES = 2.0e6
-#: Share of the time of a last, partly filled wave of programs that is lost: those that run get the others' bandwidth. Source: H200,
-#: 2026-11-21, 2048 x 1048576 in fp32: 2.4 to 2.5 ms at 1.29 waves, 2.04 at 2.58, 1.95 at 10.3, 1.93 at one or less (db/evidence).
-_TAIL = 0.45
+#: Bytes of one step and thread that its registers hold: 40 to 80 registers in fp32 and bf16. Source: Triton 3.6 for sm_90.
+MOST_BYTES = 256
+#: Warps of a multiprocessor, with a step's loads on their way, at which a matrix arrives at half speed. Source: H200, 2026-11-22,
+#: 2048 x 1048576 in fp32 and bf16: 8, 16 and 31 warps took 1.13 to 1.4, 1.01 to 1.06 and 1.00 to 1.01 times the time of the best.
+_HALF_SPEED_WARPS = 3.0
+#: The same of bytes on their way, at 4.37e12 bytes/s: 8.2 MB took 1.01 to 1.06 times the time of the best, 16.4 MB 1.00 to 1.05.
+_HALF_SPEED_BYTES = 1.3e6
+#: What reading half as many bytes of a line before the next costs, from so many on. Source: as above, bf16: runs of 4 KB, 2 KB, 1 KB and
+#: 512 bytes took 1.12, 1.16, 1.18 and 1.21 ms in the judge's shared memory, where 4 KB and 2 KB took 0.986 and 0.993 in a program's own.
+_LINE_CHANGE, _LONG_RUN = 0.015, 16384
+#: Share of the time of a last, partly filled wave of programs that is lost: those that run get the others' bandwidth. Source: as above;
+#: 1.2 to 1.6 waves took 1.01 to 1.08 times the time of the best.
+_TAIL = 0.2
 
 _KERNEL = (
     "kmem_matvec",
@@ -29,8 +37,12 @@ def kmem_matvec(
     MATRIX_OUTER: tl.constexpr, MATRIX_INNER: tl.constexpr, MATRIX_LINE: tl.constexpr, MATRIX_K: tl.constexpr,
     VECTOR_OUTER: tl.constexpr, VECTOR_INNER: tl.constexpr, VECTOR_K: tl.constexpr, VECTOR_N: tl.constexpr,
     LINES_ARE_ROWS: tl.constexpr, SPLITS: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    """BLOCK_L lines of the matrix against all vectors over one split of K; lanes keep partial sums that are added once, at the end."""
+    """BLOCK_L lines of the matrix against all vectors over one split of K.
+
+    GROUP products side by side, those of one load, are added at once; their sums stay in lanes and are added once, at the end.
+    """
     blocks: tl.constexpr = (LINES + BLOCK_L - 1) // BLOCK_L
     k_steps: tl.constexpr = (K + BLOCK_K * SPLITS - 1) // (BLOCK_K * SPLITS)
     even: tl.constexpr = (LINES % BLOCK_L == 0) and (K % (BLOCK_K * SPLITS) == 0)
@@ -48,7 +60,7 @@ def kmem_matvec(
     vectors += outer * VECTOR_OUTER + inner * VECTOR_INNER + first_k.to(tl.int64) * VECTOR_K
     at_matrix = tl.arange(0, BLOCK_L)[:, None] * MATRIX_LINE + steps[None, :] * MATRIX_K
     at_vectors = numbers[:, None] * VECTOR_N + steps[None, :] * VECTOR_K
-    acc = tl.zeros((BLOCK_L, BLOCK_V, BLOCK_K), tl.float32)
+    acc = tl.zeros((BLOCK_L, BLOCK_K // GROUP) if GROUP > 1 else (BLOCK_L, BLOCK_V, BLOCK_K), tl.float32)
     for step in range(k_steps):
         left = K - first_k - step * BLOCK_K
         if even:
@@ -61,10 +73,13 @@ def kmem_matvec(
         else:
             wanted = (numbers < VECTORS)[:, None] & (steps < left)[None, :]
             weights = tl.load(vectors + at_vectors, mask=wanted, other=0.0, eviction_policy="evict_last").to(tl.float32)
-        acc += values[:, None, :] * weights[None, :, :]
+        if GROUP > 1:  # two axes throughout: with one for the vectors every step would move its values between threads
+            acc += tl.sum(tl.reshape(values * weights, (BLOCK_L, BLOCK_K // GROUP, GROUP)), axis=2)
+        else:
+            acc += values[:, None, :] * weights[None, :, :]
         matrix += BLOCK_K * MATRIX_K
         vectors += BLOCK_K * VECTOR_K
-    sums = tl.sum(acc, axis=2)
+    sums = tl.sum(acc, axis=1)[:, None] if GROUP > 1 else tl.sum(acc, axis=2)
     if LINES_ARE_ROWS:
         kmem_store_tile(
             out, sums, batch, split, lines, numbers, EPILOGUE_ARGUMENTS M, N,
@@ -93,7 +108,7 @@ class Matvec(Recipe):
         rows_first, lines, vectors, line_step, k_step = _roles(product)
         most_k, most_lines = next_power_of_two(product.k.size), next_power_of_two(lines)
         if k_step == 1 or line_step != 1:  # lanes along K: a few lines, a wide block of K
-            block_l, block_k = (1, 2, 4, 8), (256, 512, 1024, 2048)
+            block_l, block_k = (1, 2, 4, 8), (256, 512, 1024, 2048, 4096, 8192)
         else:  # lanes along the lines: many lines, a few steps of K
             block_l, block_k = (64, 128, 256), (8, 16, 32)
         knobs = {
@@ -103,13 +118,15 @@ class Matvec(Recipe):
             "warps": (1, 2, 4, 8),
         }
         padded = next_power_of_two(vectors)
+        # products that are not added at once take a register each
+        most = MOST_BYTES // (operand_width(product) if _group(product, most_k) > 1 else 4)
 
         def is_legal(settings: Settings) -> bool:
             per_thread = int(settings["block_l"]) * int(settings["block_k"]) * padded / (int(settings["warps"]) * device.warp_size)
             small = most_lines * most_k < 4096
             if int(settings["splits"]) * int(settings["block_k"]) > max(product.k.size, int(settings["block_k"])):
                 return False
-            return (per_thread >= 4 or (small and settings["warps"] == 1)) and per_thread <= 64
+            return (per_thread >= 4 or (small and settings["warps"] == 1)) and per_thread <= most
 
         return Space(knobs, is_legal)
 
@@ -119,11 +136,14 @@ class Matvec(Recipe):
         block_l, block_k, splits, warps = (int(settings[name]) for name in ("block_l", "block_k", "splits", "warps"))
         width, threads = operand_width(product), warps * device.warp_size
         programs = ceil_div(lines, block_l) * splits * product.batches
-        # Registers of a thread: partial sums in fp32, the values on their way, and about 40 for addresses and the vector.
-        registers = min(255, block_l * block_k * (next_power_of_two(vectors) + width / 4) / threads + 40)
+        # Registers of a thread: partial sums in fp32, the values on their way, and addresses and the vector.
+        group = _group(product, block_k)
+        spare = 20 if group > 1 else 40
+        registers = min(255, block_l * block_k * (next_power_of_two(vectors) / group + width / 4) / threads + spare)
         per_sm = min(device.max_blocks_per_sm, device.registers_per_sm // int(registers * threads), device.max_threads_per_sm // threads)
         resident = min(programs, device.sm_count * max(1, per_sm))
-        waiting = _HALF_SPEED_BYTES * device.read_bytes_per_s / 4.44e12 / (resident * block_l * block_k * width)
+        warps_waiting = _HALF_SPEED_WARPS * device.sm_count / (resident * warps)
+        bytes_waiting = _HALF_SPEED_BYTES * device.read_bytes_per_s / 4.37e12 / (resident * block_l * block_k * width)
         operand_a, operand_b, result = product.operand_bytes
         # Partial sums of the splits are written and read once.
         partial_bytes = 8 * splits * result // width if splits > 1 else 0
@@ -134,8 +154,9 @@ class Matvec(Recipe):
         busy = max(1.0, 0.5 + 0.08 * vectors)
         waves = programs / resident
         tail = 1.0 + _TAIL * (ceil_div(programs, resident) / waves - 1.0)
-        start_ms = 2e-3 * ceil_div(programs, resident)
-        return bytes_ms * busy * tail * (1.0 + waiting**2) + again_ms / 3 + start_ms + device.launch_ms * (1 + (splits > 1))
+        changes = _LINE_CHANGE * max(0.0, log2(_LONG_RUN / (block_k * width)))
+        read_ms = bytes_ms * busy * tail * (1.0 + warps_waiting**2 + bytes_waiting**2 + changes)
+        return read_ms + again_ms / 3 + 2e-3 * ceil_div(programs, resident) + device.launch_ms * (1 + (splits > 1))
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         product: Product = site.detail
@@ -152,11 +173,17 @@ class Matvec(Recipe):
             f"MATRIX_OUTER={matrix[0]}, MATRIX_INNER={matrix[1]}, MATRIX_LINE={matrix[2]}, MATRIX_K={matrix[3]}, "
             f"VECTOR_OUTER={vector[0]}, VECTOR_INNER={vector[1]}, VECTOR_N={vector[2]}, VECTOR_K={vector[3]}, "
             f"LINES_ARE_ROWS={rows_first}, SPLITS={splits}, BLOCK_L={block_l}, "
-            f"BLOCK_V={next_power_of_two(vectors)}, BLOCK_K={settings['block_k']}, "
+            f"BLOCK_V={next_power_of_two(vectors)}, BLOCK_K={settings['block_k']}, GROUP={_group(product, int(settings['block_k']))}, "
             f"num_warps={settings['warps']})"
         )
         kernels = specialise((STORE_TILE, REDUCE_SPLITS, _KERNEL), product.epilogue)
         return Emission(kernels, write_launcher(product, launch, splits))
+
+
+def _group(product: Product, block_k: int) -> int:
+    """Products of one vector that are added at once: those of a 16-byte load along K."""
+    _, _, vectors, _, k_step = _roles(product)
+    return min(block_k, 16 // operand_width(product)) if vectors == 1 and k_step == 1 else 1
 
 
 def _roles(product: Product) -> tuple[bool, int, int, int, int]:

@@ -1,0 +1,39 @@
+"""skills/matvec-rows-per-program compiled for sm_90: what one step of its loop does."""
+
+import re
+
+import pytest
+from compile_sm90 import SKILLS, compile_jobs
+
+from kmem.devices import named_target
+from kmem.records import Contract
+from kmem.skills import load_recipe, load_skill
+from kmem.testing import trace_source
+
+NAME = "matvec-rows-per-program"
+
+
+def problem(dtype: str) -> str:
+    return (
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, matrix, vector):\n        return matrix @ vector\n"
+        f"def get_inputs():\n    return [torch.empty(shape, dtype=torch.{dtype}) for shape in ((2048, 65536), (65536, 1))]\n"
+    )
+
+
+@pytest.mark.parametrize(("dtype", "block_k"), [("bfloat16", 1024), ("float32", 512)])
+def test_a_step_reads_vectors_and_moves_nothing_between_threads(dtype: str, block_k: int) -> None:
+    settings = {"block_l": 8, "block_k": block_k, "splits": 4, "warps": 2}
+    kernel = compile_jobs([[NAME, problem(dtype), "match", settings]], "ttgir", "ptx")[0][0]
+    (loop,) = re.findall(r"scf\.for.*?scf\.yield", kernel["ttgir"], re.DOTALL)
+    assert "convert_layout" not in loop
+    assert set(re.findall(r"ld\.global\S*\.(v\d\.b\d+)", kernel["ptx"])) == {"v4.b32"}
+    assert kernel["stack"] == 0
+
+
+@pytest.mark.parametrize(("dtype", "values"), [("bfloat16", 128), ("float32", 64)])
+def test_a_thread_holds_as_many_bytes_in_every_dtype(dtype: str, values: int) -> None:
+    recipe = load_recipe(load_skill(SKILLS / NAME))
+    _, graph = trace_source(problem(dtype))
+    (site,) = recipe.match(graph, Contract())
+    space = recipe.space(site, named_target("h200")).settings()
+    assert max(setting["block_l"] * setting["block_k"] // (32 * setting["warps"]) for setting in space) == values
