@@ -12,7 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
-from kmem.measure.arena import Arena, bit_sum
+from kmem.measure import checksum
+from kmem.measure.arena import Arena
+from kmem.measure.checksum import bit_sum
 from kmem.measure.correctness import SHORTEST_ROW, Difference, ErrorTally, error_floor, is_within, measure_error, trivial_outputs
 from kmem.measure.expected import Answer, Comparison, InputsChanged, SlicedExpected
 from kmem.measure.families import FAMILIES, apply_family, other_layouts, other_sizes
@@ -328,6 +330,16 @@ def test_checksums_of_parts_add_up_and_reading_changes_nothing(rows: int, column
     before, cut = value.clone(), min(cut, rows)
     parts = bit_sum(value[:cut]) + bit_sum(value[cut:], cut * columns)
     assert bit_sum(value) == parts % 2**64 and torch.equal(value, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize(("size", "first"), [(1, 0), (5, 1), (4096, 7), (3 * 4096 + 7, 2**33)])
+def test_the_kernel_for_gpus_makes_the_same_checksum(dtype: torch.dtype, size: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the interpreter; two programs, so that each goes over several blocks. Wide places: beyond 32 bits."""
+    monkeypatch.setattr(checksum, "_PROGRAMS", 2)
+    limits = torch.iinfo(dtype)
+    words = torch.randint(limits.min, limits.max, (size,), dtype=dtype)
+    assert checksum._sum_on_device(words, first) == checksum._sum_in_chunks(words, first)
 
 
 def test_slices_tell_trivial_outputs_and_noise() -> None:

@@ -12,6 +12,7 @@ from corpus.judging import SharedWorkers, judge_once
 
 from kmem.devices import detect_device
 from kmem.measure.arena import Arena
+from kmem.measure.checksum import bit_sum
 from kmem.measure.judge import Judge
 from kmem.records import Contract, Kernel, Problem, Purity, Status, Workload
 
@@ -113,6 +114,13 @@ def test_a_candidate_that_does_nothing_in_half_of_the_timed_batches_is_refused(
     large = problems.SCALE_RELU.replace("rows = 6", "rows = 16384").replace("columns = 40", "columns = 8192")
     measurement = judge_once(large, _CHEATS_IN_HALF, Purity.LIBRARY, workers, tmp_path, gpu=True)
     assert (measurement.status, "family timed" in measurement.log) == (Status.WRONG_VALUES, True), measurement.log
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int64])
+def test_checksums_are_those_of_the_cpu(dtype: torch.dtype) -> None:
+    value = torch.randint(0, 100, (3, 4096 * 3000 + 5), device="cuda").to(dtype)
+    for part, start in ((value, 0), (value[1:], 7), (value[:, 1:], 2**33), (value[:, :3], 0)):
+        assert bit_sum(part, start) == bit_sum(part.cpu(), start)
 
 
 def test_memory_that_a_worker_is_shown_lies_in_an_allocation_of_its_own(tmp_path: Path) -> None:

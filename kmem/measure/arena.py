@@ -12,11 +12,8 @@ from pathlib import Path
 import torch
 
 from kmem.errors import ExecutorError
+from kmem.measure.checksum import bit_sum
 from kmem.measure.tensors import SharedTensor, allocate_shared, encode_value
-
-_CHUNK = 2**22
-#: Drawn anew in every process, so that no candidate can change inputs in a way that leaves their checksum as it was.
-_KEYS = tuple(secrets.randbits(62) | 1 for _ in range(3))
 
 
 class Arena:
@@ -116,30 +113,3 @@ def _dense_stride(value: torch.Tensor) -> tuple[int, ...]:
 
 def _largest(dtype: torch.dtype) -> int:
     return 1 if dtype is torch.bool else torch.iinfo(dtype).max
-
-
-def bit_sum(value: torch.Tensor, start: int = 0) -> int:
-    """A 64-bit sum of a tensor's bits under secret weights: equal for equal bits in one process, changed by any single change.
-
-    Sums of consecutive parts, each with the number of elements before it as `start`, add up to the sum of the whole, modulo 2**64.
-    Source: Carter and Wegman, "Universal classes of hash functions", 1979 (a linear hash collides only for who knows its weights).
-    """
-    is_complex = value.is_complex()
-    if is_complex:
-        value = torch.view_as_real(value)
-    width = value.element_size()
-    as_integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[width]
-    flat = value.detach().reshape(-1).view(as_integer)
-    first = start * (2 if is_complex else 1)
-    total = torch.zeros((), dtype=torch.int64, device=flat.device)
-    for begin in range(0, flat.numel(), _CHUNK):
-        part = flat[begin : begin + _CHUNK].to(torch.int64)
-        total += _weights(first + begin, part.numel(), part.device).mul_(part).sum()
-    return int(total) & (2**64 - 1)
-
-
-def _weights(first: int, count: int, device: torch.device) -> torch.Tensor:
-    """Odd numbers that follow from the keys and the places first, first + 1, ... of the elements. (count,) int64."""
-    one, two, three = _KEYS
-    weights = torch.arange(first, first + count, dtype=torch.int64, device=device).mul_(one).add_(two)
-    return weights.bitwise_xor_(weights >> 31).mul_(three).bitwise_or_(1)

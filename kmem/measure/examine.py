@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import torch
 
 from kmem.lease import GpuLease
-from kmem.measure.arena import Arena, bit_sum
+from kmem.measure.arena import Arena
+from kmem.measure.checksum import bit_sum
 from kmem.measure.correctness import Difference, is_within, measure_error
 from kmem.measure.expected import KEPT_BYTES, Answer, Comparison, Expected, InputsChanged
 from kmem.measure.families import SCREENING_FAMILIES, other_layouts, other_sizes

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kmem.measure.arena import bit_sum
+from kmem.measure.checksum import bit_sum
 from kmem.measure.correctness import Difference, ErrorTally, is_within, measure_error, trivial_outputs
 from kmem.measure.slices import Run, Slicing
 
