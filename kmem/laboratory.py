@@ -100,8 +100,9 @@ class LiveLaboratory(Laboratory):
             cache_dir: compiled kernels and locks, shared by all runs.
         """
         self._deadline = time.monotonic() + run.budget.minutes * 60
-        self._apart_s = 0.0  # time that was no part of the search
-        self._apart_since: float | None = None  # the judge's own time when it began
+        # Time that was no part of the search, in seconds, and the judge's own time since which it is growing. Set at once: the thread that
+        # times the baselines writes it, others read it.
+        self._apart: tuple[float, float | None] = 0.0, None
         self._run, self._session, self._registry, self._announce = run, session, registry, announce
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
@@ -123,19 +124,19 @@ class LiveLaboratory(Laboratory):
     @property
     def seconds_left(self) -> float:
         # Neither waiting for another kmem to leave the GPU nor timing the module itself costs the run any of its minutes.
-        since, now = self._apart_since, self._judge.own_time
-        return self._deadline + self._apart_s + (now - since if since is not None else 0.0) - now
+        (apart_s, since), now = self._apart, self._judge.own_time
+        return self._deadline + apart_s + (now - since if since is not None else 0.0) - now
 
     def baselines(self) -> tuple[Baseline, ...]:
         """Timed by the judge, or without a GPU estimated from the graph."""
         session = self._session
         if session.present:
-            self._apart_since = since = self._judge.own_time
+            apart_s, since = self._apart[0], self._judge.own_time
+            self._apart = apart_s, since
             try:
                 return self._judge.baselines()
             finally:
-                self._apart_since = None
-                self._apart_s += self._judge.own_time - since
+                self._apart = apart_s + self._judge.own_time - since, None
         time_ms = unfused_ms(session.graph, session.device, self._run.contract)
         return (Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True),) if time_ms is not None else ()
 

@@ -6,14 +6,21 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from kmem.cli import add_commands, cli
+from kmem.cli.optimize import measured_ceilings
+from kmem.devices import named_target
+from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
+from kmem.records import Device
 
 add_commands()
 
@@ -316,3 +323,58 @@ def test_an_unknown_run_is_named(registry: Registry) -> None:
 
 def test_a_usage_error_exits_2(registry: Registry, problem: Path) -> None:
     assert CliRunner().invoke(cli, ["optimize", str(problem), "--precision", "fp8"], obj=registry).exit_code == 2
+
+
+@pytest.fixture
+def ceilings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Device], Device]], None]:
+    """Puts a function in the place of the measurement of a GPU, which is not there."""
+
+    def install(measure: Callable[[Device], Device]) -> None:
+        monkeypatch.setattr("kmem.measure.apparatus.gpu_uuid", lambda: "GPU-1")
+        monkeypatch.setattr("kmem.profile.ceilings.measure_ceilings", measure)
+
+    return install
+
+
+def test_who_waits_while_a_gpu_is_measured_takes_what_was_found(
+    ceilings_of: Callable[[Callable[[Device], Device]], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database, device, found = tmp_path / "kmem.db", named_target("h200"), list[Device]()
+    measuring, known = threading.Event(), replace(device, dram_bytes_per_s=1.0, measured=True)
+
+    def measure(device: Device) -> Device:
+        measuring.set()
+        time.sleep(0.3)  # the other one comes, and waits
+        return known
+
+    def start() -> None:
+        with Memory(database) as memory:
+            found.append(measured_ceilings(device, memory))
+
+    ceilings_of(measure)
+    Memory(database).close()
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+        assert measuring.wait(10)
+    for thread in threads:
+        thread.join(10)
+    assert found == [known, known]
+    said = capsys.readouterr().err
+    assert (said.count("measuring what this GPU can do"), said.count("waiting for the GPU")) == (1, 1)
+
+
+def test_gpus_of_one_name_that_are_measured_at_once_have_the_same_ceilings(
+    ceilings_of: Callable[[Callable[[Device], Device]], None], tmp_path: Path
+) -> None:
+    device = named_target("h200")
+    first = replace(device, dram_bytes_per_s=1.0, measured=True)
+
+    def measure(device: Device) -> Device:
+        with Memory(tmp_path / "kmem.db") as beside:  # on the other GPU, under a lease of its own
+            beside.put_ceilings(first, {"torch": "2"})
+        return replace(device, dram_bytes_per_s=2.0, measured=True)
+
+    ceilings_of(measure)
+    with Memory(tmp_path / "kmem.db") as memory:
+        assert measured_ceilings(device, memory) == memory.ceilings(device.name) == first

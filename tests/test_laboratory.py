@@ -56,8 +56,16 @@ def test_minutes_count_neither_baselines_nor_waiting(tmp_path: Path, monkeypatch
         judge.laboratory = lab = laboratory.LiveLaboratory(run, session, Registry(), tmp_path / "cache", lambda stage, text: None)
     clock.now += 5.0
     assert lab.seconds_left == 55.0
+    seen: list[float] = []
+
+    def look(laboratory: object, name: str, value: object) -> None:
+        object.__setattr__(laboratory, name, value)
+        seen.append(lab.seconds_left)
+
+    monkeypatch.setattr(laboratory.LiveLaboratory, "__setattr__", look)  # as another thread may, between any two steps
     lab.baselines()
     assert (judge.left, lab.seconds_left) == ([55.0], 55.0)
+    assert seen and set(seen) == {55.0}
     clock.now += 20.0
     judge.waited_s += 12.0
     assert lab.seconds_left == 47.0

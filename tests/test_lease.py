@@ -175,6 +175,16 @@ def test_a_slow_alternative_is_timed_once(
     assert (timed, calls[0]) == (pytest.approx(found), called)
 
 
+def test_an_alternative_that_cannot_be_launched_is_left_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which goes on with the next one after some errors, as TritonBenchmarker does after an invalid configuration."""
+
+    def call() -> None:
+        raise RuntimeError("CUDA error: invalid configuration argument")
+
+    monkeypatch.setattr(instruments, "_synchronize", lambda: None)
+    assert instruments._once_if_slow(lambda call: float("inf"))(call) == float("inf")
+
+
 def test_kernels_are_profiled_alone_so_that_nobody_else_makes_them_slow(tmp_path: Path) -> None:
     alone: dict[str, bool] = {}
 

@@ -7,6 +7,7 @@ import pytest
 
 from kmem.interfaces import Direction
 from kmem.orchestrate.plan import plan_first_round, plan_round, plan_seeds
+from kmem.orchestrate.stop import is_as_remembered
 from kmem.orchestrate.strategies import Offer
 from kmem.orchestrate.vetoes import find_vetoes
 from kmem.records import (
@@ -96,10 +97,28 @@ def test_an_exact_hit_is_re_verified_alone() -> None:
     assert plan.tasks[0].choices == (CHOICE,)
 
 
-@pytest.mark.parametrize("ratios", [{"ratio": None, "ratio_low": None, "ratio_high": None}, {"ratio": 1.0, "ratio_low": 0.99}])
+@pytest.mark.parametrize(
+    "ratios",
+    [
+        {"ratio": None, "ratio_low": None, "ratio_high": None},
+        {"ratio": 1.0, "ratio_low": 0.99},
+        {"ratio": 1.003, "ratio_low": 1.001},  # less than a run calls an improvement
+    ],
+)
 def test_a_hit_that_was_only_screened_or_beat_nothing_is_a_seed_not_a_winner(ratios: dict[str, float | None]) -> None:
     hit = Recalled(replace(recalled(exact=True).outcome, **ratios), None, True, 0.0)
     assert [task.move for task in first_round([hit]).tasks] == [Move.RECALL, Move.SEED]
+
+
+@pytest.mark.parametrize(("won", "holds"), [({}, True), ({"ratio": 1.0, "ratio_low": 0.99}, False), ({"latency_ms": 0.9}, False)])
+def test_a_run_is_done_when_a_remembered_winner_holds_and_not_when_a_loser_does(won: dict[str, float], holds: bool) -> None:
+    hit = recalled(exact=True)
+    hit = Recalled(replace(hit.outcome, **won), None, True, 0.0)
+    task = Task(Move.RECALL, hit.outcome.skill, None, 1, "", hit.outcome.choices)
+    timing = Timing(1.0, 1.0, 1.0, 10)
+    kernel = Kernel("", choices=hit.outcome.choices)
+    best = Attempt(0, Candidate(kernel, task, "recipes"), Measurement(Status.PASSED, timing, estimated=False), None)
+    assert is_as_remembered(best, [hit]) is holds
 
 
 def test_near_hits_go_before_the_seeds_and_repeats_of_one_setting_count_once() -> None:

@@ -143,18 +143,30 @@ class StallingWorker(FakeWorker):
 
 
 def test_a_batch_during_which_the_host_stood_still_is_taken_again_on_other_values() -> None:
-    """Batch 0 is the first look; the same batch thrice is no accident."""
+    """Batch 0 is the first look. Three in one timing may be accidents, wherever they are; whoever stalls at will is refused."""
     fresh: list[int] = []
 
     def refresh() -> list[int]:
         fresh.append(len(fresh))
         return fresh[-1:]
 
-    batches, _ = time_alone((StallingWorker(2, 3), "k"), ["in"], refresh, l2_bytes=1, timeout_s=1)
+    batches, _ = time_alone((StallingWorker(2, 3, 9), "k"), ["in"], refresh, l2_bytes=1, timeout_s=1)
     assert [len(batch) for batch in batches] == [1] * len(batches)
-    assert len(fresh) == len(batches) + 2
+    assert len(fresh) == len(batches) + 3
     with pytest.raises(ClocksDisagree, match="the judge's clock"):
-        time_alone((StallingWorker(2, 3, 4), "k"), ["in"], refresh, l2_bytes=1, timeout_s=1)
+        time_alone((StallingWorker(2, 6, 9, 13), "k"), ["in"], refresh, l2_bytes=1, timeout_s=1)
+
+
+def test_both_sides_of_a_pairing_share_what_is_forgiven() -> None:
+    def pair(candidate: FakeWorker, reference: FakeWorker) -> None:
+        sides = (candidate, "k"), (reference, "eager", "eager")
+        time_pairs(*sides, ["a"], lambda: [0], l2_bytes=1, timeout_s=1, seed=0)
+
+    candidate, reference = StallingWorker(2, 5), StallingWorker(3)
+    pair(candidate, reference)
+    assert len(candidate.asked) - len(reference.asked) == 1
+    with pytest.raises(ClocksDisagree, match="the judge's clock"):
+        pair(StallingWorker(2, 5), StallingWorker(3, 7))
 
 
 class FakeSpots:

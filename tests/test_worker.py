@@ -18,6 +18,7 @@ from kmem.devices import named_target
 from kmem.errors import ExecutorError
 from kmem.measure import judge as judge_module
 from kmem.measure.arena import Arena
+from kmem.measure.baseline import COMPILE_TIMEOUT_S
 from kmem.measure.instruments import poison_free_memory
 from kmem.measure.judge import Judge
 from kmem.measure.process import KEPT_VARIABLES, Limits, WorkerFailure, WorkerLost, WorkerProcess, network_isolation
@@ -157,6 +158,33 @@ def test_a_megabyte_of_log_is_kept_out_of_the_verdict(judge: Judge) -> None:
     loud = scale_relu(f"for _ in range(1000):\n    print('x' * 1024)\nprint('passed', flush=True)\n{RIGHT}")
     (measurement,) = screen(judge, loud)
     assert (measurement.status, measurement.log) == (Status.PASSED, "")
+
+
+def test_a_baseline_that_is_started_again_is_compiled_before_anything_is_timed_against_it(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A candidate's time limit is not for compiling the competition, and if that fails it is no fault of the candidate."""
+    asked: list[tuple[str, float]] = []
+    request = WorkerProcess.request
+
+    def note(worker: WorkerProcess, command: str, *, timeout_s: float, **arguments: object) -> dict[str, object]:
+        asked.append((command, timeout_s))
+        return request(worker, command, timeout_s=timeout_s, **arguments)
+
+    def fail(worker: WorkerProcess, command: str, *, timeout_s: float, **arguments: object) -> dict[str, object]:
+        if command == "run":
+            raise WorkerLost(Status.CRASHED, "the compiler gave up")
+        return request(worker, command, timeout_s=timeout_s, **arguments)
+
+    apparatus = judge._apparatus
+    monkeypatch.setattr(WorkerProcess, "request", note)
+    worker = apparatus.baseline_worker("eager")
+    assert asked[-1] == ("run", COMPILE_TIMEOUT_S)
+    assert apparatus.baseline_worker("eager") is worker
+    apparatus.workers.discard(worker)
+    monkeypatch.setattr(WorkerProcess, "request", fail)
+    with pytest.raises(ExecutorError, match="Baseline eager ran before and fails now: the compiler gave up"):
+        apparatus.baseline_worker("eager")
 
 
 def test_each_result_is_told_once_and_in_order_of_index(judge: Judge) -> None:

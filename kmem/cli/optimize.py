@@ -189,7 +189,8 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
 def measured_ceilings(device: Device, memory: "Memory") -> Device:
     """The device with its rates as measured here: remembered, or measured now and kept. The bound is only as good as these.
 
-    Of several runs that start together one measures, with the GPU to itself, and the others wait for what it finds.
+    Of several runs that start together one measures, with the GPU to itself, and the others wait for what it finds. Where GPUs of one name
+    are measured at once, all take what was kept first.
     """
     from kmem.measure.apparatus import open_lease
     from kmem.profile.ceilings import measure_ceilings
@@ -203,11 +204,15 @@ def measured_ceilings(device: Device, memory: "Memory") -> Device:
         lease.hold(exclusive=True),
     ):
         known = memory.ceilings(device.name)
-        if known is None:
-            click.echo("measuring what this GPU can do at most (once)", err=True)
-            known = measure_ceilings(device)
-            memory.put_ceilings(known, versions())
-        return known
+        if known is not None:
+            return known
+        click.echo("measuring what this GPU can do at most (once)", err=True)
+        measured = measure_ceilings(device)
+        with memory.write():
+            known = memory.ceilings(device.name)
+            if known is None:
+                memory.put_ceilings(measured, versions())
+        return known or measured
 
 
 def result_summary(run: Run, result: RunResult, directory: "RunDirectory", usage: "Sequence[Usage]") -> dict[str, object]:

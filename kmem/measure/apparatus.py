@@ -16,7 +16,7 @@ import torch
 from kmem.errors import ExecutorError
 from kmem.lease import GpuLease, gpu_uuid
 from kmem.measure.arena import Arena
-from kmem.measure.baseline import start_baseline
+from kmem.measure.baseline import call_baseline, start_baseline
 from kmem.measure.domain import SMALL_BYTES, find_refused
 from kmem.measure.forward import tensor_bytes
 from kmem.measure.loading import attach_once, detach
@@ -156,13 +156,17 @@ class Apparatus:
         self._baseline_workers[name] = worker
 
     def baseline_worker(self, name: str) -> WorkerProcess:
-        """A clean worker with this baseline loaded. Raises ExecutorError: if a baseline that was timed before cannot be started again."""
+        """A clean worker with this baseline loaded and compiled, so that no candidate's time is spent on that.
+
+        Raises ExecutorError: if a baseline that was timed before cannot be started again.
+        """
         worker = self._baseline_workers.get(name)
         if worker is None or not worker.alive:
             worker = self.workers.start(clean=True).wait_ready()
             self.timed_inputs().show(worker)
             try:
                 start_baseline(worker, name, self.problem.source, self.reference())
+                call_baseline(worker, name, self.reference().inputs.name)
             except (WorkerFailure, WorkerLost) as ex:
                 raise ExecutorError(f"Baseline {name} ran before and fails now: {ex}; run again") from ex
             self._baseline_workers[name] = worker

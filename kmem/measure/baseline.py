@@ -29,6 +29,11 @@ def start_baseline(worker: WorkerProcess, name: str, source: str, reference: Ref
     load_module(worker, name, path, "Model", reference, timeout_s=COMPILE_TIMEOUT_S, compile_mode=COMPILE_MODES[name])
 
 
+def call_baseline(worker: WorkerProcess, name: str, inputs: str) -> None:
+    """One forward of a baseline that was started: compiles it, if no cache holds it. Raises WorkerFailure, WorkerLost."""
+    worker.request("run", timeout_s=COMPILE_TIMEOUT_S, key=name, inputs=inputs, outputs=None, seed=0, suppress=False, keep=None)
+
+
 def time_baseline(worker: WorkerProcess, name: str, inputs: Sequence[str], apparatus: "Apparatus", *, l2_bytes: int) -> Baseline:
     """Load and time one baseline, with the GPU to itself while it is timed; a failure is a Baseline without timing and with its log."""
     common = {"l2_bytes": l2_bytes, "timeout_s": COMPILE_TIMEOUT_S}

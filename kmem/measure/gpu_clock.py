@@ -26,8 +26,8 @@ FIRST_CALLS = 5
 UNPAIRED_SAMPLES = 30
 #: The judge's own clock around a whole batch, over what the worker says, per call: flush and channel take a little, a lie takes more.
 BATCH_RATIO, BATCH_OFFSET_MS = 3.0, 2.0
-#: Times that a batch may be taken again because that clock saw much more.
-STALLS_FORGIVEN = 2
+#: Batches of one timing, of both sides together, that may be taken again because that clock saw much more.
+STALLS_FORGIVEN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +94,28 @@ def sample_times(
     return {"event_ms": event_ms, "host_ms": host_ms}
 
 
-def _sample_fresh(
-    worker: WorkerProcess,
-    key: str,
-    inputs: Sequence[str],
-    refresh: Callable[[], Sequence[int]],
-    *,
-    with_seeds: bool,
-    **common: object,
-) -> list[float]:
-    """Event times, ms, of one call on each of the inputs, with values that were never there before.
+class _Batches:
+    """Batches of one timing: event times, ms, of one call on each of the inputs, with values that were never there before.
 
-    On a busy host a process may stand still for longer than a batch takes. Then the batch says nothing and is taken again, on other values:
-    whoever works outside the timed region is seen every time. Raises as `sample_times`.
+    On a busy host a process may stand still for longer than a batch takes. Then the batch says nothing and is taken again, on other values;
+    but not often: a kernel that could have batches taken again at will would keep those that went well.
     """
-    for forgiven in range(STALLS_FORGIVEN + 1):
-        seeds = refresh()
-        try:
-            return sample_times(worker, key, inputs, len(inputs), seeds=seeds if with_seeds else None, **common)["event_ms"]
-        except ClocksDisagree:
-            if forgiven == STALLS_FORGIVEN:
-                raise
-    raise AssertionError("the last attempt returns or raises")
+
+    def __init__(self, inputs: Sequence[str], refresh: Callable[[], Sequence[int]], **common: object) -> None:
+        self._inputs, self._refresh, self._common, self._stalls = inputs, refresh, common, 0
+
+    def sample(self, worker: WorkerProcess, key: str, *, with_seeds: bool) -> list[float]:
+        """The next batch. Raises as `sample_times`."""
+        while True:
+            seeds = self._refresh()
+            try:
+                seen = sample_times(worker, key, self._inputs, len(self._inputs), seeds=seeds if with_seeds else None, **self._common)
+            except ClocksDisagree:
+                self._stalls += 1
+                if self._stalls > STALLS_FORGIVEN:
+                    raise
+            else:
+                return seen["event_ms"]
 
 
 def time_graph(worker: WorkerProcess, key: str, inputs: str, *, l2_bytes: int, timeout_s: float) -> float | None:
@@ -151,14 +151,14 @@ def time_pairs(
     theirs = sample_times(*reference[:2], inputs, FIRST_CALLS, warmup=WARMUP_CALLS, **common)
     block_ms = 2 * len(inputs) * (max(ours["event_ms"]) + max(theirs["event_ms"]) + 0.2)
     blocks = max(MIN_BLOCKS, min(MAX_BLOCKS, int(PAIRING_BUDGET_S * 1e3 / block_ms)))
+    batches = _Batches(inputs, refresh, **common)
     candidate_ms: list[tuple[float, ...]] = []
     reference_ms: list[tuple[float, ...]] = []
     for _ in range(1 + MAX_EXTENSIONS):
         for _ in range(blocks):
             sides: dict[str, list[float]] = {"a": [], "b": []}
             for side in "abba":
-                timed = candidate if side == "a" else reference[:2]
-                sides[side] += _sample_fresh(*timed, inputs, refresh, with_seeds=side == "a", **common)
+                sides[side] += batches.sample(*(candidate if side == "a" else reference[:2]), with_seeds=side == "a")
             candidate_ms.append(tuple(sides["a"]))
             reference_ms.append(tuple(sides["b"]))
         timing = pair_samples(candidate_ms, reference_ms, reference[2], seed=seed)
@@ -179,10 +179,9 @@ def time_alone(
     """Event times, ms, by batch, and the least host time of a call, ms, where there is nothing to pair with. Arguments as above."""
     common = {"l2_bytes": l2_bytes, "timeout_s": timeout_s, "spots": spots}
     first = sample_times(*candidate, inputs, FIRST_CALLS, warmup=WARMUP_CALLS, host_count=FIRST_CALLS, **common)
-    batches = []
-    for _ in range(-(-UNPAIRED_SAMPLES // len(inputs))):
-        batches.append(tuple(_sample_fresh(*candidate, inputs, refresh, with_seeds=True, **common)))
-    return batches, min(first["host_ms"])
+    batches = _Batches(inputs, refresh, **common)
+    taken = [tuple(batches.sample(*candidate, with_seeds=True)) for _ in range(-(-UNPAIRED_SAMPLES // len(inputs)))]
+    return taken, min(first["host_ms"])
 
 
 def is_short(latency_ms: float) -> bool:

@@ -287,10 +287,10 @@ class Judge:
             timing, environment = self._estimate(examination.kernel), {}
         examination.take_flags(reference)
         if apparatus.has_small and not self._check_small(examination, launches):
-            # At the small size the kernel stepped aside, so the values it was not tried with there are tried here.
+            # At the small size the kernel stepped aside: what it was not tried with there is tried here.
             examination.load(reference)
-            tried = (*SCREENING_FAMILIES, "large")
-            examination.check_families([family for family in FAMILIES if family not in tried], seed_for)
+            examination.check_families([family for family in FAMILIES if family not in (*SCREENING_FAMILIES, "large")], seed_for)
+            examination.check_variants(seed_for("verify", "variants"), own_size_only=True)
         return timing, environment
 
     def _check_small(self, examination: Examination, launches: int) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from kmem.interfaces import Direction
 from kmem.orchestrate.lineage import Arm
+from kmem.orchestrate.stop import has_won
 from kmem.orchestrate.strategies import Offer, share_samples
 from kmem.orchestrate.vetoes import is_vetoed
-from kmem.records import Attempt, Budget, Experience, Move, Outcome, Plan, Recalled, SiteChoice, Strategy, Task, Veto
+from kmem.records import Attempt, Budget, Experience, Move, Plan, Recalled, SiteChoice, Strategy, Task, Veto
 
 #: Measured settings of one recipe for one graph from which a ranking learns more than from the winner alone.
 _ENOUGH_TO_RANK = 4
@@ -32,7 +33,7 @@ def plan_first_round(
         experience: what memory knows of other graphs' settings.
         rewrites: whether an author works in this run that writes a kernel again from remembered choices.
     """
-    exact = [hit for hit in recalled if hit.exact and _has_won(hit.outcome) and (hit.source or (hit.outcome.choices and rewrites))]
+    exact = [hit for hit in recalled if hit.exact and has_won(hit.outcome) and (hit.source or (hit.outcome.choices and rewrites))]
     if exact:
         outcome = exact[0].outcome
         reason = f"memory holds a winner for this very graph ({outcome.latency_ms:.4g} ms on {outcome.device})"
@@ -52,11 +53,6 @@ def plan_first_round(
     if not tasks:
         return Plan((), (), "no executable skill matches any part of the module")
     return Plan(tuple(tasks), (), f"directions to begin in: {len(directions)}; like winners recalled: {len(seen)}")
-
-
-def _has_won(outcome: Outcome) -> bool:
-    """Whether the judge verified the kernel in full (only then is there a ratio) and it beat the best baseline; others are good seeds."""
-    return outcome.ratio_low is not None and outcome.ratio_low > 1.0
 
 
 def plan_seeds(directions: Sequence[Direction], samples: int) -> list[Task]:

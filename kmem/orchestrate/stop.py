@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-from kmem.records import Attempt, Bottleneck, Budget, Diagnosis, Move, Prescription, Recalled
+from kmem.records import Attempt, Bottleneck, Budget, Diagnosis, Move, Outcome, Prescription, Recalled
 from kmem.skills import Skill
 
 #: An improvement counts when it exceeds this and its interval excludes 1: less is within what a rerun moves. It is also what a round
@@ -52,10 +52,15 @@ def has_gained(before_ms: float | None, after_ms: float | None) -> bool:
     return before_ms is None or (after_ms is not None and after_ms * MIN_IMPROVEMENT < before_ms)
 
 
+def has_won(outcome: Outcome) -> bool:
+    """Whether the judge verified the kernel in full (only then is there a ratio) and a run would call it a winner; others are seeds."""
+    return (outcome.ratio or 0.0) >= MIN_IMPROVEMENT and (outcome.ratio_low or 0.0) > 1.0
+
+
 def is_as_remembered(best: Attempt | None, recalled: Sequence[Recalled]) -> bool:
-    """Whether the best kernel is what memory holds for this very graph, and runs here about as fast as recorded."""
+    """Whether the best kernel is the winner that memory holds for this very graph, and runs here about as fast as recorded."""
     if best is None or best.candidate.task.move is not Move.RECALL:
         return False
-    same = (hit.outcome.latency_ms for hit in recalled if hit.exact and hit.outcome.choices == best.candidate.kernel.choices)
-    remembered_ms = next(same, None)
+    winners = (hit.outcome for hit in recalled if hit.exact and has_won(hit.outcome))
+    remembered_ms = next((outcome.latency_ms for outcome in winners if outcome.choices == best.candidate.kernel.choices), None)
     return remembered_ms is not None and best.measurement.latency_ms <= _AS_REMEMBERED * remembered_ms

@@ -31,13 +31,19 @@ class SharedWorkers(WorkerPool):
             worker.kill()
 
 
-def judge_once(problem: str, source: str, purity: Purity, workers: WorkerPool, place: Path, *, gpu: bool = False) -> Measurement:
-    """The whole verdict on one candidate of the corpus; without baselines, for they are not what is tested."""
+def judge_once(
+    problem: str, source: str, purity: Purity, workers: WorkerPool, place: Path, *, gpu: bool = False, small: Workload | None = None
+) -> Measurement:
+    """The whole verdict on one candidate of the corpus; without baselines, for they are not what is tested.
+
+    Args:
+        small: judge at this size too, as is done on a GPU.
+    """
     device = detect_device() if gpu else named_target("h200")
     assert device is not None
     with Judge(
         Problem("corpus", "<corpus>", problem),
-        {"full": Workload("full")},
+        {"full": Workload("full")} | ({"small": small} if small else {}),
         Contract(purity=purity),
         device,
         None,
@@ -48,4 +54,5 @@ def judge_once(problem: str, source: str, purity: Purity, workers: WorkerPool, p
         cache_dir=place / "cache",
         workers=workers,
     ) as judge:
+        judge._apparatus.main, judge._apparatus.has_small = "full", small is not None
         return judge.verify(Kernel(source), ())
