@@ -43,6 +43,8 @@ CASES = [
     ("blocked-row-scan", "torch.cumsum(x, dim=0)", "4194304, 32", "split"),
     ("scan-without-flip-copies", "torch.cumsum(x.flip(1), dim=1).flip(1)", "32768, 32768", "carry"),
     ("split-reduction", "torch.argmax(x, dim=1)", "128, 4096, 4096", "loop"),
+    ("split-reduction", "torch.argmax(x, dim=1)", "128, 4096, 4095", "classes"),
+    ("split-reduction", "torch.var(x, dim=1)", "64, 4102, 2046", "classes"),
     ("fuse-pointwise-chain", "F.gelu(x) * torch.tanh(x)", "4096, 393216", None),
 ]
 # Runs in a process without TRITON_INTERPRET: every launch becomes a compilation for sm_90, reported as one JSON line.

@@ -5,6 +5,7 @@ Strategies (the STRATEGY knob):
 - "loop": one program goes over BK rows once per pass and once more to write; what a pass re-reads may still be in L2.
 - "shared": SPLIT programs hold one row together in registers, publish their partial states and wait for each other; inputs are read once.
 - "split": per pass, one kernel leaves SPLIT partial states per row and one combines them; the last kernel writes, one tile per program.
+- "classes": as "split", where a part takes the elements that lie alike beside 16 bytes (see rowwise_access.py).
 - "pipelined": one kernel whose programs take turns: even ones leave partial states of a segment, odd ones write a segment of the row LEAD
   rows back, which L2 still holds. Writers wait only for programs with lower tickets, none of which waits, so any device will do.
 In "shared", waiting is safe because programs take their number from a ticket counter in the order in which they start. Let row b be the
@@ -18,7 +19,7 @@ row). Sizes and strides are constexpr arguments.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kmem.codegen.launching import allocations, entry, next_power_of_two
 from kmem.codegen.pointwise import HELPERS
@@ -26,11 +27,16 @@ from kmem.codegen.reductions import BY_ROW, MULTIPLY, REDUCTIONS, TO_SCALAR
 from kmem.codegen.region import Load, Map, Reduce, Region, Store
 from kmem.codegen.rowwise_access import RowAccess, row_access
 from kmem.codegen.rowwise_space import fit_settings, waiting
+from kmem.codegen.rowwise_total import emit_total
 from kmem.recipes import Emission, Settings
 from kmem.records import content_hash
 
-#: Elements that the program of a total loads at once: 16 to a thread of 32 warps.
-_TOTAL_TILE = 16384
+#: Partial states that a program combines at once where it combines several rows, and its warps: 16 to a thread, as in the prototype of
+#: rowwise_space._CLASSED_TILE.
+_COMBINED, _COMBINING_WARPS = 4096, 8
+
+_NUMBER = "pid = tl.program_id(0)"
+_TICKET = "pid = tl.atomic_add(arrived + PASSES * BLOCKS, 1, sem='relaxed', scope='gpu')"
 
 
 def emit_rows(region: Region, settings: Settings, purpose: str) -> Emission:
@@ -41,7 +47,8 @@ def emit_rows(region: Region, settings: Settings, purpose: str) -> Emission:
         purpose: first word of the kernels' names, for profiles: "softmax", "norm", "reduce".
     """
     settings = fit_settings(region, settings)
-    return _Writer(region, str(settings["STRATEGY"]), settings["BK"] == 1).emit(settings, purpose)
+    strategy = "split" if settings["STRATEGY"] == "classes" else str(settings["STRATEGY"])
+    return _Writer(region, strategy, settings["BK"] == 1, row_access(region, settings)).emit(settings, purpose)
 
 
 @dataclass
@@ -51,10 +58,9 @@ class _Writer:
     region: Region
     strategy: str
     single: bool  # one row a program
-    offsets: RowAccess = field(init=False)
+    offsets: RowAccess
 
     def __post_init__(self) -> None:
-        self.offsets = row_access(self.region, self.single)
         self.levels = self.region.levels()
         self.stages = self.region.passes()
         self.reduces = [item for item in self.region.statements if isinstance(item, Reduce)]
@@ -125,7 +131,7 @@ class _Writer:
         lines += [f"    {line}" for line in body]
         if any(item.kind == "moments" for item in reduces):
             lines += [
-                "count = (end - begin) * 1.0",
+                "count = tl.maximum(end - begin, 1) * 1.0",  # a part may have no elements
                 "lane_count = tl.maximum((end - begin - tl.arange(0, BR)[None, :] + BR - 1) // BR, 0).to(tl.float32)",
             ]
         return lines + [line for item in reduces for line in REDUCTIONS[item.kind].finish(item.names)]
@@ -139,7 +145,7 @@ class _Writer:
     def _combine(self, number: int) -> list[str]:
         lines = ["part_index = tl.arange(0, SPLIT_TILE)[None, :]", "part_valid = part_index < SPLIT"]
         if any(item.kind == "moments" for item in self._reduces_of(number)):
-            lines += ["part_count = tl.minimum(tl.maximum(R - part_index * SEGMENT, 0), SEGMENT).to(tl.float32)"]
+            lines += [f"part_count = tl.minimum(tl.maximum({self.offsets.left}, 0), SEGMENT).to(tl.float32)"]
         for index, (name, _) in enumerate(self._states(number)):
             pointer = f"s{number}_{index} + row * SPLIT + part_index"
             lines += [f'{name}_parts = tl.load({pointer}, mask=k_valid & part_valid, cache_modifier=".cg")']
@@ -178,7 +184,7 @@ class _Writer:
     def _tile_body(self, shared: bool) -> list[str]:
         """The row (or this program's share of it) in registers."""
         lines = self._row_lines(0)
-        lines += ["begin = part * SEGMENT", "end = tl.minimum(begin + SEGMENT, R)"] if shared else ["begin = 0", "end = R"]
+        lines += self.offsets.segment() if shared else ["begin = 0", "end = R"]
         lines += self.offsets.columns("begin", "end") + ["count = (end - begin) * 1.0"]
         # Source: measured on H200, RMSNorm over 64 channels of 512 x 512 images (15 GB): 3.66 ms without a hint, 3.76 ms with evict_first.
         hint = "" if self.region.has_element_output else "evict_first"
@@ -247,7 +253,7 @@ class _Writer:
 
     def _pipelined_body(self) -> list[str]:
         """One turn: a segment reduced, or a segment written from states that programs with lower tickets left."""
-        segment = ["begin = part * SEGMENT", "end = tl.minimum(begin + SEGMENT, R)"]
+        segment = self.offsets.segment()
         reduce = self.offsets.rows() + self._row_lines(0) + segment + self._lanes(0) + self._publish(0) + self._announce(0)
         write = self._await_all(0) + self.offsets.rows() + self._row_lines(0) + self._combine(0) + self._row_lines(1) + segment
         write += self._apply_loop() + self._row_stores(only_first=True)
@@ -272,8 +278,7 @@ class _Writer:
         return lines
 
     def _partial_body(self, number: int) -> list[str]:
-        segment = ["begin = part * SEGMENT", "end = tl.minimum(begin + SEGMENT, R)"]
-        return [*self._known_states(number), *segment, *self._lanes(number), *self._publish(number)]
+        return [*self._known_states(number), *self.offsets.segment(), *self._lanes(number), *self._publish(number)]
 
     def _combine_body(self, number: int) -> list[str]:
         """Final states of a pass; the last pass of a region without element outputs goes on to the results."""
@@ -284,8 +289,7 @@ class _Writer:
 
     def _apply_body(self) -> list[str]:
         """One tile per program, the tiles that the partial kernels read last coming first: L2 still holds them."""
-        tile = ["step = STEPS - 1 - pid // (BLOCKS * SPLIT)", "begin = part * SEGMENT", "end = tl.minimum(begin + SEGMENT, R)"]
-        tile += ["first = begin + step * BR"]
+        tile = ["step = STEPS - 1 - pid // (BLOCKS * SPLIT)", *self.offsets.segment(), "first = begin + step * BR"]
         lines = self._known_states(self.pass_count) + tile + self.offsets.columns("first", "end")
         lines += ["tile0 = tl.zeros((BK, BR), tl.int32)", *self._element_stores()]
         lines += self._left_over_stores("first", "tl.minimum(first + BR, end)")
@@ -297,74 +301,54 @@ class _Writer:
         states = [f"s{number}_{index}" for number in range(self.pass_count) for index in range(len(self._states(number)))]
         if self.region.total:
             pointers += [f"t{index}" for index in range(len(self.region.total.values))]
-        constants = self.offsets.constants(settings)
+        constants, rows, part = self.offsets.constants(settings), self.offsets.rows(), ["block = pid // SPLIT", "part = pid % SPLIT"]
         kernels: list[tuple[str, str]] = []
         launches: list[str] = []
+
+        def add(name: str, pointers: Sequence[str], body: Sequence[str], grid: str, **own: object) -> None:
+            """One more kernel and its launch; `own` are arguments whose values are not the launcher's variables of that name."""
+            text = entry(name, pointers, list(constants), body)
+            unique = f"{name}_{content_hash(text)[:8]}"
+            kernels.append((unique, text.replace(f"def {name}(", f"def {unique}(", 1)))
+            values = {key: own.get(key, key) for key in constants} | {"num_warps": own.get("num_warps", settings["num_warps"])}
+            arguments = ", ".join([*pointers, *(f"{key}={value}" for key, value in values.items())])
+            launches.append(f"{unique}[({own.get(grid, grid)},)]({arguments}{self.options})")
+
         if self.strategy in ("registers", "loop"):
             body = self._tile_body(shared=False) if self.strategy == "registers" else self._loop_body()
-            self._add(kernels, launches, f"{purpose}_{self.strategy}", pointers, constants, ["part = 0", *body], settings, "BLOCKS")
+            add(f"{purpose}_{self.strategy}", pointers, [_NUMBER, "block = pid", *rows, "part = 0", *body], "BLOCKS")
         elif self.strategy == "shared":
             constants |= {"WAIT": "wait"}
-            everything, body = [*pointers, *states, "arrived"], self._tile_body(shared=True)
-            self._add(kernels, launches, f"{purpose}_shared", everything, constants, body, settings, "BLOCKS * SPLIT")
+            body = [_NUMBER, "if WAIT:", f"    {_TICKET}", *part, *rows, *self._tile_body(shared=True)]
+            add(f"{purpose}_shared", [*pointers, *states, "arrived"], body, "BLOCKS * SPLIT", WAIT="wait")
             launches = ["for _ in range(1 if wait else PASSES + 1):", *(f"    {line}" for line in launches)]
         elif self.strategy == "pipelined":
             constants |= {"LEAD": settings["LEAD"]}
-            everything, grid = [*pointers, *states, "arrived"], "2 * SPLIT * (BLOCKS + LEAD)"
-            self._add(kernels, launches, f"{purpose}_pipelined", everything, constants, self._pipelined_body(), settings, grid)
+            body = [_TICKET, "turn = pid // (2 * SPLIT)", "part = pid % (2 * SPLIT) // 2", *self._pipelined_body()]
+            add(f"{purpose}_pipelined", [*pointers, *states, "arrived"], body, "2 * SPLIT * (BLOCKS + LEAD)")
         else:
             everything = [*pointers, *states, *(name.replace("s", "c", 1) for name in states)]
-            bodies = [
-                (f"{purpose}_{kind}{number}", body, grid)
-                for number in range(self.pass_count)
-                for kind, body, grid in (
-                    ("partial", self._partial_body(number), "BLOCKS * SPLIT"),
-                    ("combine", self._combine_body(number), "BLOCKS"),
-                )
-            ]
+            combining = RowAccess(self.region)
+            own = {} if self.single else self._combining_sizes(combining, settings)
+            for number in range(self.pass_count):
+                add(f"{purpose}_partial{number}", everything, [_NUMBER, *part, *rows, *self._partial_body(number)], "BLOCKS * SPLIT")
+                body = [_NUMBER, "block = pid", *combining.rows(), *self._combine_body(number)]
+                add(f"{purpose}_combine{number}", everything, body, "BLOCKS", **own)
             if self.region.has_element_output:
-                bodies.append((f"{purpose}_apply", self._apply_body(), "BLOCKS * SPLIT * STEPS"))
-            for name, body, grid in bodies:
-                self._add(kernels, launches, name, everything, constants, body, settings, grid)
+                body = [_NUMBER, "block = pid % (BLOCKS * SPLIT) // SPLIT", "part = pid % SPLIT", *rows, *self._apply_body()]
+                add(f"{purpose}_apply", everything, body, "BLOCKS * SPLIT * STEPS")
         if self.region.total:
-            self._add_total(kernels, launches, purpose)
+            total, launch = emit_total(self.region, purpose)
+            kernels.append(total)
+            launches.append(launch)
         return Emission((*self._helpers(kernels), *kernels), self._launcher(constants, states, launches, int(settings["num_warps"])))
 
-    def _add(self, kernels, launches, name, pointers, constants, body, settings, grid) -> None:  # noqa: ANN001 - the parts of `emit`
-        head = ["pid = tl.program_id(0)"]
-        ticket = "pid = tl.atomic_add(arrived + PASSES * BLOCKS, 1, sem='relaxed', scope='gpu')"
-        if self.strategy == "shared":
-            head += ["if WAIT:", f"    {ticket}"]
-        if self.strategy == "pipelined":  # which row it is depends on the turn
-            head = [ticket, "turn = pid // (2 * SPLIT)", "part = pid % (2 * SPLIT) // 2"]
-        elif grid == "BLOCKS":
-            head += ["block = pid", *self.offsets.rows()]
-        elif "STEPS" in grid:
-            head += ["block = pid % (BLOCKS * SPLIT) // SPLIT", "part = pid % SPLIT", *self.offsets.rows()]
-        else:
-            head += ["block = pid // SPLIT", "part = pid % SPLIT", *self.offsets.rows()]
-        text = entry(name, pointers, list(constants), [*head, *body])
-        unique = f"{name}_{content_hash(text)[:8]}"
-        kernels.append((unique, text.replace(f"def {name}(", f"def {unique}(", 1)))
-        arguments = ", ".join([*pointers, *(f"{key}={'wait' if key == 'WAIT' else key}" for key in constants)])
-        launches.append(f"{unique}[({grid},)]({arguments}, num_warps={settings['num_warps']}{self.options})")
-
-    def _add_total(self, kernels: list[tuple[str, str]], launches: list[str], purpose: str) -> None:
-        """One program that sums what the rows left, lane by lane and then across lanes."""
-        total = self.region.total
-        names = [f"total_{index}" for index in range(len(total.values))]
-        lines = [f"{name} = tl.zeros((TILE,), tl.float32)" for name in names]
-        lines += ["for start in range(0, ROWS, TILE):", "    i = start + tl.arange(0, TILE)"]
-        lines += [f"    {name} += tl.load(t{index} + i, mask=i < ROWS, other=0.0)" for index, name in enumerate(names)]
-        lines += [f"{name} = tl.sum({name}, axis=0)" for name in names]
-        pointer = f"q{total.output}"
-        lines += [f"tl.store({pointer}, ({total.text}).to({pointer}.dtype.element_ty))"]
-        pointers = [pointer, *(f"t{index}" for index in range(len(names)))]
-        text = entry(f"{purpose}_total", pointers, ["ROWS", "TILE"], lines)
-        unique = f"{purpose}_total_{content_hash(text)[:8]}"
-        kernels.append((unique, text.replace(f"def {purpose}_total(", f"def {unique}(", 1)))
-        tile = min(_TOTAL_TILE, next_power_of_two(self.region.rows))
-        launches.append(f"{unique}[(1,)]({', '.join(pointers)}, ROWS=ROWS, TILE={tile}, num_warps={max(1, tile // 512)})")
+    def _combining_sizes(self, combining: RowAccess, settings: Settings) -> dict[str, object]:
+        """Arguments of a kernel that combines the parts of as many rows at once as _COMBINED says."""
+        inner = self.region.axes[combining.inner].size if combining.inner is not None else 1
+        rows = max(1, min(_COMBINED // next_power_of_two(int(settings["SPLIT"])), next_power_of_two(inner)))
+        constants = combining.constants({**settings, "BK": rows})
+        return {name: constants[name] for name in ("BK", "INNER_BLOCKS", "BLOCKS", "EVEN_K")} | {"num_warps": _COMBINING_WARPS}
 
     def _helpers(self, kernels: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         text = "\n".join(source for _, source in kernels)

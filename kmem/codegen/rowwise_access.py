@@ -1,12 +1,18 @@
-"""Loads and stores of row kernels, and how rows that do not start at 16 bytes are still read and written 16 bytes at a time.
+"""Loads and stores of row kernels, and how lines that do not start at 16 bytes are still read and written 16 bytes at a time.
 
 A row of 65535 fp32 values starts up to 3 values before a multiple of 16 bytes; those are its head. Loads from its start would move 4 bytes
 each, with an address and a mask for every value. `_RotatedAccess` numbers the elements of a row from the first aligned one, those of the
 head last: slot s is element s + head, or s + head - R from there on. Tiles of slots are then whole aligned vectors up to `bound`, and the
 elements beyond, fewer than a vector's on either side of the row's end, go one by one.
+
+Where rows run across memory, element r of 4095 neighbouring rows is a line of 4095 values, and lines start at 4 places beside 16 bytes, in
+turn. Lines of one class, r % 4, start alike. `_ClassedAccess` lets a part reduce one class: it numbers the rows from the last aligned place
+before a line, slot s being row s - shift, and tiles of slots are whole aligned vectors. Those that two lines share are read for both; what
+they hold of the other line goes to slots before row 0 or after the last, which are not stored, so that loads need no mask for it.
 """
 
 from collections.abc import Sequence
+from math import gcd
 
 from kmem.codegen.launching import OffsetWriter
 from kmem.codegen.pointwise import compute_type
@@ -27,29 +33,65 @@ def vector_lanes(region: Region) -> int:
         return 1  # argmax takes the first of equals, in the order of slots
     items = [(load.strides, load.dtype) for load in region.loads if _covers(region, load.strides)]
     items += [(store.strides, store.dtype) for store in region.stores if not store.is_row]
+    lanes = _lanes_if_alike(items, region.kept, region.reduced[0])
+    is_beside = any(strides[axis] % lanes for strides, _ in items for axis in region.kept)
+    return lanes if is_beside and region.columns >= 4 * lanes else 1
+
+
+def line_classes(region: Region) -> int:
+    """Classes of lines by where they start beside 16 bytes, if parts of a row should reduce one class each; otherwise 1.
+
+    Every operand as large as the tile must lie alike, with unit stride along the innermost kept axis, and must end at 16 bytes, so that
+    whole vectors end within it.
+    """
+    if not region.kept or len(region.reduced) != 1 or region.has_element_output:
+        return 1
+    inner, step = region.kept[-1], region.reduced[0]
+    items = [(load.strides, load.dtype) for load in region.loads if _covers(region, load.strides)]
+    lanes = _lanes_if_alike(items, (*region.kept[:-1], step), inner)
+    ends = [1 + sum((axis.size - 1) * stride for axis, stride in zip(region.axes, strides, strict=True)) for strides, _ in items]
+    classes = lanes // gcd(lanes, *(strides[step] for strides, _ in items))
+    is_worthwhile = region.axes[inner].size >= 4 * lanes and region.columns >= classes
+    return classes if is_worthwhile and not any(end % lanes for end in ends) else 1
+
+
+def _lanes_if_alike(items: Sequence[tuple[Sequence[int], str]], others: Sequence[int], unit: int) -> int:
+    """Elements of an aligned vector, if operands (strides, dtype) have unit stride along `unit` and lie alike along `others`; else 1."""
     lanes = max((_VECTOR_BYTES // DTYPE_BYTES[dtype] for _, dtype in items), default=1)
-    places = {tuple(strides[axis] % lanes for axis in region.kept) for strides, _ in items}
-    is_alike = len(places) == 1 and all(strides[region.reduced[0]] == 1 and min(strides) >= 0 for strides, _ in items)
-    return lanes if is_alike and any(*places) and region.columns >= 4 * lanes else 1
+    places = {tuple(strides[axis] % lanes for axis in others) for strides, _ in items}
+    return lanes if len(places) == 1 and all(strides[unit] == 1 and min(strides) >= 0 for strides, _ in items) else 1
 
 
-def row_access(region: Region, single: bool) -> "RowAccess":
-    """What writes the loads and stores of programs that hold one row (`single`) or several."""
-    return _RotatedAccess(region) if single and vector_lanes(region) > 1 else RowAccess(region)
+def row_access(region: Region, settings: Settings) -> "RowAccess":
+    """What writes the loads and stores of programs at settings as rowwise_space.fit_settings leaves them."""
+    if settings["STRATEGY"] == "classes":
+        return _ClassedAccess(region)
+    return _RotatedAccess(region) if settings["BK"] == 1 and vector_lanes(region) > 1 else RowAccess(region)
 
 
 def _covers(region: Region, strides: Sequence[int]) -> bool:
     return all(strides[axis] for axis in (*region.kept[-1:], *region.reduced))
 
 
+def _covering(region: Region) -> dict[str, tuple[int, ...]]:
+    """Strides of the loads that have an element of their own for every element of a tile."""
+    return {load.name: load.strides for load in region.loads if _covers(region, load.strides)}
+
+
 class RowAccess(OffsetWriter):
     """Loads and stores of a tile at (k, r) under the masks of OffsetWriter.
 
-    `width` is the tile's, and `rest`, if any, writes a tile of its own for the elements that `store` leaves out.
+    `width` is the tile's, and `rest`, if any, writes a tile of its own for the elements that `store` leaves out. `left` is how many
+    elements the row has from the first of part `part_index` on.
     """
 
     width = "BR"
     rest: "RowAccess | None" = None
+    left = "R - part_index * SEGMENT"
+
+    def segment(self) -> list[str]:
+        """begin..end, what the program's part takes of the row."""
+        return ["begin = part * SEGMENT", "end = tl.minimum(begin + SEGMENT, R)"]
 
     def load(self, item: Load, policy: str) -> list[str]:
         """The value of a load; `policy` is further arguments of tl.load."""
@@ -73,7 +115,7 @@ class _RotatedAccess(RowAccess):
     def __init__(self, region: Region) -> None:
         super().__init__(region)
         self.covering = {f"{store.pointer}_out": store.strides for store in region.stores if not store.is_row}
-        self.covering |= {load.name: load.strides for load in region.loads if _covers(region, load.strides)}
+        self.covering |= _covering(region)
         self.rest = _LeftOverAccess(region)
 
     def constants(self, settings: Settings) -> dict[str, object]:
@@ -135,3 +177,55 @@ class _LeftOverAccess(RowAccess):
 def _elements(name: str, slot: str) -> list[str]:
     """`name` = which element of a rotated row each slot is."""
     return [f"{name} = {slot} + head - tl.where({slot} < R - head, 0, R)", "if WIDE:", f"    {name} = {name}.to(tl.int64)"]
+
+
+class _ClassedAccess(RowAccess):
+    """Lines of one class a part (see the module's docstring); begin..end counts those of the class. LANES are elements of a vector."""
+
+    left = "(R - part_index % CLASSES + CLASSES - 1) // CLASSES - part_index // CLASSES * SEGMENT"
+
+    def __init__(self, region: Region) -> None:
+        super().__init__(region)
+        self.covering = _covering(region)
+        self.lanes = max(_VECTOR_BYTES // DTYPE_BYTES[load.dtype] for load in region.loads if load.name in self.covering)
+
+    def constants(self, settings: Settings) -> dict[str, object]:
+        constants = super().constants(settings)
+        blocks = -(-(self.region.axes[self.inner].size + self.lanes - 1) // int(settings["BK"]))
+        constants |= {"INNER_BLOCKS": blocks, "BLOCKS": constants["BLOCKS"] // constants["INNER_BLOCKS"] * blocks, "EVEN_K": False}
+        return constants | {"LANES": self.lanes, "CLASSES": line_classes(self.region)}
+
+    def rows(self) -> list[str]:
+        return [
+            *super().rows(),
+            "slot = k",
+            f"shift = (({self._first(next(iter(self.covering)))}) % LANES).to(tl.int32)",
+            "whole = slot < (KI + shift + LANES - 1) // LANES * LANES",
+            "k = slot - shift",
+            "k_valid = (k >= 0) & (k < KI)",
+            "row = outer * KI + k",
+        ]
+
+    def segment(self) -> list[str]:
+        return [
+            "begin = part // CLASSES * SEGMENT",
+            "end = tl.minimum(begin + SEGMENT, (R - part % CLASSES + CLASSES - 1) // CLASSES)",
+        ]
+
+    def columns(self, start: str, end: str) -> list[str]:
+        lines = [f"place = {start} + tl.arange(0, BR)[None, :]", f"valid = place < {end}", "if WIDE:", "    place = place.to(tl.int64)"]
+        return [*lines, "r = place * CLASSES + part % CLASSES"]
+
+    def load(self, item: Load, policy: str) -> list[str]:
+        if item.name not in self.covering:
+            return super().load(item, policy)
+        # written so that a compiler sees a multiple of LANES and a run
+        offset = f"({self._first(item.name)}) // LANES * LANES + place * (CLASSES * S_{item.name}_{self.reduced[0]}) + slot"
+        mask = "whole if EVEN_R else whole & valid"
+        return [f"{item.name} = tl.load(p{item.operand} + {offset}, mask={mask}{policy}).to({compute_type(item.dtype)})"]
+
+    def _first(self, name: str) -> str:
+        """Offset of the first line of this program's class."""
+        strides = self.covering[name]
+        terms = [f"o{axis} * S_{name}_{self.outer[axis]}" for axis in range(len(self.outer)) if strides[self.outer[axis]]]
+        return " + ".join([*terms, f"(part % CLASSES).to(tl.int64) * S_{name}_{self.reduced[0]}"])

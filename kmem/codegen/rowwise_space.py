@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kmem.codegen.launching import next_power_of_two
 from kmem.codegen.reductions import REDUCTIONS
 from kmem.codegen.region import Reduce, Region
-from kmem.codegen.rowwise_access import vector_lanes
+from kmem.codegen.rowwise_access import line_classes, vector_lanes
 from kmem.recipes import Operand, Settings, Space
 from kmem.records import DTYPE_BYTES, Device, Knob
 
@@ -45,6 +45,13 @@ _TURN_S, _SECOND_READ = 3e-6, 1.06
 #: Share of L2 at which rows read but not yet written are all read again from DRAM (instance norm of 512 x 512 on H200: 4.59 ms with 16 MB
 #: in flight, 5.35 with 33, 5.41 with 66, where ncu counts 15 GB read for 7.5 GB of inputs).
 _KEPT_BY_L2 = 0.5
+#: Elements of a tile whose lines are of one class, and the share of the time of one of its programs that is lost at the end. Source: a
+#: prototype on H200, sums over dim 1 of (128, 4096, 4095): 2.002, 2.009 and 2.016 ms for tiles of 128 x 32 (32 warps, 8) and 256 x 16 (8),
+#: 2.101 for 128 x 64 (16). The programs written here were not measured.
+_CLASSED_TILE, _TAIL_OF_CLASSES = 4096, 0.05
+#: How much longer DRAM bytes take where lines start beside 16 bytes and loads are of one element (the same sums, maxima and argmax at 46
+#: settings of "split" and "loop").
+_BESIDE = 1.05
 #: Programs of one warp that run at once on the devices this project targets: 132 multiprocessors of 2048 threads at half occupancy. Half of
 #: them reduce, so a writer that many programs behind finds its states ready; a tile of 16 values a thread in 4 steps keeps 17 MB in L2.
 _REDUCING_WARPS = 132 * 32 // 2
@@ -52,6 +59,8 @@ _REDUCING_WARPS = 132 * 32 // 2
 #: the programs per multiprocessor above which their polls hinder each other (L1 norm of 65535 columns: 3.4 us at 5, 9 us at 21).
 _WAIT_S, _QUIET_WAITERS = 1.9e-6, 6
 
+#: Strategies whose SPLIT knob cuts rows into parts.
+_PARTED = ("split", "classes", "pipelined")
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
@@ -76,7 +85,8 @@ def fit_settings(region: Region, settings: Settings) -> dict[str, Knob]:
     """A setting with SPLIT, SEGMENT (elements of a row per program) and BR as they must be for this region's sizes.
 
     A setting found at one size stays correct at another: "registers" always takes the whole row, falling back to "loop" above the largest
-    tile; "shared" widens its tile until at most 64 programs share a row (more if several fit a multiprocessor), falling back to "split".
+    tile; "shared" widens its tile until at most 64 programs share a row (more if several fit a multiprocessor), falling back to "split", as
+    "classes" does where lines have none. SPLIT counts the parts of all classes together.
     """
     fitted = {**settings, "SPLIT": 1, "SEGMENT": region.columns}
     columns = region.columns
@@ -95,11 +105,14 @@ def fit_settings(region: Region, settings: Settings) -> dict[str, Knob]:
             fitted |= {"BR": share, "SPLIT": -(-columns // share), "SEGMENT": share}
     if settings["STRATEGY"] == "pipelined" and max(region.passes().values()) > 1:
         fitted["STRATEGY"] = "split"  # a second pass would have to wait for the first
-    if fitted["STRATEGY"] in ("split", "pipelined"):
-        wanted = int(settings["SPLIT"]) if settings["STRATEGY"] in ("split", "pipelined") else _MAX_SHARING
-        block = int(fitted["BR"])
-        segment = -(-columns // (wanted * block)) * block
-        fitted |= {"SEGMENT": segment, "SPLIT": -(-columns // segment)}
+    classes = line_classes(region) if settings["STRATEGY"] == "classes" else 1
+    if settings["STRATEGY"] == "classes" and classes == 1:
+        fitted["STRATEGY"] = "split"
+    if fitted["STRATEGY"] in _PARTED:
+        wanted = int(settings["SPLIT"]) if settings["STRATEGY"] in _PARTED else _MAX_SHARING
+        block, share = int(fitted["BR"]), -(-columns // classes)
+        segment = -(-share // (max(1, wanted // classes) * block)) * block
+        fitted |= {"SEGMENT": segment, "SPLIT": classes * -(-share // segment)}
     if fitted["STRATEGY"] == "pipelined":
         fitted["LEAD"] = max(1, round(_REDUCING_WARPS / int(settings["num_warps"]) / int(fitted["SPLIT"])))
     return fitted
@@ -123,7 +136,7 @@ def row_space(region: Region, device: Device) -> Space:
         strategy, split = settings["STRATEGY"], int(settings["SPLIT"])
         block_rows, block = int(settings["BK"]), int(settings["BR"])
         allowed_rows, allowed_columns = tiles.get(strategy, tiles["loop"])
-        if block_rows not in allowed_rows or (strategy not in ("split", "pipelined") and split != 1):
+        if block_rows not in allowed_rows or (strategy not in _PARTED and split != 1):
             return False
         if strategy == "registers":
             if block != columns[0]:  # the tile is the whole row whatever BR says
@@ -132,6 +145,8 @@ def row_space(region: Region, device: Device) -> Space:
         if strategy == "pipelined" and not _is_worth_pipelining(region, settings, device):
             return False
         if strategy == "split" and not _is_worth_splitting(region, block_rows, block, split, device):
+            return False
+        if strategy == "classes" and not _is_worth_classing(region, settings, device):
             return False
         warps = int(settings["num_warps"])
         if strategy == "shared" and not _fits_sharing(-(-region.columns // block), warps, device):
@@ -155,6 +170,8 @@ def _strategies(region: Region, whole: int, fewest_rows: int, longest_tile: int)
     found = ["registers"] if whole * fewest_rows * region.held_loads <= _MAX_TILE else []
     if region.columns > longest_tile // 2 or region.columns > 1024 or not found:
         found += ["loop", "split"]
+    if "split" in found and line_classes(region) > 1:
+        found.append("classes")
     if region.has_element_output and region.columns > 2048:
         found += ["shared"] if not region.changes_inputs else []
         if max(region.passes().values()) == 1 and "split" in found:
@@ -170,6 +187,14 @@ def _fits_sharing(programs: int, warps: int, device: Device) -> bool:
 def _is_worth_splitting(region: Region, block_rows: int, block: int, split: int, device: Device) -> bool:
     programs = _row_blocks(region, block_rows) * split
     return split > 1 and split * block < region.columns * 2 and 2 * device.sm_count <= programs <= 64 * device.sm_count
+
+
+def _is_worth_classing(region: Region, settings: Settings, device: Device) -> bool:
+    """Tiles of the size that was measured, at least 128 rows wide; more parts than classes only where that fills the device."""
+    rows, block, split = (int(settings[name]) for name in ("BK", "BR", "SPLIT"))
+    classes = line_classes(region)
+    is_filled = split == classes or split % classes == 0 and _is_worth_splitting(region, rows, block, split, device)
+    return rows >= 128 and rows * block == _CLASSED_TILE and is_filled
 
 
 def _is_worth_pipelining(region: Region, settings: Settings, device: Device) -> bool:
@@ -209,12 +234,17 @@ class _Cost:
     def registers(self) -> float:
         """Registers a thread needs, as kernels compiled for sm_90 by Triton 3.6 do: softmax, instance, group and L1 norms; sums, argmax."""
         statements = self.region.statements
-        if self.settings["STRATEGY"] in ("loop", "split", "pipelined"):
+        if self.settings["STRATEGY"] in ("loop", *_PARTED):
             states = sum(len(REDUCTIONS[item.kind].states) for item in statements if isinstance(item, Reduce))
             return 16 + 1.15 * (1 + states) * self.per_thread  # a tile and the lanes of each state
         is_rotated = self.settings["BK"] == 1 and vector_lanes(self.region) > 1
         is_masked = self.region.row_is_contiguous and self.region.columns % int(self.settings["BR"]) != 0 and not is_rotated
         return 24 + (2.2 if is_masked else 1.12) * self.per_thread
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether lines start beside 16 bytes and are read as they come."""
+        return self.settings["STRATEGY"] != "classes" and line_classes(self.region) > 1
 
     @property
     def spilled(self) -> float:
@@ -253,7 +283,7 @@ class _Cost:
         width = max((DTYPE_BYTES[operand.spec.dtype] for operand in self.region.inputs), default=4)
         burst = int(self.settings["BR"] if self.region.row_is_contiguous else self.settings["BK"]) * width
         seconds = read / read_rate + written * (2 / copy_rate - 1 / read_rate)  # a copy reads and writes a byte each
-        return seconds / min(1.0, burst / 512) ** _BURST_LOSS
+        return seconds * (_BESIDE if self.is_beside else 1.0) / min(1.0, burst / 512) ** _BURST_LOSS
 
     def waves(self, programs: int) -> int:
         return -(-programs // (self.resident * self.device.sm_count))
@@ -282,7 +312,8 @@ class _Cost:
         """
         latency = self.waves(programs) * steps * (_STEP_S + _STEP_S_PER_VALUE * self.per_thread) * (_LONE if self.resident == 1 else 1.0)
         running = min(programs, self.resident * self.device.sm_count)
-        tail = _TAIL * running / programs if programs > running else _TAIL_OF_ONE_WAVE
+        share = _TAIL_OF_CLASSES if self.settings["STRATEGY"] == "classes" else _TAIL
+        tail = share * running / programs if programs > running else _TAIL_OF_ONE_WAVE
         return (self.dram_s(read, written) ** 4 + latency**4) ** 0.25 * (1.0 + tail)
 
 
