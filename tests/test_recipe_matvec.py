@@ -20,14 +20,14 @@ def problem(dtype: str) -> str:
     )
 
 
-@pytest.mark.parametrize(("dtype", "block_k"), [("bfloat16", 1024), ("float32", 512)])
-def test_a_step_reads_vectors_and_moves_nothing_between_threads(dtype: str, block_k: int) -> None:
-    settings = {"block_l": 8, "block_k": block_k, "splits": 4, "warps": 2}
-    kernel = compile_jobs([[NAME, problem(dtype), "match", settings]], "ttgir", "ptx")[0][0]
-    (loop,) = re.findall(r"scf\.for.*?scf\.yield", kernel["ttgir"], re.DOTALL)
-    assert "convert_layout" not in loop
-    assert set(re.findall(r"ld\.global\S*\.(v\d\.b\d+)", kernel["ptx"])) == {"v4.b32"}
-    assert kernel["stack"] == 0
+def test_a_step_reads_vectors_and_moves_nothing_between_threads() -> None:
+    settings = {"block_l": 8, "splits": 4, "warps": 2}
+    jobs = [[NAME, problem(dtype), "match", settings | {"block_k": block_k}] for dtype, block_k in (("bfloat16", 1024), ("float32", 512))]
+    for kernel, *_ in compile_jobs(jobs, "ttgir", "ptx"):
+        (loop,) = re.findall(r"scf\.for.*?scf\.yield", kernel["ttgir"], re.DOTALL)
+        assert "convert_layout" not in loop
+        assert set(re.findall(r"ld\.global\S*\.(v\d\.b\d+)", kernel["ptx"])) == {"v4.b32"}
+        assert kernel["stack"] == 0
 
 
 @pytest.mark.parametrize(("dtype", "values"), [("bfloat16", 128), ("float32", 64)])
