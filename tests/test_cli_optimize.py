@@ -67,7 +67,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def test_a_problem_goes_in_and_a_verified_module_comes_out_and_is_recalled_from_memory(problem: Path, tmp_path: Path) -> None:
-    arguments = ("optimize", str(problem), "--target", "h200", "--rounds", "1", "--json")
+    arguments = ("optimize", str(problem), "--target", "h200", "--rounds", "0", "--json")
     first = kmem(*arguments, "--out", str(tmp_path / "first"), home=tmp_path)
     assert first.returncode == 0, first.stderr
     result = json.loads(first.stdout)
