@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from kmem.orchestrate.lineage import kind
-from kmem.orchestrate.stop import MIN_IMPROVEMENT
+from kmem.orchestrate.stop import is_improvement
 from kmem.records import Attempt, Baseline, Kernel, Move, RunResult, Status, fastest_baseline
 from kmem.workbench import Workbench
 
@@ -27,8 +27,7 @@ def conclude(bench: Workbench, reason: str, seconds: float) -> RunResult:
         timing = final.measurement.timing
         speedup = timing.ratio if timing.ratio is not None else (reference.timing.latency_ms / timing.latency_ms if reference else None)
         speed_of_light = session.bound.time_ms / timing.latency_ms if session.bound else None
-        certain = timing.ratio_low is None or timing.ratio_low > 1.0
-        if speedup is not None and (speedup < MIN_IMPROVEMENT or not certain):
+        if speedup is not None and not is_improvement(speedup, timing.ratio_low):
             bench.announce("measure", f"the fastest kernel is {speedup:.3f}x the best baseline, which is no improvement")
             reason += "; nothing beat the best baseline"
             final, speedup, speed_of_light = None, None, None

@@ -110,6 +110,12 @@ def test_a_hit_that_was_only_screened_or_beat_nothing_is_a_seed_not_a_winner(rat
     assert [task.move for task in first_round([hit]).tasks] == [Move.RECALL, Move.SEED]
 
 
+def test_a_winner_that_was_not_timed_in_pairs_is_one() -> None:
+    """A run's end asks the same: an interval counts where there is one."""
+    hit = Recalled(replace(recalled(exact=True).outcome, ratio_low=None, ratio_high=None), None, True, 0.0)
+    assert [task.move for task in first_round([hit]).tasks] == [Move.RECALL]
+
+
 @pytest.mark.parametrize(("won", "holds"), [({}, True), ({"ratio": 1.0, "ratio_low": 0.99}, False), ({"latency_ms": 0.9}, False)])
 def test_a_run_is_done_when_a_remembered_winner_holds_and_not_when_a_loser_does(won: dict[str, float], holds: bool) -> None:
     hit = recalled(exact=True)

@@ -52,9 +52,14 @@ def has_gained(before_ms: float | None, after_ms: float | None) -> bool:
     return before_ms is None or (after_ms is not None and after_ms * MIN_IMPROVEMENT < before_ms)
 
 
+def is_improvement(ratio: float, ratio_low: float | None) -> bool:
+    """Whether a speedup over the best baseline makes a winner. Args: ratio_low: of its 95% interval; None if not timed in pairs."""
+    return ratio >= MIN_IMPROVEMENT and (ratio_low is None or ratio_low > 1.0)
+
+
 def has_won(outcome: Outcome) -> bool:
     """Whether the judge verified the kernel in full (only then is there a ratio) and a run would call it a winner; others are seeds."""
-    return (outcome.ratio or 0.0) >= MIN_IMPROVEMENT and (outcome.ratio_low or 0.0) > 1.0
+    return outcome.ratio is not None and is_improvement(outcome.ratio, outcome.ratio_low)
 
 
 def is_as_remembered(best: Attempt | None, recalled: Sequence[Recalled]) -> bool:
