@@ -25,6 +25,9 @@ _LINE_CHANGE, _LONG_RUN = 0.015, 16384
 #: Share of the time of a last, partly filled wave of programs that is lost: those that run get the others' bandwidth. Source: as above;
 #: 1.2 to 1.6 waves took 1.01 to 1.08 times the time of the best.
 _TAIL = 0.2
+#: What twice as many lines read at a time cost, from so many on. Source: as above, bf16 and fp32, neighbouring programs in the same lines:
+#: 66, 264 and 1056 lines at a time took 0.975, 0.994 and 1.004 ms, and 1.92, 1.92 and 1.93 ms.
+_LINE_SPREAD, _FEW_LINES = 0.006, 64
 
 _KERNEL = (
     "kmem_matvec",
@@ -47,8 +50,12 @@ def kmem_matvec(
     k_steps: tl.constexpr = (K + BLOCK_K * SPLITS - 1) // (BLOCK_K * SPLITS)
     even: tl.constexpr = (LINES % BLOCK_L == 0) and (K % (BLOCK_K * SPLITS) == 0)
     pid = tl.program_id(0)
-    block = pid % blocks
-    split = (pid // blocks) % SPLITS
+    if MATRIX_K == 1:  # neighbours read on in the same lines: few pages of memory are open at a time
+        split = pid % SPLITS
+        block = (pid // SPLITS) % blocks
+    else:
+        block = pid % blocks
+        split = (pid // blocks) % SPLITS
     batch = pid // (blocks * SPLITS)
     outer = (batch // BATCH_INNER).to(tl.int64)
     inner = (batch % BATCH_INNER).to(tl.int64)
@@ -155,8 +162,9 @@ class Matvec(Recipe):
         waves = programs / resident
         tail = 1.0 + _TAIL * (ceil_div(programs, resident) / waves - 1.0)
         changes = _LINE_CHANGE * max(0.0, log2(_LONG_RUN / (block_k * width)))
+        changes += _LINE_SPREAD * max(0.0, log2(resident * block_l / splits / _FEW_LINES))
         read_ms = bytes_ms * busy * tail * (1.0 + warps_waiting**2 + bytes_waiting**2 + changes)
-        return read_ms + again_ms / 3 + 2e-3 * ceil_div(programs, resident) + device.launch_ms * (1 + (splits > 1))
+        return read_ms + again_ms / 3 + 3e-4 * ceil_div(programs, resident) + device.launch_ms * (1 + (splits > 1))
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         product: Product = site.detail
@@ -194,9 +202,9 @@ def _roles(product: Product) -> tuple[bool, int, int, int, int]:
 
 
 def _split_choices(product: Product, lines: int, device: Device) -> tuple[int, ...]:
-    """1, and as many splits as give every SM 2 to 16 programs of eight lines, none under 2048 elements of K."""
+    """1, and as many splits as give every SM 2 to 64 programs of eight lines, none under 2048 elements of K."""
     blocks = ceil_div(lines, 8) * product.batches
-    wanted = {next_power_of_two(max(1, each * device.sm_count // blocks)) for each in (2, 4, 8, 16)}
+    wanted = {next_power_of_two(max(1, each * device.sm_count // blocks)) for each in (2, 4, 8, 16, 32, 64)}
     return tuple(sorted({1} | {min(value, max(1, product.k.size // 2048), 256) for value in wanted}))
 
 
