@@ -341,7 +341,7 @@ class Judge:
                 settle(int(name), outcome)
             return None if isinstance(outcome, Measurement) else taken
 
-        with self._apparatus.hold_gpu(exclusive=True):  # once for all of them: whoever wants it alone may have to wait long
+        with self._apparatus.hold_gpu(exclusive=True), inputs.while_timing():  # once for all: whoever wants it alone may wait long
             raced = race(list(running), sample)
         for name, samples in raced.items():
             settle(int(name), self._passed(running[name], summarize_samples(samples)))

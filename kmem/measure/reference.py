@@ -131,16 +131,19 @@ class Reference:
         apply_family(family, values, self.traits, generator)
         self.inputs.publish()
 
-    def write_draw(self, arena: Arena, seed: int) -> None:
-        """Overwrite an arena of inputs with a fresh draw. Of large ones nothing else is in memory while it is made, nor afterwards."""
+    def write_draw(self, arena: Arena, seed: int, *, keep: bool = False) -> None:
+        """Overwrite an arena of inputs with a fresh draw. Of large ones nothing else is in memory while it is made, nor, unless that is to
+        be kept, afterwards."""
         if not self._is_large(arena.values):
             arena.write(self.draw(seed))
             return
-        torch.cuda.empty_cache()
+        if not keep:
+            torch.cuda.empty_cache()
         values = draw_into(arena.values, lambda: build_inputs(self.module, self.device, self.contract.precision), seed=seed)
         arena.write(values)
         del values
-        torch.cuda.empty_cache()
+        if not keep:
+            torch.cuda.empty_cache()
 
     def expect_case(self, name: str, values: Sequence[object], seed: int) -> Expected | None:
         """The right answer for one family or size; None where the module refuses such values, and `refused` says what it raised.

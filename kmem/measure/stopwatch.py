@@ -39,6 +39,7 @@ def time_against_best(
     candidate = (examination.worker, examination.key)
     common = {"l2_bytes": device.l2_bytes, "timeout_s": examination.run_timeout_s}
     with ExitStack() as stack:
+        stack.enter_context(inputs.while_timing())
         spots = None  # random numbers are others in every call
         if not reference.is_stochastic:
             assert examination.answer is not None, "a kernel is timed after its values were checked"
