@@ -251,20 +251,20 @@ def _from(taps: Taps, first: int) -> Taps:
 
 
 def _write_row(names: Sequence[str]) -> str:
-    """Store the phases along a row interleaved; a stride that is no power of two leaves the last lanes masked off."""
+    """Store the phases along a row interleaved; a stride that is no power of two leaves the last lanes of every position masked off.
+
+    Positions and lanes are one dimension there too: in two, Triton 3.6 would give a warp a few lanes of each of four channels to store.
+    """
     lanes = next_power(len(names))
     value = _interleave([*names, *["empty"] * (lanes - len(names))])
-    if lanes == len(names):
-        return (
-            f"        ow = column_block * (COLUMNS * {lanes}) + tl.arange(0, COLUMNS * {lanes})[None, None, :]\n"
-            f"        tl.store(y_at + (row + ow), tl.reshape({value}, (BLOCK_CO, ROWS, COLUMNS * {lanes})), mask=ok & (ow < OW))\n"
-        )
+    place, mask = f"column_block * (COLUMNS * {lanes}) + lane", "ok & (ow < OW)"
+    if lanes > len(names):
+        place = f"(column_block * COLUMNS + lane // {lanes}) * {len(names)} + lane % {lanes}"
+        mask += f" & (lane % {lanes} < {len(names)})"
     return (
-        f"        lane = tl.arange(0, {lanes})[None, :]\n"
-        f"        ow = ((column_block * COLUMNS + tl.arange(0, COLUMNS))[:, None] * {len(names)} + lane)[None, None, :, :]\n"
-        f"        value = tl.reshape({value}, (BLOCK_CO, ROWS, COLUMNS, {lanes}))\n"
-        f"        within = ok[:, :, :, None] & (ow < OW) & (lane < {len(names)})[None, None, :, :]\n"
-        "        tl.store(y_at[:, :, :, None] + (row[:, :, :, None] + ow), value, mask=within)\n"
+        f"        lane = tl.arange(0, COLUMNS * {lanes})[None, None, :]\n"
+        f"        ow = {place}\n"
+        f"        tl.store(y_at + (row + ow), tl.reshape({value}, (BLOCK_CO, ROWS, COLUMNS * {lanes})), mask={mask})\n"
     )
 
 

@@ -38,8 +38,10 @@ L2_BYTES_PER_S = 5.5e12  # reads from L2 of an H200, measured class of figure; i
 L1_BYTES_PER_CLOCK, CLOCK_HZ, WARP_INSTRUCTIONS_PER_CLOCK = 128, 1.7e9, 4  # of one SM. Source: as in kmem/codegen/strip_tuning.py
 #: What follows is fitted to one H200 (torch 2.11, Triton 3.6, 2026-11-21; KernelBench level 1, problems 58, 64, 77, also in
 #: bf16) and ranks; that day's kernel had no bands and wrote planes without taps as the others.
-#: From a step's loads to their arrival, with at most two steps ahead of the one that multiplies: a third hid nothing.
-STEP_S, MOST_AHEAD = 1e-6, 2
+#: From a step's loads to their arrival where one step is ahead of the one that multiplies. More hide nothing, and what they want of shared
+#: memory the L1 cache lacks: 15 of 17 pairs of settings that differ in that took 3 to 28% longer, 12% in the middle, with three stages than
+#: with two, 2 to 13% longer with four than with three. Source: H200, 2026-11-22, problems 61, 72 to 75, 77, 79.
+STEP_S, STAGE_COST = 1e-6, 0.07
 PIECE_CYCLES = 9.5  # of an SM for each piece of an output row: the sectors at its ends are written in part
 SHARE_OF_BANDWIDTH = 0.9  # of a copy
 #: Of a program's other phases, what its longest does not hide: always, and more the fewer programs share the SM.
@@ -152,10 +154,11 @@ class TransposedConvPhases(Recipe):
         store_s = rows * row_pieces * PIECE_CYCLES / (device.sm_count * CLOCK_HZ)
         registers = 32 * settings["warps"] * (56 + _thread_sums(detail, settings))
         resident = max(1, min(SM_REGISTERS // registers, SM_SHARED_BYTES // _shared_bytes(detail, settings), 64 // settings["warps"]))
-        latency_s = blocks / (device.sm_count * resident) * (steps - 1) * STEP_S / min(MOST_AHEAD, settings["stages"] - 1)
+        latency_s = blocks / (device.sm_count * resident) * (steps - 1) * STEP_S
         seconds = ((staged + written) / bandwidth, product_s, copy_s, issue_s, store_s, latency_s)
         exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
-        return 1e3 * (stage_s + max(seconds) + exposed) + 3 * device.launch_ms
+        deeper = 1.0 + STAGE_COST * (settings["stages"] - 2)
+        return 1e3 * (stage_s + (max(seconds) + exposed) * deeper) + 3 * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail: Transposed = site.detail
