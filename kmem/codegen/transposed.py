@@ -118,13 +118,15 @@ _PROLOGUE = """
 """
 
 # The first phases have the most rows; blocks past those of a later one have nothing to do. Positions past the lattice compute its last
-# one again, which is never stored.
+# one again, which is never stored; a last band that would end past it begins sooner and stores a few rows twice.
 _PART = """
     LD_{index}: tl.constexpr = (OD - {phase_d} + {sd} - 1) // {sd}
-    LB_{index}: tl.constexpr = (OH - {phase_h} + {sh} - 1) // {sh} // BAND
+    LH_{index}: tl.constexpr = (OH - {phase_h} + {sh} - 1) // {sh}
+    LB_{index}: tl.constexpr = (LH_{index} + BAND - 1) // BAND
     if part == {index} and row_block * ROWS < LD_{index} * LB_{index}:
         mr = tl.minimum(row_block * ROWS + place // COLUMNS, LD_{index} * LB_{index} - 1)
-        x_at = x_n + ((mr // LB_{index} * PH + mr % LB_{index} * BAND) * PW + mw)[:, None] * CP
+        mh = tl.minimum(mr % LB_{index} * BAND, LH_{index} - BAND)
+        x_at = x_n + ((mr // LB_{index} * PH + mh) * PW + mw)[:, None] * CP
 """
 
 _STEP = """
@@ -156,7 +158,7 @@ _RESULT = """
 """
 
 _STORE = """
-        oh = r % LB_{index} * (BAND * {sh}) + {at}
+        oh = tl.minimum(r % LB_{index} * BAND, LH_{index} - BAND) * {sh} + {at}
         row = ((r // LB_{index} * {sd} + {phase_d}) * OH * OW + oh * OW)[None, :, None]
         ok = (co < COG)[:, None, None] & (r < LD_{index} * LB_{index})[None, :, None]
 """
@@ -308,7 +310,7 @@ def write_phase_launcher(
     stage_sizes = ", ".join(map(str, (per_group_in, padded_in, *positions)))
     pack_sizes = ", ".join(map(str, (per_group_in, padded_in, per_group_out, padded_out, taps, size_w)))
     grid = prod(sum(taps.count > 0 for taps in phase_taps(axis)) for axis in (depth, height)) * -(-lattice_size(width) // tile.columns)
-    row_blocks = -(-lattice_size(depth) * lattice_size(height) // (tile.band * tile.rows))
+    row_blocks = -(-lattice_size(depth) * -(-lattice_size(height) // tile.band) // tile.rows)
     grid *= row_blocks * (padded_out // tile.channels) * planes
     sizes = (
         padded_in, per_group_out, padded_out, output[1], groups, output[0], *(count for _, count in staged),

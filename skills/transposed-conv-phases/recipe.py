@@ -38,10 +38,12 @@ L2_BYTES_PER_S = 5.5e12  # reads from L2 of an H200, measured class of figure; i
 L1_BYTES_PER_CLOCK, CLOCK_HZ, WARP_INSTRUCTIONS_PER_CLOCK = 128, 1.7e9, 4  # of one SM. Source: as in kmem/codegen/strip_tuning.py
 #: What follows is fitted to one H200 (torch 2.11, Triton 3.6, 2026-11-21; KernelBench level 1, problems 58, 64, 77, also in
 #: bf16) and ranks; that day's kernel had no bands and wrote planes without taps as the others.
-#: From a step's loads to their arrival where one step is ahead of the one that multiplies. More hide nothing, and what they want of shared
-#: memory the L1 cache lacks: 15 of 17 pairs of settings that differ in that took 3 to 28% longer, 12% in the middle, with three stages than
-#: with two, 2 to 13% longer with four than with three. Source: H200, 2026-11-22, problems 61, 72 to 75, 77, 79.
-STEP_S, STAGE_COST = 1e-6, 0.07
+#: From a step's loads to their arrival where one step is ahead of the one that multiplies.
+STEP_S = 1e-6
+#: By band, what every stage beyond two adds to a kernel's time: what it wants of shared memory the L1 cache lacks. One row at a time took 3
+#: to 28% longer with a third stage, 2 to 13% with a fourth, bands of two 2 to 9%. Bands of four, whose few programs have nobody to hide
+#: their loads, took 3 to 9% less with three. Source: H200, 2026-11-22, problems 61, 72 to 75, 77, 79.
+STAGE_COST = {1: 0.07, 2: 0.05, 4: -0.03}
 PIECE_CYCLES = 9.5  # of an SM for each piece of an output row: the sectors at its ends are written in part
 SHARE_OF_BANDWIDTH = 0.9  # of a copy
 #: Of a program's other phases, what its longest does not hide: always, and more the fewer programs share the SM.
@@ -107,7 +109,7 @@ class TransposedConvPhases(Recipe):
                 # cuDNN computes grouped ones in full fp32 and others in TF32, as far as measured (torch 2.11, H200, 2026-11-21: relative
                 # error 6.9e-8 with 4 groups, 2.8e-4 without); which it does is not in the graph, so TF32 may be refused by the judge.
                 "precision": ("tf32", "exact") if detail.dtype == "float32" and detail.groups == 1 else ("exact",),
-                "band": tuple(band for band in BANDS if _divides_rows(detail, band)),
+                "band": tuple(band for band in BANDS if _takes_bands(detail, band)),
                 "rows": (1, 2, 4, 8, 16, 32),
                 "columns": tuple(columns),
                 "block_co": tuple(count for count in (16, 32, 64, 128) if widest // 2 <= count <= widest),
@@ -137,15 +139,14 @@ class TransposedConvPhases(Recipe):
         positions *= -(-lattice_size(depth) * lattice_size(height) // tile.rows) * tile.rows * planes
         channels = -(-per_group_out // tile.channels) * tile.channels
         padded_in = staged_channels(per_group_in, detail.dtype)
-        steps = sum(-(-taps * padded_in // tile.depth) * phases for taps, phases in taps_by_phase(detail.axes).items())
-        contraction = steps * tile.depth
+        contraction = sum(-(-taps * padded_in // tile.depth) * phases for taps, phases in taps_by_phase(detail.axes).items()) * tile.depth
         unit = {"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"}[detail.dtype]
         # a narrow product reads more operands from shared memory than it multiplies; see staged_recipe.py
         rate = ceiling(device, unit) * SHARE_OF_CEILING / max(1.0, 0.5 + 32 / tile.channels)
         product_s = 2.0 * positions * channels * contraction * parts / rate
         blocks = positions / (tile.positions * tile.band) * channels / tile.channels
-        steps /= max(taps.count for taps in phase_taps(height)) if tile.band > 1 else 1  # a band's steps take all taps along height
-        moved = blocks * steps * _operand_bytes(detail, settings)
+        steps, moved = _steps(detail, settings)
+        moved *= blocks
         copy_s = moved / (L2_BYTES_PER_S if tile.copy_bytes == 16 else device.sm_count * L1_BYTES_PER_CLOCK * CLOCK_HZ / 2)
         instructions = moved / tile.copy_bytes * 3 + blocks * steps * 16 * 32 * settings["warps"]
         issue_s = instructions / 32 / (device.sm_count * WARP_INSTRUCTIONS_PER_CLOCK * CLOCK_HZ)
@@ -157,13 +158,13 @@ class TransposedConvPhases(Recipe):
         latency_s = blocks / (device.sm_count * resident) * (steps - 1) * STEP_S
         seconds = ((staged + written) / bandwidth, product_s, copy_s, issue_s, store_s, latency_s)
         exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
-        deeper = 1.0 + STAGE_COST * (settings["stages"] - 2)
+        deeper = 1.0 + STAGE_COST[tile.band] * (settings["stages"] - 2)
         return 1e3 * (stage_s + (max(seconds) + exposed) * deeper) + 3 * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail: Transposed = site.detail
-        # A setting found at one size is used at others too, whose rows its bands may not divide.
-        settings = {**settings, "band": settings["band"] if _divides_rows(detail, settings["band"]) else 1}
+        # A setting found at one size is used at others too, that has fewer rows.
+        settings = {**settings, "band": settings["band"] if _takes_bands(detail, settings["band"]) else 1}
         kernel = write_phase_kernel(detail.axes, has_bias=detail.has_bias, band=settings["band"])
         launcher = write_phase_launcher(
             kernel[0], detail.axes, detail.output, dtype=detail.dtype, channels_in=detail.channels_in, groups=detail.groups,
@@ -179,20 +180,43 @@ def _tile(settings: Settings) -> Tile:
     return Tile(*(settings[name] for name in ("band", "rows", "columns", "block_co", "block_k", "copy_bytes")))
 
 
-def _divides_rows(detail: Transposed, band: int) -> bool:
-    """Whether bands cover the lattice rows along height, in every phase that has taps; wider ones need taps that share input rows."""
+def _takes_bands(detail: Transposed, band: int) -> bool:
+    """Whether every phase has lattice rows enough along height, and in one of them rows share input rows."""
     height = detail.axes[1]
-    phases = [(phase, taps.count) for phase, taps in enumerate(phase_taps(height)) if taps.count]
-    return band == 1 or all(count > 1 and -(-(height.out - phase) // height.stride) % band == 0 for phase, count in phases)
+    phases = [(-(-(height.out - phase) // height.stride), taps.count) for phase, taps in enumerate(phase_taps(height)) if taps.count]
+    return band == 1 or (all(rows >= band for rows, _ in phases) and any(count > 1 for _, count in phases))
 
 
-def _operand_bytes(detail: Transposed, settings: Settings) -> int:
-    """Bytes one step of one program copies to shared memory."""
+def _step_bytes(detail: Transposed, settings: Settings, taps: Taps) -> int:
+    """Bytes one step of one program copies to shared memory, where a band's steps take these taps along height."""
     tile = _tile(settings)
-    taps = max(phase_taps(detail.axes[1]), key=lambda taps: taps.count) if tile.band > 1 else Taps(1)
     reads = len({row - tap * taps.shift_step for row in range(tile.band) for tap in range(taps.count)})
     elements = (tile.positions * reads + tile.channels * taps.count) * tile.depth
     return elements * DTYPE_BYTES[detail.dtype] * (2 if _is_split(detail, settings) else 1)
+
+
+def _operand_bytes(detail: Transposed, settings: Settings) -> int:
+    """Bytes of a program's largest step."""
+    return max(_step_bytes(detail, settings, taps) for taps in _taps_of_a_step(detail, settings))
+
+
+def _taps_of_a_step(detail: Transposed, settings: Settings) -> list[Taps]:
+    """By phase along height: those that a band takes in one step. A single row takes its taps in turn."""
+    phases = [taps for taps in phase_taps(detail.axes[1]) if taps.count]
+    return phases if settings["band"] > 1 else [Taps(1) for _ in phases]
+
+
+def _steps(detail: Transposed, settings: Settings) -> tuple[int, int]:
+    """Steps of one block of the lattice over all its phases, and the bytes that they copy to shared memory."""
+    depth, height, width = ([taps for taps in phase_taps(axis) if taps.count] for axis in detail.axes)
+    padded_in = staged_channels(detail.channels_in // detail.groups, detail.dtype)
+    steps = copied = 0
+    for along, at_once in zip(height, _taps_of_a_step(detail, settings), strict=True):
+        for across in (one.count * other.count for one in depth for other in width):
+            count = -(-across * along.count // at_once.count * padded_in // settings["block_k"])
+            steps += count
+            copied += count * _step_bytes(detail, settings, at_once)
+    return steps, copied
 
 
 def _shared_bytes(detail: Transposed, settings: Settings) -> int:
