@@ -6,6 +6,7 @@ a GPU. A laboratory decides nothing about the run and records nothing.
 
 import math
 import os
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,10 +18,11 @@ from kmem.environment import own_cores
 from kmem.interfaces import Executor, Job, JobResult
 from kmem.lease import DIRECTORY_VARIABLE
 from kmem.measure.judge import Judge
+from kmem.measure.workers import WorkerPool
 from kmem.plugins import Registry
 from kmem.problem.bound import unfused_ms
 from kmem.profile.collect import collect_profile
-from kmem.profile.compile import CompilePool, CompileStatus
+from kmem.profile.compile import CompilePool, CompileProcesses, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
 from kmem.records import Attempt, Baseline, Kernel, Measurement, Profile, Run, Timing
 from kmem.session import Session
@@ -28,6 +30,8 @@ from kmem.session import Session
 _COMPILE_TIMEOUT_S = 60.0
 #: Cores that compiling leaves to the processes that time the baselines meanwhile.
 _CORES_FOR_TIMING = 2
+#: Compile processes that come up before there is anything to compile: enough for a remembered winner.
+_COMPILERS_AHEAD = 2
 #: Without a GPU the interpreter runs programs one by one, so only the candidates with the best estimates of a round are proved.
 _PROVED_PER_ROUND = 3
 #: A round that has begun is judged at least so long, whatever is left of the budget.
@@ -90,15 +94,47 @@ class _InTurn(Executor):
         return self._inner.run(replace(job, environment={**job.environment, DIRECTORY_VARIABLE: str(self._locks)}), timeout_s=timeout_s)
 
 
+class Crew:
+    """The processes of one run's laboratory: compilers and the judge's workers. A context manager.
+
+    They come up at once, before there is a session: what they import takes as long as tracing the problem does.
+    """
+
+    def __init__(self, out_dir: Path, cache_dir: Path, *, present: bool) -> None:
+        """Args: out_dir: the run's. cache_dir: compiled kernels and locks, shared by all runs. present: whether there is a GPU to judge on.
+
+        Raises ExecutorError: if a directory cannot be written.
+        """
+        self.cache_dir = cache_dir
+        cores = len(os.sched_getaffinity(0))
+        self.compilers = CompileProcesses(
+            own_cores() or (max(1, cores - _CORES_FOR_TIMING) if present else cores), cache_dir / "triton"
+        )  # fmt: skip
+        self.compilers.start(_COMPILERS_AHEAD)
+        scratch = out_dir / "scratch"
+        scratch.mkdir(parents=True, exist_ok=True)
+        self.workers = WorkerPool(
+            Path(tempfile.mkdtemp(prefix="workers-", dir=scratch)), "cuda:0" if present else "cpu", cache_dir, keep_spare=present
+        )
+        self.workers.prepare()
+
+    def __enter__(self) -> "Crew":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process; a second time does nothing."""
+        self.workers.close()
+        self.compilers.close()
+
+
 class LiveLaboratory(Laboratory):
     """Compiles on all cores, judges in processes of their own, profiles with the best profiler there is."""
 
-    def __init__(self, run: Run, session: Session, registry: Registry, cache_dir: Path, announce: Announce) -> None:
-        """The clock of the run's minutes starts here.
-
-        Args:
-            cache_dir: compiled kernels and locks, shared by all runs.
-        """
+    def __init__(self, run: Run, session: Session, registry: Registry, crew: Crew, announce: Announce) -> None:
+        """The clock of the run's minutes starts here. Args: crew: ended with the laboratory."""
         self._deadline = time.monotonic() + run.budget.minutes * 60
         # Time that was no part of the search, in seconds, and the judge's own time since which it is growing. Set at once: the thread that
         # times the baselines writes it, others read it.
@@ -106,17 +142,13 @@ class LiveLaboratory(Laboratory):
         self._run, self._session, self._registry, self._announce = run, session, registry, announce
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
-        cores = len(os.sched_getaffinity(0))
-        processes = own_cores() or (max(1, cores - _CORES_FOR_TIMING) if session.present else cores)
-        out_dir = Path(run.out_dir)
-        self._pool = CompilePool(
-            session.problem, session.workloads["full"], run.contract, session.device, processes=processes, cache_dir=cache_dir / "triton"
-        )
+        self._crew, out_dir = crew, Path(run.out_dir)
+        self._pool = CompilePool(session.problem, session.workloads["full"], run.contract, session.device, processes=crew.compilers)
         self._judge = Judge(
             session.problem, session.workloads, run.contract, session.device, session.bound, seed=run.seed,
             work_dir=out_dir / "scratch",
-            gpu=session.present, estimate_ms=lambda kernel: self._estimates[kernel.hash], cache_dir=cache_dir,
-            evidence_dir=out_dir / "evidence",
+            gpu=session.present, estimate_ms=lambda kernel: self._estimates[kernel.hash], cache_dir=crew.cache_dir,
+            evidence_dir=out_dir / "evidence", workers=crew.workers,
             on_event=lambda text: announce("measure", text),
         )  # fmt: skip
         self._judge.open()
@@ -173,4 +205,4 @@ class LiveLaboratory(Laboratory):
 
     def close(self) -> None:
         self._judge.close()
-        self._pool.close()
+        self._crew.close()

@@ -14,7 +14,6 @@ from kmem.authoring import Authors
 from kmem.conclusion import conclude
 from kmem.deadline import Clock
 from kmem.interfaces import CompletionArchive, Situation
-from kmem.laboratory import LiveLaboratory
 from kmem.memory.completions import RunArchive
 from kmem.memory.store import Memory
 from kmem.orchestrate.plan import plan_first_round, plan_round
@@ -35,7 +34,7 @@ def optimize(
     registry: Registry,
     on_event: Callable[[Event], None],
     *,
-    open_laboratory: OpenLaboratory | None = None,
+    open_laboratory: OpenLaboratory,
     archive: CompletionArchive | None = None,
     clock: Clock | None = None,
 ) -> RunResult:
@@ -44,17 +43,11 @@ def optimize(
     The caller has started the run in memory and marks it if this raises; a result marks it FINISHED here.
 
     Args:
-        open_laboratory: makes what compiles, judges and profiles; by default that is done on this machine.
+        open_laboratory: makes what compiles, judges and profiles.
         archive: where conversations are kept and found again; by default in `memory`.
         clock: the run's minutes; by default the laboratory's.
     """
     started = time.monotonic()
-    if open_laboratory is None:
-        cache_dir = memory.path.parent / "cache"  # beside the database: compiled kernels are shared by all runs
-
-        def open_laboratory(announce: Callable[[str, str], None]) -> LiveLaboratory:
-            return LiveLaboratory(run, session, registry, cache_dir, announce)
-
     with Workbench(run, session, memory, on_event, open_laboratory) as bench:
         clock = clock or Clock(lambda: bench.seconds_left)
         authors = Authors(bench, registry, FiledArchive(archive or RunArchive(memory, run.id), bench.directory), clock)

@@ -1,7 +1,9 @@
 """The minutes of a run: what they count and what they do not."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scripted_laboratory import make_run, open_traced_session
@@ -53,7 +55,8 @@ def test_minutes_count_neither_baselines_nor_waiting(tmp_path: Path, monkeypatch
     run = make_run(tmp_path, base_url="", minutes=1.0)
     with Memory(tmp_path / "kmem.db") as memory:
         session = replace(open_traced_session(memory), present=True)
-        judge.laboratory = lab = laboratory.LiveLaboratory(run, session, Registry(), tmp_path / "cache", lambda stage, text: None)
+        crew = SimpleNamespace(compilers=None, workers=None, cache_dir=tmp_path / "cache")
+        judge.laboratory = lab = laboratory.LiveLaboratory(run, session, Registry(), crew, lambda stage, text: None)
     clock.now += 5.0
     assert lab.seconds_left == 55.0
     seen: list[float] = []
@@ -69,3 +72,25 @@ def test_minutes_count_neither_baselines_nor_waiting(tmp_path: Path, monkeypatch
     clock.now += 20.0
     judge.waited_s += 12.0
     assert lab.seconds_left == 47.0
+
+
+def _children() -> list[str]:
+    """Command lines of this process's children that run."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            status, line = (place / "stat").read_text(), (place / "cmdline").read_text()
+        except OSError:  # it has ended meanwhile
+            continue
+        state, parent = status.rpartition(")")[2].split()[:2]
+        if int(parent) == os.getpid() and state != "Z":
+            found.append(line)
+    return found
+
+
+def test_a_crew_comes_up_before_it_is_asked_and_ends_with_its_owner(tmp_path: Path) -> None:
+    with laboratory.Crew(tmp_path / "run", tmp_path / "cache", present=False) as crew:
+        lines = _children()
+        assert [sum(name in line for line in lines) for name in ("kmem.profile.compile_worker", "worker.py")] == [2, 1]
+    assert not [line for line in _children() if "compile_worker" in line or "worker.py" in line]
+    crew.close()

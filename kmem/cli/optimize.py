@@ -133,6 +133,7 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     """Run or resume, show progress on stderr, print the result on stdout, and exit with its code."""
     from kmem.devices import resolve_target
     from kmem.explore.spending import Spending
+    from kmem.laboratory import Announce, Crew, LiveLaboratory
     from kmem.loop import optimize as run_loop
     from kmem.memory.completions import RunArchive
     from kmem.memory.store import Memory
@@ -152,9 +153,14 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
         try:
             if present:
                 device = measured_ceilings(device, memory)
-            with Progress(run) as show:
+            # beside the database: compiled kernels are shared by all runs
+            with Crew(Path(run.out_dir), memory.path.parent / "cache", present=present) as crew, Progress(run) as show:
                 session = open_session(run.problem, run.contract, device, present, registry, memory)
-                result = run_loop(run, session, memory, registry, show)
+
+                def open_laboratory(announce: Announce) -> LiveLaboratory:
+                    return LiveLaboratory(run, session, registry, crew, announce)
+
+                result = run_loop(run, session, memory, registry, show, open_laboratory=open_laboratory)
             usage = Spending(run.budget, RunArchive(memory, run.id)).usage()
             lessons = memory.lessons(run.id)
             report = write_report(

@@ -65,6 +65,7 @@ class Apparatus:
         self._inputs: TimedInputs | None = None
         self._screening: WorkerProcess | None = None
         self._baseline_workers: dict[str, WorkerProcess] = {}
+        self._starting: dict[str, WorkerProcess] = {}  # processes of baselines that are still to be loaded
         self._ipc: bool | None = None
         self._refused: dict[str, str] | None = None
 
@@ -155,6 +156,11 @@ class Apparatus:
         """Have a worker with this baseline loaded at hand for paired timing."""
         self._baseline_workers[name] = worker
 
+    def prepare_baseline_worker(self, name: str) -> None:
+        """Have the process for this baseline come up, if there is none, while a candidate is checked."""
+        if not any(name in workers and workers[name].alive for workers in (self._baseline_workers, self._starting)):
+            self._starting[name] = self.workers.start(clean=True)
+
     def baseline_worker(self, name: str) -> WorkerProcess:
         """A clean worker with this baseline loaded and compiled, so that no candidate's time is spent on that.
 
@@ -162,7 +168,8 @@ class Apparatus:
         """
         worker = self._baseline_workers.get(name)
         if worker is None or not worker.alive:
-            worker = self.workers.start(clean=True).wait_ready()
+            self.prepare_baseline_worker(name)
+            worker = self._starting.pop(name).wait_ready()
             self.timed_inputs().show(worker)
             try:
                 start_baseline(worker, name, self.problem.source, self.reference())

@@ -202,11 +202,11 @@ class Judge:
         return [results[index] for index in range(len(kernels))]
 
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
-        """Judge one kernel with everything there is, in a fresh worker; on a GPU timed in pairs against the best baseline.
-
-        A kernel that passes leaves its evidence, if there is a place for it; evidence that cannot be written costs no verdict.
-        """
+        """Judge one kernel with everything there is, in a fresh worker; on a GPU timed in pairs against the best baseline. One that passes
+        leaves its evidence, if there is a place for it; evidence that cannot be written costs no verdict."""
         self._on_event("verifying")
+        if self._gpu and (best := fastest_baseline(baselines)) is not None:
+            self._apparatus.prepare_baseline_worker(best.name)
         timed: list[tuple[Timing, Mapping[str, str]]] = []
         worker = self._workers.take(then_prepare=False)  # there may be no other
         try:

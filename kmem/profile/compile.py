@@ -95,6 +95,11 @@ class CompileProcesses:
             worker.stop()
         self._directory.cleanup()
 
+    def start(self, count: int) -> None:
+        """Have `count` of them come up now, before the first question: what they import takes seconds."""
+        for worker in self._workers[-count:]:  # those that are asked first
+            worker.start()
+
     def submit(self, setup: str, source: str, timeout_s: float) -> "Future[dict[str, Any]]":
         """The worker's answer about one module of the problem of `setup`, in order of submission."""
         try:
@@ -210,7 +215,7 @@ def default_cache_dir() -> Path:
 
 
 class _Worker:
-    """One compile process and its channel; started at the first question and again after a crash or a hang, but never after `end`.
+    """One compile process and its channel; started by the first question if not before, again after a crash or a hang, never after `end`.
 
     One thread asks; another may `end` it meanwhile.
     """
@@ -227,7 +232,7 @@ class _Worker:
     def ask(self, setup: str, question: str, timeout_s: float) -> dict[str, Any]:
         """Send one line and wait for its answer; a crash or a hang is an answer with status failed."""
         if self._process is None:
-            self._start()
+            self.start()
         if setup != self._setup:
             self._set_up(setup)
         started = time.monotonic()
@@ -240,7 +245,8 @@ class _Worker:
         self.stop()
         return {"status": "failed", "log": log, "seconds": seconds}
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the process, which imports what it needs before it reads the first question. Raises ProfilerError: if it was ended."""
         environment = scrubbed_environment({"TRITON_CACHE_DIR": str(self._cache_dir), "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"})
         environment.pop("TRITON_INTERPRET", None)  # the interpreter would run the kernels instead of compiling them
         environment["OMP_NUM_THREADS"] = "1"  # one process per core

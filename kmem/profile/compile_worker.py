@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
+import torch._dynamo  # which a forward under a dispatch mode would import, while somebody waits
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
