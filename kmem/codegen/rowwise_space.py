@@ -32,9 +32,14 @@ _BURST_LOSS = 0.05
 _LONE, _TAIL = 1.5, 0.5
 #: The same share where all programs start at once (layer norm of 16 rows, 1024 against 8192 programs: 0.230 and 0.223 ms).
 _TAIL_OF_ONE_WAVE = 0.05
-#: Least seconds from the start of a program that reduces the tile it holds, or loops over, to its end: a load, reductions across its warps
-#: and a store (RMS norm over channels: 9.0 ms for 1738 waves of two programs of 32 warps, 4.8 for 869 of four of 16).
+#: Least seconds from the start of a program that reduces the tile of contiguous rows it holds, or loops over, to its end (assumed to be
+#: what it seemed to be where lanes lie across rows; not measured for these).
 _HELD_S = 5.3e-6
+#: Seconds that one row, one warp that shares it and one reduction cost where lanes lie across rows, and warps tell each other what they
+#: reduced: 2.4 cycles of one of 132 multiprocessors. Source: H200, 2026-11-22: RMS norm over 64 channels, fp32 and bf16, 17 settings in
+#: which 4 to 32 warps share a row (4.81 and 5.37 ms for 16, 9.03 for 32; in bf16 2.45 to 3.07, 4.5 to 5.6 and 9.6 for 8, 16 and 32), and
+#: argmax (four reductions, 2.94 ms for 32 warps and four parts).
+_HAND_OVER_S = 1.05e-11
 #: Seconds of one step of a loop over tiles, and more per value that a thread holds (hinge, MSE and Frobenius loops, 8 to 16 values).
 _STEP_S, _STEP_S_PER_VALUE = 1e-7, 5e-8
 #: Seconds of a program with one tile that overlap with nothing, and more per value of a thread (softmax of 64 and 8192 columns).
@@ -288,9 +293,35 @@ class _Cost:
     def waves(self, programs: int) -> int:
         return -(-programs // (self.resident * self.device.sm_count))
 
+    @property
+    def sharing_warps(self) -> float:
+        """Warps of a program that reduce the same rows; Triton lays lanes, then warps along what is contiguous first."""
+        tile, width = int(self.settings["BK"]) * int(self.settings["BR"]), DTYPE_BYTES[self.region.inputs[0].spec.dtype]
+        vector = max(1, min(16 // width, tile // self.threads))
+        across_rows = max(1, int(self.settings["BK"]) // (vector * self.device.warp_size))
+        return min(int(self.settings["BR"]), max(1.0, int(self.settings["num_warps"]) / across_rows))
+
+    def hand_over_s(self) -> float:
+        """What warps of one program tell each other about rows that lanes lie across."""
+        if self.region.row_is_contiguous or self.sharing_warps == 1:
+            return 0.0
+        reductions = [REDUCTIONS[item.kind] for item in self.region.statements if isinstance(item, Reduce)]
+        handed = sum("".join(each.finish(each.states)).count("keep_dims") for each in reductions)
+        rows = self.region.rows * int(self.settings["SPLIT"])
+        return rows * self.sharing_warps * handed * _HAND_OVER_S * 132 / self.device.sm_count
+
     def tiles_s(self, programs: int, read: float, written: float) -> float:
         """A kernel of programs with one tile each: the start and end of a wave leave the memory idle, unless programs overlap."""
-        return self.dram_s(read, written) + self.waves(programs) * self.exposed * (_TILE_S + _TILE_S_PER_VALUE * self.per_thread)
+        latency = self.waves(programs) * self.exposed * (_TILE_S + _TILE_S_PER_VALUE * self.per_thread)
+        if self.region.row_is_contiguous:
+            return self.dram_s(read, written) + latency
+        return (self.dram_s(read, written) ** 4 + latency**4) ** 0.25
+
+    def held_s(self, programs: int, seconds: float) -> float:
+        """`seconds` of a kernel whose programs reduce a tile, or loop over tiles, of whole rows, and what its reductions take beside it."""
+        if self.region.row_is_contiguous:
+            return max(seconds, self.waves(programs) * _HELD_S)
+        return (seconds**4 + self.hand_over_s() ** 4) ** 0.25
 
     def shared_s(self, programs: int) -> float:
         """A kernel of programs that hold a row together and wait for each other once per reduction."""
@@ -327,7 +358,7 @@ def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
     steps = -(-int(fitted["SEGMENT"]) // block)
     launches = 1
     if strategy == "registers":
-        seconds = max(cost.tiles_s(blocks, cost.read, cost.written), cost.waves(blocks) * _HELD_S)
+        seconds = cost.held_s(blocks, cost.tiles_s(blocks, cost.read, cost.written))
     elif strategy == "shared":
         seconds, launches = cost.shared_s(blocks * split), 2  # the counters are cleared first
     elif strategy == "pipelined":
@@ -342,10 +373,12 @@ def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
         running = min(blocks, cost.resident * device.sm_count)
         kept = min(1.0, running / blocks * cost.read / (0.6 * device.l2_bytes))  # share of a second sweep that L2 no longer holds
         seconds = cost.loop_s(blocks, steps * sweeps, cost.read * (1 + (sweeps - 1) * kept), cost.written)
-        seconds = max(seconds, cost.waves(blocks) * _HELD_S)
+        seconds = cost.held_s(blocks, seconds)
     else:
         again = cost.read * min(1.0, cost.read / (0.6 * device.l2_bytes))
-        seconds = cost.loop_s(blocks * split, steps, cost.read, 0) + (passes - 1) * cost.loop_s(blocks * split, steps, again, 0)
+        seconds = (cost.loop_s(blocks * split, steps, cost.read, 0) ** 4 + cost.hand_over_s() ** 4) ** 0.25 + (passes - 1) * cost.loop_s(
+            blocks * split, steps, again, 0
+        )
         launches = 2 * passes
         if region.has_element_output:
             seconds += cost.tiles_s(blocks * split * steps, again, cost.written)
