@@ -103,20 +103,22 @@ class Crew:
     def __init__(self, out_dir: Path, cache_dir: Path, *, present: bool) -> None:
         """Args: out_dir: the run's. cache_dir: compiled kernels and locks, shared by all runs. present: whether there is a GPU to judge on.
 
-        Raises ExecutorError: if a directory cannot be written.
+        Raises ExecutorError: if a process cannot be started. OSError: if out_dir cannot be written.
         """
         self.cache_dir = cache_dir
-        cores = len(os.sched_getaffinity(0))
-        self.compilers = CompileProcesses(
-            own_cores() or (max(1, cores - _CORES_FOR_TIMING) if present else cores), cache_dir / "triton"
-        )  # fmt: skip
-        self.compilers.start(_COMPILERS_AHEAD)
-        scratch = out_dir / "scratch"
+        cores, scratch = len(os.sched_getaffinity(0)), out_dir / "scratch"
         scratch.mkdir(parents=True, exist_ok=True)
         self.workers = WorkerPool(
             Path(tempfile.mkdtemp(prefix="workers-", dir=scratch)), "cuda:0" if present else "cpu", cache_dir, keep_spare=present
         )
-        self.workers.prepare()
+        processes = own_cores() or (max(1, cores - _CORES_FOR_TIMING) if present else cores)
+        self.compilers = CompileProcesses(processes, cache_dir / "triton")
+        try:
+            self.workers.prepare()
+            self.compilers.start(_COMPILERS_AHEAD)
+        except BaseException:  # a process that was started must not outlive an interrupt or a full disk
+            self.close()
+            raise
 
     def __enter__(self) -> "Crew":
         return self

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kmem.bench.page import render_page, render_table
+from kmem.bench.page import render_page, render_table, shorten_command
 from kmem.bench.problems import BenchProblem, find_problems
 from kmem.bench.process import OptimizeProcess, visible_gpus
 from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
@@ -191,6 +191,17 @@ def test_kernelbenchs_tolerance_has_a_column_of_its_own() -> None:
     old = replace(old, result={name: value for name, value in old.result.items() if name != "within_kernelbench"})
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in render_table([beyond, old]).splitlines()]
     assert [line[8:10] for line in (cells[0], *cells[2:])] == [["1e-4", "flags"], ["no", "specialised"], ["", ""]]
+
+
+def test_a_command_with_many_numbered_problems_becomes_a_pattern_that_a_shell_expands_to_them(tmp_path: Path) -> None:
+    names = ("7_add_.py", "10_mul.py", "99_last_one.py")
+    for name in names:
+        (tmp_path / name).touch()
+    paths = " ".join(f"{tmp_path}/{name}" for name in names)
+    short = shorten_command(f"kmem bench {paths} problems/a other/1_x.py --rounds 0")
+    assert short == f"kmem bench {tmp_path}/{{7,10,99}}_*.py problems/a other/1_x.py --rounds 0"
+    expanded = subprocess.run(["bash", "-c", f"echo {short.split()[2]}"], capture_output=True, text=True, check=True).stdout
+    assert expanded.strip() == paths
 
 
 def test_the_page_names_date_versions_device_command_and_failures() -> None:

@@ -134,9 +134,9 @@ def test_a_run_is_filled_and_nothing_beside_it(skipped: int, length: int) -> Non
         ("ConvTranspose3d(3, 4, 3, 2, 1, dilation=2)", (1, 3, 2, 4, 4), {1, 2, 4}),  # 4 of 9 rows have taps
         ("ConvTranspose2d(3, 4, (5, 3), (1, 2), 1, dilation=(2, 1))", (1, 3, 4, 3), {1, 2, 4}),  # 10 rows: the last band begins sooner
         ("ConvTranspose2d(3, 4, (4, 3), (2, 1))", (1, 3, 3, 4), {1, 2, 4}),  # both phases along height have two taps
-        ("ConvTranspose2d(3, 4, 3, 2, 1)", (1, 3, 4, 4), {1, 2}),  # phases of 4 and 3 rows, with one tap and two
-        ("ConvTranspose2d(3, 4, 3, 2, 1)", (1, 3, 7, 4), {1, 2, 4}),  # 7 and 6
-        ("ConvTranspose2d(3, 4, 2, 2)", (1, 3, 8, 4), {1}),  # one tap in every phase: rows share nothing
+        ("ConvTranspose2d(3, 4, 3, 2, 1)", (1, 3, 4, 4), {1}),  # a phase with one tap shares nothing
+        ("ConvTranspose2d(3, 4, (4, 3), (2, 1), 1)", (1, 3, 7, 4), {1, 2, 4}),  # two phases of 7 rows
+        ("ConvTranspose2d(3, 4, (5, 3), (2, 1), 2)", (1, 3, 4, 4), {1, 2}),  # 4 rows of three taps, 3 of two
         ("ConvTranspose1d(3, 4, 3, 2, 1)", (1, 3, 8), {1}),
     ],
 )

@@ -1,7 +1,9 @@
 """Results as Markdown: the table of problems, the scores, and the page that joins them with date, versions, device and command."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import groupby
 from pathlib import Path
 
 from kmem.bench.plot import draw_times
@@ -123,7 +125,7 @@ def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> st
         f"- versions: {versions}",
         f"- settings: {asked}",
     ]
-    lines += [f"- command: `{command}`" for command in manifest.commands]
+    lines += [f"- command: `{shorten_command(command)}`" for command in manifest.commands]
     if scores is not None:
         lines += ["", *(f"- {line}" for line in render_scores(scores, measured=manifest.measured).splitlines())]
     if plot is not None:
@@ -132,3 +134,21 @@ def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> st
     if failures := render_failures(rows):
         lines += ["", "## Failures", "", failures]
     return "\n".join(lines) + "\n"
+
+
+def shorten_command(command: str) -> str:
+    """The same command to a shell: problems of one directory that follow each other, DIR/7_name.py, become one pattern DIR/{7,8}_*.py."""
+    words: list[str] = []
+    for (directory, numbered), group in groupby(command.split(" "), key=_numbered_place):
+        paths = list(group)
+        if numbered and len(paths) > 1:
+            numbers = [path.removeprefix(directory).partition("_")[0] for path in paths]
+            paths = [f"{directory}{{{','.join(numbers)}}}_*.py"]
+        words += paths
+    return " ".join(words)
+
+
+def _numbered_place(word: str) -> tuple[str, bool]:
+    """The directory of a path, with its slash, and whether the file is named by number, as KernelBench's are."""
+    directory, slash, name = word.rpartition("/")
+    return directory + slash, re.fullmatch(r"\d+_.*\.py", name) is not None

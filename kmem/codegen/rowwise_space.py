@@ -268,6 +268,11 @@ class _Cost:
         return 3.0 if self.resident == 1 else 1.0
 
     @property
+    def width(self) -> int:
+        """Bytes of an element of the widest input."""
+        return max((DTYPE_BYTES[operand.spec.dtype] for operand in self.region.inputs), default=4)
+
+    @property
     def read(self) -> int:
         return sum(operand.spec.bytes for operand in self.region.inputs)
 
@@ -285,8 +290,7 @@ class _Cost:
         read_rate, copy_rate = self.device.read_bytes_per_s, self.device.dram_bytes_per_s
         if not self.device.measured:
             read_rate, copy_rate = _READ_SHARE * read_rate, _COPY_SHARE * copy_rate
-        width = max((DTYPE_BYTES[operand.spec.dtype] for operand in self.region.inputs), default=4)
-        burst = int(self.settings["BR"] if self.region.row_is_contiguous else self.settings["BK"]) * width
+        burst = int(self.settings["BR"] if self.region.row_is_contiguous else self.settings["BK"]) * self.width
         seconds = read / read_rate + written * (2 / copy_rate - 1 / read_rate)  # a copy reads and writes a byte each
         return seconds * (_BESIDE if self.is_beside else 1.0) / min(1.0, burst / 512) ** _BURST_LOSS
 
@@ -296,8 +300,8 @@ class _Cost:
     @property
     def sharing_warps(self) -> float:
         """Warps of a program that reduce the same rows; Triton lays lanes, then warps along what is contiguous first."""
-        tile, width = int(self.settings["BK"]) * int(self.settings["BR"]), DTYPE_BYTES[self.region.inputs[0].spec.dtype]
-        vector = max(1, min(16 // width, tile // self.threads))
+        tile = int(self.settings["BK"]) * int(self.settings["BR"])
+        vector = max(1, min(16 // self.width, tile // self.threads))
         across_rows = max(1, int(self.settings["BK"]) // (vector * self.device.warp_size))
         return min(int(self.settings["BR"]), max(1.0, int(self.settings["num_warps"]) / across_rows))
 
@@ -376,9 +380,8 @@ def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
         seconds = cost.held_s(blocks, seconds)
     else:
         again = cost.read * min(1.0, cost.read / (0.6 * device.l2_bytes))
-        seconds = (cost.loop_s(blocks * split, steps, cost.read, 0) ** 4 + cost.hand_over_s() ** 4) ** 0.25 + (passes - 1) * cost.loop_s(
-            blocks * split, steps, again, 0
-        )
+        seconds = (cost.loop_s(blocks * split, steps, cost.read, 0) ** 4 + cost.hand_over_s() ** 4) ** 0.25
+        seconds += (passes - 1) * cost.loop_s(blocks * split, steps, again, 0)
         launches = 2 * passes
         if region.has_element_output:
             seconds += cost.tiles_s(blocks * split * steps, again, cost.written)

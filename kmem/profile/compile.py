@@ -97,7 +97,7 @@ class CompileProcesses:
 
     def start(self, count: int) -> None:
         """Have `count` of them come up now, before the first question: what they import takes seconds."""
-        for worker in self._workers[-count:]:  # those that are asked first
+        for worker in self._workers[::-1][:count]:  # those that are asked first
             worker.start()
 
     def submit(self, setup: str, source: str, timeout_s: float) -> "Future[dict[str, Any]]":

@@ -40,9 +40,9 @@ L1_BYTES_PER_CLOCK, CLOCK_HZ, WARP_INSTRUCTIONS_PER_CLOCK = 128, 1.7e9, 4  # of 
 #: bf16) and ranks; that day's kernel had no bands and wrote planes without taps as the others.
 #: From a step's loads to their arrival where one step is ahead of the one that multiplies.
 STEP_S = 1e-6
-#: By band, what every stage beyond two adds to a kernel's time: what it wants of shared memory the L1 cache lacks. One row at a time took 3
-#: to 28% longer with a third stage, 2 to 13% with a fourth, bands of two 2 to 9%. Bands of four, whose few programs have nobody to hide
-#: their loads, took 3 to 9% less with three. Source: H200, 2026-11-22, problems 61, 72 to 75, 77, 79.
+#: By band, what every stage beyond two adds to a kernel's time: what it wants of shared memory the L1 cache lacks. With a third stage, six
+#: of seven pairs of settings with single rows took 7 to 28% longer, three with bands of two 5 to 9%; bands of four, whose few programs
+#: have nobody to hide their loads, took 3 to 9% less. Source: H200, 2026-11-22, problems 61, 73, 74, 77, 79 and conv_transpose3d.
 STAGE_COST = {1: 0.07, 2: 0.05, 4: -0.03}
 PIECE_CYCLES = 9.5  # of an SM for each piece of an output row: the sectors at its ends are written in part
 SHARE_OF_BANDWIDTH = 0.9  # of a copy
@@ -181,10 +181,11 @@ def _tile(settings: Settings) -> Tile:
 
 
 def _takes_bands(detail: Transposed, band: int) -> bool:
-    """Whether every phase has lattice rows enough along height, and in one of them rows share input rows."""
+    """Whether rows share input rows in every phase along height, and are enough; where one has a single tap a band of two took 4 to 13%
+    longer than single rows (H200, 2026-11-22, problem 73)."""
     height = detail.axes[1]
     phases = [(-(-(height.out - phase) // height.stride), taps.count) for phase, taps in enumerate(phase_taps(height)) if taps.count]
-    return band == 1 or (all(rows >= band for rows, _ in phases) and any(count > 1 for _, count in phases))
+    return band == 1 or all(rows >= band and count > 1 for rows, count in phases)
 
 
 def _step_bytes(detail: Transposed, settings: Settings, taps: Taps) -> int:
