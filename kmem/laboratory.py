@@ -97,7 +97,8 @@ class _InTurn(Executor):
 class Crew:
     """The processes of one run's laboratory: compilers and the judge's workers. A context manager.
 
-    They come up at once, before there is a session: what they import takes as long as tracing the problem does.
+    With a GPU they come up at once, before there is a session: what they import takes as long as tracing the problem does, and else the GPU
+    would wait. Without one the interpreter takes minutes whatever they do.
     """
 
     def __init__(self, out_dir: Path, cache_dir: Path, *, present: bool) -> None:
@@ -114,8 +115,9 @@ class Crew:
         processes = own_cores() or (max(1, cores - _CORES_FOR_TIMING) if present else cores)
         self.compilers = CompileProcesses(processes, cache_dir / "triton")
         try:
-            self.workers.prepare()
-            self.compilers.start(_COMPILERS_AHEAD)
+            if present:
+                self.workers.prepare()
+                self.compilers.start(_COMPILERS_AHEAD)
         except BaseException:  # a process that was started must not outlive an interrupt or a full disk
             self.close()
             raise

@@ -1,6 +1,7 @@
 """The minutes of a run: what they count and what they do not."""
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -88,9 +89,21 @@ def _children() -> list[str]:
     return found
 
 
-def test_a_crew_comes_up_before_it_is_asked_and_ends_with_its_owner(tmp_path: Path) -> None:
-    with laboratory.Crew(tmp_path / "run", tmp_path / "cache", present=False) as crew:
-        lines = _children()
-        assert [sum(name in line for line in lines) for name in ("kmem.profile.compile_worker", "worker.py")] == [2, 1]
-    assert not [line for line in _children() if "compile_worker" in line or "worker.py" in line]
+def _crew_seen() -> list[int]:
+    """How many compile processes and workers of a judge run now."""
+    lines = _children()
+    return [sum(name in line for line in lines) for name in ("kmem.profile.compile_worker", "worker.py")]
+
+
+def test_a_crew_for_a_gpu_comes_up_before_it_is_asked_and_ends_with_its_owner(tmp_path: Path) -> None:
+    with laboratory.Crew(tmp_path / "run", tmp_path / "cache", present=True) as crew:  # a worker finds out later that there is no GPU
+        deadline = time.monotonic() + 10.0
+        while _crew_seen() != [2, 1]:  # a process has no command line yet at the moment it becomes a program
+            assert time.monotonic() < deadline, _crew_seen()
+    assert _crew_seen() == [0, 0]
     crew.close()
+
+
+def test_a_crew_without_a_gpu_waits_until_it_is_asked(tmp_path: Path) -> None:
+    with laboratory.Crew(tmp_path / "run", tmp_path / "cache", present=False):
+        assert _crew_seen() == [0, 0]
