@@ -10,6 +10,7 @@ import pytest
 from scripted_laboratory import make_run, open_traced_session
 
 from kmem import laboratory
+from kmem.environment import CORES_VARIABLE
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Baseline
@@ -95,7 +96,8 @@ def _crew_seen() -> list[int]:
     return [sum(name in line for line in lines) for name in ("kmem.profile.compile_worker", "worker.py")]
 
 
-def test_a_crew_for_a_gpu_comes_up_before_it_is_asked_and_ends_with_its_owner(tmp_path: Path) -> None:
+def test_a_crew_for_a_gpu_comes_up_before_it_is_asked_and_ends_with_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CORES_VARIABLE, "3")
     with laboratory.Crew(tmp_path / "run", tmp_path / "cache", present=True) as crew:  # a worker finds out later that there is no GPU
         deadline = time.monotonic() + 10.0
         while _crew_seen() != [2, 1]:  # a process has no command line yet at the moment it becomes a program
