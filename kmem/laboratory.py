@@ -138,7 +138,7 @@ class LiveLaboratory(Laboratory):
     """Compiles on all cores, judges in processes of their own, profiles with the best profiler there is."""
 
     def __init__(self, run: Run, session: Session, registry: Registry, crew: Crew, announce: Announce) -> None:
-        """The clock of the run's minutes starts here. Args: crew: ended with the laboratory."""
+        """The clock of the run's minutes starts here. Args: crew: whoever made it ends it."""
         self._deadline = time.monotonic() + run.budget.minutes * 60
         # Time that was no part of the search, in seconds, and the judge's own time since which it is growing. Set at once: the thread that
         # times the baselines writes it, others read it.
@@ -146,7 +146,7 @@ class LiveLaboratory(Laboratory):
         self._run, self._session, self._registry, self._announce = run, session, registry, announce
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
-        self._crew, out_dir = crew, Path(run.out_dir)
+        out_dir = Path(run.out_dir)
         self._pool = CompilePool(session.problem, session.workloads["full"], run.contract, session.device, processes=crew.compilers)
         self._judge = Judge(
             session.problem, session.workloads, run.contract, session.device, session.bound, seed=run.seed,
@@ -209,4 +209,3 @@ class LiveLaboratory(Laboratory):
 
     def close(self) -> None:
         self._judge.close()
-        self._crew.close()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from corpus import problems
-from corpus.dishonest import DISHONEST
-from corpus.honest import HEADER, HONEST, LIBRARY, SCALE_RELU, SCALE_RELU_KERNEL
+from corpus.dishonest import DISHONEST, scale_relu
+from corpus.honest import HONEST, LIBRARY, SCALE_RELU
 from corpus.judging import SharedWorkers, judge_once
 
 from kmem.measure.domain import find_refused
@@ -57,24 +57,14 @@ def test_a_fallback_for_other_sizes_is_flagged_as_specialised(workers: SharedWor
     assert judge_once(problems.SCALE_RELU, guarded, Purity.LIBRARY, workers, tmp_path).flags == ("specialised",)
 
 
-STEPS_ASIDE = (
-    HEADER
-    + SCALE_RELU_KERNEL
-    + """
-class ModelNew(nn.Module):
-    def __init__(self, scale):
-        super().__init__()
-        self.scale = scale
-
-    def forward(self, x):
-        if x.numel() < 200:
-            return torch.relu(x * self.scale)
-        x = {x}
-        y = torch.empty(x.shape, device=x.device)
-        scale_relu[({programs},)](x, y, x.numel(), self.scale, BLOCK=128)
-        return y
+STEPS_ASIDE = """
+if x.numel() < 200:
+    return torch.relu(x * self.scale)
+x = {x}
+y = torch.empty(x.shape, device=x.device)
+scale_relu[({programs},)](x, y, x.numel(), self.scale, BLOCK=128)
+return y
 """
-)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +79,7 @@ def test_a_kernel_that_steps_aside_at_the_small_size_is_held_to_layouts_and_size
     x: str, programs: str, said: str, workers: SharedWorkers, tmp_path: Path
 ) -> None:
     small = Workload("small", (("rows", 3), ("columns", 8)))
-    source = STEPS_ASIDE.format(x=x, programs=programs)
+    source = scale_relu(STEPS_ASIDE.format(x=x, programs=programs))
     measurement = judge_once(problems.SCALE_RELU, source, Purity.LIBRARY, workers, tmp_path, small=small)
     assert measurement.status is (Status.WRONG_VALUES if said else Status.PASSED), measurement.log
     assert said in measurement.log

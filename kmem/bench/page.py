@@ -1,12 +1,13 @@
 """Results as Markdown: the table of problems, the scores, and the page that joins them with date, versions, device and command."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
 
 from kmem.bench.plot import draw_times
+from kmem.bench.problems import problem_number
 from kmem.bench.results import Manifest
 from kmem.bench.rows import Row, RowStatus
 from kmem.bench.scores import WIN, Scores, compute_scores
@@ -151,4 +152,4 @@ def shorten_command(command: str) -> str:
 def _numbered_place(word: str) -> tuple[str, bool]:
     """The directory of a path, with its slash, and whether the file is named by number, as KernelBench's are."""
     directory, slash, name = word.rpartition("/")
-    return directory + slash, re.fullmatch(r"\d+_.*\.py", name) is not None
+    return directory + slash, isfinite(problem_number(name)) and name.endswith(".py")

@@ -36,7 +36,7 @@ _TAIL_OF_ONE_WAVE = 0.05
 #: what it seemed to be where lanes lie across rows; not measured for these).
 _HELD_S = 5.3e-6
 #: Seconds that one row, one warp that shares it and one reduction cost where lanes lie across rows, and warps tell each other what they
-#: reduced: 2.4 cycles of one of 132 multiprocessors. Source: H200, 2026-11-22: RMS norm over 64 channels, fp32 and bf16, 17 settings in
+#: reduced: 2.4 cycles of one of 132 multiprocessors. Source: H200, 2026-11-22: RMS norm over 64 channels, fp32 and bf16, 18 settings in
 #: which 4 to 32 warps share a row (4.81 and 5.37 ms for 16, 9.03 for 32; in bf16 2.45 to 3.07, 4.5 to 5.6 and 9.6 for 8, 16 and 32), and
 #: argmax (four reductions, 2.94 ms for 32 warps and four parts).
 _HAND_OVER_S = 1.05e-11
