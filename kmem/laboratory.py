@@ -22,7 +22,7 @@ from kmem.measure.workers import WorkerPool
 from kmem.plugins import Registry
 from kmem.problem.bound import unfused_ms
 from kmem.profile.collect import collect_profile
-from kmem.profile.compile import CompilePool, CompileProcesses, CompileStatus
+from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
 from kmem.records import Attempt, Baseline, Kernel, Measurement, Profile, Run, Timing
 from kmem.session import Session
@@ -147,7 +147,10 @@ class LiveLaboratory(Laboratory):
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
         out_dir = Path(run.out_dir)
-        self._pool = CompilePool(session.problem, session.workloads["full"], run.contract, session.device, processes=crew.compilers)
+        self._pool = CompilePool(
+            session.problem, session.workloads["full"], run.contract, session.device,
+            processes=crew.compilers, read_binaries=not session.present,
+        )  # fmt: skip
         self._judge = Judge(
             session.problem, session.workloads, run.contract, session.device, session.bound, seed=run.seed,
             work_dir=out_dir / "scratch",
@@ -185,14 +188,18 @@ class LiveLaboratory(Laboratory):
                 failed.append((kernel, report.log))
             elif report.ptx_hash is None or report.ptx_hash not in self._binaries:
                 self._binaries.add(report.ptx_hash or kernel.hash)
-                # A forward that reads its data was compiled in part only: its estimate would be too good, so it ranks last.
-                whole = report.status is CompileStatus.OK
-                estimate = estimate_kernel_ms(report.launches, self._session.bound, self._session.device) if whole else math.inf
-                self._estimates[kernel.hash] = estimate
                 ready.append(kernel)
+                if not self._session.present:
+                    self._estimates[kernel.hash] = self._estimate_ms(report)
         if not self._session.present:
             ready = sorted(ready, key=lambda kernel: self._estimates[kernel.hash])[:_PROVED_PER_ROUND]
         return Admitted(tuple(failed), tuple(ready))
+
+    def _estimate_ms(self, report: CompileReport) -> float:
+        """A forward that reads its data was compiled in part only: its estimate would be too good, so it ranks last."""
+        if report.status is not CompileStatus.OK:
+            return math.inf
+        return estimate_kernel_ms(report.launches, self._session.bound, self._session.device)
 
     def screen(self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]) -> None:
         self._judge.screen(kernels, on_result, deadline_s=max(_LEAST_SCREENING_S, self.seconds_left))

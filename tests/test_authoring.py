@@ -37,13 +37,11 @@ class FakeAuthor(Author):
 
     def __init__(self, name: str, *directions: Direction) -> None:
         self.name, self._directions = name, list(directions)
-        self.threads: set[int] = set()
 
     def propose(self, situation: Situation) -> list[Direction]:
         return self._directions
 
     def write(self, assignment: Assignment) -> list[Candidate]:
-        self.threads.add(threading.get_ident())
         time.sleep(0.05 if assignment.task.skill == "first" else 0.0)
         if assignment.task.skill == "too late":
             raise OutOfTime("the minutes are over")
@@ -111,12 +109,22 @@ def task(skill: str, instruction: str = "") -> Task:
     return Task(Move.SEED, skill, None, 1, "why", author="llm", instruction=instruction)
 
 
+class MeetingAuthor(FakeAuthor):
+    """Writes nothing before as many tasks are being written at once as it waits for."""
+
+    def __init__(self, name: str, parties: int) -> None:
+        super().__init__(name)
+        self._meeting = threading.Barrier(parties, timeout=30.0)  # seconds; broken, and the test with it, if they come one by one
+
+    def write(self, assignment: Assignment) -> list[Candidate]:
+        self._meeting.wait()
+        return super().write(assignment)
+
+
 def test_tasks_are_written_side_by_side_and_come_back_in_their_order(tmp_path: Path) -> None:
-    author = FakeAuthor("llm")
-    authors, _ = make_authors(tmp_path, author)
+    authors, _ = make_authors(tmp_path, MeetingAuthor("llm", parties=3))
     written = authors.write([task("first"), task("second"), task("third")], {None: make_situation()})
     assert [candidate.task.skill for candidate in written] == ["first", "second", "third"]
-    assert len(author.threads) == 3
 
 
 def test_the_first_error_in_the_order_of_tasks_ends_the_run(tmp_path: Path) -> None:

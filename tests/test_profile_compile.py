@@ -263,6 +263,12 @@ def test_processes_serve_several_problems_and_closing_them_leaves_nobody_waiting
         assert first.ptx_hash == again.ptx_hash == reports[0].ptx_hash
         assert [len(report.launches) for report in (first, other, again)] == [2, 2, 2]
         assert other.launches[1].grid == (256, 1, 1)
+        with CompilePool(PROBLEM, FULL, Contract(), named_target("h200"), processes=processes, read_binaries=False) as unread:
+            (quick,) = unread.compile([Kernel(CANDIDATE)], timeout_s=60)
+        assert quick.ptx_hash == first.ptx_hash, "two modules are the same whether their binaries are read or not"
+        assert quick.launches[1].grid == first.launches[1].grid
+        binary = {"static__registers_per_thread", "static__occupancy_pct", "static__waves", "static__special"}
+        assert binary <= first.launches[1].metrics.keys() and not binary & quick.launches[1].metrics.keys()
         hang = CANDIDATE.replace('print("this must not break the channel")', "while True: pass")
         hanging = waiting.submit(pools[0].compile, [Kernel(hang), Kernel(CANDIDATE)], timeout_s=60)
         processes.close()

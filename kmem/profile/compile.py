@@ -46,9 +46,10 @@ class CompileStatus(Enum):
 class CompileReport:
     """What compiling one module found.
 
-    `launches` are in order of execution, library operators included (metrics `static__library`); `ptx_hash` is over the PTX,
-    grids and scalars of all launches and over the library operators, so that equal hashes do the same; None unless status is
-    OK; `library_ops` are the aten operators that would launch a kernel.
+    `launches` are in order of execution, library operators included (metrics `static__library`); what is read out of the binaries
+    (registers, instructions, occupancy) is among their metrics only if the pool was asked for it. `ptx_hash` is over the PTX, grids
+    and scalars of all launches and over the library operators, so that equal hashes do the same; None unless status is OK;
+    `library_ops` are the aten operators that would launch a kernel.
     """
 
     kernel: str  # hash
@@ -130,12 +131,14 @@ class CompilePool:
         *,
         processes: int | CompileProcesses,
         cache_dir: Path | None = None,
+        read_binaries: bool = True,
     ) -> None:
         """Nothing runs yet.
 
         Args:
             processes: how many to start and close with the pool, or some that others use too, which stay.
             cache_dir: Triton's cache, of processes that are started; default: Triton's own place.
+            read_binaries: whether to disassemble what was compiled, which estimates need. It takes longer than compiling a small kernel.
         """
         compute_capability(device.arch)
         self._device = device
@@ -150,6 +153,7 @@ class CompilePool:
             "precision": contract.precision.value,
             "device": {key: value for key, value in asdict(device).items() if key != "peak_flops_per_s"},
             "directory": str(self._processes.directory),
+            "read_binaries": read_binaries,
         }
         self._setup = json.dumps(setup)
 
@@ -338,7 +342,7 @@ def _read_launch(entry: dict[str, Any], device: Device) -> Launch:
     grid = tuple(entry["grid"]) if entry["grid"] else None
     block = tuple(entry["block"]) if entry["block"] else None
     launch = Launch(entry["name"], None, grid, block, entry["metrics"])
-    if grid is None or block is None:
+    if "static__registers_per_thread" not in launch.metrics:  # a library's kernel, or one whose binary was not read
         return launch
     occupancy = compute_occupancy(
         device,
