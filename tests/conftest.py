@@ -1,8 +1,9 @@
 """Shared fixtures: an own home for every test, Triton's interpreter (but with `-m gpu`), and no GPU unless a test is marked for one."""
 
+import functools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported; the cores are taken by the workers of pytest-xdist
@@ -46,27 +47,49 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no GPU"))
 
 
-@pytest.fixture(autouse=True, scope="session")
-def interpreter_without_coverage() -> Iterator[None]:
-    """Triton's interpreter runs untraced: coverage's tracer made it twice as slow, and no line of kmem runs inside it."""
-    if sys.gettrace() is None:
-        yield
-        return
-    from triton.runtime.interpreter import GridExecutor
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function without coverage's tracer, for other packages' code that runs long and calls nothing of kmem."""
 
-    run = GridExecutor.__call__
-
-    def run_untraced(executor: GridExecutor, *arguments: Any, **options: Any) -> None:
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
         tracer, frame = sys.gettrace(), sys._getframe()
         sys.settrace(None)
         try:
-            run(executor, *arguments, **options)
+            return function(*arguments, **options)
         finally:
             sys.settrace(tracer)
             frame.f_trace = tracer  # it pairs calls with returns, so it must see this one's
 
+    return run
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_packages() -> Iterator[None]:
+    """Triton's interpreter and torch.export without what takes up to half of their time and changes nothing: being traced.
+
+    Triton 3.9 also patches all of triton.language again for every call of a device function (interpreter.py,
+    InterpretedFunction.__call__); here once a launch for each module that functions come from.
+    """
+    import torch
+    from triton.runtime import interpreter
+
+    run, patch_language = untraced(interpreter.GridExecutor.__call__), interpreter._patch_lang
+    patched: set[int] = set()  # globals of the functions whose language is patched, during one launch
+
+    def launch(executor: interpreter.GridExecutor, *arguments: Any, **options: Any) -> None:
+        patched.clear()
+        run(executor, *arguments, **options)
+
+    def patch_once(function: Callable[..., Any]) -> Any:
+        if id(function.__globals__) in patched:
+            return None  # only a launch reads it, and it comes first
+        patched.add(id(function.__globals__))
+        return patch_language(function)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GridExecutor, "__call__", run_untraced)
+        patch.setattr(interpreter.GridExecutor, "__call__", launch)
+        patch.setattr(interpreter, "_patch_lang", patch_once)
+        patch.setattr(torch.export, "export", untraced(torch.export.export))
         yield
 
 

@@ -513,14 +513,15 @@ def test_a_bench_of_a_good_and_a_bad_problem_without_a_gpu(tmp_path: Path) -> No
         assert (tmp_path / "out" / name).stat().st_size > 0
 
     lines = (tmp_path / "out" / "results.jsonl").read_text()
-    again = bench(tmp_path, "--resume", "out")
-    assert again.returncode == 1, again.stderr
+    out, level = str(tmp_path / "out"), str(tmp_path / "level1")
+    again = CliRunner().invoke(cli, ["bench", "--resume", out])
+    assert again.exit_code == 1, again.stderr
     assert (tmp_path / "out" / "results.jsonl").read_text() == lines
     assert "ESTIMATED" in again.stdout and "1_silu" in again.stdout and "2_broken refused:" in again.stdout
 
-    other = bench(tmp_path, "level1", "--target", "h100", "--resume", "out")
-    assert other.returncode == 1
-    assert other.stderr.startswith("Error: The results in out were made with settings")
+    other = CliRunner().invoke(cli, ["bench", level, "--target", "h100", "--resume", out])
+    assert other.exit_code == 1
+    assert other.stderr.startswith(f"Error: The results in {out} were made with settings")
     page = tmp_path / "page.md"
     subprocess.run(
         [sys.executable, Path(__file__).parent.parent / "tools" / "write_results_page.py", tmp_path / "out", "--page", page], check=True

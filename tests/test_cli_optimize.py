@@ -9,8 +9,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -43,7 +44,11 @@ def get_init_inputs():
 
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:
-    file = tmp_path / "scaled_silu.py"
+    return write_problem(tmp_path)
+
+
+def write_problem(home: Path) -> Path:
+    file = home / "scaled_silu.py"
     file.write_text(PROBLEM)
     return file
 
@@ -53,46 +58,91 @@ def registry() -> Registry:
     return collect(build_plugin_manager())
 
 
-def kmem(*args: str, home: Path, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*args), capture_output=True, text=True, timeout=timeout_s, env=environment(home), cwd=home)
+def kmem(*args: str, home: Path, database: str = "kmem.db") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*args), capture_output=True, text=True, timeout=240, env=environment(home, database), cwd=home)
 
 
 def command(*args: str) -> list[str]:
     return [sys.executable, "-m", "kmem", *args]
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(home: Path, database: str = "kmem.db") -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return {**kept, "KMEM_DB": str(home / "kmem.db"), "KMEM_EMBEDDING_MODEL": "none"}
+    return {**kept, "KMEM_DB": str(home / database), "XDG_DATA_HOME": str(home / "data"), "KMEM_EMBEDDING_MODEL": "none"}
 
 
-def test_a_problem_goes_in_and_a_verified_module_comes_out_and_is_recalled_from_memory(problem: Path, tmp_path: Path) -> None:
-    arguments = ("optimize", str(problem), "--target", "h200", "--rounds", "0", "--json")
-    first = kmem(*arguments, "--out", str(tmp_path / "first"), home=tmp_path)
-    assert first.returncode == 0, first.stderr
-    result = json.loads(first.stdout)
+@dataclass(frozen=True)
+class Resumed:
+    """A run of three candidates that was killed when it had measured one, and resumed."""
+
+    home: Path
+    problem: Path
+    result: dict[str, Any]
+    before: list[tuple[Any, ...]]  # the rows of attempts when it was killed
+
+    @property
+    def out(self) -> Path:
+        return self.home / "run"
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
+    home = tmp_path_factory.mktemp("resumed")
+    problem = write_problem(home)
+    process = subprocess.Popen(
+        command("optimize", str(problem), "--target", "h200", "--rounds", "0", "--out", str(home / "run")),
+        env=environment(home),
+        cwd=home,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    before = wait_for_attempts(home / "kmem.db", process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    (listed,) = json.loads(kmem("runs", "list", "--json", home=home).stdout)["runs"]
+    done = kmem("runs", "resume", listed["run"], "--json", home=home)
+    assert done.returncode == 0, done.stderr
+    return Resumed(home, problem, json.loads(done.stdout), before)
+
+
+def test_a_problem_goes_in_and_a_verified_module_comes_out(resumed: Resumed) -> None:
+    result = resumed.result
     assert result["status"] == "passed"
     assert result["estimated"] is True
     assert result["speedup"] > 1.005
     assert 0 < result["bound_ms"] <= result["latency_ms"]
     for name in ("best_kernel.py", "report.md", "convergence.png", "result.json"):
-        assert (tmp_path / "first" / name).stat().st_size > 0
-    report = (tmp_path / "first" / "report.md").read_text()
+        assert (resumed.out / name).stat().st_size > 0
+    report = (resumed.out / "report.md").read_text()
     assert "estimate" in report and "scaled_silu" in report
-    with sqlite3.connect(tmp_path / "kmem.db") as db:
+    with sqlite3.connect(resumed.home / "kmem.db") as db:
         assert db.execute("select count(*) from outcomes").fetchone() == (0,), "an estimate must never enter the ledger"
 
-    teach(tmp_path, result["run"])
-    second = kmem(*arguments, "--out", str(tmp_path / "second"), home=tmp_path)
-    assert second.returncode == 0, second.stderr
-    recalled = json.loads(second.stdout)
+
+def test_a_killed_run_resumes_without_repeating_what_was_measured(resumed: Resumed) -> None:
+    with sqlite3.connect(resumed.home / "kmem.db") as db:
+        after = db.execute("select * from attempts where run = ? order by id", [resumed.result["run"]]).fetchall()
+        moves = [move for (move,) in db.execute("select move from attempts where run = ?", [resumed.result["run"]])]
+    assert after[: len(resumed.before)] == resumed.before, "finished measurements stay as they were"
+    assert moves.count("seed") == 3, "the round that was cut short ends as it would have, not with candidates it had passed over"
+
+
+def test_a_winner_is_recalled_from_memory_by_a_later_run(resumed: Resumed, tmp_path: Path) -> None:
+    with sqlite3.connect(resumed.home / "kmem.db") as db, sqlite3.connect(resumed.home / "later.db") as copy:
+        db.backup(copy)  # a memory of its own: the other tests count what is in theirs
+    teach(resumed.home / "later.db", resumed.result["run"])
+    words = ("optimize", str(resumed.problem), "--target", "h200", "--rounds", "0", "--json", "--out", str(tmp_path / "later"))
+    later = kmem(*words, home=resumed.home, database="later.db")
+    assert later.returncode == 0, later.stderr
+    recalled = json.loads(later.stdout)
     assert recalled["recalled"] is True
     assert "recalled" in recalled["flags"]
-    assert recalled["measurements"] * 2 <= result["measurements"]
-    assert (tmp_path / "second" / "best_kernel.py").read_text() == (tmp_path / "first" / "best_kernel.py").read_text()
+    assert recalled["measurements"] * 2 <= resumed.result["measurements"]
+    assert (tmp_path / "later" / "best_kernel.py").read_text() == (resumed.out / "best_kernel.py").read_text()
 
 
-def teach(home: Path, run_id: str) -> None:
+def teach(database: Path, run_id: str) -> None:
     """Put the run's winner into the ledger, as a GPU would have."""
     from kmem.memory.store import Memory
     from kmem.problem.graph import graph_sizes
@@ -100,7 +150,7 @@ def teach(home: Path, run_id: str) -> None:
     from kmem.testing import trace_source
 
     _, graph = trace_source(PROBLEM)
-    with Memory(home / "kmem.db", embed=None) as memory:
+    with Memory(database, embed=None) as memory:
         run, result = memory.run(run_id), memory.run_result(run_id)
         best = result.best
         memory.put_kernel(best.candidate.kernel)
@@ -139,30 +189,6 @@ def teach(home: Path, run_id: str) -> None:
                 created_at="2026-01-01",
             )
         )
-
-
-def test_a_killed_run_resumes_without_repeating_what_was_measured(problem: Path, tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        command("optimize", str(problem), "--target", "h200", "--rounds", "0", "--out", str(tmp_path / "run")),
-        env=environment(tmp_path),
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    attempts = wait_for_attempts(tmp_path / "kmem.db", process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    runs = kmem("runs", "list", "--json", home=tmp_path)
-    (listed,) = json.loads(runs.stdout)["runs"]
-    resumed = kmem("runs", "resume", listed["run"], "--json", home=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
-    with sqlite3.connect(tmp_path / "kmem.db") as db:
-        after = db.execute("select * from attempts order by id").fetchall()
-        moves = [move for (move,) in db.execute("select move from attempts")]
-    assert after[: len(attempts)] == attempts, "finished measurements stay as they were"
-    assert moves.count("seed") == 3, "the round that was cut short ends as it would have, not with candidates it had passed over"
-    assert (tmp_path / "run" / "best_kernel.py").exists()
 
 
 def wait_for_attempts(path: Path, process: subprocess.Popen) -> list[tuple]:

@@ -51,8 +51,13 @@ module {
       %t = tt.load %q : tensor<64x32x!tt.ptr<f32>>
       %s = tt.load %r : !tt.ptr<i64>
       %d = tt.descriptor_load %desc[%i, %j] : !tt.tensordesc<tensor<32x64xbf16>> -> tensor<32x64xbf16>
+      tt.store %w, %v, %m : tensor<64x!tt.ptr<bf16>>
       %acc_27 = tt.dot %t, %u, %x, inputPrecision = tf32x3 : tensor<64x32xf32> * tensor<32x64xf32> -> tensor<64x64xf32>
     }
+    tt.store %z, %acc : tensor<64x64x!tt.ptr<f32>>
+    tt.descriptor_store %desc[%i, %j], %v : !tt.tensordesc<tensor<32x64xbf16>>, tensor<32x64xbf16>
+    %old = tt.atomic_rmw fadd, relaxed, gpu, %n, %v, %m : (tensor<16x!tt.ptr<f32>>, tensor<16xf32>, tensor<16xi1>) -> tensor<16xf32>
+    %one = tt.atomic_rmw add, release, gpu, %n, %v, %m : (!tt.ptr<i32>, i32, i1) -> i32
     tt.return
   }
 }
@@ -62,6 +67,7 @@ module {
 def test_loops_with_constant_bounds_are_multiplied_out() -> None:
     work = count_program_work(TTIR)
     assert work["static__program_load_bytes"] == 128 * 2 + 4 * (64 * 32 * 4 + 8 + 32 * 64 * 2)
+    assert work["static__program_store_bytes"] == 4 * 64 * 2 + 64 * 64 * 4 + 32 * 64 * 2 + 16 * 4 + 4
     assert work["static__program_flops"] == 4 * 3 * 2 * 64 * 32 * 64
 
 
@@ -121,6 +127,12 @@ BOUND = Bound(2**31, {"fp32": 2.0**28}, 0.447, "bytes")
 def test_a_streaming_kernel_is_estimated_near_what_the_h200_took() -> None:
     # tests/recordings/ncu_pointwise_triton.csv: 0.503 ms for the same bytes on the same grid.
     assert estimate_kernel_ms([streaming()], BOUND, H200) == pytest.approx(0.503, rel=0.1)
+
+
+def test_a_launch_that_reads_little_of_a_large_argument_is_short() -> None:
+    combine = replace(streaming(program_load_bytes=8192.0, program_store_bytes=4.0), grid=(1, 1, 1))
+    assert estimate_kernel_ms([combine], None, H200) < 0.01
+    assert estimate_kernel_ms([replace(streaming(program_load_bytes=8192.0), grid=(1, 1, 1))], None, H200) > 1.0, "stores are unknown"
 
 
 @pytest.mark.parametrize(

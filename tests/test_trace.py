@@ -1,5 +1,7 @@
 """Tracing a forward to plain data: what is kept, what is opaque and why."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -47,6 +49,13 @@ def test_parameters_and_buffers_carry_their_state_dict_names() -> None:
     kinds = {placeholder.target: placeholder.kind for placeholder in graph.placeholders}
     assert kinds["norm.weight"] == "parameter" and kinds["norm.running_mean"] == "buffer" and kinds[""] == "input"
     assert graph.training and graph.mode_matters
+
+
+def test_a_trace_in_one_mode_is_the_same_program_whose_mode_counts() -> None:
+    module, graph = trace_source(source_of("return torch.relu(x)"))
+    once = trace_problem(module, both_modes=False)
+    assert once.mode_matters and not graph.mode_matters
+    assert replace(once, mode_matters=False) == graph
 
 
 def test_scalar_inputs_keep_their_value() -> None:

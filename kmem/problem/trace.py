@@ -42,15 +42,18 @@ def tensor_spec(tensor: torch.Tensor) -> TensorSpec:
     return TensorSpec(tuple(int(size) for size in tensor.shape), dtype_name(tensor.dtype), tuple(int(step) for step in tensor.stride()))
 
 
-def trace_problem(module: ModuleType, precision: Precision = Precision.MATCH) -> OpGraph:
+def trace_problem(module: ModuleType, precision: Precision = Precision.MATCH, *, both_modes: bool = True) -> OpGraph:
     """Trace an executed problem file (see load.execute_problem).
 
     Args:
         module: the namespace with `Model`, `get_inputs` and perhaps `get_init_inputs`.
         precision: BF16 casts the module and its floating inputs to bfloat16 first, as the judge does.
+        both_modes: trace in train and in eval mode and find out whether the mode matters; else it counts as if it did, in half the time.
     """
     try:
         graph = _trace(module, precision, training=None)
+        if not both_modes:
+            return replace(graph, mode_matters=True)
         other = _trace(module, precision, training=not graph.training)
     except _Untraceable as ex:
         return OpGraph((), (), (), False, training=True, mode_matters=True, opaque_reason=str(ex))

@@ -67,7 +67,7 @@ def derive_small_workload(problem: Problem) -> Workload:
     full = execute_problem(problem)
     if hasattr(full, "get_small_inputs"):
         return Workload("small", small_inputs=True)
-    search = _Search(problem, trace_problem(full))
+    search = _Search(problem, trace_problem(full, both_modes=False))
     if search.elements(FULL) <= MAX_SMALL_ELEMENTS:
         return Workload("small")
     constants = find_input_constants(problem, full)
@@ -199,7 +199,7 @@ class _Search:
 
     def elements(self, workload: Workload) -> int:
         """Elements of all inputs and, if the graph can be traced, outputs."""
-        graph = self.graph if workload is FULL else trace_problem(execute_problem(self.problem, workload))
+        graph = self.graph if workload is FULL else trace_problem(execute_problem(self.problem, workload), both_modes=False)
         return self._input_elements(workload) + _output_elements(graph)
 
     def _input_elements(self, workload: Workload) -> int:
@@ -217,7 +217,7 @@ class _Search:
         """Inputs and outputs in elements if the forward is the same program on the same parameters at these sizes, else None."""
         try:
             module = execute_problem(self.problem, workload)
-            graph = trace_problem(module)
+            graph = trace_problem(module, both_modes=False)
             if graph.opaque_reason is not None:
                 check_forward(module)
         except ProblemError:

@@ -133,8 +133,12 @@ def _infer_work(launch: Launch, warp_size: int, flop_passes: float) -> _Work:
         straight, looped = count(kind)
         return warps * (straight + trips * looped)
 
+    accessed = ("static__program_load_bytes", "static__program_store_bytes")
+    moved_bytes = blocks * sum(launch.metrics.get(name, argument_bytes) for name in accessed)
     return _Work(
-        bytes=argument_bytes,  # each argument once: what is read again comes from a cache, as far as statics can tell
+        # Each argument once: what is read again comes from a cache, as far as statics can tell. Or less: a launch that combines partial
+        # results is given the inputs too, and reads next to nothing of them.
+        bytes=min(argument_bytes, moved_bytes),
         loaded_bytes=loaded_bytes,
         warp_instructions=total("instructions"),
         fma_warps=total("fma"),

@@ -1,9 +1,10 @@
-"""How much one program of a kernel does, from Triton's own IR: bytes it loads and FLOPs of its products, loops included.
+"""How much one program of a kernel does, from Triton's own IR: bytes it loads and stores and FLOPs of its products, loops included.
 
 Sizes are constants in emitted kernels, so loops have constant bounds and can be multiplied out exactly; the machine code cannot tell.
 
-Covered: `tt.load`, `tt.descriptor_load` and `tt.dot` inside nests of `scf.for`; both sides of a branch are counted. Not covered: loops with
-bounds known only at run time and `while`: then nothing is reported rather than too little.
+Covered: loads, stores and atomic updates, through pointers and descriptors, and `tt.dot`, inside nests of `scf.for`; both sides of a branch
+are counted, and elements that a mask leaves out. Not covered: loops with bounds known only at run time and `while`: then nothing is
+reported rather than too little.
 """
 
 import re
@@ -13,6 +14,10 @@ _CONSTANT = re.compile(r"^\s*(%[\w$.]+) = arith\.constant (-?\d+) : (?:i32|i64|i
 _FOR = re.compile(r"scf\.for %[\w$.]+ = (%[\w$.]+) to (%[\w$.]+) step (%[\w$.]+)")
 _LOAD = re.compile(r"= tt\.load .*: (?:tensor<(?P<shape>(?:\d+x)*)!tt\.ptr<(?P<type>\w+)|!tt\.ptr<(?P<scalar>\w+))")
 _DESCRIPTOR = re.compile(r"= tt\.descriptor_load .*-> tensor<(?P<shape>(?:\d+x)*)(?P<type>\w+)>")
+_STORE = re.compile(
+    r"tt\.(?:store|atomic_rmw|atomic_cas) .*?: \(?(?:tensor<(?P<shape>(?:\d+x)*)!tt\.ptr<(?P<type>\w+)|!tt\.ptr<(?P<scalar>\w+))"
+)
+_DESCRIPTOR_STORE = re.compile(r"tt\.descriptor_(?:store|reduce) .*, tensor<(?P<shape>(?:\d+x)*)(?P<type>\w+)>")
 _DOT = re.compile(r"= tt\.dot .*: tensor<((?:\d+x)+)\w+> \* tensor<((?:\d+x)+)\w+> ->")
 _BITS = re.compile(r"(\d+)")
 #: Products on the tensor core per product asked for. Source: Triton language reference, tl.dot, input_precision.
@@ -20,13 +25,13 @@ _PASSES = {"tf32x3": 3, "bf16x3": 3, "bf16x6": 6}
 
 
 def count_program_work(ttir: str) -> Mapping[str, float]:
-    """`static__program_load_bytes`, and `static__program_flops` of products as the hardware does them.
+    """`static__program_load_bytes` and `_store_bytes`, and `static__program_flops` of products as the hardware does them.
 
     Empty if a loop's length is not constant.
     """
     constants: dict[str, int] = {}
     factors = [1]
-    loaded = flops = 0.0
+    loaded = stored = flops = 0.0
     for line in ttir.splitlines():
         text = line.split(" loc(")[0].rstrip()
         if match := _CONSTANT.match(text):
@@ -44,17 +49,22 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
         elif text.endswith("{"):
             factors.append(factors[-1])
         if match := _LOAD.search(text) or _DESCRIPTOR.search(text):
-            groups = match.groupdict()
-            element = groups["type"] or groups.get("scalar") or "i32"
-            loaded += factors[-1] * _elements(groups["shape"] or "") * _bytes(element)
+            loaded += factors[-1] * _accessed_bytes(match)
+        if match := _STORE.search(text) or _DESCRIPTOR_STORE.search(text):
+            stored += factors[-1] * _accessed_bytes(match)
         if match := _DOT.search(text):
             columns = int(match[2].split("x")[-2])
             passes = next((count for name, count in _PASSES.items() if f"inputPrecision = {name}" in text), 1)
             flops += factors[-1] * passes * 2.0 * _elements(match[1]) * columns
-    found = {"static__program_load_bytes": loaded}
+    found = {"static__program_load_bytes": loaded, "static__program_store_bytes": stored}
     if flops:
         found["static__program_flops"] = flops
     return found
+
+
+def _accessed_bytes(match: re.Match[str]) -> float:
+    groups = match.groupdict()
+    return _elements(groups["shape"] or "") * _bytes(groups["type"] or groups.get("scalar") or "i32")
 
 
 def _elements(shape: str) -> int:
