@@ -47,6 +47,9 @@ SPELLINGS = {
     "batched triangle": ("torch.tril(torch.matmul(A, B))", "2, 40, 20", "20, 40", "pass"),
     "linear": ("self.l(A) * 2 + B", "3, 18, 33", "20", "self.l = nn.Linear(33, 20)"),
     "addmm": ("torch.addmm(A[0, :18], A, B)", "20, 33", "33, 18", "pass"),
+    "addmm of weighted terms": ("torch.addmm(A[0, :18], A, B, beta=0.5, alpha=-2)", "20, 33", "33, 18", "pass"),
+    "addmm that reads no bias": ("torch.addmm(A[0, :18] / 0, A, B, beta=0)", "20, 33", "33, 18", "pass"),
+    "baddbmm": ("torch.baddbmm(B[:, :1], A, B, alpha=0.3)", "2, 20, 33", "2, 33, 18", "pass"),
     "strided slice": ("A[:, ::2] @ B", "20, 66", "33, 18", "pass"),
 }
 
@@ -172,6 +175,10 @@ def test_equal_chains_have_one_text_whatever_their_names_and_sizes():
         ("torch.matmul(A, B)", "13, 301", "301, 1", "pass", "matvec"),
         ("A @ B", "13, 301", "301", "pass", "matvec"),
         ("A.T @ B", "301, 70", "301", "pass", "matvec"),
+        ("torch.mv(A, B)", "13, 301", "301", "pass", "matvec"),
+        ("torch.addmv(A[:, 0], A, B, beta=3)", "13, 301", "301", "pass", "matvec"),
+        ("torch.dot(A, B)", "301", "301", "pass", "matvec"),
+        ("A @ B", "301", "301", "pass", "matvec"),
         ("A @ B", "301", "301, 13", "pass", "matvec"),
         ("A @ B", "70, 301", "301, 5", "pass", "matmul"),
         ("torch.bmm(A, B)", "2, 3, 64", "2, 64, 20", "pass", "batched_matmul"),

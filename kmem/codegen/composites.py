@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kmem.codegen.losses import ELEMENT_LOSSES, ROW_LOSSES, SIMILARITIES, lower_loss
 from kmem.codegen.pointwise import argument, variable, write_number
-from kmem.problem.graph import Node, Ref
+from kmem.problem.graph import Node, OpGraph, Ref
 
 if TYPE_CHECKING:  # lowering.py calls this module; the name is needed for annotations alone
     from kmem.codegen.lowering import Lowering
@@ -86,8 +86,21 @@ def _variance(space: "Lowering", node: Node, source: str, name: str) -> None:
     space.map(out, f"tl.sqrt_rn({text})" if name == "std" else text, mean, m2)
 
 
+def read_norm(graph: OpGraph, node: Node) -> tuple[float, object, bool] | None:
+    """Order, dimensions (None: all) and keepdim of a norm over elements, of any spelling; None for the norm of a matrix as a map."""
+    if node.target == "aten.linalg_matrix_norm.str_ord":
+        is_frobenius = argument(node, 1, "ord", "fro") == "fro"
+        return (2, argument(node, 2, "dim", (-2, -1)), bool(argument(node, 3, "keepdim", False))) if is_frobenius else None
+    order, dims, keep = argument(node, 1, "ord"), argument(node, 2, "dim"), bool(argument(node, 3, "keepdim", False))
+    if node.target == "aten.linalg_norm.default" and order is not None:
+        rank = len(graph.spec(node.args[0].name).shape)
+        if len(dims or range(rank)) != 1:
+            return None
+    return (2 if order is None else order), dims, keep
+
+
 def _vector_norm(space: "Lowering", node: Node, source: str) -> None:
-    out, order = variable(node.name), argument(node, 1, "ord", 2)
+    out, order = variable(node.name), read_norm(space.graph, node)[0]
     if order == 2:
         square = space.map(f"{out}_square", f"{source} * {source}", source)
         (total,) = space.reduce((f"{out}_sum",), "sum", square)

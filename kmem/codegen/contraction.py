@@ -1,14 +1,14 @@
 """Read matrix products of every spelling into one form: out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n], with strides.
 
-Owned here: the einsum view of aten.mm, bmm, matmul, linear, addmm and two-operand einsum; merging of axes whose strides allow it (so a
-4D tensor times a matrix becomes one tall product); the sites a product takes (with a triu or tril and what is pointwise after it:
-epilogue.py). Kernels: matmul.py, split_matmul.py and the skills' own.
+Owned here: the einsum view of aten.mm, bmm, mv, dot, matmul, linear, addmm, baddbmm, addmv and two-operand einsum; merging of axes whose
+strides allow it (so a 4D tensor times a matrix becomes one tall product); the sites a product takes (with a triu or tril and what is
+pointwise after it: epilogue.py). Kernels: matmul.py, split_matmul.py and the skills' own.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kmem.codegen.epilogue import Epilogue, grow_epilogue, write_epilogue
+from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, write_epilogue
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.recipes import Operand, Site
 from kmem.records import DTYPE_BYTES, Contract, Precision, TensorSpec
@@ -150,24 +150,32 @@ def _operator(node: Node, product: Product) -> str:
     return "batched_matmul" if product.batches > 1 else "matmul"
 
 
-def _operands(node: Node, graph: OpGraph) -> tuple[str, tuple[str, str], str | None] | None:
-    """The einsum equation of a node, the names of its operands and of its bias; None if it is no product."""
+#: Products whose operands come first: target -> equation.
+_PLAIN = {"aten.mv.default": "mk,k->m", "aten.dot.default": "k,k->"}
+#: beta * bias + alpha * product: target -> the product's equation.
+_ADDED = {"aten.addmm.default": "mk,kn->mn", "aten.baddbmm.default": "bmk,bkn->bmn", "aten.addmv.default": "mk,k->m"}
+
+
+def _operands(node: Node, graph: OpGraph) -> tuple[str, tuple[str, str], Bias | None] | None:
+    """The einsum equation of a node, the names of its operands and its bias; None if it is no product."""
     if not isinstance(node.output, TensorSpec):
         return None
     if node.target in ("aten.mm.default", "aten.bmm.default", "aten.matmul.default"):
         a, b = node.args[0].name, node.args[1].name
         return _matmul_equation(len(graph.spec(a).shape), len(graph.spec(b).shape)), (a, b), None
+    if node.target in _PLAIN:
+        return _PLAIN[node.target], (node.args[0].name, node.args[1].name), None
     if node.target == "aten.linear.default":
         a, b = node.args[0].name, node.args[1].name
-        bias = node.args[2].name if len(node.args) > 2 and isinstance(node.args[2], Ref) else None
+        bias = Bias(node.args[2].name) if len(node.args) > 2 and isinstance(node.args[2], Ref) else None
         lead = "uvwxyz"[: len(graph.spec(a).shape) - 1]
         return (f"{lead}k,nk->{lead}n", (a, b), bias) if len(graph.spec(b).shape) == 2 else None
-    if node.target == "aten.addmm.default" and not node.kwargs and len(node.args) == 3:
-        bias, a, b = (argument.name for argument in node.args)
-        return "mk,kn->mn", (a, b), bias
+    if node.target in _ADDED:
+        bias, a, b = (operand.name for operand in node.args[:3])
+        return _ADDED[node.target], (a, b), Bias(bias, float(node.kwargs.get("alpha", 1)), float(node.kwargs.get("beta", 1)))
     if node.target == "aten.einsum.default" and not node.kwargs and len(node.args) == 2 and len(node.args[1]) == 2:
         equation = node.args[0].replace(" ", "")
-        return (equation, tuple(argument.name for argument in node.args[1]), None) if "->" in equation and "." not in equation else None
+        return (equation, tuple(operand.name for operand in node.args[1]), None) if "->" in equation and "." not in equation else None
     return None
 
 

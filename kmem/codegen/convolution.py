@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from kmem.codegen.epilogue import Epilogue, grow_epilogue, launch_operands, write_epilogue
+from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, launch_operands, write_epilogue
 from kmem.codegen.windows import Axis, make_axes, per_axis
 from kmem.problem.graph import Arg, Node, OpGraph, Ref
 from kmem.recipes import Operand, Site
@@ -98,7 +98,7 @@ def find_convolutions(graph: OpGraph) -> list[Site]:
         bias = tensors.get("bias")
         # What follows may read something whose positions are no single axis: then the convolution goes without it.
         for members in (grow_epilogue(graph, node, taken), ()):
-            epilogue = write_epilogue(graph, node, bias, None, members)
+            epilogue = write_epilogue(graph, node, Bias(bias) if bias is not None else None, None, members)
             steps = _operand_steps(graph, base, epilogue, bias, members) if epilogue is not None else None
             if epilogue is None or steps is None:
                 continue

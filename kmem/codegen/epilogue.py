@@ -8,7 +8,7 @@ a product, matmul.py holds the kernels, pointwise.py the expression of each oper
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from kmem.codegen.pointwise import FLOATS, HELPERS, write_pointwise
+from kmem.codegen.pointwise import FLOATS, HELPERS, write_number, write_pointwise
 from kmem.problem.graph import Node, OpGraph
 from kmem.records import content_hash
 
@@ -53,6 +53,15 @@ def kmem_keep_triangle(values, rows, columns, TRIANGLE: tl.constexpr, DIAGONAL: 
     return values
 ''',
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """What a product's own operator adds: alpha * product + beta * the graph value `name`, which is not read where beta is 0."""
+
+    name: str
+    alpha: float = 1.0
+    beta: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +111,7 @@ def _may_join(graph: OpGraph, node: Node, start: Node) -> bool:
     return all(graph.spec(name).dtype in FLOATS or name == start.name or graph.spec(name).shape == start.spec.shape for name in node.refs())
 
 
-def write_epilogue(graph: OpGraph, product: Node, bias: str | None, triangle: Node | None, members: Sequence[Node]) -> Epilogue | None:
+def write_epilogue(graph: OpGraph, product: Node, bias: Bias | None, triangle: Node | None, members: Sequence[Node]) -> Epilogue | None:
     """Statements for a product's own bias, a triu or tril, and pointwise nodes, in this order; None if an operand is not a float tensor."""
     variables, operands, statements = {product.name: "acc"}, [], []
 
@@ -113,7 +122,10 @@ def write_epilogue(graph: OpGraph, product: Node, bias: str | None, triangle: No
         return variables[name]
 
     if bias is not None:
-        statements.append(("biased", f"acc + {name_of(bias)}"))
+        scaled = "acc" if bias.alpha == 1 else f"acc * {write_number(bias.alpha)}"
+        if bias.beta != 0:
+            scaled += f" + {name_of(bias.name)}" if bias.beta == 1 else f" + {name_of(bias.name)} * {write_number(bias.beta)}"
+        statements.append(("biased", scaled))
         variables[product.name] = "biased"
     if triangle is not None:
         statements.append(("kept", f"kmem_keep_triangle({variables[product.name]}, rows, columns, TRIANGLE, DIAGONAL)"))

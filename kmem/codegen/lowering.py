@@ -8,7 +8,8 @@ A value's *form* says how its shape sits in the space: "full" (aligned to the fu
 
 from dataclasses import dataclass, field, replace
 
-from kmem.codegen.composites import lower_reduction
+from kmem.codegen.channelwise import is_channelwise, is_supported_channelwise, lower_channelwise
+from kmem.codegen.composites import lower_reduction, read_norm
 from kmem.codegen.losses import ELEMENT_LOSSES, ROW_LOSSES, SIMILARITIES, is_supported_loss, loss_dims, reduces_rows
 from kmem.codegen.pointwise import FLOATS, IDENTITIES, argument, variable, write_pointwise
 from kmem.codegen.region import Axis, Load, Map, Reduce, Region, Store, Total, axis_strides, value_levels
@@ -26,6 +27,7 @@ PLAIN_REDUCTIONS = {
     "aten.min.dim": "min", "aten.var.dim": "variance", "aten.std.dim": "variance", "aten.var.default": "variance",
     "aten.std.default": "variance",
     "aten.var.correction": "variance", "aten.std.correction": "variance", "aten.linalg_vector_norm.default": "vector_norm",
+    "aten.linalg_norm.default": "vector_norm", "aten.linalg_matrix_norm.str_ord": "vector_norm",
 }  # fmt: skip
 COMPOSITES = {
     "aten.softmax.int": "softmax", "aten.log_softmax.int": "log_softmax", "aten.layer_norm.default": "layer_norm",
@@ -34,6 +36,11 @@ COMPOSITES = {
     **dict.fromkeys((*ELEMENT_LOSSES, *ROW_LOSSES, *SIMILARITIES), "loss"),
 }  # fmt: skip
 RESHAPES = ("aten.unsqueeze.default", "aten.squeeze.dim", "aten.view.default", "aten.reshape.default")
+
+
+def is_reduction(node: Node) -> bool:
+    """Whether a node is a reduction, softmax, norm or loss."""
+    return (node.target in PLAIN_REDUCTIONS or node.target in COMPOSITES) and not is_channelwise(node)
 
 
 def reduced_dims(graph: OpGraph, node: Node) -> tuple[tuple[int, ...], bool] | None:
@@ -53,8 +60,11 @@ def reduced_dims(graph: OpGraph, node: Node) -> tuple[tuple[int, ...], bool] | N
         return None if dims is None else (dims, False)
     if node.target in ("aten.softmax.int", "aten.log_softmax.int"):
         return (everything[node.args[1]],) if everything else (), True
-    if node.target.endswith("vector_norm.default"):
-        dims, keep = argument(node, 2, "dim"), argument(node, 3, "keepdim", False)
+    if PLAIN_REDUCTIONS.get(node.target) == "vector_norm":
+        norm = read_norm(graph, node)
+        if norm is None:
+            return None
+        _, dims, keep = norm
     elif node.target in ("aten.var.correction", "aten.std.correction"):
         dims, keep = argument(node, 1, "dim"), node.kwargs.get("keepdim", False)
     elif node.target in ("aten.var.dim", "aten.std.dim"):
@@ -120,7 +130,9 @@ class Lowering:
 
     def form_of(self, node: Node) -> str | None:
         """The form a node's value would have here; None if the node does not fit this space."""
-        if node.target in PLAIN_REDUCTIONS or node.target in COMPOSITES:
+        if is_channelwise(node):
+            return self._form_of_channelwise(node)
+        if is_reduction(node):
             return self._form_of_reduction(node)
         if node.target == "getitem":
             return self.forms.get(node.args[0].name)  # of a reduction with values and indices, or of equal shapes broadcast together
@@ -144,6 +156,11 @@ class Lowering:
         padded = (1,) * (len(self.shape) - len(shape)) + shape
         fits = len(shape) <= len(self.shape) and all(size in (1, full) for size, full in zip(padded, self.shape, strict=True))
         return "full" if fits else None
+
+    def _form_of_channelwise(self, node: Node) -> str | None:
+        source = node.args[0]
+        is_full = isinstance(source, Ref) and self.forms.get(source.name, "full") == "full"
+        return "full" if is_full and is_supported_channelwise(self.graph, node, self.shape) else None
 
     def _form_of_reduction(self, node: Node) -> str | None:
         found = reduced_dims(self.graph, node)
@@ -174,8 +191,8 @@ class Lowering:
 
     def _has_supported_arguments(self, node: Node) -> bool:
         target = node.target
-        if target.endswith("vector_norm.default"):
-            return argument(node, 1, "ord", 2) in (1, 2, float("inf")) and not node.kwargs.get("dtype")
+        if PLAIN_REDUCTIONS.get(target) == "vector_norm":
+            return read_norm(self.graph, node)[0] in (1, 2, float("inf")) and not node.kwargs.get("dtype")
         if target == "aten.instance_norm.default":
             return bool(argument(node, 5, "use_input_stats")) and argument(node, 3, "running_mean") is None
         if target == "aten.batch_norm.default":
@@ -229,7 +246,9 @@ class Lowering:
         form = self.form_of(node)
         if form is None:
             return False
-        if node.target in PLAIN_REDUCTIONS or node.target in COMPOSITES:
+        if is_channelwise(node):
+            lower_channelwise(self, node)
+        elif is_reduction(node):
             lower_reduction(self, node)
         elif node.target == "getitem":
             self._add_getitem(node)

@@ -6,7 +6,9 @@ set convex: a node joins only if nothing it reads from outside depends on the re
 
 from dataclasses import dataclass
 
-from kmem.codegen.lowering import COMPOSITES, PLAIN_REDUCTIONS, Lowering, reduced_dims
+from kmem.codegen.channelwise import is_channelwise
+from kmem.codegen.composites import read_norm
+from kmem.codegen.lowering import COMPOSITES, PLAIN_REDUCTIONS, Lowering, is_reduction, reduced_dims
 from kmem.codegen.pointwise import FLOATS, IDENTITIES, argument, write_pointwise
 from kmem.codegen.region import Reduce, Region, simplify_axes
 from kmem.problem.graph import Node, OpGraph, Ref
@@ -30,7 +32,7 @@ def find_row_regions(graph: OpGraph) -> list[FoundRegion]:
     """Regions around reductions and norms, in graph order, not overlapping."""
     growth = _Growth(graph)
     for node in graph.nodes:
-        if node.target in PLAIN_REDUCTIONS or node.target in COMPOSITES:
+        if is_reduction(node):
             space = _space_of(graph, node)
             if space is not None:
                 growth.grow(node, space)
@@ -40,10 +42,14 @@ def find_row_regions(graph: OpGraph) -> list[FoundRegion]:
 def find_pointwise_regions(graph: OpGraph) -> list[FoundRegion]:
     """Maximal regions of pointwise nodes over one shape, in graph order, not overlapping; shape changes alone are not one."""
     growth = _Growth(graph)
-    anchors = [node for node in graph.nodes if node.target not in IDENTITIES and write_pointwise(graph, node, str) is not None]
+    anchors = [node for node in graph.nodes if is_channelwise(node) or _is_pointwise(graph, node)]
     for node in sorted(anchors, key=lambda node: -node.spec.numel):  # so that what is broadcast joins what it is broadcast to
         growth.grow(node, _Space(node.spec.shape))
     return growth.in_order()
+
+
+def _is_pointwise(graph: OpGraph, node: Node) -> bool:
+    return node.target not in IDENTITIES and write_pointwise(graph, node, str) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +158,7 @@ class _Growth:
 def _operator(graph: OpGraph, nodes: list[Node], lowering: Lowering) -> str:
     """The vocabulary's name for what a region computes, read off its first reduction and whether the row's elements are divided by it."""
     for node in nodes:
-        if node.target in COMPOSITES:
+        if node.target in COMPOSITES and is_reduction(node):
             return COMPOSITES[node.target]
     first = next((node for node in nodes if node.target in PLAIN_REDUCTIONS), None)
     if first is None:
@@ -163,7 +169,7 @@ def _operator(graph: OpGraph, nodes: list[Node], lowering: Lowering) -> str:
     if not scales:
         return operator
     if operator == "vector_norm":
-        order = argument(first, 1, "ord", 2)
+        order, _, _ = read_norm(graph, first)
         return "l1_norm" if order == 1 else ("frobenius_norm" if len(lowering.dims) == len(lowering.shape) else "l2_norm")
     source = graph.node(first.args[0].name) if isinstance(first.args[0], Ref) else None
     if operator in ("mean", "sum") and source is not None:

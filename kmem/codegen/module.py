@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from kmem.errors import RecipeError
 from kmem.problem.graph import Arg, Literal, Node, OpGraph, Placeholder, Ref
-from kmem.recipes import Emission, Site
+from kmem.problem.work import VIEWS, operator_name
+from kmem.recipes import Emission, Operand, Site
 from kmem.syntax import parse_python
 
 _HEADER = '''\
@@ -27,6 +28,14 @@ its guards and runs the reference operators for anything else.
 import torch
 import triton
 import triton.language as tl
+'''
+
+_LAID_OUT = '''
+def _laid_out(value, stride):
+    """The value with the strides that a kernel was written for: on some device a library operator, or `to`, may choose others."""
+    if value.stride() == stride or all(size == 1 or a == b for size, a, b in zip(value.shape, value.stride(), stride)):
+        return value
+    return torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device).copy_(value)
 '''
 
 _FORWARD = '''
@@ -102,7 +111,9 @@ def assemble_module(title: str, problem_source: str, plans: Sequence[WorkloadPla
         grad_check=" or ".join(grad_checks) or "False",
         branches="\n".join(branches),
     )
-    parts = [_HEADER.format(title=title.replace('"""', "'''")), _reference_source(problem_source), *kernels.values(), *functions, forward]
+    helpers = [_LAID_OUT] if any("_laid_out(" in function for function in functions) else []
+    written = [*kernels.values(), *helpers, *functions, forward]
+    parts = [_HEADER.format(title=title.replace('"""', "'''")), _reference_source(problem_source), *written]
     text = "\n\n".join(part.strip("\n") + "\n" for part in parts)
     parse_python(text)
     return text
@@ -176,25 +187,36 @@ def _write_forward(plan: WorkloadPlan, launchers: Mapping[str, str]) -> str:
         lines.append(f"    _DEVICE = {first}.device")
     lines += [f"    {constant.name} = {_write_constant(constant)}" for constant in constants]
     made = {placeholder.name for placeholder in graph.placeholders}
+    # Strides of inputs are guarded, those of sites' results and of views are as traced; parameters' and library operators' may be others.
+    sure = {placeholder.name for placeholder in graph.placeholders if placeholder.kind not in ("parameter", "buffer")}
     covered = {node: entry for entry in plan.sites for node in entry.site.nodes}
     written: set[str] = set()
     for step in _schedule(graph, plan.sites):
         if isinstance(step, Node):
             lines.append(f"    {step.name} = {_write_call(step)}")
             made.add(step.name)
+            sure |= {step.name} if operator_name(step) in VIEWS and set(step.refs()) <= sure else set()
             continue
         missing = [operand.name for operand in step.site.inputs if operand.name not in made]
         if missing:
             raise RecipeError(f"Site {step.site.name} reads {missing}, made after or inside it: its nodes are not convex")
         outputs = ", ".join(operand.name for operand in step.site.outputs)
-        arguments = ", ".join(operand.name for operand in step.site.inputs)
+        arguments = ", ".join(_write_operand(operand, operand.name in sure) for operand in step.site.inputs)
         lines.append(f"    {outputs} = {launchers[step.site.name]}({arguments})")
         made.update(operand.name for operand in step.site.outputs)
+        sure.update(operand.name for operand in step.site.outputs)
         written.add(step.site.name)
     assert written == {entry.site.name for entry in covered.values()}
     result = ", ".join(graph.outputs)
     lines.append(f"    return ({result},)" if graph.returns_tuple else f"    return {result}")
     return "\n".join(lines) + "\n"
+
+
+def _write_operand(operand: Operand, has_its_strides: bool) -> str:
+    """What a launcher is given. A vector has only one layout and is given itself: running statistics are changed in place."""
+    if has_its_strides or len(operand.spec.shape) < 2:
+        return operand.name
+    return f"_laid_out({operand.name}, {operand.spec.stride!r})"
 
 
 def _schedule(graph: OpGraph, sites: Sequence[SitePlan]) -> list[Node | SitePlan]:

@@ -189,7 +189,6 @@ _define("hardtanh.default", "x low high", _clamp, low=-1.0, high=1.0)
 _define("hardsigmoid.default", "x", lambda x: f"{_clamp(f'{x} + 3.0', '0.0', '6.0')} * {1 / 6}")
 _define("hardswish.default", "x", lambda x: f"{x} * {_clamp(f'{x} + 3.0', '0.0', '6.0')} * {1 / 6}")
 _define("leaky_relu.default", "x slope", lambda x, slope: f"tl.where({x} > 0.0, {x}, {x} * {slope})", slope=0.01)
-_define("prelu.default", "x weight", lambda x, weight: None)  # its weight broadcasts over dim 1, not from the right
 _define("elu.default", "x alpha scale input_scale", _elu, alpha=1.0, scale=1.0, input_scale=1.0)
 _define("selu.default", "x", lambda x: _elu(x, *_SELU, "1.0"))
 _define("celu.default", "x alpha", lambda x, alpha: f"tl.where({x} > 0.0, {x}, stable_expm1(tl.div_rn({x}, {alpha})) * {alpha})", alpha=1.0)

@@ -29,13 +29,16 @@ class SiteOption:
 def find_options(graphs: Mapping[str, OpGraph], recipes: Mapping[str, Recipe], contract: Contract, device: Device) -> list[SiteOption]:
     """Every site of the full workload that a recipe can write, in graph order within a recipe; recipes by name, so the order is fixed.
 
-    A site that its recipe does not find again at the small workload is left out: one module must serve both.
+    A site that its recipe does not find again at the small workload is left out: one module must serve both. So is one with an empty
+    tensor: there is nothing to gain, and kernels are not written for it.
     """
     options = []
     for name in sorted(recipes):
         recipe = recipes[name]
         elsewhere = [{site.name for site in recipe.match(graph, contract)} for workload, graph in graphs.items() if workload != "full"]
         for site in recipe.match(graphs["full"], contract):
+            if any(operand.spec.numel == 0 for operand in (*site.inputs, *site.outputs)):
+                continue
             if not all(site.name in names for names in elsewhere):
                 logger.warning("recipe %s matches %s at one workload but not at another: passed over", name, site.name)
                 continue

@@ -86,9 +86,9 @@ _SPECIAL = _names(
 _ONCE_PER_INPUT = _names(
     """
     adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d all amax
-    amin any argmax argmin avg_pool1d avg_pool2d avg_pool3d cosine_similarity cummax cummin cumprod cumsum dot hinge_embedding_loss
-    huber_loss l1_loss linalg_vector_norm lp_pool2d margin_ranking_loss max max_pool1d max_pool2d max_pool2d_with_indices max_pool3d
-    mean median min mse_loss norm prod smooth_l1_loss sort std sum topk triplet_margin_loss var var_mean
+    amin any argmax argmin avg_pool1d avg_pool2d avg_pool3d cosine_similarity cummax cummin cumprod cumsum hinge_embedding_loss
+    huber_loss l1_loss linalg_matrix_norm linalg_norm linalg_vector_norm lp_pool2d margin_ranking_loss max max_pool1d max_pool2d
+    max_pool2d_with_indices max_pool3d mean median min mse_loss norm prod smooth_l1_loss sort std sum topk triplet_margin_loss var var_mean
     """
 )
 
@@ -272,7 +272,9 @@ _PRODUCTS: dict[str, Callable[[Node, Sequence[TensorSpec]], Work]] = {
     "mm": _matmul,
     "bmm": _matmul,
     "mv": _matmul,
+    "dot": _matmul,
     "addmm": _addmm,
+    "addmv": _addmm,
     "baddbmm": _addmm,
     "linear": _linear,
     "einsum": _einsum,

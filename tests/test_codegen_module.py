@@ -1,0 +1,65 @@
+"""Emitted modules where values do not lie as they were traced: parameters moved to another memory format, library operators that choose."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kmem.devices import named_target
+from kmem.recipes import Recipe
+from kmem.records import Contract
+from kmem.skills import load_recipe, load_skill
+from kmem.testing import emit_source, import_source, trace_source
+
+SKILLS = Path(__file__).parents[1] / "skills"
+PROBLEM = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+    def forward(self, x):
+        return {forward}
+def get_inputs():
+    return [{inputs}]
+"""
+
+
+def emitted(
+    skill: str, init: str, forward: str, inputs: str, site_name: str | None = None
+) -> tuple[torch.nn.Module, torch.nn.Module, list]:
+    """The problem's module, the emitted one with the same state, and inputs; `site_name`: write only this site."""
+    source = PROBLEM.format(init=init, forward=forward, inputs=inputs)
+    module, graph = trace_source(source)
+    recipe: Recipe = load_recipe(load_skill(SKILLS / skill))
+    sites = [site for site in recipe.match(graph, Contract()) if site_name in (None, site.name)]
+    setting = next(iter(recipe.space(sites[0], named_target("h200")).settings()))
+    text = emit_source(source, graph, [(recipe, site, setting) for site in sites])
+    model, candidate = module.Model(), import_source(text).ModelNew()
+    candidate.load_state_dict(model.state_dict())
+    return model, candidate, module.get_inputs()
+
+
+def test_a_module_whose_parameters_were_laid_out_anew_answers_alike() -> None:
+    model, candidate, inputs = emitted("tile-matmul", "self.l = torch.nn.Linear(20, 33)", "self.l(x)", "torch.randn(17, 20)")
+    candidate.l.weight.data = candidate.l.weight.data.t().contiguous().t()
+    with torch.no_grad():
+        torch.testing.assert_close(candidate(*inputs), model(*inputs))
+
+
+def test_what_a_library_operator_lays_out_otherwise_than_it_was_traced_is_read_right() -> None:
+    init = "self.n = torch.nn.BatchNorm1d(6).eval()"
+    swapped = "torch.randn(2, 6, 5).transpose(0, 1).contiguous().transpose(0, 1)"
+    model, candidate, inputs = emitted("fuse-pointwise-chain", init, "self.n(x).transpose(1, 2) + 1", swapped, "add")
+    assert model.n(*inputs).stride() != inputs[0].stride(), "tracing says that the norm keeps them"
+    with torch.no_grad():
+        torch.testing.assert_close(candidate(*inputs), model(*inputs))
+
+
+@pytest.mark.parametrize("forward", ["x.transpose(0, 1) + 1", "torch.relu(x)"])
+def test_what_lies_as_traced_by_construction_is_given_as_it_is(forward: str) -> None:
+    source = PROBLEM.format(init="pass", forward=forward, inputs="torch.randn(4, 5)")
+    _, graph = trace_source(source)
+    recipe = load_recipe(load_skill(SKILLS / "fuse-pointwise-chain"))
+    setting = {"BLOCK": 1024, "num_warps": 4, "HINT": "keep"}
+    assert "_laid_out" not in emit_source(source, graph, [(recipe, site, setting) for site in recipe.match(graph, Contract())])
