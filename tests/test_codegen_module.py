@@ -40,8 +40,9 @@ def emitted(
     return model, candidate, module.get_inputs()
 
 
-def test_a_module_whose_parameters_were_laid_out_anew_answers_alike() -> None:
-    model, candidate, inputs = emitted("tile-matmul", "self.l = torch.nn.Linear(20, 33)", "self.l(x)", "torch.randn(17, 20)")
+@pytest.mark.parametrize(("skill", "forward"), [("tile-matmul", "self.l(x)"), ("fuse-pointwise-chain", "x * self.l.weight[0]")])
+def test_a_module_whose_parameters_were_laid_out_anew_answers_alike(skill: str, forward: str) -> None:
+    model, candidate, inputs = emitted(skill, "self.l = torch.nn.Linear(20, 33)", forward, "torch.randn(17, 20)")
     candidate.l.weight.data = candidate.l.weight.data.t().contiguous().t()
     with torch.no_grad():
         torch.testing.assert_close(candidate(*inputs), model(*inputs))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from kmem.errors import RecipeError
 from kmem.problem.graph import Arg, Literal, Node, OpGraph, Placeholder, Ref
 from kmem.problem.work import VIEWS, operator_name
-from kmem.recipes import Emission, Operand, Site
+from kmem.recipes import Emission, Site
 from kmem.syntax import parse_python
 
 _HEADER = '''\
@@ -187,8 +187,8 @@ def _write_forward(plan: WorkloadPlan, launchers: Mapping[str, str]) -> str:
         lines.append(f"    _DEVICE = {first}.device")
     lines += [f"    {constant.name} = {_write_constant(constant)}" for constant in constants]
     made = {placeholder.name for placeholder in graph.placeholders}
-    # Strides of inputs are guarded, those of sites' results and of views are as traced; parameters' and library operators' may be others.
-    sure = {placeholder.name for placeholder in graph.placeholders if placeholder.kind not in ("parameter", "buffer")}
+    # Values whose strides are as traced. Inputs are guarded; a vector of the module's own has one layout (and may be changed in place).
+    sure = {placeholder.name for placeholder in graph.placeholders if not _may_be_laid_out_anew(placeholder)}
     covered = {node: entry for entry in plan.sites for node in entry.site.nodes}
     written: set[str] = set()
     for step in _schedule(graph, plan.sites):
@@ -201,7 +201,9 @@ def _write_forward(plan: WorkloadPlan, launchers: Mapping[str, str]) -> str:
         if missing:
             raise RecipeError(f"Site {step.site.name} reads {missing}, made after or inside it: its nodes are not convex")
         outputs = ", ".join(operand.name for operand in step.site.outputs)
-        arguments = ", ".join(_write_operand(operand, operand.name in sure) for operand in step.site.inputs)
+        arguments = ", ".join(
+            operand.name if operand.name in sure else f"_laid_out({operand.name}, {operand.spec.stride!r})" for operand in step.site.inputs
+        )
         lines.append(f"    {outputs} = {launchers[step.site.name]}({arguments})")
         made.update(operand.name for operand in step.site.outputs)
         sure.update(operand.name for operand in step.site.outputs)
@@ -212,11 +214,8 @@ def _write_forward(plan: WorkloadPlan, launchers: Mapping[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _write_operand(operand: Operand, has_its_strides: bool) -> str:
-    """What a launcher is given. A vector has only one layout and is given itself: running statistics are changed in place."""
-    if has_its_strides or len(operand.spec.shape) < 2:
-        return operand.name
-    return f"_laid_out({operand.name}, {operand.spec.stride!r})"
+def _may_be_laid_out_anew(placeholder: Placeholder) -> bool:
+    return placeholder.kind in ("parameter", "buffer") and placeholder.spec is not None and len(placeholder.spec.shape) > 1
 
 
 def _schedule(graph: OpGraph, sites: Sequence[SitePlan]) -> list[Node | SitePlan]:
