@@ -117,7 +117,7 @@ def test_model_and_inputs_are_built_on_the_device_and_cast_for_bf16() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ("raise ValueError('no data\\nat all')", r"get_inputs\(\) raised ValueError: no data; mend it there: it must run in PyTorch as it is$"),
+        ("raise ValueError('no data\\nat all')", r"get_inputs\(\) raised ValueError: no data; it must run in PyTorch as it is$"),
         ("return None", r"get_inputs\(\) returned None; it must return the list"),
         ("return []", r"get_inputs\(\) returned \[\]; it must return the list"),
     ],

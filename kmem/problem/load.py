@@ -201,7 +201,7 @@ def _call(module: types.ModuleType, what: str, function: Callable[[], object]) -
     except torch.OutOfMemoryError as ex:
         raise DeviceMemoryError(f"{module.__file__}: {what} does not fit the device's memory; make its size constants smaller") from ex
     except (Exception, SystemExit) as ex:
-        raise ProblemError(f"{module.__file__}: {what} raised {first_line(ex)}; mend it there: it must run in PyTorch as it is") from ex
+        raise ProblemError(f"{module.__file__}: {what} raised {first_line(ex)}; it must run in PyTorch as it is") from ex
 
 
 def _shorten(value: object) -> str:
