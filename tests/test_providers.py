@@ -542,14 +542,15 @@ def test_a_provider_that_breaks_the_contract_is_named_what_it_breaks() -> None:
         check_provider(CommandProvider(), "cat", unknown_model="echo another")
 
 
-def test_interrupt_ends_a_running_command() -> None:
-    provider = CommandProvider()
+def test_interrupt_ends_a_running_command(tmp_path: Path) -> None:
+    provider, runs = CommandProvider(), tmp_path / "runs"
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(provider.complete, ModelRequest("sleep 30", MESSAGES, 10))
-        time.sleep(0.3)
+        running = pool.submit(provider.complete, ModelRequest(f"touch {runs}; sleep 30", MESSAGES, 10))
+        while not runs.exists() and not running.done():
+            time.sleep(0.01)
         provider.interrupt()
-        with pytest.raises(ProviderError, match="Interrupted while `sleep 30`"):
-            running.result(timeout=5)
+        with pytest.raises(ProviderError, match="Interrupted while `touch"):
+            running.result(timeout=20)
 
 
 def recorded(question: str, answer: str) -> str:
