@@ -88,7 +88,7 @@ def test_they_are_written_with_the_rows_they_lead_to(skill: str, result: str) ->
     assert len(check_recipe(recipe(skill), source, H200, settings=ROWWISE, tolerance=1e-6)) == len(ROWWISE)
 
 
-def test_prelu_keeps_nan_and_an_infinite_slope_as_eager_does() -> None:
+def test_prelu_keeps_nan_and_infinities_as_eager_does() -> None:
     x = torch.tensor([float("nan"), float("-inf"), float("inf"), -0.0, 2.0])
     source = source_of("self.p(x)", "torch.randn(5)", "self.p = nn.PReLU()")
     chosen = recipe("fuse-pointwise-chain")

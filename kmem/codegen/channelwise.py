@@ -27,10 +27,8 @@ def lower_channelwise(space: "Lowering", node: Node) -> None:
     def load(value: object, role: str) -> str | None:
         if not isinstance(value, Ref):
             return None
-        name, spec = f"{out}_{role}", space.graph.spec(value.name)
-        step = spec.stride[0] if spec.shape and spec.shape[0] > 1 else 0  # a single weight of PReLU is for all channels
-        space.load(name, value.name, tuple(step * axis.step if axis.dim == 1 and axis.size > 1 else 0 for axis in space.axes))
-        return name
+        space.load(f"{out}_{role}", value.name, space.channel_strides(space.graph.spec(value.name)))
+        return f"{out}_{role}"
 
     if node.target == "aten.prelu.default":
         slope = load(node.args[1], "slope")

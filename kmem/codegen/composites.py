@@ -144,9 +144,7 @@ def _centered_norm(space: "Lowering", node: Node, source: str, name: str) -> Non
     scale = space.map(f"{out}_scale", f"tl.div_rn(1.0, tl.sqrt_rn({variance} + {write_number(eps)}))", m2)
 
     def strides(spec):  # noqa: ANN001, ANN202 - a TensorSpec to strides per axis
-        if name == "layer_norm":
-            return space.strides(spec, "full")
-        return tuple(spec.stride[0] * axis.step if axis.dim == 1 and axis.size > 1 else 0 for axis in space.axes)
+        return space.strides(spec, "full") if name == "layer_norm" else space.channel_strides(spec)
 
     if name == "batch_norm":
         _update_running(space, node, mean, m2, strides)

@@ -241,6 +241,11 @@ class Lowering:
             strides.append(spec.stride[place] if place >= 0 and spec.shape[place] != 1 else 0)
         return tuple(strides)
 
+    def channel_strides(self, spec: TensorSpec) -> tuple[int, ...]:
+        """Strides of a vector that lies along dimension 1, one per axis; a vector of one element is for all channels."""
+        step = spec.stride[0] if spec.shape and spec.shape[0] > 1 else 0
+        return tuple(step * axis.step if axis.dim == 1 and axis.size > 1 else 0 for axis in self.axes)
+
     def add(self, node: Node) -> bool:
         """Append a node; False, with nothing to undo by the caller but this object, if it does not fit."""
         form = self.form_of(node)
