@@ -219,7 +219,7 @@ class StopReason(Enum):
     END = "end"
     LENGTH = "length"  # max_output_tokens reached: the answer is cut off
     REFUSAL = "refusal"
-    LOST = "lost"  # asked as often as is allowed, and no answer arrived; the text says why. No provider answers so: spending.py does
+    LOST = "lost"  # asked as often as is allowed, and no answer arrived; the text says why. No provider answers so: budget.py does
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
 from kmem.errors import ProviderError
+from kmem.host.parallel import in_parallel
 from kmem.interfaces import Completion, Message, ModelRequest, Provider, StopReason
-from kmem.parallel import in_parallel
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Recipe, Settings, Site, check_settings
 from kmem.records import Contract, Device, Precision, Problem

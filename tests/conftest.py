@@ -18,7 +18,7 @@ settings.load_profile("kmem")
 LONG_FILES = (
     "test_bench.py",
     "test_cli_optimize.py",
-    "test_evidence.py",
+    "test_bundle.py",
     "test_judge_cli.py",
     "test_judge_corpus.py",
     "test_landscape.py",

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from scripted_models import EDITED, KERNEL, ROOT, assign, attempted, make_situation
 
-from kmem.explore import briefs
-from kmem.explore.answers import DiagnoserAnswer
-from kmem.explore.llm_author import allowed_skills
-from kmem.explore.prompt import Section, fit_prompt
-from kmem.explore.roles import DIAGNOSER, GENERATOR, OPTIMISER, PLANNER, REFLECTOR, REPAIRER, ROLES, Role, system_prompt
+from kmem.explore.models import briefs
+from kmem.explore.models.answers import DiagnoserAnswer
+from kmem.explore.models.author import allowed_skills
+from kmem.explore.models.prompt import Section, fit_prompt
+from kmem.explore.models.roles import DIAGNOSER, GENERATOR, OPTIMISER, PLANNER, REFLECTOR, REPAIRER, ROLES, Role, system_prompt
 from kmem.interfaces import Situation
 from kmem.records import Bottleneck, Claim, ClaimCheck, Contract, Kernel, Lesson, Move, Prescription, Status, Veto
 from kmem.skills import Skill

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 from kmem.devices import named_target
-from kmem.explore.llm_author import LlmAuthor, LlmRunAuthor
-from kmem.explore.roles import ROLES
+from kmem.explore.models.author import LlmAuthor, LlmRunAuthor
+from kmem.explore.models.roles import ROLES
 from kmem.interfaces import (
     Assignment,
     Completion,

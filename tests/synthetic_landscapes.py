@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kmem.explore.cover import find_options
+from kmem.explore.recipes.cover import find_options
 from kmem.learning.landscape import FORMAT, Header, Landscape, Point, operator_family, record_sites
 from kmem.learning.sampling import leading_settings, sample_drafts
 from kmem.problem.graph import graph_sizes

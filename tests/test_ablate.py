@@ -19,15 +19,15 @@ from kmem.learning.comparison import compare_arms
 from kmem.learning.landscape import Landscape, LandscapeDirectory
 from kmem.learning.metrics import RunMetrics, run_metrics
 from kmem.learning.suite import resize_problem
-from kmem.memory.experience import recall_experience
+from kmem.memory.ledger.experience import recall_experience
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.load import load_problem
 from kmem.recipes import Recipe
 from kmem.records import Attempt, Budget, Candidate, Experience, Kernel, Measurement, Move, Outcome, Status, Task, Timing
-from kmem.rundir import RunDirectory
+from kmem.run.directory import RunDirectory
+from kmem.run.session import load_library
 from kmem.serialize import to_json
-from kmem.session import load_library
 from kmem.skills import load_recipe
 
 add_commands()

@@ -22,8 +22,8 @@ from kmem.bench.rows import Exit, Row, RowStatus, make_row
 from kmem.bench.schedule import BenchEvent, run_problems
 from kmem.bench.scores import compute_scores
 from kmem.cli import add_commands, cli
-from kmem.environment import own_cores
 from kmem.errors import NO_ROOM, OutputError, ProblemError, TargetError
+from kmem.host.environment import own_cores
 
 add_commands()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kmem.devices import named_target
-from kmem.explore.calibration import calibrate_option, own_experience
-from kmem.explore.cover import SiteOption, find_options
+from kmem.explore.recipes.calibration import calibrate_option, own_experience
+from kmem.explore.recipes.cover import SiteOption, find_options
 from kmem.learning.suite import resize_problem
 from kmem.problem.graph import OpGraph, graph_sizes
 from kmem.problem.load import execute_problem, load_problem

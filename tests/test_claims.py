@@ -8,8 +8,8 @@ from test_memory_store import RUN, make_attempt
 
 from kmem.diagnose.claims import check_claims
 from kmem.interfaces import Completion, CompletionKey, CompletionRecord, Message, ModelRequest, StopReason
-from kmem.memory.completions import RunArchive
 from kmem.memory.migrations import migrations
+from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.records import Claim, ClaimCheck, Lesson, Measurement, Signature, Status, Timing
 from kmem.serialize import to_json

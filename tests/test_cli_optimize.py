@@ -356,7 +356,7 @@ def ceilings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Device],
     """Puts a function in the place of the measurement of a GPU, which is not there."""
 
     def install(measure: Callable[[Device], Device]) -> None:
-        monkeypatch.setattr("kmem.measure.apparatus.gpu_uuid", lambda: "GPU-1")
+        monkeypatch.setattr("kmem.measure.resources.gpu_uuid", lambda: "GPU-1")
         monkeypatch.setattr("kmem.profile.ceilings.measure_ceilings", measure)
 
     return install

@@ -12,16 +12,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
-from kmem.measure import checksum
-from kmem.measure.arena import Arena
-from kmem.measure.checksum import bit_sum
-from kmem.measure.correctness import SHORTEST_ROW, Difference, ErrorTally, error_floor, is_within, measure_error, trivial_outputs
-from kmem.measure.expected import Answer, Comparison, InputsChanged, SlicedExpected
-from kmem.measure.families import FAMILIES, apply_family, other_layouts, other_sizes
-from kmem.measure.forward import room_for
-from kmem.measure.reference import Reference
-from kmem.measure.slices import PIECES, find_slicing
-from kmem.measure.traits import InputTraits, input_traits
+from kmem.measure.oracle.correctness import SHORTEST_ROW, Difference, ErrorTally, error_floor, is_within, measure_error, trivial_outputs
+from kmem.measure.oracle.expected import Answer, Comparison, InputsChanged, SlicedExpected
+from kmem.measure.oracle.families import FAMILIES, apply_family, other_layouts, other_sizes
+from kmem.measure.oracle.forward import room_for
+from kmem.measure.oracle.reference import Reference
+from kmem.measure.oracle.slices import PIECES, find_slicing
+from kmem.measure.oracle.traits import InputTraits, input_traits
+from kmem.measure.pool import checksum
+from kmem.measure.pool.arguments import SharedArguments
+from kmem.measure.pool.checksum import bit_sum
 from kmem.records import Contract, Precision, Problem, Workload
 
 INF, NAN = float("inf"), float("nan")
@@ -205,12 +205,12 @@ def test_other_sizes_change_one_shared_dimension() -> None:
 def test_other_layouts_hold_the_same_values(tmp_path) -> None:  # noqa: ANN001 - pytest's own fixture
     value = torch.rand(3, 5)
     for name, layouts in other_layouts([value, 2]):
-        arena = Arena("layout", [value, 2], torch.device("cpu"), tmp_path, ipc=False, layouts=layouts)
-        arena.write([value, 2])
-        held = arena.values[0]
+        shared = SharedArguments("layout", [value, 2], torch.device("cpu"), tmp_path, ipc=False, layouts=layouts)
+        shared.write([value, 2])
+        held = shared.values[0]
         assert torch.equal(held, value), name
         assert (held.is_contiguous(), held.storage_offset()) == ((True, 1) if name == "misaligned" else (False, 0))
-        arena.remove()
+        shared.remove()
 
 
 def sliced(module: Callable[..., torch.Tensor], *values: torch.Tensor, limit: int = 10**9, pieces: int = 4) -> SlicedExpected | None:
@@ -414,7 +414,7 @@ def reference_of(forward: str, inputs: str, place: Path, *, imports: str = "math
 def test_rows_that_depend_on_an_extreme_of_all_rows_are_not_cut(
     forward: str, is_cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kmem.measure.reference._WHOLE_BYTES", 2**12)
+    monkeypatch.setattr("kmem.measure.oracle.reference._WHOLE_BYTES", 2**12)
     # Rows are alike in what is drawn, so that only other values tell.
     reference = reference_of(forward, "(torch.arange(64) / 64).repeat(128, 1) + 0 * torch.rand(1)", tmp_path)
     reference.fill("drawn", 3)
@@ -457,7 +457,7 @@ def test_inputs_too_large_for_two_draws_have_the_traits_that_two_draws_tell(
     inputs: str, traits: tuple[bool, bool, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = reference_of("args[0]", inputs, tmp_path)
-    monkeypatch.setattr("kmem.measure.reference._WHOLE_BYTES", 64)
+    monkeypatch.setattr("kmem.measure.oracle.reference._WHOLE_BYTES", 64)
     in_turn = reference_of("args[0]", inputs, tmp_path)
     for reference in (at_once, in_turn):
         (found,) = reference.traits
@@ -538,7 +538,7 @@ def test_a_large_case_has_the_same_oracle_as_a_small_one(problem: str, tmp_path:
 
     found = {}
     for is_cut in (False, True):
-        monkeypatch.setattr("kmem.measure.reference._WHOLE_BYTES", 0 if is_cut else 2**40)
+        monkeypatch.setattr("kmem.measure.oracle.reference._WHOLE_BYTES", 0 if is_cut else 2**40)
         found[is_cut] = [examine(1.0), examine(1.01)]
     for (whole, answer), (cut, cut_answer) in zip(found[False], found[True], strict=True):
         for one, two in zip(whole.found + whole.eager, cut.found + cut.eager, strict=True):

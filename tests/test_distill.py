@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_memory_store import RUN, make_outcome
 
+from kmem.curate.change import change_fingerprint, explain_change
+from kmem.curate.distill import Distilled, distill_runs
+from kmem.curate.draft import draft_files, moved_metrics
+from kmem.curate.wins import find_wins, measured_effect
 from kmem.errors import SkillError
-from kmem.library.change import change_fingerprint, explain_change
-from kmem.library.distill import Distilled, distill_runs
-from kmem.library.draft import draft_files, moved_metrics
-from kmem.library.wins import find_wins, measured_effect
-from kmem.memory.ledger import ledger_entry
-from kmem.memory.standing import Interval, Standing, effect_interval, order_hits, retract_skill, skill_standing, without_retracted
+from kmem.memory.ledger.outcomes import ledger_entry
+from kmem.memory.skills.standing import Interval, Standing, effect_interval, order_hits, retract_skill, skill_standing, without_retracted
 from kmem.memory.store import Memory
 from kmem.prescribe.consult import consult_memory
 from kmem.records import (
@@ -358,7 +358,7 @@ def test_a_retracted_skill_is_a_record_that_travels_and_is_used_no_more(memory: 
     assert without_retracted(memory, {skill.name: skill}) == {}
     with pytest.raises(SkillError, match="needs a reason"):
         retract_skill(memory, skill, " ")
-    from kmem.memory.exchange import export_outcomes, import_outcomes
+    from kmem.memory.team.exchange import export_outcomes, import_outcomes
 
     export_outcomes(memory, tmp_path / "all.jsonl")
     with Memory(tmp_path / "other" / "kmem.db") as other:

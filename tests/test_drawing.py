@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kmem.measure.drawing import draw_into
+from kmem.measure.oracle.drawing import draw_into
 
 ROWS, COLUMNS = 6, 6
 

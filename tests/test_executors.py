@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kmem.default_plugins.executors import OUTPUT_LIMIT, LocalExecutor
-from kmem.environment import scrubbed_environment
 from kmem.errors import ExecutorError
+from kmem.host.environment import scrubbed_environment
 from kmem.interfaces import Job
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from test_memory_store import make_outcome
 
-from kmem.memory import experience
-from kmem.memory.experience import recall_experience
-from kmem.memory.ledger import ledger_entry
-from kmem.memory.redaction import redact_outcome
+from kmem.memory.ledger import experience
+from kmem.memory.ledger.experience import recall_experience
+from kmem.memory.ledger.outcomes import ledger_entry
+from kmem.memory.ledger.redaction import redact_outcome
 from kmem.memory.store import Memory
 from kmem.records import Contract, Experience, Outcome, Status
 

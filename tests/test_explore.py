@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from kmem.devices import named_target
-from kmem.explore.cover import cover_graph, find_options
-from kmem.explore.recipe_author import RecipeAuthor
+from kmem.explore.recipes.author import RecipeAuthor
+from kmem.explore.recipes.cover import cover_graph, find_options
 from kmem.interfaces import Assignment
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space

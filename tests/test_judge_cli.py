@@ -10,8 +10,8 @@ from corpus.honest import GUARDED, LIBRARY
 
 from kmem.cli.verify import measure, verify
 from kmem.devices import named_target
-from kmem.judging import known_baselines
 from kmem.records import Baseline, Contract, Problem, Timing
+from kmem.run.single import known_baselines
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from corpus.dishonest import DISHONEST, scale_relu
 from corpus.honest import HONEST, LIBRARY, SCALE_RELU
 from corpus.judging import SharedWorkers, judge_once
 
-from kmem.measure.domain import find_refused
-from kmem.measure.reference import Reference
+from kmem.measure.oracle.domain import find_refused
+from kmem.measure.oracle.reference import Reference
 from kmem.records import Contract, Problem, Purity, Status, Workload
 
 

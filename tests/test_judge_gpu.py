@@ -11,10 +11,10 @@ from corpus.honest import HEADER, HONEST, LIBRARY, SCALE_RELU
 from corpus.judging import SharedWorkers, judge_once
 
 from kmem.devices import detect_device
-from kmem.measure import checksum
-from kmem.measure.arena import Arena
-from kmem.measure.checksum import bit_sum
 from kmem.measure.judge import Judge
+from kmem.measure.pool import checksum
+from kmem.measure.pool.arguments import SharedArguments
+from kmem.measure.pool.checksum import bit_sum
 from kmem.records import Contract, Kernel, Problem, Purity, Status, Workload
 
 pytestmark = pytest.mark.gpu
@@ -127,13 +127,13 @@ def test_checksums_are_those_of_the_cpu(dtype: torch.dtype, monkeypatch: pytest.
 
 def test_memory_that_a_worker_is_shown_lies_in_an_allocation_of_its_own(tmp_path: Path) -> None:
     device = torch.device("cuda:0")
-    arena = Arena("apart", [torch.rand(1000), torch.rand(2**22)], device, tmp_path, ipc=True)
+    shared = SharedArguments("apart", [torch.rand(1000), torch.rand(2**22)], device, tmp_path, ipc=True)
     others = [torch.rand(size, device=device) for size in (1000, 2**18, 2**22) for _ in range(50)]
     segments = [range(each["address"], each["address"] + each["total_size"]) for each in torch.cuda.memory_snapshot()]
-    for value in arena.values:
+    for value in shared.values:
         (segment,) = [each for each in segments if value.data_ptr() in each]
-        assert not any(other.data_ptr() in segment for other in (*others, *[each for each in arena.values if each is not value]))
-    arena.remove()
+        assert not any(other.data_ptr() in segment for other in (*others, *[each for each in shared.values if each is not value]))
+    shared.remove()
 
 
 @pytest.mark.parametrize(("broken", "said"), [(ILLEGAL, "illegal memory access"), (ASSERTING, "device-side assert")])

@@ -10,18 +10,18 @@ from corpus.dishonest import scale_relu
 from corpus.honest import LIBRARY
 
 from kmem.measure.examine import Examination, Refused
-from kmem.measure.expected import Answer
-from kmem.measure.gpu_clock import time_pairs
 from kmem.measure.loading import attach_once
-from kmem.measure.process import WorkerProcess
-from kmem.measure.reference import Reference
-from kmem.measure.spots import LOOKED_AT, SETTLED, SPOTS, Spots, TimedResult
-from kmem.measure.timed_inputs import TimedInputs
+from kmem.measure.oracle.expected import Answer
+from kmem.measure.oracle.reference import Reference
+from kmem.measure.oracle.spots import LOOKED_AT, SETTLED, SPOTS, Spots, TimedResult
+from kmem.measure.pool.process import WorkerProcess
+from kmem.measure.timing.gpu_clock import time_pairs
+from kmem.measure.timing.inputs import TimedInputs
 from kmem.records import Contract, Kernel, Problem, Status, Workload
 
 #: Stands in for the clock of the GPU in a worker; it calls what is timed in the same order, and says 20 ms.
 HOST_CLOCK = """
-import instruments
+import observe
 import torch
 
 
@@ -35,7 +35,7 @@ class HostClock:
         return {"event_ms": [20.0] * count, "host_ms": [20.0] * host_count}
 
 
-instruments.EventClock = HostClock
+observe.EventClock = HostClock
 
 
 class ModelNew(torch.nn.Module):
@@ -68,7 +68,7 @@ def check_timed(problem: str, source: str, worker: WorkerProcess, place: Path, s
     inputs = TimedInputs(reference, lambda *purpose: seed + int(purpose[-1]))
     inputs.show(worker)
     with Spots(reference, examination.answer, calls=5, seed=seed) as spots:
-        attach_once(worker, spots.arena)
+        attach_once(worker, spots.shared)
         sides = (worker, examination.key), (worker, examination.key, "eager")
         time_pairs(*sides, inputs.names, inputs.refresh, l2_bytes=1, timeout_s=60, seed=seed, spots=spots)
         assert len(spots.results) == 2 * 10 * len(inputs.names)  # every call of the candidate
@@ -149,7 +149,7 @@ def test_a_large_result_is_looked_at_in_places_drawn_anew(tmp_path: Path) -> Non
         right = reference.run_eager(reference.inputs.values, 1)[0]
         for _ in range(2):
             spots.aim()
-            places, values = spots.arena.values
+            places, values = spots.shared.values
             assert isinstance(places, torch.Tensor) and isinstance(values, torch.Tensor)
             assert (places.shape, values.shape, values.isnan().all()) == ((2, SPOTS), (2, SPOTS), True)
             values[0], values[1] = right[tuple(places)], 0.5

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kmem.explore.knobs import current_settings, differ_in_knobs_only, knob_variants, make_knob_space, with_knobs
+from kmem.explore.models.knobs import current_settings, differ_in_knobs_only, knob_variants, make_knob_space, with_knobs
 from kmem.records import Kernel
 
 SOURCE = '''"""A file."""

@@ -20,7 +20,7 @@ import pytest
 from kmem.counters import BY_NAME
 from kmem.devices import named_target
 from kmem.diagnose.bottleneck import diagnose
-from kmem.memory.embeddings import load_embedder
+from kmem.memory.skills.embeddings import load_embedder
 from kmem.memory.store import Memory
 from kmem.prescribe.consult import consult_memory
 from kmem.profile.ncu_report import read_report

@@ -10,13 +10,12 @@ from synthetic_landscapes import synthetic_landscape
 
 from kmem.devices import named_target
 from kmem.errors import LandscapeError, ProblemError
-from kmem.explore.cover import find_options
+from kmem.explore.recipes.cover import find_options
 from kmem.learning.landscape import Landscape, LandscapeDirectory, Point, judged
 from kmem.learning.recording import Asked, Progress, _compiled, _turn, _write_problem, record_landscapes
-from kmem.learning.replay import RecordedLaboratory, open_recorded_session
+from kmem.learning.replay import RecordedEvaluator, open_recorded_session
 from kmem.learning.sampling import leading_settings, sample_drafts
 from kmem.learning.suite import load_suite, resize_problem
-from kmem.loop import optimize
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.problem.load import execute_problem
@@ -24,8 +23,9 @@ from kmem.problem.trace import trace_problem
 from kmem.profile.compile import CompileReport, CompileStatus
 from kmem.recipes import Recipe
 from kmem.records import Attempt, Budget, Contract, Kernel, Measurement, Problem, Run, Status, Timing
+from kmem.run.loop import optimize
+from kmem.run.session import load_library
 from kmem.serialize import to_json
-from kmem.session import load_library
 from kmem.skills import Skill, load_recipe
 
 H200 = named_target("h200")
@@ -228,7 +228,7 @@ def replayed(landscape: Landscape, skills: dict[str, Skill], registry: Registry,
         run = Run("r", session.problem, "h200", session.contract, Budget(rounds=2), "rw", seed, str(home / "run"), "2026-01-01")
         memory.start_run(run)
         optimize(
-            run, session, memory, registry, lambda event: None, open_laboratory=lambda announce: RecordedLaboratory(landscape, session)
+            run, session, memory, registry, lambda event: None, open_evaluator=lambda announce: RecordedEvaluator(landscape, session)
         )
         return memory.attempts("r")
 
@@ -267,9 +267,9 @@ def test_binaries_that_are_alike_are_judged_once_and_failures_to_compile_are_no_
     points[3] = replace(points[3], compile_status=CompileStatus.FAILED, status=Status.BUILD_FAILED, timing=None, log="ptxas: no")
     changed = replace(landscape, points=tuple(points))
     session = open_recorded_session(changed, skills)
-    laboratory = RecordedLaboratory(changed, session)
+    evaluator = RecordedEvaluator(changed, session)
     kernels = [Kernel(f"# {place}", choices=point.choices) for place, point in enumerate(points[1:5])]
-    admitted = laboratory.admit(kernels)
+    admitted = evaluator.admit(kernels)
     assert admitted.failed == ((kernels[2], "ptxas: no"),)
     assert admitted.ready == (kernels[0], kernels[3])
 

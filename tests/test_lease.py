@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import kmem.lease
-from kmem.lease import GpuLease
-from kmem.measure import instruments
+import kmem.host.lease
+from kmem.host.lease import GpuLease
 from kmem.measure.examine import Examination
+from kmem.measure.worker import observe
 from kmem.records import Contract, Kernel
 
 
@@ -132,10 +132,10 @@ def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_a_moment
 
     tool = Tool()
     monkeypatch.setattr(benchmarking, "benchmarker", tool)
-    monkeypatch.setitem(sys.modules, "lease", kmem.lease)  # what it is called beside a worker
-    monkeypatch.setattr(instruments, "_synchronize", lambda: None)
-    monkeypatch.setattr(instruments, "_LINGER_S", 0.05)
-    with instruments.tuning_in_turn((str(tmp_path), "card")):
+    monkeypatch.setitem(sys.modules, "lease", kmem.host.lease)  # what it is called beside a worker
+    monkeypatch.setattr(observe, "_synchronize", lambda: None)
+    monkeypatch.setattr(observe, "_LINGER_S", 0.05)
+    with observe.tuning_in_turn((str(tmp_path), "card")):
         assert not is_taken(tmp_path)
         for _ in range(2):
             assert benchmarking.benchmarker.benchmark() == 1.5
@@ -145,7 +145,7 @@ def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_a_moment
         tool.benchmark()
     assert not is_taken(tmp_path)  # at the end at once
     assert seen == [True] * 6
-    with instruments.tuning_in_turn(None):
+    with observe.tuning_in_turn(None):
         tool.benchmark()
     tool.benchmark()
     assert seen == [True] * 6 + [False] * 4
@@ -169,9 +169,9 @@ def test_a_slow_alternative_is_timed_once(
         now[0] += took_s[calls[0]]
         calls[0] += 1
 
-    monkeypatch.setattr(instruments, "_synchronize", lambda: None)
-    monkeypatch.setattr(instruments, "_clock", lambda: now[0])
-    timed = instruments._once_if_slow(lambda call, **kwargs: 1.5)(call, **options)
+    monkeypatch.setattr(observe, "_synchronize", lambda: None)
+    monkeypatch.setattr(observe, "_clock", lambda: now[0])
+    timed = observe._once_if_slow(lambda call, **kwargs: 1.5)(call, **options)
     assert (timed, calls[0]) == (pytest.approx(found), called)
 
 
@@ -181,8 +181,8 @@ def test_an_alternative_that_cannot_be_launched_is_left_to_inductor(monkeypatch:
     def call() -> None:
         raise RuntimeError("CUDA error: invalid configuration argument")
 
-    monkeypatch.setattr(instruments, "_synchronize", lambda: None)
-    assert instruments._once_if_slow(lambda call: float("inf"))(call) == float("inf")
+    monkeypatch.setattr(observe, "_synchronize", lambda: None)
+    assert observe._once_if_slow(lambda call: float("inf"))(call) == float("inf")
 
 
 def test_kernels_are_profiled_alone_so_that_nobody_else_makes_them_slow(tmp_path: Path) -> None:

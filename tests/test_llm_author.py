@@ -24,10 +24,10 @@ from scripted_models import (
 )
 
 from kmem.errors import AnswerLost, BudgetExhausted, NotRegistered, OutOfTime, PriceError, ProviderError
-from kmem.explore.conversation import REASK_TOKENS
-from kmem.explore.llm_author import UNUSABLE, LlmAuthor, allowed_skills
-from kmem.explore.prompt import estimate_tokens
-from kmem.explore.roles import DIAGNOSER
+from kmem.explore.models.author import UNUSABLE, LlmAuthor, allowed_skills
+from kmem.explore.models.conversation import REASK_TOKENS
+from kmem.explore.models.prompt import estimate_tokens
+from kmem.explore.models.roles import DIAGNOSER
 from kmem.interfaces import Completion, ModelRequest, Situation, StopReason
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Attempt, Budget, Candidate, Contract, Kernel, ModelChoice, Move, Purity, SiteChoice, Status, Strategy, Veto

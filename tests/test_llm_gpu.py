@@ -18,11 +18,11 @@ from scripted_models import answer, diagnosis_answer, edit_answer, seed_answer
 from scripted_server import Reply, ScriptedServer, Turn
 
 from kmem.devices import detect_device
-from kmem.explore.roles import ROLES
+from kmem.explore.models.roles import ROLES
 from kmem.memory.store import Memory
 from kmem.problem.load import load_problem
 from kmem.records import Attempt, Baseline, Contract, Status, Timing
-from kmem.session import versions
+from kmem.run.session import versions
 
 pytestmark = pytest.mark.gpu
 
@@ -78,7 +78,7 @@ REWRITES = {
 #: Whatever a rewrite mends, the kernel comes nearer to the bound.
 CLAIM = {"metric": "speed_of_light", "comparison": ">=", "number": 1.02, "relative": True}
 
-_PROMPTS = Path(__file__).parent.parent / "kmem" / "explore" / "prompts"
+_PROMPTS = Path(__file__).parent.parent / "kmem" / "explore" / "models" / "prompts"
 _FIRST_LINES = {(_PROMPTS / f"{role.name}.md").read_text().splitlines()[0]: role.name for role in ROLES}
 
 

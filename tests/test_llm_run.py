@@ -1,6 +1,6 @@
 """Whole runs with language models: the real SDK, a scripted server, the real loop, memory and authors; one run through compiler and judge.
 
-Only what measures is scripted in most of them (scripted_laboratory.py), so that a kernel is as fast as it says.
+Only what measures is scripted in most of them (scripted_evaluator.py), so that a kernel is as fast as it says.
 """
 
 import itertools
@@ -21,19 +21,19 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from scripted_laboratory import ScriptedLaboratory, fate, kernel_text, make_run, open_traced_session, small_registry, walk
+from scripted_evaluator import ScriptedEvaluator, fate, kernel_text, make_run, open_traced_session, small_registry, walk
 from scripted_models import answer, diagnosis_answer, edit_answer, repair_answer, seed_answer
 from scripted_server import Play, Reply, ScriptedServer, Turn
 
 from kmem.cli import add_commands, cli
 from kmem.errors import ReplayError
-from kmem.explore.roles import ROLES
-from kmem.explore.spending import Spending
-from kmem.memory.completions import RunArchive
+from kmem.explore.models.budget import Spending
+from kmem.explore.models.roles import ROLES
+from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Attempt, Budget, ModelChoice, Move, RunResult, Status, Strategy
-from kmem.replay import replay_run
+from kmem.run.replay import replay_run
 
 add_commands()
 
@@ -55,7 +55,7 @@ def role_of(turn: Turn) -> str:
     return next(role.name for role in ROLES if turn.system.startswith(_FIRST_LINES[role.name]))
 
 
-_PROMPTS = Path(__file__).parent.parent / "kmem" / "explore" / "prompts"
+_PROMPTS = Path(__file__).parent.parent / "kmem" / "explore" / "models" / "prompts"
 _FIRST_LINES = {role.name: (_PROMPTS / f"{role.name}.md").read_text().splitlines()[0] for role in ROLES}
 
 
@@ -303,11 +303,11 @@ def test_when_the_minutes_are_over_nothing_more_is_asked(tmp_path: Path) -> None
     with ScriptedServer(play) as server, Memory(tmp_path / "kmem.db") as memory:
         run = make_run(tmp_path, base_url=server.url_openai)
 
-        def laboratory(session: object) -> ScriptedLaboratory:
-            made = ScriptedLaboratory(session, clock=lambda: 100.0 if len(made.judged) < 2 else -1.0)
+        def evaluator(session: object) -> ScriptedEvaluator:
+            made = ScriptedEvaluator(session, clock=lambda: 100.0 if len(made.judged) < 2 else -1.0)
             return made
 
-        result, _ = walk(run, memory, laboratory)
+        result, _ = walk(run, memory, evaluator)
         assert roles(server)["repairer"] == 0
         assert result.reason == "the 60 minutes are used up"
         assert replay_run(run, tmp_path / "again", small_registry(), memory, lambda event: None) == []
@@ -317,7 +317,7 @@ def test_when_the_minutes_are_over_nothing_more_is_asked(tmp_path: Path) -> None
 def test_whichever_question_the_minutes_end_at_the_run_says_so_and_its_replay_is_identical(
     strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kmem.replay.open_session", lambda *args: open_traced_session(args[-1]))  # dozens of replays
+    monkeypatch.setattr("kmem.run.replay.open_session", lambda *args: open_traced_session(args[-1]))  # dozens of replays
     broken = kernel_text(3.9, fails="crashed")
 
     def breaks_once(turn: Turn) -> Reply:
@@ -347,10 +347,10 @@ def test_whichever_question_the_minutes_end_at_the_run_says_so_and_its_replay_is
         with ScriptedServer(play) as server, Memory(tmp_path / f"{last}.db") as memory:
             run = make_run(home, base_url=server.url_openai, strategy=strategy, rounds=1, candidates_per_round=4)
 
-            def laboratory(session: object, minutes_left: threading.Event = minutes_left) -> ScriptedLaboratory:
-                return ScriptedLaboratory(session, clock=lambda: 100.0 if minutes_left.is_set() else -1.0)
+            def evaluator(session: object, minutes_left: threading.Event = minutes_left) -> ScriptedEvaluator:
+                return ScriptedEvaluator(session, clock=lambda: 100.0 if minutes_left.is_set() else -1.0)
 
-            result, _ = walk(run, memory, laboratory)
+            result, _ = walk(run, memory, evaluator)
             assert replay_run(run, home / "again", small_registry(), memory, lambda event: None) == []
         if len(server.requests) <= last:
             break
@@ -432,7 +432,7 @@ def test_a_model_whose_answers_are_empty_ends_with_a_line_that_names_the_remedy(
 
 def start_walk(home: Path, server: ScriptedServer) -> subprocess.Popen:
     """A walk in a process of its own."""
-    code = Path(__file__).with_name("scripted_laboratory.py")
+    code = Path(__file__).with_name("scripted_evaluator.py")
     return subprocess.Popen([sys.executable, str(code), str(home), server.url_openai], stderr=subprocess.PIPE, text=True)
 
 

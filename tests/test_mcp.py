@@ -17,12 +17,12 @@ from mcp_types import CallToolResult
 
 from kmem.devices import named_target
 from kmem.errors import EvidenceError, NotRegistered, TargetError
-from kmem.judging import make_case
 from kmem.mcp.tools import Tools
 from kmem.mcp.verdicts import Verdict
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Baseline, Contract, Measurement, Move, Status, Timing
+from kmem.run.single import make_case
 
 TOOLS = ["search_skills", "explain", "best_kernel", "profile", "diagnose", "verify", "measure", "record"]
 
@@ -209,7 +209,7 @@ def test_measuring_without_a_gpu_says_so(tools: Tools, problem: Path, monkeypatc
 
 
 def test_a_retracted_skill_is_not_found_any_more(tools: Tools) -> None:
-    from kmem.memory.standing import retract_skill
+    from kmem.memory.skills.standing import retract_skill
 
     assert "separable-pooling" in {skill["name"] for skill in tools.search_skills("separable pooling")["skills"]}
     with Memory() as memory:

@@ -11,8 +11,8 @@ import pytest
 
 from kmem.devices import named_target
 from kmem.errors import DeviceMemoryError, ProblemError
-from kmem.memory.exchange import export_outcomes, import_outcomes
 from kmem.memory.store import Memory
+from kmem.memory.team.exchange import export_outcomes, import_outcomes
 from kmem.records import Contract, Measurement, Move, Status, Timing
 
 ROOT = Path(__file__).parent.parent

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from test_skills import write_skill
 
+from kmem.curate.sources import add_from
 from kmem.errors import EmbeddingError, SkillError
-from kmem.library.sources import add_from
-from kmem.memory.added import MAX_SKILL_BYTES, add_skill
-from kmem.memory.embeddings import MINILM_SHA256, SentenceEmbedder, load_embedder, verify_file
-from kmem.memory.library import skill_origin
+from kmem.memory.skills.added import MAX_SKILL_BYTES, add_skill
+from kmem.memory.skills.embeddings import MINILM_SHA256, SentenceEmbedder, load_embedder, verify_file
+from kmem.memory.skills.library import skill_origin
 from kmem.memory.store import Memory
 from kmem.records import Bottleneck
 from kmem.skills import Skill, bundled_skills_root, load_skill

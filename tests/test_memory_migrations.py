@@ -15,10 +15,10 @@ from test_memory_store import DIAGNOSIS, RUN, make_attempt, make_outcome
 
 from kmem.cli.why import why
 from kmem.errors import MemoryStoreError
-from kmem.memory.ledger import pack_sizes
+from kmem.memory.ledger.outcomes import pack_sizes
+from kmem.memory.ledger.posteriors import Posterior
 from kmem.memory.migrations import migrations
-from kmem.memory.outcomes import Posterior
-from kmem.memory.runs import RoundPlan
+from kmem.memory.runs.runs import RoundPlan
 from kmem.memory.store import Memory
 from kmem.memory.verify import verify_memory
 from kmem.records import Bottleneck, Move, Outcome, Plan, Prescription, Task, Veto

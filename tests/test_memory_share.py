@@ -7,7 +7,7 @@ import threading
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from kmem.measure.memory_share import MemoryShare
+from kmem.host.memory_share import MemoryShare
 
 
 def hold(directory: Path, nbytes: int, holding: Event, may_end: Event) -> None:

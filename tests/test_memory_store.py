@@ -9,9 +9,9 @@ import pytest
 
 from kmem.devices import named_target
 from kmem.errors import MemoryStoreError
-from kmem.memory.ledger import ledger_entry
-from kmem.memory.outcomes import effect_log_speedup
-from kmem.memory.runs import RoundDiagnosis
+from kmem.memory.ledger.outcomes import ledger_entry
+from kmem.memory.ledger.posteriors import effect_log_speedup
+from kmem.memory.runs.runs import RoundDiagnosis
 from kmem.memory.store import Memory, default_db_path
 from kmem.problem.graph import Node, OpGraph, Placeholder, Ref, graph_sizes
 from kmem.records import (

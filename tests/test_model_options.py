@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from kmem.cli import add_commands, cli
 from kmem.cli.model_options import ROLES, choose_models
 from kmem.errors import ProviderError
-from kmem.explore import roles
+from kmem.explore.models import roles
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import ModelChoice
 

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_memory_store import make_outcome
 
-from kmem.memory.exchange import merge_memory
-from kmem.memory.ledger import Retraction
-from kmem.memory.outcomes import Posterior, age_weight
+from kmem.memory.ledger.outcomes import Retraction
+from kmem.memory.ledger.posteriors import Posterior, age_weight
 from kmem.memory.store import Memory
+from kmem.memory.team.exchange import merge_memory
 from kmem.records import Bottleneck, Move, Outcome, Signature, Status
 
 NOW = {"torch": "2.11.0+cu128", "triton": "3.6.0"}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kmem.memory.outcomes import Posterior
-from kmem.memory.search import NO_MATCHES, TextMatches
+from kmem.memory.ledger.posteriors import Posterior
+from kmem.memory.skills.search import NO_MATCHES, TextMatches
 from kmem.prescribe.gate import Gate, gate_skill
 from kmem.prescribe.likeness import signature_distance, skill_likeness
 from kmem.prescribe.rank import prescribe_skills

@@ -8,14 +8,14 @@ import pytest
 from prompt_cases import PARENT, PROBLEMS, SKILL, SNAPSHOTS, all_briefs, make_run, render_user_messages, snapshots
 from scripted_models import KERNEL, assign, attempted, make_diagnosis, make_situation
 
-from kmem.explore.briefs import optimiser_brief
-from kmem.explore.prompt import PromptTooLong, Section, Worth, estimate_tokens, fit_prompt
-from kmem.explore.reading import UNUSABLE
-from kmem.explore.recipe_author import RecipeAuthor
-from kmem.explore.rendering import both_ends, fenced, one_line
-from kmem.explore.roles import DIAGNOSER, OPTIMISER, ROLES, Role, system_prompt
-from kmem.explore.sections import skill_sections
-from kmem.explore.short_term import history_section
+from kmem.explore.models.briefs import optimiser_brief
+from kmem.explore.models.prompt import PromptTooLong, Section, Worth, estimate_tokens, fit_prompt
+from kmem.explore.models.reading import UNUSABLE
+from kmem.explore.models.rendering import both_ends, fenced, one_line
+from kmem.explore.models.roles import DIAGNOSER, OPTIMISER, ROLES, Role, system_prompt
+from kmem.explore.models.sections import skill_sections
+from kmem.explore.models.short_term import history_section
+from kmem.explore.recipes.author import RecipeAuthor
 from kmem.interfaces import Situation
 from kmem.measure.source_check import ALLOWED_MODULES, REFUSED_NAMES
 from kmem.recipes import Recipe

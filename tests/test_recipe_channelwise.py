@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kmem.devices import named_target
-from kmem.explore.cover import find_options
+from kmem.explore.recipes.cover import find_options
 from kmem.records import Contract, Precision
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source

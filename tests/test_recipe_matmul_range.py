@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kmem.measure.correctness import error_floor, is_within, measure_error
+from kmem.measure.oracle.correctness import error_floor, is_within, measure_error
 from kmem.records import Contract, Precision
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import emit_source, import_source, trace_source

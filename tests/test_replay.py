@@ -3,19 +3,19 @@
 from dataclasses import replace
 from pathlib import Path
 
-from scripted_laboratory import ScriptedLaboratory, kernel_text, make_run, small_registry
+from scripted_evaluator import ScriptedEvaluator, kernel_text, make_run, small_registry
 
 from kmem.devices import named_target
 from kmem.interfaces import Assignment, Author, Direction, Situation
-from kmem.loop import optimize
-from kmem.memory.ledger import Retraction
-from kmem.memory.standing import retract_skill
+from kmem.memory.ledger.outcomes import Retraction
+from kmem.memory.skills.standing import retract_skill
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Candidate, Experience, Kernel, Move, Run
-from kmem.replay import replay_run
-from kmem.rundir import RunDirectory
-from kmem.session import open_session
+from kmem.run.directory import RunDirectory
+from kmem.run.loop import optimize
+from kmem.run.replay import replay_run
+from kmem.run.session import open_session
 from kmem.skills import load_skill
 
 KNOWN = Experience("tile", (("BLOCK", 64),), 1.0, None, "a graph", "a structure", (64, 64))
@@ -42,10 +42,10 @@ def walk_mirror(run: Run, memory: Memory) -> None:
     memory.start_run(run)
     session = open_session(run.problem, run.contract, named_target("h200"), True, registry_with_mirror(), memory)
 
-    def open_laboratory(announce: object) -> ScriptedLaboratory:
-        return ScriptedLaboratory(session)
+    def open_evaluator(announce: object) -> ScriptedEvaluator:
+        return ScriptedEvaluator(session)
 
-    optimize(run, session, memory, registry_with_mirror(), lambda event: None, open_laboratory=open_laboratory)
+    optimize(run, session, memory, registry_with_mirror(), lambda event: None, open_evaluator=open_evaluator)
 
 
 def retraction(home: Path, name: str, created_at: str) -> Retraction:

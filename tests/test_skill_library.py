@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import triton.language as tl
 
-from kmem.memory.embeddings import load_embedder
+from kmem.memory.skills.embeddings import load_embedder
 from kmem.memory.store import Memory
 from kmem.recipes import Recipe
 from kmem.records import Bottleneck

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from test_skills import write_skill
 
+from kmem.curate.sources import SkillOrigin, _is_remote, _split_revision, add_from, skill_source
 from kmem.errors import KmemError, MemoryStoreError, SkillError
-from kmem.library.sources import SkillOrigin, _is_remote, _split_revision, add_from, skill_source
 from kmem.skills import load_skill
 
 RECIPE = "raise SystemExit('recipe.py was imported')\n"

@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 from test_memory_library import make_skill
 
+from kmem.curate.export import MANIFEST, Exported, export_skills
 from kmem.errors import OutputError, SkillError
-from kmem.library.export import MANIFEST, Exported, export_skills
-from kmem.memory.standing import SkillStanding, Standing
+from kmem.memory.skills.standing import SkillStanding, Standing
 from kmem.skills import Skill, load_skill, skill_directories
 
 
@@ -88,7 +88,7 @@ def test_a_file_changed_since_it_was_exported_is_never_overwritten(library: list
 
 
 def test_an_export_killed_in_the_middle_can_go_on(library: list[Skill], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import kmem.library.export as module
+    import kmem.curate.export as module
 
     export(library, tmp_path / "to")
     (library[0].path / "SKILL.md").write_text((library[0].path / "SKILL.md").read_text().replace("About", "On"))

@@ -10,11 +10,11 @@ from test_memory_store import make_outcome
 
 from kmem.cli.memory import memory as memory_group
 from kmem.errors import MemoryStoreError
-from kmem.memory import sync
-from kmem.memory.exchange import Exchanged, export_outcomes, import_outcomes, merge_memory
-from kmem.memory.git import run_git
 from kmem.memory.store import Memory
-from kmem.memory.sync import Synced, sync_memory
+from kmem.memory.team import sync
+from kmem.memory.team.exchange import Exchanged, export_outcomes, import_outcomes, merge_memory
+from kmem.memory.team.git import run_git
+from kmem.memory.team.sync import Synced, sync_memory
 from kmem.memory.verify import verify_memory
 from kmem.records import Kernel, Outcome, SiteChoice
 

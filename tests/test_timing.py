@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 
 from kmem.devices import named_target
-from kmem.measure.gpu_clock import ClocksDisagree, sample_times, time_alone, time_pairs
-from kmem.measure.race import race
-from kmem.measure.timing import CLOCK_RESOLUTION, estimated_timing, implausible_reason, pair_samples, physical_floor_ms, summarize_samples
+from kmem.measure.timing.gpu_clock import ClocksDisagree, sample_times, time_alone, time_pairs
+from kmem.measure.timing.race import race
+from kmem.measure.timing.statistics import (
+    CLOCK_RESOLUTION,
+    estimated_timing,
+    implausible_reason,
+    pair_samples,
+    physical_floor_ms,
+    summarize_samples,
+)
 from kmem.records import Bound, Timing
 
 

@@ -17,12 +17,12 @@ from corpus.honest import LIBRARY
 from kmem.devices import named_target
 from kmem.errors import ExecutorError
 from kmem.measure import judge as judge_module
-from kmem.measure.arena import Arena
 from kmem.measure.baseline import COMPILE_TIMEOUT_S
-from kmem.measure.instruments import poison_free_memory
 from kmem.measure.judge import Judge
-from kmem.measure.process import KEPT_VARIABLES, Limits, WorkerFailure, WorkerLost, WorkerProcess, network_isolation
-from kmem.measure.shared_directory import SharedDirectory
+from kmem.measure.pool.arguments import SharedArguments
+from kmem.measure.pool.process import KEPT_VARIABLES, Limits, WorkerFailure, WorkerLost, WorkerProcess, network_isolation
+from kmem.measure.pool.shared_directory import SharedDirectory
+from kmem.measure.worker.observe import poison_free_memory
 from kmem.records import Contract, Kernel, Measurement, Problem, Status, Workload
 
 RIGHT = "return torch.relu(x * self.scale)"
@@ -96,7 +96,7 @@ FAULTS = [
 _JUDGE = """
 import sys, time
 from pathlib import Path
-from kmem.measure.shared_directory import SharedDirectory
+from kmem.measure.pool.shared_directory import SharedDirectory
 made = SharedDirectory(Path(sys.argv[1]), Path(sys.argv[2]))
 (made.path / "inputs").write_bytes(b"x" * 4096)
 print(made.path, flush=True)
@@ -122,7 +122,7 @@ def test_the_memory_of_a_judge_that_was_killed_is_freed_by_the_next(tmp_path: Pa
 
 
 def test_a_memory_file_system_without_room_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kmem.measure.shared_directory._ENOUGH_BYTES", 2**62)
+    monkeypatch.setattr("kmem.measure.pool.shared_directory._ENOUGH_BYTES", 2**62)
     (tmp_path / "shm").mkdir()
     made = SharedDirectory(tmp_path, tmp_path / "shm")
     assert made.path.parent == tmp_path
@@ -135,7 +135,7 @@ def test_a_full_disk_is_one_line_and_no_verdict(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     with pytest.raises(ExecutorError, match="Cannot share 4096 bytes .*: No space left on device; free space there"):
-        Arena("inputs", [torch.zeros(1024)], torch.device("cpu"), tmp_path, ipc=False)
+        SharedArguments("inputs", [torch.zeros(1024)], torch.device("cpu"), tmp_path, ipc=False)
     assert os.listdir(tmp_path) == []
 
 
@@ -176,15 +176,15 @@ def test_a_baseline_that_is_started_again_is_compiled_before_anything_is_timed_a
             raise WorkerLost(Status.CRASHED, "the compiler gave up")
         return request(worker, command, timeout_s=timeout_s, **arguments)
 
-    apparatus = judge._apparatus
+    resources = judge._resources
     monkeypatch.setattr(WorkerProcess, "request", note)
-    worker = apparatus.baseline_worker("eager")
+    worker = resources.baseline_worker("eager")
     assert asked[-1] == ("run", COMPILE_TIMEOUT_S)
-    assert apparatus.baseline_worker("eager") is worker
-    apparatus.workers.discard(worker)
+    assert resources.baseline_worker("eager") is worker
+    resources.workers.discard(worker)
     monkeypatch.setattr(WorkerProcess, "request", fail)
     with pytest.raises(ExecutorError, match="Baseline eager ran before and fails now: the compiler gave up"):
-        apparatus.baseline_worker("eager")
+        resources.baseline_worker("eager")
 
 
 def test_each_result_is_told_once_and_in_order_of_index(judge: Judge) -> None:

@@ -26,11 +26,11 @@ from pathlib import Path
 
 import numpy as np
 
-from kmem.memory.embeddings import Embedder, load_embedder
-from kmem.memory.exchange import export_outcomes, import_outcomes
-from kmem.memory.experience import recall_experience
-from kmem.memory.ledger import LedgerEntry, Retraction
+from kmem.memory.ledger.experience import recall_experience
+from kmem.memory.ledger.outcomes import LedgerEntry, Retraction
+from kmem.memory.skills.embeddings import Embedder, load_embedder
 from kmem.memory.store import Memory
+from kmem.memory.team.exchange import export_outcomes, import_outcomes
 from kmem.prescribe.consult import consult_memory
 from kmem.records import Bottleneck, Contract, Diagnosis, Kernel, Move, Outcome, Signature, SiteChoice, Status, content_hash
 from kmem.serialize import to_json

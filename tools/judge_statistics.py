@@ -24,12 +24,12 @@ from triton.testing import do_bench  # noqa: E402
 
 from kmem.devices import detect_device  # noqa: E402
 from kmem.errors import DeviceMemoryError  # noqa: E402
-from kmem.lease import GpuLease, gpu_uuid  # noqa: E402
-from kmem.measure.apparatus import Apparatus  # noqa: E402
+from kmem.host.lease import GpuLease, gpu_uuid  # noqa: E402
 from kmem.measure.examine import Examination  # noqa: E402
-from kmem.measure.gpu_clock import sample_times, time_pairs  # noqa: E402
 from kmem.measure.judge import Judge  # noqa: E402
-from kmem.measure.workers import WorkerPool  # noqa: E402
+from kmem.measure.pool.workers import WorkerPool  # noqa: E402
+from kmem.measure.resources import JudgeResources  # noqa: E402
+from kmem.measure.timing.gpu_clock import sample_times, time_pairs  # noqa: E402
 from kmem.problem.bound import graph_bound  # noqa: E402
 from kmem.problem.load import FULL, execute_problem, load_problem  # noqa: E402
 from kmem.problem.trace import trace_problem  # noqa: E402
@@ -97,7 +97,7 @@ def kernel_of(name: str, extra: float = 0.0) -> Kernel:
 
 
 class Bench:
-    """The judge's apparatus with workers of our own, to time kernels in pairs that are no baseline."""
+    """The judge's resources with workers of our own, to time kernels in pairs that are no baseline."""
 
     def __init__(self, name: str, device: Device, place: Path) -> None:
         self.l2_bytes = device.l2_bytes
@@ -106,15 +106,15 @@ class Bench:
         pool = WorkerPool(directory, "cuda:0", place / "cache", keep_spare=False)
         lease = GpuLease(place / "locks", gpu_uuid(), print)
         problem = problem_of(name, 65536, 4096)
-        self.apparatus = Apparatus(
+        self.resources = JudgeResources(
             problem, {"full": FULL}, Contract(), seed=1, directory=directory, workers=pool, lease=lease, on_event=print
         )
-        self.inputs = self.apparatus.timed_inputs()
+        self.inputs = self.resources.timed_inputs()
 
     def load(self, kernel: Kernel) -> Examination:
         """A kernel in a worker of its own, checked on one case so that wrong ones are not timed."""
-        examination = Examination(kernel, self.apparatus.workers.take(), Contract(), 90.0, 60.0)
-        examination.load(self.apparatus.reference())
+        examination = Examination(kernel, self.resources.workers.take(), Contract(), 90.0, 60.0)
+        examination.load(self.resources.reference())
         examination.check_case("drawn", 5)
         self.inputs.show(examination.worker)
         return examination
@@ -122,7 +122,7 @@ class Bench:
     def pair(self, one: Examination, two: Examination, seed: int) -> tuple[float, float, float]:
         """Ratio two/one with its interval."""
         sides = (one.worker, one.key), (two.worker, two.key, "other")
-        with self.apparatus.hold_gpu(exclusive=True):
+        with self.resources.hold_gpu(exclusive=True):
             found = time_pairs(*sides, self.inputs.names, self.inputs.refresh, l2_bytes=self.l2_bytes, timeout_s=60.0, seed=seed).timing
         return found.ratio, found.ratio_low, found.ratio_high
 
@@ -140,7 +140,7 @@ def measure_pairs(device: Device, place: Path, repeats: int) -> dict[str, object
     itself, twin, slower = bench.load(kernel_of("relu")), bench.load(kernel_of("relu")), bench.load(kernel_of("relu", 0.02))
     same = [bench.pair(itself, twin, seed) for seed in range(repeats)]
     planted = [bench.pair(slower, itself, seed) for seed in range(repeats)]
-    bench.apparatus.close()
+    bench.resources.close()
     return {
         "repeats": repeats,
         "itself: interval contains 1": sum(low <= 1 <= high for _, low, high in same),
@@ -158,7 +158,7 @@ def compare_with_do_bench(device: Device, place: Path) -> list[dict[str, object]
     for name in CASES:
         bench = Bench(name, device, place)
         ours = bench.median_ms(bench.load(kernel_of(name)))
-        bench.apparatus.close()
+        bench.resources.close()
         module = import_source(kernel_of(name).source, place)
         model, x = module.ModelNew(), torch.rand(65536, 4096, device="cuda")
         theirs = do_bench(lambda model=model, x=x: model(x), warmup=50, rep=200, return_mode="median")

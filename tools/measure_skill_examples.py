@@ -29,17 +29,17 @@ import torch
 from kmem.devices import detect_device, named_target
 from kmem.errors import KmemError, first_line
 from kmem.measure.judge import Judge
-from kmem.measure.timing import estimated_timing
-from kmem.memory.exchange import export_outcomes
+from kmem.measure.timing.statistics import estimated_timing
 from kmem.memory.location import default_db_path
 from kmem.memory.store import Memory
+from kmem.memory.team.exchange import export_outcomes
 from kmem.problem.bound import graph_bound
 from kmem.problem.graph import graph_sizes
 from kmem.problem.load import FULL, execute_problem, load_problem
 from kmem.problem.trace import trace_problem
 from kmem.problem.workload import derive_small_workload
 from kmem.records import Baseline, Bottleneck, Bound, Contract, Device, Kernel, Measurement, Move, Outcome, Problem, Status
-from kmem.session import versions
+from kmem.run.session import versions
 from kmem.skills import Skill, load_skill
 
 logger = logging.getLogger(__name__)

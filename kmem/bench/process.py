@@ -17,8 +17,8 @@ from typing import IO
 from kmem.bench.problems import BenchProblem
 from kmem.bench.results import Settings
 from kmem.bench.rows import Exit
-from kmem.environment import CORES_VARIABLE
 from kmem.errors import TargetError
+from kmem.host.environment import CORES_VARIABLE
 
 #: A run's minutes count neither its baselines (max-autotune may tune for minutes) nor waiting for the GPU, and when they are over it still
 #: verifies its winner.

@@ -161,7 +161,7 @@ def describe(
         find_problems(paths, level, only) if paths else find_problems([Path(problem.path) for problem in earlier.problems], None, only)
     )
     from kmem.devices import resolve_target
-    from kmem.session import versions
+    from kmem.run.session import versions
 
     device, present = resolve_target(settings.target)
     command = shlex.join(["kmem", *sys.argv[1:]])

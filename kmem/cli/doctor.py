@@ -118,13 +118,13 @@ def _check_compiler(device: "Device | None") -> Check:
 
 
 def _check_isolation() -> Check:
-    from kmem.measure.process import network_isolation
+    from kmem.measure.pool.process import network_isolation
 
     return Check("isolation", None, network_isolation())
 
 
 def _check_embeddings() -> Check:
-    from kmem.memory.embeddings import load_embedder
+    from kmem.memory.skills.embeddings import load_embedder
 
     def describe() -> str:
         embedder = load_embedder()

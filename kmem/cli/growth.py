@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kmem.plugins import Registry
     from kmem.skills import Skill
 
-# kmem.memory (sqlite_utils) and kmem.library are imported inside the commands: `kmem --help` must not pay for them.
+# kmem.memory (sqlite_utils) and kmem.curate are imported inside the commands: `kmem --help` must not pay for them.
 
 
 @click.command("add")
@@ -26,7 +26,7 @@ def add_skill(registry: "Registry", source: str, trust_code: bool) -> None:
     with @REVISION and #SUBDIRECTORY if wanted). Several skills are added together or not at all. A recipe.py from this machine is run once,
     to check it.
     """
-    from kmem.library.sources import add_from
+    from kmem.curate.sources import add_from
     from kmem.memory.location import default_db_path
 
     for skill in add_from(source, default_db_path(), registry.skills, trust_code=trust_code):
@@ -50,7 +50,7 @@ def distill(registry: "Registry", run_id: str | None, every: bool, out: Path | N
     interval above 1. What existing skills explain, other recipes or knobs, is their evidence already and becomes no draft. A draft is
     verified once outcomes reproduced it on two problems and two seeds.
     """
-    from kmem.library.distill import distill_runs
+    from kmem.curate.distill import distill_runs
     from kmem.memory.store import Memory
     from kmem.serialize import to_data
 
@@ -84,7 +84,7 @@ def retract_skill(registry: "Registry", name: str, reason: str) -> None:
     It is neither offered nor run any longer; nothing is deleted, and its outcomes stay. The retraction is of this content: a mended skill
     is another one, under another name.
     """
-    from kmem.memory.standing import retract_skill as record_retraction
+    from kmem.memory.skills.standing import retract_skill as record_retraction
     from kmem.memory.store import Memory
 
     with Memory() as memory:
@@ -101,8 +101,8 @@ def export(registry: "Registry", directory: Path, only: str) -> None:
     One directory a skill, in the Agent Skills format, and an index in README.md. Doing so again brings the directory up to date. Files that
     no export wrote, or that were changed since, are never overwritten.
     """
-    from kmem.library.export import export_skills
-    from kmem.memory.standing import skill_standings
+    from kmem.curate.export import export_skills
+    from kmem.memory.skills.standing import skill_standings
     from kmem.memory.store import Memory
 
     library = load_skills(registry)

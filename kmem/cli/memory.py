@@ -31,8 +31,8 @@ def memory(ctx: click.Context) -> None:
 @_licence
 def export(file: Path, sources: bool, redact: bool, licence: str | None) -> None:
     """Write every outcome and retraction to FILE as JSON lines, each under its content hash."""
-    from kmem.memory.exchange import export_outcomes
     from kmem.memory.store import Memory
+    from kmem.memory.team.exchange import export_outcomes
 
     with Memory() as store:
         if licence is not None:
@@ -45,8 +45,8 @@ def export(file: Path, sources: bool, redact: bool, licence: str | None) -> None
 @click.argument("path", type=click.Path(path_type=Path))
 def import_(path: Path) -> None:
     """Merge PATH, an exported file or a directory of them (*.jsonl), into the database; repeating it changes nothing."""
-    from kmem.memory.exchange import import_outcomes
     from kmem.memory.store import Memory
+    from kmem.memory.team.exchange import import_outcomes
 
     with Memory() as store:
         added = import_outcomes(store, path)
@@ -57,8 +57,8 @@ def import_(path: Path) -> None:
 @click.argument("other", metavar="OTHER.db", type=click.Path(path_type=Path))
 def merge(other: Path) -> None:
     """Merge another kmem database into this one; OTHER.db is only read, and repeating it changes nothing."""
-    from kmem.memory.exchange import merge_memory
     from kmem.memory.store import Memory
+    from kmem.memory.team.exchange import merge_memory
 
     with Memory() as store:
         added = merge_memory(store, other)
@@ -76,7 +76,7 @@ def sync(remote: str, sources: bool, redact: bool, licence: str | None) -> None:
     Everything lies on the branch kmem-memory, in files that are only ever added, one directory per contributor.
     """
     from kmem.memory.store import Memory
-    from kmem.memory.sync import sync_memory
+    from kmem.memory.team.sync import sync_memory
 
     with Memory() as store:
         done = sync_memory(store, remote, sources=sources, redact=redact, licence=licence)
@@ -109,7 +109,7 @@ def trust(origin: str | None, level: float | None) -> None:
 
     Unless set, outcomes measured here count 1 and those of others 0.5.
     """
-    from kmem.memory.contributors import UNNAMED_ORIGIN
+    from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
     from kmem.memory.store import Memory
 
     if origin is not None and level is None:
@@ -208,7 +208,7 @@ def stats(as_json: bool = False) -> None:
 
     Kernels that were recalled and passed again are counted apart: they are no new successes of a skill.
     """
-    from kmem.memory.evidence import installed_versions
+    from kmem.memory.ledger.track_records import installed_versions
     from kmem.memory.store import Memory
     from kmem.memory.verify import memory_stats, skill_stats
     from kmem.serialize import to_data

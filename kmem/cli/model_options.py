@@ -18,7 +18,7 @@ from kmem.errors import ProviderError
 if TYPE_CHECKING:
     from kmem.records import ModelChoice
 
-#: Those of kmem/explore/roles.py, which a test compares; importing them here would make `kmem --help` slower.
+#: Those of kmem/explore/models/roles.py, which a test compares; importing them here would make `kmem --help` slower.
 ROLES = ("generator", "diagnoser", "planner", "optimiser", "repairer", "reflector")
 EFFORTS = ("low", "medium", "high")
 _ANY = "any"

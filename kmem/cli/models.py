@@ -9,7 +9,7 @@ from kmem.errors import ProviderError
 from kmem.plugins import Registry, lookup
 
 if TYPE_CHECKING:
-    from kmem.explore.prices import Price
+    from kmem.explore.models.prices import Price
 
 
 @click.group(invoke_without_command=True)
@@ -31,7 +31,7 @@ def list_models(registry: Registry, provider: str | None = None, base_url: str |
     Keys come from OPENAI_API_KEY and ANTHROPIC_API_KEY, in the environment or in a .env file in this directory. Providers `command` and
     `replay` have no list: a model is any shell command line, or any file of recorded conversations.
     """
-    from kmem.explore.prices import known_prices  # reads the table, and pydantic
+    from kmem.explore.models.prices import known_prices  # reads the table, and pydantic
 
     one = provider or ("openai" if base_url else None)
     asked = [lookup(registry.providers, one, "provider")] if one else [registry.providers[name] for name in sorted(registry.providers)]

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.panel import Panel
 
-    from kmem.explore.spending import Usage
+    from kmem.explore.models.budget import Usage
     from kmem.memory.store import Memory
-    from kmem.rundir import RunDirectory
-    from kmem.workbench import Event
+    from kmem.run.directory import RunDirectory
+    from kmem.run.workbench import Event
 
 EXIT_NOTHING_BEAT_BASELINE = 3
 
@@ -132,15 +132,15 @@ def make_run(problem: Problem, target: str, contract: Contract, budget: Budget, 
 def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     """Run or resume, show progress on stderr, print the result on stdout, and exit with its code."""
     from kmem.devices import resolve_target
-    from kmem.explore.spending import Spending
-    from kmem.laboratory import Announce, Crew, LiveLaboratory
-    from kmem.loop import optimize as run_loop
-    from kmem.memory.completions import RunArchive
+    from kmem.explore.models.budget import Spending
+    from kmem.memory.runs.conversations import RunArchive
     from kmem.memory.store import Memory
-    from kmem.report import summarise, write_report
-    from kmem.rundir import RunDirectory
+    from kmem.run.directory import RunDirectory
+    from kmem.run.evaluator import Announce, EvaluatorProcesses, LiveEvaluator
+    from kmem.run.loop import optimize as run_loop
+    from kmem.run.report import summarise, write_report
+    from kmem.run.session import open_session
     from kmem.serialize import to_json
-    from kmem.session import open_session
 
     directory = RunDirectory(Path(run.out_dir))
     device, present = resolve_target(run.target)
@@ -154,13 +154,13 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
             if present:
                 device = measured_ceilings(device, memory)
             # beside the database: compiled kernels are shared by all runs
-            with Crew(Path(run.out_dir), memory.path.parent / "cache", present=present) as crew, Progress(run) as show:
+            with EvaluatorProcesses(Path(run.out_dir), memory.path.parent / "cache", present=present) as processes, Progress(run) as show:
                 session = open_session(run.problem, run.contract, device, present, registry, memory)
 
-                def open_laboratory(announce: Announce) -> LiveLaboratory:
-                    return LiveLaboratory(run, session, registry, crew, announce)
+                def open_evaluator(announce: Announce) -> LiveEvaluator:
+                    return LiveEvaluator(run, session, registry, processes, announce)
 
-                result = run_loop(run, session, memory, registry, show, open_laboratory=open_laboratory)
+                result = run_loop(run, session, memory, registry, show, open_evaluator=open_evaluator)
             usage = Spending(run.budget, RunArchive(memory, run.id)).usage()
             lessons = memory.lessons(run.id)
             report = write_report(
@@ -198,9 +198,9 @@ def measured_ceilings(device: Device, memory: "Memory") -> Device:
     Of several runs that start together one measures, with the GPU to itself, and the others wait for what it finds. Where GPUs of one name
     are measured at once, all take what was kept first.
     """
-    from kmem.measure.apparatus import open_lease
+    from kmem.measure.resources import open_lease
     from kmem.profile.ceilings import measure_ceilings
-    from kmem.session import versions
+    from kmem.run.session import versions
 
     known = memory.ceilings(device.name)
     if known is not None:
@@ -226,7 +226,7 @@ def result_summary(run: Run, result: RunResult, directory: "RunDirectory", usage
 
     `recalled` says that the winner came from memory: its speedup is no new gain. `usage` has a row per role and model, the total last.
     """
-    from kmem.explore.spending import total_usage
+    from kmem.explore.models.budget import total_usage
 
     timing = result.best.measurement.timing if result.best else None
     return {

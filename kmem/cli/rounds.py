@@ -8,7 +8,7 @@ from kmem.errors import MemoryStoreError
 
 if TYPE_CHECKING:
     from kmem.interfaces import CompletionRecord
-    from kmem.memory.runs import RoundDiagnosis
+    from kmem.memory.runs.runs import RoundDiagnosis
     from kmem.memory.store import Memory
     from kmem.records import Attempt, Lesson, Measurement, Plan, Profile
 
@@ -51,7 +51,7 @@ def read_round(memory: "Memory", run_id: str, number: int) -> WholeRound:
 
 def describe_whole_round(found: WholeRound) -> str:
     """The round for people."""
-    from kmem.archive import render_conversation
+    from kmem.run.conversations import render_conversation
 
     lines = [describe_round(found.number, found.diagnoses, found.plan, found.attempts, found.lessons)]
     for profile in found.profiles:

@@ -44,7 +44,7 @@ def list_runs(as_json: bool) -> None:
 def _seen_state(run: "Run", state: "RunState") -> str:
     """The state in memory, but "killed" for a run that nobody works on any more and that could not say so."""
     from kmem.records import RunState
-    from kmem.rundir import is_worked_on
+    from kmem.run.directory import is_worked_on
 
     return "killed" if state is RunState.RUNNING and not is_worked_on(Path(run.out_dir)) else state.value
 
@@ -98,7 +98,7 @@ def show_run(run_id: str, number: int | None, as_json: bool) -> None:
         status = attempt.measurement.status.value
         click.echo(f"{number:4} round {attempt.round} {descent} {task.move.value:6} {task.skill:28} {status:14} {time}".rstrip())
     if result is not None:
-        from kmem.report import summarise
+        from kmem.run.report import summarise
 
         click.echo(summarise(result))
 
@@ -138,7 +138,7 @@ def replay(registry: Registry, run_id: str, out: Path | None, as_json: bool) -> 
 
     from kmem.cli.optimize import Progress
     from kmem.memory.store import Memory
-    from kmem.replay import replay_run
+    from kmem.run.replay import replay_run
 
     with Memory() as memory:
         run = memory.run(run_id)

@@ -14,10 +14,10 @@ from kmem.cli.growth import add_skill, distill, export, find_skill, load_skills,
 from kmem.errors import OutputError, SkillError
 
 if TYPE_CHECKING:
-    from kmem.library.sources import SkillOrigin
-    from kmem.memory.evidence import TrackRecord
-    from kmem.memory.search import SkillHit
-    from kmem.memory.standing import SkillStanding
+    from kmem.curate.sources import SkillOrigin
+    from kmem.memory.ledger.track_records import TrackRecord
+    from kmem.memory.skills.search import SkillHit
+    from kmem.memory.skills.standing import SkillStanding
     from kmem.plugins import Registry
     from kmem.records import Diagnosis
     from kmem.skills import Skill
@@ -41,7 +41,7 @@ def list_skills(registry: "Registry", as_json: bool = False) -> None:
 
     Its status is bundled, plugin, added, draft, verified (a draft that was reproduced) or retracted.
     """
-    from kmem.memory.standing import skill_standings
+    from kmem.memory.skills.standing import skill_standings
     from kmem.memory.store import Memory
 
     library = load_skills(registry)
@@ -74,8 +74,8 @@ def show_skill(registry: "Registry", name: str, as_json: bool) -> None:
 
     After the text: where it stands and why, and its track record, the outcomes measured here or imported.
     """
-    from kmem.library.sources import skill_source
-    from kmem.memory.standing import skill_standing
+    from kmem.curate.sources import skill_source
+    from kmem.memory.skills.standing import skill_standing
     from kmem.memory.store import Memory
     from kmem.serialize import to_data
 
@@ -119,8 +119,8 @@ def search_skills(
     """
     from dataclasses import replace
 
-    from kmem.memory.evidence import installed_versions
-    from kmem.memory.standing import order_hits
+    from kmem.memory.ledger.track_records import installed_versions
+    from kmem.memory.skills.standing import order_hits
     from kmem.memory.store import Memory
 
     if not query and report is None:

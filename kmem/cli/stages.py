@@ -185,7 +185,7 @@ def _prescribe(
     from kmem.memory.store import Memory
     from kmem.prescribe.consult import consult_memory
     from kmem.records import Contract, Precision
-    from kmem.session import load_library, versions
+    from kmem.run.session import load_library, versions
 
     device = _resolve_device(target)
     with Memory() as memory:

@@ -12,13 +12,13 @@ import click
 
 from kmem.cli.options import precision_option
 from kmem.errors import CaseError, EvidenceError, ProblemError, TargetError
-from kmem.judging import Case, find_checkers, judge_case, make_case, read_kernel
 from kmem.plugins import Registry
 from kmem.records import Baseline, Contract, Kernel, Measurement, Precision, Purity, Status
+from kmem.run.single import Case, find_checkers, judge_case, make_case, read_kernel
 
 if TYPE_CHECKING:
     from kmem.interfaces import Checker
-    from kmem.measure.evidence import Deviation
+    from kmem.measure.bundle import Deviation
     from kmem.records import Device
 
 # The judge and devices import torch: inside the functions, so that `kmem --help` does not pay for them.
@@ -167,7 +167,7 @@ def _repeat(
     path: Path, present: "Device | None", registry: Registry | None, seed: int | None, evidence_dir: Path | None, as_json: bool
 ) -> None:
     """Judge what a bundle holds again, and say what differs."""
-    from kmem.measure.evidence import compare_bundles, read_bundle
+    from kmem.measure.bundle import compare_bundles, read_bundle
 
     with _bad_input():
         bundle = read_bundle(path)

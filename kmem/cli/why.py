@@ -8,7 +8,7 @@ import click
 from kmem.errors import MemoryStoreError
 
 if TYPE_CHECKING:
-    from kmem.memory.runs import RoundDiagnosis
+    from kmem.memory.runs.runs import RoundDiagnosis
     from kmem.records import Attempt, Lesson, Plan
 
 # kmem.memory (sqlite_utils) is imported inside the command: `kmem --help` must not pay for it.

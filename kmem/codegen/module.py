@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kmem.errors import RecipeError
+from kmem.host.syntax import parse_python
 from kmem.problem.graph import Arg, Literal, Node, OpGraph, Placeholder, Ref
 from kmem.problem.work import VIEWS, operator_name
 from kmem.recipes import Emission, Site
-from kmem.syntax import parse_python
 
 _HEADER = '''\
 """{title}

@@ -8,8 +8,8 @@ from kmem.interfaces import Author
 
 @hookimpl
 def register_authors(register: Callable[[Author], None]) -> None:
-    from kmem.explore.llm_author import LlmAuthor
-    from kmem.explore.recipe_author import RecipeAuthor
+    from kmem.explore.models.author import LlmAuthor
+    from kmem.explore.recipes.author import RecipeAuthor
 
     register(RecipeAuthor())
     register(LlmAuthor())

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from kmem.environment import scrubbed_environment
 from kmem.errors import ExecutorError
 from kmem.hookspecs import hookimpl
+from kmem.host.environment import scrubbed_environment
 from kmem.interfaces import Executor, Job, JobResult
 
 #: Most bytes kept of each output stream; a kernel's error log can be endless, and its head and tail say what happened.

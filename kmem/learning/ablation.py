@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kmem.errors import LandscapeError
-from kmem.explore.recipe_author import RecipeAuthor
+from kmem.explore.recipes.author import RecipeAuthor
 from kmem.learning.arms import (
     CREATED_AT,
     MEMORY_MODES,
@@ -30,15 +30,15 @@ from kmem.learning.arms import (
 )
 from kmem.learning.landscape import Landscape
 from kmem.learning.metrics import RunMetrics, run_metrics
-from kmem.learning.replay import RecordedLaboratory, open_recorded_session
-from kmem.loop import optimize
-from kmem.memory.contributors import UNNAMED_ORIGIN
-from kmem.memory.embeddings import Embedder, load_embedder
-from kmem.memory.ledger import LedgerEntry, ledger_entry
+from kmem.learning.replay import RecordedEvaluator, open_recorded_session
+from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
+from kmem.memory.ledger.outcomes import LedgerEntry, ledger_entry
+from kmem.memory.skills.embeddings import Embedder, load_embedder
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Attempt, Budget, Outcome, Run, Strategy
-from kmem.session import load_library
+from kmem.run.loop import optimize
+from kmem.run.session import load_library
 
 if TYPE_CHECKING:
     import numpy as np
@@ -190,7 +190,7 @@ class _Bench:
                 memory.start_run(run)
                 optimize(
                     run, session, memory, self._registries[place], lambda event: None,
-                    open_laboratory=lambda announce: RecordedLaboratory(landscape, session),
+                    open_evaluator=lambda announce: RecordedEvaluator(landscape, session),
                 )  # fmt: skip
                 own = memory.outcomes(graph_hash=session.graph.hash)
                 return memory.attempts(run.id), sorted(map(_canonical, own), key=lambda entry: entry.hash)

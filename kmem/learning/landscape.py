@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from kmem.errors import LandscapeError
-from kmem.explore.cover import SiteOption
+from kmem.explore.recipes.cover import SiteOption
 from kmem.profile.compile import CompileReport, CompileStatus
 from kmem.recipes import Operand
 from kmem.records import Contract, Device, Knob, Launch, Measurement, Problem, SiteChoice, Status, Timing

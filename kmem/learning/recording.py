@@ -2,7 +2,7 @@
 
 Every problem goes its own way: traced and written in a process of a lane, compiled by processes that all problems share, judged in
 another lane as soon as it is compiled, while later problems still compile. A timing is alone on the GPU (the judges' lease) and its clock
-starts with calls queued ahead (kmem/measure/instruments.py), so that busy cores do not show in it; the compilers yield to the judges
+starts with calls queued ahead (kmem/measure/worker/observe.py), so that busy cores do not show in it; the compilers yield to the judges
 all the same. The judging itself is kmem's own screening, nothing else.
 
 Whatever ends a recording, each setting that has its verdict is on the disk, and the settings that were judged until then are an even
@@ -24,8 +24,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kmem.codegen.module import WorkloadPlan, assemble_module
-from kmem.explore.cover import find_options
-from kmem.explore.recipe_author import write_kernel
+from kmem.explore.recipes.author import write_kernel
+from kmem.explore.recipes.cover import find_options
 from kmem.interfaces import Assignment
 from kmem.learning.landscape import (
     FORMAT,
@@ -48,7 +48,7 @@ from kmem.problem.trace import trace_problem
 from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
 from kmem.records import Bound, Contract, Device, Kernel, Measurement, Move, Problem, Status, Task, Workload, content_hash
-from kmem.session import Session, open_session, versions
+from kmem.run.session import Session, open_session, versions
 
 _COMPILE_TIMEOUT_S = 60.0
 #: Cores left to the judges and to whoever started the recording.

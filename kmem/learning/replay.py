@@ -1,4 +1,4 @@
-"""Answer a search from a landscape: the loop, the authors, the strategies and the memory are kmem's own; only the laboratory is recorded.
+"""Answer a search from a landscape: the loop, the authors, the strategies and the memory are kmem's own; only the evaluator is recorded.
 
 A replayed session has the recorded sites and, of each recipe, the recorded settings and nothing else: the author ranks and moves among
 them as it would among all. Of a landscape whose recording was cut off these are the settings judged until then. Kernels' texts are
@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from kmem.errors import LandscapeError
-from kmem.laboratory import Admitted, Laboratory
 from kmem.learning.landscape import Choices, Landscape, Point, RecordedSite
 from kmem.learning.sampling import Knobs
 from kmem.problem.bound import graph_bound
@@ -26,7 +25,8 @@ from kmem.profile.estimate import estimate_launches
 from kmem.profile.static import StaticProfiler
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import Attempt, Baseline, Contract, Device, Kernel, Knob, Measurement, Profile
-from kmem.session import Session
+from kmem.run.evaluator import Admitted, Evaluator
+from kmem.run.session import Session
 from kmem.skills import Skill
 
 _LAUNCHER = """
@@ -112,7 +112,7 @@ def open_recorded_session(landscape: Landscape, skills: Mapping[str, Skill]) -> 
     )  # fmt: skip
 
 
-class RecordedLaboratory(Laboratory):
+class RecordedEvaluator(Evaluator):
     """Answers for one run on one landscape."""
 
     def __init__(self, landscape: Landscape, session: Session) -> None:

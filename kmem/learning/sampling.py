@@ -8,7 +8,7 @@ the leaders (a tuner moves there). The rest is drawn by hash, so that two sizes 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kmem.explore.cover import SiteOption, cover_graph
+from kmem.explore.recipes.cover import SiteOption, cover_graph
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Settings
 from kmem.records import Contract, Device, Knob, SiteChoice, content_hash

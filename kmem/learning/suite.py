@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kmem.errors import ProblemError
+from kmem.host.syntax import parse_python
 from kmem.problem.load import assigned_constants, load_problem
 from kmem.records import Problem
-from kmem.syntax import parse_python
 
 SUFFIX = ".json"
 

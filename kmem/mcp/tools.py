@@ -18,9 +18,8 @@ from kmem.devices import detect_device, named_target
 from kmem.diagnose.bottleneck import diagnose as name_bottleneck
 from kmem.errors import CaseError, MemoryStoreError, NotRegistered, TargetError
 from kmem.interfaces import UNAIDED
-from kmem.judging import judge_case, make_case, read_kernel
 from kmem.mcp.verdicts import Verdict, Verdicts, outcome_of, recorded_kernel
-from kmem.memory.standing import order_hits, skill_standing, without_retracted
+from kmem.memory.skills.standing import order_hits, skill_standing, without_retracted
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
@@ -31,8 +30,9 @@ from kmem.profile.job import reference_kernel
 from kmem.profile.ncu_report import read_report
 from kmem.profile.static import trace_bound
 from kmem.records import Contract, Device, Kernel, Precision, Profile, Purity
+from kmem.run.session import Session, load_library, open_session, versions
+from kmem.run.single import judge_case, make_case, read_kernel
 from kmem.serialize import to_data
-from kmem.session import Session, load_library, open_session, versions
 from kmem.skills import Skill, load_skill
 from kmem.vocabulary import OPERATORS
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kmem.errors import EvidenceError
-from kmem.judging import Case
 from kmem.records import Baseline, Device, Kernel, Measurement, Move, Outcome, Status
-from kmem.session import Session, versions
+from kmem.run.session import Session, versions
+from kmem.run.single import Case
 
 
 @dataclass(frozen=True, slots=True)

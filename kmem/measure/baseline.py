@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kmem.measure.gpu_clock import WARMUP_CALLS, ClocksDisagree, sample_times
 from kmem.measure.loading import attach_once, load_module
-from kmem.measure.process import WorkerFailure, WorkerLost, WorkerProcess
-from kmem.measure.reference import Reference
-from kmem.measure.timing import summarize_samples
+from kmem.measure.oracle.reference import Reference
+from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess
+from kmem.measure.timing.gpu_clock import WARMUP_CALLS, ClocksDisagree, sample_times
+from kmem.measure.timing.statistics import summarize_samples
 from kmem.records import Baseline
 
 if TYPE_CHECKING:
-    from kmem.measure.apparatus import Apparatus  # which lends baseline workers in its turn
+    from kmem.measure.resources import JudgeResources  # which lends baseline workers in its turn
 
 #: Baseline name -> torch.compile mode; None is eager. CUDA graphs are left out: no candidate has them either.
 COMPILE_MODES: dict[str, str | None] = {"eager": None, "compile": "default", "max_autotune": "max-autotune-no-cudagraphs"}
@@ -34,14 +34,14 @@ def call_baseline(worker: WorkerProcess, name: str, inputs: str) -> None:
     worker.request("run", timeout_s=COMPILE_TIMEOUT_S, key=name, inputs=inputs, outputs=None, seed=0, suppress=False, keep=None)
 
 
-def time_baseline(worker: WorkerProcess, name: str, inputs: Sequence[str], apparatus: "Apparatus", *, l2_bytes: int) -> Baseline:
+def time_baseline(worker: WorkerProcess, name: str, inputs: Sequence[str], resources: "JudgeResources", *, l2_bytes: int) -> Baseline:
     """Load and time one baseline, with the GPU to itself while it is timed; a failure is a Baseline without timing and with its log."""
     common = {"l2_bytes": l2_bytes, "timeout_s": COMPILE_TIMEOUT_S}
     try:
-        start_baseline(worker, name, apparatus.problem.source, apparatus.reference())
-        turns = apparatus.lease.place if apparatus.lease is not None else None
+        start_baseline(worker, name, resources.problem.source, resources.reference())
+        turns = resources.lease.place if resources.lease is not None else None
         sample_times(worker, name, inputs, 1, warmup=1, turns=turns, **common)  # compiles, and has the GPU alone wherever Inductor tunes
-        with apparatus.hold_gpu(exclusive=True):
+        with resources.hold_gpu(exclusive=True):
             samples = sample_times(worker, name, inputs, SAMPLES, warmup=WARMUP_CALLS, **common)["event_ms"]
     except WorkerFailure as failure:
         return Baseline(name, None, estimated=False, log=f"{failure}\n{failure.traceback}")

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kmem.lease import GpuLease
-from kmem.measure.arena import Arena
-from kmem.measure.checksum import bit_sum
-from kmem.measure.correctness import Difference, is_within, measure_error
-from kmem.measure.expected import KEPT_BYTES, Answer, Comparison, Expected, InputsChanged
-from kmem.measure.families import SCREENING_FAMILIES, other_layouts, other_sizes
-from kmem.measure.forward import tensor_bytes
+from kmem.host.lease import GpuLease
 from kmem.measure.loading import attach_once, detach, load_module, write_candidate
-from kmem.measure.process import WorkerFailure, WorkerProcess
+from kmem.measure.oracle.correctness import Difference, is_within, measure_error
+from kmem.measure.oracle.expected import KEPT_BYTES, Answer, Comparison, Expected, InputsChanged
+from kmem.measure.oracle.families import SCREENING_FAMILIES, other_layouts, other_sizes
+from kmem.measure.oracle.forward import tensor_bytes
+from kmem.measure.oracle.reference import Reference
+from kmem.measure.oracle.spots import LOOKED_AT, SETTLED, Spots
+from kmem.measure.pool.arguments import SharedArguments
+from kmem.measure.pool.checksum import bit_sum
+from kmem.measure.pool.process import WorkerFailure, WorkerProcess
 from kmem.measure.provenance import impurity, library_share
-from kmem.measure.reference import Reference
-from kmem.measure.spots import LOOKED_AT, SETTLED, Spots
 from kmem.records import Contract, ErrorReport, Kernel, Status
 
 
@@ -74,9 +74,9 @@ class Examination:
 
     def release_outputs(self) -> None:
         """Large outputs leave the device while the kernel is timed: the memory is wanted for fresh inputs."""
-        arena = self._reference.outputs
-        if arena is not None and arena.nbytes > KEPT_BYTES and arena.name in self.worker.attached:
-            detach(self.worker, arena)
+        shared = self._reference.outputs
+        if shared is not None and shared.nbytes > KEPT_BYTES and shared.name in self.worker.attached:
+            detach(self.worker, shared)
             self._reference.drop_outputs()
 
     def unload(self) -> None:
@@ -102,7 +102,7 @@ class Examination:
             if expected.answer.changed_inputs:
                 reference.fill(family, seed)
         self.answer = expected.answer
-        self._run_and_compare(reference.inputs, reference.output_arena(expected), expected, family, seed)
+        self._run_and_compare(reference.inputs, reference.output_arguments(expected), expected, family, seed)
         reference.note_adversaries(expected)
         return expected
 
@@ -119,7 +119,7 @@ class Examination:
         reference = self._reference
         if not reference.state_names:
             return
-        after = reference.new_arena("state-after", list(reference.initial_state.values()))
+        after = reference.new_arguments("state-after", list(reference.initial_state.values()))
         try:
             attach_once(self.worker, after)
             after.poison()
@@ -146,7 +146,7 @@ class Examination:
         expected = reference.expect(reference.inputs.values, seed)
         if expected.answer.changed_inputs:
             return  # each call starts from other values: nothing to repeat
-        outputs = reference.output_arena(expected)
+        outputs = reference.output_arguments(expected)
         first = self._run(reference.inputs, outputs, expected, seed, keep="first")
         bits = [bit_sum(value) for value in first]
         eager = self._compare(first, expected, "repeat", seed).eager
@@ -196,7 +196,7 @@ class Examination:
         """Have the worker let go of a kept result: its memory is wanted."""
         self.worker.request("forget", timeout_s=self.run_timeout_s, keep=keep)
 
-    def _reread(self, keep: str, outputs: Arena, expected: Expected) -> list[torch.Tensor]:
+    def _reread(self, keep: str, outputs: SharedArguments, expected: Expected) -> list[torch.Tensor]:
         """What a result that was kept in the worker holds now."""
         attach_once(self.worker, outputs)
         outputs.poison()
@@ -224,31 +224,31 @@ class Examination:
             if self._is_late:
                 self.flags.add("abridged")
                 break
-            arena = reference.new_arena("variant", values, layout)
+            shared = reference.new_arguments("variant", values, layout)
             try:
-                arena.write(values)
-                expected = reference.expect_case(name, arena.values, seed)
+                shared.write(values)
+                expected = reference.expect_case(name, shared.values, seed)
                 if expected is None or expected.answer.changed_inputs:  # what the module itself does not accept, no candidate has to
                     continue
-                fallbacks += self._check_variant(name, arena, expected, seed)
+                fallbacks += self._check_variant(name, shared, expected, seed)
             finally:
-                arena.remove()
+                shared.remove()
         if fallbacks and self.launches:
             self.flags.add("specialised")
 
-    def _check_variant(self, name: str, arena: Arena, expected: Expected, seed: int) -> int:
+    def _check_variant(self, name: str, shared: SharedArguments, expected: Expected, seed: int) -> int:
         """1 if no Triton kernel was launched for this variant, else 0."""
-        outputs = self._reference.new_arena("variant-outputs", expected.answer.layouts)
+        outputs = self._reference.new_arguments("variant-outputs", expected.answer.layouts)
         try:
-            attach_once(self.worker, arena)
+            attach_once(self.worker, shared)
             attach_once(self.worker, outputs)
             launches = self.launches
             try:
-                self._run_and_compare(arena, outputs, expected, f"{name}", seed)
+                self._run_and_compare(shared, outputs, expected, f"{name}", seed)
             except WorkerFailure as failure:
                 raise Refused(Status.WRONG_CONTRACT, f"{name}: the module accepts such inputs, the candidate raises {failure}") from failure
             ran, self.launches = self.launches, launches
-            for place in (arena, outputs):
+            for place in (shared, outputs):
                 detach(self.worker, place)
             return int(ran == 0)
         finally:
@@ -291,7 +291,7 @@ class Examination:
         expected = reference.expect(reference.inputs.values, seed)
         if expected.answer.changed_inputs:
             reference.fill("drawn", seed + 1)
-        outputs = reference.output_arena(expected)
+        outputs = reference.output_arguments(expected)
         try:
             values = self._run(reference.inputs, outputs, expected, seed, suppress=True)
         except (WorkerFailure, Refused):
@@ -317,7 +317,7 @@ class Examination:
         assert self.reference is not None, "load comes first"
         return self.reference
 
-    def _run_and_compare(self, inputs: Arena, outputs: Arena, expected: Expected, family: str, seed: int) -> None:
+    def _run_and_compare(self, inputs: SharedArguments, outputs: SharedArguments, expected: Expected, family: str, seed: int) -> None:
         before = inputs.checksums()
         values = self._run(inputs, outputs, expected, seed)
         inputs.fetch()
@@ -332,9 +332,9 @@ class Examination:
         self._compare(values, expected, family, seed, inputs)
 
     def _run(
-        self, inputs: Arena, outputs: Arena, expected: Expected, seed: int, *, keep: str | None = None, suppress: bool = False
+        self, inputs: SharedArguments, outputs: SharedArguments, expected: Expected, seed: int, *, keep: str | None = None, suppress: bool = False
     ) -> list[torch.Tensor]:
-        """One forward; its outputs, in the arena until something else is put there. With `keep` the worker holds on to them."""
+        """One forward; its outputs, in the shared until something else is put there. With `keep` the worker holds on to them."""
         self._pause()
         attach_once(self.worker, outputs)
         outputs.poison()
@@ -357,7 +357,7 @@ class Examination:
         return [value for value in outputs.values if isinstance(value, torch.Tensor)]
 
     def _compare(
-        self, values: Sequence[torch.Tensor], expected: Expected, family: str, seed: int, inputs: Arena | None = None
+        self, values: Sequence[torch.Tensor], expected: Expected, family: str, seed: int, inputs: SharedArguments | None = None
     ) -> Comparison:
         try:
             compared = expected.compare(values)

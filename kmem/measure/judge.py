@@ -1,7 +1,7 @@
 """The judge: verdicts on kernels, and times worth comparing. The loop and `kmem verify` talk to this class alone.
 
-It owns the reference, the inputs, the seeds and the clock (apparatus.py, reference.py, families.py, gpu_clock.py); kernels run in workers
-(process.py, worker.py) and are held to the reference case by case (examine.py). Order of work in `verify`: source check, fresh worker,
+It owns the reference, the inputs, the seeds and the clock (resources.py, reference.py, families.py, gpu_clock.py); kernels run in workers
+(process.py, serve.py) and are held to the reference case by case (examine.py). Order of work in `verify`: source check, fresh worker,
 state, repeats, provenance, all input families, layouts and other sizes, paired timing with spots of every timed result (spots.py), floor,
 one more check on fresh inputs after the timing, evidence.
 
@@ -22,23 +22,23 @@ from pathlib import Path
 
 import kmem
 from kmem.errors import EvidenceError
+from kmem.host.lease import gpu_uuid
+from kmem.host.memory_share import MemoryShare
 from kmem.interfaces import Checker
-from kmem.lease import gpu_uuid
-from kmem.measure.apparatus import Apparatus, open_lease
 from kmem.measure.baseline import COMPILE_MODES, time_baseline
-from kmem.measure.evidence import FORMAT, Bundle, write_bundle
+from kmem.measure.bundle import FORMAT, Bundle, write_bundle
 from kmem.measure.examine import Examination, Refused
-from kmem.measure.expected import Expected
-from kmem.measure.families import FAMILIES, SCREENING_FAMILIES
-from kmem.measure.forward import room_for
-from kmem.measure.gpu_clock import ClocksDisagree, sample_times
-from kmem.measure.memory_share import MemoryShare
-from kmem.measure.process import WorkerFailure, WorkerLost, WorkerProcess, failure_status
-from kmem.measure.race import race
+from kmem.measure.oracle.expected import Expected
+from kmem.measure.oracle.families import FAMILIES, SCREENING_FAMILIES
+from kmem.measure.oracle.forward import room_for
+from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess, failure_status
+from kmem.measure.pool.workers import WorkerPool
+from kmem.measure.resources import JudgeResources, open_lease
 from kmem.measure.source_check import check_source
 from kmem.measure.stopwatch import time_against_best
-from kmem.measure.timing import estimated_timing, summarize_samples
-from kmem.measure.workers import WorkerPool
+from kmem.measure.timing.gpu_clock import ClocksDisagree, sample_times
+from kmem.measure.timing.race import race
+from kmem.measure.timing.statistics import estimated_timing, summarize_samples
 from kmem.records import Baseline, Bound, Contract, Device, Kernel, Measurement, Problem, Status, Timing, Workload, fastest_baseline
 
 #: In a measurement's environment: the input families that the module itself raises for, and what it says. No candidate was given them.
@@ -105,7 +105,7 @@ class Judge:
         lease = open_lease(self.locks, self._on_event) if gpu else None
         self._memory_share = MemoryShare(self.locks, gpu_uuid(), device.memory_bytes, self._on_event) if gpu else None
         self._waited_for_memory_s = 0.0
-        self._apparatus = Apparatus(
+        self._resources = JudgeResources(
             problem, workloads, contract, seed=seed, directory=directory, workers=self._workers, lease=lease, on_event=self._on_event
         )
         self._screening_cases: dict[str, Expected] = {}
@@ -126,19 +126,19 @@ class Judge:
     def close(self) -> None:
         """End every worker and remove shared memory; directories with logs and candidates stay."""
         self._screening_cases.clear()
-        self._apparatus.close()
+        self._resources.close()
         if self._memory_share is not None:
             self._memory_share.release()
 
     @property
     def gpu_held_s(self) -> float:
         """How long this judge has had the GPU to itself so far, in seconds."""
-        return self._apparatus.lease.exclusive_s if self._apparatus.lease else 0.0
+        return self._resources.lease.exclusive_s if self._resources.lease else 0.0
 
     @property
     def waited_s(self) -> float:
         """How long others have kept this judge from the GPU or its memory so far, in seconds."""
-        return self._waited_for_memory_s + (self._apparatus.lease.waited_s if self._apparatus.lease else 0.0)
+        return self._waited_for_memory_s + (self._resources.lease.waited_s if self._resources.lease else 0.0)
 
     @property
     def own_time(self) -> float:
@@ -152,20 +152,20 @@ class Judge:
 
         A baseline that fails has no timing and says why. The best one's worker stays, for paired timing against it.
         """
-        with self._apparatus.hold_gpu(exclusive=False), room_for(self._problem):
-            inputs = self._apparatus.timed_inputs()
+        with self._resources.hold_gpu(exclusive=False), room_for(self._problem):
+            inputs = self._resources.timed_inputs()
             inputs.refresh()
         starting = {name: self._workers.start(clean=True) for name in COMPILE_MODES}
         found: list[Baseline] = []
         for name, worker in starting.items():
             self._on_event(f"timing baseline {name}")
             inputs.show(worker.wait_ready())
-            found.append(time_baseline(worker, name, inputs.names, self._apparatus, l2_bytes=self._device.l2_bytes))
+            found.append(time_baseline(worker, name, inputs.names, self._resources, l2_bytes=self._device.l2_bytes))
             best = fastest_baseline(found)
             for slower in [other.name for other in found if best is None or other is not best]:
                 self._workers.discard(starting[slower])  # at once: its memory is wanted
         if best is not None:
-            self._apparatus.keep_baseline_worker(best.name, starting[best.name])
+            self._resources.keep_baseline_worker(best.name, starting[best.name])
         return tuple(found)
 
     def screen(self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None], *, deadline_s: float) -> list[Measurement]:
@@ -206,7 +206,7 @@ class Judge:
         leaves its evidence, if there is a place for it; evidence that cannot be written costs no verdict."""
         self._on_event("verifying")
         if self._gpu and (best := fastest_baseline(baselines)) is not None:
-            self._apparatus.prepare_baseline_worker(best.name)
+            self._resources.prepare_baseline_worker(best.name)
         timed: list[tuple[Timing, Mapping[str, str]]] = []
         worker = self._workers.take(then_prepare=False)  # there may be no other
         try:
@@ -229,11 +229,11 @@ class Judge:
             return self._failed(Status.BUILD_FAILED, f"not valid Python: {ex}")
         if refusals:
             return self._failed(Status.REFUSED_SOURCE, "\n".join(refusals))
-        chosen = worker or self._apparatus.screening_worker()
-        examination = Examination(kernel, chosen, self._contract, self._load_timeout_s, self._run_timeout_s, self._apparatus.lease)
+        chosen = worker or self._resources.screening_worker()
+        examination = Examination(kernel, chosen, self._contract, self._load_timeout_s, self._run_timeout_s, self._resources.lease)
         examination.deadline = None if self._gpu else time.monotonic() + INTERPRETER_BUDGET_S
         try:
-            with self._apparatus.hold_gpu(exclusive=False), room_for(self._problem):
+            with self._resources.hold_gpu(exclusive=False), room_for(self._problem):
                 step(examination)
         except Refused as ex:
             if ex.taints_worker:
@@ -256,17 +256,17 @@ class Judge:
         return found + [f"{checker.name}: {reason}" for checker in self._checkers for reason in checker.check(source)]
 
     def _screen_one(self, examination: Examination) -> None:
-        examination.load(self._apparatus.reference())
+        examination.load(self._resources.reference())
         for family in SCREENING_FAMILIES:
-            case = examination.check_case(family, self._apparatus.seed_for("screen", family), self._screening_cases.get(family))
+            case = examination.check_case(family, self._resources.seed_for("screen", family), self._screening_cases.get(family))
             if case is not None and case.is_kept:
                 self._screening_cases[family] = case
         if not self._gpu:
             examination.unload()
 
     def _verify_one(self, examination: Examination, baselines: Sequence[Baseline]) -> tuple[Timing, Mapping[str, str]]:
-        apparatus = self._apparatus
-        reference, seed_for = apparatus.reference(), apparatus.seed_for
+        resources = self._resources
+        reference, seed_for = resources.reference(), resources.seed_for
         examination.load(reference)
         expected = examination.check_case("drawn", seed_for("verify", "drawn"))
         assert expected is not None, "the problem's own values are defined, or it is no problem"
@@ -276,17 +276,17 @@ class Judge:
         examination.check_repeats(seed_for("verify", "repeat"))
         launches = examination.launches
         examination.check_provenance(seed_for("verify", "provenance"), gpu=self._gpu)
-        examination.check_families((*SCREENING_FAMILIES, "large") if apparatus.has_small else FAMILIES, seed_for)
-        if not apparatus.has_small:
+        examination.check_families((*SCREENING_FAMILIES, "large") if resources.has_small else FAMILIES, seed_for)
+        if not resources.has_small:
             examination.check_variants(seed_for("verify", "variants"))
         if self._gpu:
             examination.release_outputs()
-            timing, environment = time_against_best(examination, baselines, apparatus, self._bound, self._device, self._seed)
+            timing, environment = time_against_best(examination, baselines, resources, self._bound, self._device, self._seed)
             examination.check_case("drawn", seed_for("verify", "after timing"))
         else:
             timing, environment = self._estimate(examination.kernel), {}
         examination.take_flags(reference)
-        if apparatus.has_small and not self._check_small(examination, launches):
+        if resources.has_small and not self._check_small(examination, launches):
             # At the small size the kernel stepped aside: what it was not tried with there is tried here.
             examination.load(reference)
             examination.check_families([family for family in FAMILIES if family not in (*SCREENING_FAMILIES, "large")], seed_for)
@@ -298,13 +298,13 @@ class Judge:
 
         False if the file launches kernels at the full size and none here: then its kernels have not been tried with these values.
         """
-        reference = self._apparatus.reference("small")
+        reference = self._resources.reference("small")
         examination.load(reference)
-        examination.check_families(FAMILIES, self._apparatus.seed_for)
+        examination.check_families(FAMILIES, self._resources.seed_for)
         launched = bool(examination.launches) or not launches
         if not launched:
             examination.flags.add("specialised")
-        examination.check_variants(self._apparatus.seed_for("small", "variants"))
+        examination.check_variants(self._resources.seed_for("small", "variants"))
         examination.take_flags(reference)
         return launched
 
@@ -316,7 +316,7 @@ class Judge:
         self, kernels: Sequence[Kernel], entrants: Sequence[int], deadline: float, settle: Callable[[int, Measurement], None]
     ) -> None:
         """Short timings of the kernels that passed, most for the fastest; an entrant that fails here drops out with its status."""
-        inputs = self._apparatus.timed_inputs()
+        inputs = self._resources.timed_inputs()
         running = {str(index): examination for index, examination in entrants.items()}
         timed: set[str] = set()
 
@@ -328,7 +328,7 @@ class Judge:
             def step(examination: Examination) -> None:
                 inputs.show(examination.worker)
                 if running[name].worker is not examination.worker:  # an entrant brought the worker down: load this one again
-                    examination.load(self._apparatus.reference())
+                    examination.load(self._resources.reference())
                     examination.errors = running[name].errors
                     running[name] = examination
                 inputs.refresh()
@@ -341,12 +341,12 @@ class Judge:
                 settle(int(name), outcome)
             return None if isinstance(outcome, Measurement) else taken
 
-        with self._apparatus.hold_gpu(exclusive=True), inputs.while_timing():  # once for all: whoever wants it alone may wait long
+        with self._resources.hold_gpu(exclusive=True), inputs.while_timing():  # once for all: whoever wants it alone may wait long
             raced = race(list(running), sample)
         for name, samples in raced.items():
             settle(int(name), self._passed(running[name], summarize_samples(samples)))
         for examination in running.values():
-            if self._apparatus.is_screening(examination.worker):
+            if self._resources.is_screening(examination.worker):
                 examination.unload()
 
     # ---- measurements

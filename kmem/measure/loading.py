@@ -4,9 +4,9 @@ import secrets
 from pathlib import Path
 
 from kmem.errors import ExecutorError
-from kmem.measure.arena import Arena
-from kmem.measure.process import WorkerProcess
-from kmem.measure.reference import Reference
+from kmem.measure.oracle.reference import Reference
+from kmem.measure.pool.arguments import SharedArguments
+from kmem.measure.pool.process import WorkerProcess
 from kmem.records import Precision
 
 
@@ -22,17 +22,17 @@ def write_candidate(source: str, directory: Path) -> Path:
     return path
 
 
-def attach_once(worker: WorkerProcess, arena: Arena) -> None:
-    """Show an arena to a worker, unless it has it already."""
-    if arena.name not in worker.attached:
-        worker.request("attach", timeout_s=60.0, name=arena.name, values=arena.describe())
-        worker.attached.add(arena.name)
+def attach_once(worker: WorkerProcess, shared: SharedArguments) -> None:
+    """Show a list of shared arguments to a worker, unless it has it already."""
+    if shared.name not in worker.attached:
+        worker.request("attach", timeout_s=60.0, name=shared.name, values=shared.describe())
+        worker.attached.add(shared.name)
 
 
-def detach(worker: WorkerProcess, arena: Arena) -> None:
-    """Have a worker let go of an arena, and of the memory that it keeps beyond need."""
-    worker.request("detach", timeout_s=60.0, name=arena.name)
-    worker.attached.discard(arena.name)
+def detach(worker: WorkerProcess, shared: SharedArguments) -> None:
+    """Have a worker let go of a list of shared arguments, and of the memory that it keeps beyond need."""
+    worker.request("detach", timeout_s=60.0, name=shared.name)
+    worker.attached.discard(shared.name)
 
 
 def load_module(

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kmem.syntax import parse_python
+from kmem.host.syntax import parse_python
 
 #: What a kernel file may import; a problem file's own imports are added, since an emitted module carries the problem's `Model`.
 ALLOWED_MODULES = frozenset(

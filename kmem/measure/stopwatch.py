@@ -3,13 +3,13 @@
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from kmem.lease import gpu_uuid
-from kmem.measure.apparatus import Apparatus
+from kmem.host.lease import gpu_uuid
 from kmem.measure.examine import Examination, Refused
-from kmem.measure.gpu_clock import FIRST_CALLS, gpu_state, is_short, time_alone, time_graph, time_pairs
 from kmem.measure.loading import attach_once, detach
-from kmem.measure.spots import Spots
-from kmem.measure.timing import implausible_reason, physical_floor_ms, summarize_samples
+from kmem.measure.oracle.spots import Spots
+from kmem.measure.resources import JudgeResources
+from kmem.measure.timing.gpu_clock import FIRST_CALLS, gpu_state, is_short, time_alone, time_graph, time_pairs
+from kmem.measure.timing.statistics import implausible_reason, physical_floor_ms, summarize_samples
 from kmem.records import Baseline, Bound, Device, Status, Timing, fastest_baseline
 
 #: A speedup over the best baseline beyond this wants a reason that the bound confirms.
@@ -17,7 +17,7 @@ SURPRISING_RATIO = 10.0
 
 
 def time_against_best(
-    examination: Examination, baselines: Sequence[Baseline], apparatus: Apparatus, bound: Bound | None, device: Device, seed: int
+    examination: Examination, baselines: Sequence[Baseline], resources: JudgeResources, bound: Bound | None, device: Device, seed: int
 ) -> tuple[Timing, Mapping[str, str]]:
     """Time a loaded kernel with the GPU to itself.
 
@@ -31,10 +31,10 @@ def time_against_best(
             candidate fails.
         ExecutorError: if the baseline fails.
     """
-    inputs, reference = apparatus.timed_inputs(), apparatus.reference()
+    inputs, reference = resources.timed_inputs(), resources.reference()
     inputs.refresh()
     best = fastest_baseline(baselines)
-    baseline = apparatus.baseline_worker(best.name) if best is not None else None
+    baseline = resources.baseline_worker(best.name) if best is not None else None
     workers = [worker for worker in (examination.worker, baseline) if worker is not None]
     candidate = (examination.worker, examination.key)
     common = {"l2_bytes": device.l2_bytes, "timeout_s": examination.run_timeout_s}
@@ -44,12 +44,12 @@ def time_against_best(
         if not reference.is_stochastic:
             assert examination.answer is not None, "a kernel is timed after its values were checked"
             calls = max(FIRST_CALLS, len(inputs.names))
-            spots = stack.enter_context(Spots(reference, examination.answer, calls=calls, seed=apparatus.seed_for("spots")))
+            spots = stack.enter_context(Spots(reference, examination.answer, calls=calls, seed=resources.seed_for("spots")))
         for worker in workers:
             inputs.show(worker)
             if spots is not None:
-                attach_once(worker, spots.arena)
-        with apparatus.hold_gpu(exclusive=True):
+                attach_once(worker, spots.shared)
+        with resources.hold_gpu(exclusive=True):
             if baseline is None:
                 batches, host_ms = time_alone(candidate, inputs.names, inputs.refresh, spots=spots, **common)
                 timing = summarize_samples([sample for batch in batches for sample in batch])
@@ -63,8 +63,8 @@ def time_against_best(
             graph_ms = time_graph(*candidate, inputs.names[0], **common) if is_short(timing.latency_ms) else None
         if spots is not None:
             for worker in workers:
-                detach(worker, spots.arena)
-            examination.check_timed(spots, apparatus.seed_for("timed calls"))
+                detach(worker, spots.shared)
+            examination.check_timed(spots, resources.seed_for("timed calls"))
     floor_ms = physical_floor_ms(bound, device, algebraic="algebraic" in examination.kernel.flags)
     kernels_ms = [time_us / 1e3 for _, time_us in examination.gpu_kernels]
     reason = implausible_reason(timing.latency_ms, host_ms, floor_ms, kernels_ms)

@@ -1,13 +1,13 @@
 """The tables of the database, as append-only migrations: `mNNN_verb_noun(db)`, never edited after a release.
 
 db/schema.sql is generated from these by tools/write_schema.py. Every table is strict. Records are kept whole as JSON (kmem/serialize.py)
-in a column `record`; the other columns exist because a query needs them. The tables of runs are in run_tables.py.
+in a column `record`; the other columns exist because a query needs them. The tables of runs are in tables.py.
 """
 
 from sqlite_utils import Database
 from sqlite_utils.migrations import Migrations
 
-from kmem.memory.run_tables import CONVERSATIONS, RUNS, UNANSWERED
+from kmem.memory.runs.tables import CONVERSATIONS, RUNS, UNANSWERED
 
 #: "kmem" in ASCII, in the file's header: tells a kmem database from any other SQLite file.
 #: Source: sqlite.org/pragma.html#pragma_application_id.
@@ -76,7 +76,7 @@ def m007_add_unanswered(db: Database) -> None:
 
 @migrations()
 def m008_find_outcomes_of_recipes(db: Database) -> None:
-    """How a recipe's settings did on a graph, found among a million outcomes. See kmem/memory/experience.py."""
+    """How a recipe's settings did on a graph, found among a million outcomes. See kmem/memory/ledger/experience.py."""
     db.execute("create index outcomes_by_recipe on outcomes (skill, graph_hash, arch, precision, purity) where status = 'passed'")
 
 
@@ -229,7 +229,7 @@ _LIBRARY = (
 )
 
 _EVIDENCE = (
-    # Sums are integers, in units of 1e-9: they do not depend on the order of addition. See kmem/memory/evidence.py.
+    # Sums are integers, in units of 1e-9: they do not depend on the order of addition. See kmem/memory/ledger/track_records.py.
     """
     create table evidence (
         skill text not null,
@@ -310,7 +310,7 @@ _SUMS = (
     "drop index outcomes_by_skill",
     "alter table outcomes drop column log_speedup",
     "create index outcomes_by_skill on outcomes (skill)",
-    # Few outcomes were refused by the judge, and recall asks of every winner whether its kernel ever was. See kmem/memory/recall.py.
+    # Few outcomes were refused by the judge, and recall asks of every winner whether its kernel ever was. See kmem/memory/ledger/recall.py.
     """
     create index outcomes_refused on outcomes (graph_hash, source_hash, arch)
     where status in (
@@ -321,7 +321,7 @@ _SUMS = (
     "drop table evidence_signatures",
     "drop table evidence_retracted",
     "drop table evidence_watermark",
-    # Log-speedups in units of 1e-9, signature totals of 1e-6: sums of integers do not depend on the order. See kmem/memory/tally.py.
+    # Log-speedups in units of 1e-9, signature totals of 1e-6: sums of integers do not depend on the order. See kmem/memory/ledger/tally.py.
     """
     create table evidence (
         id integer primary key,

@@ -3,15 +3,15 @@
 from pathlib import Path
 from types import TracebackType
 
-from kmem.memory.completions import CompletionStorage
 from kmem.memory.devices import DeviceStorage
-from kmem.memory.embeddings import Embedder
-from kmem.memory.evidence import EvidenceStorage
-from kmem.memory.ledger import LedgerStorage
+from kmem.memory.ledger.outcomes import LedgerStorage
+from kmem.memory.ledger.recall import RecallStorage
+from kmem.memory.ledger.track_records import EvidenceStorage
 from kmem.memory.location import default_db_path
-from kmem.memory.recall import RecallStorage
-from kmem.memory.runs import RunStorage
-from kmem.memory.search import SearchStorage
+from kmem.memory.runs.conversations import CompletionStorage
+from kmem.memory.runs.runs import RunStorage
+from kmem.memory.skills.embeddings import Embedder
+from kmem.memory.skills.search import SearchStorage
 
 __all__ = ["Memory", "default_db_path"]
 

@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from kmem.memory.ledger import Retraction, refuse_impossible
+from kmem.memory.ledger.outcomes import Retraction, refuse_impossible
+from kmem.memory.ledger.tally import LOG_UNIT
 from kmem.memory.store import Memory
-from kmem.memory.tally import LOG_UNIT
 from kmem.records import Outcome, content_hash
 from kmem.serialize import from_json
 

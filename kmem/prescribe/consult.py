@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Never
 
-from kmem.memory.outcomes import Posterior
-from kmem.memory.standing import Standing, skill_standing
+from kmem.memory.ledger.posteriors import Posterior
+from kmem.memory.skills.standing import Standing, skill_standing
 from kmem.memory.store import Memory
 from kmem.prescribe.gate import Gate
 from kmem.prescribe.rank import MAX_PRESCRIPTIONS, prescribe_skills

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kmem.memory.search import RRF_K
+from kmem.memory.skills.search import RRF_K
 from kmem.records import Signature
 from kmem.vocabulary import SIGNATURE_METRICS
 

@@ -1,6 +1,6 @@
 """Rank skills for a diagnosis: gate, then likeness, then the posterior of recorded outcomes; under a ceiling, without conflicts.
 
-gate.py says whether a skill applies, likeness.py how alike it is, kmem/memory/outcomes.py what it earned. This module puts them together.
+gate.py says whether a skill applies, likeness.py how alike it is, kmem/memory/ledger/posteriors.py what it earned. This module puts them together.
 """
 
 import heapq
@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from kmem.memory.outcomes import Posterior
-from kmem.memory.search import TextMatches
+from kmem.memory.ledger.posteriors import Posterior
+from kmem.memory.skills.search import TextMatches
 from kmem.prescribe.gate import Gate, Verdict
 from kmem.prescribe.likeness import Likeness, greatest_likeness, skill_likeness
 from kmem.records import Bottleneck, Contract, Diagnosis, Prescription

@@ -15,9 +15,9 @@ from pathlib import Path
 import torch
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
+from kmem.host.syntax import parse_python
 from kmem.problem.fake import cast_fake_module, cast_floating, quiet_fake_tensors
 from kmem.records import Precision, Problem, Workload
-from kmem.syntax import parse_python
 
 FULL = Workload("full")
 

@@ -21,12 +21,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kmem.errors import ProblemError
+from kmem.host.syntax import parse_python
 from kmem.problem.fake import quiet_fake_tensors
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import FULL, assigned_constants, build_inputs, check_forward, execute_problem
 from kmem.problem.trace import trace_problem
 from kmem.records import Problem, TensorSpec, Workload
-from kmem.syntax import parse_python
 
 logger = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from kmem.environment import scrubbed_environment
 from kmem.errors import ProblemError, ProfilerError
+from kmem.host.environment import scrubbed_environment
 from kmem.profile.occupancy import compute_occupancy
 from kmem.profile.target_driver import compute_capability
 from kmem.records import Contract, Device, Kernel, Launch, Problem, Workload

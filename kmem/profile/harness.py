@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from kmem.lease import DIRECTORY_VARIABLE, GpuLease, gpu_uuid
+from kmem.host.lease import DIRECTORY_VARIABLE, GpuLease, gpu_uuid
 from kmem.problem.load import build_inputs, execute_problem
 from kmem.records import Precision, Problem, Workload
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from kmem.devices import detect_device, named_target
 from kmem.measure.judge import Judge
-from kmem.measure.process import WorkerProcess
-from kmem.measure.workers import WorkerPool
+from kmem.measure.pool.process import WorkerProcess
+from kmem.measure.pool.workers import WorkerPool
 from kmem.records import Contract, Kernel, Measurement, Problem, Purity, Workload
 
 
@@ -54,5 +54,5 @@ def judge_once(
         cache_dir=place / "cache",
         workers=workers,
     ) as judge:
-        judge._apparatus.main, judge._apparatus.has_small = "full", small is not None
+        judge._resources.main, judge._resources.has_small = "full", small is not None
         return judge.verify(Kernel(source), ())

@@ -1,0 +1,123 @@
+"""What each role is told: its sections in the order in which it reads them, the task last.
+
+One function per role; sections.py and short_term.py render, prompt.py fits. Every brief carries the run's history, lessons and vetoes.
+"""
+
+import difflib
+from collections.abc import Sequence
+
+from kmem.explore.models.answers import DiagnoserAnswer
+from kmem.explore.models.prompt import Section, Worth
+from kmem.explore.models.rendering import fenced, short_hash
+from kmem.explore.models.sections import (
+    claims_section,
+    device_section,
+    diagnosis_section,
+    graph_section,
+    module_section,
+    other_kernels_section,
+    parent_section,
+    skill_sections,
+    task_section,
+)
+from kmem.explore.models.short_term import attempts_section, failure_sections, history_section, lessons_section, vetoes_section
+from kmem.interfaces import Assignment, Situation
+from kmem.records import Attempt, Kernel
+
+
+def generator_brief(assignment: Assignment) -> list[Section]:
+    """For a first kernel."""
+    return [
+        *_setting(assignment),
+        *skill_sections(assignment),
+        other_kernels_section(assignment),
+        *_memory(assignment),
+        task_section(assignment.task.instruction or "Write the whole forward in Triton."),
+    ]
+
+
+def diagnoser_brief(situation: Situation) -> list[Section]:
+    """For the reason behind the arithmetic."""
+    return [
+        *_setting(situation),
+        parent_section(situation),
+        diagnosis_section(situation),
+        *_memory(situation),
+        task_section("Say what limits this kernel, and what the next profile will show once that is removed."),
+    ]
+
+
+def planner_brief(situation: Situation, diagnosis: DiagnoserAnswer, allowed: Sequence[str]) -> list[Section]:
+    """For what to try next, among the allowed skills."""
+    evidence = ", ".join(diagnosis.evidence)
+    finding = f"{diagnosis.bottleneck.value}: {diagnosis.cause}\nSeen in: {evidence}\nClaimed for its cure: {diagnosis.claim}"
+    return [
+        *_setting(situation),
+        parent_section(situation),
+        diagnosis_section(situation),
+        Section("The reason found in the code", (finding,), Worth.TASK),
+        *skill_sections(situation),
+        other_kernels_section(situation),
+        *_memory(situation),
+        task_section(f"Choose what to try next on this kernel. The skills that may be chosen: {', '.join(allowed)}."),
+    ]
+
+
+def optimiser_brief(assignment: Assignment) -> list[Section]:
+    """For one change to the parent."""
+    task = assignment.task
+    return [
+        *_setting(assignment),
+        parent_section(assignment),
+        diagnosis_section(assignment),
+        *skill_sections(assignment, task.skill),
+        other_kernels_section(assignment),
+        *_memory(assignment),
+        claims_section(task.claims),
+        task_section(f"Skill: {task.skill}\nChange: {task.instruction or task.reason}"),
+    ]
+
+
+def repairer_brief(assignment: Assignment, failed: Attempt) -> list[Section]:
+    """For a failed candidate. What it was for stays what the repair is for."""
+    task = assignment.task
+    return [
+        *_setting(assignment),
+        *skill_sections(assignment, task.skill)[:1],
+        *_memory(assignment),
+        *failure_sections(failed),
+        task_section(f"Repair the failed file. What it is for: {task.instruction or failed.candidate.task.instruction or task.reason}"),
+    ]
+
+
+def reflector_brief(situation: Situation, attempts: Sequence[Attempt]) -> list[Section]:
+    """For what a round taught."""
+    return [
+        *_setting(situation),
+        *([parent_section(situation), diagnosis_section(situation)] if situation.parent else []),
+        *_memory(situation),
+        _differences_section(situation.parent, attempts),
+        attempts_section(attempts, situation.lessons),
+        task_section(f"Draw the lessons of round {situation.round}."),
+    ]
+
+
+def _setting(situation: Situation) -> list[Section]:
+    return [module_section(situation), graph_section(situation), device_section(situation)]
+
+
+def _memory(situation: Situation) -> list[Section]:
+    return [history_section(situation), lessons_section(situation), vetoes_section(situation)]
+
+
+def _differences_section(parent: Kernel | None, attempts: Sequence[Attempt]) -> Section:
+    """What each attempt changed in the parent, as unified differences; whole ones or none."""
+    shown = []
+    for attempt in attempts:
+        kernel = attempt.candidate.kernel
+        if parent is not None and kernel.parent == parent.hash:
+            lines = difflib.unified_diff(parent.source.splitlines(), kernel.source.splitlines(), n=1, lineterm="")
+            change = "\n".join(list(lines)[2:])
+            shown.append(f"{short_hash(kernel.hash)}\n{fenced(change, 'diff')}")
+    texts = tuple("\n".join(shown[:count]) for count in range(len(shown), -1, -1))
+    return Section("What the attempts changed", texts, Worth.DIFFERENCES)

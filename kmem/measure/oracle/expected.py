@@ -1,0 +1,232 @@
+"""The right answer to one case, and how far an output is from it: whole in memory, or slice by slice where that would crowd the device.
+
+Both know oracle (float64) and eager; what they say is the error of the given outputs, the error eager makes itself, and which trivial
+outputs would have passed.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from kmem.measure.oracle.correctness import Difference, ErrorTally, is_within, measure_error, trivial_outputs
+from kmem.measure.oracle.slices import Run, Slicing
+from kmem.measure.pool.checksum import bit_sum
+
+#: Whole answers up to this size may be kept from case to case.
+KEPT_BYTES = 2**28
+_WORD = 2**64 - 1
+
+
+class InputsChanged(Exception):
+    """An input is no longer what the case was made with, though no forward that may change it is running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Errors of each output: of what was compared, and of eager itself, both against the oracle."""
+
+    found: tuple[Difference, ...]
+    eager: tuple[Difference, ...]
+    floors: tuple[float, ...]
+
+    @property
+    def is_within(self) -> bool:
+        """Whether every output keeps the accuracy contract."""
+        return all(map(is_within, self.found, self.eager, self.floors))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the module does beside its values. `layouts` are its outputs on the meta device: shapes, dtypes, strides."""
+
+    returns_tuple: bool
+    layouts: tuple[torch.Tensor, ...]
+    floors: tuple[float, ...]  # the error allowed in each output whatever eager does
+    changed_inputs: tuple[int, ...] = ()  # indices of inputs that the module itself modifies
+    aliases_inputs: bool = False  # whether an output of the module is a view of an input
+    eager_state: dict[str, torch.Tensor] = field(default_factory=dict)  # buffers after the forward, those that it changed
+    oracle_state: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class Expected(ABC):
+    """The right answer for inputs that are still in their shared; `compare` and `noise` may read them again.
+
+    These raise InputsChanged: if what they read is not what was there when this was made.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+
+    @abstractmethod
+    def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
+        """Hold outputs (in order, of the answer's layouts, on any device) to oracle and eager."""
+
+    @abstractmethod
+    def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
+        """What `shake` of the inputs changes in the oracle."""
+
+    @abstractmethod
+    def passing_adversaries(self) -> set[str]:
+        """Names of trivial outputs that this case cannot tell from right ones; known once something was compared."""
+
+    @property
+    @abstractmethod
+    def is_kept(self) -> bool:
+        """Whether it may be kept for other candidates, given that the inputs are drawn again: some need memory that judging needs too."""
+
+
+class WholeExpected(Expected):
+    """Oracle and eager outputs in memory. `earlier` is eager's answer to another case, an adversary."""
+
+    def __init__(
+        self,
+        answer: Answer,
+        oracle: tuple[torch.Tensor, ...],
+        eager: tuple[torch.Tensor, ...],
+        values: Sequence[object],
+        run_oracle: Run,
+        earlier: tuple[torch.Tensor, ...] | None,
+    ) -> None:
+        super().__init__(answer)
+        self.oracle, self.eager = oracle, eager
+        self._values, self._run_oracle = values, run_oracle
+        self._differences = self._errors_of(eager)
+        self._passing = self._try_adversaries(values, earlier)
+
+    def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
+        return Comparison(self._errors_of(outputs), self._differences, self.answer.floors)
+
+    def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
+        moved = self._run_oracle(shake(self._values))
+        return tuple(measure_error(one, right, right) for one, right in zip(moved, self.oracle, strict=True))
+
+    def passing_adversaries(self) -> set[str]:
+        return self._passing
+
+    @property
+    def is_kept(self) -> bool:
+        return sum(value.nbytes for value in (*self.eager, *self.oracle)) <= KEPT_BYTES
+
+    def _errors_of(self, outputs: Sequence[torch.Tensor]) -> tuple[Difference, ...]:
+        return tuple(measure_error(*three) for three in zip(outputs, self.oracle, self.eager, strict=True))
+
+    def _try_adversaries(self, values: Sequence[object], earlier: tuple[torch.Tensor, ...] | None) -> set[str]:
+        passing: set[str] | None = None
+        for index, (eager, oracle) in enumerate(zip(self.eager, self.oracle, strict=True)):
+            same_sizes = earlier is not None and earlier[index].shape == eager.shape
+            trivial = trivial_outputs(eager, values, earlier[index] if same_sizes else None)
+            difference, floor = self._differences[index], self.answer.floors[index]
+            here = {name for name, output in trivial.items() if is_within(measure_error(output, oracle, eager), difference, floor)}
+            passing = here if passing is None else passing & here
+        return passing or set()
+
+
+class SlicedExpected(Expected):
+    """Oracle and eager computed again for each comparison, piece by piece: no more than a piece of the oracle is ever in memory, nor of
+    eager where the pieces are the whole bit for bit.
+
+    They are computed after the candidate ran, from copies whose bits are held to what the candidate was given: nothing that it left
+    running can change the values that it is judged by. How wrong eager and trivial outputs are is found out once.
+    """
+
+    def __init__(self, answer: Answer, values: Sequence[object], slicing: Slicing, run_eager: Run, run_oracle: Run) -> None:
+        super().__init__(answer)
+        self._values, self._slicing, self._run_eager, self._run_oracle = values, slicing, run_eager, run_oracle
+        self._passing: set[str] | None = None
+        self._differences: tuple[Difference, ...] | None = None  # of eager
+        self._bits = [bit_sum(value) if isinstance(value, torch.Tensor) else 0 for value in values]
+
+    def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
+        return self._with_memory(lambda slicing: self._compare(outputs, slicing))
+
+    def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
+        return self._with_memory(lambda slicing: self._noise(shake, slicing))
+
+    def passing_adversaries(self) -> set[str]:
+        return self._passing or set()
+
+    @property
+    def is_kept(self) -> bool:
+        return True
+
+    def _with_memory(self, work: Callable[[Slicing], object]) -> object:
+        """Do it in finer pieces while the device's memory is short."""
+        slicing: Slicing | None = self._slicing
+        while slicing is not None:
+            try:
+                return work(slicing)
+            except torch.OutOfMemoryError:
+                if slicing.finer() is None:
+                    raise
+            finally:
+                torch.cuda.empty_cache()  # does nothing without a GPU
+            slicing = slicing.finer()
+        raise AssertionError("the last pieces either fit or raise")
+
+    def _compare(self, outputs: Sequence[torch.Tensor], slicing: Slicing) -> Comparison:
+        count = len(self.answer.layouts)
+        found, own = [ErrorTally() for _ in range(count)], [ErrorTally() for _ in range(count)]
+        trivial: list[dict[str, ErrorTally]] = [{} for _ in range(count)]
+        constants: list[torch.Tensor | None] = [None] * count
+        is_first = self._differences is None
+        whole = None if slicing.exact else self._run_whole()
+        for place, part, oracle in self._oracle_parts(slicing):
+            eager = self._run_eager(part) if whole is None else tuple(output[place] for output in whole)
+            for index in range(count):
+                found[index].add(outputs[index][place], oracle[index], eager[index])
+                if not is_first:
+                    continue
+                own[index].add(eager[index], oracle[index], eager[index])
+                if constants[index] is None:
+                    constants[index] = eager[index]
+                for name, output in trivial_outputs(eager[index], part, None, constant_of=constants[index]).items():
+                    trivial[index].setdefault(name, ErrorTally()).add(output, oracle[index], eager[index])
+        if self._differences is None:
+            differences = tuple(tally.difference() for tally in own)
+            self._passing = set.intersection(
+                *(
+                    {
+                        name
+                        for name, tally in tallies.items()
+                        if is_within(tally.difference(), differences[index], self.answer.floors[index])
+                    }
+                    for index, tallies in enumerate(trivial)
+                )
+            )
+            self._differences = differences
+        return Comparison(tuple(tally.difference() for tally in found), self._differences, self.answer.floors)
+
+    def _run_whole(self) -> tuple[torch.Tensor, ...] | None:
+        """Eager for all rows at once: a library may sum pieces in another order, and what counts is how wrong eager is as it is used.
+
+        None where there is no room for it; the pieces then speak for the whole.
+        """
+        try:
+            return self._run_eager(self._values)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+            return None
+
+    def _noise(self, shake: Callable[[Sequence[object]], list[object]], slicing: Slicing) -> tuple[Difference, ...]:
+        tallies = [ErrorTally() for _ in self.answer.layouts]
+        for _, part, oracle in self._oracle_parts(slicing):
+            for tally, moved, right in zip(tallies, self._run_oracle(shake(part)), oracle, strict=True):
+                tally.add(moved, right, right)
+        return tuple(tally.difference() for tally in tallies)
+
+    def _oracle_parts(self, slicing: Slicing) -> Iterator[tuple[slice, list[object], tuple[torch.Tensor, ...]]]:
+        values, seen = list(self._values), [0] * len(self._values)
+        whole = [index for index, value in enumerate(values) if isinstance(value, torch.Tensor) and index not in slicing.sliced]
+        for index in whole:
+            values[index] = values[index].clone()
+            seen[index] = bit_sum(values[index])
+        for place, part in slicing.parts(values):
+            for index in slicing.sliced:
+                part[index] = part[index].clone()
+                seen[index] += bit_sum(part[index], place.start * values[index][0].numel())
+            yield place, part, self._run_oracle(part)
+        for index, bits in enumerate(self._bits):
+            if seen[index] & _WORD != bits:
+                raise InputsChanged(f"input {index} was changed after the forward had returned")

@@ -1,0 +1,100 @@
+"""What surrounds one forward of the reference's module: flags, room, and what is made of the tensors that go in and come out."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from kmem.errors import NO_ROOM, DeviceMemoryError, KmemError, ProblemError, first_line
+from kmem.measure.oracle.correctness import ROUNDING
+from kmem.records import Precision, Problem
+
+#: What a module raises for sizes and values that it has no answer for.
+UNDEFINED = (RuntimeError, ValueError, IndexError, AssertionError)
+
+
+@contextmanager
+def room_for(problem: Problem) -> Iterator[None]:
+    """Say in one line that the device's memory does not suffice for what the judge itself does. Raises DeviceMemoryError."""
+    try:
+        yield
+    except torch.OutOfMemoryError as ex:
+        torch.cuda.empty_cache()
+        raise DeviceMemoryError(
+            f"{problem.path} {NO_ROOM} to be judged: {(str(ex).strip() or 'out of memory').splitlines()[0]}; "
+            "make it smaller, or stop what else runs there"
+        ) from ex
+
+
+@contextmanager
+def contract_flags(precision: Precision) -> Iterator[None]:
+    """PyTorch's default flags, with TF32 matmul under a TF32 contract; the flags found are put back."""
+    matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = precision is Precision.TF32, True
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, convolution
+
+
+@contextmanager
+def in_double(problem: Problem) -> Iterator[None]:
+    """Run the module's forward for the oracle: tensors that it makes itself are float64 too.
+
+    Raises ProblemError: if it raises what is no answer to values or sizes, such as a Triton kernel of its own that does not compile for
+    float64.
+    """
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    except (*UNDEFINED, KmemError):
+        raise
+    except Exception as ex:
+        raise ProblemError(
+            f"{problem.path}: forward does not run in float64, in which the right answer is computed: {first_line(ex)}; "
+            "write the module with PyTorch's operators"
+        ) from ex
+    finally:
+        torch.set_default_dtype(default)
+
+
+def leaves_of(result: object) -> tuple[tuple[torch.Tensor, ...], bool]:
+    """Output tensors in order, and whether they came in a list or tuple. Raises ProblemError for anything else."""
+    leaves = tuple(result) if isinstance(result, list | tuple) else (result,)
+    if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
+        raise ProblemError(f"The module returns {type(result).__name__}; kmem judges a tensor or a flat list or tuple of tensors")
+    return leaves, isinstance(result, list | tuple)
+
+
+def widen(value: torch.Tensor) -> torch.Tensor:
+    """In float64 or complex128, if it is floating or complex."""
+    if value.is_complex():
+        return value.to(torch.complex128)
+    return value.double() if value.is_floating_point() else value
+
+
+def copy_of_view(value: torch.Tensor) -> torch.Tensor:
+    """The same values in memory of their own, expanded where they were."""
+    once = tuple(slice(0, 1) if step == 0 and size > 1 else slice(None) for size, step in zip(value.shape, value.stride(), strict=True))
+    return value[once].clone().expand(value.shape)
+
+
+def layouts_of(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Shapes, strides and dtypes: the same tensors on the meta device."""
+    return tuple(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta") for value in outputs)
+
+
+def tensor_bytes(values: Sequence[object]) -> int:
+    """Of all tensors among the values."""
+    return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
+
+
+def round_once(values: Sequence[object], generator: torch.Generator) -> list[object]:
+    """Floating tensors in float64, each element moved up or down by half the distance to its neighbour; other values as they are."""
+
+    def move(value: torch.Tensor) -> torch.Tensor:
+        coins = torch.empty(value.shape, device=value.device, dtype=torch.float64).bernoulli_(0.5, generator=generator)
+        return value.double() * (1 + coins.mul_(2).sub_(1) * ROUNDING[value.dtype])
+
+    return [move(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in values]

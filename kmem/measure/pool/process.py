@@ -1,0 +1,263 @@
+"""Start, question and kill worker processes; what the system lets us take away from them.
+
+A `WorkerProcess` is one interpreter in a process group of its own with a scrubbed environment and its own directory. Whatever happens to
+it (an exit, a crash, silence beyond a time limit, bytes that are no answer) is a `WorkerLost` with a `Status`; whatever a candidate's code
+raised is a `WorkerFailure`. Neither is ever a verdict by itself: judge.py makes those.
+"""
+
+import ctypes
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kmem.errors import ExecutorError
+from kmem.measure.worker.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
+from kmem.records import Status
+
+logger = logging.getLogger(__name__)
+
+#: Files that make up a worker, copied into its directory: it must run without kmem.
+_KMEM = Path(__file__).parents[2]
+WORKER_FILES = (*sorted(path for path in (_KMEM / "measure" / "worker").glob("*.py") if path.name != "__init__.py"), _KMEM / "host" / "lease.py")
+#: Variables a worker keeps: where programs, libraries, compilers and the GPU are. Everything else (keys, tokens, proxies, home) is dropped.
+KEPT_VARIABLES = (
+    "PATH",
+    "LANG",
+    "LC_ALL",
+    "LD_LIBRARY_PATH",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "CC",
+    "TRITON_PTXAS_PATH",
+    "OMP_NUM_THREADS",
+)
+#: Raised by compilers rather than by code. Source: triton.compiler.errors, triton.runtime.errors.
+_BUILD_ERRORS = frozenset({"CompilationError", "OutOfResources", "PTXASError", "UnsupportedLanguageConstruct", "SyntaxError"})
+START_TIMEOUT_S = 120.0
+_CLONE_NEWNET = 0x40000000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a worker may use. `address_bytes` 0 means unlimited, as CUDA's reserved address space demands."""
+
+    file_bytes: int = 2**30
+    processes: int = 4096
+    address_bytes: int = field(default_factory=lambda: _address_limit(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
+
+
+def _address_limit(memory_bytes: int) -> int:
+    """Three quarters of the machine's memory, so that the judge keeps some; what importing torch reserves is never cut off."""
+    return min(64 * 2**30, max(16 * 2**30, 3 * memory_bytes // 4))
+
+
+class WorkerLost(Exception):
+    """The worker ended, fell silent or broke the channel."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class WorkerFailure(Exception):
+    """A candidate's code raised: stage (import, contract, construct, state_dict, forward), type with its bases, text, traceback."""
+
+    def __init__(self, answer: Mapping[str, object]) -> None:
+        self.stage = str(answer["failed"])
+        self.type = str(answer.get("type"))
+        self.bases = tuple(str(base) for base in answer.get("bases", ()))
+        self.message = str(answer.get("message"))
+        self.traceback = str(answer.get("traceback"))
+        super().__init__(f"{self.stage}: {self.type}: {self.message}")
+
+
+def failure_status(failure: WorkerFailure) -> Status:
+    """The status for something a candidate raised."""
+    kinds = {failure.type, *failure.bases}
+    if "OutOfMemoryError" in kinds:
+        return Status.OUT_OF_MEMORY
+    if failure.type in ("SystemExit", "KeyboardInterrupt"):
+        return Status.CRASHED
+    if failure.stage in ("contract", "construct", "state_dict"):
+        return Status.WRONG_CONTRACT
+    if failure.stage == "import" or kinds & _BUILD_ERRORS:
+        return Status.BUILD_FAILED
+    return Status.CRASHED
+
+
+class WorkerProcess:
+    """One worker. Start several at once, then `wait_ready` each: importing torch and reaching the GPU takes seconds."""
+
+    def __init__(
+        self,
+        directory: Path,
+        device: str,
+        *,
+        cache_dir: Path,
+        limits: Limits | None = None,
+        isolate_network: bool = True,
+        hostile: bool = True,
+    ) -> None:
+        """Start the process.
+
+        Args:
+            hostile: it will see candidates, so it may signal no other process; a compiler in a clean one needs its children.
+        Raises:
+            ExecutorError: if the directory cannot be written or Python cannot be started.
+        """
+        self.directory = directory
+        self.ready: Mapping[str, str] | None = None
+        self.attached: set[str] = set()  # names of lists of arguments this worker has been shown
+        limits = limits or (Limits() if device == "cpu" else Limits(address_bytes=0))
+        host = directory / "host"
+        try:
+            for place in (cache_dir / "triton", cache_dir / "inductor"):
+                place.mkdir(parents=True, exist_ok=True)
+        except OSError as ex:
+            raise ExecutorError(f"Cannot make {place}: {ex.strerror}; free space there or choose another place with KMEM_DB") from ex
+        ours, theirs = socket.socketpair()
+        try:
+            for place in (host, directory / "tmp"):
+                place.mkdir(parents=True, exist_ok=True)
+            for file in WORKER_FILES:
+                shutil.copyfile(file, host / file.name)
+            self._log_path = directory / "log.txt"
+            with open(self._log_path, "wb") as log:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-E", "-s", "-B", str(host / "serve.py"), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=directory,
+                    env=_environment(directory, device, cache_dir),
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+        except OSError as ex:
+            ours.close()
+            raise ExecutorError(f"Cannot start a worker in {directory}: {ex}; free space there or choose another with --out") from ex
+        finally:
+            theirs.close()
+        self._channel = Channel(ours)
+        self._nonce = secrets.token_hex(8)
+        self._channel.send(
+            {
+                "device": device,
+                "nonce": self._nonce,
+                "isolate_network": isolate_network,
+                "hostile": hostile,
+                "file_bytes": limits.file_bytes,
+                "processes": limits.processes,
+                "address_bytes": limits.address_bytes,
+            }
+        )
+
+    def wait_ready(self) -> "WorkerProcess":
+        """Raises ExecutorError: if the worker, which has seen no candidate yet, does not come up."""
+        if self.ready is None:
+            try:
+                self.ready = self._answer(START_TIMEOUT_S)["ready"]
+            except WorkerLost as ex:
+                raise ExecutorError(f"A worker process does not start: {ex}; see {self._log_path}") from ex
+        return self
+
+    def request(self, command: str, *, timeout_s: float, **arguments: object) -> Mapping[str, object]:
+        """Ask and wait for the answer. Raises WorkerLost and WorkerFailure; after WorkerLost the process is dead."""
+        self.wait_ready()
+        self._nonce = secrets.token_hex(8)
+        try:
+            self._channel.send({"command": command, "nonce": self._nonce, **arguments})
+        except ChannelClosed:
+            raise self._lost() from None
+        answer = self._answer(timeout_s)
+        if "failed" in answer:
+            raise WorkerFailure(answer)
+        return answer
+
+    def _answer(self, timeout_s: float) -> Mapping[str, object]:
+        try:
+            answer = self._channel.receive(timeout_s)
+        except ChannelTimeout:
+            self.kill()
+            raise WorkerLost(Status.TIMED_OUT, f"no answer within {timeout_s:.0f} s\n{self.log_tail()}") from None
+        except ProtocolError as ex:
+            self.kill()
+            raise WorkerLost(Status.CRASHED, f"the worker's channel carried {ex}") from ex
+        except ChannelClosed:
+            raise self._lost() from None
+        if answer.pop("nonce", None) != self._nonce:
+            self.kill()
+            raise WorkerLost(Status.CRASHED, "the worker's channel carried an answer to no question: forged")
+        return answer
+
+    def _lost(self) -> WorkerLost:
+        try:
+            code = self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            code = None
+        self.kill()
+        how = (
+            "closed its channel"
+            if code is None
+            else f"was killed by {signal.Signals(-code).name}"
+            if code < 0
+            else f"exited with code {code}"
+        )
+        return WorkerLost(Status.CRASHED, f"the worker {how}\n{self.log_tail()}")
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def log_tail(self, count: int = 2000) -> str:
+        """The end of what the worker and its candidates wrote to stdout and stderr; never read as a message."""
+        try:
+            with open(self._log_path, "rb") as log:
+                log.seek(max(0, os.path.getsize(self._log_path) - count))
+                return log.read(count).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def kill(self) -> None:
+        """End the process group and wait for it."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            logger.debug("worker %s had already ended", self._process.pid)
+        self._process.wait()
+        self._channel.close()
+
+
+def _environment(directory: Path, device: str, cache_dir: Path) -> dict[str, str]:
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
+    own = {
+        "HOME": str(directory),
+        "TMPDIR": str(directory / "tmp"),
+        "TRITON_CACHE_DIR": str(cache_dir / "triton"),  # shared with the precompile step, so that nothing is compiled twice
+        "TORCHINDUCTOR_CACHE_DIR": str(cache_dir / "inductor"),
+    }
+    return {**kept, **own, "TRITON_INTERPRET": "1"} if device == "cpu" else {**kept, **own}
+
+
+def network_isolation() -> str:
+    """What this machine allows: whether a worker can be cut off from the network. For `kmem doctor`."""
+    child = os.fork()  # a namespace, once left, cannot be re-entered: try in a child that does nothing else
+    if child == 0:
+        os._exit(0 if ctypes.CDLL(None).unshare(_CLONE_NEWNET) == 0 else 1)
+    _, status = os.waitpid(child, 0)
+    if os.waitstatus_to_exitcode(status) == 0:
+        return "workers run without network (own network namespace)"
+    return "workers share this machine's network: unshare(CLONE_NEWNET) needs CAP_SYS_ADMIN; the source check still refuses network modules"

@@ -1,0 +1,60 @@
+"""The judge's worker processes: started ahead of need, handed out fresh, ended for certain."""
+
+import tempfile
+from pathlib import Path
+
+from kmem.measure.pool.process import WorkerProcess
+
+
+class WorkerPool:
+    """Starts workers for one device. On a GPU a spare is always on its way, for a start takes seconds that nobody should wait for."""
+
+    def __init__(self, directory: Path, device: str, cache_dir: Path, *, keep_spare: bool) -> None:
+        self._directory, self._device, self._cache_dir, self._keep_spare = directory, device, cache_dir, keep_spare
+        self._spare: WorkerProcess | None = None
+        self._workers: list[WorkerProcess] = []
+
+    def prepare(self) -> None:
+        """Start a spare now, so that it comes up while the caller does other things."""
+        if self._spare is None:
+            self._spare = self.start()
+
+    def start(self, *, clean: bool = False) -> WorkerProcess:
+        """A new worker that is still coming up.
+
+        Args:
+            clean: for a baseline: it will see no candidate, and its compiler caches are ones that no candidate's worker is given.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        cache_dir = self._cache_dir / "baseline" if clean else self._cache_dir
+        worker = WorkerProcess(
+            Path(tempfile.mkdtemp(prefix="worker-", dir=self._directory)), self._device, cache_dir=cache_dir, hostile=not clean
+        )
+        self._workers.append(worker)
+        return worker
+
+    def take(self, *, then_prepare: bool = True) -> WorkerProcess:
+        """A worker that has seen no candidate, ready. Args: then_prepare: start the next spare, where spares are kept."""
+        worker, self._spare = (self._spare, None) if self._spare is not None and self._spare.alive else (self.start(), None)
+        if self._keep_spare and then_prepare:
+            self.prepare()
+        return worker.wait_ready()
+
+    def put_back(self, worker: WorkerProcess) -> None:
+        """Return a worker that has seen no candidate after all."""
+        if self._spare is None:
+            self._spare = worker
+        else:
+            self.discard(worker)
+
+    def discard(self, worker: WorkerProcess) -> None:
+        """End a worker; one that has been ended before is no error."""
+        if worker in self._workers:
+            worker.kill()
+            self._workers.remove(worker)
+
+    def close(self) -> None:
+        """End all of them."""
+        for worker in list(self._workers):
+            self.discard(worker)
+        self._spare = None

@@ -1,0 +1,180 @@
+"""What one judge makes once and lends to its steps: references, timed inputs, workers, seeds, and the lease on the GPU.
+
+Workers are of three kinds: one for screening, shared by many candidates; fresh ones for verifying; and clean ones for baselines, which
+never see a candidate nor a cache that candidates write to.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from kmem.errors import ExecutorError
+from kmem.host.lease import GpuLease, gpu_uuid
+from kmem.measure.baseline import call_baseline, start_baseline
+from kmem.measure.loading import attach_once, detach
+from kmem.measure.oracle.domain import SMALL_BYTES, find_refused
+from kmem.measure.oracle.forward import tensor_bytes
+from kmem.measure.oracle.reference import Reference
+from kmem.measure.pool.arguments import SharedArguments
+from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess
+from kmem.measure.pool.shared_directory import SharedDirectory
+from kmem.measure.pool.workers import WorkerPool
+from kmem.measure.timing.inputs import TimedInputs
+from kmem.records import Contract, Problem, Workload
+
+logger = logging.getLogger(__name__)
+
+
+def open_lease(directory: Path, on_wait: Callable[[str], None]) -> GpuLease:
+    """The lease of the visible GPU; see GpuLease. Raises ExecutorError: if its lock files cannot be made."""
+    try:
+        return GpuLease(directory, gpu_uuid(), on_wait)
+    except OSError as ex:
+        raise ExecutorError(f"Cannot make a lock file in {directory}: {ex}; free space there or choose another with KMEM_DB") from ex
+
+
+class JudgeResources:
+    """Everything here is made when first asked for; `close` ends the workers and removes shared memory."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        workloads: Mapping[str, Workload],
+        contract: Contract,
+        *,
+        seed: int,
+        directory: Path,
+        workers: WorkerPool,
+        lease: GpuLease | None,
+        on_event: Callable[[str], None],
+    ) -> None:
+        """Args: lease: None without a GPU. directory: for shared memory where the memory file system has no room."""
+        self.problem, self.contract, self.workers, self.lease, self.gpu = problem, contract, workers, lease, lease is not None
+        self._workloads, self._seed, self._on_event = dict(workloads), seed, on_event
+        self._device = torch.device("cuda:0" if self.gpu else "cpu")
+        self._shared = SharedDirectory(directory)
+        #: The workload that verdicts are about: the full one, but in the interpreter the small one if there is one.
+        self.main = "full" if self.gpu or "small" not in workloads else "small"
+        self.has_small = "small" in workloads and self.main != "small"
+        self._references: dict[str, Reference] = {}
+        self._inputs: TimedInputs | None = None
+        self._screening: WorkerProcess | None = None
+        self._baseline_workers: dict[str, WorkerProcess] = {}
+        self._starting: dict[str, WorkerProcess] = {}  # processes of baselines that are still to be loaded
+        self._ipc: bool | None = None
+        self._refused: dict[str, str] | None = None
+
+    def close(self) -> None:
+        self.workers.close()
+        if self._inputs is not None:
+            self._inputs.close()
+        self._inputs = None
+        while self._references:
+            self._references.popitem()[1].close()
+        self._shared.close()
+        if self.lease is not None:
+            self.lease.close()
+
+    def hold_gpu(self, *, exclusive: bool) -> AbstractContextManager[None]:
+        """Hold the GPU, shared for checks or alone for timing; nothing to hold without one."""
+        return self.lease.hold(exclusive=exclusive) if self.lease is not None else nullcontext()
+
+    def seed_for(self, *purpose: str) -> int:
+        """A seed per purpose that cannot be guessed from another one."""
+        digest = hashlib.sha256("/".join((str(self._seed), *purpose)).encode()).digest()
+        return int.from_bytes(digest[:6], "big")
+
+    # ---- the reference and its inputs
+
+    def reference(self, workload: str | None = None) -> Reference:
+        """The problem at one workload, by default the main one. Raises ProblemError and DeviceMemoryError."""
+        workload = workload or self.main
+        if workload not in self._references:
+            self._references[workload] = self._make_reference(workload, self._device, ipc=self._can_share_cuda())
+            if self.gpu:
+                self._references[workload].refused |= self._refused_inputs()
+        return self._references[workload]
+
+    def _make_reference(self, workload: str, device: torch.device, *, ipc: bool) -> Reference:
+        seed = self.seed_for("parameters", workload)
+        return Reference(self.problem, self._workloads[workload], self.contract, device, seed=seed, directory=self._shared.path, ipc=ipc)
+
+    def _refused_inputs(self) -> dict[str, str]:
+        """What the module raises for, tried once on the CPU before the GPU is asked."""
+        if self._refused is None:
+            name = "small" if self.has_small else self.main
+            is_small = self.has_small or tensor_bytes(self._references[name].inputs.values) <= SMALL_BYTES
+            make = partial(self._make_reference, name, torch.device("cpu"), ipc=False)
+            self._refused = find_refused(make, self.seed_for) if is_small else {}
+        return self._refused
+
+    def timed_inputs(self) -> TimedInputs:
+        """Inputs of the main workload for timed calls."""
+        if self._inputs is None:
+            self._inputs = TimedInputs(self.reference(), self.seed_for)
+        return self._inputs
+
+    def _can_share_cuda(self) -> bool:
+        """Whether CUDA IPC works between this process and a worker; tried once."""
+        if self._ipc is None:
+            self._ipc = self.gpu and self._probe_ipc()
+            if self.gpu and not self._ipc:
+                self._on_event("CUDA IPC is refused here: inputs travel through shared memory on the host")
+        return self._ipc
+
+    def _probe_ipc(self) -> bool:
+        worker = self.workers.take()
+        try:
+            shared = SharedArguments("probe", [torch.arange(8, device=self._device)], self._device, self._shared.path, ipc=True)
+            attach_once(worker, shared)
+            detach(worker, shared)
+        except (RuntimeError, WorkerLost) as ex:  # torch reports a refused handle as a RuntimeError; in the worker it is fatal
+            logger.info("CUDA IPC probe failed: %s", ex)
+            self.workers.discard(worker)
+            return False
+        self.workers.put_back(worker)
+        return True
+
+    # ---- workers
+
+    def screening_worker(self) -> WorkerProcess:
+        """The worker that candidates share while they are only screened; another one if the last has died."""
+        if self._screening is None or not self._screening.alive:
+            self._screening = self.workers.take()
+        return self._screening
+
+    def is_screening(self, worker: WorkerProcess) -> bool:
+        """Whether this is the screening worker, still alive."""
+        return worker is self._screening and worker.alive
+
+    def keep_baseline_worker(self, name: str, worker: WorkerProcess) -> None:
+        """Have a worker with this baseline loaded at hand for paired timing."""
+        self._baseline_workers[name] = worker
+
+    def prepare_baseline_worker(self, name: str) -> None:
+        """Have the process for this baseline come up, if there is none, while a candidate is checked."""
+        if not any(name in workers and workers[name].alive for workers in (self._baseline_workers, self._starting)):
+            self._starting[name] = self.workers.start(clean=True)
+
+    def baseline_worker(self, name: str) -> WorkerProcess:
+        """A clean worker with this baseline loaded and compiled, so that no candidate's time is spent on that.
+
+        Raises ExecutorError: if a baseline that was timed before cannot be started again.
+        """
+        worker = self._baseline_workers.get(name)
+        if worker is None or not worker.alive:
+            self.prepare_baseline_worker(name)
+            worker = self._starting.pop(name).wait_ready()
+            self.timed_inputs().show(worker)
+            try:
+                start_baseline(worker, name, self.problem.source, self.reference())
+                call_baseline(worker, name, self.reference().inputs.name)
+            except (WorkerFailure, WorkerLost) as ex:
+                raise ExecutorError(f"Baseline {name} ran before and fails now: {ex}; run again") from ex
+            self._baseline_workers[name] = worker
+        return worker

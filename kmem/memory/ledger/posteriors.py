@@ -1,0 +1,293 @@
+"""What recorded outcomes say about a skill: is its next kernel correct, and by how much does it change the time.
+
+Pure arithmetic over the sums tally.py derives from the ledger. Two posteriors walk the same chain of levels, from what is known about any
+skill to what is known about this skill, for this bottleneck, on these operators, on this architecture. Every outcome enters exactly once,
+at the deepest level it shares with the question, and counts less the further away that level is:
+
+- "correct" is Beta. Outcomes of a level away from the question are a power prior, worth at most the level's strength.
+  Source: Ibrahim and Chen, "Power prior distributions for regression models", Statistical Science 15(1), 2000.
+- log-speedup is normal with normal-normal shrinkage down the levels, both variances estimated from the ledger (empirical Bayes).
+  Source: Gelman et al., "Bayesian Data Analysis", 3rd ed., sections 2.5 and 5.4; Morris, JASA 78(381), 1983.
+
+Sums are added up as integers and weighed afterwards, so that the same ledger gives the same floats however it was filled.
+
+Covered: outcomes weigh by the trust in their origin and by the age of their versions; nothing is deleted. Not covered: outcomes of one run
+are treated as independent, though tuning the same kernel makes them alike; torch and Triton age evidence, drivers do not.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kmem.memory.ledger.cells import COUNTS, CellColumns
+from kmem.records import Outcome, Status
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Pseudo-outcomes that all outcomes of a level together are worth at most: of other skills, of the skill for other bottlenecks, of other
+#: operators, of other architectures. Source: chosen so that a dozen outcomes that fit exactly outweigh everything further away.
+LEVEL_STRENGTHS = (2.0, 3.0, 4.0, 6.0)
+#: Before any outcome: a skill changes nothing on average, give or take a factor 1.35; two levels differ by about a factor 1.22, two
+#: outcomes of one cell by about 1.35. The estimates below replace these as outcomes arrive; each guess weighs as PRIOR_WEIGHT observations.
+PRIOR_MEAN, PRIOR_DEVIATION = 0.0, 0.3
+PRIOR_BETWEEN_DEVIATION, PRIOR_WITHIN_DEVIATION = 0.2, 0.3
+PRIOR_WEIGHT = 4.0
+#: Evidence from versions this many minor releases away counts half (torch and Triton release about four times a year); a major release
+#: counts as ten minor ones.
+HALF_LIFE_RELEASES = 4.0
+RELEASES_PER_MAJOR = 10
+AGING_COMPONENTS = ("torch", "triton")
+_LOG_UNIT = 1e-9  # of the sums of log-speedups
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a skill is asked to do. `bottleneck` is "" where none is diagnosed."""
+
+    bottleneck: str
+    operators: frozenset[str]
+    arch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How much an origin's outcomes count, 0 to 1: `levels` by name, `others` for every other."""
+
+    levels: Mapping[str, float]
+    others: float = 1.0
+
+    def weight(self, origin: str) -> float:
+        return self.levels.get(origin, self.others)
+
+
+@dataclass(frozen=True, slots=True)
+class Posterior:
+    """What to expect of a skill's next kernel. `tried` counts outcomes of the skill, `matching` those that fit the question exactly."""
+
+    correct: float  # probability that it passes the judge
+    log_speedup: float  # mean effect, natural logarithm of time before over time after
+    deviation: float  # of that mean
+    improves: float  # probability that a correct one is faster than what it starts from
+    tried: int
+    matching: int
+
+    @property
+    def probability(self) -> float:
+        """That the next kernel is correct and faster."""
+        return self.correct * self.improves
+
+    @property
+    def reason(self) -> str:
+        """The evidence in a few words."""
+        if not self.tried:
+            return f"never tried: {self.probability:.0%} to improve, as skills do on average"
+        return (
+            f"{self.tried} tried, {self.matching} of them on this very case: {self.correct:.0%} correct, "
+            f"{self.improves:.0%} of those improve, expected {math.exp(self.log_speedup):.2f}x"
+        )
+
+
+def effect_log_speedup(outcome: Outcome) -> float | None:
+    """ln(time before / time after) of the step this outcome took: against its parent, or the best baseline if it had none.
+
+    None unless the outcome passed and something was timed before it. For a recalled kernel it is what was gained again, which tally.py
+    books apart.
+    """
+    if outcome.status is not Status.PASSED or not outcome.latency_ms:
+        return None
+    ratio = outcome.parent_ms / outcome.latency_ms if outcome.parent_ms else outcome.ratio
+    return math.log(ratio) if ratio else None
+
+
+@dataclass(frozen=True, slots=True)
+class AverageSkill:
+    """What all outcomes together say, whatever the question: how they weigh, their sums by skill, and the two variances.
+
+    `buckets` (rows,) int64 gives each cell's index into `weights` (buckets,) float64, the distinct products of trust in an origin and
+    the age of versions; `by_skill` (COUNTS, skills, buckets) and `by_skill_weighed` (COUNTS, skills) are sums of the cells' counts.
+    """
+
+    buckets: "np.ndarray"
+    weights: "np.ndarray"
+    by_skill: "np.ndarray"
+    by_skill_weighed: "np.ndarray"
+    within: float  # variance of the outcomes of one cell
+    between: float  # variance between two levels
+
+
+def average_skill(cells: CellColumns, versions: Mapping[str, str], trust: Trust) -> AverageSkill:
+    """Sum and weigh all cells. `versions` maps torch and triton to those in use; a missing one does not age evidence."""
+    import numpy as np  # start-up of commands that ask for no posterior need not pay for it
+
+    by_source = [
+        trust.weight(origin) * age_weight({"torch": torch, "triton": triton}, versions) for origin, torch, triton in cells.source_names
+    ]
+    weights, bucket_of_source = np.unique(np.array(by_source or [1.0]), return_inverse=True)
+    buckets = bucket_of_source[cells.sources].astype(np.int64)
+    by_skill = _sum_by(cells.names[0], len(cells.skills), buckets, len(weights), cells.counts)
+    weighed = _weigh(by_skill, weights)
+    within = _within_variance(cells, buckets, weights)
+    return AverageSkill(buckets, weights, by_skill, weighed, within, _between_variance(weighed, within))
+
+
+def skill_posteriors(skills: Iterable[str], cells: CellColumns, average: AverageSkill, question: Question) -> dict[str, Posterior]:
+    """The posterior of every skill named; what nobody tried is expected to do as skills do on average.
+
+    A pure function of the cells as a set: in whatever rows they lie, the same cells give the same floats.
+    """
+    import numpy as np
+
+    names = list(dict.fromkeys(skills))
+    asked = np.array([cells.skills.get(name, -1) for name in names], dtype=np.int64)
+    levels, counts = _levels(cells, average, question, asked)
+    everything = _weigh(average.by_skill.sum(axis=1), average.weights)
+    others = everything[:, None] - _of_skills(average.by_skill_weighed, asked)
+    others[[0, 1, 2, 4]] = np.maximum(others[[0, 1, 2, 4]], 0.0)  # differences of equal sums may leave a rounding below zero
+    chain = [others, *levels]
+    mean, variance = _shrink(chain, average.within, average.between)
+    columns = (_correct(chain), mean, np.sqrt(variance), mean / np.sqrt(variance + average.within), *counts)
+    return {
+        name: Posterior(correct, effect, deviation, _normal_cdf(improves), int(tried), int(matching))
+        for name, (correct, effect, deviation, improves, tried, matching) in zip(names, np.stack(columns, axis=1).tolist(), strict=True)
+    }
+
+
+def _of_skills(sums: "np.ndarray", asked: "np.ndarray") -> "np.ndarray":
+    """The columns (n, asked, ...) of the asked skills; zeros for code -1, which nobody tried."""
+    import numpy as np
+
+    found = np.zeros((len(sums), len(asked), *sums.shape[2:]))
+    (known,) = np.nonzero(asked >= 0)
+    found[:, known] = sums[:, asked[known]]
+    return found
+
+
+def _sum_by(groups: "np.ndarray", size: int, buckets: "np.ndarray", width: int, columns: "np.ndarray") -> "np.ndarray":
+    """Sums of columns (n, rows) by group and bucket: (n, size, width) float64, exact, for they are integers below 2**53."""
+    import numpy as np
+
+    places = groups.astype(np.int64) * width + buckets
+    return np.stack([np.bincount(places, weights=column, minlength=size * width).reshape(size, width) for column in columns])
+
+
+def _weigh(sums: "np.ndarray", weights: "np.ndarray") -> "np.ndarray":
+    """Weighted sum over the last axis, one bucket after the other: a matrix product might add them in another order next time."""
+    total = sums[..., 0] * weights[0]
+    for index in range(1, len(weights)):
+        total = total + sums[..., index] * weights[index]
+    return total
+
+
+def _levels(
+    cells: CellColumns, average: AverageSkill, question: Question, asked: "np.ndarray"
+) -> "tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]":
+    """The weighed sums (COUNTS, asked) at each depth of the question, and outcomes tried: in all, and on this very case.
+
+    Depth 0 is the skill, 1 + the bottleneck, 2 + an operator, 3 + the architecture; each level leaves out what belongs to a deeper one.
+    """
+    import numpy as np
+
+    _, bottlenecks, operators, archs = cells.codes
+    width, size = len(average.weights), len(asked)
+    place = np.full(len(cells.skills) + 1, -1, dtype=np.int64)  # of a skill's code among those asked
+    place[asked] = np.arange(size)
+    (rows,) = np.nonzero(cells.names[1] == bottlenecks.get(question.bottleneck, -1))
+    rows = rows[place[cells.names[0, rows]] >= 0]
+    skill, _, operator, arch = cells.names[:, rows]
+    here = np.isin(operator, [operators[name] for name in question.operators if name in operators])
+    depth = np.where(here, np.where(arch == archs.get(question.arch, -1), 2, 1), 0)
+    deeper = _sum_by(depth * size + place[skill], 3 * size, average.buckets[rows], width, cells.counts[:, rows])
+    deeper = deeper.reshape(COUNTS, 3, size, width)
+    whole = _of_skills(average.by_skill, asked)
+    exact = [whole - deeper.sum(axis=1), *deeper.transpose(1, 0, 2, 3)]  # whole numbers: nothing is rounded
+    return [_weigh(level, average.weights) for level in exact], (whole[0].sum(axis=1), deeper[0, 2].sum(axis=1))
+
+
+def age_weight(versions: Mapping[str, str], now: Mapping[str, str]) -> float:
+    """Halves every HALF_LIFE_RELEASES minor releases between two sets of versions, summed over AGING_COMPONENTS; 1 where one is unknown."""
+    distance = 0.0
+    for name in AGING_COMPONENTS:
+        then, current = _release(versions.get(name, "")), _release(now.get(name, ""))
+        if then is not None and current is not None:
+            distance += abs(then - current)
+    return 0.5 ** (distance / HALF_LIFE_RELEASES)
+
+
+def _release(version: str) -> int | None:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return int(match[1]) * RELEASES_PER_MAJOR + int(match[2]) if match else None
+
+
+def _correct(chain: "Sequence[np.ndarray]") -> "np.ndarray":
+    """Mean of Beta(1, 1) updated with each level; a level away from the question is scaled to at most its strength."""
+    import numpy as np
+
+    successes = np.ones(chain[0].shape[1])
+    failures = np.ones(chain[0].shape[1])
+    for strength, (tried, passed, *_) in zip((*LEVEL_STRENGTHS, math.inf), chain, strict=True):
+        scale = strength / (strength + tried) if math.isfinite(strength) else 1.0
+        successes = successes + scale * passed
+        failures = failures + scale * np.maximum(0.0, tried - passed)
+    return successes / (successes + failures)
+
+
+def _shrink(chain: "Sequence[np.ndarray]", within: float, between: float) -> "tuple[np.ndarray, np.ndarray]":
+    """Posterior mean and variance of each skill's effect at the end of its chain.
+
+    An effect is its parent's plus N(0, between); the mean of n outcomes beside the path is N(parent's effect, between + within / n), that
+    of the question's own cell N(effect, within / n). Each observation updates by precision weighting.
+    """
+    import numpy as np
+
+    mean = np.full(chain[0].shape[1], PRIOR_MEAN)
+    variance = np.full(chain[0].shape[1], PRIOR_DEVIATION**2)
+    last = len(chain) - 1
+    for depth, (_, _, timed, total_e9, _) in enumerate(chain):
+        if depth:
+            variance = variance + between
+        known = timed > 0
+        count = np.where(known, timed, 1.0)
+        noise = within / count + (between if depth < last else 0.0)
+        gain = np.where(known, variance / (variance + noise), 0.0)
+        mean = mean + gain * (total_e9 * _LOG_UNIT / count - mean)
+        variance = variance * (1.0 - gain)
+    return mean, variance
+
+
+def _within_variance(cells: CellColumns, buckets: "np.ndarray", weights: "np.ndarray") -> float:
+    """Variance of outcomes around their cell's mean, with the prior guess worth PRIOR_WEIGHT degrees of freedom."""
+    import numpy as np
+
+    (rows,) = np.nonzero(cells.counts[2] > 1)
+    timed, total, squares = cells.counts[2:, rows].astype(np.float64)
+    scatter = np.rint(np.maximum(0.0, squares - total * total * _LOG_UNIT / timed))  # whole units: their sum has no order
+    sums = _sum_by(np.zeros(len(rows)), 1, buckets[rows], len(weights), np.stack([scatter, timed - 1.0]))
+    squared, freedom = _weigh(sums, weights)[:, 0]
+    return float((PRIOR_WEIGHT * PRIOR_WITHIN_DEVIATION**2 + squared * _LOG_UNIT) / (PRIOR_WEIGHT + freedom))
+
+
+def _between_variance(wholes: "np.ndarray", within: float) -> float:
+    """Variance of skills' true effects by the method of moments, with the prior guess worth PRIOR_WEIGHT skills.
+
+    Source: DerSimonian and Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials 7(3), 1986, equations 5 to 8.
+    """
+    known = wholes[2] > 0
+    timed, effects = wholes[2][known], wholes[3][known] * _LOG_UNIT
+    guess = PRIOR_BETWEEN_DEVIATION**2
+    if len(timed) < 2:
+        return guess
+    weights, effects = timed / within, effects / timed
+    total = math.fsum(weights)  # rounded once, so the order of skills does not show
+    mean = math.fsum(weights * effects) / total
+    spread = math.fsum(weights * (effects - mean) ** 2)
+    scale = total - math.fsum(weights**2) / total
+    freedom = len(timed) - 1
+    estimate = max(0.0, spread - freedom) / scale if scale > 0 else guess
+    return (PRIOR_WEIGHT * guess + freedom * estimate) / (PRIOR_WEIGHT + freedom)
+
+
+def _normal_cdf(value: float) -> float:
+    return 0.5 * math.erfc(-value / math.sqrt(2.0))

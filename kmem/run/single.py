@@ -1,0 +1,240 @@
+"""One kernel before the judge, outside a run: reading the two files, the judge with what it needs, baselines from the database.
+
+`kmem verify`, `kmem measure` and the tools of `kmem mcp` of those names are this module with different printing.
+"""
+
+import ast
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kmem.errors import CaseError, MemoryStoreError, ProblemError
+from kmem.host.syntax import parse_python
+from kmem.plugins import Registry, lookup
+from kmem.records import Baseline, Contract, Kernel, Measurement, Problem
+
+if TYPE_CHECKING:
+    from kmem.interfaces import Checker
+    from kmem.measure.judge import Judge
+    from kmem.records import Device, Workload
+
+# The judge, problem loading and devices import torch, the memory sqlite_utils: inside the functions, so that `kmem --help` does not pay.
+
+logger = logging.getLogger(__name__)
+
+_COMPILE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is to be judged, and how."""
+
+    problem: Problem
+    kernel: Kernel
+    contract: Contract
+    seed: int
+    checkers: "tuple[Checker, ...]"
+    evidence_dir: Path | None
+
+
+# ---- what is to be judged
+
+
+def read_kernel(path: Path) -> str:
+    """The text of a kernel file. Raises CaseError: if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as ex:
+        raise CaseError(f"Cannot read {path}: {ex}; give the path of a Python file with ModelNew") from ex
+
+
+def make_case(
+    problem: Path,
+    source: str,
+    contract: Contract,
+    seed: int | None,
+    checkers: "tuple[Checker, ...]",
+    evidence_dir: Path | None,
+    *,
+    name: str = "The kernel",
+) -> Case:
+    """A kernel's text and the problem it solves, ready to be judged.
+
+    Args:
+        seed: None draws one.
+        evidence_dir: None for evidence/ beside the database.
+        name: of the kernel, for messages.
+    Raises:
+        ProblemError: if the problem breaks its contract. CaseError: if the text is no kernel for it.
+    """
+    import secrets
+
+    from kmem.problem.load import check_forward, execute_problem, load_problem
+
+    loaded = load_problem(problem)
+    module = execute_problem(loaded)
+    check_forward(module, contract.precision)
+    try:
+        tree = parse_python(source, filename=name)
+    except (SyntaxError, ValueError) as ex:
+        where = f"line {ex.lineno}: {ex.msg}" if isinstance(ex, SyntaxError) else str(ex)
+        raise CaseError(f"{name} is not valid Python, {where}; mend it and run again") from ex
+    if "ModelNew" not in _module_names(tree):
+        raise CaseError(f"{name} defines no ModelNew; name the class that replaces Model so")
+    given = len(list(module.get_init_inputs())) if hasattr(module, "get_init_inputs") else 0
+    _check_constructor(loaded, given, name, tree)
+    return Case(
+        loaded, Kernel(source), contract, secrets.randbits(48) if seed is None else seed, checkers, evidence_dir or default_evidence_dir()
+    )
+
+
+def _module_names(tree: ast.Module) -> set[str]:
+    """Names that a module binds at its top level by a class, an assignment or an import."""
+    found = set()
+    for statement in tree.body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            found.add(statement.name)
+        elif isinstance(statement, ast.Assign):
+            found.update(target.id for target in statement.targets if isinstance(target, ast.Name))
+        elif isinstance(statement, ast.ImportFrom):
+            found.update(alias.asname or alias.name for alias in statement.names)
+    return found
+
+
+def _check_constructor(problem: Problem, given: int, name: str, tree: ast.Module) -> None:
+    """Raises CaseError: if ModelNew cannot be called with as many arguments (`given`) as the problem gives its Model.
+
+    To be asked once the problem was executed, and with it what it imports: ModelNew may have its constructor from there.
+    """
+    from kmem.problem.constructor import constructor_signature
+
+    signature = constructor_signature(tree, "ModelNew")
+    if signature is None:
+        return  # only the worker can tell
+    parameters = list(signature.parameters.values())
+    required = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
+    if required:
+        raise CaseError(f"{name}: ModelNew wants {required[0]}= by name, {problem.path} gives its arguments by place; take those of Model")
+    placed = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    least, most = sum(each.default is each.empty for each in placed), len(placed)
+    if given < least or (given > most and not any(each.kind is each.VAR_POSITIONAL for each in parameters)):
+        wanted = str(least) if least == most else f"{least} to {most}"
+        raise CaseError(f"{name}: ModelNew takes {wanted} constructor arguments, {problem.path} gives {given}; take those of Model")
+
+
+def find_checkers(registry: Registry | None, names: Sequence[str]) -> "tuple[Checker, ...]":
+    """Registered checkers by name. Raises NotRegistered, and CaseError: if one cannot run here."""
+    found = tuple(lookup(registry.checkers if registry else {}, name, "checker") for name in names)
+    for checker in found:
+        reason = checker.unavailable_reason()
+        if reason is not None:
+            raise CaseError(f"The checker {checker.name} cannot run here: {reason}")
+    return found
+
+
+# ---- judging
+
+
+def judge_case(case: Case, device: "Device", *, gpu: bool, announce: Callable[[str], None]) -> tuple[Measurement, tuple[Baseline, ...]]:
+    """The judge's verdict on a case, and what it was compared with (nothing without a GPU).
+
+    Args:
+        gpu: whether the device is here; otherwise the interpreter proves it at small sizes and the time is an estimate for the device.
+        announce: told in a line what is being done or left out.
+    Raises:
+        ProblemError: if the problem's forward fails, or without a GPU no small sizes can be found for it.
+    """
+    import tempfile
+
+    from kmem.measure.judge import Judge
+    from kmem.problem.bound import graph_bound
+    from kmem.problem.load import FULL, execute_problem
+    from kmem.problem.trace import trace_problem
+    from kmem.problem.workload import derive_small_workload
+
+    workloads: dict[str, Workload] = {"full": FULL}
+    problem, contract = case.problem, case.contract
+    bound = graph_bound(trace_problem(execute_problem(problem), contract.precision), device, contract)
+    try:
+        workloads["small"] = derive_small_workload(problem)
+    except ProblemError as ex:
+        if not gpu:
+            raise
+        announce(f"Other sizes are not checked: {ex}")
+    with (
+        tempfile.TemporaryDirectory(prefix="kmem-verify-", ignore_cleanup_errors=True) as place,
+        Judge(
+            problem,
+            workloads,
+            contract,
+            device,
+            bound,
+            seed=case.seed,
+            work_dir=Path(place),
+            gpu=gpu,
+            estimate_ms=lambda candidate: _estimate_ms(candidate, problem, contract, device, announce),
+            cache_dir=_cache_dir(),
+            on_event=announce,
+            checkers=case.checkers,
+            evidence_dir=case.evidence_dir,
+            keep_spare=False,
+        ) as judge,
+    ):
+        baselines = known_baselines(judge, problem, contract, device) if gpu else ()
+        return judge.verify(case.kernel, baselines), baselines
+
+
+def known_baselines(judge: "Judge", problem: Problem, contract: Contract, device: "Device") -> tuple[Baseline, ...]:
+    """How fast the module itself is: from the database that `kmem optimize` keeps it in too, else measured and kept there."""
+    from kmem.memory.store import Memory
+    from kmem.run.session import versions
+
+    key = (problem.hash, "full", device.full_name, contract, versions())
+    try:
+        with Memory() as memory:
+            known = memory.baselines(*key)
+            if not known:
+                known = judge.baselines()
+                memory.put_baselines(*key, known)
+            return tuple(known)
+    except MemoryStoreError as ex:  # a verdict needs no database
+        logger.warning("baselines are not kept: %s", ex)
+        return judge.baselines()
+
+
+def default_evidence_dir() -> Path:
+    """Where verdicts leave their evidence unless told otherwise: beside the database."""
+    from kmem.memory.location import default_db_path
+
+    return default_db_path().parent / "evidence"
+
+
+def _cache_dir() -> Path:
+    """Compiled kernels, shared with `kmem optimize`."""
+    from kmem.memory.location import default_db_path
+
+    return default_db_path().parent / "cache"
+
+
+def _estimate_ms(kernel: Kernel, problem: Problem, contract: Contract, device: "Device", announce: Callable[[str], None]) -> float:
+    """The static estimate at full size in ms; infinite where the compiler gives none."""
+    from kmem.errors import ProfilerError
+    from kmem.problem.load import FULL
+    from kmem.profile.compile import CompileStatus, compile_kernels
+    from kmem.profile.estimate import estimate_kernel_ms
+    from kmem.profile.static import trace_bound
+
+    try:
+        (report,) = compile_kernels(
+            [kernel], problem, FULL, contract, device, processes=1, cache_dir=_cache_dir() / "triton", timeout_s=_COMPILE_TIMEOUT_S
+        )
+    except ProfilerError as ex:
+        announce(f"No estimate: {ex}")
+        return math.inf
+    if report.status is not CompileStatus.OK:
+        announce(f"No estimate: the kernel does not compile for {device.name}: {report.log.strip()[-300:]}")
+        return math.inf
+    return estimate_kernel_ms(report.launches, trace_bound(problem, FULL, contract, device), device)
