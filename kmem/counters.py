@@ -1,8 +1,10 @@
-"""Profiler counters: what each is called, which quantity of a signature it gives, in which unit, and where that is documented.
+"""Profiler counters: what each is called, which quantity of a signature it gives, in which unit,
+and where that is documented.
 
-One table for every profiler: ncu's own names, those kmem gives to figures from CUPTI traces (`cupti__`) and from compiled binaries
-(`static__`). A quantity may have several counters; the first that is present counts. profile/ncu.py asks ncu for exactly these;
-diagnose/signature.py reads them. Checked against reports of Nsight Compute 2025.x on an H200 (tests/recordings).
+One table for every profiler: ncu's own names, those kmem gives to figures from CUPTI traces
+(`cupti__`) and from compiled binaries (`static__`). A quantity may have several counters; the first
+that is present counts. profile/ncu.py asks ncu for exactly these; diagnose/signature.py reads them.
+Checked against reports of Nsight Compute 2025.x on an H200 (tests/recordings).
 """
 
 from collections.abc import Mapping
@@ -10,7 +12,10 @@ from dataclasses import dataclass
 
 _METRICS_GUIDE = "Nsight Compute Documentation, Kernel Profiling Guide, Metrics Reference"
 _LAUNCH = "Nsight Compute Documentation, Kernel Profiling Guide, Launch Metrics"
-_SOURCE = "Nsight Compute Documentation, Kernel Profiling Guide, Instructions Per Opcode and Source Metrics"
+_SOURCE = (
+    "Nsight Compute Documentation, Kernel Profiling Guide, Instructions Per Opcode and Source "
+    "Metrics"
+)
 _WARP_STATES = "Nsight Compute Documentation, Kernel Profiling Guide, Warp Stall Reasons"
 _CUPTI = "PyTorch profiler chrome trace (libkineto), fields of a kernel event"
 _BINARY = "cuobjdump -res-usage and nvdisasm on the cubin; occupancy by profile/occupancy.py"
@@ -18,7 +23,9 @@ _BINARY = "cuobjdump -res-usage and nvdisasm on the cubin; occupancy by profile/
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One counter: `quantity` is a metric of vocabulary.SIGNATURE_METRICS or an ingredient of one; `label` is ncu's on its details page."""
+    """One counter: `quantity` is a metric of vocabulary.SIGNATURE_METRICS or an ingredient of one;
+    `label` is ncu's on its details page.
+    """
 
     name: str
     quantity: str
@@ -31,17 +38,58 @@ class Counter:
 _PEAK = ".avg.pct_of_peak_sustained_elapsed"
 
 COUNTERS: tuple[Counter, ...] = (
-    Counter("gpu__time_duration.sum", "duration_ns", "ns", "time between start and end of the kernel", _METRICS_GUIDE, "Duration"),
-    Counter("dram__bytes_read.sum", "dram_read_bytes", "byte", "bytes read from device memory", _METRICS_GUIDE),
-    Counter("dram__bytes_write.sum", "dram_write_bytes", "byte", "bytes written to device memory", _METRICS_GUIDE),
     Counter(
-        "gpu__dram_throughput" + _PEAK, "dram_throughput_pct", "%", "busiest DRAM unit over its peak", _METRICS_GUIDE, "DRAM Throughput"
+        "gpu__time_duration.sum",
+        "duration_ns",
+        "ns",
+        "time between start and end of the kernel",
+        _METRICS_GUIDE,
+        "Duration",
     ),
-    Counter("dram__throughput" + _PEAK, "dram_throughput_pct", "%", "busiest DRAM unit over its peak", _METRICS_GUIDE),
     Counter(
-        "lts__throughput" + _PEAK, "l2_throughput_pct", "%", "busiest L2 slice unit over its peak", _METRICS_GUIDE, "L2 Cache Throughput"
+        "dram__bytes_read.sum",
+        "dram_read_bytes",
+        "byte",
+        "bytes read from device memory",
+        _METRICS_GUIDE,
     ),
-    Counter("l1tex__throughput" + _PEAK, "l1_throughput_pct", "%", "busiest L1/TEX unit over its peak", _METRICS_GUIDE),
+    Counter(
+        "dram__bytes_write.sum",
+        "dram_write_bytes",
+        "byte",
+        "bytes written to device memory",
+        _METRICS_GUIDE,
+    ),
+    Counter(
+        "gpu__dram_throughput" + _PEAK,
+        "dram_throughput_pct",
+        "%",
+        "busiest DRAM unit over its peak",
+        _METRICS_GUIDE,
+        "DRAM Throughput",
+    ),
+    Counter(
+        "dram__throughput" + _PEAK,
+        "dram_throughput_pct",
+        "%",
+        "busiest DRAM unit over its peak",
+        _METRICS_GUIDE,
+    ),
+    Counter(
+        "lts__throughput" + _PEAK,
+        "l2_throughput_pct",
+        "%",
+        "busiest L2 slice unit over its peak",
+        _METRICS_GUIDE,
+        "L2 Cache Throughput",
+    ),
+    Counter(
+        "l1tex__throughput" + _PEAK,
+        "l1_throughput_pct",
+        "%",
+        "busiest L1/TEX unit over its peak",
+        _METRICS_GUIDE,
+    ),
     Counter(
         "l1tex__throughput.avg.pct_of_peak_sustained_active",
         "l1_throughput_pct",
@@ -50,8 +98,22 @@ COUNTERS: tuple[Counter, ...] = (
         _METRICS_GUIDE,
         "L1/TEX Cache Throughput",
     ),
-    Counter("lts__t_sector_hit_rate.pct", "l2_hit_pct", "%", "L2 sector hits over lookups", _METRICS_GUIDE, "L2 Hit Rate"),
-    Counter("l1tex__t_sector_hit_rate.pct", "l1_hit_pct", "%", "L1 sector hits over lookups", _METRICS_GUIDE, "L1/TEX Hit Rate"),
+    Counter(
+        "lts__t_sector_hit_rate.pct",
+        "l2_hit_pct",
+        "%",
+        "L2 sector hits over lookups",
+        _METRICS_GUIDE,
+        "L2 Hit Rate",
+    ),
+    Counter(
+        "l1tex__t_sector_hit_rate.pct",
+        "l1_hit_pct",
+        "%",
+        "L1 sector hits over lookups",
+        _METRICS_GUIDE,
+        "L1/TEX Hit Rate",
+    ),
     Counter(
         "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio",
         "load_bytes_per_sector",
@@ -67,12 +129,34 @@ COUNTERS: tuple[Counter, ...] = (
         _METRICS_GUIDE,
         "Compute (SM) Throughput",
     ),
-    Counter("sm__pipe_tensor_cycles_active" + _PEAK, "tensor_pipe_pct", "%", "tensor-core pipe active", _METRICS_GUIDE),
     Counter(
-        "sm__inst_executed_pipe_tensor" + _PEAK, "tensor_pipe_pct", "%", "tensor-core instructions over the pipe's peak", _METRICS_GUIDE
+        "sm__pipe_tensor_cycles_active" + _PEAK,
+        "tensor_pipe_pct",
+        "%",
+        "tensor-core pipe active",
+        _METRICS_GUIDE,
     ),
-    Counter("sm__pipe_fma_cycles_active" + _PEAK, "fma_pipe_pct", "%", "fp32 FMA pipe active", _METRICS_GUIDE),
-    Counter("sm__inst_executed_pipe_fma" + _PEAK, "fma_pipe_pct", "%", "FMA instructions over the pipe's peak", _METRICS_GUIDE),
+    Counter(
+        "sm__inst_executed_pipe_tensor" + _PEAK,
+        "tensor_pipe_pct",
+        "%",
+        "tensor-core instructions over the pipe's peak",
+        _METRICS_GUIDE,
+    ),
+    Counter(
+        "sm__pipe_fma_cycles_active" + _PEAK,
+        "fma_pipe_pct",
+        "%",
+        "fp32 FMA pipe active",
+        _METRICS_GUIDE,
+    ),
+    Counter(
+        "sm__inst_executed_pipe_fma" + _PEAK,
+        "fma_pipe_pct",
+        "%",
+        "FMA instructions over the pipe's peak",
+        _METRICS_GUIDE,
+    ),
     Counter(
         "sm__inst_executed_pipe_xu" + _PEAK,
         "xu_pipe_pct",
@@ -88,7 +172,13 @@ COUNTERS: tuple[Counter, ...] = (
         _METRICS_GUIDE,
         "Achieved Occupancy",
     ),
-    Counter("cupti__achieved_occupancy_pct", "occupancy_pct", "%", "occupancy estimated by CUPTI from grid and resources", _CUPTI),
+    Counter(
+        "cupti__achieved_occupancy_pct",
+        "occupancy_pct",
+        "%",
+        "occupancy estimated by CUPTI from grid and resources",
+        _CUPTI,
+    ),
     Counter("static__occupancy_pct", "occupancy_pct", "%", "theoretical occupancy", _BINARY),
     Counter(
         "launch__registers_per_thread",
@@ -98,10 +188,26 @@ COUNTERS: tuple[Counter, ...] = (
         _LAUNCH,
         "Registers Per Thread",
     ),
-    Counter("cupti__registers_per_thread", "registers_per_thread", "register", "registers allotted to a thread", _CUPTI),
-    Counter("static__registers_per_thread", "registers_per_thread", "register", "registers allotted to a thread", _BINARY),
     Counter(
-        "static__stack_bytes_per_thread", "spill_bytes_per_thread", "byte", "stack ptxas reserves; Triton uses it for spills only", _BINARY
+        "cupti__registers_per_thread",
+        "registers_per_thread",
+        "register",
+        "registers allotted to a thread",
+        _CUPTI,
+    ),
+    Counter(
+        "static__registers_per_thread",
+        "registers_per_thread",
+        "register",
+        "registers allotted to a thread",
+        _BINARY,
+    ),
+    Counter(
+        "static__stack_bytes_per_thread",
+        "spill_bytes_per_thread",
+        "byte",
+        "stack ptxas reserves; Triton uses it for spills only",
+        _BINARY,
     ),
     Counter(
         "smsp__sass_inst_executed_op_local_st.sum",
@@ -112,10 +218,35 @@ COUNTERS: tuple[Counter, ...] = (
     ),
     Counter("launch__thread_count", "threads", "thread", "threads of the grid", _LAUNCH, "Threads"),
     Counter("launch__grid_size", "blocks", "block", "blocks of the grid", _LAUNCH, "Grid Size"),
-    Counter("launch__shared_mem_per_block", "shared_bytes_per_block", "byte", "shared memory of a block", _LAUNCH),
-    Counter("cupti__shared_bytes_per_block", "shared_bytes_per_block", "byte", "shared memory of a block", _CUPTI),
-    Counter("static__shared_bytes_per_block", "shared_bytes_per_block", "byte", "shared memory of a block", _BINARY),
-    Counter("launch__waves_per_multiprocessor", "waves", "wave", "grid over the blocks resident at once", _LAUNCH, "Waves Per SM"),
+    Counter(
+        "launch__shared_mem_per_block",
+        "shared_bytes_per_block",
+        "byte",
+        "shared memory of a block",
+        _LAUNCH,
+    ),
+    Counter(
+        "cupti__shared_bytes_per_block",
+        "shared_bytes_per_block",
+        "byte",
+        "shared memory of a block",
+        _CUPTI,
+    ),
+    Counter(
+        "static__shared_bytes_per_block",
+        "shared_bytes_per_block",
+        "byte",
+        "shared memory of a block",
+        _BINARY,
+    ),
+    Counter(
+        "launch__waves_per_multiprocessor",
+        "waves",
+        "wave",
+        "grid over the blocks resident at once",
+        _LAUNCH,
+        "Waves Per SM",
+    ),
     Counter("static__waves", "waves", "wave", "grid over the blocks resident at once", _BINARY),
     Counter(
         "launch__occupancy_limit_registers",
@@ -168,18 +299,39 @@ COUNTERS: tuple[Counter, ...] = (
         "threads of 32 that an instruction really acts for",
         _SOURCE,
     ),
-    Counter("smsp__sass_thread_inst_executed_op_fadd_pred_on.sum", "fp32_additions", "inst", "fp32 additions threads executed", _SOURCE),
-    Counter("smsp__sass_thread_inst_executed_op_fmul_pred_on.sum", "fp32_products", "inst", "fp32 products threads executed", _SOURCE),
     Counter(
-        "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", "fp32_multiply_adds", "inst", "fp32 multiply-adds threads executed", _SOURCE
+        "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
+        "fp32_additions",
+        "inst",
+        "fp32 additions threads executed",
+        _SOURCE,
+    ),
+    Counter(
+        "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
+        "fp32_products",
+        "inst",
+        "fp32 products threads executed",
+        _SOURCE,
+    ),
+    Counter(
+        "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
+        "fp32_multiply_adds",
+        "inst",
+        "fp32 multiply-adds threads executed",
+        _SOURCE,
     ),
 )
 
 BY_NAME: Mapping[str, Counter] = {counter.name: counter for counter in COUNTERS}
-#: ncu's details page names metrics by label; a label that several counters would share is given to the first.
-BY_LABEL: Mapping[str, Counter] = {counter.label: counter for counter in reversed(COUNTERS) if counter.label}
+#: ncu's details page names metrics by label; a label that several counters would share is given to
+#: the first.
+BY_LABEL: Mapping[str, Counter] = {
+    counter.label: counter for counter in reversed(COUNTERS) if counter.label
+}
 #: What profile/ncu.py collects: every counter that is ncu's own.
-NCU_COUNTERS: tuple[str, ...] = tuple(counter.name for counter in COUNTERS if not counter.name.startswith(("static__", "cupti__")))
+NCU_COUNTERS: tuple[str, ...] = tuple(
+    counter.name for counter in COUNTERS if not counter.name.startswith(("static__", "cupti__"))
+)
 
 
 def read_quantities(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -1,11 +1,13 @@
 """Named targets with datasheet figures, for machines without one, and the GPU that is really here.
 
-Rates are dense ("with sparsity" figures halved), in FLOP/s; bandwidths in bytes/s. One table, used everywhere. What a datasheet
-cannot say (ceilings as measured on this card) is measured by `kmem doctor` and replaces these figures there.
+Rates are dense ("with sparsity" figures halved), in FLOP/s; bandwidths in bytes/s. One table, used
+everywhere. What a datasheet cannot say (ceilings as measured on this card) is measured by `kmem
+doctor` and replaces these figures there.
 
-Limits per SM (threads, blocks, registers, shared memory) are those of the compute capability. Source: CUDA C++ Programming Guide,
-"Technical Specifications per Compute Capability". `launch_ms` is an assumption, not a datasheet figure: the time one more small kernel
-takes on a busy stream, about 2-4 microseconds on every GPU here.
+Limits per SM (threads, blocks, registers, shared memory) are those of the compute capability.
+Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". `launch_ms`
+is an assumption, not a datasheet figure: the time one more small kernel takes on a busy stream,
+about 2-4 microseconds on every GPU here.
 """
 
 from collections.abc import Mapping
@@ -17,14 +19,17 @@ from kmem.records import Device
 
 _LAUNCH_MS = 0.003
 
-#: Special-function (MUFU) results per clock per SM. Source: CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions",
-#: row "reciprocal, reciprocal square root, base-2 logarithm, base-2 exponential, sine, cosine": 16 for 8.0 to 10.0.
+#: Special-function (MUFU) results per clock per SM. Source: CUDA C++ Programming Guide, "Throughput
+#: of Native Arithmetic Instructions", row "reciprocal, reciprocal square root, base-2 logarithm,
+#: base-2 exponential, sine, cosine": 16 for 8.0 to 10.0.
 _SPECIAL_PER_CLOCK_PER_SM = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _Capability:
-    """What one compute capability fixes: limits per SM, and fp32 lanes and half-precision tensor multiply-adds per clock per SM."""
+    """What one compute capability fixes: limits per SM, and fp32 lanes and half-precision tensor
+    multiply-adds per clock per SM.
+    """
 
     max_threads_per_sm: int
     max_blocks_per_sm: int
@@ -35,9 +40,10 @@ class _Capability:
     registers_per_sm: int = 65536
 
 
-# Lanes and tensor rates. Source: NVIDIA A100 white paper (64 lanes, 1024 FP16 FMA per clock per SM), H100 white paper (128, 2048), Ada
-# white paper (128, 512; GeForce has half of that when it accumulates in fp32), HGX B200 rates over 148 SMs at boost clock (128, 4096),
-# MI300X data sheet rates over 304 compute units at 2100 MHz (128, 1024).
+# Lanes and tensor rates. Source: NVIDIA A100 white paper (64 lanes, 1024 FP16 FMA per clock per
+# SM), H100 white paper (128, 2048), Ada white paper (128, 512; GeForce has half of that when it
+# accumulates in fp32), HGX B200 rates over 148 SMs at boost clock (128, 4096), MI300X data sheet
+# rates over 304 compute units at 2100 MHz (128, 1024).
 _CAPABILITIES: Mapping[str, _Capability] = {
     "sm_80": _Capability(2048, 32, 167936, 166912, 64, 1024),
     "sm_86": _Capability(1536, 16, 102400, 101376, 128, 512),
@@ -64,7 +70,9 @@ def _nvidia(
     half: float,
     source: str,
 ) -> Device:
-    """A row of the table: limits per SM from the compute capability, the special-function rate from the boost clock."""
+    """A row of the table: limits per SM from the compute capability, the special-function rate from
+    the boost clock.
+    """
     limits = _CAPABILITIES[arch]
     return Device(
         name=name,
@@ -94,8 +102,9 @@ def _nvidia(
 
 
 _DEVICES = (
-    # Source: NVIDIA A100 Tensor Core GPU datasheet (80GB SXM: 2039 GB/s; TF32 312, FP16/BF16 624 with sparsity); boost clock 1410 MHz,
-    # 108 SMs and 40 MB L2 from the NVIDIA A100 Tensor Core GPU Architecture white paper.
+    # Source: NVIDIA A100 Tensor Core GPU datasheet (80GB SXM: 2039 GB/s; TF32 312, FP16/BF16 624
+    # with sparsity); boost clock 1410 MHz, 108 SMs and 40 MB L2 from the NVIDIA A100 Tensor Core
+    # GPU Architecture white paper.
     _nvidia(
         "a100",
         "NVIDIA A100-SXM4-80GB",
@@ -110,8 +119,9 @@ _DEVICES = (
         half=312e12,
         source="NVIDIA A100 Tensor Core GPU datasheet",
     ),
-    # Source: NVIDIA H100 Tensor Core GPU datasheet (SXM: 67 TFLOPS FP32, 989 TF32 and 1979 FP16/BF16 with sparsity, 3.35 TB/s); boost clock
-    # 1980 MHz outside the tensor cores, 132 SMs and 50 MB L2 from the H100 Tensor Core GPU Architecture white paper.
+    # Source: NVIDIA H100 Tensor Core GPU datasheet (SXM: 67 TFLOPS FP32, 989 TF32 and 1979
+    # FP16/BF16 with sparsity, 3.35 TB/s); boost clock 1980 MHz outside the tensor cores, 132 SMs
+    # and 50 MB L2 from the H100 Tensor Core GPU Architecture white paper.
     _nvidia(
         "h100",
         "NVIDIA H100 80GB HBM3",
@@ -126,7 +136,8 @@ _DEVICES = (
         half=989.5e12,
         source="NVIDIA H100 Tensor Core GPU datasheet",
     ),
-    # Source: NVIDIA H200 Tensor Core GPU datasheet (SXM: 141 GB, 4.8 TB/s; rates as H100, whose chip it is).
+    # Source: NVIDIA H200 Tensor Core GPU datasheet (SXM: 141 GB, 4.8 TB/s; rates as H100, whose
+    # chip it is).
     _nvidia(
         "h200",
         "NVIDIA H200",
@@ -141,8 +152,9 @@ _DEVICES = (
         half=989.5e12,
         source="NVIDIA H200 Tensor Core GPU datasheet",
     ),
-    # Source: NVIDIA HGX B200 datasheet, one of eight GPUs at 1000 W (180 GB, 8 TB/s; FP32 80, TF32 2.2 PF and FP16/BF16 4.5 PF with
-    # sparsity); 148 SMs and 126 MB L2 as the driver reports them (github.com/pytorch/ao/pull/4002); highest SM clock 1965 MHz.
+    # Source: NVIDIA HGX B200 datasheet, one of eight GPUs at 1000 W (180 GB, 8 TB/s; FP32 80, TF32
+    # 2.2 PF and FP16/BF16 4.5 PF with sparsity); 148 SMs and 126 MB L2 as the driver reports them
+    # (github.com/pytorch/ao/pull/4002); highest SM clock 1965 MHz.
     _nvidia(
         "b200",
         "NVIDIA B200",
@@ -157,8 +169,9 @@ _DEVICES = (
         half=2.25e15,
         source="NVIDIA HGX B200 datasheet",
     ),
-    # Source: NVIDIA L40S datasheet (91.6 TFLOPS FP32, TF32 183 | 366, FP16/BF16 362.05 | 733 with sparsity, 864 GB/s, 48 GB GDDR6); 142
-    # SMs (18,176 CUDA cores), boost clock 2520 MHz, 96 MB L2 (the full AD102's, NVIDIA Ada GPU Architecture white paper).
+    # Source: NVIDIA L40S datasheet (91.6 TFLOPS FP32, TF32 183 | 366, FP16/BF16 362.05 | 733 with
+    # sparsity, 864 GB/s, 48 GB GDDR6); 142 SMs (18,176 CUDA cores), boost clock 2520 MHz, 96 MB L2
+    # (the full AD102's, NVIDIA Ada GPU Architecture white paper).
     _nvidia(
         "l40s",
         "NVIDIA L40S",
@@ -173,9 +186,9 @@ _DEVICES = (
         half=362.05e12,
         source="NVIDIA L40S datasheet",
     ),
-    # Source: NVIDIA Ada GPU Architecture white paper, GeForce RTX 4090 (82.6 TFLOPS FP32, TF32 82.6, BF16 and FP16 165.2 with FP32
-    # accumulation, all dense; 128 SMs, boost clock 2520 MHz, 72 MB L2, 24 GB GDDR6X at 1008 GB/s). FP16 accumulation in FP16 (330.3) is
-    # no fp32-accurate rate.
+    # Source: NVIDIA Ada GPU Architecture white paper, GeForce RTX 4090 (82.6 TFLOPS FP32, TF32
+    # 82.6, BF16 and FP16 165.2 with FP32 accumulation, all dense; 128 SMs, boost clock 2520 MHz, 72
+    # MB L2, 24 GB GDDR6X at 1008 GB/s). FP16 accumulation in FP16 (330.3) is no fp32-accurate rate.
     _nvidia(
         "rtx4090",
         "NVIDIA GeForce RTX 4090",
@@ -190,10 +203,11 @@ _DEVICES = (
         half=165.2e12,
         source="NVIDIA Ada GPU Architecture white paper",
     ),
-    # Source: AMD Instinct MI300X data sheet (304 compute units at 2100 MHz; peak dense FP16/BF16 1307.4, TF32 653.7, vector FP32 163.4
-    # TFLOPS; 192 GB, 5.3 TB/s); 32 MB L2 (4 MB per XCD), 64 KB LDS and a 512 KB vector register file per compute unit from the ROCm
-    # "AMD GPU specifications" table; 32 waves of 64 per compute unit (8 per SIMD) and quarter-rate transcendentals (16 per clock per
-    # unit) from the CDNA 3 ISA guide.
+    # Source: AMD Instinct MI300X data sheet (304 compute units at 2100 MHz; peak dense FP16/BF16
+    # 1307.4, TF32 653.7, vector FP32 163.4 TFLOPS; 192 GB, 5.3 TB/s); 32 MB L2 (4 MB per XCD), 64
+    # KB LDS and a 512 KB vector register file per compute unit from the ROCm "AMD GPU
+    # specifications" table; 32 waves of 64 per compute unit (8 per SIMD) and quarter-rate
+    # transcendentals (16 per clock per unit) from the CDNA 3 ISA guide.
     Device(
         name="mi300x",
         full_name="AMD Instinct MI300X",
@@ -209,7 +223,13 @@ _DEVICES = (
         memory_bytes=192 * 10**9,
         dram_bytes_per_s=5.3e12,
         read_bytes_per_s=5.3e12,
-        peak_flops_per_s={"fp32": 163.4e12, "tf32": 653.7e12, "bf16": 1307.4e12, "fp16": 1307.4e12, "special": 304 * 16 * 2.1e9},
+        peak_flops_per_s={
+            "fp32": 163.4e12,
+            "tf32": 653.7e12,
+            "bf16": 1307.4e12,
+            "fp16": 1307.4e12,
+            "special": 304 * 16 * 2.1e9,
+        },
         launch_ms=_LAUNCH_MS,
         source="AMD Instinct MI300X data sheet",
     ),
@@ -223,7 +243,9 @@ def named_target(name: str) -> Device:
     try:
         return TARGETS[name.lower()]
     except KeyError:
-        raise TargetError(f"No target named '{name}'; known: {', '.join(sorted(TARGETS))}") from None
+        raise TargetError(
+            f"No target named '{name}'; known: {', '.join(sorted(TARGETS))}"
+        ) from None
 
 
 def detect_device() -> Device | None:
@@ -232,11 +254,15 @@ def detect_device() -> Device | None:
 
     if not torch.cuda.is_available():
         return None
-    return device_from_properties(torch.cuda.get_device_properties(0), hip=torch.version.hip is not None)
+    return device_from_properties(
+        torch.cuda.get_device_properties(0), hip=torch.version.hip is not None
+    )
 
 
 class _Properties(Protocol):
-    """The fields read of torch's copy of cudaDeviceProp; clocks in kHz, sizes in bytes, bus width in bits."""
+    """The fields read of torch's copy of cudaDeviceProp; clocks in kHz, sizes in bytes, bus width
+    in bits.
+    """
 
     name: str
     major: int
@@ -254,16 +280,23 @@ class _Properties(Protocol):
 
 
 def device_from_properties(properties: _Properties, *, hip: bool = False) -> Device:
-    """A card of the table under its name there, with the memory it reports; any other with rates computed from its clocks.
+    """A card of the table under its name there, with the memory it reports; any other with rates
+    computed from its clocks.
 
-    Computed rates: lanes (or tensor multiply-adds) per clock of the compute capability x 2 x SMs x highest clock; bandwidth: two
-    transfers per memory clock over the bus. A capability newer than the table's is taken for the fastest known one, so that a bound stays
-    a bound. `source` tells.
+    Computed rates: lanes (or tensor multiply-adds) per clock of the compute capability x 2 x SMs x
+    highest clock; bandwidth: two transfers per memory clock over the bus. A capability newer than
+    the table's is taken for the fastest known one, so that a bound stays a bound. `source` tells.
     """
     for device in _DEVICES:
         if properties.name == device.full_name:
-            return replace(device, sm_count=properties.multi_processor_count, memory_bytes=properties.total_memory)
-    arch = properties.gcnArchName.split(":")[0] if hip else f"sm_{properties.major}{properties.minor}"
+            return replace(
+                device,
+                sm_count=properties.multi_processor_count,
+                memory_bytes=properties.total_memory,
+            )
+    arch = (
+        properties.gcnArchName.split(":")[0] if hip else f"sm_{properties.major}{properties.minor}"
+    )
     limits = _CAPABILITIES[_nearest_capability(arch)]
     clocks_per_s = properties.multi_processor_count * properties.clock_rate * 1e3
     half = limits.half_tensor_fma * 2 * clocks_per_s
@@ -278,7 +311,9 @@ def device_from_properties(properties: _Properties, *, hip: bool = False) -> Dev
         max_blocks_per_sm=limits.max_blocks_per_sm,
         registers_per_sm=limits.registers_per_sm,
         shared_bytes_per_sm=properties.shared_memory_per_multiprocessor,
-        shared_bytes_per_block=min(limits.shared_bytes_per_block, properties.shared_memory_per_multiprocessor),
+        shared_bytes_per_block=min(
+            limits.shared_bytes_per_block, properties.shared_memory_per_multiprocessor
+        ),
         l2_bytes=properties.L2_cache_size,
         memory_bytes=properties.total_memory,
         dram_bytes_per_s=bytes_per_s,
@@ -315,7 +350,10 @@ def resolve_target(name: str | None) -> tuple[Device, bool]:
     present = detect_device()
     if name is None:
         if present is None:
-            raise TargetError(f"No GPU here; name the device to write for with --target ({', '.join(sorted(TARGETS))})")
+            raise TargetError(
+                f"No GPU here; name the device to write for with --target "
+                f"({', '.join(sorted(TARGETS))})"
+            )
         return present, True
     if present is not None and name.lower() == present.name:
         return present, True

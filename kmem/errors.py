@@ -1,6 +1,8 @@
-"""Errors a user can act on: one class per remedy; every message names the thing, the cause and the fix.
+"""Errors a user can act on: one class per remedy; every message names the thing, the cause and the
+fix.
 
-A bad candidate is a `Status` (records.py), never one of these. A bug keeps its traceback: nothing here wraps it.
+A bad candidate is a `Status` (records.py), never one of these. A bug keeps its traceback: nothing
+here wraps it.
 """
 
 
@@ -20,7 +22,8 @@ class TargetError(KmemError):
     """The target device is not known or not there; choose another with --target."""
 
 
-#: In a DeviceMemoryError about a problem that cannot be judged in what memory there is, so that `kmem bench` knows it among other errors.
+#: In a DeviceMemoryError about a problem that cannot be judged in what memory there is, so that
+#: `kmem bench` knows it among other errors.
 NO_ROOM = "leaves no room on the device"
 
 
@@ -49,11 +52,15 @@ class ProviderError(KmemError):
 
 
 class AnswerLost(ProviderError):
-    """The connection ended after a question was sent and before its answer was whole: the provider may charge for it; ask again."""
+    """The connection ended after a question was sent and before its answer was whole: the provider
+    may charge for it; ask again.
+    """
 
 
 class Interrupted(AnswerLost):
-    """A question was broken off because the run is to end: not to be asked again now, though the provider may charge for it."""
+    """A question was broken off because the run is to end: not to be asked again now, though the
+    provider may charge for it.
+    """
 
 
 class OutOfTime(ProviderError):
@@ -61,11 +68,15 @@ class OutOfTime(ProviderError):
 
 
 class PriceError(KmemError):
-    """What a question would cost in dollars is not known; give its price in the file KMEM_PRICES names, or limit by --tokens."""
+    """What a question would cost in dollars is not known; give its price in the file KMEM_PRICES
+    names, or limit by --tokens.
+    """
 
 
 class BudgetExhausted(KmemError):
-    """What a run may spend on language models does not cover another question; raise --usd or --tokens."""
+    """What a run may spend on language models does not cover another question; raise --usd or
+    --tokens.
+    """
 
 
 class ReplayError(KmemError):
@@ -101,8 +112,11 @@ class LandscapeError(KmemError):
 
 
 def first_line(error: BaseException) -> str:
-    """What was raised, in one line: its type and the first line of its text, with the last if the first only says where."""
+    """What was raised, in one line: its type and the first line of its text, with the last if the
+    first only says where.
+    """
     lines = str(error).strip().splitlines()
-    if len(lines) > 1 and lines[0].endswith(":"):  # Triton's CompilationError: "at 12:14:", the source, the reason
+    # Triton's CompilationError: "at 12:14:", the source, the reason
+    if len(lines) > 1 and lines[0].endswith(":"):
         lines[0] += f" {lines[-1].strip()}"
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

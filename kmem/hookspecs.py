@@ -1,4 +1,6 @@
-"""The extension points: a plugin implements any of these with `@kmem.hookimpl`-marked functions of the same name."""
+"""The extension points: a plugin implements any of these with `@kmem.hookimpl`-marked functions of
+the same name.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,9 @@ def register_skills(register: Callable[[Path], None]) -> None:
 
 @hookspec
 def register_providers(register: Callable[[Provider], None]) -> None:
-    """Register language-model providers: call register(provider); import no SDK and check no key here."""
+    """Register language-model providers: call register(provider); import no SDK and check no key
+    here.
+    """
 
 
 @hookspec
@@ -39,7 +43,9 @@ def register_authors(register: Callable[[Author], None]) -> None:
 
 @hookspec
 def register_checkers(register: Callable[[Checker], None]) -> None:
-    """Register source checks: call register(checker); import what it needs when it is asked, not here."""
+    """Register source checks: call register(checker); import what it needs when it is asked, not
+    here.
+    """
 
 
 @hookspec

@@ -1,4 +1,7 @@
-"""Author, Provider, Profiler, Executor: what a plugin can supply. The docstring of each ABC is its contract."""
+"""Author, Provider, Profiler, Executor: what a plugin can supply.
+
+The docstring of each ABC is its contract.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +36,10 @@ from kmem.skills import Skill
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """All an author may know when it decides what to try. It never sees the judge's inputs, seeds or tolerances."""
+    """All an author may know when it decides what to try.
+
+    It never sees the judge's inputs, seeds or tolerances.
+    """
 
     problem: Problem
     graphs: Mapping[str, OpGraph]  # by workload name
@@ -48,9 +54,11 @@ class Situation:
     lessons: Sequence[Lesson] = ()
     vetoes: Sequence[Veto] = ()
     recipes: Mapping[str, Recipe]  # the executable skills that are loaded
-    writable: Mapping[str, float] = field(default_factory=dict)  # executable skills that match, with the bytes of their sites
+    # executable skills that match, with the bytes of their sites
+    writable: Mapping[str, float] = field(default_factory=dict)
     skills: Mapping[str, Skill] = field(default_factory=dict)  # every skill, by name
-    track_records: Mapping[str, str] = field(default_factory=dict)  # a sentence on what each offered skill has earned
+    # a sentence on what each offered skill has earned
+    track_records: Mapping[str, str] = field(default_factory=dict)
     experience: Sequence[Experience] = ()  # what settings of these recipes took on other graphs
     seed: int
 
@@ -69,10 +77,11 @@ KNOBS = "knobs"
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """Something an author could do in a situation; the strategy decides which directions get how many candidates.
+    """Something an author could do in a situation; the strategy decides which directions get how
+    many candidates.
 
-    `skill` names the skill it rests on (one of those offered, or of those already in the parent); a language model's own idea without a
-    skill is "unaided".
+    `skill` names the skill it rests on (one of those offered, or of those already in the parent); a
+    language model's own idea without a skill is "unaided".
     """
 
     author: str
@@ -84,10 +93,12 @@ class Direction:
 
 
 class CompletionArchive(Protocol):
-    """Where every conversation of a run is kept, and found again when the run is resumed or replayed.
+    """Where every conversation of a run is kept, and found again when the run is resumed or
+    replayed.
 
-    A key is (role, round, slot, turn): which question of the run it was, not how it was worded. A question is noted before it is put, so
-    that a run which is killed meanwhile knows what it may have cost; several notes on one question are answers that were lost.
+    A key is (role, round, slot, turn): which question of the run it was, not how it was worded. A
+    question is noted before it is put, so that a run which is killed meanwhile knows what it may
+    have cost; several notes on one question are answers that were lost.
     """
 
     def note(self, question: "Unanswered") -> None:
@@ -97,7 +108,9 @@ class CompletionArchive(Protocol):
         """Take back the last note on a question: it was not put, or cost nothing."""
 
     def unanswered(self) -> "Iterable[Unanswered]":
-        """Every note that stands: questions whose answer was lost, or under way when the process ended."""
+        """Every note that stands: questions whose answer was lost, or under way when the process
+        ended.
+        """
 
     def find(self, key: "CompletionKey") -> "CompletionRecord | None":
         """The answer this run (or the run being replayed) already has to a question."""
@@ -106,7 +119,9 @@ class CompletionArchive(Protocol):
         """Store a question and its answer in place of the last note on it; on return it is on disk."""
 
     def records(self) -> "Iterable[CompletionRecord]":
-        """Every answer this run already has, oldest first; a resumed run's spending starts from them."""
+        """Every answer this run already has, oldest first; a resumed run's spending starts from
+        them.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +173,21 @@ class RunContext:
 class Author(ABC):
     """Writes candidate kernels; a recipe engine or a language model.
 
-    `begin` gives the author that works for one run. `propose` says what it could try in a situation, most promising first; in the first
-    round (no parent) these are its seeds. `write` returns at most `task.samples` candidates, best guess first, each a whole module file.
-    Having no idea is an empty list. With `repairs` above 0 a candidate of its own that failed comes back as a task with Move.REPAIR whose
-    parent is the failed kernel (its log is the last entry of the history for that kernel), at most so many times in a chain. `reflect`
-    sees the attempts it wrote this round, measured, and may return lessons. All raise only KmemError, and only if they cannot work at
-    all; none of them runs or measures what it writes. `write` may be called from several threads at once.
+    `begin` gives the author that works for one run. `propose` says what it could try in a
+    situation, most promising first; in the first round (no parent) these are its seeds. `write`
+    returns at most `task.samples` candidates, best guess first, each a whole module file. Having no
+    idea is an empty list. With `repairs` above 0 a candidate of its own that failed comes back as a
+    task with Move.REPAIR whose parent is the failed kernel (its log is the last entry of the
+    history for that kernel), at most so many times in a chain. `reflect` sees the attempts it wrote
+    this round, measured, and may return lessons. All raise only KmemError, and only if they cannot
+    work at all; none of them runs or measures what it writes. `write` may be called from several
+    threads at once.
     """
 
     name: str
     repairs: int = 0
-    spent: str = ""  # why it asks no language model any more, once a budget does not cover the next question
+    # why it asks no language model any more, once a budget does not cover the next question
+    spent: str = ""
 
     def begin(self, context: RunContext) -> "Author":
         """The author that works for this run; itself if it keeps nothing about runs."""
@@ -184,7 +203,9 @@ class Author(ABC):
 
     @property
     def complaint(self) -> str:
-        """What the user should hear of language models none of whose answers could be used, with the remedy; empty if there is nothing."""
+        """What the user should hear of language models none of whose answers could be used, with
+        the remedy; empty if there is nothing.
+        """
         return ""
 
     def reflect(self, situation: Situation, attempts: Sequence[Attempt]) -> list[Lesson]:
@@ -219,12 +240,16 @@ class StopReason(Enum):
     END = "end"
     LENGTH = "length"  # max_output_tokens reached: the answer is cut off
     REFUSAL = "refusal"
-    LOST = "lost"  # asked as often as is allowed, and no answer arrived; the text says why. No provider answers so: budget.py does
+    # asked as often as is allowed, and no answer arrived; the text says why. No provider answers
+    # so: budget.py does
+    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's answer with the provider's own token counts; None where it reports none (the `command` provider)."""
+    """A model's answer with the provider's own token counts; None where it reports none (the
+    `command` provider).
+    """
 
     text: str
     model: str
@@ -236,15 +261,19 @@ class Completion:
 class Provider(ABC):
     """Text in, text out. Registering one imports no SDK and checks no key.
 
-    `complete` retries what is worth retrying and cannot have cost anything (429, 5xx, a connection that was never made: with back-off and
-    Retry-After, within the request's timeout) and raises ProviderError with the remedy otherwise (no key, wrong key, unknown model,
-    unreachable server). A connection that ends after the question was sent raises AnswerLost, for the provider may charge for it: whoever
-    keeps the purse decides on asking again. A refusal or an answer cut off at max_output_tokens is a Completion. `interrupt` makes calls
-    that wait in other threads give up.
+    `complete` retries what is worth retrying and cannot have cost anything (429, 5xx, a connection
+    that was never made: with back-off and Retry-After, within the request's timeout) and raises
+    ProviderError with the remedy otherwise (no key, wrong key, unknown model, unreachable server).
+    A connection that ends after the question was sent raises AnswerLost, for the provider may
+    charge for it: whoever keeps the purse decides on asking again. A refusal or an answer cut off
+    at max_output_tokens is a Completion. `interrupt` makes calls that wait in other threads give
+    up.
     """
 
     name: str
-    counts_tokens: bool = True  # whether its completions carry token counts: without them no budget of tokens or dollars can be kept
+    # whether its completions carry token counts: without them no budget of tokens or dollars can be
+    # kept
+    counts_tokens: bool = True
 
     @abstractmethod
     def complete(self, request: ModelRequest) -> Completion:
@@ -255,7 +284,8 @@ class Provider(ABC):
         """Names of models it offers; raises ProviderError like `complete`."""
 
     def interrupt(self) -> None:
-        """Make every call now under way raise soon instead of waiting on (after Ctrl-C); later calls are not affected.
+        """Make every call now under way raise soon instead of waiting on (after Ctrl-C); later
+        calls are not affected.
 
         What it raises is ProviderError if the call cannot have cost anything, else Interrupted.
         """
@@ -264,7 +294,9 @@ class Provider(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A command to run in a fresh directory: argv, files to put there (relative path -> text) and extra environment variables."""
+    """A command to run in a fresh directory: argv, files to put there (relative path -> text) and
+    extra environment variables.
+    """
 
     argv: tuple[str, ...]
     files: Mapping[str, str]
@@ -273,7 +305,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What became of a job. `exit_code` is None if it was killed at its time limit; `files` is what it left under out/."""
+    """What became of a job.
+
+    `exit_code` is None if it was killed at its time limit; `files` is what it left under out/.
+    """
 
     exit_code: int | None
     stdout: str
@@ -285,8 +320,9 @@ class JobResult:
 class Executor(ABC):
     """Runs jobs on some machine.
 
-    A job that fails, hangs or crashes the GPU is a JobResult; ExecutorError means the machine, not the job, failed. Covered: fresh
-    directory, new process group, killed on timeout, environment scrubbed of secrets. Not covered: the network, a hostile kernel.
+    A job that fails, hangs or crashes the GPU is a JobResult; ExecutorError means the machine, not
+    the job, failed. Covered: fresh directory, new process group, killed on timeout, environment
+    scrubbed of secrets. Not covered: the network, a hostile kernel.
     """
 
     name: str
@@ -299,8 +335,8 @@ class Executor(ABC):
 class Profiler(ABC):
     """Profiles every launch of one forward of a kernel file.
 
-    `is_available` says why not (None if it is): no GPU, no counters. `profile` raises ProfilerError with the remedy. Raw counter names
-    are kept; a counter that is missing is absent, never zero.
+    `is_available` says why not (None if it is): no GPU, no counters. `profile` raises ProfilerError
+    with the remedy. Raw counter names are kept; a counter that is missing is absent, never zero.
     """
 
     name: str
@@ -312,15 +348,23 @@ class Profiler(ABC):
 
     @abstractmethod
     def profile(
-        self, kernel: Kernel, problem: Problem, workload: Workload, contract: Contract, device: Device, executor: Executor
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        workload: Workload,
+        contract: Contract,
+        device: Device,
+        executor: Executor,
     ) -> Profile:
         """Profile one forward."""
 
 
 class Checker(ABC):
-    """Reads a candidate's source before it runs, beside the judge's own source check; asked for by name (`kmem verify --check NAME`).
+    """Reads a candidate's source before it runs, beside the judge's own source check; asked for by
+    name (`kmem verify --check NAME`).
 
-    `unavailable_reason` says why it cannot run here, with the remedy (None if it can). `check` runs nothing of the candidate.
+    `unavailable_reason` says why it cannot run here, with the remedy (None if it can). `check` runs
+    nothing of the candidate.
     """
 
     name: str

@@ -1,7 +1,8 @@
 """Build the plugin manager and collect what plugins register into one `Registry`.
 
-Built-in parts register through the same hooks as strangers' (kmem/default_plugins). Two plugins that register one name are an error
-that names both. `KMEM_LOAD_PLUGINS` limits installed plugins to a comma-separated list of distributions; empty means none.
+Built-in parts register through the same hooks as strangers' (kmem/default_plugins). Two plugins
+that register one name are an error that names both. `KMEM_LOAD_PLUGINS` limits installed plugins to
+a comma-separated list of distributions; empty means none.
 """
 
 import importlib
@@ -51,7 +52,8 @@ class Registry:
         table = getattr(self, kind)
         if name in table:
             raise PluginError(
-                f"Plugins {self.origins[kind, name]} and {plugin} both register the {kind.removesuffix('s')} '{name}'; remove one"
+                f"Plugins {self.origins[kind, name]} and {plugin} both register the "
+                f"{kind.removesuffix('s')} '{name}'; remove one"
             )
         table[name] = entry
         self.origins[kind, name] = plugin
@@ -62,11 +64,16 @@ def lookup(table: Mapping[str, Registered], name: str, kind: str) -> Registered:
     try:
         return table[name]
     except KeyError:
-        raise NotRegistered(f"No {kind} named '{name}'. Registered: {', '.join(sorted(table)) or 'none'}") from None
+        raise NotRegistered(
+            f"No {kind} named '{name}'. Registered: {', '.join(sorted(table)) or 'none'}"
+        ) from None
 
 
 def build_plugin_manager() -> pluggy.PluginManager:
-    """Register the built-in plugins and the installed ones. Raises PluginError for one that fails to import or misspells a hook."""
+    """Register the built-in plugins and the installed ones.
+
+    Raises PluginError for one that fails to import or misspells a hook.
+    """
     manager = pluggy.PluginManager("kmem")
     manager.add_hookspecs(hookspecs)
     for name in DEFAULT_PLUGINS:
@@ -79,7 +86,8 @@ def build_plugin_manager() -> pluggy.PluginManager:
                 plugin = entry.load()
             except Exception as ex:
                 raise PluginError(
-                    f"Plugin '{entry.name}' of {distribution} fails to import: {type(ex).__name__}: {ex}; uninstall or mend it"
+                    f"Plugin '{entry.name}' of {distribution} fails to import: "
+                    f"{type(ex).__name__}: {ex}; uninstall or mend it"
                 ) from ex
             manager.register(plugin, name=f"{distribution}:{entry.name}")
     try:
@@ -94,5 +102,7 @@ def collect(manager: pluggy.PluginManager) -> Registry:
     registry = Registry()
     for kind in KINDS:
         for implementation in getattr(manager.hook, f"register_{kind}").get_hookimpls():
-            implementation.function(register=partial(registry.add, kind=kind, plugin=implementation.plugin_name))
+            implementation.function(
+                register=partial(registry.add, kind=kind, plugin=implementation.plugin_name)
+            )
     return registry

@@ -1,7 +1,9 @@
-"""The API a skill's recipe.py writes against: deterministic code that turns a matched part of the graph into Triton.
+"""The API a skill's recipe.py writes against: deterministic code that turns a matched part of the
+graph into Triton.
 
-A recipe.py defines `RECIPE`, an instance of a `Recipe` subclass. It never runs torch; it writes text. Shared text-writing lives in
-kmem/codegen. The module assembled from emissions holds the whole forward: what no site covers stays a library call.
+A recipe.py defines `RECIPE`, an instance of a `Recipe` subclass. It never runs torch; it writes
+text. Shared text-writing lives in kmem/codegen. The module assembled from emissions holds the whole
+forward: what no site covers stays a library call.
 """
 
 from abc import ABC, abstractmethod
@@ -26,9 +28,10 @@ class Operand:
 class Site:
     """A part of the graph one recipe can write: the nodes it replaces, what it reads and makes.
 
-    `name` is the name of its anchor node, stable between workloads of one problem. `detail` belongs to the recipe (a frozen
-    dataclass of its own). `flags` go into the result: "algebraic" if exact algebra removed work.
-    `bytes` and `flops` are what this site needs at least, for cost models and for ranking sites.
+    `name` is the name of its anchor node, stable between workloads of one problem. `detail` belongs
+    to the recipe (a frozen dataclass of its own). `flags` go into the result: "algebraic" if exact
+    algebra removed work. `bytes` and `flops` are what this site needs at least, for cost models and
+    for ranking sites.
     """
 
     name: str
@@ -47,9 +50,11 @@ Settings = Mapping[str, Knob]
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Knobs and their legal values for one site, in a sensible order, and which combinations are worth compiling.
+    """Knobs and their legal values for one site, in a sensible order, and which combinations are
+    worth compiling.
 
-    `is_legal` is about resources and speed only; correctness must not depend on it: any setting from any site's space must be correct.
+    `is_legal` is about resources and speed only; correctness must not depend on it: any setting
+    from any site's space must be correct.
     """
 
     knobs: Mapping[str, tuple[Knob, ...]]
@@ -58,7 +63,9 @@ class Space:
     def settings(self) -> list[dict[str, Knob]]:
         """Every legal combination."""
         names = list(self.knobs)
-        combinations = (dict(zip(names, values, strict=True)) for values in product(*self.knobs.values()))
+        combinations = (
+            dict(zip(names, values, strict=True)) for values in product(*self.knobs.values())
+        )
         return [combination for combination in combinations if self.is_legal(combination)]
 
     def neighbours(self, settings: Settings) -> list[dict[str, Knob]]:
@@ -78,12 +85,14 @@ class Space:
 class Emission:
     """The Triton a recipe wrote for one site at one setting.
 
-    `kernels`: (name, source) of each `@triton.jit` function (and any jitted helper before it); sizes should come in as `tl.constexpr`
-    arguments of the launch, so that one text serves every workload. Two emissions may share a name only with the same text.
-    `launcher`: source of a plain Python function named `launch` that takes the site's inputs in order (torch tensors), allocates,
-    launches and returns the output (a tuple if there are several). Available names: torch, triton, tl, and the kernels.
-    `own_size_only`: it rounds as eager's library does at the problem's own size, and that library may be exact at another (cuDNN: TF32 or
-    exact fp32). On a device such an emission is used at the problem's own size alone.
+    `kernels`: (name, source) of each `@triton.jit` function (and any jitted helper before it);
+    sizes should come in as `tl.constexpr` arguments of the launch, so that one text serves every
+    workload. Two emissions may share a name only with the same text. `launcher`: source of a plain
+    Python function named `launch` that takes the site's inputs in order (torch tensors), allocates,
+    launches and returns the output (a tuple if there are several). Available names: torch, triton,
+    tl, and the kernels. `own_size_only`: it rounds as eager's library does at the problem's own
+    size, and that library may be exact at another (cuDNN: TF32 or exact fp32). On a device such an
+    emission is used at the problem's own size alone.
     """
 
     kernels: tuple[tuple[str, str], ...]
@@ -92,12 +101,14 @@ class Emission:
 
 
 class Recipe(ABC):
-    """An executable skill: finds its sites in a graph and writes Triton for them at any legal knob setting.
+    """An executable skill: finds its sites in a graph and writes Triton for them at any legal knob
+    setting.
 
-    Contract (kmem.testing.check_recipe holds it): `match` returns sites whose nodes are convex in the graph (nothing between them lies
-    outside); every value a site makes that is used outside is in `outputs`; emitted text is a pure function of site and settings; a
-    setting from the space of any site is correct for every site of that structure; unsupported sizes, strides or
-    dtypes are not matched rather than wrong.
+    Contract (kmem.testing.check_recipe holds it): `match` returns sites whose nodes are convex in
+    the graph (nothing between them lies outside); every value a site makes that is used outside is
+    in `outputs`; emitted text is a pure function of site and settings; a setting from the space of
+    any site is correct for every site of that structure; unsupported sizes, strides or dtypes are
+    not matched rather than wrong.
     """
 
     name: str = ""  # set by the loader: the skill's name
@@ -105,7 +116,9 @@ class Recipe(ABC):
 
     @abstractmethod
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
-        """Sites this recipe can write, in graph order; they may overlap with other recipes' sites but not with each other."""
+        """Sites this recipe can write, in graph order; they may overlap with other recipes' sites
+        but not with each other.
+        """
 
     @abstractmethod
     def space(self, site: Site, device: Device) -> Space:
@@ -113,7 +126,9 @@ class Recipe(ABC):
 
     @abstractmethod
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
-        """A rough time for one setting, for ranking before anything is compiled; need not be exact, must be monotone in what matters."""
+        """A rough time for one setting, for ranking before anything is compiled; need not be exact,
+        must be monotone in what matters.
+        """
 
     @abstractmethod
     def emit(self, site: Site, settings: Settings) -> Emission:
@@ -121,9 +136,13 @@ class Recipe(ABC):
 
 
 def check_settings(space: Space, settings: Settings) -> None:
-    """Raise RecipeError if a setting names an unknown knob, misses one, or uses a value outside the space."""
+    """Raise RecipeError if a setting names an unknown knob, misses one, or uses a value outside the
+    space.
+    """
     if set(settings) != set(space.knobs):
         raise RecipeError(f"Knobs {sorted(settings)} do not match the space {sorted(space.knobs)}")
     for name, value in settings.items():
         if value not in space.knobs[name]:
-            raise RecipeError(f"Knob {name}={value!r} is outside its legal values {space.knobs[name]}")
+            raise RecipeError(
+                f"Knob {name}={value!r} is outside its legal values {space.knobs[name]}"
+            )

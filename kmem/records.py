@@ -1,7 +1,7 @@
 """The nouns of kmem: frozen records and enums, standard library only.
 
-Units are in the names; ratios are 0..1 unless `_pct`; speedup is reference time over candidate time, everywhere.
-Identity is a content hash of exactly what matters; each hash says what that is.
+Units are in the names; ratios are 0..1 unless `_pct`; speedup is reference time over candidate
+time, everywhere. Identity is a content hash of exactly what matters; each hash says what that is.
 """
 
 import hashlib
@@ -13,7 +13,8 @@ from typing import TypeAlias
 
 Knob: TypeAlias = int | str
 
-#: Metadata of a field that came after records were stored: None is not written, so that what was stored before keeps its hash.
+#: Metadata of a field that came after records were stored: None is not written, so that what was
+#: stored before keeps its hash.
 ABSENT_IF_NONE: Mapping[str, bool] = {"absent_if_none": True}
 
 
@@ -35,7 +36,8 @@ class Status(Enum):
     CRASHED = "crashed"  # raised, exited or broke the GPU context
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
-    WRONG_CONTRACT = "wrong_contract"  # number, shape, dtype or type of outputs, constructor, state_dict
+    # number, shape, dtype or type of outputs, constructor, state_dict
+    WRONG_CONTRACT = "wrong_contract"
     WRONG_VALUES = "wrong_values"  # error above the accuracy contract
     MUTATED_INPUT = "mutated_input"
     NOT_REPEATABLE = "not_repeatable"
@@ -118,14 +120,28 @@ class TensorSpec:
 
 
 DTYPE_BYTES: Mapping[str, int] = {
-    "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
-}  # fmt: skip
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+    "complex64": 8,
+    "complex128": 16,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file in the KernelBench contract: `Model`, `get_inputs()`, optional `get_init_inputs()` and `get_small_inputs()`."""
+    """A file in the KernelBench contract: `Model`, `get_inputs()`, optional `get_init_inputs()` and
+    `get_small_inputs()`.
+    """
 
     name: str
     path: str
@@ -139,10 +155,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Sizes to run a problem at: `full` as the file says, or `small` with size constants replaced for machines without a GPU.
+    """Sizes to run a problem at: `full` as the file says, or `small` with size constants replaced
+    for machines without a GPU.
 
-    `constants` are the module-level names and values put in place of the file's own; `small_inputs` says that the problem's own
-    `get_small_inputs()` makes the inputs instead.
+    `constants` are the module-level names and values put in place of the file's own; `small_inputs`
+    says that the problem's own `get_small_inputs()` makes the inputs instead.
     """
 
     name: str
@@ -152,10 +169,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator: properties, and peak rates (dense, never "with sparsity") either measured here or from its datasheet.
+    """One accelerator: properties, and peak rates (dense, never "with sparsity") either measured
+    here or from its datasheet.
 
-    `peak_flops_per_s` keys: fp32, tf32, bf16, fp16 (tensor core where the name has one), special (special-function operations).
-    `read_bytes_per_s` is a read-only stream, `dram_bytes_per_s` a copy counting bytes read plus written.
+    `peak_flops_per_s` keys: fp32, tf32, bf16, fp16 (tensor core where the name has one), special
+    (special-function operations). `read_bytes_per_s` is a read-only stream, `dram_bytes_per_s` a
+    copy counting bytes read plus written.
     """
 
     name: str  # "h200"
@@ -182,8 +201,9 @@ class Device:
 class Bound:
     """What the traced graph needs at least, and how long that takes on a device.
 
-    `flops` keys are those of `Device.peak_flops_per_s`; `limiter` is "bytes" or one of them. `time_ms` is the largest of the
-    single times: the classic roofline. Source: Williams, Waterman, Patterson, "Roofline", CACM 52(4), 2009.
+    `flops` keys are those of `Device.peak_flops_per_s`; `limiter` is "bytes" or one of them.
+    `time_ms` is the largest of the single times: the classic roofline. Source: Williams, Waterman,
+    Patterson, "Roofline", CACM 52(4), 2009.
     """
 
     bytes: int
@@ -210,7 +230,8 @@ class Kernel:
     parent: str | None = None  # hash of the kernel it was derived from
     choices: tuple[SiteChoice, ...] = ()  # empty if no recipe wrote it
     flags: tuple[str, ...] = ()  # "algebraic", "specialised", ...
-    #: Values a tuner may put in place of module-level constants of the source, by name; of kernels that no recipe wrote.
+    #: Values a tuner may put in place of module-level constants of the source, by name; of kernels
+    #: that no recipe wrote.
     knob_space: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
 
     @property
@@ -243,7 +264,9 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Normalised dimensions of a profile (vocabulary.SIGNATURE_METRICS), in natural units; absent means unknown."""
+    """Normalised dimensions of a profile (vocabulary.SIGNATURE_METRICS), in natural units; absent
+    means unknown.
+    """
 
     values: Mapping[str, float]
 
@@ -260,7 +283,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What limits a kernel, by arithmetic: the bottleneck, its evidence, and the time that removing it could save."""
+    """What limits a kernel, by arithmetic: the bottleneck, its evidence, and the time that removing
+    it could save.
+    """
 
     bottleneck: Bottleneck
     evidence: tuple[Evidence, ...]
@@ -280,14 +305,17 @@ class Prescription:
     skill: str
     score: float
     reasons: tuple[str, ...]
-    record: str | None = field(default=None, metadata=ABSENT_IF_NONE)  # what it had earned when a run was offered it, in a sentence
+    # what it had earned when a run was offered it, in a sentence
+    record: str | None = field(default=None, metadata=ABSENT_IF_NONE)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the next profile must show if a change did what it was for: a bound on one signature metric, so that it can be refuted.
+    """What the next profile must show if a change did what it was for: a bound on one signature
+    metric, so that it can be refuted.
 
-    `relative` means that `number` is a multiple of the parent's value ("traffic_ratio <= 0.7x"), otherwise it is the value itself.
+    `relative` means that `number` is a multiple of the parent's value ("traffic_ratio <= 0.7x"),
+    otherwise it is the value itself.
     """
 
     metric: str  # of vocabulary.SIGNATURE_METRICS
@@ -336,7 +364,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a run learnt from one kernel, in a sentence: a refuted claim, or what a language model made of the measurement."""
+    """What a run learnt from one kernel, in a sentence: a refuted claim, or what a language model
+    made of the measurement.
+    """
 
     round: int
     kernel: str  # hash
@@ -368,7 +398,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kernel somebody wrote for a task; `estimated_ms` is the cost model's prediction, for ranking only."""
+    """A kernel somebody wrote for a task; `estimated_ms` is the cost model's prediction, for
+    ranking only.
+    """
 
     kernel: Kernel
     task: Task
@@ -378,7 +410,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """Accuracy on one input family: relative errors against the float64 oracle, and what eager itself makes."""
+    """Accuracy on one input family: relative errors against the float64 oracle, and what eager
+    itself makes.
+    """
 
     family: str
     seed: int
@@ -389,9 +423,11 @@ class ErrorReport:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long one forward takes, and how that compares with a reference timed pair by pair in the same session.
+    """How long one forward takes, and how that compares with a reference timed pair by pair in the
+    same session.
 
-    `ratio` is reference / candidate (a speedup), the median over pairs; the interval is a 95% bootstrap of that median.
+    `ratio` is reference / candidate (a speedup), the median over pairs; the interval is a 95%
+    bootstrap of that median.
     """
 
     latency_ms: float
@@ -409,8 +445,9 @@ class Timing:
 class Measurement:
     """The judge's verdict on one kernel. `latency_ms` is set if and only if the status is PASSED.
 
-    Raises ValueError on construction otherwise. `estimated` says that no GPU was there: correctness comes from the interpreter on
-    the small workload and the latency from the compiled kernel's static profile.
+    Raises ValueError on construction otherwise. `estimated` says that no GPU was there: correctness
+    comes from the interpreter on the small workload and the latency from the compiled kernel's
+    static profile.
     """
 
     status: Status
@@ -424,7 +461,10 @@ class Measurement:
 
     def __post_init__(self) -> None:
         if (self.status is Status.PASSED) != (self.timing is not None):
-            raise ValueError(f"status {self.status.value} with timing {self.timing}: a timing is set if and only if passed")
+            raise ValueError(
+                f"status {self.status.value} with timing {self.timing}: a timing is set if and "
+                f"only if passed"
+            )
 
     @property
     def latency_ms(self) -> float | None:
@@ -467,10 +507,13 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the ledger keeps of a measured attempt: enough to learn from and to re-use. Every time in it was measured but `predicted_ms`.
+    """What the ledger keeps of a measured attempt: enough to learn from and to re-use.
 
-    `graph_hash` identifies operators, shapes, dtypes and constants; `structure_hash` the same without sizes. `choices` are the
-    recipe and knobs; `source_hash` names the kernel, whose text is stored apart (and may be left out of an export).
+    Every time in it was measured but `predicted_ms`.
+
+    `graph_hash` identifies operators, shapes, dtypes and constants; `structure_hash` the same
+    without sizes. `choices` are the recipe and knobs; `source_hash` names the kernel, whose text is
+    stored apart (and may be left out of an export).
     """
 
     problem: str
@@ -503,14 +546,19 @@ class Outcome:
     versions: Mapping[str, str]
     origin: str
     created_at: str  # ISO 8601, UTC
-    sizes: tuple[int, ...] = ()  # problem.graph.graph_sizes of the graph: how near two graphs of one structure are
-    seed: int | None = field(default=None, metadata=ABSENT_IF_NONE)  # of the run or verdict, where known: who repeats draws another
-    predicted_ms: float | None = field(default=None, metadata=ABSENT_IF_NONE)  # what the cost model had said, where one was asked
+    # problem.graph.graph_sizes of the graph: how near two graphs of one structure are
+    sizes: tuple[int, ...] = ()
+    # of the run or verdict, where known: who repeats draws another
+    seed: int | None = field(default=None, metadata=ABSENT_IF_NONE)
+    # what the cost model had said, where one was asked
+    predicted_ms: float | None = field(default=None, metadata=ABSENT_IF_NONE)
 
     @property
     def hash(self) -> str:
-        """Over every field: the same measurement merged twice is one outcome. What is not known of seed and prediction is left out, as
-        before there were such fields."""
+        """Over every field: the same measurement merged twice is one outcome.
+
+        What is not known of seed and prediction is left out, as before there were such fields.
+        """
         from dataclasses import asdict
 
         data = asdict(self)
@@ -527,12 +575,16 @@ class Recalled:
     outcome: Outcome
     source: str | None
     exact: bool
-    distance: float  # 0 for exact; mean absolute log2 ratio of sizes for the same structure; infinite where sizes cannot be compared
+    # 0 for exact; mean absolute log2 ratio of sizes for the same structure; infinite where sizes
+    # cannot be compared
+    distance: float
 
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """A measured setting of a recipe: its time, what the cost model had said (None if it was not kept), and the graph it was for."""
+    """A measured setting of a recipe: its time, what the cost model had said (None if it was not
+    kept), and the graph it was for.
+    """
 
     recipe: str
     knobs: tuple[tuple[str, Knob], ...]
@@ -569,7 +621,9 @@ class Strategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """Which language model plays a role (or "any" role without a choice of its own), and how it is asked."""
+    """Which language model plays a role (or "any" role without a choice of its own), and how it is
+    asked.
+    """
 
     role: str
     provider: str
@@ -625,4 +679,6 @@ class RunResult:
     seconds: float
     reason: str  # why it stopped
     flags: tuple[str, ...] = ()
-    looks_in_time: int | None = None  # how often the loop looked at its clock in time before the minutes were over; None: they never were
+    # how often the loop looked at its clock in time before the minutes were over; None: they never
+    # were
+    looks_in_time: int | None = None

@@ -1,7 +1,8 @@
 """Records to and from JSON, exactly: what goes in comes back equal, types included.
 
-A field of nested records becomes a nested object; enums their value; tuples lists. Reading goes through pydantic, which validates against
-the annotations and runs `__post_init__`, so an illegal record cannot be read back.
+A field of nested records becomes a nested object; enums their value; tuples lists. Reading goes
+through pydantic, which validates against the annotations and runs `__post_init__`, so an illegal
+record cannot be read back.
 """
 
 import json
@@ -18,7 +19,10 @@ RecordT = TypeVar("RecordT")
 
 
 def to_data(record: object) -> dict[str, object]:
-    """A record as plain dicts, lists, strings, numbers and None. Raises TypeError if it holds anything else."""
+    """A record as plain dicts, lists, strings, numbers and None.
+
+    Raises TypeError if it holds anything else.
+    """
     data = _plain(record)
     if not isinstance(data, dict):
         raise TypeError(f"{type(record).__name__} is not a record")
@@ -26,9 +30,11 @@ def to_data(record: object) -> dict[str, object]:
 
 
 def to_json(record: object) -> str:
-    """A record as one line of JSON with sorted keys; infinities and NaN are written as Python's json writes them.
+    """A record as one line of JSON with sorted keys; infinities and NaN are written as Python's
+    json writes them.
 
-    Raises TypeError if it holds anything but records, enums, mappings, lists, tuples, strings, numbers and None.
+    Raises TypeError if it holds anything but records, enums, mappings, lists, tuples, strings,
+    numbers and None.
     """
     if not isinstance(record, Mapping) and not is_dataclass(record):
         raise TypeError(f"{type(record).__name__} is not a record")
@@ -36,18 +42,28 @@ def to_json(record: object) -> str:
 
 
 def from_data(cls: type[RecordT], data: object) -> RecordT:
-    """Build a record from what `to_data` made. Raises ValueError (pydantic's ValidationError) naming every field that does not fit."""
+    """Build a record from what `to_data` made.
+
+    Raises ValueError (pydantic's ValidationError) naming every field that does not fit.
+    """
     return _adapter(cls).validate_python(data)
 
 
 def from_json(cls: type[RecordT], text: str | bytes) -> RecordT:
-    """Build a record from what `to_json` made. Raises ValueError if the text is not JSON or does not fit."""
+    """Build a record from what `to_json` made.
+
+    Raises ValueError if the text is not JSON or does not fit.
+    """
     return from_data(cls, json.loads(text))
 
 
 def canonical_json(cls: type[RecordT], text: str) -> tuple[RecordT, str]:
-    """A record from its JSON, and the line `to_json` writes for it. Raises ValueError if the text is not JSON or does not fit."""
-    record = _adapter(cls).validate_json(text)  # straight from the text: half the time of `from_json`
+    """A record from its JSON, and the line `to_json` writes for it.
+
+    Raises ValueError if the text is not JSON or does not fit.
+    """
+    # straight from the text: half the time of `from_json`
+    record = _adapter(cls).validate_json(text)
     return record, to_json(record)
 
 
@@ -57,7 +73,8 @@ def _reader(cls: type) -> "Callable[[object], dict[str, object]] | None":
     if not is_dataclass(cls):
         return None
     names = [field.name for field in fields(cls)]
-    absent_if_none = [field.name for field in fields(cls) if field.metadata.get("absent_if_none")]  # what records.ABSENT_IF_NONE marks
+    # what records.ABSENT_IF_NONE marks
+    absent_if_none = [field.name for field in fields(cls) if field.metadata.get("absent_if_none")]
 
     def read(record: object) -> dict[str, object]:
         data = {name: getattr(record, name) for name in names}
@@ -70,7 +87,9 @@ def _reader(cls: type) -> "Callable[[object], dict[str, object]] | None":
 
 
 def _unwrap(value: object) -> object:
-    """One layer of a value that JSON does not know: an enum's value, a record's fields, a mapping as a dict."""
+    """One layer of a value that JSON does not know: an enum's value, a record's fields, a mapping
+    as a dict.
+    """
     if isinstance(value, Enum):
         return value.value
     read = _reader(type(value))
@@ -81,7 +100,8 @@ def _unwrap(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be part of a record")
 
 
-#: The one spelling of a record. Its C encoder walks plain values by itself and asks `_unwrap` for others; a record holds no cycles.
+#: The one spelling of a record. Its C encoder walks plain values by itself and asks `_unwrap` for
+#: others; a record holds no cycles.
 _JSON = json.JSONEncoder(sort_keys=True, check_circular=False, default=_unwrap)
 
 

@@ -1,8 +1,9 @@
-"""Load and validate a skill directory: SKILL.md in the Agent Skills format, with kmem's typed keys in its metadata.
+"""Load and validate a skill directory: SKILL.md in the Agent Skills format, with kmem's typed keys
+in its metadata.
 
-In order: what a skill is, loading one (every fault of a directory is collected and reported at once), its recipe, checks over a whole
-library, the template of a new one. A skill's recipe.py is imported only from directories a plugin registered or the user added, and only
-when it is needed.
+In order: what a skill is, loading one (every fault of a directory is collected and reported at
+once), its recipe, checks over a whole library, the template of a new one. A skill's recipe.py is
+imported only from directories a plugin registered or the user added, and only when it is needed.
 """
 
 import importlib.util
@@ -33,13 +34,22 @@ KMEM_KEYS = (
     "kmem-source",
     "kmem-status",
 )
-#: `kmem-status` of a skill that `kmem skills distill` wrote; whether it has been verified since is derived from the ledger.
+#: `kmem-status` of a skill that `kmem skills distill` wrote; whether it has been verified since is
+#: derived from the ledger.
 DRAFT = "draft"
 PRECISIONS = ("exact", "match", "tf32", "bf16")
-SECTIONS = ("Mechanism", "Use when", "Do not use when", "In Triton", "Pitfalls", "How to check it worked")
+SECTIONS = (
+    "Mechanism",
+    "Use when",
+    "Do not use when",
+    "In Triton",
+    "Pitfalls",
+    "How to check it worked",
+)
 MAX_BODY_LINES = 150
-#: Descriptions nearer than this say the same thing: a search could not tell the two skills apart. Source: measured with
-#: all-MiniLM-L6-v2 over 109 bundled skills, the two nearest (both about split matmuls) are at 0.82, 99% of all pairs below 0.58.
+#: Descriptions nearer than this say the same thing: a search could not tell the two skills apart.
+#: Source: measured with all-MiniLM-L6-v2 over 109 bundled skills, the two nearest (both about split
+#: matmuls) are at 0.82, 99% of all pairs below 0.58.
 NEAR_DUPLICATE_COSINE = 0.9
 
 _CONDITION = re.compile(r"^([a-z0-9_]+) (>=|<=|>|<) (-?\d+(?:\.\d+)?)$")
@@ -63,7 +73,12 @@ class Condition:
         if self.metric not in values:
             return None
         value = values[self.metric]
-        return {">=": value >= self.number, "<=": value <= self.number, ">": value > self.number, "<": value < self.number}[self.comparison]
+        return {
+            ">=": value >= self.number,
+            "<=": value <= self.number,
+            ">": value > self.number,
+            "<": value < self.number,
+        }[self.comparison]
 
     def __str__(self) -> str:
         return f"{self.metric} {self.comparison} {self.number:g}"
@@ -71,7 +86,10 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One directory of knowledge. `operators` may be ("any",); empty `bottlenecks` or `arch` mean any."""
+    """One directory of knowledge.
+
+    `operators` may be ("any",); empty `bottlenecks` or `arch` mean any.
+    """
 
     name: str
     description: str
@@ -92,10 +110,21 @@ class Skill:
     @property
     def hash(self) -> str:
         """Over every file of the directory by relative path: any edit makes a new version."""
-        files = sorted(path for path in self.path.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        files = sorted(
+            path
+            for path in self.path.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        )
         # latin-1 maps every byte to one character, so that two different files never read the same.
         return content_hash(
-            *(part for file in files for part in (file.relative_to(self.path).as_posix(), file.read_bytes().decode("latin-1")))
+            *(
+                part
+                for file in files
+                for part in (
+                    file.relative_to(self.path).as_posix(),
+                    file.read_bytes().decode("latin-1"),
+                )
+            )
         )
 
     @property
@@ -113,7 +142,9 @@ class Skill:
         return "any" in self.operators or any(operator in self.operators for operator in operators)
 
     def covers_arch(self, arch: str) -> bool:
-        """Whether the skill applies to an architecture: `sm_90` means exactly that one, `sm_80+` that one and later; no entry means all."""
+        """Whether the skill applies to an architecture: `sm_90` means exactly that one, `sm_80+`
+        that one and later; no entry means all.
+        """
         return arch_matches(self.arch, arch)
 
 
@@ -123,13 +154,19 @@ def embedded_text(name: str, description: str) -> str:
 
 
 def arch_matches(patterns: Sequence[str], arch: str) -> bool:
-    """Whether `arch` ("sm_90", "gfx942") fits any pattern ("sm_80+"); without patterns everything fits."""
+    """Whether `arch` ("sm_90", "gfx942") fits any pattern ("sm_80+"); without patterns everything
+    fits.
+    """
     return not patterns or any(_arch_fits(pattern, arch) for pattern in patterns)
 
 
 def _arch_fits(pattern: str, arch: str) -> bool:
-    # "sm_90a" is sm_90 with extras. Source: CUDA C++ Programming Guide, architecture-specific features.
-    wanted, found = _ARCH.match(pattern), _ARCH.match(arch.removesuffix("a") if arch.startswith("sm_") else arch)
+    # "sm_90a" is sm_90 with extras. Source: CUDA C++ Programming Guide, architecture-specific
+    # features.
+    wanted, found = (
+        _ARCH.match(pattern),
+        _ARCH.match(arch.removesuffix("a") if arch.startswith("sm_") else arch),
+    )
     if wanted is None or found is None or (wanted[1] or wanted[3]) != (found[1] or found[3]):
         return False
     base = 10 if wanted[1] else 16  # gfx90a, gfx942
@@ -138,7 +175,10 @@ def _arch_fits(pattern: str, arch: str) -> bool:
 
 
 def parse_condition(text: str) -> Condition:
-    """Read `metric comparison number`. Raises ValueError, saying what is wrong, if it is not that or the metric is unknown."""
+    """Read `metric comparison number`.
+
+    Raises ValueError, saying what is wrong, if it is not that or the metric is unknown.
+    """
     match = _CONDITION.match(text)
     if match is None:
         raise ValueError(f"'{text}' is not `metric op number`")
@@ -148,20 +188,26 @@ def parse_condition(text: str) -> Condition:
 
 
 def parse_claim(text: str) -> Claim:
-    """Read `metric <= number` or `metric >= number`, with an x after a number that is a multiple of the parent's value.
+    """Read `metric <= number` or `metric >= number`, with an x after a number that is a multiple of
+    the parent's value.
 
     Raises ValueError, saying what is wrong, if it is not that or the metric is unknown.
     """
     match = _CLAIM.match(text)
     if match is None:
-        raise ValueError(f"'{text}' is not `metric <= number` or `metric >= number`, with an x after a multiple of the parent's value")
+        raise ValueError(
+            f"'{text}' is not `metric <= number` or `metric >= number`, with an x after a multiple "
+            f"of the parent's value"
+        )
     if match[1] not in SIGNATURE_METRICS:
         raise ValueError(f"metric '{match[1]}' is unknown")
     return Claim(match[1], match[2], float(match[3]), relative=bool(match[4]))
 
 
 def bundled_skills_root() -> Path:
-    """The skills that ship with kmem: beside the package in a checkout, inside it in an installed wheel."""
+    """The skills that ship with kmem: beside the package in a checkout, inside it in an installed
+    wheel.
+    """
     installed = Path(__file__).parent / "bundled_skills"
     return installed if installed.is_dir() else Path(__file__).parent.parent / "skills"
 
@@ -175,7 +221,9 @@ def load_skill(path: Path) -> Skill:
     """Load one directory. Raises SkillError listing every fault."""
     skill, faults = read_skill(path)
     if faults or skill is None:
-        raise SkillError(f"Skill directory {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults))
+        raise SkillError(
+            f"Skill directory {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults)
+        )
     return skill
 
 
@@ -191,7 +239,11 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
     front, body, faults = _split(text)
     if front is None:
         return None, faults
-    faults += [f"frontmatter key '{key}' is not one of {', '.join(FRONTMATTER_KEYS)}" for key in front if key not in FRONTMATTER_KEYS]
+    faults += [
+        f"frontmatter key '{key}' is not one of {', '.join(FRONTMATTER_KEYS)}"
+        for key in front
+        if key not in FRONTMATTER_KEYS
+    ]
     name, description = str(front.get("name", "")), str(front.get("description", "")).strip()
     if not _NAME.match(name) or len(name) > 64:
         faults.append(f"name '{name}' must be 1-64 lower-case letters, digits and single hyphens")
@@ -202,9 +254,14 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
     elif "Use when" not in description:
         faults.append("description lacks 'Use when ...'")
     if "compatibility" in front and not 1 <= len(str(front["compatibility"])) <= 500:
-        faults.append(f"compatibility has {len(str(front['compatibility']))} characters; the format allows 1-500")
+        faults.append(
+            f"compatibility has {len(str(front['compatibility']))} characters; the format allows "
+            f"1-500"
+        )
     metadata = front.get("metadata") or {}
-    if not isinstance(metadata, dict) or not all(isinstance(key, str) and isinstance(value, str) for key, value in metadata.items()):
+    if not isinstance(metadata, dict) or not all(
+        isinstance(key, str) and isinstance(value, str) for key, value in metadata.items()
+    ):
         faults.append("metadata must map strings to strings (quote numbers)")
         metadata = {}
     faults += [
@@ -213,7 +270,11 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
         if key.startswith("kmem-") and key not in KMEM_KEYS
     ]
     operators = tuple(metadata.get("kmem-ops", "any").split())
-    faults += [f"kmem-ops '{word}' is not an operator" for word in operators if word != "any" and word not in OPERATORS]
+    faults += [
+        f"kmem-ops '{word}' is not an operator"
+        for word in operators
+        if word != "any" and word not in OPERATORS
+    ]
     bottlenecks = []
     for word in metadata.get("kmem-bottlenecks", "").split():
         try:
@@ -221,7 +282,9 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
         except ValueError:
             faults.append(f"kmem-bottlenecks '{word}' is not a bottleneck")
     signature = []
-    for text in filter(None, (part.strip() for part in metadata.get("kmem-signature", "").split(","))):
+    for text in filter(
+        None, (part.strip() for part in metadata.get("kmem-signature", "").split(","))
+    ):
         try:
             signature.append(parse_condition(text))
         except ValueError as ex:
@@ -233,26 +296,49 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
         except ValueError as ex:
             faults.append(f"kmem-claims {ex}")
     arch = tuple(metadata.get("kmem-arch", "").split())
-    faults += [f"kmem-arch '{word}' is not like sm_90 or sm_80+" for word in arch if not _ARCH.match(word)]
+    faults += [
+        f"kmem-arch '{word}' is not like sm_90 or sm_80+" for word in arch if not _ARCH.match(word)
+    ]
     precision = metadata.get("kmem-precision", "exact")
     if precision not in PRECISIONS:
         faults.append(f"kmem-precision '{precision}' is not one of {', '.join(PRECISIONS)}")
     status = metadata.get("kmem-status", "")
     if status not in ("", DRAFT):
-        faults.append(f"kmem-status '{status}' is not {DRAFT}: what else a skill is, its outcomes say")
+        faults.append(
+            f"kmem-status '{status}' is not {DRAFT}: what else a skill is, its outcomes say"
+        )
     lines = body.strip().splitlines()
     if len(lines) > MAX_BODY_LINES:
         faults.append(f"body has {len(lines)} lines; at most {MAX_BODY_LINES}")
     headings = [line.lstrip("#").strip() for line in lines if line.startswith("## ")]
-    faults += [f"body lacks the section '## {section}'" for section in SECTIONS if section not in headings]
+    faults += [
+        f"body lacks the section '## {section}'" for section in SECTIONS if section not in headings
+    ]
     conflicts = tuple(metadata.get("kmem-conflicts", "").split())
-    faults += [f"kmem-conflicts '{word}' is not a skill's name" for word in conflicts if not _NAME.match(word)]
+    faults += [
+        f"kmem-conflicts '{word}' is not a skill's name"
+        for word in conflicts
+        if not _NAME.match(word)
+    ]
     if name in conflicts:
         faults.append("kmem-conflicts names the skill itself")
     skill = Skill(
-        name, description, body.strip(), path, str(front.get("license", "")), operators, tuple(bottlenecks), tuple(signature), arch,
-        precision, conflicts, metadata.get("kmem-source", ""), (path / "recipe.py").is_file(), status=status, claims=tuple(claims),
-    )  # fmt: skip
+        name,
+        description,
+        body.strip(),
+        path,
+        str(front.get("license", "")),
+        operators,
+        tuple(bottlenecks),
+        tuple(signature),
+        arch,
+        precision,
+        conflicts,
+        metadata.get("kmem-source", ""),
+        (path / "recipe.py").is_file(),
+        status=status,
+        claims=tuple(claims),
+    )
     return skill, faults
 
 
@@ -279,7 +365,9 @@ def load_recipe(skill: Skill) -> Recipe | None:
     if not skill.has_recipe:
         return None
     file = skill.path / "recipe.py"
-    spec = importlib.util.spec_from_file_location(f"kmem_recipe_{skill.name.replace('-', '_')}", file)
+    spec = importlib.util.spec_from_file_location(
+        f"kmem_recipe_{skill.name.replace('-', '_')}", file
+    )
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -292,11 +380,15 @@ def load_recipe(skill: Skill) -> Recipe | None:
     return recipe
 
 
-def validate_library(skills: Sequence[Skill], embed: "Callable[[list[str]], np.ndarray] | None" = None) -> list[str]:
-    """Every fault that only shows among skills, or in what a skill says: one line each, beginning with the skill's name.
+def validate_library(
+    skills: Sequence[Skill], embed: "Callable[[list[str]], np.ndarray] | None" = None
+) -> list[str]:
+    """Every fault that only shows among skills, or in what a skill says: one line each, beginning
+    with the skill's name.
 
-    Two skills of one name; a conflict that names no skill; an empty section; "How to check it worked" that names no metric a profile can
-    falsify, or not those of kmem-claims, or a number that kmem-claims leaves out; and, given an embedder, descriptions nearer than
+    Two skills of one name; a conflict that names no skill; an empty section; "How to check it
+    worked" that names no metric a profile can falsify, or not those of kmem-claims, or a number
+    that kmem-claims leaves out; and, given an embedder, descriptions nearer than
     NEAR_DUPLICATE_COSINE to another's.
 
     Args:
@@ -307,11 +399,21 @@ def validate_library(skills: Sequence[Skill], embed: "Callable[[list[str]], np.n
     seen: dict[str, Path] = {}
     for skill in skills:
         if skill.name in seen:
-            faults.append(f"{skill.name}: two directories have this name: {seen[skill.name]} and {skill.path}")
+            faults.append(
+                f"{skill.name}: two directories have this name: {seen[skill.name]} and {skill.path}"
+            )
         seen.setdefault(skill.name, skill.path)
-        faults += [f"{skill.name}: kmem-conflicts '{other}' is not a skill" for other in skill.conflicts if other not in names]
+        faults += [
+            f"{skill.name}: kmem-conflicts '{other}' is not a skill"
+            for other in skill.conflicts
+            if other not in names
+        ]
         sections = dict(_sections(skill.body))
-        faults += [f"{skill.name}: section '{section}' is empty" for section in SECTIONS if section in sections and not sections[section]]
+        faults += [
+            f"{skill.name}: section '{section}' is empty"
+            for section in SECTIONS
+            if section in sections and not sections[section]
+        ]
         claim = sections.get("How to check it worked", "")
         faults += [
             f"{skill.name}: kmem-claims '{entry}' is not explained in 'How to check it worked'"
@@ -319,9 +421,15 @@ def validate_library(skills: Sequence[Skill], embed: "Callable[[list[str]], np.n
             if not re.search(rf"\b{entry.metric}\b", claim)
         ]
         if not skill.claims and _NUMBERED_METRIC.search(claim):
-            faults.append(f"{skill.name}: 'How to check it worked' gives a number for a metric, but kmem-claims does not state it")
+            faults.append(
+                f"{skill.name}: 'How to check it worked' gives a number for a metric, but "
+                f"kmem-claims does not state it"
+            )
         if not any(re.search(rf"\b{metric}\b", claim) for metric in SIGNATURE_METRICS):
-            faults.append(f"{skill.name}: 'How to check it worked' names no signature metric, such as traffic_ratio (kmem.vocabulary)")
+            faults.append(
+                f"{skill.name}: 'How to check it worked' names no signature metric, such as "
+                f"traffic_ratio (kmem.vocabulary)"
+            )
     # Drafts of one kind of operator say nearly the same until somebody has learnt why they work.
     written = [skill for skill in skills if skill.status != DRAFT]
     if embed is not None and len(written) > 1:
@@ -335,11 +443,16 @@ def _sections(body: str) -> Iterator[tuple[str, str]]:
         yield heading.strip(), text.strip()
 
 
-def _near_duplicates(skills: Sequence[Skill], embed: "Callable[[list[str]], np.ndarray]") -> list[str]:
+def _near_duplicates(
+    skills: Sequence[Skill], embed: "Callable[[list[str]], np.ndarray]"
+) -> list[str]:
     vectors = embed([skill.embedded_text for skill in skills])
     cosines = vectors @ vectors.T
     return [
-        f"{first.name}: the description is a near-duplicate of {second.name}'s (cosine {cosines[i, j]:.2f}, limit {NEAR_DUPLICATE_COSINE})"
+        (
+            f"{first.name}: the description is a near-duplicate of {second.name}'s (cosine "
+            f"{cosines[i, j]:.2f}, limit {NEAR_DUPLICATE_COSINE})"
+        )
         for i, first in enumerate(skills)
         for j, second in enumerate(skills)
         if i < j and cosines[i, j] > NEAR_DUPLICATE_COSINE
@@ -347,13 +460,17 @@ def _near_duplicates(skills: Sequence[Skill], embed: "Callable[[list[str]], np.n
 
 
 def skill_template(name: str) -> dict[str, str]:
-    """The files of a new skill (relative path -> text): valid as they are, and telling the writer what belongs where.
+    """The files of a new skill (relative path -> text): valid as they are, and telling the writer
+    what belongs where.
 
     Raises:
         SkillError: if the name is not one the format allows.
     """
     if not _NAME.match(name) or len(name) > 64:
-        raise SkillError(f"Skill name '{name}' must be 1-64 lower-case letters, digits and single hyphens, like separable-pooling")
+        raise SkillError(
+            f"Skill name '{name}' must be 1-64 lower-case letters, digits and single hyphens, like "
+            f"separable-pooling"
+        )
     return {"SKILL.md": _TEMPLATE.replace("{name}", name)}
 
 

@@ -1,12 +1,14 @@
 """The closed vocabularies that skills, sites, signatures and outcomes are written in.
 
-`OPERATORS` maps every operator name to its family. `SIGNATURE_METRICS` are the dimensions a diagnosis can use, whatever profiler
-filled them. A name outside these tables is a load error wherever it is read, so that a rule can never silently not match.
+`OPERATORS` maps every operator name to its family. `SIGNATURE_METRICS` are the dimensions a
+diagnosis can use, whatever profiler filled them. A name outside these tables is a load error
+wherever it is read, so that a rule can never silently not match.
 """
 
 from dataclasses import dataclass
 
-#: Operator name -> family. Sites, skills (`kmem-ops`) and outcomes use exactly these names; `any` is allowed in skills only.
+#: Operator name -> family. Sites, skills (`kmem-ops`) and outcomes use exactly these names; `any`
+#: is allowed in skills only.
 OPERATORS: dict[str, str] = {
     "pointwise": "pointwise",
     "sum": "reduction",
@@ -57,7 +59,9 @@ FAMILIES: tuple[str, ...] = tuple(sorted(set(OPERATORS.values())))
 
 @dataclass(frozen=True, slots=True)
 class SignatureMetric:
-    """One dimension of a signature: its unit, the value at which it is saturated (for normalising), and what it says."""
+    """One dimension of a signature: its unit, the value at which it is saturated (for normalising),
+    and what it says.
+    """
 
     unit: str
     scale: float
@@ -67,26 +71,54 @@ class SignatureMetric:
 #: Dimensions of a signature. `_pct` is 0..100; a missing value is unknown, never zero.
 SIGNATURE_METRICS: dict[str, SignatureMetric] = {
     "speed_of_light": SignatureMetric("ratio", 1.0, "bound time over measured time"),
-    "traffic_ratio": SignatureMetric("ratio", 8.0, "DRAM bytes moved over the bytes that must move"),
-    "dram_throughput_pct": SignatureMetric("%", 100.0, "DRAM bytes per second over the device's peak"),
+    "traffic_ratio": SignatureMetric(
+        "ratio", 8.0, "DRAM bytes moved over the bytes that must move"
+    ),
+    "dram_throughput_pct": SignatureMetric(
+        "%", 100.0, "DRAM bytes per second over the device's peak"
+    ),
     "l2_throughput_pct": SignatureMetric("%", 100.0, "L2 throughput over its peak"),
     "l1_throughput_pct": SignatureMetric("%", 100.0, "L1/TEX throughput over its peak"),
     "l2_hit_pct": SignatureMetric("%", 100.0, "L2 sector hits over lookups"),
     "l1_hit_pct": SignatureMetric("%", 100.0, "L1 sector hits over lookups"),
-    "sector_efficiency_pct": SignatureMetric("%", 100.0, "bytes used over bytes fetched by global loads, 32-byte sectors"),
+    "sector_efficiency_pct": SignatureMetric(
+        "%", 100.0, "bytes used over bytes fetched by global loads, 32-byte sectors"
+    ),
     "sm_throughput_pct": SignatureMetric("%", 100.0, "busiest SM pipe or issue slot over its peak"),
-    "tensor_pipe_pct": SignatureMetric("%", 100.0, "tensor-core pipe active cycles over elapsed cycles"),
+    "tensor_pipe_pct": SignatureMetric(
+        "%", 100.0, "tensor-core pipe active cycles over elapsed cycles"
+    ),
     "fma_pipe_pct": SignatureMetric("%", 100.0, "fp32 FMA pipe active cycles over elapsed cycles"),
-    "xu_pipe_pct": SignatureMetric("%", 100.0, "special-function pipe active cycles over elapsed cycles"),
-    "occupancy_pct": SignatureMetric("%", 100.0, "resident warps over the maximum, achieved where measured"),
-    "registers_per_thread": SignatureMetric("registers", 255.0, "registers the compiler allotted to a thread"),
-    "spill_bytes_per_thread": SignatureMetric("bytes", 512.0, "local memory a thread uses for spilled registers"),
+    "xu_pipe_pct": SignatureMetric(
+        "%", 100.0, "special-function pipe active cycles over elapsed cycles"
+    ),
+    "occupancy_pct": SignatureMetric(
+        "%", 100.0, "resident warps over the maximum, achieved where measured"
+    ),
+    "registers_per_thread": SignatureMetric(
+        "registers", 255.0, "registers the compiler allotted to a thread"
+    ),
+    "spill_bytes_per_thread": SignatureMetric(
+        "bytes", 512.0, "local memory a thread uses for spilled registers"
+    ),
     "shared_bytes_per_block": SignatureMetric("bytes", 232448.0, "shared memory of one block"),
-    "waves": SignatureMetric("waves", 8.0, "blocks over the blocks resident at once on the whole device"),
-    "memory_stall_pct": SignatureMetric("%", 100.0, "issue-stalled cycles that wait for global or local memory"),
-    "barrier_stall_pct": SignatureMetric("%", 100.0, "issue-stalled cycles that wait at a block barrier"),
-    "branch_divergence_pct": SignatureMetric("%", 100.0, "thread slots predicated off or masked out of executed instructions"),
+    "waves": SignatureMetric(
+        "waves", 8.0, "blocks over the blocks resident at once on the whole device"
+    ),
+    "memory_stall_pct": SignatureMetric(
+        "%", 100.0, "issue-stalled cycles that wait for global or local memory"
+    ),
+    "barrier_stall_pct": SignatureMetric(
+        "%", 100.0, "issue-stalled cycles that wait at a block barrier"
+    ),
+    "branch_divergence_pct": SignatureMetric(
+        "%", 100.0, "thread slots predicated off or masked out of executed instructions"
+    ),
     "launches": SignatureMetric("kernels", 32.0, "GPU kernels launched by one forward"),
-    "host_overhead_pct": SignatureMetric("%", 100.0, "share of a forward during which the GPU waits for the host"),
-    "work_ratio": SignatureMetric("ratio", 8.0, "arithmetic executed over the arithmetic the result needs"),
+    "host_overhead_pct": SignatureMetric(
+        "%", 100.0, "share of a forward during which the GPU waits for the host"
+    ),
+    "work_ratio": SignatureMetric(
+        "ratio", 8.0, "arithmetic executed over the arithmetic the result needs"
+    ),
 }

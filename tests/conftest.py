@@ -1,4 +1,6 @@
-"""Shared fixtures: an own home for every test, Triton's interpreter (but with `-m gpu`), and no GPU unless a test is marked for one."""
+"""Shared fixtures: an own home for every test, Triton's interpreter (but with `-m gpu`), and no GPU
+unless a test is marked for one.
+"""
 
 import functools
 import os
@@ -6,15 +8,18 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is first imported; the cores are taken by the workers of pytest-xdist
+# read when torch is first imported; the cores are taken by the workers of pytest-xdist
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("kmem", deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a slow machine is no fault
+# a slow machine is no fault
+settings.register_profile("kmem", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kmem")
 
-#: The files that take longest. They are begun first, so that no worker of pytest-xdist is left with one when the others are done.
+#: The files that take longest. They are begun first, so that no worker of pytest-xdist is left with
+#: one when the others are done.
 LONG_FILES = (
     "test_bench.py",
     "test_cli_optimize.py",
@@ -32,7 +37,8 @@ LONG_FILES = (
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr != "gpu":  # there the judge's own kernels run as for users
-        os.environ["TRITON_INTERPRET"] = "1"  # read when triton is first imported; tests that compile do so in a subprocess without it
+        # read when triton is first imported; tests that compile do so in a subprocess without it
+        os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,7 +54,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without coverage's tracer, for other packages' code that runs long and calls nothing of kmem."""
+    """The function without coverage's tracer, for other packages' code that runs long and calls
+    nothing of kmem.
+    """
 
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:
@@ -65,16 +73,19 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_packages() -> Iterator[None]:
-    """Triton's interpreter and torch.export without what takes up to half of their time and changes nothing: being traced.
+    """Triton's interpreter and torch.export without what takes up to half of their time and changes
+    nothing: being traced.
 
-    Triton 3.9 also patches all of triton.language again for every call of a device function (interpreter.py,
-    InterpretedFunction.__call__); here once a launch for each module that functions come from.
+    Triton 3.9 also patches all of triton.language again for every call of a device function
+    (interpreter.py, InterpretedFunction.__call__); here once a launch for each module that
+    functions come from.
     """
     import torch
     from triton.runtime import interpreter
 
     run, patch_language = untraced(interpreter.GridExecutor.__call__), interpreter._patch_lang
-    patched: set[int] = set()  # globals of the functions whose language is patched, during one launch
+    # globals of the functions whose language is patched, during one launch
+    patched: set[int] = set()
 
     def launch(executor: interpreter.GridExecutor, *arguments: Any, **options: Any) -> None:
         patched.clear()

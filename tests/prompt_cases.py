@@ -1,7 +1,9 @@
-"""Prompts of every role for ten problems of the repository, as the snapshot tests and tools/write_prompt_snapshots.py render them.
+"""Prompts of every role for ten problems of the repository, as the snapshot tests and
+tools/write_prompt_snapshots.py render them.
 
-The run they are about is made up and the same for all: a first kernel that passed, an edit that did not build, a lesson, a veto, one
-skill. The skill is made up too, so that editing the library changes no snapshot.
+The run they are about is made up and the same for all: a first kernel that passed, an edit that did
+not build, a lesson, a veto, one skill. The skill is made up too, so that editing the library
+changes no snapshot.
 """
 
 from collections.abc import Sequence
@@ -14,27 +16,64 @@ from kmem.explore.models import briefs
 from kmem.explore.models.answers import DiagnoserAnswer
 from kmem.explore.models.author import allowed_skills
 from kmem.explore.models.prompt import Section, fit_prompt
-from kmem.explore.models.roles import DIAGNOSER, GENERATOR, OPTIMISER, PLANNER, REFLECTOR, REPAIRER, ROLES, Role, system_prompt
+from kmem.explore.models.roles import (
+    DIAGNOSER,
+    GENERATOR,
+    OPTIMISER,
+    PLANNER,
+    REFLECTOR,
+    REPAIRER,
+    ROLES,
+    Role,
+    system_prompt,
+)
 from kmem.interfaces import Situation
-from kmem.records import Bottleneck, Claim, ClaimCheck, Contract, Kernel, Lesson, Move, Prescription, Status, Veto
+from kmem.records import (
+    Bottleneck,
+    Claim,
+    ClaimCheck,
+    Contract,
+    Kernel,
+    Lesson,
+    Move,
+    Prescription,
+    Status,
+    Veto,
+)
 from kmem.skills import Skill
 
 SNAPSHOTS = ROOT / "tests" / "snapshots"
 PROBLEMS = (
-    "attention", "conv2d_relu_bias", "cross_entropy", "cumsum", "layer_norm", "linear_swish_scale", "matmul_odd", "max_pool2d",
-    "separable_conv2d", "softmax",
-)  # fmt: skip
+    "attention",
+    "conv2d_relu_bias",
+    "cross_entropy",
+    "cumsum",
+    "layer_norm",
+    "linear_swish_scale",
+    "matmul_odd",
+    "max_pool2d",
+    "separable_conv2d",
+    "softmax",
+)
 CLAIM = Claim("traffic_ratio", "<=", 0.7, relative=True)
 PARENT = Kernel(KERNEL, knob_space=(("BLOCK", (128, 256, 512)),))
 FAILED = Kernel(EDITED.replace("tl.load", "tl.lood"), PARENT.hash)
 FINDING = DiagnoserAnswer(
-    bottleneck=Bottleneck.REDUNDANT_TRAFFIC, cause="every row is read once for its sum and once for the result",
-    evidence=("traffic_ratio",), claim=CLAIM,
-)  # fmt: skip
+    bottleneck=Bottleneck.REDUNDANT_TRAFFIC,
+    cause="every row is read once for its sum and once for the result",
+    evidence=("traffic_ratio",),
+    claim=CLAIM,
+)
 SKILL = Skill(
     name="read-once",
-    description="Keep a row in registers between its statistics and its result. Use when a row is read twice.",
-    body="# Read once\n\n## Mechanism\nWhat is in a register need not be loaded again.\n\n## In Triton\nOne program per row.\n",
+    description=(
+        "Keep a row in registers between its statistics and its result. Use when a row is read "
+        "twice."
+    ),
+    body=(
+        "# Read once\n\n## Mechanism\nWhat is in a register need not be loaded again.\n\n"
+        "## In Triton\nOne program per row.\n"
+    ),
     path=Path("read-once"),
     license="MIT",
     operators=("any",),
@@ -51,30 +90,56 @@ SKILL = Skill(
 def make_run(problem: str, **changes: object) -> Situation:
     """The situation in round 2 of the made-up run."""
     failed = attempted(
-        FAILED, Status.BUILD_FAILED, log="Traceback (most recent call last):\nAttributeError: no attribute 'lood'", move=Move.FIX,
-        skill="read-once", instruction="keep the row in registers", round=1,
-    )  # fmt: skip
+        FAILED,
+        Status.BUILD_FAILED,
+        log="Traceback (most recent call last):\nAttributeError: no attribute 'lood'",
+        move=Move.FIX,
+        skill="read-once",
+        instruction="keep the row in registers",
+        round=1,
+    )
     situation = make_situation(
-        problem, parent=PARENT, round=2, history=(attempted(PARENT, ms=1.25), failed),
+        problem,
+        parent=PARENT,
+        round=2,
+        history=(attempted(PARENT, ms=1.25), failed),
         lessons=(
-            Lesson(1, PARENT.hash, "unaided", "wider blocks do not help", (ClaimCheck(CLAIM, 2.1, 2.0, held=False),)),
+            Lesson(
+                1,
+                PARENT.hash,
+                "unaided",
+                "wider blocks do not help",
+                (ClaimCheck(CLAIM, 2.1, 2.0, held=False),),
+            ),
         ),
         vetoes=(Veto("no-giant-tiles", "3 candidates, none passed: wrong_values", author="llm"),),
-    )  # fmt: skip
+    )
     situation = replace(
-        situation, skills={"read-once": SKILL}, prescriptions=(Prescription("read-once", 0.5, ("traffic_ratio 2.1 fits",)),),
+        situation,
+        skills={"read-once": SKILL},
+        prescriptions=(Prescription("read-once", 0.5, ("traffic_ratio 2.1 fits",)),),
         track_records={"read-once": "won 3 of 5 on sm_90"},
-    )  # fmt: skip
+    )
     return replace(situation, **changes)
 
 
 def all_briefs(situation: Situation) -> list[tuple[Role, Sequence[Section]]]:
-    """The sections of every role in a situation; the repairer is asked about its last attempt, the reflector about its history."""
-    fix = assign(situation, Move.FIX, situation.prescriptions[0].skill if situation.prescriptions else "unaided", instruction="read once")
+    """The sections of every role in a situation; the repairer is asked about its last attempt, the
+    reflector about its history.
+    """
+    fix = assign(
+        situation,
+        Move.FIX,
+        situation.prescriptions[0].skill if situation.prescriptions else "unaided",
+        instruction="read once",
+    )
     fix = replace(fix, task=replace(fix.task, claims=(CLAIM,)))
     last = situation.history[-1]
     repair = assign(situation, Move.REPAIR, fix.task.skill, parent=last.candidate.kernel.hash)
-    first = replace(assign(situation, Move.SEED, "unaided", instruction="Write the whole forward in Triton."), parent=None)
+    first = replace(
+        assign(situation, Move.SEED, "unaided", instruction="Write the whole forward in Triton."),
+        parent=None,
+    )
     return [
         (GENERATOR, briefs.generator_brief(first)),
         (DIAGNOSER, briefs.diagnoser_brief(situation)),
@@ -87,13 +152,20 @@ def all_briefs(situation: Situation) -> list[tuple[Role, Sequence[Section]]]:
 
 def render_user_messages(situation: Situation) -> dict[str, str]:
     """The fitted user message of every role."""
-    return {role.name: fit_prompt(role, system_prompt(role, situation.contract), sections) for role, sections in all_briefs(situation)}
+    return {
+        role.name: fit_prompt(role, system_prompt(role, situation.contract), sections)
+        for role, sections in all_briefs(situation)
+    }
 
 
 def snapshots() -> dict[str, str]:
     """Text by file name: the user messages of each problem, and the system messages."""
-    texts = {f"{problem}.md": _chapters(render_user_messages(make_run(problem))) for problem in PROBLEMS}
-    return texts | {"system.md": _chapters({role.name: system_prompt(role, Contract()) for role in ROLES})}
+    texts = {
+        f"{problem}.md": _chapters(render_user_messages(make_run(problem))) for problem in PROBLEMS
+    }
+    return texts | {
+        "system.md": _chapters({role.name: system_prompt(role, Contract()) for role in ROLES})
+    }
 
 
 def _chapters(texts: dict[str, str]) -> str:

@@ -1,7 +1,9 @@
-"""Language models that follow a script, and the situations they are asked about: plain Python, no network.
+"""Language models that follow a script, and the situations they are asked about: plain Python, no
+network.
 
-`answer(fields, code)` writes an answer in the form the prompts ask for; `ScriptedProvider` gives answers by role, in order; `DictArchive`
-keeps conversations in a dictionary. `make_situation` is about a problem of the repository, traced at its full sizes.
+`answer(fields, code)` writes an answer in the form the prompts ask for; `ScriptedProvider` gives
+answers by role, in order; `DictArchive` keeps conversations in a dictionary. `make_situation` is
+about a problem of the repository, traced at its full sizes.
 """
 
 import json
@@ -87,41 +89,88 @@ def answer(given: Mapping[str, object], code: str | None = None) -> str:
 
 
 def seed_answer(operators: Iterable[str], code: str = KERNEL, **knobs: list[int | str]) -> str:
-    return answer({"plan": "one pass", "operators": list(operators), "algebraic": False, "knobs": knobs}, code)
+    return answer(
+        {"plan": "one pass", "operators": list(operators), "algebraic": False, "knobs": knobs}, code
+    )
 
 
 def diagnosis_answer(**changes: object) -> str:
     return answer(
-        {"bottleneck": "redundant_traffic", "cause": "the row is read twice", "evidence": ["traffic_ratio"], "claim": CLAIM} | changes
+        {
+            "bottleneck": "redundant_traffic",
+            "cause": "the row is read twice",
+            "evidence": ["traffic_ratio"],
+            "claim": CLAIM,
+        }
+        | changes
     )
 
 
 def plan_answer(*skills: str, claim: Mapping[str, object] = CLAIM) -> str:
     return answer(
-        {"directions": [{"skill": skill, "change": f"apply {skill}", "reason": "fewer bytes", "claim": claim} for skill in skills]}
+        {
+            "directions": [
+                {
+                    "skill": skill,
+                    "change": f"apply {skill}",
+                    "reason": "fewer bytes",
+                    "claim": claim,
+                }
+                for skill in skills
+            ]
+        }
     )
 
 
-def edit_answer(code: str = EDITED, line: str = "y = torch.empty_like(x)", **knobs: list[int | str]) -> str:
-    return answer({"summary": "one read", "checklist": [{"item": "allocate", "line": line}], "algebraic": False, "knobs": knobs}, code)
-
-
-def repair_answer(evidence: str, code: str = KERNEL, issue: str = "build", anchor: str = "y = torch.empty_like(x)") -> str:
+def edit_answer(
+    code: str = EDITED, line: str = "y = torch.empty_like(x)", **knobs: list[int | str]
+) -> str:
     return answer(
         {
-            "issue": issue, "evidence": [evidence], "cause": "a typing error", "trigger": "always", "invariants": ["one read"],
-            "fix": "mend it", "anchor": anchor, "algebraic": False, "knobs": {},
+            "summary": "one read",
+            "checklist": [{"item": "allocate", "line": line}],
+            "algebraic": False,
+            "knobs": knobs,
         },
         code,
-    )  # fmt: skip
+    )
 
 
-def reflection_answer(*kernels: str, text: str = "reading once does not help here", worth: bool = False) -> str:
-    return answer({"lessons": [{"kernel": kernel, "text": text, "worth_a_skill": worth} for kernel in kernels]})
+def repair_answer(
+    evidence: str, code: str = KERNEL, issue: str = "build", anchor: str = "y = torch.empty_like(x)"
+) -> str:
+    return answer(
+        {
+            "issue": issue,
+            "evidence": [evidence],
+            "cause": "a typing error",
+            "trigger": "always",
+            "invariants": ["one read"],
+            "fix": "mend it",
+            "anchor": anchor,
+            "algebraic": False,
+            "knobs": {},
+        },
+        code,
+    )
+
+
+def reflection_answer(
+    *kernels: str, text: str = "reading once does not help here", worth: bool = False
+) -> str:
+    return answer(
+        {
+            "lessons": [
+                {"kernel": kernel, "text": text, "worth_a_skill": worth} for kernel in kernels
+            ]
+        }
+    )
 
 
 class ScriptedProvider(Provider):
-    """Answers each role's questions in order; a StopReason in a script is an answer that stopped so, an exception is raised."""
+    """Answers each role's questions in order; a StopReason in a script is an answer that stopped
+    so, an exception is raised.
+    """
 
     name = "scripted"
 
@@ -151,7 +200,11 @@ class ScriptedProvider(Provider):
 
 @cache
 def _first_line(role: str) -> str:
-    return (ROOT / "kmem" / "explore" / "prompts" / f"{role}.md").read_text(encoding="utf-8").splitlines()[0]
+    return (
+        (ROOT / "kmem" / "explore" / "models" / "prompts" / f"{role}.md")
+        .read_text(encoding="utf-8")
+        .splitlines()[0]
+    )
 
 
 class DictArchive:
@@ -198,31 +251,67 @@ def begin(
 ) -> LlmRunAuthor:
     """The author of a run with one provider; what it announces is appended to `said`."""
     run = Run(
-        "r1", Problem("p", "p.py", ""), "h200", Contract(), budget or Budget(), "off", 0, "out", "2026-11-21T00:00:00", ("llm",), strategy,
+        "r1",
+        Problem("p", "p.py", ""),
+        "h200",
+        Contract(),
+        budget or Budget(),
+        "off",
+        0,
+        "out",
+        "2026-11-21T00:00:00",
+        ("llm",),
+        strategy,
         models,
-    )  # fmt: skip
+    )
     announce = (said if said is not None else []).append
-    return LlmAuthor().begin(RunContext(run, {provider.name: provider}, archive if archive is not None else DictArchive(), announce))
+    return LlmAuthor().begin(
+        RunContext(
+            run,
+            {provider.name: provider},
+            archive if archive is not None else DictArchive(),
+            announce,
+        )
+    )
 
 
 @cache
 def problem_and_graph(name: str) -> tuple[Problem, OpGraph]:
     """A problem of the repository, traced at its full sizes (nothing is computed)."""
     problem = load_problem(ROOT / "problems" / name)
-    return replace(problem, path=f"problems/{name}/problem.py"), trace_problem(execute_problem(problem))
+    return replace(problem, path=f"problems/{name}/problem.py"), trace_problem(
+        execute_problem(problem)
+    )
 
 
 def make_diagnosis(**values: float) -> Diagnosis:
     """Redundant traffic, with these metrics beside."""
-    signature = Signature({"traffic_ratio": 2.1, "dram_throughput_pct": 83.0, "speed_of_light": 0.42, "launches": 1.0} | values)
+    signature = Signature(
+        {"traffic_ratio": 2.1, "dram_throughput_pct": 83.0, "speed_of_light": 0.42, "launches": 1.0}
+        | values
+    )
     return Diagnosis(
-        Bottleneck.REDUNDANT_TRAFFIC, (Evidence("traffic_ratio", 2.1, ">=", 1.3),), signature, 0.42, 0.31,
-        "redundant_traffic: 2.1 times the bytes that must move", "scale_kernel", (Bottleneck.LATENCY,),
-    )  # fmt: skip
+        Bottleneck.REDUNDANT_TRAFFIC,
+        (Evidence("traffic_ratio", 2.1, ">=", 1.3),),
+        signature,
+        0.42,
+        0.31,
+        "redundant_traffic: 2.1 times the bytes that must move",
+        "scale_kernel",
+        (Bottleneck.LATENCY,),
+    )
 
 
-def make_situation(name: str = "softmax", *, parent: Kernel | None = None, offered: Iterable[str] = (), **changes: object) -> Situation:
-    """A situation about a problem; with a parent there is a diagnosis, and these skills are offered."""
+def make_situation(
+    name: str = "softmax",
+    *,
+    parent: Kernel | None = None,
+    offered: Iterable[str] = (),
+    **changes: object,
+) -> Situation:
+    """A situation about a problem; with a parent there is a diagnosis, and these skills are
+    offered.
+    """
     problem, graph = problem_and_graph(name)
     skills = {skill: load_skill(ROOT / "skills" / skill) for skill in offered}
     situation = Situation(
@@ -244,19 +333,40 @@ def make_situation(name: str = "softmax", *, parent: Kernel | None = None, offer
 
 
 def assign(
-    situation: Situation, move: Move, skill: str, *, samples: int = 1, instruction: str = "do it", parent: str | None = None
+    situation: Situation,
+    move: Move,
+    skill: str,
+    *,
+    samples: int = 1,
+    instruction: str = "do it",
+    parent: str | None = None,
 ) -> Assignment:
     """The situation with one task."""
     known = {field.name: getattr(situation, field.name) for field in fields(Situation)}
     start = parent or (situation.parent.hash if situation.parent else None)
-    return Assignment(**known, task=Task(move, skill, start, samples, "why", author="llm", instruction=instruction))
+    return Assignment(
+        **known,
+        task=Task(move, skill, start, samples, "why", author="llm", instruction=instruction),
+    )
 
 
 def attempted(
-    kernel: Kernel, status: Status = Status.PASSED, *, ms: float = 1.0, log: str = "", move: Move = Move.SEED, skill: str = "unaided",
-    instruction: str = "write it", round: int = 0,
-) -> Attempt:  # fmt: skip
+    kernel: Kernel,
+    status: Status = Status.PASSED,
+    *,
+    ms: float = 1.0,
+    log: str = "",
+    move: Move = Move.SEED,
+    skill: str = "unaided",
+    instruction: str = "write it",
+    round: int = 0,
+) -> Attempt:
     """An attempt of the author llm with this kernel."""
     timing = Timing(ms, ms, ms, 10) if status is Status.PASSED else None
     task = Task(move, skill, kernel.parent, 1, "why", author="llm", instruction=instruction)
-    return Attempt(round, Candidate(kernel, task, "llm"), Measurement(status, timing, estimated=False, log=log), 2.0)
+    return Attempt(
+        round,
+        Candidate(kernel, task, "llm"),
+        Measurement(status, timing, estimated=False, log=log),
+        2.0,
+    )

@@ -1,17 +1,21 @@
-"""A local HTTP server that speaks the OpenAI and the Anthropic wire format and plays a scripted model.
+"""A local HTTP server that speaks the OpenAI and the Anthropic wire format and plays a scripted
+model.
 
     def play(turn: Turn) -> Reply:
-        return Reply("```python\\n...\\n```") if "repair" in turn.system else Reply(status=429, retry_after="0")
+        return Reply("```python\\n...\\n```") if "repair" in turn.system else Reply(status=429,
+        retry_after="0")
 
     with ScriptedServer(play) as server:
-        request = ModelRequest("any-name", messages, 1000, base_url=server.url_openai)  # or server.url_anthropic
-        ...
-        assert [turn.model for turn in server.requests] == ["any-name", "any-name"]
+        request = ModelRequest("any-name", messages, 1000, base_url=server.url_openai)  # or
+        server.url_anthropic ... assert [turn.model for turn in server.requests] == ["any-name",
+        "any-name"]
 
-`play` is called once per question, one at a time, in order of arrival; `turn.number` counts from 0. `in_order(reply, reply, ...)` makes a
-`play` out of a list (the last one repeats). An exception in `play` is answered with status 500 and raised again when the `with` ends.
-Tokens are counted by one rule, `count_tokens`; like a real server this one cuts an answer at the asked maximum and says so, unless the
-Reply says otherwise. Both servers list `models` under /v1/models. With `key`, a request must carry it; without, any key or none will do.
+`play` is called once per question, one at a time, in order of arrival; `turn.number` counts from 0.
+`in_order(reply, reply, ...)` makes a `play` out of a list (the last one repeats). An exception in
+`play` is answered with status 500 and raised again when the `with` ends. Tokens are counted by one
+rule, `count_tokens`; like a real server this one cuts an answer at the asked maximum and says so,
+unless the Reply says otherwise. Both servers list `models` under /v1/models. With `key`, a request
+must carry it; without, any key or none will do.
 """
 
 import json
@@ -41,7 +45,8 @@ class Turn:
     number: int  # how many questions arrived before it
     wire: str  # openai or anthropic
     model: str
-    messages: tuple[Message, ...]  # the system message first, if there was one, whatever the wire format
+    # the system message first, if there was one, whatever the wire format
+    messages: tuple[Message, ...]
     max_output_tokens: int
     stream: bool
     temperature: float | None
@@ -69,8 +74,9 @@ class Turn:
 class Reply:
     """What the scripted model does with one question: by default it answers `text` and stops.
 
-    The bad ones: stop=REFUSAL; stop=LENGTH (cut off by itself); status other than 200; `raw` (bytes sent in place of an answer);
-    `delay_s` (slow); `drop_after` (hangs up after so many pieces); `endless` (repeats `text` until the client hangs up).
+    The bad ones: stop=REFUSAL; stop=LENGTH (cut off by itself); status other than 200; `raw` (bytes
+    sent in place of an answer); `delay_s` (slow); `drop_after` (hangs up after so many pieces);
+    `endless` (repeats `text` until the client hangs up).
     """
 
     text: str = ""
@@ -98,9 +104,18 @@ def in_order(*replies: Reply) -> Play:
 
 
 class ScriptedServer(AbstractContextManager["ScriptedServer"]):
-    """See the module docstring. `requests` holds every question in order of arrival, `replies` what was answered to each."""
+    """See the module docstring.
 
-    def __init__(self, play: Play, *, models: Sequence[str] = ("scripted-large", "scripted-small"), key: str | None = None) -> None:
+    `requests` holds every question in order of arrival, `replies` what was answered to each.
+    """
+
+    def __init__(
+        self,
+        play: Play,
+        *,
+        models: Sequence[str] = ("scripted-large", "scripted-small"),
+        key: str | None = None,
+    ) -> None:
         self.play = play
         self.models = tuple(models)
         self.key = key
@@ -110,7 +125,9 @@ class ScriptedServer(AbstractContextManager["ScriptedServer"]):
         self.closing = threading.Event()
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
 
     @property
     def url(self) -> str:
@@ -143,7 +160,12 @@ class ScriptedServer(AbstractContextManager["ScriptedServer"]):
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self.closing.set()
         self._server.shutdown()
         self._server.server_close()
@@ -174,17 +196,25 @@ def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             if self.path.split("?")[0] != "/v1/models":
-                return self._send_error("openai", Reply(status=404, error=f"no such path {self.path}"))
+                return self._send_error(
+                    "openai", Reply(status=404, error=f"no such path {self.path}")
+                )
             wire = "anthropic" if "anthropic-version" in self.headers else "openai"
             if not self._has_key():
-                return self._send_error(wire, Reply(status=401, error=f"invalid key {self._given_key()}"))
+                return self._send_error(
+                    wire, Reply(status=401, error=f"invalid key {self._given_key()}")
+                )
             return self._send_json(200, _model_list(wire, server.models))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            wire = {"/v1/chat/completions": "openai", "/v1/messages": "anthropic"}.get(self.path.split("?")[0])
+            wire = {"/v1/chat/completions": "openai", "/v1/messages": "anthropic"}.get(
+                self.path.split("?")[0]
+            )
             if wire is None:
-                return self._send_error("openai", Reply(status=404, error=f"no such path {self.path}"))
+                return self._send_error(
+                    "openai", Reply(status=404, error=f"no such path {self.path}")
+                )
             headers = {name.lower(): value for name, value in self.headers.items()}
             turn, reply = server.answer(lambda number: _turn(number, wire, headers, body))
             if not self._has_key():
@@ -194,16 +224,26 @@ def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
             if reply.status != 200:
                 return self._send_error(wire, reply)
             if reply.raw is not None:
-                return self._send(200, reply.raw, "text/event-stream" if turn.stream else "application/json")
+                return self._send(
+                    200, reply.raw, "text/event-stream" if turn.stream else "application/json"
+                )
             try:
-                return self._send_stream(turn, reply) if turn.stream else self._send_json(200, _whole(turn, reply))
+                return (
+                    self._send_stream(turn, reply)
+                    if turn.stream
+                    else self._send_json(200, _whole(turn, reply))
+                )
             except (_Dropped, BrokenPipeError, ConnectionResetError):
                 self.close_connection = True
                 return None
 
         def _given_key(self) -> str:
-            """Anthropic's SDK sends its key as a bearer from version 2 on, and before that in a header of its own."""
-            return self.headers.get("x-api-key") or self.headers.get("authorization", "").removeprefix("Bearer ")
+            """Anthropic's SDK sends its key as a bearer from version 2 on, and before that in a
+            header of its own.
+            """
+            return self.headers.get("x-api-key") or self.headers.get(
+                "authorization", ""
+            ).removeprefix("Bearer ")
 
         def _has_key(self) -> bool:
             return server.key is None or self._given_key() == server.key
@@ -222,15 +262,27 @@ def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
 
         def _send_error(self, wire: str, reply: Reply) -> None:
             if wire == "anthropic":
-                data = {"type": "error", "error": {"type": reply.error_code or "scripted_error", "message": reply.error}}
+                data = {
+                    "type": "error",
+                    "error": {"type": reply.error_code or "scripted_error", "message": reply.error},
+                }
             else:
-                data = {"error": {"message": reply.error, "type": "scripted_error", "param": None, "code": reply.error_code}}
+                data = {
+                    "error": {
+                        "message": reply.error,
+                        "type": "scripted_error",
+                        "param": None,
+                        "code": reply.error_code,
+                    }
+                }
             self._send_json(reply.status, data, retry_after=reply.retry_after)
 
         def _send_json(self, status: int, data: object, retry_after: str | None = None) -> None:
             self._send(status, json.dumps(data).encode(), "application/json", retry_after)
 
-        def _send(self, status: int, data: bytes, kind: str, retry_after: str | None = None) -> None:
+        def _send(
+            self, status: int, data: bytes, kind: str, retry_after: str | None = None
+        ) -> None:
             self.send_response(status)
             self.send_header("content-type", kind)
             self.send_header("content-length", str(len(data)))
@@ -246,7 +298,11 @@ def _turn(number: int, wire: str, headers: dict[str, str], body: dict) -> Turn:
     messages = [Message(entry["role"], _text(entry["content"])) for entry in body["messages"]]
     if wire == "anthropic" and "system" in body:
         messages.insert(0, Message("system", _text(body["system"])))
-    effort = body.get("output_config", {}).get("effort") if wire == "anthropic" else body.get("reasoning_effort")
+    effort = (
+        body.get("output_config", {}).get("effort")
+        if wire == "anthropic"
+        else body.get("reasoning_effort")
+    )
     return Turn(
         number=number,
         wire=wire,
@@ -293,14 +349,21 @@ def _pieces(turn: Turn, reply: Reply, text: str) -> Iterator[str]:
 
 
 def _events(turn: Turn, reply: Reply) -> Iterator[bytes]:
-    return _anthropic_events(turn, reply) if turn.wire == "anthropic" else _openai_events(turn, reply)
+    return (
+        _anthropic_events(turn, reply) if turn.wire == "anthropic" else _openai_events(turn, reply)
+    )
 
 
 def _openai_events(turn: Turn, reply: Reply) -> Iterator[bytes]:
     text, stop, input_tokens, output_tokens = _cut(turn, reply)
 
     def event(data: dict[str, object]) -> bytes:
-        base = {"id": f"chatcmpl-{turn.number}", "object": "chat.completion.chunk", "created": 0, "model": turn.model}
+        base = {
+            "id": f"chatcmpl-{turn.number}",
+            "object": "chat.completion.chunk",
+            "created": 0,
+            "model": turn.model,
+        }
         return f"data: {json.dumps(base | data)}\n\n".encode()
 
     def delta(fields: dict[str, str], finish: str | None = None) -> bytes:
@@ -321,22 +384,38 @@ def _anthropic_events(turn: Turn, reply: Reply) -> Iterator[bytes]:
     def event(kind: str, **data: object) -> bytes:
         return f"event: {kind}\ndata: {json.dumps({'type': kind} | data)}\n\n".encode()
 
-    message = _anthropic_message(turn, [], None, input_tokens if reply.reports_usage else 0, 1 if reply.reports_usage else 0)
+    message = _anthropic_message(
+        turn, [], None, input_tokens if reply.reports_usage else 0, 1 if reply.reports_usage else 0
+    )
     yield event("message_start", message=message)
     yield event("ping")
     place = 0
     if reply.thinking:
-        yield event("content_block_start", index=0, content_block={"type": "thinking", "thinking": "", "signature": ""})
-        yield event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": reply.thinking})
+        yield event(
+            "content_block_start",
+            index=0,
+            content_block={"type": "thinking", "thinking": "", "signature": ""},
+        )
+        yield event(
+            "content_block_delta",
+            index=0,
+            delta={"type": "thinking_delta", "thinking": reply.thinking},
+        )
         yield event("content_block_stop", index=0)
         place = 1
     if text or reply.endless or reply.drop_after is not None:
         yield event("content_block_start", index=place, content_block={"type": "text", "text": ""})
         for piece in _pieces(turn, reply, text):
-            yield event("content_block_delta", index=place, delta={"type": "text_delta", "text": piece})
+            yield event(
+                "content_block_delta", index=place, delta={"type": "text_delta", "text": piece}
+            )
         yield event("content_block_stop", index=place)
     final = {"output_tokens": output_tokens} if reply.reports_usage else {"output_tokens": 0}
-    yield event("message_delta", delta={"stop_reason": _ANTHROPIC_STOP[stop], "stop_sequence": None}, usage=final)
+    yield event(
+        "message_delta",
+        delta={"stop_reason": _ANTHROPIC_STOP[stop], "stop_sequence": None},
+        usage=final,
+    )
     yield event("message_stop")
 
 
@@ -348,22 +427,41 @@ def _whole(turn: Turn, reply: Reply) -> dict[str, object]:
         content = [{"type": "text", "text": text}] if text else []
         return _anthropic_message(turn, content, _ANTHROPIC_STOP[stop], input_tokens, output_tokens)
     refused = stop is StopReason.REFUSAL
-    message = {"role": "assistant", "content": None if refused else text, "refusal": text if refused else None}
+    message = {
+        "role": "assistant",
+        "content": None if refused else text,
+        "refusal": text if refused else None,
+    }
     answer = {
         "id": f"chatcmpl-{turn.number}",
         "object": "chat.completion",
         "created": 0,
         "model": turn.model,
-        "choices": [{"index": 0, "message": message, "finish_reason": _OPENAI_FINISH[stop], "logprobs": None}],
+        "choices": [
+            {
+                "index": 0,
+                "message": message,
+                "finish_reason": _OPENAI_FINISH[stop],
+                "logprobs": None,
+            }
+        ],
     }
-    return answer | ({"usage": _openai_usage(input_tokens, output_tokens)} if reply.reports_usage else {})
+    return answer | (
+        {"usage": _openai_usage(input_tokens, output_tokens)} if reply.reports_usage else {}
+    )
 
 
 def _openai_usage(input_tokens: int, output_tokens: int) -> dict[str, int]:
-    return {"prompt_tokens": input_tokens, "completion_tokens": output_tokens, "total_tokens": input_tokens + output_tokens}
+    return {
+        "prompt_tokens": input_tokens,
+        "completion_tokens": output_tokens,
+        "total_tokens": input_tokens + output_tokens,
+    }
 
 
-def _anthropic_message(turn: Turn, content: list, stop_reason: str | None, input_tokens: int, output_tokens: int) -> dict[str, object]:
+def _anthropic_message(
+    turn: Turn, content: list, stop_reason: str | None, input_tokens: int, output_tokens: int
+) -> dict[str, object]:
     return {
         "id": f"msg_{turn.number}",
         "type": "message",
@@ -378,11 +476,29 @@ def _anthropic_message(turn: Turn, content: list, stop_reason: str | None, input
 
 def _model_list(wire: str, models: Sequence[str]) -> dict[str, object]:
     if wire == "anthropic":
-        entries = [{"type": "model", "id": name, "display_name": name, "created_at": "2026-01-01T00:00:00Z"} for name in models]
+        entries = [
+            {
+                "type": "model",
+                "id": name,
+                "display_name": name,
+                "created_at": "2026-01-01T00:00:00Z",
+            }
+            for name in models
+        ]
         return {"data": entries, "has_more": False, "first_id": models[0], "last_id": models[-1]}
-    return {"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "tests"} for name in models]}
+    return {
+        "object": "list",
+        "data": [
+            {"id": name, "object": "model", "created": 0, "owned_by": "tests"} for name in models
+        ],
+    }
 
 
-#: A refusal by the model itself ends with "stop" and its text under `refusal`; one by OpenAI's filter ends with "content_filter".
+#: A refusal by the model itself ends with "stop" and its text under `refusal`; one by OpenAI's
+#: filter ends with "content_filter".
 _OPENAI_FINISH = {StopReason.END: "stop", StopReason.LENGTH: "length", StopReason.REFUSAL: "stop"}
-_ANTHROPIC_STOP = {StopReason.END: "end_turn", StopReason.LENGTH: "max_tokens", StopReason.REFUSAL: "refusal"}
+_ANTHROPIC_STOP = {
+    StopReason.END: "end_turn",
+    StopReason.LENGTH: "max_tokens",
+    StopReason.REFUSAL: "refusal",
+}

@@ -1,6 +1,8 @@
-"""Run as a script by the recipe tests: compile emissions for an H200 without a GPU and print what the compiler made of each as JSON.
+"""Run as a script by the recipe tests: compile emissions for an H200 without a GPU and print what
+the compiler made of each as JSON.
 
-    python tests/stencil_compilation.py '[[SKILL, CALL, SHAPE, DTYPE, SETTING], ...]'    (one line of output for each, in order)
+    python tests/stencil_compilation.py '[[SKILL, CALL, SHAPE, DTYPE, SETTING], ...]'    (one line
+    of output for each, in order)
 
 It must be a process of its own: tests run with TRITON_INTERPRET=1, under which nothing is compiled.
 """
@@ -51,10 +53,13 @@ class Compiled:
         return compile_only
 
 
-def compile_case(skill: str, call: str, shape: list[int], dtype: str, setting: dict) -> dict[str, int]:
+def compile_case(
+    skill: str, call: str, shape: list[int], dtype: str, setting: dict
+) -> dict[str, int]:
     """Resources and instruction counts of an emission's last kernel."""
     source = (
-        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
         f"        self.op = nn.{call}\n    def forward(self, x):\n        return self.op(x)\n"
         f"def get_inputs():\n    return [torch.empty({tuple(shape)}, dtype=torch.{dtype})]\n"
     )
@@ -65,21 +70,39 @@ def compile_case(skill: str, call: str, shape: list[int], dtype: str, setting: d
     emission = recipe.emit(site, setting)
     with tempfile.TemporaryDirectory() as place:
         text = "\n\n".join(kernel for _, kernel in emission.kernels)
-        module = import_source(f"import torch\nimport triton\nimport triton.language as tl\n\n{text}\n\n{emission.launcher}", place)
-        launched = {name: Compiled(getattr(module, name)) for name, _ in emission.kernels if f"{name}[(" in emission.launcher}
+        module = import_source(
+            (
+                f"import torch\nimport triton\nimport triton.language as tl\n\n{text}\n\n"
+                f"{emission.launcher}"
+            ),
+            place,
+        )
+        launched = {
+            name: Compiled(getattr(module, name))
+            for name, _ in emission.kernels
+            if f"{name}[(" in emission.launcher
+        }
         vars(module).update(launched)
         module.launch(
-            *(torch.empty(operand.spec.shape, dtype=getattr(torch, operand.spec.dtype), device="meta") for operand in site.inputs)
+            *(
+                torch.empty(
+                    operand.spec.shape, dtype=getattr(torch, operand.spec.dtype), device="meta"
+                )
+                for operand in site.inputs
+            )
         )
         kernel = launched[emission.kernels[-1][0]].result
         cubin = Path(place) / "kernel.cubin"
         cubin.write_bytes(kernel.asm["cubin"])
         tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-        usage = subprocess.run([tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True).stdout
+        usage = subprocess.run(
+            [tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True
+        ).stdout
     ptx = kernel.asm["ptx"]
     return {
         "registers": int(re.search(r"REG:(\d+)", usage)[1]),
-        "local_bytes": int(re.search(r"LOCAL:(\d+)", usage)[1]) + int(re.search(r"STACK:(\d+)", usage)[1]),
+        "local_bytes": int(re.search(r"LOCAL:(\d+)", usage)[1])
+        + int(re.search(r"STACK:(\d+)", usage)[1]),
         "wide_loads": len(re.findall(r"ld\.global\S*v4", ptx)),
         "loads": len(re.findall(r"ld\.global", ptx)),
         "copies": len(re.findall(r"cp\.async\.c[ag]\.shared", ptx)),

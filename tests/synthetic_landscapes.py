@@ -1,4 +1,7 @@
-"""Made-up landscapes for tests: the cost model's times, bent by knob effects that all sizes share. Never evidence."""
+"""Made-up landscapes for tests: the cost model's times, bent by knob effects that all sizes share.
+
+Never evidence.
+"""
 
 import math
 import random
@@ -13,45 +16,102 @@ from kmem.problem.load import FULL, execute_problem
 from kmem.problem.trace import trace_problem
 from kmem.profile.compile import CompileStatus
 from kmem.recipes import Recipe
-from kmem.records import Contract, Device, Launch, Precision, Problem, SiteChoice, Status, Timing, content_hash
+from kmem.records import (
+    Contract,
+    Device,
+    Launch,
+    Precision,
+    Problem,
+    SiteChoice,
+    Status,
+    Timing,
+    content_hash,
+)
 
 SYNTHETIC_VERSIONS = {"synthetic": "no machine"}
 
 
 def synthetic_landscape(
-    problem: Problem, recipes: Mapping[str, Recipe], device: Device, *, settings: int, siblings: Sequence[Problem] = (), seed: int = 0
+    problem: Problem,
+    recipes: Mapping[str, Recipe],
+    device: Device,
+    *,
+    settings: int,
+    siblings: Sequence[Problem] = (),
+    seed: int = 0,
 ) -> Landscape:
-    """A landscape nobody measured. The same knob has the same effect on every problem; a tenth is the problem's own."""
+    """A landscape nobody measured.
+
+    The same knob has the same effect on every problem; a tenth is the problem's own.
+    """
     contract = Contract()
     graph = trace_problem(execute_problem(problem, FULL), Precision.MATCH)
     options = find_options({"full": graph}, recipes, contract, device)
     elsewhere = []
     for sibling in siblings:
         other = trace_problem(execute_problem(sibling, FULL), Precision.MATCH)
-        elsewhere.append(leading_settings(find_options({"full": other}, recipes, contract, device), settings))
-    drafts = sample_drafts(graph, options, contract, device, count=settings, seed=seed, elsewhere=elsewhere)
-    launches = (Launch("aten.synthetic", None, None, None, {"static__library": 1.0, "static__argument_bytes": 1e8}),)
+        elsewhere.append(
+            leading_settings(find_options({"full": other}, recipes, contract, device), settings)
+        )
+    drafts = sample_drafts(
+        graph, options, contract, device, count=settings, seed=seed, elsewhere=elsewhere
+    )
+    launches = (
+        Launch(
+            "aten.synthetic",
+            None,
+            None,
+            None,
+            {"static__library": 1.0, "static__argument_bytes": 1e8},
+        ),
+    )
     slowest = max(draft.estimated_ms for draft in drafts)
     points = [_point((), slowest, launches)]
     for draft in drafts:
         bent = draft.estimated_ms * math.exp(sum(_effect(choice, seed) for choice in draft.choices))
         own = random.Random(f"{seed}:{problem.name}:{draft.choices}").gauss(0.0, 0.03)
-        points.append(replace(_point(draft.choices, bent * math.exp(abs(own)), launches), estimated_ms=draft.estimated_ms))
+        points.append(
+            replace(
+                _point(draft.choices, bent * math.exp(abs(own)), launches),
+                estimated_ms=draft.estimated_ms,
+            )
+        )
     sites = record_sites(options)
     header = Header(
-        format=FORMAT, problem=problem, family=operator_family(sites), operators=tuple(dict.fromkeys(site.operator for site in sites)),
-        sites=sites, graph_hash=graph.hash, structure_hash=graph.structure_hash, sizes=graph_sizes(graph), device=device, contract=contract,
-        estimated=False, seed=seed, settings=settings, versions=SYNTHETIC_VERSIONS, created_at="2000-01-01T00:00:00+00:00",
-    )  # fmt: skip
+        format=FORMAT,
+        problem=problem,
+        family=operator_family(sites),
+        operators=tuple(dict.fromkeys(site.operator for site in sites)),
+        sites=sites,
+        graph_hash=graph.hash,
+        structure_hash=graph.structure_hash,
+        sizes=graph_sizes(graph),
+        device=device,
+        contract=contract,
+        estimated=False,
+        seed=seed,
+        settings=settings,
+        versions=SYNTHETIC_VERSIONS,
+        created_at="2000-01-01T00:00:00+00:00",
+    )
     return Landscape(header, tuple(points))
 
 
 def _effect(choice: SiteChoice, seed: int) -> float:
-    """Never below zero: nothing is faster than the cost model, which never promises more than the bound."""
-    return sum(abs(random.Random(f"{seed}:{choice.recipe}:{name}:{value}").gauss(0.0, 0.15)) for name, value in choice.knobs)
+    """Never below zero: nothing is faster than the cost model, which never promises more than the
+    bound.
+    """
+    return sum(
+        abs(random.Random(f"{seed}:{choice.recipe}:{name}:{value}").gauss(0.0, 0.15))
+        for name, value in choice.knobs
+    )
 
 
-def _point(choices: tuple[SiteChoice, ...], latency_ms: float, launches: tuple[Launch, ...]) -> Point:
+def _point(
+    choices: tuple[SiteChoice, ...], latency_ms: float, launches: tuple[Launch, ...]
+) -> Point:
     digest = content_hash(repr(choices))
     timing = Timing(latency_ms, latency_ms, latency_ms, 5)
-    return Point(choices, digest, (), None, CompileStatus.OK, digest, launches, Status.PASSED, timing)
+    return Point(
+        choices, digest, (), None, CompileStatus.OK, digest, launches, Status.PASSED, timing
+    )

@@ -1,4 +1,6 @@
-"""Arms of an ablation know what they may and nothing else, its figures are exact, and the same command gives the same answer."""
+"""Arms of an ablation know what they may and nothing else, its figures are exact, and the same
+command gives the same answer.
+"""
 
 import json
 import math
@@ -24,7 +26,19 @@ from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.load import load_problem
 from kmem.recipes import Recipe
-from kmem.records import Attempt, Budget, Candidate, Experience, Kernel, Measurement, Move, Outcome, Status, Task, Timing
+from kmem.records import (
+    Attempt,
+    Budget,
+    Candidate,
+    Experience,
+    Kernel,
+    Measurement,
+    Move,
+    Outcome,
+    Status,
+    Task,
+    Timing,
+)
 from kmem.run.directory import RunDirectory
 from kmem.run.session import load_library
 from kmem.serialize import to_json
@@ -46,7 +60,11 @@ def no_embeddings() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def recipes() -> dict[str, Recipe]:
     library = load_library(collect(build_plugin_manager()))
-    return {name: recipe for name, skill in library.items() if (recipe := load_recipe(skill)) is not None}
+    return {
+        name: recipe
+        for name, skill in library.items()
+        if (recipe := load_recipe(skill)) is not None
+    }
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +93,9 @@ def left(bench: _Bench, landscapes: tuple[Landscape, ...]) -> dict:
 # ---- what each arm knows
 
 
-def test_memory_made_from_other_problems_never_holds_the_problem_itself(bench: _Bench, left: dict) -> None:
+def test_memory_made_from_other_problems_never_holds_the_problem_itself(
+    bench: _Bench, left: dict
+) -> None:
     for place in left:
         own = {entry.outcome.graph_hash for entry in left[place]}
         for arm in (Arm.READ, Arm.PLACEBO, Arm.ORACLE):
@@ -85,13 +105,22 @@ def test_memory_made_from_other_problems_never_holds_the_problem_itself(bench: _
     assert bench.recollect(0, Arm.OFF, 0, left) == []
 
 
-def test_a_class_left_out_is_unknown_to_memory(landscapes: tuple[Landscape, ...], left: dict, tmp_path: Path) -> None:
+def test_a_class_left_out_is_unknown_to_memory(
+    landscapes: tuple[Landscape, ...], left: dict, tmp_path: Path
+) -> None:
     for left_out in (("softmax",), (EACH,)):
         without = _Bench(landscapes, Setup(tuple(Arm), 1, left_out, budget=SHORT), tmp_path)
-        assert [without.is_target(place) for place in range(4)] == [True, True, left_out == (EACH,), left_out == (EACH,)]
+        assert [without.is_target(place) for place in range(4)] == [
+            True,
+            True,
+            left_out == (EACH,),
+            left_out == (EACH,),
+        ]
         for place in (0, 1):
             known = without.recollect(place, Arm.READ, 0, left)
-            assert {operator for entry in known for operator in entry.outcome.operators} == {"pointwise"}
+            assert {operator for entry in known for operator in entry.outcome.operators} == {
+                "pointwise"
+            }
             assert without.recollect(place, Arm.ORACLE, 0, left) == []
 
 
@@ -105,10 +134,14 @@ def test_a_placebo_keeps_the_volume_and_loses_the_information(left: dict) -> Non
     outcomes = [entry.outcome for place in left for entry in left[place]]
     shuffled = shuffle_outcomes(outcomes, 0)
     assert len(shuffled) == len(outcomes)
-    assert [outcome.latency_ms for outcome in shuffled] == [outcome.latency_ms for outcome in outcomes]
+    assert [outcome.latency_ms for outcome in shuffled] == [
+        outcome.latency_ms for outcome in outcomes
+    ]
 
     def deeds(found: list[Outcome]) -> list[tuple]:
-        return sorted((choice.recipe, choice.knobs) for outcome in found for choice in outcome.choices)
+        return sorted(
+            (choice.recipe, choice.knobs) for outcome in found for choice in outcome.choices
+        )
 
     assert deeds(shuffled) == deeds(outcomes)
     moved = sum(one.choices != other.choices for one, other in zip(outcomes, shuffled, strict=True))
@@ -134,78 +167,129 @@ def test_the_oracle_holds_the_best_recorded_setting_of_the_nearest_other_size(
 def attempt(number: int, latency_ms: float | None) -> Attempt:
     status = Status.PASSED if latency_ms else Status.BUILD_FAILED
     timing = Timing(latency_ms, latency_ms, latency_ms, 5) if latency_ms else None
-    candidate = Candidate(Kernel(f"# {number} {latency_ms}"), Task(Move.SEED, "s", None, 1, ""), "recipes")
+    candidate = Candidate(
+        Kernel(f"# {number} {latency_ms}"), Task(Move.SEED, "s", None, 1, ""), "recipes"
+    )
     return Attempt(number, candidate, Measurement(status, timing, False), None)
 
 
-def test_measurements_are_counted_to_the_first_kernel_near_the_best(landscapes: tuple[Landscape, ...]) -> None:
+def test_measurements_are_counted_to_the_first_kernel_near_the_best(
+    landscapes: tuple[Landscape, ...],
+) -> None:
     landscape = landscapes[0]
     best_ms, horizon = landscape.best.latency_ms, len(landscape.settings)
-    run = [attempt(0, 4 * best_ms), attempt(0, None), attempt(0, 2 * best_ms), attempt(1, best_ms / 0.95), attempt(1, best_ms)]
+    run = [
+        attempt(0, 4 * best_ms),
+        attempt(0, None),
+        attempt(0, 2 * best_ms),
+        attempt(1, best_ms / 0.95),
+        attempt(1, best_ms),
+    ]
     found = run_metrics(run, landscape, rounds=3)
-    assert (found.reached, found.to_target, found.rounds_to_target, found.measurements) == (True, 3, 2, 4)
+    assert (found.reached, found.to_target, found.rounds_to_target, found.measurements) == (
+        True,
+        3,
+        2,
+        4,
+    )
     assert found.final_ms == best_ms
     assert math.isclose(found.area, (0.25 + 0.5 + 0.95 + (horizon - 3) * 1.0) / horizon)
 
 
-def test_a_run_that_never_arrives_is_charged_for_the_whole_landscape(landscapes: tuple[Landscape, ...]) -> None:
+def test_a_run_that_never_arrives_is_charged_for_the_whole_landscape(
+    landscapes: tuple[Landscape, ...],
+) -> None:
     landscape = landscapes[0]
     found = run_metrics([attempt(0, 2 * landscape.best.latency_ms)], landscape, rounds=3)
-    assert (found.reached, found.to_target, found.rounds_to_target) == (False, len(landscape.settings), 3)
+    assert (found.reached, found.to_target, found.rounds_to_target) == (
+        False,
+        len(landscape.settings),
+        3,
+    )
     assert run_metrics([], landscape, rounds=3).area == 0.0
 
 
 # ---- arms compared
 
 
-def trial(arm: Arm, problem: str, seed: int, to_target: int, final_ms: float = 1.0, rounds: int = 1) -> Trial:
-    return Trial(problem, "softmax", seed, arm, 0, RunMetrics(True, to_target, rounds, 0.5, final_ms, 10))
+def trial(
+    arm: Arm, problem: str, seed: int, to_target: int, final_ms: float = 1.0, rounds: int = 1
+) -> Trial:
+    return Trial(
+        problem, "softmax", seed, arm, 0, RunMetrics(True, to_target, rounds, 0.5, final_ms, 10)
+    )
 
 
 def test_savings_are_shares_of_the_measurements_of_the_same_problems_and_seeds() -> None:
     trials = [trial(Arm.OFF, problem, seed, 10) for problem in "abc" for seed in range(4)]
-    trials += [trial(Arm.READ, problem, seed, {"a": 2, "b": 4, "c": 6}[problem]) for problem in "abc" for seed in range(4)]
+    trials += [
+        trial(Arm.READ, problem, seed, {"a": 2, "b": 4, "c": 6}[problem])
+        for problem in "abc"
+        for seed in range(4)
+    ]
     off, read = compare_arms(trials)
     assert (off.saved.value, off.saved.low, off.saved.high) == (0.0, 0.0, 0.0)
     assert math.isclose(read.saved.value, 0.6)
-    assert math.isclose(read.saved.low, 0.4) and math.isclose(read.saved.high, 0.8)  # problems are drawn, not runs
+    # problems are drawn, not runs
+    assert math.isclose(read.saved.low, 0.4) and math.isclose(read.saved.high, 0.8)
     assert (read.to_target, read.final_speed.value, read.negative_transfer.value) == (4.0, 1.0, 0.0)
 
 
 def test_negative_transfer_is_ending_slower_and_being_held_up_stands_beside_it() -> None:
     trials = [trial(Arm.OFF, problem, 0, 5) for problem in "abcd"]
-    trials += [trial(Arm.READ, "a", 0, 5, final_ms=1.03), trial(Arm.READ, "b", 0, 9), trial(Arm.READ, "c", 0, 13, rounds=2)]
+    trials += [
+        trial(Arm.READ, "a", 0, 5, final_ms=1.03),
+        trial(Arm.READ, "b", 0, 9),
+        trial(Arm.READ, "c", 0, 13, rounds=2),
+    ]
     trials += [trial(Arm.READ, "d", 0, 1, final_ms=1.01)]
     read = compare_arms(trials)[1]
-    assert (read.negative_transfer.value, read.more_measurements, read.later_rounds) == (0.25, 0.5, 0.25)
+    assert (read.negative_transfer.value, read.more_measurements, read.later_rounds) == (
+        0.25,
+        0.5,
+        0.25,
+    )
 
 
 def test_arms_without_pairs_are_not_compared() -> None:
     with pytest.raises(ValueError, match="pair by pair"):
         compare_arms([trial(Arm.READ, "a", 0, 1)])
     with pytest.raises(ValueError, match="pair by pair"):
-        compare_arms([trial(Arm.OFF, "a", 0, 1), trial(Arm.READ, "a", 0, 1), trial(Arm.OFF, "a", 1, 1)])
+        compare_arms(
+            [trial(Arm.OFF, "a", 0, 1), trial(Arm.READ, "a", 0, 1), trial(Arm.OFF, "a", 1, 1)]
+        )
 
 
 # ---- the whole
 
 
-def test_the_same_ablation_gives_the_same_trials_to_the_last_byte(landscapes: tuple[Landscape, ...]) -> None:
+def test_the_same_ablation_gives_the_same_trials_to_the_last_byte(
+    landscapes: tuple[Landscape, ...],
+) -> None:
     setup = Setup((Arm.OFF, Arm.READ, Arm.RW, Arm.PLACEBO), 1, budget=SHORT)
-    one, two = ([to_json(entry) for entry in ablate(landscapes[:3], setup, lambda done, total: None)] for _ in range(2))
+    one, two = (
+        [to_json(entry) for entry in ablate(landscapes[:3], setup, lambda done, total: None)]
+        for _ in range(2)
+    )
     assert one == two
     assert len(one) == 3 * 4
 
 
-def test_estimates_teach_nothing_and_a_class_nobody_has_is_named(landscapes: tuple[Landscape, ...]) -> None:
+def test_estimates_teach_nothing_and_a_class_nobody_has_is_named(
+    landscapes: tuple[Landscape, ...],
+) -> None:
     estimated = replace(landscapes[0], header=replace(landscapes[0].header, estimated=True))
     with pytest.raises(LandscapeError, match="softmax_1024 holds estimates"):
         ablate([estimated], Setup((Arm.OFF,), 1), lambda done, total: None)
-    with pytest.raises(LandscapeError, match="No landscape is of class norm; there are pointwise, softmax"):
+    with pytest.raises(
+        LandscapeError, match="No landscape is of class norm; there are pointwise, softmax"
+    ):
         ablate(landscapes, Setup((Arm.OFF,), 1, ("norm",)), lambda done, total: None)
 
 
-def test_the_command_prints_one_json_object_and_leaves_trials_and_a_plot(landscapes: tuple[Landscape, ...], tmp_path: Path) -> None:
+def test_the_command_prints_one_json_object_and_leaves_trials_and_a_plot(
+    landscapes: tuple[Landscape, ...], tmp_path: Path
+) -> None:
     directory = LandscapeDirectory(tmp_path / "suite")
     whole, cut_off = landscapes[2:]
     for landscape, points in ((whole, whole.points), (cut_off, cut_off.points[:6])):
@@ -213,15 +297,34 @@ def test_the_command_prints_one_json_object_and_leaves_trials_and_a_plot(landsca
         for point in points:
             directory.append(landscape.name, point)
     directory.pack(whole.name)
-    directory.begin(replace(cut_off.header, problem=replace(cut_off.header.problem, name="just_begun")))
-    arguments = ["memory", "ablate", str(tmp_path / "suite"), "--arms", "read", "--seeds", "1", "--out", str(tmp_path / "out"), "--json"]
+    directory.begin(
+        replace(cut_off.header, problem=replace(cut_off.header.problem, name="just_begun"))
+    )
+    arguments = [
+        "memory",
+        "ablate",
+        str(tmp_path / "suite"),
+        "--arms",
+        "read",
+        "--seeds",
+        "1",
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
     compared = json.loads(result.stdout)
     assert [entry["arm"] for entry in compared["arms"]] == ["off", "read"]
     assert compared["landscapes"] == {whole.name: len(whole.settings), cut_off.name: 5}
-    assert (compared["recorded_in_part"], compared["left_out_as_empty"]) == ([cut_off.name], ["just_begun"])
-    assert f"recorded in part, searched as if there were no other settings: {cut_off.name} (5)" in result.stderr
+    assert (compared["recorded_in_part"], compared["left_out_as_empty"]) == (
+        [cut_off.name],
+        ["just_begun"],
+    )
+    assert (
+        f"recorded in part, searched as if there were no other settings: {cut_off.name} (5)"
+        in result.stderr
+    )
     assert len((tmp_path / "out" / "trials.jsonl").read_text().splitlines()) == 4
     assert (tmp_path / "out" / "ablation.png").stat().st_size > 10_000
     result = CliRunner().invoke(cli, ["memory", "ablate", str(tmp_path / "suite"), "--arms", "on"])
@@ -239,12 +342,22 @@ def test_experience_is_what_was_measured_on_other_graphs_with_its_prediction(
     with Memory(tmp_path / "memory.db") as memory:
         memory.record_entries([entry for place in left for entry in left[place]])
         found = recall_experience(
-            memory, ["online-softmax", "fuse-pointwise-chain"], graph_hash=own.graph_hash, structure_hash=own.structure_hash,
-            arch=own.arch, contract=own.contract,
-        )  # fmt: skip
+            memory,
+            ["online-softmax", "fuse-pointwise-chain"],
+            graph_hash=own.graph_hash,
+            structure_hash=own.structure_hash,
+            arch=own.arch,
+            contract=own.contract,
+        )
     of_softmax = [entry for entry in found if entry.recipe == "online-softmax"]
-    tried = {entry.outcome.choices[0].knobs: entry.outcome for entry in left[1] if entry.outcome.status is Status.PASSED}
-    assert {entry.knobs: entry.predicted_ms for entry in of_softmax} == {knobs: outcome.predicted_ms for knobs, outcome in tried.items()}
+    tried = {
+        entry.outcome.choices[0].knobs: entry.outcome
+        for entry in left[1]
+        if entry.outcome.status is Status.PASSED
+    }
+    assert {entry.knobs: entry.predicted_ms for entry in of_softmax} == {
+        knobs: outcome.predicted_ms for knobs, outcome in tried.items()
+    }
     assert {(entry.graph, entry.structure, entry.sizes) for entry in of_softmax} == {
         (sibling.graph_hash, own.structure_hash, sibling.sizes)
     }
@@ -255,7 +368,15 @@ def test_experience_is_what_was_measured_on_other_graphs_with_its_prediction(
 def test_what_a_run_knew_when_it_began_stays_in_its_directory(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     known = (
-        Experience("online-softmax", (("BK", 1), ("STRATEGY", "loop")), 1.25, 0.5, "graph", "structure", (4, 8)),
+        Experience(
+            "online-softmax",
+            (("BK", 1), ("STRATEGY", "loop")),
+            1.25,
+            0.5,
+            "graph",
+            "structure",
+            (4, 8),
+        ),
         Experience("online-softmax", (), 1.0, None, "graph", "structure", ()),
     )
     assert directory.read_experience("run") is None

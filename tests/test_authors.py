@@ -1,4 +1,6 @@
-"""The authors of a run: who seeds, who goes on, whose claims stand, parallel writing in a fixed order, and the run's clock."""
+"""The authors of a run: who seeds, who goes on, whose claims stand, parallel writing in a fixed
+order, and the run's clock.
+"""
 
 import threading
 import time
@@ -56,8 +58,12 @@ class FakeAuthor(Author):
 class Bench:
     """As much of a workbench as authors see."""
 
-    def __init__(self, home: Path, authors: tuple[str, ...], strategy: Strategy = Strategy.BANDIT) -> None:
-        self.run = replace(make_run(home, base_url="http://nowhere", strategy=strategy), authors=authors)
+    def __init__(
+        self, home: Path, authors: tuple[str, ...], strategy: Strategy = Strategy.BANDIT
+    ) -> None:
+        self.run = replace(
+            make_run(home, base_url="http://nowhere", strategy=strategy), authors=authors
+        )
         self.attempts, self.lessons = [], []
 
     def attempt(self, kernel_hash: str | None) -> None:
@@ -67,7 +73,9 @@ class Bench:
         raise AssertionError(f"nothing here is worth telling: {text}")
 
 
-def make_authors(home: Path, *authors: FakeAuthor, strategy: Strategy = Strategy.BANDIT) -> tuple[Authors, Bench]:
+def make_authors(
+    home: Path, *authors: FakeAuthor, strategy: Strategy = Strategy.BANDIT
+) -> tuple[Authors, Bench]:
     bench = Bench(home, tuple(author.name for author in authors), strategy)
     registry = replace(small_registry(), authors={author.name: author for author in authors})
     return Authors(bench, registry, DictArchive(), Clock(lambda: 100.0)), bench
@@ -89,14 +97,22 @@ def test_recipes_seed_and_models_go_on(tmp_path: Path) -> None:
     assert skills_proposed(authors, make_situation()) == ["tile"]
     assert skills_proposed(authors, make_situation(parent=PARENT)) == ["idea", "tile"]
     without, _ = make_authors(tmp_path, FakeAuthor("recipes"), models)
-    assert skills_proposed(without, make_situation()) == ["idea"], "where no recipe matches, models seed"
+    assert skills_proposed(without, make_situation()) == ["idea"], (
+        "where no recipe matches, models seed"
+    )
     control, _ = make_authors(tmp_path, recipes, models, strategy=Strategy.BEST_OF_N)
     assert skills_proposed(control, make_situation()) == ["tile", "idea"]
 
 
 def test_the_claims_of_a_skill_stand_where_the_author_makes_none(tmp_path: Path) -> None:
     seed = Direction("llm", Move.TUNE, "online-softmax", "why")
-    author = FakeAuthor("llm", fix("llm", "online-softmax"), fix("llm", "online-softmax", OWN), fix("llm", "unaided"), seed)
+    author = FakeAuthor(
+        "llm",
+        fix("llm", "online-softmax"),
+        fix("llm", "online-softmax", OWN),
+        fix("llm", "unaided"),
+        seed,
+    )
     authors, _ = make_authors(tmp_path, author)
     situation = make_situation(parent=PARENT, offered=["online-softmax"])
     (offer,) = authors.propose({PARENT.hash: situation})
@@ -114,7 +130,8 @@ class MeetingAuthor(FakeAuthor):
 
     def __init__(self, name: str, parties: int) -> None:
         super().__init__(name)
-        self._meeting = threading.Barrier(parties, timeout=30.0)  # seconds; broken, and the test with it, if they come one by one
+        # seconds; broken, and the test with it, if they come one by one
+        self._meeting = threading.Barrier(parties, timeout=30.0)
 
     def write(self, assignment: Assignment) -> list[Candidate]:
         self._meeting.wait()
@@ -123,19 +140,25 @@ class MeetingAuthor(FakeAuthor):
 
 def test_tasks_are_written_side_by_side_and_come_back_in_their_order(tmp_path: Path) -> None:
     authors, _ = make_authors(tmp_path, MeetingAuthor("llm", parties=3))
-    written = authors.write([task("first"), task("second"), task("third")], {None: make_situation()})
+    written = authors.write(
+        [task("first"), task("second"), task("third")], {None: make_situation()}
+    )
     assert [candidate.task.skill for candidate in written] == ["first", "second", "third"]
 
 
 def test_the_first_error_in_the_order_of_tasks_ends_the_run(tmp_path: Path) -> None:
     authors, _ = make_authors(tmp_path, FakeAuthor("llm"))
     with pytest.raises(ProviderError, match="no answer for one"):
-        authors.write([task("first"), task("fails", "one"), task("fails", "two")], {None: make_situation()})
+        authors.write(
+            [task("first"), task("fails", "one"), task("fails", "two")], {None: make_situation()}
+        )
 
 
 def test_what_others_wrote_before_the_minutes_ended_is_kept(tmp_path: Path) -> None:
     authors, _ = make_authors(tmp_path, FakeAuthor("llm"))
-    written = authors.write([task("first"), task("too late"), task("second")], {None: make_situation()})
+    written = authors.write(
+        [task("first"), task("too late"), task("second")], {None: make_situation()}
+    )
     assert [candidate.task.skill for candidate in written] == ["first", "second"]
 
 
@@ -197,7 +220,9 @@ def test_conversations_are_filed_as_text_beside_the_archive(tmp_path: Path) -> N
     inner = DictArchive()
     archive = FiledArchive(inner, RunDirectory(tmp_path))
     request = ModelRequest("m", (Message("system", "be brief"), Message("user", "what now?")), 10)
-    record = CompletionRecord(CompletionKey("planner", 2, "abc", 1), request, Completion("nothing", "m", 5, 2), 0.5, 1.0)
+    record = CompletionRecord(
+        CompletionKey("planner", 2, "abc", 1), request, Completion("nothing", "m", 5, 2), 0.5, 1.0
+    )
     archive.keep(record)
     assert archive.find(record.key) == record
     assert list(archive.records()) == [record]

@@ -1,4 +1,6 @@
-"""`kmem bench`: what is run, what is kept, what the numbers are; with made-up runs, and once for real."""
+"""`kmem bench`: what is run, what is kept, what the numbers are; with made-up runs, and once for
+real.
+"""
 
 import json
 import os
@@ -31,15 +33,27 @@ CONTRACT = "class Model:\n    pass\ndef get_inputs():\n    return []\n"
 SETTINGS = Settings("match", "library", "h200", "rw", 4, 3.0)
 
 
-def result(name: str, *, speedup: float | None = 2.0, estimated: bool = False, **changed: object) -> dict[str, object]:
-    """What `kmem optimize --json` prints, as far as the bench reads it: baselines of 8 and 6 ms, a bound of 1.5 ms."""
+def result(
+    name: str, *, speedup: float | None = 2.0, estimated: bool = False, **changed: object
+) -> dict[str, object]:
+    """What `kmem optimize --json` prints, as far as the bench reads it: baselines of 8 and 6 ms, a
+    bound of 1.5 ms.
+    """
     found = {
-        "problem": name, "estimated": estimated, "status": "passed" if speedup else "baseline_is_best",
-        "latency_ms": 6.0 / speedup if speedup else None, "speedup": speedup,
-        "ratio_low": speedup and speedup - 0.1, "ratio_high": speedup and speedup + 0.1,
-        "baselines_ms": {"eager": 8.0, "max_autotune": 6.0}, "bound_ms": 1.5, "precision": "match", "purity": "library", "flags": [],
+        "problem": name,
+        "estimated": estimated,
+        "status": "passed" if speedup else "baseline_is_best",
+        "latency_ms": 6.0 / speedup if speedup else None,
+        "speedup": speedup,
+        "ratio_low": speedup and speedup - 0.1,
+        "ratio_high": speedup and speedup + 0.1,
+        "baselines_ms": {"eager": 8.0, "max_autotune": 6.0},
+        "bound_ms": 1.5,
+        "precision": "match",
+        "purity": "library",
+        "flags": [],
         "within_kernelbench": bool(speedup) or None,
-    }  # fmt: skip
+    }
     return {**found, **changed}
 
 
@@ -48,7 +62,12 @@ def problem(name: str) -> BenchProblem:
 
 
 def ended(name: str, code: int = 0, stderr: str = "", **options: object) -> Exit:
-    return Exit(code, "a line of the problem's own\n" + json.dumps(result(name, **options)) + "\n", stderr, 12.34)
+    return Exit(
+        code,
+        "a line of the problem's own\n" + json.dumps(result(name, **options)) + "\n",
+        stderr,
+        12.34,
+    )
 
 
 def row(name: str, **options: object) -> Row:
@@ -58,7 +77,14 @@ def row(name: str, **options: object) -> Row:
 
 def manifest(*names: str, **changed: object) -> Manifest:
     made = Manifest(
-        SETTINGS, "h200", "NVIDIA H200", True, {"torch": "2.11"}, "2026-01-01T00:00:00+00:00", ("kmem bench x",), tuple(map(problem, names))
+        SETTINGS,
+        "h200",
+        "NVIDIA H200",
+        True,
+        {"torch": "2.11"},
+        "2026-01-01T00:00:00+00:00",
+        ("kmem bench x",),
+        tuple(map(problem, names)),
     )
     return replace(made, **changed)
 
@@ -89,7 +115,11 @@ def checkout(tmp_path: Path) -> Path:
 def test_a_kernelbench_checkout_gives_a_level_in_the_order_of_its_ids(checkout: Path) -> None:
     assert names(checkout, level=1) == ["1_Square", "2_Standard", "10_3D"]
     assert names(checkout) == ["1_Square", "2_Standard", "10_3D", "1_Conv"]
-    assert names(checkout / "KernelBench", level=2) == names(checkout / "KernelBench" / "level2") == ["1_Conv"]
+    assert (
+        names(checkout / "KernelBench", level=2)
+        == names(checkout / "KernelBench" / "level2")
+        == ["1_Conv"]
+    )
     assert names(checkout, level=1, only=("1_*", "*3D")) == ["1_Square", "10_3D"]
 
 
@@ -108,7 +138,10 @@ def test_a_directory_gives_its_problem_directories_and_files_but_no_helpers(tmp_
     write(tmp_path / "helpers.py", "import torch")
     broken = write(tmp_path / "broken.py", "def broken(:")
     assert names(tmp_path) == ["broken", "relu", "softmax"]
-    assert names(broken, tmp_path / "softmax", tmp_path / "softmax" / "problem.py") == ["broken", "softmax"]
+    assert names(broken, tmp_path / "softmax", tmp_path / "softmax" / "problem.py") == [
+        "broken",
+        "softmax",
+    ]
 
 
 def test_two_problems_of_one_name_are_refused_unless_they_are_the_same(tmp_path: Path) -> None:
@@ -125,8 +158,16 @@ def test_two_problems_of_one_name_are_refused_unless_they_are_the_same(tmp_path:
 FAILURES = [
     (Exit(1, "", "note\nError: no Model in x.py\n", 1.0), RowStatus.REFUSED, "no Model in x.py"),
     (Exit(2, "", "Error: No such option\n", 1.0), RowStatus.REFUSED, "No such option"),
-    (Exit(1, "", "Traceback (most recent call last):\nValueError: bug\n\n", 1.0), RowStatus.CRASHED, "ValueError: bug"),
-    (Exit(-11, "", "half a line", 1.0), RowStatus.CRASHED, "killed by signal 11 (Segmentation fault)"),
+    (
+        Exit(1, "", "Traceback (most recent call last):\nValueError: bug\n\n", 1.0),
+        RowStatus.CRASHED,
+        "ValueError: bug",
+    ),
+    (
+        Exit(-11, "", "half a line", 1.0),
+        RowStatus.CRASHED,
+        "killed by signal 11 (Segmentation fault)",
+    ),
     (Exit(0, "no result\n", "", 1.0), RowStatus.CRASHED, "exit code 0 without a word"),
     (Exit(-2, "", "explore", 480.0, timed_out=True), RowStatus.TIMED_OUT, "no answer within 480 s"),
 ]
@@ -135,21 +176,51 @@ FAILURES = [
 @pytest.mark.parametrize(("end", "status", "reason"), FAILURES, ids=[case[2] for case in FAILURES])
 def test_a_failure_is_a_row_with_its_reason(end: Exit, status: RowStatus, reason: str) -> None:
     made = make_row(problem("x"), end, measured=True)
-    assert (made.status, made.reason, made.result, made.ratio, made.time_ms) == (status, reason, None, 1.0, None)
+    assert (made.status, made.reason, made.result, made.ratio, made.time_ms) == (
+        status,
+        reason,
+        None,
+        1.0,
+        None,
+    )
 
 
 def test_a_result_is_a_row_with_the_numbers_of_the_answer() -> None:
     won, lost = row("x", speedup=2.0), row("y", speedup=None, code=3)
-    assert (won.status, won.seconds, won.ratio, won.time_ms, won.best_baseline, won.bound_fraction) == (
-        RowStatus.PASSED, 12.3, 2.0, 3.0, "max_autotune", 0.5,
-    )  # fmt: skip
-    assert (lost.status, lost.speedup, lost.ratio, lost.time_ms, lost.bound_fraction) == (RowStatus.BASELINE_IS_BEST, None, 1.0, 6.0, 0.25)
+    assert (
+        won.status,
+        won.seconds,
+        won.ratio,
+        won.time_ms,
+        won.best_baseline,
+        won.bound_fraction,
+    ) == (
+        RowStatus.PASSED,
+        12.3,
+        2.0,
+        3.0,
+        "max_autotune",
+        0.5,
+    )
+    assert (lost.status, lost.speedup, lost.ratio, lost.time_ms, lost.bound_fraction) == (
+        RowStatus.BASELINE_IS_BEST,
+        None,
+        1.0,
+        6.0,
+        0.25,
+    )
 
 
 @pytest.mark.parametrize("measured", [True, False])
 def test_estimates_and_measurements_do_not_mix(measured: bool) -> None:
-    assert make_row(problem("x"), ended("x", estimated=measured), measured=measured).status is RowStatus.CRASHED
-    assert make_row(problem("x"), ended("x", estimated=not measured), measured=measured).status is RowStatus.PASSED
+    assert (
+        make_row(problem("x"), ended("x", estimated=measured), measured=measured).status
+        is RowStatus.CRASHED
+    )
+    assert (
+        make_row(problem("x"), ended("x", estimated=not measured), measured=measured).status
+        is RowStatus.PASSED
+    )
 
 
 def test_a_row_with_a_result_cannot_be_a_failure() -> None:
@@ -162,8 +233,22 @@ def test_a_row_with_a_result_cannot_be_a_failure() -> None:
 
 def test_scores_count_every_problem_and_one_without_an_improvement_as_one() -> None:
     crash = make_row(problem("d"), Exit(-9, "", "", 7.7), measured=True)
-    scores = compute_scores([row("a", speedup=4.0), row("b", speedup=1.01), row("c", speedup=None, code=3), crash, row("e", speedup=1.2)])
-    assert (scores.problems, scores.faster, scores.baseline_is_best, scores.failed, scores.wins) == (5, 3, 1, 1, 2)
+    scores = compute_scores(
+        [
+            row("a", speedup=4.0),
+            row("b", speedup=1.01),
+            row("c", speedup=None, code=3),
+            crash,
+            row("e", speedup=1.2),
+        ]
+    )
+    assert (
+        scores.problems,
+        scores.faster,
+        scores.baseline_is_best,
+        scores.failed,
+        scores.wins,
+    ) == (5, 3, 1, 1, 2)
     assert scores.geometric_mean == pytest.approx((4.0 * 1.01 * 1.2) ** (1 / 5), rel=1e-12)
     assert (scores.median, scores.mean) == (1.01, pytest.approx(8.21 / 5, rel=1e-12))
     assert (scores.fast_1, scores.fast_1_2, scores.fast_2) == (0.6, 0.2, 0.2)
@@ -173,13 +258,38 @@ def test_scores_count_every_problem_and_one_without_an_improvement_as_one() -> N
 
 def test_the_table_says_what_became_of_every_problem() -> None:
     crash = make_row(problem("d"), Exit(-9, "", "", 7.7), measured=True)
-    table = render_table([row("a", flags=["algebraic", "recalled"]), row("c", speedup=None, code=3), crash], ["later"])
+    table = render_table(
+        [row("a", flags=["algebraic", "recalled"]), row("c", speedup=None, code=3), crash],
+        ["later"],
+    )
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     assert len({len(line) for line in table.splitlines()}) == 1
     assert cells[2] == [
-        "a", "passed", "3", "max_autotune 6", "2.00 (1.90-2.10)", "50%", "match", "library", "yes", "algebraic, recalled", "12"
-    ]  # fmt: skip
-    assert cells[3] == ["c", "baseline_is_best", "6", "max_autotune 6", "1 (baseline)", "25%", "match", "library", "", "", "12"]
+        "a",
+        "passed",
+        "3",
+        "max_autotune 6",
+        "2.00 (1.90-2.10)",
+        "50%",
+        "match",
+        "library",
+        "yes",
+        "algebraic, recalled",
+        "12",
+    ]
+    assert cells[3] == [
+        "c",
+        "baseline_is_best",
+        "6",
+        "max_autotune 6",
+        "1 (baseline)",
+        "25%",
+        "match",
+        "library",
+        "",
+        "",
+        "12",
+    ]
     assert cells[4] == ["d", "crashed", "", "", "", "", "", "", "", "", "8"]
     assert cells[5] == ["later", "not run yet"] + [""] * 9
 
@@ -188,29 +298,53 @@ def test_kernelbenchs_tolerance_has_a_column_of_its_own() -> None:
     """A result from before the check says nothing about it."""
     beyond = row("a", flags=["beyond_kernelbench", "specialised"], within_kernelbench=False)
     old = row("b")
-    old = replace(old, result={name: value for name, value in old.result.items() if name != "within_kernelbench"})
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in render_table([beyond, old]).splitlines()]
-    assert [line[8:10] for line in (cells[0], *cells[2:])] == [["1e-4", "flags"], ["no", "specialised"], ["", ""]]
+    old = replace(
+        old,
+        result={name: value for name, value in old.result.items() if name != "within_kernelbench"},
+    )
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in render_table([beyond, old]).splitlines()
+    ]
+    assert [line[8:10] for line in (cells[0], *cells[2:])] == [
+        ["1e-4", "flags"],
+        ["no", "specialised"],
+        ["", ""],
+    ]
 
 
-def test_a_command_with_many_numbered_problems_becomes_a_pattern_that_a_shell_expands_to_them(tmp_path: Path) -> None:
+def test_a_command_with_many_numbered_problems_becomes_a_pattern_that_a_shell_expands_to_them(
+    tmp_path: Path,
+) -> None:
     names = ("7_add_.py", "10_mul.py", "99_last_one.py")
     for name in names:
         (tmp_path / name).touch()
     paths = " ".join(f"{tmp_path}/{name}" for name in names)
     short = shorten_command(f"kmem bench {paths} problems/a other/1_x.py --rounds 0")
     assert short == f"kmem bench {tmp_path}/{{7,10,99}}_*.py problems/a other/1_x.py --rounds 0"
-    expanded = subprocess.run(["bash", "-c", f"echo {short.split()[2]}"], capture_output=True, text=True, check=True).stdout
+    expanded = subprocess.run(
+        ["bash", "-c", f"echo {short.split()[2]}"], capture_output=True, text=True, check=True
+    ).stdout
     assert expanded.strip() == paths
 
 
 def test_the_page_names_date_versions_device_command_and_failures() -> None:
     crash = make_row(problem("d"), Exit(-9, "", "", 7.7), measured=True)
-    page = render_page(manifest("a", "d", "later"), [replace(crash, finished_at="2026-01-02"), row("a"), row("forgotten")], "results.png")
+    page = render_page(
+        manifest("a", "d", "later"),
+        [replace(crash, finished_at="2026-01-02"), row("a"), row("forgotten")],
+        "results.png",
+    )
     for expected in (
-        "# Results measured on NVIDIA H200", "2026-01-01T00:00:00+00:00 to 2026-01-02", "torch 2.11", "`kmem bench x`",
-        "2 problems: 1 faster", "(results.png)", "- d crashed: killed by signal 9", "not run yet",
-    ):  # fmt: skip
+        "# Results measured on NVIDIA H200",
+        "2026-01-01T00:00:00+00:00 to 2026-01-02",
+        "torch 2.11",
+        "`kmem bench x`",
+        "2 problems: 1 faster",
+        "(results.png)",
+        "- d crashed: killed by signal 9",
+        "not run yet",
+    ):
         assert expected in page
     assert "forgotten" not in page, "a row of a problem that the bench is no longer about"
     assert "ESTIMATED" not in page
@@ -228,7 +362,9 @@ class Runner:
         self.ends, self.ran, self.most_at_once = ends, [], 0
         self._running, self._lock = 0, threading.Lock()
 
-    def __call__(self, asked: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event) -> Exit | None:
+    def __call__(
+        self, asked: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event
+    ) -> Exit | None:
         with self._lock:
             self.ran.append(asked.name)
             self._running += 1
@@ -243,19 +379,39 @@ class Runner:
         return end
 
 
-def run(root: Path, runner: Runner, *wanted: str, jobs: int = 1, on_event: Callable[[BenchEvent], None] = lambda event: None) -> list[Row]:
+def run(
+    root: Path,
+    runner: Runner,
+    *wanted: str,
+    jobs: int = 1,
+    on_event: Callable[[BenchEvent], None] = lambda event: None,
+) -> list[Row]:
     with BenchDirectory(root) as directory:
-        return run_problems([problem(name) for name in wanted], runner, directory, on_event, jobs=jobs, measured=True)
+        return run_problems(
+            [problem(name) for name in wanted],
+            runner,
+            directory,
+            on_event,
+            jobs=jobs,
+            measured=True,
+        )
 
 
 def test_a_crash_is_one_row_and_the_bench_goes_on(tmp_path: Path) -> None:
     events: list[BenchEvent] = []
     rows = run(tmp_path, Runner(b=Exit(-11, "", "", 1.0)), "a", "b", "c", on_event=events.append)
-    assert [(found.problem, found.status.value) for found in rows] == [("a", "passed"), ("b", "crashed"), ("c", "passed")]
+    assert [(found.problem, found.status.value) for found in rows] == [
+        ("a", "passed"),
+        ("b", "crashed"),
+        ("c", "passed"),
+    ]
     assert read_rows(tmp_path) == rows
     assert [(event.problem.name, event.stage, len(event.rows)) for event in events][:4] == [
-        ("a", "start", 0), ("a", "explore", 0), ("a", "passed", 1), ("b", "start", 1),
-    ]  # fmt: skip
+        ("a", "start", 0),
+        ("a", "explore", 0),
+        ("a", "passed", 1),
+        ("b", "start", 1),
+    ]
 
 
 def test_what_is_finished_is_not_repeated_but_a_changed_problem_is(tmp_path: Path) -> None:
@@ -265,7 +421,9 @@ def test_what_is_finished_is_not_repeated_but_a_changed_problem_is(tmp_path: Pat
     assert again.ran == ["c"]
     with BenchDirectory(tmp_path) as directory:
         changed = replace(problem("a"), source_hash="changed")
-        (made,) = run_problems([changed], again, directory, lambda event: None, jobs=1, measured=True)
+        (made,) = run_problems(
+            [changed], again, directory, lambda event: None, jobs=1, measured=True
+        )
     assert (again.ran, made.source_hash) == (["c", "a"], "changed")
 
 
@@ -285,7 +443,9 @@ def test_as_many_run_at_once_as_there_are_jobs(tmp_path: Path) -> None:
 
         meeting = threading.Barrier(2, timeout=30)
 
-        def __call__(self, asked: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event) -> Exit | None:
+        def __call__(
+            self, asked: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event
+        ) -> Exit | None:
             self.meeting.wait()
             return super().__call__(asked, on_stage, stop)
 
@@ -296,7 +456,9 @@ def test_as_many_run_at_once_as_there_are_jobs(tmp_path: Path) -> None:
         runner,
         *"abcdef",
         jobs=2,
-        on_event=lambda event: event.stage == "start" and starts.append((event.problem.name, len(event.rows))),
+        on_event=lambda event: (
+            event.stage == "start" and starts.append((event.problem.name, len(event.rows)))
+        ),
     )
     assert [found.problem for found in rows] == list("abcdef")
     assert starts[:3] == [("a", 0), ("b", 0), ("c", 1)]
@@ -304,11 +466,15 @@ def test_as_many_run_at_once_as_there_are_jobs(tmp_path: Path) -> None:
 
 
 def test_a_problem_without_room_beside_others_is_run_again_alone_at_the_end(tmp_path: Path) -> None:
-    crowded = Exit(1, "", f"Error: b.py {NO_ROOM} to be judged: CUDA out of memory; make it smaller", 1.0)
+    crowded = Exit(
+        1, "", f"Error: b.py {NO_ROOM} to be judged: CUDA out of memory; make it smaller", 1.0
+    )
     beside: list[tuple[str, int]] = []
 
     class Crowded(Runner):
-        def __call__(self, asked: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event) -> Exit | None:
+        def __call__(
+            self, asked: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event
+        ) -> Exit | None:
             with self._lock:
                 beside.append((asked.name, self._running))
             if asked.name in "bc" and self.ran.count(asked.name):
@@ -316,10 +482,20 @@ def test_a_problem_without_room_beside_others_is_run_again_alone_at_the_end(tmp_
             return super().__call__(asked, on_stage, stop)
 
     runner, stages = Crowded(b=crowded, c=crowded), []
-    rows = run(tmp_path, runner, *"abcde", jobs=3, on_event=lambda event: stages.append((event.problem.name, event.stage)))
+    rows = run(
+        tmp_path,
+        runner,
+        *"abcde",
+        jobs=3,
+        on_event=lambda event: stages.append((event.problem.name, event.stage)),
+    )
     assert [(found.problem, found.status.value) for found in rows] == [
-        ("a", "passed"), ("b", "passed"), ("c", "refused"), ("d", "passed"), ("e", "passed"),
-    ]  # fmt: skip
+        ("a", "passed"),
+        ("b", "passed"),
+        ("c", "refused"),
+        ("d", "passed"),
+        ("e", "passed"),
+    ]
     assert sorted(runner.ran[-2:]) == ["b", "c"] and len(runner.ran) == 7
     assert all(count == 0 for _, count in beside[-2:])
     assert {("b", "later"), ("c", "later")} <= set(stages)
@@ -328,7 +504,9 @@ def test_a_problem_without_room_beside_others_is_run_again_alone_at_the_end(tmp_
 def test_an_interrupt_ends_what_runs_and_keeps_what_ended(tmp_path: Path) -> None:
     stopped = []
 
-    def runner(asked: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event) -> Exit | None:
+    def runner(
+        asked: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event
+    ) -> Exit | None:
         if asked.name == "a":
             return ended("a")
         on_stage("measure", "")
@@ -355,17 +533,25 @@ def test_a_bug_of_the_runner_is_not_a_row(tmp_path: Path) -> None:
 
 
 def test_two_benches_do_not_write_to_one_directory(tmp_path: Path) -> None:
-    with BenchDirectory(tmp_path), pytest.raises(OutputError, match="Another kmem bench"), BenchDirectory(tmp_path):
+    with (
+        BenchDirectory(tmp_path),
+        pytest.raises(OutputError, match="Another kmem bench"),
+        BenchDirectory(tmp_path),
+    ):
         pass
 
 
-def test_pieces_of_a_bench_join_if_they_agree_on_everything_results_depend_on(tmp_path: Path) -> None:
+def test_pieces_of_a_bench_join_if_they_agree_on_everything_results_depend_on(
+    tmp_path: Path,
+) -> None:
     first = manifest("a", "b")
     with BenchDirectory(tmp_path) as directory:
         directory.write_manifest(first)
     assert read_manifest(tmp_path) == first
     moved = replace(problem("b"), path="/elsewhere/b.py")
-    joined = first.extend(manifest("c", commands=("kmem bench y",), problems=(moved, problem("c"))), tmp_path)
+    joined = first.extend(
+        manifest("c", commands=("kmem bench y",), problems=(moved, problem("c"))), tmp_path
+    )
     assert joined.problems == (problem("a"), moved, problem("c"))
     assert joined.commands == ("kmem bench x", "kmem bench y")
     numbered = first.extend(manifest("c", problems=(problem("10_b"), problem("9_a"))), tmp_path)
@@ -400,7 +586,13 @@ class Script(OptimizeProcess):
         return [sys.executable, "-c", problem.path]
 
 
-def script(root: Path, code: str, on_stage: Callable[[str, str], None] = lambda *_: None, *, minutes: float = 3.0) -> Exit | None:
+def script(
+    root: Path,
+    code: str,
+    on_stage: Callable[[str, str], None] = lambda *_: None,
+    *,
+    minutes: float = 3.0,
+) -> Exit | None:
     with BenchDirectory(root):
         runner = Script(replace(SETTINGS, minutes=minutes), root)
     return runner(BenchProblem("x", code, "x" * 8), on_stage, threading.Event())
@@ -409,10 +601,29 @@ def script(root: Path, code: str, on_stage: Callable[[str, str], None] = lambda 
 def test_a_process_is_asked_for_what_the_bench_was_asked_for(tmp_path: Path) -> None:
     words = OptimizeProcess(SETTINGS, tmp_path).command(problem("a"), tmp_path / "run")
     assert words[1:] == [
-        "-m", "kmem", "optimize", "/problems/a.py", "--precision", "match", "--purity", "library", "--memory", "rw", "--rounds", "4",
-        "--minutes", "3.0", "--target", "h200", "--out", str(tmp_path / "run"), "--json",
-    ]  # fmt: skip
-    assert "--target" not in OptimizeProcess(replace(SETTINGS, target=None), tmp_path).command(problem("a"), tmp_path / "run")
+        "-m",
+        "kmem",
+        "optimize",
+        "/problems/a.py",
+        "--precision",
+        "match",
+        "--purity",
+        "library",
+        "--memory",
+        "rw",
+        "--rounds",
+        "4",
+        "--minutes",
+        "3.0",
+        "--target",
+        "h200",
+        "--out",
+        str(tmp_path / "run"),
+        "--json",
+    ]
+    assert "--target" not in OptimizeProcess(replace(SETTINGS, target=None), tmp_path).command(
+        problem("a"), tmp_path / "run"
+    )
 
 
 def test_each_process_sees_one_gpu_and_no_more_than_its_share_run_on_it(tmp_path: Path) -> None:
@@ -424,7 +635,10 @@ def test_each_process_sees_one_gpu_and_no_more_than_its_share_run_on_it(tmp_path
             started.wait(timeout=60)  # all four run at once, or this raises
 
     runner = Watched(SETTINGS, tmp_path, ["2", "GPU-5"], jobs=2)
-    threads = [threading.Thread(target=runner, args=(problem(name), lambda *_: None, threading.Event())) for name in "abcd"]
+    threads = [
+        threading.Thread(target=runner, args=(problem(name), lambda *_: None, threading.Event()))
+        for name in "abcd"
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -433,7 +647,9 @@ def test_each_process_sees_one_gpu_and_no_more_than_its_share_run_on_it(tmp_path
     assert seen[:2] in (["2", "GPU-5"], ["GPU-5", "2"])
 
 
-def test_problems_that_run_at_once_share_the_cores_unless_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_problems_that_run_at_once_share_the_cores_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(16)))
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("KMEM_CORES", raising=False)
@@ -470,7 +686,10 @@ def test_gpus_are_called_as_the_environment_calls_them(monkeypatch: pytest.Monke
 
 def test_a_process_reports_stages_and_keeps_its_words(tmp_path: Path) -> None:
     stages = []
-    code = "import sys; print('{}'); print('explore     two [x] ways  [nothing passed yet]\\na warning', file=sys.stderr); sys.exit(3)"
+    code = (
+        "import sys; print('{}'); print('explore     two [x] ways  [nothing passed yet]\\na "
+        "warning', file=sys.stderr); sys.exit(3)"
+    )
     end = script(tmp_path, code, lambda *stage: stages.append(stage))
     assert stages == [("explore", "two [x] ways")]
     assert (end.code, end.stdout, end.timed_out) == (3, "{}\n", False)
@@ -478,10 +697,17 @@ def test_a_process_reports_stages_and_keeps_its_words(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "x-xxxxxxxx.log").read_text() == end.stderr
 
 
-def test_a_process_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kmem.bench.process._LIMIT_EXTRA_S", 4.0)  # Python has started by then, on a busy machine too
+def test_a_process_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Python has started by then, on a busy machine too
+    monkeypatch.setattr("kmem.bench.process._LIMIT_EXTRA_S", 4.0)
     monkeypatch.setattr("kmem.bench.process._GRACE_S", 0.5)
-    end = script(tmp_path, "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)", minutes=0.001)
+    end = script(
+        tmp_path,
+        "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)",
+        minutes=0.001,
+    )
     assert (end.code, end.timed_out) == (-signal.SIGKILL, True)
     assert end.seconds < 40
 
@@ -504,19 +730,38 @@ def bench(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment = {**kept, "KMEM_DB": str(home / "kmem.db"), "KMEM_EMBEDDING_MODEL": "none"}
     command = [sys.executable, "-m", "kmem", "bench", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment, cwd=home)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=500, env=environment, cwd=home
+    )
 
 
 def test_a_bench_of_a_good_and_a_bad_problem_without_a_gpu(tmp_path: Path) -> None:
     write(tmp_path / "level1" / "1_silu.py", PROBLEM)
     write(tmp_path / "level1" / "2_broken.py", PROBLEM.replace("silu(x)", "silu(x, 1, 2, 3)"))
-    first = bench(tmp_path, "level1", "--target", "h200", "--rounds", "0", "--resume", "out", "--jobs", "2", "--json")
+    first = bench(
+        tmp_path,
+        "level1",
+        "--target",
+        "h200",
+        "--rounds",
+        "0",
+        "--resume",
+        "out",
+        "--jobs",
+        "2",
+        "--json",
+    )
     assert first.returncode == 1, first.stderr
     printed = json.loads(first.stdout)
-    assert [(found["problem"], found["status"]) for found in printed["rows"]] == [("1_silu", "passed"), ("2_broken", "refused")]
+    assert [(found["problem"], found["status"]) for found in printed["rows"]] == [
+        ("1_silu", "passed"),
+        ("2_broken", "refused"),
+    ]
     assert printed["rows"][0]["result"]["estimated"] is True
     assert printed["manifest"]["measured"] is False
-    assert printed["scores"]["geometric_mean"] == pytest.approx(printed["rows"][0]["result"]["speedup"] ** 0.5)
+    assert printed["scores"]["geometric_mean"] == pytest.approx(
+        printed["rows"][0]["result"]["speedup"] ** 0.5
+    )
     assert "2/2 done" in first.stderr
     for name in ("results.jsonl", "manifest.json", "results.md", "results.png"):
         assert (tmp_path / "out" / name).stat().st_size > 0
@@ -526,14 +771,25 @@ def test_a_bench_of_a_good_and_a_bad_problem_without_a_gpu(tmp_path: Path) -> No
     again = CliRunner().invoke(cli, ["bench", "--resume", out])
     assert again.exit_code == 1, again.stderr
     assert (tmp_path / "out" / "results.jsonl").read_text() == lines
-    assert "ESTIMATED" in again.stdout and "1_silu" in again.stdout and "2_broken refused:" in again.stdout
+    assert (
+        "ESTIMATED" in again.stdout
+        and "1_silu" in again.stdout
+        and "2_broken refused:" in again.stdout
+    )
 
     other = CliRunner().invoke(cli, ["bench", level, "--target", "h100", "--resume", out])
     assert other.exit_code == 1
     assert other.stderr.startswith(f"Error: The results in {out} were made with settings")
     page = tmp_path / "page.md"
     subprocess.run(
-        [sys.executable, Path(__file__).parent.parent / "tools" / "write_results_page.py", tmp_path / "out", "--page", page], check=True
+        [
+            sys.executable,
+            Path(__file__).parent.parent / "tools" / "write_results_page.py",
+            tmp_path / "out",
+            "--page",
+            page,
+        ],
+        check=True,
     )
     assert page.read_text().startswith("# Results estimated for NVIDIA H200")
     assert page.with_suffix(".png").stat().st_size > 0
@@ -543,8 +799,12 @@ def test_a_termination_ends_the_bench_with_its_table_and_says_how_to_go_on(tmp_p
     write(tmp_path / "silu.py", PROBLEM)
     process = subprocess.Popen(
         [sys.executable, "-m", "kmem", "bench", "silu.py", "--target", "h200", "--resume", "out"],
-        cwd=tmp_path, env={**os.environ, "KMEM_EMBEDDING_MODEL": "none"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={**os.environ, "KMEM_EMBEDDING_MODEL": "none"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     for line in process.stderr:
         if " start " in line:
             break
@@ -560,6 +820,12 @@ def test_nothing_to_run_is_refused_before_anything_is_made(tmp_path: Path) -> No
     out = str(tmp_path / "out")
     nothing = CliRunner().invoke(cli, ["bench", "--resume", out])
     assert (nothing.exit_code, "Name problem files" in nothing.stderr) == (2, True)
-    nowhere = CliRunner().invoke(cli, ["bench", str(tmp_path / "nowhere"), "--target", "h200", "--resume", out])
-    assert (nowhere.exit_code, nowhere.stderr.count("\n"), "nowhere" in nowhere.stderr) == (1, 1, True)
+    nowhere = CliRunner().invoke(
+        cli, ["bench", str(tmp_path / "nowhere"), "--target", "h200", "--resume", out]
+    )
+    assert (nowhere.exit_code, nowhere.stderr.count("\n"), "nowhere" in nowhere.stderr) == (
+        1,
+        1,
+        True,
+    )
     assert not (tmp_path / "out").exists()

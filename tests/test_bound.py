@@ -1,4 +1,6 @@
-"""Bytes, operations and least times against figures worked out by hand and against the measured anchors."""
+"""Bytes, operations and least times against figures worked out by hand and against the measured
+anchors.
+"""
 
 import logging
 
@@ -50,13 +52,21 @@ def work_of(forward: str, inputs: str, init: str = "pass") -> Work:
         ("return torch.bmm(x, y)", "torch.rand(2, 5, 7), torch.rand(2, 7, 3)", 210),
         ("return F.linear(x, y, z)", "torch.rand(4, 7), torch.rand(3, 7), torch.rand(3)", 84),
         ("return torch.addmm(z, x, y)", "torch.rand(5, 7), torch.rand(7, 3), torch.rand(3)", 105),
-        ("return torch.einsum('bijl,lk->bijk', x, y)", "torch.rand(2, 3, 4, 5), torch.rand(5, 6)", 2 * 3 * 4 * 5 * 6),
+        (
+            "return torch.einsum('bijl,lk->bijk', x, y)",
+            "torch.rand(2, 3, 4, 5), torch.rand(5, 6)",
+            2 * 3 * 4 * 5 * 6,
+        ),
         (
             "return F.scaled_dot_product_attention(x, y, z)",
             "torch.rand(2, 3, 4, 8), torch.rand(2, 3, 5, 8), torch.rand(2, 3, 5, 6)",
             6 * 20 * 14,
         ),
-        ("return F.scaled_dot_product_attention(x, x, x, is_causal=True)", "torch.rand(1, 4, 8)", 10 * 16),
+        (
+            "return F.scaled_dot_product_attention(x, x, x, is_causal=True)",
+            "torch.rand(1, 4, 8)",
+            10 * 16,
+        ),
     ],
 )
 def test_products_count_one_multiply_add_per_term(forward, inputs, fma) -> None:
@@ -66,13 +76,30 @@ def test_products_count_one_multiply_add_per_term(forward, inputs, fma) -> None:
 @pytest.mark.parametrize(
     ("forward", "inputs", "fma"),
     [
-        ("return F.conv2d(x, y)", "torch.rand(2, 3, 8, 9), torch.rand(5, 3, 3, 2)", 2 * 5 * 3 * (6 * 3) * (8 * 2)),
-        ("return F.conv1d(x, y, padding=1)", "torch.rand(1, 1, 5), torch.rand(1, 1, 3)", 5 * 3 - 2),  # one tap on padding at each end
+        (
+            "return F.conv2d(x, y)",
+            "torch.rand(2, 3, 8, 9), torch.rand(5, 3, 3, 2)",
+            2 * 5 * 3 * (6 * 3) * (8 * 2),
+        ),
+        # one tap on padding at each end
+        ("return F.conv1d(x, y, padding=1)", "torch.rand(1, 1, 5), torch.rand(1, 1, 3)", 5 * 3 - 2),
         ("return F.conv1d(x, y, padding='same')", "torch.rand(1, 1, 5), torch.rand(1, 1, 3)", 13),
-        ("return F.conv1d(x, y, stride=2, dilation=2)", "torch.rand(1, 1, 9), torch.rand(1, 1, 3)", 3 * 3),
-        ("return F.conv2d(x, y, groups=4)", "torch.rand(1, 4, 4, 4), torch.rand(4, 1, 3, 3)", 4 * 4 * 9),
+        (
+            "return F.conv1d(x, y, stride=2, dilation=2)",
+            "torch.rand(1, 1, 9), torch.rand(1, 1, 3)",
+            3 * 3,
+        ),
+        (
+            "return F.conv2d(x, y, groups=4)",
+            "torch.rand(1, 4, 4, 4), torch.rand(4, 1, 3, 3)",
+            4 * 4 * 9,
+        ),
         ("return F.conv_transpose1d(x, y)", "torch.rand(1, 2, 5), torch.rand(2, 3, 3)", 2 * 3 * 15),
-        ("return F.conv_transpose1d(x, y, stride=2, padding=1, dilation=2)", "torch.rand(1, 1, 4), torch.rand(1, 1, 3)", 4 * 3 - 2),
+        (
+            "return F.conv_transpose1d(x, y, stride=2, padding=1, dilation=2)",
+            "torch.rand(1, 1, 4), torch.rand(1, 1, 3)",
+            4 * 3 - 2,
+        ),
     ],
 )
 def test_convolutions_leave_out_padding_and_structural_zeros(forward, inputs, fma) -> None:
@@ -82,16 +109,34 @@ def test_convolutions_leave_out_padding_and_structural_zeros(forward, inputs, fm
 def test_taps_counted_by_formula_are_those_found_by_running_on_ones() -> None:
     import torch
 
-    for stride, padding, dilation, output_padding in [(1, 0, 1, 0), (2, 1, 2, 1), (3, 2, 1, 0), (5, 1, 2, 0)]:
+    for stride, padding, dilation, output_padding in [
+        (1, 0, 1, 0),
+        (2, 1, 2, 1),
+        (3, 2, 1, 0),
+        (5, 1, 2, 0),
+    ]:
         arguments = f"stride={stride}, padding={padding}, dilation={dilation}"
-        plain = work_of(f"return F.conv1d(x, y, {arguments})", "torch.rand(1, 1, 17), torch.rand(1, 1, 3)").conv_fma
+        plain = work_of(
+            f"return F.conv1d(x, y, {arguments})", "torch.rand(1, 1, 17), torch.rand(1, 1, 3)"
+        ).conv_fma
         ones, kernel = torch.ones(1, 1, 17), torch.ones(1, 1, 3)
-        assert plain == torch.nn.functional.conv1d(ones, kernel, stride=stride, padding=padding, dilation=dilation).sum()
+        assert (
+            plain
+            == torch.nn.functional.conv1d(
+                ones, kernel, stride=stride, padding=padding, dilation=dilation
+            ).sum()
+        )
         back = work_of(
-            f"return F.conv_transpose1d(x, y, {arguments}, output_padding={output_padding})", "torch.rand(1, 1, 17), torch.rand(1, 1, 3)"
+            f"return F.conv_transpose1d(x, y, {arguments}, output_padding={output_padding})",
+            "torch.rand(1, 1, 17), torch.rand(1, 1, 3)",
         )
         ones_back = torch.nn.functional.conv_transpose1d(
-            ones, kernel, stride=stride, padding=padding, dilation=dilation, output_padding=output_padding
+            ones,
+            kernel,
+            stride=stride,
+            padding=padding,
+            dilation=dilation,
+            output_padding=output_padding,
         )
         assert back.conv_fma == ones_back.sum()
 
@@ -116,7 +161,11 @@ def test_other_operators_count_elements_and_special_functions(forward, inputs, w
 
 
 def test_recurrent_layers_count_every_weight_per_step() -> None:
-    assert work_of("return self.rnn(x)[0]", "torch.rand(6, 2, 3)", "self.rnn = torch.nn.RNN(3, 4)") == Work()  # getitem
+    # getitem
+    assert (
+        work_of("return self.rnn(x)[0]", "torch.rand(6, 2, 3)", "self.rnn = torch.nn.RNN(3, 4)")
+        == Work()
+    )
     graph = traced("return self.rnn(x)[0]", "torch.rand(6, 2, 3)", "self.rnn = torch.nn.RNN(3, 4)")
     recurrent = next(node for node in graph.nodes if "rnn" in node.target)
     assert node_work(graph, recurrent).conv_fma == 12 * (4 * 3 + 4 * 4)
@@ -130,20 +179,37 @@ def test_an_operator_without_a_rule_counts_elements_and_is_named_once(caplog) ->
 
 
 def test_bytes_are_inputs_and_outputs_once_whatever_happens_between() -> None:
-    bound = graph_bound(traced("return torch.sigmoid(x * 2 + 1) * x", "torch.rand(1000)"), H200, MATCH)
+    bound = graph_bound(
+        traced("return torch.sigmoid(x * 2 + 1) * x", "torch.rand(1000)"), H200, MATCH
+    )
     assert bound.bytes == 8000 and bound.limiter == "bytes"
     assert bound.time_ms == pytest.approx(8000 / 4.8e12 * 1e3)
 
 
 def test_what_nothing_depends_on_is_not_counted() -> None:
-    bound = graph_bound(traced("unused = y @ y; return x.max(dim=1).values", "torch.rand(10, 10), torch.rand(99, 99)"), H200, MATCH)
+    bound = graph_bound(
+        traced(
+            "unused = y @ y; return x.max(dim=1).values", "torch.rand(10, 10), torch.rand(99, 99)"
+        ),
+        H200,
+        MATCH,
+    )
     assert bound.bytes == 4 * (100 + 10)  # neither y nor the indices
     assert set(bound.flops) == {"fp32"}
 
 
 def test_slices_expanded_inputs_and_views_of_inputs_count_what_they_hold() -> None:
-    assert graph_bound(traced("return x[3] + 1", "torch.rand(10, 10)"), H200, MATCH).bytes == 4 * (10 + 10)
-    assert graph_bound(traced("return x + y", "torch.rand(10, 10), torch.rand(10, 1).expand(10, 10)"), H200, MATCH).bytes == 4 * 210
+    assert graph_bound(traced("return x[3] + 1", "torch.rand(10, 10)"), H200, MATCH).bytes == 4 * (
+        10 + 10
+    )
+    assert (
+        graph_bound(
+            traced("return x + y", "torch.rand(10, 10), torch.rand(10, 1).expand(10, 10)"),
+            H200,
+            MATCH,
+        ).bytes
+        == 4 * 210
+    )
     assert graph_bound(traced("return x.t()", "torch.rand(10, 20)"), H200, MATCH).bytes == 800
 
 
@@ -151,10 +217,12 @@ def test_reading_alone_runs_at_the_read_rate_and_copying_at_the_copy_rate() -> N
     from dataclasses import replace
 
     device = replace(H200, dram_bytes_per_s=4.0e12, read_bytes_per_s=4.4e12)
-    assert graph_bound(traced("return x + 1", "torch.rand(1000)"), device, MATCH).time_ms == pytest.approx(8000 / 4.0e12 * 1e3)
-    assert graph_bound(traced("return x.sum(0)", "torch.rand(1000)"), device, MATCH).time_ms == pytest.approx(
-        (3996 / 4.4e12 + 8 / 4.0e12) * 1e3
-    )
+    assert graph_bound(
+        traced("return x + 1", "torch.rand(1000)"), device, MATCH
+    ).time_ms == pytest.approx(8000 / 4.0e12 * 1e3)
+    assert graph_bound(
+        traced("return x.sum(0)", "torch.rand(1000)"), device, MATCH
+    ).time_ms == pytest.approx((3996 / 4.4e12 + 8 / 4.0e12) * 1e3)
 
 
 SQUARE = ("return x @ y", "torch.rand(4096, 4096), torch.rand(4096, 4096)")
@@ -162,7 +230,10 @@ SQUARE = ("return x @ y", "torch.rand(4096, 4096), torch.rand(4096, 4096)")
 
 def test_exact_fp32_products_may_be_three_fp16_products_and_tf32_ones_one() -> None:
     graph, flops = traced(*SQUARE), 2 * 4096**3
-    match, tf32 = graph_bound(graph, H200, MATCH), graph_bound(graph, H200, Contract(Precision.TF32))
+    match, tf32 = (
+        graph_bound(graph, H200, MATCH),
+        graph_bound(graph, H200, Contract(Precision.TF32)),
+    )
     assert match.flops == {"fp16": 3 * flops} and match.limiter == "fp16"
     assert match.time_ms == pytest.approx(3 * flops / 989.5e12 * 1e3)
     assert tf32.time_ms == pytest.approx(match.time_ms / 3)
@@ -173,20 +244,28 @@ def test_where_the_fma_pipe_is_faster_than_three_half_products_it_is_the_floor()
 
 
 def test_bf16_products_run_on_the_bf16_tensor_cores() -> None:
-    graph = traced("return x @ y", "torch.rand(4096, 4096).bfloat16(), torch.rand(4096, 4096).bfloat16()")
+    graph = traced(
+        "return x @ y", "torch.rand(4096, 4096).bfloat16(), torch.rand(4096, 4096).bfloat16()"
+    )
     bound = graph_bound(graph, H200, Contract(Precision.BF16))
     assert bound.flops == {"bf16": 2 * 4096**3} and bound.limiter == "bf16"
 
 
 def test_a_triangle_of_a_product_needs_only_that_triangle() -> None:
     kept = sum(row + 1 for row in range(64)) * 64
-    lower = graph_bound(traced("return torch.tril(x @ y)", "torch.rand(64, 64), torch.rand(64, 64)"), H200, MATCH)
-    upper = graph_bound(traced("return torch.triu(x @ y)", "torch.rand(64, 64), torch.rand(64, 64)"), H200, MATCH)
+    lower = graph_bound(
+        traced("return torch.tril(x @ y)", "torch.rand(64, 64), torch.rand(64, 64)"), H200, MATCH
+    )
+    upper = graph_bound(
+        traced("return torch.triu(x @ y)", "torch.rand(64, 64), torch.rand(64, 64)"), H200, MATCH
+    )
     assert lower.flops == upper.flops == {"fp16": 6.0 * kept}
 
 
 def test_a_product_with_a_diagonal_matrix_is_one_multiplication_per_result() -> None:
-    bound = graph_bound(traced("return torch.diag(x) @ y", "torch.rand(64), torch.rand(64, 32)"), H200, MATCH)
+    bound = graph_bound(
+        traced("return torch.diag(x) @ y", "torch.rand(64), torch.rand(64, 32)"), H200, MATCH
+    )
     assert bound.flops == {"fp32": 64 * 32} and bound.bytes == 4 * (64 + 2 * 64 * 32)
 
 
@@ -195,29 +274,56 @@ def test_an_opaque_graph_has_no_bound_and_no_estimate() -> None:
     assert graph_bound(graph, H200, MATCH) is None and unfused_ms(graph, H200, MATCH) is None
 
 
-# Measured on one H200; 2026-11-20, torch 2.11: bytes of inputs, parameters and outputs, eager and compile in ms.
+# Measured on one H200; 2026-11-20, torch 2.11: bytes of inputs, parameters and outputs, eager and
+# compile in ms.
 ANCHORS = [
     ("return x @ y", "torch.rand(4096, 4096), torch.rand(4096, 4096)", 201326592, 2.6742, 2.6746),
-    ("return x @ y", "torch.rand(2048, 1 << 20), torch.rand(1 << 20, 1)", 8594137088, 2.3196, 2.3077),
+    (
+        "return x @ y",
+        "torch.rand(2048, 1 << 20), torch.rand(1 << 20, 1)",
+        8594137088,
+        2.3196,
+        2.3077,
+    ),
     ("return x * torch.sigmoid(x)", "torch.rand(4096, 393216)", 12884901888, 7.4607, 3.0237),
     ("return torch.softmax(x, dim=1)", "torch.rand(4096, 393216)", 12884901888, 6.1861, 4.7456),
-    ("return F.max_pool3d(x, 3, 2, 1, 3)", "torch.rand(16, 32, 128, 128, 128)", 4783063040, 3.8997, 5.5004),
+    (
+        "return F.max_pool3d(x, 3, 2, 1, 3)",
+        "torch.rand(16, 32, 128, 128, 128)",
+        4783063040,
+        3.8997,
+        5.5004,
+    ),
     ("return x.argmax(1)", "torch.rand(128, 4096, 4095)", 8592030720, 2.7287, 2.6653),
     ("return x.cumsum(1)", "torch.rand(32768, 32768)", 8589934592, 4.4788, 2.5919),
-    ("return F.scaled_dot_product_attention(x, y, z)", ", ".join(["torch.rand(32, 32, 512, 1024)"] * 3), 8589934592, 24.2753, 24.5432),
+    (
+        "return F.scaled_dot_product_attention(x, y, z)",
+        ", ".join(["torch.rand(32, 32, 512, 1024)"] * 3),
+        8589934592,
+        24.2753,
+        24.5432,
+    ),
 ]
 
 
 @pytest.mark.parametrize(("forward", "inputs", "anchor_bytes", "eager_ms", "compile_ms"), ANCHORS)
-def test_bounds_hold_the_anchors_bytes_and_lie_below_everything_measured(forward, inputs, anchor_bytes, eager_ms, compile_ms) -> None:
+def test_bounds_hold_the_anchors_bytes_and_lie_below_everything_measured(
+    forward, inputs, anchor_bytes, eager_ms, compile_ms
+) -> None:
     graph = traced(forward, inputs)
     bound = graph_bound(graph, H200, MATCH)
     assert bound.bytes == anchor_bytes
-    assert anchor_bytes / 4.8e12 * 1e3 <= bound.time_ms * 1.0001 and bound.time_ms < min(eager_ms, compile_ms)
+    assert anchor_bytes / 4.8e12 * 1e3 <= bound.time_ms * 1.0001 and bound.time_ms < min(
+        eager_ms, compile_ms
+    )
 
 
-@pytest.mark.parametrize(("forward", "inputs", "anchor_bytes", "eager_ms", "compile_ms"), ANCHORS[:4])
-def test_the_estimate_of_eager_is_near_what_was_measured(forward, inputs, anchor_bytes, eager_ms, compile_ms) -> None:
+@pytest.mark.parametrize(
+    ("forward", "inputs", "anchor_bytes", "eager_ms", "compile_ms"), ANCHORS[:4]
+)
+def test_the_estimate_of_eager_is_near_what_was_measured(
+    forward, inputs, anchor_bytes, eager_ms, compile_ms
+) -> None:
     assert unfused_ms(traced(forward, inputs), H200, MATCH) == pytest.approx(eager_ms, rel=0.3)
 
 
@@ -233,4 +339,6 @@ def test_a_measured_device_is_taken_at_its_word() -> None:
 
     graph = traced("return x + 1", "torch.rand(1 << 28)")
     measured = replace(H200, measured=True, dram_bytes_per_s=4.25e12)
-    assert unfused_ms(graph, measured, MATCH) == pytest.approx(2 * 4 * 2**28 / 4.25e12 * 1e3 + H200.launch_ms)
+    assert unfused_ms(graph, measured, MATCH) == pytest.approx(
+        2 * 4 * 2**28 / 4.25e12 * 1e3 + H200.launch_ms
+    )

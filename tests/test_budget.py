@@ -1,4 +1,6 @@
-"""The purse: budgets hold to the token and the picodollar from any number of threads, and totals are the sum of the calls."""
+"""The purse: budgets hold to the token and the picodollar from any number of threads, and totals
+are the sum of the calls.
+"""
 
 import json
 import threading
@@ -26,7 +28,14 @@ from kmem.explore.models.budget import (
     input_token_bound,
     total_usage,
 )
-from kmem.explore.models.prices import PICODOLLARS, SHIPPED, Price, PriceTable, known_prices, load_prices
+from kmem.explore.models.prices import (
+    PICODOLLARS,
+    SHIPPED,
+    Price,
+    PriceTable,
+    known_prices,
+    load_prices,
+)
 from kmem.interfaces import (
     Completion,
     CompletionArchive,
@@ -51,7 +60,9 @@ KEY = CompletionKey("planner", 0, "a", 0)
 
 @dataclass
 class Fake(Provider):
-    """Answers with the next of `fates`: (input, output) counts, None for no counts, or an error to raise. Keeps every request."""
+    """Answers with the next of `fates`: (input, output) counts, None for no counts, or an error to
+    raise. Keeps every request.
+    """
 
     fates: list[object]
     name: str = "fake"
@@ -76,14 +87,34 @@ def question(characters: int = 100, output: int = 2000) -> ModelRequest:
     return ModelRequest("m", (Message("user", "x" * characters),), output)
 
 
-def record(key: int, request: ModelRequest, counts: tuple[int, int] | None, usd: float | None) -> CompletionRecord:
-    return CompletionRecord(CompletionKey("planner", 0, str(key), 0), request, Completion("ok", "m", *(counts or (None, None))), usd, 1.0)
+def record(
+    key: int, request: ModelRequest, counts: tuple[int, int] | None, usd: float | None
+) -> CompletionRecord:
+    return CompletionRecord(
+        CompletionKey("planner", 0, str(key), 0),
+        request,
+        Completion("ok", "m", *(counts or (None, None))),
+        usd,
+        1.0,
+    )
 
 
 def run_archive(home: Path) -> RunArchive:
     """That of a run in a memory of its own."""
     with Memory(home / "kmem.db") as memory:
-        memory.start_run(Run("r1", Problem("p", "p.py", ""), "h200", Contract(), Budget(), "off", 0, "out", "2026-11-21T00:00:00"))
+        memory.start_run(
+            Run(
+                "r1",
+                Problem("p", "p.py", ""),
+                "h200",
+                Contract(),
+                Budget(),
+                "off",
+                0,
+                "out",
+                "2026-11-21T00:00:00",
+            )
+        )
         return RunArchive(memory, "r1")
 
 
@@ -125,7 +156,8 @@ def test_a_question_that_does_not_fit_is_not_asked() -> None:
     with pytest.raises(BudgetExhausted) as caught:
         spending.pay(KEY, fake, question())
     assert str(caught.value) == (
-        f"The budget for language models is spent: {bound + MIN_OUTPUT_TOKENS - 1} tokens left, and the next question may take "
+        f"The budget for language models is spent: {bound + MIN_OUTPUT_TOKENS - 1} tokens left, "
+        f"and the next question may take "
         f"{bound + 2000} tokens; raise --tokens or --usd"
     )
     assert fake.requests == [] and spending.usage() == ()
@@ -137,7 +169,10 @@ def test_the_output_limit_is_lowered_to_what_is_left_but_not_below_the_least() -
     paid = Spending(Budget(tokens=bound + 1100), DictArchive(), PRICES).pay(KEY, fake, question())
     assert fake.requests == [paid.request] == [replace(question(), max_output_tokens=1100)]
     small = replace(question(), max_output_tokens=50)
-    assert Spending(Budget(tokens=bound + 50), DictArchive(), PRICES).pay(KEY, fake, small).request == small
+    assert (
+        Spending(Budget(tokens=bound + 50), DictArchive(), PRICES).pay(KEY, fake, small).request
+        == small
+    )
     with pytest.raises(BudgetExhausted):
         Spending(Budget(tokens=bound + 49), DictArchive(), PRICES).pay(KEY, fake, small)
 
@@ -159,41 +194,72 @@ def test_free_output_still_has_to_pay_for_its_input() -> None:
     free_output = PriceTable([replace(PRICE, usd_per_million_output=0.0)])
     bound = input_token_bound(question().messages)
     enough = bound * 2.5 / 1e6
-    assert Spending(Budget(usd=enough), DictArchive(), free_output).pay(KEY, Fake([(1, 1)]), question()).request == question()
+    assert (
+        Spending(Budget(usd=enough), DictArchive(), free_output)
+        .pay(KEY, Fake([(1, 1)]), question())
+        .request
+        == question()
+    )
     with pytest.raises(BudgetExhausted):
-        Spending(Budget(usd=enough - 1e-9), DictArchive(), free_output).pay(KEY, Fake([]), question())
+        Spending(Budget(usd=enough - 1e-9), DictArchive(), free_output).pay(
+            KEY, Fake([]), question()
+        )
 
 
 def test_an_unknown_price_is_refused_before_the_first_call_only_under_a_budget_in_dollars() -> None:
     fake = Fake([(1, 1)])
     spending = Spending(Budget(usd=1.0), DictArchive(), PRICES)
-    for call in (lambda: spending.check(fake, "new"), lambda: spending.pay(KEY, fake, replace(question(), model="new"))):
+    for call in (
+        lambda: spending.check(fake, "new"),
+        lambda: spending.pay(KEY, fake, replace(question(), model="new")),
+    ):
         with pytest.raises(PriceError) as caught:
             call()
         assert str(caught.value) == (
-            "The price of new is not known, so --usd cannot be kept; give it in the file KMEM_PRICES names, or use --tokens"
+            "The price of new is not known, so --usd cannot be kept; give it in the file "
+            "KMEM_PRICES names, or use --tokens"
         )
     assert fake.requests == []
-    assert Spending(Budget(tokens=9000), DictArchive(), PRICES).pay(KEY, fake, replace(question(), model="new")).usd is None
+    assert (
+        Spending(Budget(tokens=9000), DictArchive(), PRICES)
+        .pay(KEY, fake, replace(question(), model="new"))
+        .usd
+        is None
+    )
 
 
 def test_a_prompt_longer_than_a_price_holds_for_is_refused_under_a_budget_in_dollars() -> None:
     prices = PriceTable([replace(PRICE, up_to_input_tokens=1000)])
-    with pytest.raises(PriceError, match="known for prompts of up to 1000 tokens, and this one may have 1272"):
+    with pytest.raises(
+        PriceError, match="known for prompts of up to 1000 tokens, and this one may have 1272"
+    ):
         Spending(Budget(usd=1.0), DictArchive(), prices).pay(KEY, Fake([]), question(1000))
-    assert Spending(Budget(), DictArchive(), prices).pay(KEY, Fake([(1, 1)]), question(1000)).usd == 1.25e-05
+    assert (
+        Spending(Budget(), DictArchive(), prices).pay(KEY, Fake([(1, 1)]), question(1000)).usd
+        == 1.25e-05
+    )
 
 
 @pytest.mark.parametrize("budget", [Budget(tokens=10**6), Budget(usd=1.0)])
-def test_a_provider_without_counts_is_refused_under_a_budget_of_tokens_or_dollars(budget: Budget) -> None:
+def test_a_provider_without_counts_is_refused_under_a_budget_of_tokens_or_dollars(
+    budget: Budget,
+) -> None:
     with pytest.raises(ProviderError) as caught:
         Spending(budget, DictArchive(), PRICES).pay(KEY, CommandProvider(), question())
-    assert str(caught.value) == "Provider command reports no token counts, so --tokens and --usd cannot be kept; use --minutes"
+    assert str(caught.value) == (
+        "Provider command reports no token counts, so --tokens and --usd cannot be kept; use "
+        "--minutes"
+    )
 
 
 def test_a_provider_without_counts_works_without_such_a_budget_and_counts_nothing() -> None:
     spending = Spending(Budget(), DictArchive(), PRICES)
-    assert spending.pay(KEY, CommandProvider(), replace(question(), model="echo hello")).completion.text == "hello\n"
+    assert (
+        spending.pay(
+            KEY, CommandProvider(), replace(question(), model="echo hello")
+        ).completion.text
+        == "hello\n"
+    )
     assert spending.usage() == (Usage("planner", "echo hello", 1, 0, 0, 1, None),)
 
 
@@ -217,7 +283,10 @@ def test_a_lost_answer_is_paid_for_and_asked_for_again() -> None:
 
 
 def test_answers_that_keep_getting_lost_are_given_up() -> None:
-    fake, spending = Fake([AnswerLost("gone")] * ASKED_AT_MOST), Spending(Budget(), DictArchive(), PRICES)
+    fake, spending = (
+        Fake([AnswerLost("gone")] * ASKED_AT_MOST),
+        Spending(Budget(), DictArchive(), PRICES),
+    )
     paid = spending.pay(KEY, fake, question())
     assert (paid.completion.stop, paid.completion.text) == (StopReason.LOST, "gone")
     assert len(fake.requests) == ASKED_AT_MOST
@@ -226,7 +295,10 @@ def test_answers_that_keep_getting_lost_are_given_up() -> None:
 
 
 def test_a_question_that_was_broken_off_is_not_asked_again() -> None:
-    fake, spending = Fake([Interrupted("the run ends"), (1, 1)]), Spending(Budget(), archive := DictArchive(), PRICES)
+    fake, spending = (
+        Fake([Interrupted("the run ends"), (1, 1)]),
+        Spending(Budget(), archive := DictArchive(), PRICES),
+    )
     with pytest.raises(Interrupted):
         spending.pay(KEY, fake, question())
     assert len(fake.requests) == len(archive.unanswered()) == spending.usage()[0].uncounted == 1
@@ -262,7 +334,11 @@ def test_what_was_lost_or_under_way_at_a_kill_counts_when_the_run_goes_on(
     bound = input_token_bound(question().messages) + 2000
     assert again.spent_tokens == 30 + 4 * bound == first.spent_tokens
     assert again.spent_usd == first.spent_usd
-    assert {row.role: (row.calls, row.uncounted) for row in again.usage()} == {"planner": (2, 1), "diagnoser": (1, 1), "optimiser": (2, 2)}
+    assert {row.role: (row.calls, row.uncounted) for row in again.usage()} == {
+        "planner": (2, 1),
+        "diagnoser": (1, 1),
+        "optimiser": (2, 2),
+    }
 
 
 def test_a_lost_answer_is_not_asked_for_again_beyond_the_budget() -> None:
@@ -272,7 +348,9 @@ def test_a_lost_answer_is_not_asked_for_again_beyond_the_budget() -> None:
     assert len(fake.requests) == 1
 
 
-def test_a_question_that_could_not_be_asked_costs_nothing_and_one_that_was_broken_off_costs_all() -> None:
+def test_a_question_that_could_not_be_asked_costs_nothing_and_one_that_was_broken_off_costs_all() -> (
+    None
+):
     spending = Spending(Budget(tokens=10_000), DictArchive(), PRICES)
     with pytest.raises(ProviderError):
         spending.pay(KEY, Fake([ProviderError("no key")]), question())
@@ -283,7 +361,11 @@ def test_a_question_that_could_not_be_asked_costs_nothing_and_one_that_was_broke
 
 
 def test_a_resumed_run_starts_from_what_was_answered_before() -> None:
-    past = [record(1, question(), (100, 200), 0.5), record(2, question(), None, 0.25), record(3, question(), (1, 2), None)]
+    past = [
+        record(1, question(), (100, 200), 0.5),
+        record(2, question(), None, 0.25),
+        record(3, question(), (1, 2), None),
+    ]
     spending = Spending(Budget(tokens=100_000, usd=10.0), DictArchive(past), PRICES)
     assert spending.spent_tokens == 303 + input_token_bound(question().messages) + 2000
     assert spending.spent_usd == 0.75
@@ -296,12 +378,19 @@ def test_what_a_call_does_not_use_comes_back_at_once() -> None:
     bound = input_token_bound(question().messages)
     worst_usd = PRICE.picodollars(bound, 2000) / 1e12
     fates = [ProviderError("down") if number % 5 == 4 else (10, 20) for number in range(40)]
-    spending = Spending(Budget(tokens=bound + 2000 + 32 * 30, usd=worst_usd + 32 * PRICE.picodollars(10, 20) / 1e12), DictArchive(), PRICES)
+    spending = Spending(
+        Budget(
+            tokens=bound + 2000 + 32 * 30, usd=worst_usd + 32 * PRICE.picodollars(10, 20) / 1e12
+        ),
+        DictArchive(),
+        PRICES,
+    )
     fake = Fake(list(fates))
     for fate in fates:
         with suppress(ProviderError) if isinstance(fate, ProviderError) else nullcontext():
             spending.pay(KEY, fake, question())
-    assert all(request == question() for request in fake.requests)  # no limit was lowered: all that was reserved had come back
+    # no limit was lowered: all that was reserved had come back
+    assert all(request == question() for request in fake.requests)
     assert spending.spent_tokens == 32 * 30
 
 
@@ -317,7 +406,8 @@ def test_a_question_waits_for_those_under_way_rather_than_give_up() -> None:
             return Completion("ok", "m", 10, 20)
 
     slow = Slow([])
-    spending = Spending(Budget(tokens=bound + 2000 + 30), DictArchive(), PRICES)  # for one at its worst, or several as they turn out
+    # for one at its worst, or several as they turn out
+    spending = Spending(Budget(tokens=bound + 2000 + 30), DictArchive(), PRICES)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(spending.pay, KEY, slow, question())
         while not slow.requests:
@@ -331,27 +421,49 @@ def test_a_question_waits_for_those_under_way_rather_than_give_up() -> None:
 
 
 FATE = st.one_of(
-    st.tuples(st.floats(0, 1), st.floats(0, 1)),  # how much of what it may use a call uses, of input and of output
+    # how much of what it may use a call uses, of input and of output
+    st.tuples(st.floats(0, 1), st.floats(0, 1)),
     st.sampled_from(["no counts", "lost", "error"]),
 )
 CALL = st.tuples(st.integers(0, 3000), st.integers(1, 4000), FATE)
 
 
-SHARE = st.one_of(st.none(), st.floats(0.1, 1.1))  # of what the calls cost at their worst, so that budgets bind
+# of what the calls cost at their worst, so that budgets bind
+SHARE = st.one_of(st.none(), st.floats(0.1, 1.1))
 
 
 @settings(max_examples=120, derandomize=True)
-@given(calls=st.lists(CALL, min_size=3, max_size=14), tokens_share=SHARE, usd_share=SHARE, threads=st.integers(1, 4))
+@given(
+    calls=st.lists(CALL, min_size=3, max_size=14),
+    tokens_share=SHARE,
+    usd_share=SHARE,
+    threads=st.integers(1, 4),
+)
 def test_budgets_hold_at_every_moment_and_totals_are_the_sum_of_the_calls(
     calls: Sequence[tuple], tokens_share: float | None, usd_share: float | None, threads: int
 ) -> None:
-    worst = [(input_token_bound((Message("user", "0:" + "x" * characters),)), output) for characters, output, _ in calls]
+    worst = [
+        (input_token_bound((Message("user", "0:" + "x" * characters),)), output)
+        for characters, output, _ in calls
+    ]
     tokens = None if tokens_share is None else int(tokens_share * sum(map(sum, worst)))
-    picodollars = None if usd_share is None else int(usd_share * sum(PRICE.picodollars(*counts) for counts in worst))
+    picodollars = (
+        None
+        if usd_share is None
+        else int(usd_share * sum(PRICE.picodollars(*counts) for counts in worst))
+    )
     usd = None if picodollars is None else picodollars / 1e12
     spending = Spending(Budget(tokens=tokens, usd=usd), DictArchive(), PRICES)
     ledger = threading.Lock()
-    truth = {"tokens": 0, "picodollars": 0, "worst_tokens": 0, "worst_picodollars": 0, "input": 0, "output": 0, "calls": 0}
+    truth = {
+        "tokens": 0,
+        "picodollars": 0,
+        "worst_tokens": 0,
+        "worst_picodollars": 0,
+        "input": 0,
+        "output": 0,
+        "calls": 0,
+    }
     fates = {f"{number}:": fate for number, (_, _, fate) in enumerate(calls)}
 
     class Server(Fake):
@@ -362,9 +474,16 @@ def test_budgets_hold_at_every_moment_and_totals_are_the_sum_of_the_calls(
                 truth["worst_tokens"] += bound + limit
                 truth["worst_picodollars"] += PRICE.picodollars(bound, limit)
                 assert tokens is None or truth["tokens"] + truth["worst_tokens"] <= tokens
-                assert picodollars is None or truth["picodollars"] + truth["worst_picodollars"] <= picodollars
+                assert (
+                    picodollars is None
+                    or truth["picodollars"] + truth["worst_picodollars"] <= picodollars
+                )
             time.sleep(0.0002)  # lets the other threads in
-            used = (bound, limit) if isinstance(fate, str) else (int(bound * fate[0]), int(limit * fate[1]))
+            used = (
+                (bound, limit)
+                if isinstance(fate, str)
+                else (int(bound * fate[0]), int(limit * fate[1]))
+            )
             with ledger:
                 truth["worst_tokens"] -= bound + limit
                 truth["worst_picodollars"] -= PRICE.picodollars(bound, limit)
@@ -394,7 +513,11 @@ def test_budgets_hold_at_every_moment_and_totals_are_the_sum_of_the_calls(
     assert spending.spent_tokens == truth["tokens"]
     assert round(spending.spent_usd * 1e12) == truth["picodollars"]
     total = total_usage(spending.usage())
-    assert (total.calls, total.input_tokens, total.output_tokens) == (truth["calls"], truth["input"], truth["output"])
+    assert (total.calls, total.input_tokens, total.output_tokens) == (
+        truth["calls"],
+        truth["input"],
+        truth["output"],
+    )
     assert round(total.usd * 1e12) == truth["picodollars"]
 
 
@@ -407,7 +530,10 @@ def test_against_a_real_server_the_budget_holds_to_the_token_by_the_servers_own_
 
         def one(number: int) -> None:
             request = ModelRequest(
-                "m", (Message("system", "s" * 400), Message("user", f"{number} " * 200)), 2000, base_url=server.url_openai
+                "m",
+                (Message("system", "s" * 400), Message("user", f"{number} " * 200)),
+                2000,
+                base_url=server.url_openai,
             )
             try:
                 spending.pay(KEY, provider, request)
@@ -431,7 +557,9 @@ def test_a_connection_dropped_in_the_midst_is_charged_at_its_worst_and_mended() 
         request = replace(question(), base_url=server.url_openai)
         spending = Spending(Budget(tokens=10_000), DictArchive(), PRICES)
         assert spending.pay(KEY, provider, request).completion.text == "done"
-    assert spending.spent_tokens == input_token_bound(request.messages) + 2000 + server.requests[1].input_tokens + count_tokens("done")
+    assert spending.spent_tokens == input_token_bound(request.messages) + 2000 + server.requests[
+        1
+    ].input_tokens + count_tokens("done")
 
 
 def test_every_shipped_price_says_where_and_when_it_was_read() -> None:
@@ -439,12 +567,18 @@ def test_every_shipped_price_says_where_and_when_it_was_read() -> None:
     assert len(prices) >= 15
     assert len({(price.provider, price.model) for price in prices}) == len(prices)
     for price in prices:
-        assert price.source.startswith("https://") and len(price.date) == 10 and price.date.startswith("2026-")
+        assert (
+            price.source.startswith("https://")
+            and len(price.date) == 10
+            and price.date.startswith("2026-")
+        )
         assert price.provider in ("openai", "anthropic")
         assert 0 < price.usd_per_million_input < price.usd_per_million_output
 
 
-def test_shipped_prices_hold_only_at_the_vendors_own_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_prices_hold_only_at_the_vendors_own_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("KMEM_PRICES", raising=False)
     prices = known_prices()
     model = load_prices(SHIPPED)[0].model
@@ -453,12 +587,26 @@ def test_shipped_prices_hold_only_at_the_vendors_own_server(monkeypatch: pytest.
     assert prices.find("anthropic", model, None) is None
 
 
-def test_a_users_file_of_prices_adds_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_file_of_prices_adds_and_overrides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = load_prices(SHIPPED)[0].model
     common = {"source": "contract", "date": "2026-11-01"}
     entries = [
-        {"model": model, "usd_per_million_input": 1, "usd_per_million_output": 1.5, "provider": "openai", **common},
-        {"model": "local", "usd_per_million_input": 0, "usd_per_million_output": 0, "base_url": "http://localhost:8000/v1/", **common},
+        {
+            "model": model,
+            "usd_per_million_input": 1,
+            "usd_per_million_output": 1.5,
+            "provider": "openai",
+            **common,
+        },
+        {
+            "model": "local",
+            "usd_per_million_input": 0,
+            "usd_per_million_output": 0,
+            "base_url": "http://localhost:8000/v1/",
+            **common,
+        },
     ]
     file = tmp_path / "prices.json"
     file.write_text(json.dumps({"prices": entries}))
@@ -470,7 +618,10 @@ def test_a_users_file_of_prices_adds_and_overrides(tmp_path: Path, monkeypatch: 
     assert prices.find("openai", "local", None) is None
 
 
-PRICED = '{"prices": [{"model": "m", "usd_per_million_input": %s, "usd_per_million_output": 1, "source": "s", "date": "d"}]}'
+PRICED = (
+    '{"prices": [{"model": "m", "usd_per_million_input": %s, "usd_per_million_output": 1, '
+    '"source": "s", "date": "d"}]}'
+)
 
 
 @pytest.mark.parametrize(
@@ -479,9 +630,18 @@ PRICED = '{"prices": [{"model": "m", "usd_per_million_input": %s, "usd_per_milli
         (None, "cannot be read (No such file or directory); correct KMEM_PRICES"),
         ("{", "is not in the form of"),
         ('{"prices": [{"model": "m"}]}', "is not in the form of"),
-        ('{"prices": [{"model": "m", "usd_per_million_input": -1, "usd_per_million_output": 1, "source": "s", "date": "d"}]}', "0 or more"),
         (
-            '{"prices": [{"model": "m", "usd_per_million_input": 1e-7, "usd_per_million_output": 1, "source": "", "date": ""}]}',
+            (
+                '{"prices": [{"model": "m", "usd_per_million_input": -1, "usd_per_million_output": '
+                '1, "source": "s", "date": "d"}]}'
+            ),
+            "0 or more",
+        ),
+        (
+            (
+                '{"prices": [{"model": "m", "usd_per_million_input": 1e-7, '
+                '"usd_per_million_output": 1, "source": "", "date": ""}]}'
+            ),
             "six decimals",
         ),
     ],

@@ -1,4 +1,6 @@
-"""Evidence bundles: what they hold, that they are repeated, and that a foreign or altered one is refused in one line."""
+"""Evidence bundles: what they hold, that they are repeated, and that a foreign or altered one is
+refused in one line.
+"""
 
 import json
 import os
@@ -14,12 +16,30 @@ from kmem.cli.verify import verify
 from kmem.devices import named_target
 from kmem.errors import EvidenceError
 from kmem.measure.bundle import FORMAT, Bundle, compare_bundles, read_bundle, write_bundle
-from kmem.records import Baseline, Contract, ErrorReport, Measurement, Problem, Status, Timing, content_hash
+from kmem.records import (
+    Baseline,
+    Contract,
+    ErrorReport,
+    Measurement,
+    Problem,
+    Status,
+    Timing,
+    content_hash,
+)
 
 DEVICE = named_target("h200")
 TIMING = Timing(1.0, 0.98, 1.02, 60, "compile", 2.0, 2.0, 1.96, 2.04)
 VERSIONS = {"kmem": "0.2", "torch": "2.11", "triton": "3.6"}
-MEASURED = Measurement(Status.PASSED, TIMING, False, (ErrorReport("drawn", 4, 1e-7, 1e-7, 1e-6),), ("algebraic",), "", 0.01, VERSIONS)
+MEASURED = Measurement(
+    Status.PASSED,
+    TIMING,
+    False,
+    (ErrorReport("drawn", 4, 1e-7, 1e-7, 1e-6),),
+    ("algebraic",),
+    "",
+    0.01,
+    VERSIONS,
+)
 BUNDLE = Bundle(
     format=FORMAT,
     problem=Problem("scale_relu", "p.py", problems.SCALE_RELU),
@@ -53,15 +73,23 @@ def test_a_bundle_comes_back_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": FORMAT + 1}, f"is an evidence bundle of format {FORMAT + 1}, this kmem reads format {FORMAT}"),
+        (
+            {"format": FORMAT + 1},
+            f"is an evidence bundle of format {FORMAT + 1}, this kmem reads format {FORMAT}",
+        ),
         ({"format": None}, "is no evidence bundle: it names no format"),
-        ({"kernel_source": LIBRARY + "\n"}, "was altered: its kernel is not the one whose hash it gives"),
+        (
+            {"kernel_source": LIBRARY + "\n"},
+            "was altered: its kernel is not the one whose hash it gives",
+        ),
         ({"problem_hash": "0" * 64}, "was altered: its problem is not the one whose hash it gives"),
         ({"seed": "seven"}, "is damaged: seed: Input should be a valid integer"),
         ({"device": {}}, "is damaged: device.name: Field required"),
     ],
 )
-def test_a_bundle_that_is_foreign_or_altered_is_refused_in_one_line(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_a_bundle_that_is_foreign_or_altered_is_refused_in_one_line(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
     path = tmp_path / "bundle.json"
     write_bundle(path, BUNDLE)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
@@ -73,7 +101,9 @@ def test_a_bundle_that_is_foreign_or_altered_is_refused_in_one_line(tmp_path: Pa
 
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(EvidenceError, match="Cannot write the evidence to .*; free space or choose another place"):
+    with pytest.raises(
+        EvidenceError, match="Cannot write the evidence to .*; free space or choose another place"
+    ):
         write_bundle(tmp_path / "file" / "bundle.json", BUNDLE)
 
 
@@ -85,18 +115,29 @@ def test_a_repetition_that_agrees_differs_in_nothing() -> None:
     ("here", "said"),
     [
         (
-            Measurement(Status.WRONG_VALUES, None, False, flags=("algebraic",), environment=VERSIONS),
+            Measurement(
+                Status.WRONG_VALUES, None, False, flags=("algebraic",), environment=VERSIONS
+            ),
             ["verdict: passed recorded, wrong_values here"],
         ),
         (replace(MEASURED, flags=()), ["flags: algebraic recorded, none here"]),
-        (replace(MEASURED, environment={**VERSIONS, "torch": "2.13"}), ["torch: 2.11 recorded, 2.13 here"]),
+        (
+            replace(MEASURED, environment={**VERSIONS, "torch": "2.13"}),
+            ["torch: 2.11 recorded, 2.13 here"],
+        ),
         (
             replace(MEASURED, timing=replace(TIMING, ratio=1.9, ratio_low=1.88, ratio_high=1.92)),
             ["ratio: 2.000 (1.960 to 2.040) recorded, 1.900 (1.880 to 1.920) here"],
         ),
         (replace(MEASURED, timing=replace(TIMING, ratio=1.95, ratio_low=1.9, ratio_high=2.0)), []),
-        (replace(MEASURED, timing=replace(TIMING, latency_ms=1.2)), ["latency: 1 ms (0.98 to 1.02) recorded, 1.2 ms here"]),
-        (replace(MEASURED, timing=replace(TIMING, reference="eager")), ["best baseline: compile recorded, eager here"]),
+        (
+            replace(MEASURED, timing=replace(TIMING, latency_ms=1.2)),
+            ["latency: 1 ms (0.98 to 1.02) recorded, 1.2 ms here"],
+        ),
+        (
+            replace(MEASURED, timing=replace(TIMING, reference="eager")),
+            ["best baseline: compile recorded, eager here"],
+        ),
     ],
 )
 def test_a_repetition_says_what_differs(here: Measurement, said: list[str]) -> None:
@@ -113,7 +154,9 @@ def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("evidence")
     (place / "p.py").write_text(problems.SCALE_RELU)
     (place / "k.py").write_text(GUARDED)
-    result = run(str(place / "p.py"), str(place / "k.py"), "--seed", "11", "--evidence", str(place / "kept"))
+    result = run(
+        str(place / "p.py"), str(place / "k.py"), "--seed", "11", "--evidence", str(place / "kept")
+    )
     assert result.exit_code == 0, result.output
     (path,) = (place / "kept").iterdir()
     assert path.name == f"{content_hash(GUARDED)}.json"
@@ -122,7 +165,12 @@ def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_accepted_kernel_leaves_its_evidence(bundle_path: Path) -> None:
     bundle = read_bundle(bundle_path)
-    assert (bundle.problem.source, bundle.kernel_source, bundle.seed, bundle.measured) == (problems.SCALE_RELU, GUARDED, 11, False)
+    assert (bundle.problem.source, bundle.kernel_source, bundle.seed, bundle.measured) == (
+        problems.SCALE_RELU,
+        GUARDED,
+        11,
+        False,
+    )
     assert bundle.measurement.flags == ("specialised",)
     assert bundle.measurement.environment.keys() == {"kmem", "python", "torch", "triton"}
     assert "aten.empty_like.default" in bundle.operators

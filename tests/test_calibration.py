@@ -1,4 +1,6 @@
-"""What was measured corrects the cost model's ranking: by nearness of knobs and of graphs, and only in the order of settings."""
+"""What was measured corrects the cost model's ranking: by nearness of knobs and of graphs, and only
+in the order of settings.
+"""
 
 import math
 from dataclasses import replace
@@ -13,7 +15,19 @@ from kmem.learning.suite import resize_problem
 from kmem.problem.graph import OpGraph, graph_sizes
 from kmem.problem.load import execute_problem, load_problem
 from kmem.problem.trace import trace_problem
-from kmem.records import Attempt, Candidate, Contract, Experience, Kernel, Measurement, Move, SiteChoice, Status, Task, Timing
+from kmem.records import (
+    Attempt,
+    Candidate,
+    Contract,
+    Experience,
+    Kernel,
+    Measurement,
+    Move,
+    SiteChoice,
+    Status,
+    Task,
+    Timing,
+)
 from kmem.skills import load_recipe, load_skill
 
 H200 = named_target("h200")
@@ -22,7 +36,11 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="module")
 def graph() -> OpGraph:
-    return trace_problem(execute_problem(resize_problem(load_problem(ROOT / "problems" / "softmax"), "s", {"COLUMNS": 8192})))
+    return trace_problem(
+        execute_problem(
+            resize_problem(load_problem(ROOT / "problems" / "softmax"), "s", {"COLUMNS": 8192})
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +53,43 @@ def knobs_at(option: SiteOption, rank: int) -> tuple:
     return tuple(sorted(option.ranked[rank][1].items()))
 
 
-def measured(option: SiteOption, rank: int, residual: float, *, graph: str = "g", structure: str = "s", sizes: tuple[int, ...] = (1, 2)):
+def measured(
+    option: SiteOption,
+    rank: int,
+    residual: float,
+    *,
+    graph: str = "g",
+    structure: str = "s",
+    sizes: tuple[int, ...] = (1, 2),
+):
     """The setting predicted at a rank, measured at e ** residual times what was predicted."""
     cost_ms, settings = option.ranked[rank]
-    return Experience(option.recipe.name, tuple(sorted(settings.items())), cost_ms * math.exp(residual), cost_ms, graph, structure, sizes)
+    return Experience(
+        option.recipe.name,
+        tuple(sorted(settings.items())),
+        cost_ms * math.exp(residual),
+        cost_ms,
+        graph,
+        structure,
+        sizes,
+    )
 
 
-def corrections(option: SiteOption, experience: list[Experience], graph: OpGraph) -> dict[tuple, float]:
+def corrections(
+    option: SiteOption, experience: list[Experience], graph: OpGraph
+) -> dict[tuple, float]:
     """Log of corrected over predicted time, by knobs."""
     before = {tuple(sorted(settings.items())): cost_ms for cost_ms, settings in option.ranked}
-    after = {tuple(sorted(settings.items())): cost_ms for cost_ms, settings in calibrate_option(option, experience, graph).ranked}
+    after = {
+        tuple(sorted(settings.items())): cost_ms
+        for cost_ms, settings in calibrate_option(option, experience, graph).ranked
+    }
     return {knobs: math.log(after[knobs] / before[knobs]) for knobs in before}
 
 
-def test_a_setting_that_was_better_elsewhere_than_predicted_moves_to_the_front(option: SiteOption, graph: OpGraph) -> None:
+def test_a_setting_that_was_better_elsewhere_than_predicted_moves_to_the_front(
+    option: SiteOption, graph: OpGraph
+) -> None:
     here = {"structure": graph.structure_hash, "sizes": graph_sizes(graph)}
     experience = [measured(option, -1, -0.7, **here), measured(option, 0, 0.7, **here)]
     moved = corrections(option, experience, graph)
@@ -57,7 +98,9 @@ def test_a_setting_that_was_better_elsewhere_than_predicted_moves_to_the_front(o
     assert ranked == sorted(ranked)
 
 
-def test_what_all_settings_of_a_graph_share_says_nothing(option: SiteOption, graph: OpGraph) -> None:
+def test_what_all_settings_of_a_graph_share_says_nothing(
+    option: SiteOption, graph: OpGraph
+) -> None:
     here = {"structure": graph.structure_hash, "sizes": graph_sizes(graph)}
     moved = corrections(option, [measured(option, rank, 1.5, **here) for rank in range(8)], graph)
     assert max(map(abs, moved.values())) < 0.05
@@ -80,47 +123,85 @@ def test_nearer_sizes_and_the_same_structure_say_more(option: SiteOption, graph:
     assert by_place["same"] > by_place["doubled"] > by_place["far"] > by_place["another"] > 0
 
 
-def test_without_a_kept_prediction_the_one_made_here_stands_in(option: SiteOption, graph: OpGraph) -> None:
+def test_without_a_kept_prediction_the_one_made_here_stands_in(
+    option: SiteOption, graph: OpGraph
+) -> None:
     kept = [measured(option, 0, 0.7), measured(option, -1, -0.7)]
     lost = [replace(entry, predicted_ms=None) for entry in kept]
     assert calibrate_option(option, lost, graph) == calibrate_option(option, kept, graph)
 
 
-def test_without_experience_of_its_recipe_a_ranking_stays(option: SiteOption, graph: OpGraph) -> None:
+def test_without_experience_of_its_recipe_a_ranking_stays(
+    option: SiteOption, graph: OpGraph
+) -> None:
     assert calibrate_option(option, (), graph) is option
-    assert calibrate_option(option, [replace(measured(option, 0, 1.0), recipe="another")], graph) is option
+    assert (
+        calibrate_option(option, [replace(measured(option, 0, 1.0), recipe="another")], graph)
+        is option
+    )
     other_knobs = replace(measured(option, 0, 1.0), knobs=(("BLOCK", 7),))
     assert calibrate_option(option, [other_knobs], graph) is option
-    illegal = replace(measured(option, 0, 1.0), knobs=tuple((name, 7) for name, _ in knobs_at(option, 0)), predicted_ms=None)
+    illegal = replace(
+        measured(option, 0, 1.0),
+        knobs=tuple((name, 7) for name, _ in knobs_at(option, 0)),
+        predicted_ms=None,
+    )
     assert calibrate_option(option, [illegal], graph) is option
 
 
 @pytest.mark.parametrize(
-    ("latency_ms", "predicted_ms"), [(0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (math.inf, 1.0), (1.0, -1.0), (1.0, math.nan)]
+    ("latency_ms", "predicted_ms"),
+    [(0.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (math.inf, 1.0), (1.0, -1.0), (1.0, math.nan)],
 )
-def test_numbers_that_are_no_times_are_passed_over(option: SiteOption, graph: OpGraph, latency_ms: float, predicted_ms: float) -> None:
+def test_numbers_that_are_no_times_are_passed_over(
+    option: SiteOption, graph: OpGraph, latency_ms: float, predicted_ms: float
+) -> None:
     entry = replace(measured(option, 0, 0.0), latency_ms=latency_ms, predicted_ms=predicted_ms)
     assert calibrate_option(option, [entry], graph) is option
 
 
-def test_a_graph_whose_sizes_were_not_kept_is_no_nearer_than_another(option: SiteOption, graph: OpGraph) -> None:
+def test_a_graph_whose_sizes_were_not_kept_is_no_nearer_than_another(
+    option: SiteOption, graph: OpGraph
+) -> None:
     unknown, other = (
-        [measured(option, 0, 0.7, structure=structure, sizes=()), measured(option, -1, -0.7, structure=structure, sizes=())]
+        [
+            measured(option, 0, 0.7, structure=structure, sizes=()),
+            measured(option, -1, -0.7, structure=structure, sizes=()),
+        ]
         for structure in (graph.structure_hash, "another")
     )
     assert calibrate_option(option, unknown, graph) == calibrate_option(option, other, graph)
-    both = [*unknown, measured(option, 1, 0.2, graph="g2", structure=graph.structure_hash, sizes=graph_sizes(graph))]
+    both = [
+        *unknown,
+        measured(
+            option, 1, 0.2, graph="g2", structure=graph.structure_hash, sizes=graph_sizes(graph)
+        ),
+    ]
     assert corrections(option, both, graph)[knobs_at(option, 0)] > 0
 
 
 def test_a_run_learns_from_its_own_measurements(option: SiteOption, graph: OpGraph) -> None:
     attempt = attempt_at(option, 0, latency_ms=3.0, estimated_ms=1.5)
-    (entry,) = own_experience([attempt, replace(attempt, measurement=Measurement(Status.CRASHED, None, False))], graph)
-    assert (entry.latency_ms, entry.predicted_ms, entry.graph, entry.sizes) == (3.0, 1.5, graph.hash, graph_sizes(graph))
+    (entry,) = own_experience(
+        [attempt, replace(attempt, measurement=Measurement(Status.CRASHED, None, False))], graph
+    )
+    assert (entry.latency_ms, entry.predicted_ms, entry.graph, entry.sizes) == (
+        3.0,
+        1.5,
+        graph.hash,
+        graph_sizes(graph),
+    )
 
 
 def attempt_at(option: SiteOption, rank: int, *, latency_ms: float, estimated_ms: float) -> Attempt:
-    choice = SiteChoice(option.site.name, option.site.operator, option.recipe.name, knobs_at(option, rank))
-    candidate = Candidate(Kernel("text", choices=(choice,)), Task(Move.SEED, option.recipe.name, None, 1, "test"), "recipes", estimated_ms)
+    choice = SiteChoice(
+        option.site.name, option.site.operator, option.recipe.name, knobs_at(option, rank)
+    )
+    candidate = Candidate(
+        Kernel("text", choices=(choice,)),
+        Task(Move.SEED, option.recipe.name, None, 1, "test"),
+        "recipes",
+        estimated_ms,
+    )
     timing = Timing(latency_ms, latency_ms, latency_ms, 1)
     return Attempt(0, candidate, Measurement(Status.PASSED, timing, False), None)

@@ -1,4 +1,6 @@
-"""Claims beside measurements: relative and absolute ones, unknown metrics, and where a run keeps what they taught."""
+"""Claims beside measurements: relative and absolute ones, unknown metrics, and where a run keeps
+what they taught.
+"""
 
 from pathlib import Path
 
@@ -7,7 +9,14 @@ from sqlite_utils import Database
 from test_memory_store import RUN, make_attempt
 
 from kmem.diagnose.claims import check_claims
-from kmem.interfaces import Completion, CompletionKey, CompletionRecord, Message, ModelRequest, StopReason
+from kmem.interfaces import (
+    Completion,
+    CompletionKey,
+    CompletionRecord,
+    Message,
+    ModelRequest,
+    StopReason,
+)
 from kmem.memory.migrations import migrations
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
@@ -33,19 +42,29 @@ HALVED = Claim("l1_throughput_pct", "<=", 0.5, relative=True)
         ("speed_of_light >= 1.2x", 0.5, 0.6, True),
     ],
 )
-def test_a_claim_holds_is_falsified_or_stays_unknown(claim: str, before: float | None, after: float | None, held: bool | None) -> None:
+def test_a_claim_holds_is_falsified_or_stays_unknown(
+    claim: str, before: float | None, after: float | None, held: bool | None
+) -> None:
     made = parse_claim(claim)
     values = [Signature({} if value is None else {made.metric: value}) for value in (before, after)]
     assert check_claims([made], *values) == (ClaimCheck(made, before, after, held),)
 
 
 def test_a_skill_carries_what_its_prose_promises() -> None:
-    assert "traffic_ratio <= 1.05" in [str(claim) for claim in load_skill(bundled_skills_root() / "online-softmax").claims]
+    assert "traffic_ratio <= 1.05" in [
+        str(claim) for claim in load_skill(bundled_skills_root() / "online-softmax").claims
+    ]
 
 
 def record(turn: int, text: str = "an answer") -> CompletionRecord:
     request = ModelRequest("m", (Message("system", "be brief"), Message("user", "what now?")), 100)
-    return CompletionRecord(CompletionKey("planner", 1, "slot", turn), request, Completion(text, "m", 7, 3, StopReason.END), 0.01, 1.5)
+    return CompletionRecord(
+        CompletionKey("planner", 1, "slot", turn),
+        request,
+        Completion(text, "m", 7, 3, StopReason.END),
+        0.01,
+        1.5,
+    )
 
 
 LESSON = Lesson(1, "k", "online-softmax", "it did not", (ClaimCheck(HALVED, 80.0, 79.0, False),))
@@ -72,12 +91,19 @@ def test_an_older_database_gains_conversations_and_keeps_its_run(tmp_path: Path)
     database = Database(tmp_path / "kmem.db")
     migrations.apply(database, stop_before="m006_add_conversations")
     insert = database.conn.execute
-    insert("insert into runs (id, state, record, created_at) values (?, 'running', ?, ?)", [RUN.id, to_json(RUN), RUN.created_at])
+    insert(
+        "insert into runs (id, state, record, created_at) values (?, 'running', ?, ?)",
+        [RUN.id, to_json(RUN), RUN.created_at],
+    )
     database.conn.commit()
     database.close()
     with Memory(tmp_path / "kmem.db") as memory:
         assert memory.run(RUN.id) == RUN
-        assert (memory.completions(RUN.id), memory.lessons(RUN.id), memory.verdicts(RUN.id)) == ([], [], {})
+        assert (memory.completions(RUN.id), memory.lessons(RUN.id), memory.verdicts(RUN.id)) == (
+            [],
+            [],
+            {},
+        )
         memory.record_attempt(RUN.id, make_attempt("# kernel"))
         RunArchive(memory, RUN.id).keep(record(0))
         assert memory.completions(RUN.id) == [record(0)]

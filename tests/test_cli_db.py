@@ -31,10 +31,14 @@ def test_verify_says_what_is_damaged() -> None:
     assert "has 1 faults" in str(result.exception)
 
 
-def test_an_export_imports_into_a_fresh_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_imports_into_a_fresh_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Memory() as memory:
         memory.record_outcome(make_outcome())
-    exported = CliRunner().invoke(memory_group, ["export", str(tmp_path / "a.jsonl"), "--no-sources"])
+    exported = CliRunner().invoke(
+        memory_group, ["export", str(tmp_path / "a.jsonl"), "--no-sources"]
+    )
     assert exported.stderr == f"{tmp_path / 'a.jsonl'}: 1 outcomes, 0 retractions, 0 kernels\n"
     monkeypatch.setenv("KMEM_DB", str(tmp_path / "fresh.db"))
     for count in (1, 0):

@@ -1,4 +1,6 @@
-"""The main job end to end on the CPU: problem in, verified module out; recall; kill and resume; and one clear line for every bad input."""
+"""The main job end to end on the CPU: problem in, verified module out; recall; kill and resume; and
+one clear line for every bad input.
+"""
 
 import json
 import os
@@ -59,7 +61,14 @@ def registry() -> Registry:
 
 
 def kmem(*args: str, home: Path, database: str = "kmem.db") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*args), capture_output=True, text=True, timeout=240, env=environment(home, database), cwd=home)
+    return subprocess.run(
+        command(*args),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment(home, database),
+        cwd=home,
+    )
 
 
 def command(*args: str) -> list[str]:
@@ -68,7 +77,12 @@ def command(*args: str) -> list[str]:
 
 def environment(home: Path, database: str = "kmem.db") -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return {**kept, "KMEM_DB": str(home / database), "XDG_DATA_HOME": str(home / "data"), "KMEM_EMBEDDING_MODEL": "none"}
+    return {
+        **kept,
+        "KMEM_DB": str(home / database),
+        "XDG_DATA_HOME": str(home / "data"),
+        "KMEM_EMBEDDING_MODEL": "none",
+    }
 
 
 @dataclass(frozen=True)
@@ -90,7 +104,16 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     home = tmp_path_factory.mktemp("resumed")
     problem = write_problem(home)
     process = subprocess.Popen(
-        command("optimize", str(problem), "--target", "h200", "--rounds", "0", "--out", str(home / "run")),
+        command(
+            "optimize",
+            str(problem),
+            "--target",
+            "h200",
+            "--rounds",
+            "0",
+            "--out",
+            str(home / "run"),
+        ),
         env=environment(home),
         cwd=home,
         stdout=subprocess.DEVNULL,
@@ -117,29 +140,55 @@ def test_a_problem_goes_in_and_a_verified_module_comes_out(resumed: Resumed) -> 
     report = (resumed.out / "report.md").read_text()
     assert "estimate" in report and "scaled_silu" in report
     with sqlite3.connect(resumed.home / "kmem.db") as db:
-        assert db.execute("select count(*) from outcomes").fetchone() == (0,), "an estimate must never enter the ledger"
+        assert db.execute("select count(*) from outcomes").fetchone() == (0,), (
+            "an estimate must never enter the ledger"
+        )
 
 
 def test_a_killed_run_resumes_without_repeating_what_was_measured(resumed: Resumed) -> None:
     with sqlite3.connect(resumed.home / "kmem.db") as db:
-        after = db.execute("select * from attempts where run = ? order by id", [resumed.result["run"]]).fetchall()
-        moves = [move for (move,) in db.execute("select move from attempts where run = ?", [resumed.result["run"]])]
+        after = db.execute(
+            "select * from attempts where run = ? order by id", [resumed.result["run"]]
+        ).fetchall()
+        moves = [
+            move
+            for (move,) in db.execute(
+                "select move from attempts where run = ?", [resumed.result["run"]]
+            )
+        ]
     assert after[: len(resumed.before)] == resumed.before, "finished measurements stay as they were"
-    assert moves.count("seed") == 3, "the round that was cut short ends as it would have, not with candidates it had passed over"
+    assert moves.count("seed") == 3, (
+        "the round that was cut short ends as it would have, not with candidates it had passed over"
+    )
 
 
 def test_a_winner_is_recalled_from_memory_by_a_later_run(resumed: Resumed, tmp_path: Path) -> None:
-    with sqlite3.connect(resumed.home / "kmem.db") as db, sqlite3.connect(resumed.home / "later.db") as copy:
+    with (
+        sqlite3.connect(resumed.home / "kmem.db") as db,
+        sqlite3.connect(resumed.home / "later.db") as copy,
+    ):
         db.backup(copy)  # a memory of its own: the other tests count what is in theirs
     teach(resumed.home / "later.db", resumed.result["run"])
-    words = ("optimize", str(resumed.problem), "--target", "h200", "--rounds", "0", "--json", "--out", str(tmp_path / "later"))
+    words = (
+        "optimize",
+        str(resumed.problem),
+        "--target",
+        "h200",
+        "--rounds",
+        "0",
+        "--json",
+        "--out",
+        str(tmp_path / "later"),
+    )
     later = kmem(*words, home=resumed.home, database="later.db")
     assert later.returncode == 0, later.stderr
     recalled = json.loads(later.stdout)
     assert recalled["recalled"] is True
     assert "recalled" in recalled["flags"]
     assert recalled["measurements"] * 2 <= resumed.result["measurements"]
-    assert (tmp_path / "later" / "best_kernel.py").read_text() == (resumed.out / "best_kernel.py").read_text()
+    assert (tmp_path / "later" / "best_kernel.py").read_text() == (
+        resumed.out / "best_kernel.py"
+    ).read_text()
 
 
 def teach(database: Path, run_id: str) -> None:
@@ -239,13 +288,26 @@ def test_an_interrupt_before_the_run_began_is_one_line_and_exit_code_130(
 
 HOPELESS = [
     ("nothing matches", "torch.sort(x, dim=-1)[0]", "no executable skill matches", "eager"),
-    ("control flow depends on data", "x.relu() if x.sum() > 0 else x.sigmoid()", "one opaque call", "the module as it is"),
+    (
+        "control flow depends on data",
+        "x.relu() if x.sum() > 0 else x.sigmoid()",
+        "one opaque call",
+        "the module as it is",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("what", "forward", "why", "answer"), HOPELESS, ids=[case[0] for case in HOPELESS])
+@pytest.mark.parametrize(
+    ("what", "forward", "why", "answer"), HOPELESS, ids=[case[0] for case in HOPELESS]
+)
 def test_a_module_nothing_can_improve_exits_3_and_says_why(
-    what: str, forward: str, why: str, answer: str, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str,
+    forward: str,
+    why: str,
+    answer: str,
+    registry: Registry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
     file = tmp_path / "hopeless.py"
@@ -254,7 +316,11 @@ def test_a_module_nothing_can_improve_exits_3_and_says_why(
         f"    def forward(self, x):\n        return {forward}\n"
         "def get_inputs():\n    return [torch.rand(N, 8)]\n"
     )
-    result = CliRunner().invoke(cli, ["optimize", str(file), "--target", "h200", "--out", str(tmp_path / "out"), "--json"], obj=registry)
+    result = CliRunner().invoke(
+        cli,
+        ["optimize", str(file), "--target", "h200", "--out", str(tmp_path / "out"), "--json"],
+        obj=registry,
+    )
     assert result.exit_code == 3, result.stderr
     assert json.loads(result.stdout)["status"] == "baseline_is_best"
     report = (tmp_path / "out" / "report.md").read_text()
@@ -268,21 +334,47 @@ BROKEN = [
     ("no Model", "def get_inputs():\n    return []\n", "no Model"),
     ("no get_inputs", "import torch\nclass Model(torch.nn.Module):\n    pass\n", "no get_inputs"),
     ("fails when run", PROBLEM + "\nraise ValueError('at import')\n", "at import"),
-    ("get_inputs raises", PROBLEM.replace("return [torch.randn(ROWS, COLS)]", "raise RuntimeError('no data')"), "no data"),
-    ("get_inputs returns nothing", PROBLEM.replace("return [torch.randn(ROWS, COLS)]", "return None"), "get_inputs"),
+    (
+        "get_inputs raises",
+        PROBLEM.replace("return [torch.randn(ROWS, COLS)]", "raise RuntimeError('no data')"),
+        "no data",
+    ),
+    (
+        "get_inputs returns nothing",
+        PROBLEM.replace("return [torch.randn(ROWS, COLS)]", "return None"),
+        "get_inputs",
+    ),
     ("constructor fails", PROBLEM.replace("return [1.5]", "return []"), "scale"),
-    ("forward fails", PROBLEM.replace("torch.randn(ROWS, COLS)", "torch.randn(ROWS, 3)"), "forward"),
-    ("forward exits", PROBLEM.replace("return torch.nn", "raise SystemExit(3)\n        return torch.nn"), "SystemExit: 3"),
-    ("forward returns nothing", PROBLEM.replace("return torch.nn", "torch.nn"), "forward returned None"),
+    (
+        "forward fails",
+        PROBLEM.replace("torch.randn(ROWS, COLS)", "torch.randn(ROWS, 3)"),
+        "forward",
+    ),
+    (
+        "forward exits",
+        PROBLEM.replace("return torch.nn", "raise SystemExit(3)\n        return torch.nn"),
+        "SystemExit: 3",
+    ),
+    (
+        "forward returns nothing",
+        PROBLEM.replace("return torch.nn", "torch.nn"),
+        "forward returned None",
+    ),
     ("exits when run", PROBLEM + "\nraise SystemExit(0)\n", "SystemExit: 0"),
 ]
 
 
 @pytest.mark.parametrize(("what", "source", "expected"), BROKEN, ids=[case[0] for case in BROKEN])
-def test_a_bad_problem_gets_one_clear_line(what: str, source: str, expected: str, tmp_path: Path, registry: Registry) -> None:
+def test_a_bad_problem_gets_one_clear_line(
+    what: str, source: str, expected: str, tmp_path: Path, registry: Registry
+) -> None:
     file = tmp_path / "problem.py"
     file.write_text(source)
-    result = CliRunner().invoke(cli, ["optimize", str(file), "--target", "h200", "--out", str(tmp_path / "out")], obj=registry)
+    result = CliRunner().invoke(
+        cli,
+        ["optimize", str(file), "--target", "h200", "--out", str(tmp_path / "out")],
+        obj=registry,
+    )
     assert result.exit_code == 1
     error = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
     assert len(error) == 1
@@ -298,7 +390,9 @@ def invoke(registry: Registry, *args: str) -> str:
 
 
 def test_no_such_file_is_named(registry: Registry, tmp_path: Path) -> None:
-    assert "nowhere.py" in invoke(registry, "optimize", str(tmp_path / "nowhere.py"), "--target", "h200")
+    assert "nowhere.py" in invoke(
+        registry, "optimize", str(tmp_path / "nowhere.py"), "--target", "h200"
+    )
 
 
 def test_an_unknown_target_lists_those_that_exist(registry: Registry, problem: Path) -> None:
@@ -317,23 +411,45 @@ def test_an_output_directory_that_cannot_be_written_is_named_before_anything_run
     registry: Registry, problem: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    assert "--out" in invoke(registry, "optimize", str(problem), "--target", "h200", "--out", str(tmp_path / "file" / "out"))
+    assert "--out" in invoke(
+        registry,
+        "optimize",
+        str(problem),
+        "--target",
+        "h200",
+        "--out",
+        str(tmp_path / "file" / "out"),
+    )
 
 
-def test_a_database_that_is_none_is_named(registry: Registry, problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_is_none_is_named(
+    registry: Registry, problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"this is no database, " * 100)
     monkeypatch.setenv("KMEM_DB", str(broken))
-    assert str(broken) in invoke(registry, "optimize", str(problem), "--target", "h200", "--out", str(tmp_path / "out"))
+    assert str(broken) in invoke(
+        registry, "optimize", str(problem), "--target", "h200", "--out", str(tmp_path / "out")
+    )
 
 
 def test_a_faulty_skill_directory_lists_all_its_faults(problem: Path, tmp_path: Path) -> None:
     faulty = tmp_path / "bad-skill"
     faulty.mkdir()
-    (faulty / "SKILL.md").write_text("---\nname: other\ndescription: x\nmetadata:\n  kmem-ops: nothing\n---\n")
-    result = CliRunner().invoke(cli, ["optimize", str(problem), "--target", "h200", "--out", str(tmp_path / "out")], obj=with_skill(faulty))
+    (faulty / "SKILL.md").write_text(
+        "---\nname: other\ndescription: x\nmetadata:\n  kmem-ops: nothing\n---\n"
+    )
+    result = CliRunner().invoke(
+        cli,
+        ["optimize", str(problem), "--target", "h200", "--out", str(tmp_path / "out")],
+        obj=with_skill(faulty),
+    )
     assert result.exit_code == 1
-    for fault in ("differs from the directory", "'nothing' is not an operator", "lacks the section"):
+    for fault in (
+        "differs from the directory",
+        "'nothing' is not an operator",
+        "lacks the section",
+    ):
         assert fault in result.stderr
 
 
@@ -348,7 +464,12 @@ def test_an_unknown_run_is_named(registry: Registry) -> None:
 
 
 def test_a_usage_error_exits_2(registry: Registry, problem: Path) -> None:
-    assert CliRunner().invoke(cli, ["optimize", str(problem), "--precision", "fp8"], obj=registry).exit_code == 2
+    assert (
+        CliRunner()
+        .invoke(cli, ["optimize", str(problem), "--precision", "fp8"], obj=registry)
+        .exit_code
+        == 2
+    )
 
 
 @pytest.fixture
@@ -363,7 +484,9 @@ def ceilings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Device],
 
 
 def test_who_waits_while_a_gpu_is_measured_takes_what_was_found(
-    ceilings_of: Callable[[Callable[[Device], Device]], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ceilings_of: Callable[[Callable[[Device], Device]], None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     database, device, found = tmp_path / "kmem.db", named_target("h200"), list[Device]()
     measuring, known = threading.Event(), replace(device, dram_bytes_per_s=1.0, measured=True)
@@ -387,7 +510,10 @@ def test_who_waits_while_a_gpu_is_measured_takes_what_was_found(
         thread.join(10)
     assert found == [known, known]
     said = capsys.readouterr().err
-    assert (said.count("measuring what this GPU can do"), said.count("waiting for the GPU")) == (1, 1)
+    assert (said.count("measuring what this GPU can do"), said.count("waiting for the GPU")) == (
+        1,
+        1,
+    )
 
 
 def test_gpus_of_one_name_that_are_measured_at_once_have_the_same_ceilings(

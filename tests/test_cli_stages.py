@@ -38,7 +38,15 @@ def registry() -> Registry:
 
 
 def test_a_report_is_diagnosed_as_one_json_line(problem: Path) -> None:
-    argv = ["--ncu", str(RECORDINGS / "ncu_softmax.csv"), "--problem", str(problem), "--target", "h200", "--json"]
+    argv = [
+        "--ncu",
+        str(RECORDINGS / "ncu_softmax.csv"),
+        "--problem",
+        str(problem),
+        "--target",
+        "h200",
+        "--json",
+    ]
     result = CliRunner().invoke(diagnose, argv)
     assert result.exit_code == 0, result.output
     found = from_json(Diagnosis, result.stdout)
@@ -53,11 +61,18 @@ def test_the_details_page_of_another_target_is_diagnosed_without_a_problem() -> 
 
 
 def test_the_stages_pipe_json_lines(problem: Path, registry: Registry) -> None:
-    profiled = CliRunner().invoke(profile, [str(problem), "--target", "h200", "--profiler", "static"], obj=registry, catch_exceptions=False)
+    profiled = CliRunner().invoke(
+        profile,
+        [str(problem), "--target", "h200", "--profiler", "static"],
+        obj=registry,
+        catch_exceptions=False,
+    )
     assert profiled.exit_code == 0
     seen = from_json(Profile, profiled.stdout)
     assert seen.estimated and [launch.name for launch in seen.launches] == ["aten._softmax.default"]
-    diagnosed = CliRunner().invoke(diagnose, ["--problem", str(problem)], input=profiled.stdout, catch_exceptions=False)
+    diagnosed = CliRunner().invoke(
+        diagnose, ["--problem", str(problem)], input=profiled.stdout, catch_exceptions=False
+    )
     found = from_json(Diagnosis, diagnosed.stdout)
     assert found.estimated and 0.5 < found.speed_of_light <= 1.0
     assert from_json(Diagnosis, to_json(found)) == found
@@ -67,13 +82,25 @@ def test_the_stages_pipe_json_lines(problem: Path, registry: Registry) -> None:
     ("argv", "text", "error", "message"),
     [
         (["--ncu", "no/such.csv"], "", ProfilerError, "No report at"),
-        (["--ncu", str(RECORDINGS / "ncu_softmax.csv"), "--problem", "no/such.py"], "", ProblemError, "No problem file"),
-        (["--ncu", str(RECORDINGS / "ncu_softmax.csv"), "--target", "abacus"], "", KmemError, "abacus"),
+        (
+            ["--ncu", str(RECORDINGS / "ncu_softmax.csv"), "--problem", "no/such.py"],
+            "",
+            ProblemError,
+            "No problem file",
+        ),
+        (
+            ["--ncu", str(RECORDINGS / "ncu_softmax.csv"), "--target", "abacus"],
+            "",
+            KmemError,
+            "abacus",
+        ),
         ([], "not json\n", ProfilerError, "not a Profile as `kmem profile` prints it"),
         ([], '{"kernel": 1}\n', ProfilerError, "not a Profile"),
     ],
 )
-def test_bad_input_is_one_line_with_the_remedy(argv: list[str], text: str, error: type[KmemError], message: str) -> None:
+def test_bad_input_is_one_line_with_the_remedy(
+    argv: list[str], text: str, error: type[KmemError], message: str
+) -> None:
     result = CliRunner().invoke(diagnose, argv, input=text)
     assert isinstance(result.exception, error) and message in str(result.exception)
     assert "\n" not in str(result.exception)
@@ -84,7 +111,13 @@ def test_an_empty_stdin_is_a_usage_error() -> None:
     assert result.exit_code == 2 and "kmem profile" in result.output
 
 
-def test_a_diagnosis_for_people_has_evidence_headroom_and_what_else_it_may_be(problem: Path) -> None:
+def test_a_diagnosis_for_people_has_evidence_headroom_and_what_else_it_may_be(
+    problem: Path,
+) -> None:
     text = describe_diagnosis(diagnose_report(RECORDINGS / "ncu_softmax.csv", str(problem), "h200"))
     assert text.startswith("redundant_traffic: ")
-    assert "traffic_ratio = 1.994 (>= 1.3)" in text and "headroom" in text and "also: dram_bandwidth" in text
+    assert (
+        "traffic_ratio = 1.994 (>= 1.3)" in text
+        and "headroom" in text
+        and "also: dram_bandwidth" in text
+    )

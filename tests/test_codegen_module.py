@@ -1,4 +1,6 @@
-"""Emitted modules where values do not lie as they were traced: parameters moved to another memory format, library operators that choose."""
+"""Emitted modules where values do not lie as they were traced: parameters moved to another memory
+format, library operators that choose.
+"""
 
 from pathlib import Path
 
@@ -28,7 +30,9 @@ def get_inputs():
 def emitted(
     skill: str, init: str, forward: str, inputs: str, site_name: str | None = None
 ) -> tuple[torch.nn.Module, torch.nn.Module, list]:
-    """The problem's module, the emitted one with the same state, and inputs; `site_name`: write only this site."""
+    """The problem's module, the emitted one with the same state, and inputs; `site_name`: write
+    only this site.
+    """
     source = PROBLEM.format(init=init, forward=forward, inputs=inputs)
     module, graph = trace_source(source)
     recipe: Recipe = load_recipe(load_skill(SKILLS / skill))
@@ -40,9 +44,16 @@ def emitted(
     return model, candidate, module.get_inputs()
 
 
-@pytest.mark.parametrize(("skill", "forward"), [("tile-matmul", "self.l(x)"), ("fuse-pointwise-chain", "x * self.l.weight[0]")])
-def test_a_module_whose_parameters_were_laid_out_anew_answers_alike(skill: str, forward: str) -> None:
-    model, candidate, inputs = emitted(skill, "self.l = torch.nn.Linear(20, 33)", forward, "torch.randn(17, 20)")
+@pytest.mark.parametrize(
+    ("skill", "forward"),
+    [("tile-matmul", "self.l(x)"), ("fuse-pointwise-chain", "x * self.l.weight[0]")],
+)
+def test_a_module_whose_parameters_were_laid_out_anew_answers_alike(
+    skill: str, forward: str
+) -> None:
+    model, candidate, inputs = emitted(
+        skill, "self.l = torch.nn.Linear(20, 33)", forward, "torch.randn(17, 20)"
+    )
     candidate.l.weight.data = candidate.l.weight.data.t().contiguous().t()
     with torch.no_grad():
         torch.testing.assert_close(candidate(*inputs), model(*inputs))
@@ -51,7 +62,9 @@ def test_a_module_whose_parameters_were_laid_out_anew_answers_alike(skill: str, 
 def test_what_a_library_operator_lays_out_otherwise_than_it_was_traced_is_read_right() -> None:
     init = "self.n = torch.nn.BatchNorm1d(6).eval()"
     swapped = "torch.randn(2, 6, 5).transpose(0, 1).contiguous().transpose(0, 1)"
-    model, candidate, inputs = emitted("fuse-pointwise-chain", init, "self.n(x).transpose(1, 2) + 1", swapped, "add")
+    model, candidate, inputs = emitted(
+        "fuse-pointwise-chain", init, "self.n(x).transpose(1, 2) + 1", swapped, "add"
+    )
     assert model.n(*inputs).stride() != inputs[0].stride(), "tracing says that the norm keeps them"
     with torch.no_grad():
         torch.testing.assert_close(candidate(*inputs), model(*inputs))
@@ -63,4 +76,6 @@ def test_what_lies_as_traced_by_construction_is_given_as_it_is(forward: str) -> 
     _, graph = trace_source(source)
     recipe = load_recipe(load_skill(SKILLS / "fuse-pointwise-chain"))
     setting = {"BLOCK": 1024, "num_warps": 4, "HINT": "keep"}
-    assert "_laid_out" not in emit_source(source, graph, [(recipe, site, setting) for site in recipe.match(graph, Contract())])
+    assert "_laid_out" not in emit_source(
+        source, graph, [(recipe, site, setting) for site in recipe.match(graph, Contract())]
+    )

@@ -1,4 +1,6 @@
-"""The convolution recipes' cost models against KernelBench level 1 measured on an H200, and how the direct kernel's loads lie on sm_90."""
+"""The convolution recipes' cost models against KernelBench level 1 measured on an H200, and how the
+direct kernel's loads lie on sm_90.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +20,22 @@ NAMED = named_target("h200")
 H200 = replace(
     NAMED,
     dram_bytes_per_s=4.27e12,
-    peak_flops_per_s={**NAMED.peak_flops_per_s, "fp32": 51e12, "tf32": 423e12, "bf16": 808e12, "fp16": 781e12},
+    peak_flops_per_s={
+        **NAMED.peak_flops_per_s,
+        "fp32": 51e12,
+        "tf32": 423e12,
+        "bf16": 808e12,
+        "fp16": 781e12,
+    },
     measured=True,
 )
-NAMES = ("implicit-gemm-conv", "staged-half-conv", "split-half-conv", "transposed-conv-phases", "channels-last-conv")
+NAMES = (
+    "implicit-gemm-conv",
+    "staged-half-conv",
+    "split-half-conv",
+    "transposed-conv-phases",
+    "channels-last-conv",
+)
 RECIPES = {name: load_recipe(load_skill(ROOT / "skills" / name)) for name in NAMES}
 
 #: KernelBench level 1 problem: (module, input shape).
@@ -35,28 +49,51 @@ PROBLEMS = {
 }
 
 
-def staged(terms: int, block_p: int, block_co: int, block_k: int, stages: int, warps: int, copy_bytes: int = 8) -> Settings:
+def staged(
+    terms: int,
+    block_p: int,
+    block_co: int,
+    block_k: int,
+    stages: int,
+    warps: int,
+    copy_bytes: int = 8,
+) -> Settings:
     return {
-        "terms": terms, "block_p": block_p, "block_co": block_co, "block_k": block_k, "stages": stages, "warps": warps,
+        "terms": terms,
+        "block_p": block_p,
+        "block_co": block_co,
+        "block_k": block_k,
+        "stages": stages,
+        "warps": warps,
         "copy_bytes": copy_bytes,
-    }  # fmt: skip
+    }
 
 
-def phases(rows: int, columns: int, block_co: int, block_k: int, stages: int, warps: int) -> Settings:
+def phases(
+    rows: int, columns: int, block_co: int, block_k: int, stages: int, warps: int
+) -> Settings:
     return {
-        "band": 1, "rows": rows, "columns": columns, "block_co": block_co, "block_k": block_k, "stages": stages, "warps": warps,
-        "precision": "tf32", "copy_bytes": 8,
-    }  # fmt: skip
+        "band": 1,
+        "rows": rows,
+        "columns": columns,
+        "block_co": block_co,
+        "block_k": block_k,
+        "stages": stages,
+        "warps": warps,
+        "precision": "tf32",
+        "copy_bytes": 8,
+    }
 
 
 def layout(name: str) -> Settings:
     return {"layout": name, "algorithm": "measured"}
 
 
-#: (problem, recipe, settings, median ms) on one NVIDIA H200 with torch 2.11 and Triton 3.6, 2026-11-21. 86 is its product over channels
-#: alone: less 2.53 ms for the depthwise convolution before it, eager's time of problem 82. Not here, as the kernels have changed since:
-#: implicit-gemm-conv, which loaded along channels (5.0 to 48 ms; 86 in 1.37), and problem 77, which filled no empty rows (0.529; 0.336 in
-#: bf16).
+#: (problem, recipe, settings, median ms) on one NVIDIA H200 with torch 2.11 and Triton 3.6,
+#: 2026-11-21. 86 is its product over channels alone: less 2.53 ms for the depthwise convolution
+#: before it, eager's time of problem 82. Not here, as the kernels have changed since:
+#: implicit-gemm-conv, which loaded along channels (5.0 to 48 ms; 86 in 1.37), and problem 77, which
+#: filled no empty rows (0.529; 0.336 in bf16).
 MEASURED = [
     ("50", "staged-half-conv", staged(1, 256, 128, 32, 3, 8), 0.553),
     ("50", "staged-half-conv", staged(1, 256, 128, 64, 3, 8), 0.558),
@@ -90,7 +127,8 @@ MEASURED = [
 
 def source_of(call: str, shape: tuple[int, ...]) -> str:
     return (
-        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
         f"        self.op = nn.{call}\n    def forward(self, x):\n        return self.op(x)\n"
         f"def get_inputs():\n    return [torch.empty({shape})]\n"
     )
@@ -102,11 +140,19 @@ def sites() -> dict[tuple[str, str], Site]:
     found = {}
     for problem, given in PROBLEMS.items():
         _, graph = trace_source(source_of(*given))
-        found.update({(problem, name): site for name, recipe in RECIPES.items() for site in recipe.match(graph, Contract())})
+        found.update(
+            {
+                (problem, name): site
+                for name, recipe in RECIPES.items()
+                for site in recipe.match(graph, Contract())
+            }
+        )
     return found
 
 
-def predicted(sites: dict[tuple[str, str], Site], problem: str, name: str, settings: Settings) -> float:
+def predicted(
+    sites: dict[tuple[str, str], Site], problem: str, name: str, settings: Settings
+) -> float:
     return RECIPES[name].cost_ms(sites[problem, name], settings, H200)
 
 
@@ -118,7 +164,9 @@ def test_a_prediction_is_within_a_factor_of_what_was_measured(
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_recipes_are_predicted_in_the_order_of_their_best_measured_times(sites, problem: str) -> None:
+def test_recipes_are_predicted_in_the_order_of_their_best_measured_times(
+    sites, problem: str
+) -> None:
     best: dict[str, tuple[float, float]] = {}
     for case, name, settings, measured_ms in MEASURED:
         if case == problem and (name not in best or measured_ms < best[name][0]):
@@ -137,11 +185,18 @@ def test_recipes_are_predicted_in_the_order_of_their_best_measured_times(sites, 
         ("86", ["staged-half-conv", "split-half-conv"]),
     ],
 )
-def test_the_measured_order_is_that_of_the_settings_each_model_would_take(sites, problem: str, names: list[str]) -> None:
+def test_the_measured_order_is_that_of_the_settings_each_model_would_take(
+    sites, problem: str, names: list[str]
+) -> None:
     firsts = []
     for name in names:
         site = sites[problem, name]
-        firsts.append(min(RECIPES[name].cost_ms(site, settings, H200) for settings in RECIPES[name].space(site, H200).settings()))
+        firsts.append(
+            min(
+                RECIPES[name].cost_ms(site, settings, H200)
+                for settings in RECIPES[name].space(site, H200).settings()
+            )
+        )
     assert firsts == sorted(firsts)
 
 
@@ -155,12 +210,26 @@ def test_the_direct_kernel_is_not_put_before_what_was_measured_faster_by_far(sit
 
 
 def test_lanes_of_the_direct_kernel_lie_along_positions() -> None:
-    """With lanes along channels each load of a warp touches a line for every one of them. Triton 3.6 decides by the stated run length."""
-    job = ["implicit-gemm-conv", source_of(*PROBLEMS["57"]), "match", {"block_p": 128, "block_co": 64, "block_k": 16}]
+    """With lanes along channels each load of a warp touches a line for every one of them.
+
+    Triton 3.6 decides by the stated run length.
+    """
+    job = [
+        "implicit-gemm-conv",
+        source_of(*PROBLEMS["57"]),
+        "match",
+        {"block_p": 128, "block_co": 64, "block_k": 16},
+    ]
     ((_, direct),) = compile_jobs([job], "ttgir")
     assert direct["name"] == "kmem_direct_conv"
-    loads = [line for line in direct["ttgir"].splitlines() if "tt.load" in line and "tensor<16x128x!tt.ptr<f32>" in line]
+    loads = [
+        line
+        for line in direct["ttgir"].splitlines()
+        if "tt.load" in line and "tensor<16x128x!tt.ptr<f32>" in line
+    ]
     layouts = {line.split("!tt.ptr<f32>, ")[1].split(">")[0] for line in loads}
     (layout_name,) = layouts
-    (definition,) = [line for line in direct["ttgir"].splitlines() if line.startswith(f"{layout_name} = ")]
+    (definition,) = [
+        line for line in direct["ttgir"].splitlines() if line.startswith(f"{layout_name} = ")
+    ]
     assert len(loads) == 2 and "sizePerThread = [1, 1], threadsPerWarp = [1, 32]" in definition

@@ -12,7 +12,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
-from kmem.measure.oracle.correctness import SHORTEST_ROW, Difference, ErrorTally, error_floor, is_within, measure_error, trivial_outputs
+from kmem.measure.oracle.correctness import (
+    SHORTEST_ROW,
+    Difference,
+    ErrorTally,
+    error_floor,
+    is_within,
+    measure_error,
+    trivial_outputs,
+)
 from kmem.measure.oracle.expected import Answer, Comparison, InputsChanged, SlicedExpected
 from kmem.measure.oracle.families import FAMILIES, apply_family, other_layouts, other_sizes
 from kmem.measure.oracle.forward import room_for
@@ -31,7 +39,9 @@ def vector(*values: float) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 
-def test_the_relative_error_is_the_frobenius_norm_of_the_difference_over_that_of_the_oracle() -> None:
+def test_the_relative_error_is_the_frobenius_norm_of_the_difference_over_that_of_the_oracle() -> (
+    None
+):
     oracle = torch.tensor([3.0, 4.0], dtype=torch.float64)
     difference = measure_error(vector(3.0, 4.5), oracle, vector(3.0, 4.0))
     assert difference == Difference(0.1, 0.125)
@@ -62,15 +72,26 @@ def test_a_small_row_is_held_to_its_own_magnitude() -> None:
         (NAN, 2.0, INF, False),
     ],
 )
-def test_non_finite_values_stand_where_the_reference_has_them(output: float, oracle: float, eager: float, right: bool) -> None:
-    fault = measure_error(vector(output), torch.tensor([oracle], dtype=torch.float64), vector(eager)).fault
+def test_non_finite_values_stand_where_the_reference_has_them(
+    output: float, oracle: float, eager: float, right: bool
+) -> None:
+    fault = measure_error(
+        vector(output), torch.tensor([oracle], dtype=torch.float64), vector(eager)
+    ).fault
     assert (fault is None) is right
 
 
-@pytest.mark.parametrize(("output", "oracle", "right"), [(INF, 65490.0, True), (INF, 60000.0, False), (-INF, 65490.0, False)])
-def test_what_is_next_to_overflow_may_be_rounded_to_infinity(output: float, oracle: float, right: bool) -> None:
+@pytest.mark.parametrize(
+    ("output", "oracle", "right"),
+    [(INF, 65490.0, True), (INF, 60000.0, False), (-INF, 65490.0, False)],
+)
+def test_what_is_next_to_overflow_may_be_rounded_to_infinity(
+    output: float, oracle: float, right: bool
+) -> None:
     eager = torch.full((8,), 65472.0, dtype=torch.float16)
-    found = measure_error(torch.full_like(eager, output), torch.full((8,), oracle, dtype=torch.float64), eager)
+    found = measure_error(
+        torch.full_like(eager, output), torch.full((8,), oracle, dtype=torch.float64), eager
+    )
     assert (found.fault is None) is right
 
 
@@ -86,13 +107,22 @@ def test_integers_must_equal_eager_or_the_oracle() -> None:
 
 
 def test_a_scalar_and_an_empty_tensor_have_an_error() -> None:
-    assert measure_error(torch.tensor(1.5), torch.tensor(1.0, dtype=torch.float64), torch.tensor(1.0)).relative_error == 0.5
-    assert measure_error(torch.empty(0, 4), torch.empty(0, 4, dtype=torch.float64), torch.empty(0, 4)) == Difference(0.0, 0.0)
+    assert (
+        measure_error(
+            torch.tensor(1.5), torch.tensor(1.0, dtype=torch.float64), torch.tensor(1.0)
+        ).relative_error
+        == 0.5
+    )
+    assert measure_error(
+        torch.empty(0, 4), torch.empty(0, 4, dtype=torch.float64), torch.empty(0, 4)
+    ) == Difference(0.0, 0.0)
 
 
 def test_complex_outputs_are_compared_in_both_parts() -> None:
     oracle = torch.tensor([1 + 1j], dtype=torch.complex128)
-    assert measure_error(torch.tensor([1 - 1j]), oracle, torch.tensor([1 + 1j])).relative_error == pytest.approx(math.sqrt(2))
+    assert measure_error(
+        torch.tensor([1 - 1j]), oracle, torch.tensor([1 + 1j])
+    ).relative_error == pytest.approx(math.sqrt(2))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +136,9 @@ def test_complex_outputs_are_compared_in_both_parts() -> None:
         (torch.int64, Precision.MATCH, 0.0),
     ],
 )
-def test_the_floor_follows_the_output_type_and_the_contract(dtype: torch.dtype, precision: Precision, floor: float) -> None:
+def test_the_floor_follows_the_output_type_and_the_contract(
+    dtype: torch.dtype, precision: Precision, floor: float
+) -> None:
     assert error_floor(dtype, precision) == floor
 
 
@@ -123,7 +155,10 @@ def test_tf32_operands_stay_outside_an_fp32_contract() -> None:
     a, b = torch.rand(64, 256), torch.rand(256, 64)
     oracle, eager = a.double() @ b.double(), a @ b
     cut = [(value.view(torch.int32) & -(2**13)).view(torch.float32) for value in (a, b)]
-    reference, found = measure_error(eager, oracle, eager), measure_error(cut[0] @ cut[1], oracle, eager)
+    reference, found = (
+        measure_error(eager, oracle, eager),
+        measure_error(cut[0] @ cut[1], oracle, eager),
+    )
     assert not is_within(found, reference, error_floor(torch.float32, Precision.MATCH))
     assert is_within(found, reference, error_floor(torch.float32, Precision.TF32))
 
@@ -133,12 +168,22 @@ def test_tf32_operands_stay_outside_an_fp32_contract() -> None:
 def test_a_correctly_rounded_result_always_passes(shape: list[int], seed: int) -> None:
     oracle = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     output = oracle.float()
-    assert is_within(measure_error(output, oracle, output), Difference(0.0, 0.0), error_floor(torch.float32, Precision.MATCH))
+    assert is_within(
+        measure_error(output, oracle, output),
+        Difference(0.0, 0.0),
+        error_floor(torch.float32, Precision.MATCH),
+    )
 
 
 @settings(max_examples=40)
-@given(st.integers(1, 40), st.integers(0, 2**31), st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool]))
-def test_any_change_of_one_element_changes_the_checksum(size: int, place: int, dtype: torch.dtype) -> None:
+@given(
+    st.integers(1, 40),
+    st.integers(0, 2**31),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool]),
+)
+def test_any_change_of_one_element_changes_the_checksum(
+    size: int, place: int, dtype: torch.dtype
+) -> None:
     value = torch.ones(size, dtype=dtype)
     before = bit_sum(value)
     value[place % size] = 0
@@ -173,14 +218,18 @@ def test_structural_zeros_and_symmetry_survive_every_family() -> None:
         apply_family(family, [value], [traits], torch.Generator().manual_seed(2))
         assert torch.equal(torch.tril(value, -1), torch.zeros(6, 6)), family
         square = symmetric.clone()
-        apply_family(family, [square], [input_traits(symmetric, symmetric)], torch.Generator().manual_seed(2))
+        apply_family(
+            family, [square], [input_traits(symmetric, symmetric)], torch.Generator().manual_seed(2)
+        )
         assert family in ("nan", "infinite") or torch.equal(square, square.mT), family
 
 
 def test_a_family_is_the_same_for_the_same_seed_and_another_for_another() -> None:
     def draw(seed: int) -> torch.Tensor:
         value = torch.rand(50)
-        apply_family("normal", [value], [InputTraits(fixed=False)], torch.Generator().manual_seed(seed))
+        apply_family(
+            "normal", [value], [InputTraits(fixed=False)], torch.Generator().manual_seed(seed)
+        )
         return value
 
     assert torch.equal(draw(1), draw(1))
@@ -194,28 +243,44 @@ def test_the_large_family_leaves_the_range_of_half_precision() -> None:
 
 
 def test_an_input_without_elements_has_no_other_sizes() -> None:
-    assert [name for name, _ in other_sizes([torch.rand(0, 64)])] == ["last dimension - 1", "last dimension + 1"]
+    assert [name for name, _ in other_sizes([torch.rand(0, 64)])] == [
+        "last dimension - 1",
+        "last dimension + 1",
+    ]
 
 
 def test_other_sizes_change_one_shared_dimension() -> None:
-    names = {name: [tuple(value.shape) for value in values] for name, values in other_sizes([torch.rand(4, 6), torch.rand(4, 7)])}
-    assert names == {"first dimension - 1": [(3, 6), (3, 7)], "first dimension + 1": [(5, 6), (5, 7)]}
+    names = {
+        name: [tuple(value.shape) for value in values]
+        for name, values in other_sizes([torch.rand(4, 6), torch.rand(4, 7)])
+    }
+    assert names == {
+        "first dimension - 1": [(3, 6), (3, 7)],
+        "first dimension + 1": [(5, 6), (5, 7)],
+    }
 
 
 def test_other_layouts_hold_the_same_values(tmp_path) -> None:  # noqa: ANN001 - pytest's own fixture
     value = torch.rand(3, 5)
     for name, layouts in other_layouts([value, 2]):
-        shared = SharedArguments("layout", [value, 2], torch.device("cpu"), tmp_path, ipc=False, layouts=layouts)
+        shared = SharedArguments(
+            "layout", [value, 2], torch.device("cpu"), tmp_path, ipc=False, layouts=layouts
+        )
         shared.write([value, 2])
         held = shared.values[0]
         assert torch.equal(held, value), name
-        assert (held.is_contiguous(), held.storage_offset()) == ((True, 1) if name == "misaligned" else (False, 0))
+        assert (held.is_contiguous(), held.storage_offset()) == (
+            (True, 1) if name == "misaligned" else (False, 0)
+        )
         shared.remove()
 
 
-def sliced(module: Callable[..., torch.Tensor], *values: torch.Tensor, limit: int = 10**9, pieces: int = 4) -> SlicedExpected | None:
-    """The right answer of a pure function in slices, on a device that has room for `limit` elements of float64 at a time; None if it
-    cannot be cut."""
+def sliced(
+    module: Callable[..., torch.Tensor], *values: torch.Tensor, limit: int = 10**9, pieces: int = 4
+) -> SlicedExpected | None:
+    """The right answer of a pure function in slices, on a device that has room for `limit` elements
+    of float64 at a time; None if it cannot be cut.
+    """
 
     def oracle(part: Sequence[object]) -> tuple[torch.Tensor, ...]:
         if sum(value.numel() for value in part) > limit:
@@ -230,7 +295,11 @@ def sliced(module: Callable[..., torch.Tensor], *values: torch.Tensor, limit: in
 
     whole = eager(values)
     slicing = find_slicing(eager, values, whole, floor, pieces=pieces)
-    answer = Answer(False, tuple(value.to("meta") for value in whole), tuple(floor(value.dtype) for value in whole))
+    answer = Answer(
+        False,
+        tuple(value.to("meta") for value in whole),
+        tuple(floor(value.dtype) for value in whole),
+    )
     return SlicedExpected(answer, values, slicing, eager, oracle) if slicing else None
 
 
@@ -256,15 +325,23 @@ def test_the_short_way_for_finite_values_finds_the_errors_of_the_long_way(
     by_row = len(shape) > 0 and shape[-1] >= SHORTEST_ROW
     long._add_any(output.double(), oracle, eager.double(), torch.finfo(dtype).max, by_row=by_row)
     right = long.difference()
-    assert (short.relative_error, short.row_error) == pytest.approx((right.relative_error, right.row_error), rel=1e-9, abs=1e-30)
+    assert (short.relative_error, short.row_error) == pytest.approx(
+        (right.relative_error, right.row_error), rel=1e-9, abs=1e-30
+    )
     assert short.fault == right.fault
 
 
 @settings(max_examples=25)
 @given(st.integers(1, 70), st.integers(1, 12), st.sampled_from(PIECES), st.integers(0, 2**31))
-def test_errors_of_independent_rows_are_the_same_in_slices(rows: int, columns: int, pieces: int, seed: int) -> None:
+def test_errors_of_independent_rows_are_the_same_in_slices(
+    rows: int, columns: int, pieces: int, seed: int
+) -> None:
     x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
-    output, oracle, eager = torch.softmax(x, -1) * (1 + 1e-5), torch.softmax(x.double(), -1), torch.softmax(x, -1)
+    output, oracle, eager = (
+        torch.softmax(x, -1) * (1 + 1e-5),
+        torch.softmax(x.double(), -1),
+        torch.softmax(x, -1),
+    )
     compared = sliced(lambda x: torch.softmax(x, -1), x, pieces=pieces).compare([output])
     for found, right in (
         (compared.found[0], measure_error(output, oracle, eager)),
@@ -323,9 +400,14 @@ def test_inputs_that_change_after_the_forward_are_seen_however_the_change_is_bal
 
 @settings(max_examples=30)
 @given(
-    st.integers(0, 40), st.integers(1, 7), st.integers(0, 40), st.sampled_from((torch.float32, torch.int64, torch.uint8, torch.complex64))
+    st.integers(0, 40),
+    st.integers(1, 7),
+    st.integers(0, 40),
+    st.sampled_from((torch.float32, torch.int64, torch.uint8, torch.complex64)),
 )
-def test_checksums_of_parts_add_up_and_reading_changes_nothing(rows: int, columns: int, cut: int, dtype: torch.dtype) -> None:
+def test_checksums_of_parts_add_up_and_reading_changes_nothing(
+    rows: int, columns: int, cut: int, dtype: torch.dtype
+) -> None:
     value = (torch.randn(rows, columns) * 50).abs().to(dtype)
     before, cut = value.clone(), min(cut, rows)
     parts = bit_sum(value[:cut]) + bit_sum(value[cut:], cut * columns)
@@ -334,8 +416,13 @@ def test_checksums_of_parts_add_up_and_reading_changes_nothing(rows: int, column
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
 @pytest.mark.parametrize(("size", "first"), [(1, 0), (5, 1), (4096, 7), (3 * 4096 + 7, 2**33)])
-def test_the_kernel_for_gpus_makes_the_same_checksum(dtype: torch.dtype, size: int, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the interpreter; two programs, so that each goes over several blocks. Wide places: beyond 32 bits."""
+def test_the_kernel_for_gpus_makes_the_same_checksum(
+    dtype: torch.dtype, size: int, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the interpreter; two programs, so that each goes over several blocks.
+
+    Wide places: beyond 32 bits.
+    """
     monkeypatch.setattr(checksum, "_PROGRAMS", 2)
     limits = torch.iinfo(dtype)
     words = torch.randint(limits.min, limits.max, (size,), dtype=dtype)
@@ -358,18 +445,31 @@ def test_a_square_matrix_product_is_cut_in_its_first_factor() -> None:
     assert not sliced(torch.matmul, a, b).compare([b @ a]).is_within
 
 
-@pytest.mark.parametrize("mixing", [lambda x: x - x.mean(0), lambda x: x.flip(0), lambda x: torch.cumsum(x, 0), lambda x: x.sum()])
-def test_a_module_that_mixes_rows_is_not_cut(mixing: Callable[[torch.Tensor], torch.Tensor]) -> None:
+@pytest.mark.parametrize(
+    "mixing",
+    [lambda x: x - x.mean(0), lambda x: x.flip(0), lambda x: torch.cumsum(x, 0), lambda x: x.sum()],
+)
+def test_a_module_that_mixes_rows_is_not_cut(
+    mixing: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
     assert sliced(mixing, torch.randn(16, 5)) is None
 
 
 def test_the_interpreter_cuts_to_bfloat16_where_the_hardware_rounds() -> None:
-    assert error_floor(torch.bfloat16, Precision.BF16, interpreted=True) == 2 * error_floor(torch.bfloat16, Precision.BF16)
-    assert error_floor(torch.float16, Precision.MATCH, interpreted=True) == error_floor(torch.float16, Precision.MATCH)
+    assert error_floor(torch.bfloat16, Precision.BF16, interpreted=True) == 2 * error_floor(
+        torch.bfloat16, Precision.BF16
+    )
+    assert error_floor(torch.float16, Precision.MATCH, interpreted=True) == error_floor(
+        torch.float16, Precision.MATCH
+    )
 
 
 @settings(max_examples=30)
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 2**31), st.sampled_from(FAMILIES))
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    st.integers(0, 2**31),
+    st.sampled_from(FAMILIES),
+)
 def test_every_family_fills_any_shape_and_stride(shape: list[int], seed: int, family: str) -> None:
     generator = torch.Generator().manual_seed(seed)
     for value in (
@@ -390,25 +490,41 @@ def test_every_family_fills_any_shape_and_stride(shape: list[int], seed: int, fa
 def test_a_layout_changes_no_verdict(shape: list[int], seed: int) -> None:
     oracle = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     eager = oracle.float()
-    strided = torch.empty(shape[::-1]).permute(*reversed(range(len(shape)))).copy_(eager * (1 + 1e-5))
-    assert measure_error(strided, oracle, eager) == measure_error(strided.contiguous(), oracle, eager)
+    strided = (
+        torch.empty(shape[::-1]).permute(*reversed(range(len(shape)))).copy_(eager * (1 + 1e-5))
+    )
+    assert measure_error(strided, oracle, eager) == measure_error(
+        strided.contiguous(), oracle, eager
+    )
 
 
 def reference_of(forward: str, inputs: str, place: Path, *, imports: str = "math") -> Reference:
     source = (
-        f"import {imports}\nimport torch\nimport torch.nn.functional as F\n\n\nclass Model(torch.nn.Module):\n"
-        f"    def forward(self, *args):\n        return {forward}\n\n\ndef get_inputs():\n    return [{inputs}]\n"
+        f"import {imports}\nimport torch\nimport torch.nn.functional as F\n\n\n"
+        f"class Model(torch.nn.Module):\n"
+        f"    def forward(self, *args):\n        return {forward}\n\n\ndef get_inputs():\n"
+        f"    return [{inputs}]\n"
     )
-    return Reference(Problem("p", "p.py", source), Workload("full"), Contract(), torch.device("cpu"), seed=1, directory=place, ipc=False)
+    return Reference(
+        Problem("p", "p.py", source),
+        Workload("full"),
+        Contract(),
+        torch.device("cpu"),
+        seed=1,
+        directory=place,
+        ipc=False,
+    )
 
 
 @pytest.mark.parametrize(
     ("forward", "is_cut"),
     [
         ("args[0] * 2", True),
-        ("args[0] / args[0].max()", False),  # of many values from [0, 1), every slice has nearly the same extremes
+        # of many values from [0, 1), every slice has nearly the same extremes
+        ("args[0] / args[0].max()", False),
         ("args[0] - args[0].min()", False),
-        ("F.binary_cross_entropy(args[0], args[0] * 0, reduction='none')", True),  # refuses signed values
+        # refuses signed values
+        ("F.binary_cross_entropy(args[0], args[0] * 0, reduction='none')", True),
     ],
 )
 def test_rows_that_depend_on_an_extreme_of_all_rows_are_not_cut(
@@ -416,7 +532,9 @@ def test_rows_that_depend_on_an_extreme_of_all_rows_are_not_cut(
 ) -> None:
     monkeypatch.setattr("kmem.measure.oracle.reference._WHOLE_BYTES", 2**12)
     # Rows are alike in what is drawn, so that only other values tell.
-    reference = reference_of(forward, "(torch.arange(64) / 64).repeat(128, 1) + 0 * torch.rand(1)", tmp_path)
+    reference = reference_of(
+        forward, "(torch.arange(64) / 64).repeat(128, 1) + 0 * torch.rand(1)", tmp_path
+    )
     reference.fill("drawn", 3)
     before = reference.inputs.checksums()
     assert isinstance(reference.expect(reference.inputs.values, 3), SlicedExpected) is is_cut
@@ -428,13 +546,17 @@ def test_rows_that_depend_on_an_extreme_of_all_rows_are_not_cut(
     [
         ("args[0] @ args[0].T", False),
         ("F.dropout(args[0], 0.5)", True),
-        ("args[0] + 2e-6 * torch.rand(1)", True),  # drawn from torch: random, however little it moves
-        ("args[0] * (1 + 1e-6 * random.random())", False),  # as atomic additions in any order differ
+        # drawn from torch: random, however little it moves
+        ("args[0] + 2e-6 * torch.rand(1)", True),
+        # as atomic additions in any order differ
+        ("args[0] * (1 + 1e-6 * random.random())", False),
         ("args[0] * (1 + 1e-3 * random.random())", True),  # random numbers of another library
         ("args[0] + 0 * torch.rand(1)", False),
     ],
 )
-def test_a_module_is_random_if_it_draws_and_not_if_it_only_adds_in_another_order(forward: str, is_stochastic: bool, tmp_path: Path) -> None:
+def test_a_module_is_random_if_it_draws_and_not_if_it_only_adds_in_another_order(
+    forward: str, is_stochastic: bool, tmp_path: Path
+) -> None:
     reference = reference_of(forward, "torch.rand(16, 16) + 1", tmp_path, imports="random")
     expected = reference.expect(reference.inputs.values, 3)
     assert reference.is_stochastic is is_stochastic
@@ -447,7 +569,8 @@ def test_a_module_is_random_if_it_draws_and_not_if_it_only_adds_in_another_order
     ("inputs", "traits"),
     [
         ("torch.randn(64, 64)", (False, False, False)),
-        ("torch.relu(torch.randn(64, 64) + 1)", (False, False, False)),  # zeros, but seldom in the same places
+        # zeros, but seldom in the same places
+        ("torch.relu(torch.randn(64, 64) + 1)", (False, False, False)),
         ("torch.triu(torch.randn(64, 64))", (False, True, False)),
         ("(lambda x: x + x.T)(torch.randn(64, 64))", (False, False, True)),
         ("torch.randint(0, 5, (64, 64)).float()", (True, False, False)),
@@ -465,8 +588,12 @@ def test_inputs_too_large_for_two_draws_have_the_traits_that_two_draws_tell(
     assert torch.equal(at_once.inputs.values[0], in_turn.inputs.values[0])
 
 
-def test_a_family_that_the_module_refuses_has_no_answer_and_its_own_values_must_have_one(tmp_path: Path) -> None:
-    reference = reference_of("torch.linalg.cholesky(args[0])", "torch.eye(8) + 0.01 * torch.rand(1, 1)", tmp_path)
+def test_a_family_that_the_module_refuses_has_no_answer_and_its_own_values_must_have_one(
+    tmp_path: Path,
+) -> None:
+    reference = reference_of(
+        "torch.linalg.cholesky(args[0])", "torch.eye(8) + 0.01 * torch.rand(1, 1)", tmp_path
+    )
     reference.fill("drawn", 3)
     assert reference.expect_case("drawn", reference.inputs.values, 3) is not None
     reference.fill("constant", 3)
@@ -483,7 +610,10 @@ def test_a_family_that_the_module_refuses_has_no_answer_and_its_own_values_must_
     [
         ("", "ValueError"),
         ("one\ntwo", "ValueError: one"),
-        ("at 12:14:\n    for k in range(K):\n    ^\nacc changes its type", "ValueError: at 12:14: acc changes its type"),
+        (
+            "at 12:14:\n    for k in range(K):\n    ^\nacc changes its type",
+            "ValueError: at 12:14: acc changes its type",
+        ),
     ],
 )
 def test_an_error_is_told_in_one_line_that_says_what_happened(text: str, line: str) -> None:
@@ -491,9 +621,19 @@ def test_an_error_is_told_in_one_line_that_says_what_happened(text: str, line: s
 
 
 def test_a_module_that_does_not_run_in_float64_is_told_in_one_line(tmp_path: Path) -> None:
-    reference = reference_of("args[0] if args[0].dtype is torch.float32 else {}['no kernel for float64']", "torch.rand(8)", tmp_path)
+    reference = reference_of(
+        "args[0] if args[0].dtype is torch.float32 else {}['no kernel for float64']",
+        "torch.rand(8)",
+        tmp_path,
+    )
     reference.fill("drawn", 3)
-    with pytest.raises(ProblemError, match="^p.py: forward does not run in float64, .*: KeyError: 'no kernel for float64'; write the"):
+    with pytest.raises(
+        ProblemError,
+        match=(
+            "^p.py: forward does not run in float64, .*: KeyError: 'no kernel for float64'; write "
+            "the"
+        ),
+    ):
         reference.expect_case("drawn", reference.inputs.values, 3)
     assert torch.get_default_dtype() is torch.float32
 
@@ -501,14 +641,21 @@ def test_a_module_that_does_not_run_in_float64_is_told_in_one_line(tmp_path: Pat
 def test_an_answer_that_finds_no_room_is_one_line(tmp_path: Path) -> None:
     reference = reference_of("args[0]", "torch.rand(8)", tmp_path)
     with (
-        pytest.raises(DeviceMemoryError, match=r"^p.py leaves no room on the device to be judged: out of memory; .*$"),
+        pytest.raises(
+            DeviceMemoryError,
+            match=r"^p.py leaves no room on the device to be judged: out of memory; .*$",
+        ),
         room_for(reference.problem),
     ):
         raise torch.OutOfMemoryError
 
 
-def test_an_answer_for_complex_numbers_is_of_twice_the_precision_and_expanded_views_stay_so(tmp_path: Path) -> None:
-    reference = reference_of("args[0] @ args[0].mT", "torch.randn(4, 9, dtype=torch.complex64)", tmp_path)
+def test_an_answer_for_complex_numbers_is_of_twice_the_precision_and_expanded_views_stay_so(
+    tmp_path: Path,
+) -> None:
+    reference = reference_of(
+        "args[0] @ args[0].mT", "torch.randn(4, 9, dtype=torch.complex64)", tmp_path
+    )
     expected = reference.expect(reference.inputs.values, 3)
     assert expected.oracle[0].dtype is torch.complex128
     assert 0 < expected.compare(expected.eager).found[0].relative_error < 1e-6
@@ -517,22 +664,39 @@ def test_an_answer_for_complex_numbers_is_of_twice_the_precision_and_expanded_vi
     assert (layout.shape, layout.stride(1)) == ((4, 5), 0)
 
 
-@pytest.mark.parametrize("problem", [problems.LINEAR, problems.SOFTMAX, problems.MIN_AND_MAX, problems.BATCH_NORM, problems.MATMUL])
-def test_a_large_case_has_the_same_oracle_as_a_small_one(problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch norm mixes rows and the rows of minima and maxima are numbers: these are done whole, the others in slices."""
+@pytest.mark.parametrize(
+    "problem",
+    [problems.LINEAR, problems.SOFTMAX, problems.MIN_AND_MAX, problems.BATCH_NORM, problems.MATMUL],
+)
+def test_a_large_case_has_the_same_oracle_as_a_small_one(
+    problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch norm mixes rows and the rows of minima and maxima are numbers: these are done
+    whole, the others in slices.
+    """
 
     def examine(scale: float) -> tuple[Comparison, Answer]:
         reference = Reference(
-            Problem("p", "<p>", problem), Workload("full"), Contract(), torch.device("cpu"), seed=1, directory=tmp_path, ipc=False
+            Problem("p", "<p>", problem),
+            Workload("full"),
+            Contract(),
+            torch.device("cpu"),
+            seed=1,
+            directory=tmp_path,
+            ipc=False,
         )
         reference.fill("normal", 3)
         expected = reference.expect(reference.inputs.values, 3)
-        assert isinstance(expected, SlicedExpected) is (is_cut and problem not in (problems.BATCH_NORM, problems.MIN_AND_MAX))
+        assert isinstance(expected, SlicedExpected) is (
+            is_cut and problem not in (problems.BATCH_NORM, problems.MIN_AND_MAX)
+        )
         torch.manual_seed(3)
         with torch.no_grad():
             outputs = reference.model(*reference.inputs.values)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        compared = expected.compare([value * scale if value.is_floating_point() else value for value in outputs])
+        compared = expected.compare(
+            [value * scale if value.is_floating_point() else value for value in outputs]
+        )
         reference.close()
         return compared, expected.answer
 
@@ -543,8 +707,13 @@ def test_a_large_case_has_the_same_oracle_as_a_small_one(problem: str, tmp_path:
     for (whole, answer), (cut, cut_answer) in zip(found[False], found[True], strict=True):
         for one, two in zip(whole.found + whole.eager, cut.found + cut.eager, strict=True):
             assert one.relative_error == pytest.approx(two.relative_error, rel=1e-3, abs=1e-7)
-        assert (answer.returns_tuple, answer.eager_state.keys()) == (cut_answer.returns_tuple, cut_answer.eager_state.keys())
-        assert [value.shape for value in answer.layouts] == [value.shape for value in cut_answer.layouts]
+        assert (answer.returns_tuple, answer.eager_state.keys()) == (
+            cut_answer.returns_tuple,
+            cut_answer.eager_state.keys(),
+        )
+        assert [value.shape for value in answer.layouts] == [
+            value.shape for value in cut_answer.layouts
+        ]
     assert found[True][0][0].is_within
     assert not found[True][1][0].is_within
 
@@ -555,7 +724,8 @@ def test_a_large_case_has_the_same_oracle_as_a_small_one(problem: str, tmp_path:
         (torch.tensor([1.0, 100.0 + 0.009]), torch.tensor([1.0, 100.0]), False),
         (torch.tensor([1.0 + 3e-4, 100.0]), torch.tensor([1.0, 100.0]), True),
         (torch.tensor([1.0 + 0.015]).half(), torch.tensor([1.0]).half(), False),
-        (torch.tensor([float("nan")]), torch.tensor([float("nan")]), True),  # torch.allclose without equal_nan
+        # torch.allclose without equal_nan
+        (torch.tensor([float("nan")]), torch.tensor([float("nan")]), True),
         (torch.tensor([3]), torch.tensor([3]), False),
         (torch.tensor([3]), torch.tensor([4]), True),
     ],

@@ -1,4 +1,6 @@
-"""The tool that checks cost models against measurements: its arithmetic, and what it says of the evidence that ships."""
+"""The tool that checks cost models against measurements: its arithmetic, and what it says of the
+evidence that ships.
+"""
 
 import math
 import sys
@@ -23,8 +25,12 @@ def test_ranks_are_correlated_and_equal_values_share_a_rank() -> None:
 
 
 def test_the_models_first_matrix_vector_product_is_nearly_the_fastest_of_the_evidence() -> None:
-    measured = cost_model_correlation.read_measured(ROOT / "db" / "evidence" / "h200-2026-11-22-level1.jsonl")
+    measured = cost_model_correlation.read_measured(
+        ROOT / "db" / "evidence" / "h200-2026-11-22-level1.jsonl"
+    )
     recipe = load_recipe(load_skill(ROOT / "skills" / "matvec-rows-per-program"))
     of_matvec = [entry for entry in measured if entry.problem == "matvec"]
-    (check,) = cost_model_correlation.check_models(of_matvec, {recipe.name: recipe}, named_target("h200"))
+    (check,) = cost_model_correlation.check_models(
+        of_matvec, {recipe.name: recipe}, named_target("h200")
+    )
     assert check.settings >= 12 and check.correlation > 0.6 and check.first_choice < 1.05

@@ -19,7 +19,8 @@ def test_rates_of_a_target_are_dense_and_consistent_with_its_own_lanes(device) -
     rates = device.peak_flops_per_s
     assert set(rates) == {"fp32", "tf32", "bf16", "fp16", "special"}
     assert rates["fp32"] <= rates["tf32"] <= rates["fp16"] == rates["bf16"]
-    assert rates["fp16"] == pytest.approx(2 * rates["tf32"], rel=0.03)  # TF32 runs at half the half-precision rate, densely
+    # TF32 runs at half the half-precision rate, densely
+    assert rates["fp16"] == pytest.approx(2 * rates["tf32"], rel=0.03)
     assert rates["special"] < rates["fp32"] / 4
     assert device.shared_bytes_per_block <= device.shared_bytes_per_sm
     assert device.max_threads_per_sm % device.warp_size == 0
@@ -72,18 +73,23 @@ def test_a_card_outside_the_table_gets_rates_from_its_clocks_and_says_so() -> No
     ("changes", "hip", "half_per_clock"),
     [
         ({"name": "B300", "major": 10, "minor": 3}, False, 4096),  # same generation as 10.0
-        ({"name": "Next", "major": 15, "minor": 0}, False, 4096),  # unknown generation: the fastest known, so that a bound stays one
+        # unknown generation: the fastest known, so that a bound stays one
+        ({"name": "Next", "major": 15, "minor": 0}, False, 4096),
         ({"name": "MI325X", "gcnArchName": "gfx942:sramecc+", "warp_size": 64}, True, 1024),
     ],
 )
-def test_a_capability_outside_the_table_takes_the_nearest_or_fastest_row(changes, hip, half_per_clock) -> None:
+def test_a_capability_outside_the_table_takes_the_nearest_or_fastest_row(
+    changes, hip, half_per_clock
+) -> None:
     device = device_from_properties(fake_properties(**changes), hip=hip)
     assert device.peak_flops_per_s["fp16"] == pytest.approx(132 * half_per_clock * 2 * 1.98e9)
 
 
 def test_without_a_gpu_no_name_is_an_error_that_says_what_to_give(monkeypatch) -> None:
     monkeypatch.setattr(devices, "detect_device", lambda: None)
-    with pytest.raises(TargetError, match="No GPU here; name the device to write for with --target"):
+    with pytest.raises(
+        TargetError, match="No GPU here; name the device to write for with --target"
+    ):
         resolve_target(None)
     assert resolve_target("b200") == (TARGETS["b200"], False)
 

@@ -1,4 +1,6 @@
-"""Every bottleneck from a synthetic profile, the recorded ones from real reports, and what the run's history changes."""
+"""Every bottleneck from a synthetic profile, the recorded ones from real reports, and what the
+run's history changes.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +12,20 @@ from kmem.diagnose.bottleneck import diagnose, refuted_bottlenecks
 from kmem.diagnose.rules import EXTRA_FACTS, INFERRED, RULES
 from kmem.diagnose.signature import make_signature
 from kmem.profile.ncu_report import read_report
-from kmem.records import Attempt, Bottleneck, Bound, Candidate, Kernel, Launch, Measurement, Move, Profile, Status, Task, Timing
+from kmem.records import (
+    Attempt,
+    Bottleneck,
+    Bound,
+    Candidate,
+    Kernel,
+    Launch,
+    Measurement,
+    Move,
+    Profile,
+    Status,
+    Task,
+    Timing,
+)
 from kmem.vocabulary import SIGNATURE_METRICS
 
 H200 = named_target("h200")
@@ -20,9 +35,21 @@ TENSOR_BOUND = Bound(48_000_000, {"bf16": 9.895e10}, 0.1, "bf16")
 FP32_BOUND = Bound(48_000_000, {"fp32": 6.7e9}, 0.1, "fp32")
 
 _PEAK = ".avg.pct_of_peak_sustained_elapsed"
-DRAM, L2, L1, SM = "gpu__dram_throughput" + _PEAK, "lts__throughput" + _PEAK, "l1tex__throughput" + _PEAK, "sm__throughput" + _PEAK
-TENSOR, FMA, XU = "sm__pipe_tensor_cycles_active" + _PEAK, "sm__pipe_fma_cycles_active" + _PEAK, "sm__inst_executed_pipe_xu" + _PEAK
-OCCUPANCY, WAVES = "sm__warps_active.avg.pct_of_peak_sustained_active", "launch__waves_per_multiprocessor"
+DRAM, L2, L1, SM = (
+    "gpu__dram_throughput" + _PEAK,
+    "lts__throughput" + _PEAK,
+    "l1tex__throughput" + _PEAK,
+    "sm__throughput" + _PEAK,
+)
+TENSOR, FMA, XU = (
+    "sm__pipe_tensor_cycles_active" + _PEAK,
+    "sm__pipe_fma_cycles_active" + _PEAK,
+    "sm__inst_executed_pipe_xu" + _PEAK,
+)
+OCCUPANCY, WAVES = (
+    "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "launch__waves_per_multiprocessor",
+)
 SECTOR = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
 WARP, LONG, BARRIER = (
     "smsp__average_warp_latency_per_inst_issued.ratio",
@@ -30,20 +57,36 @@ WARP, LONG, BARRIER = (
     "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
 )
 READ, WRITE = "dram__bytes_read.sum", "dram__bytes_write.sum"
-ADD, MUL, MULADD = (f"smsp__sass_thread_inst_executed_op_{name}_pred_on.sum" for name in ("fadd", "fmul", "ffma"))
+ADD, MUL, MULADD = (
+    f"smsp__sass_thread_inst_executed_op_{name}_pred_on.sum" for name in ("fadd", "fmul", "ffma")
+)
 QUIET = {DRAM: 20.0, L2: 20.0, L1: 20.0, SM: 20.0, WAVES: 10.0, OCCUPANCY: 80.0}
 
 
-def profile_of(metrics: Mapping[str, float], *, count: int = 1, duration_ms: float = 0.2, profiler: str = "ncu") -> Profile:
+def profile_of(
+    metrics: Mapping[str, float], *, count: int = 1, duration_ms: float = 0.2, profiler: str = "ncu"
+) -> Profile:
     return Profile(
-        "k", profiler, "h200", False, tuple(Launch(f"kernel_{i}", duration_ms, (1000, 1, 1), (128, 1, 1), metrics) for i in range(count))
+        "k",
+        profiler,
+        "h200",
+        False,
+        tuple(
+            Launch(f"kernel_{i}", duration_ms, (1000, 1, 1), (128, 1, 1), metrics)
+            for i in range(count)
+        ),
     )
 
 
 CASES: list[tuple[Bottleneck, Profile, Bound | None, float | None]] = [
     (Bottleneck.AT_BOUND, profile_of({**QUIET, DRAM: 91.0}, duration_ms=0.104), BYTES_BOUND, 0.104),
     (Bottleneck.AT_BOUND, profile_of({**QUIET, TENSOR: 90.0, SM: 90.0}), None, None),
-    (Bottleneck.REDUNDANT_TRAFFIC, profile_of({**QUIET, DRAM: 90.0, READ: 1e9, WRITE: 4.4e8}, duration_ms=0.33), BYTES_BOUND, 0.33),
+    (
+        Bottleneck.REDUNDANT_TRAFFIC,
+        profile_of({**QUIET, DRAM: 90.0, READ: 1e9, WRITE: 4.4e8}, duration_ms=0.33),
+        BYTES_BOUND,
+        0.33,
+    ),
     (Bottleneck.REDUNDANT_TRAFFIC, profile_of({**QUIET, DRAM: 70.0}, count=3), None, None),
     (Bottleneck.UNCOALESCED, profile_of({**QUIET, SECTOR: 4.0, L2: 95.0}), None, None),
     (
@@ -53,40 +96,68 @@ CASES: list[tuple[Bottleneck, Profile, Bound | None, float | None]] = [
         0.12,
     ),
     (Bottleneck.L2_OR_L1_BANDWIDTH, profile_of({**QUIET, L1: 85.0}), None, None),
-    (Bottleneck.TENSOR_CORE_IDLE, profile_of({**QUIET, TENSOR: 25.0, SM: 40.0}, duration_ms=0.4), TENSOR_BOUND, 0.4),
+    (
+        Bottleneck.TENSOR_CORE_IDLE,
+        profile_of({**QUIET, TENSOR: 25.0, SM: 40.0}, duration_ms=0.4),
+        TENSOR_BOUND,
+        0.4,
+    ),
     (Bottleneck.FMA_BOUND, profile_of({**QUIET, FMA: 77.0, SM: 87.0}), FP32_BOUND, 0.13),
     (Bottleneck.SPECIAL_FUNCTION_BOUND, profile_of({**QUIET, XU: 85.0, SM: 85.0}), None, None),
     (Bottleneck.LATENCY, profile_of({**QUIET, WARP: 20.0, LONG: 15.0}), None, None),
     (
         Bottleneck.LOW_PARALLELISM,
-        profile_of({**QUIET, WAVES: 0.02, DRAM: 3.0, WARP: 20.0, LONG: 18.0, OCCUPANCY: 6.0}, duration_ms=3.5),
+        profile_of(
+            {**QUIET, WAVES: 0.02, DRAM: 3.0, WARP: 20.0, LONG: 18.0, OCCUPANCY: 6.0},
+            duration_ms=3.5,
+        ),
         BYTES_BOUND,
         3.5,
     ),
     (Bottleneck.LOW_PARALLELISM, profile_of({**QUIET, WAVES: 1.1}), None, None),
     (
         Bottleneck.REGISTER_SPILL,
-        profile_of({**QUIET, "smsp__sass_inst_executed_op_local_st.sum": 4e5, "launch__thread_count": 128_000.0}),
+        profile_of(
+            {
+                **QUIET,
+                "smsp__sass_inst_executed_op_local_st.sum": 4e5,
+                "launch__thread_count": 128_000.0,
+            }
+        ),
         None,
         None,
     ),
-    (Bottleneck.OCCUPANCY_LIMITED, profile_of({**QUIET, OCCUPANCY: 12.0, WARP: 20.0, BARRIER: 10.0}), None, None),
+    (
+        Bottleneck.OCCUPANCY_LIMITED,
+        profile_of({**QUIET, OCCUPANCY: 12.0, WARP: 20.0, BARRIER: 10.0}),
+        None,
+        None,
+    ),
     (
         Bottleneck.DIVERGENCE_OR_MASKING,
-        profile_of({**QUIET, SM: 75.0, "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio": 16.0}),
+        profile_of(
+            {**QUIET, SM: 75.0, "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio": 16.0}
+        ),
         None,
         None,
     ),
     (Bottleneck.LAUNCH_OVERHEAD, profile_of(QUIET, count=20, duration_ms=0.003), None, None),
     (Bottleneck.LAUNCH_OVERHEAD, profile_of(QUIET, count=8, duration_ms=0.02), BYTES_BOUND, 0.4),
     (Bottleneck.HOST_OVERHEAD, profile_of(QUIET, duration_ms=0.1), None, 0.5),
-    (Bottleneck.ALGORITHMIC, profile_of({**QUIET, FMA: 55.0, ADD: 0.0, MUL: 0.0, MULADD: 6.7e9}), FP32_BOUND, 0.25),
+    (
+        Bottleneck.ALGORITHMIC,
+        profile_of({**QUIET, FMA: 55.0, ADD: 0.0, MUL: 0.0, MULADD: 6.7e9}),
+        FP32_BOUND,
+        0.25,
+    ),
     (Bottleneck.ALGORITHMIC, profile_of({**QUIET, TENSOR: 88.0}), TENSOR_BOUND, 0.2),
 ]
 
 
 @pytest.mark.parametrize(
-    ("expected", "profile", "bound", "latency_ms"), CASES, ids=lambda value: value.value if isinstance(value, Bottleneck) else ""
+    ("expected", "profile", "bound", "latency_ms"),
+    CASES,
+    ids=lambda value: value.value if isinstance(value, Bottleneck) else "",
 )
 def test_each_bottleneck_is_named_with_its_evidence(
     expected: Bottleneck, profile: Profile, bound: Bound | None, latency_ms: float | None
@@ -95,7 +166,11 @@ def test_each_bottleneck_is_named_with_its_evidence(
     assert diagnosis.bottleneck is expected, diagnosis
     assert diagnosis.evidence
     for item in diagnosis.evidence:
-        assert item.value >= item.threshold if item.comparison == ">=" else item.value <= item.threshold
+        assert (
+            item.value >= item.threshold
+            if item.comparison == ">="
+            else item.value <= item.threshold
+        )
     assert diagnosis.summary.startswith(expected.value)
     assert expected not in diagnosis.secondary
 
@@ -116,7 +191,8 @@ def test_every_rule_uses_facts_that_exist_and_gives_its_reason() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("conv_transpose", Bottleneck.REGISTER_SPILL),  # cuDNN's dgrad kernel stores 300,000 registers to local memory
+        # cuDNN's dgrad kernel stores 300,000 registers to local memory
+        ("conv_transpose", Bottleneck.REGISTER_SPILL),
         ("depthwise", Bottleneck.FMA_BOUND),  # issue slots 76% busy with index arithmetic
         ("matmul_bf16", Bottleneck.AT_BOUND),
         ("matmul_fp32", Bottleneck.FMA_BOUND),
@@ -129,8 +205,15 @@ def test_every_rule_uses_facts_that_exist_and_gives_its_reason() -> None:
         ("tiny_launches", Bottleneck.LAUNCH_OVERHEAD),
     ],
 )
-def test_reports_of_a_real_h200_are_diagnosed_without_knowing_the_problem(name: str, expected: Bottleneck) -> None:
-    diagnosis = diagnose(Profile("", "ncu", "h200", False, read_report(RECORDINGS / f"ncu_{name}.csv")), H200, None, latency_ms=None)
+def test_reports_of_a_real_h200_are_diagnosed_without_knowing_the_problem(
+    name: str, expected: Bottleneck
+) -> None:
+    diagnosis = diagnose(
+        Profile("", "ncu", "h200", False, read_report(RECORDINGS / f"ncu_{name}.csv")),
+        H200,
+        None,
+        latency_ms=None,
+    )
     assert diagnosis.bottleneck is expected, diagnosis
     assert diagnosis.speed_of_light is None and diagnosis.headroom_ms is None
 
@@ -140,13 +223,20 @@ def test_busy_dram_is_redundant_traffic_once_the_bound_is_known() -> None:
     bound = Bound(2 * 1024 * 393216 * 4, {}, 0.67, "bytes")
     diagnosis = diagnose(profile, H200, bound, latency_ms=1.5)
     assert diagnosis.bottleneck is Bottleneck.REDUNDANT_TRAFFIC
-    assert diagnosis.signature.values["traffic_ratio"] == pytest.approx((4_831_930_880 + 1_590_618_368) / bound.bytes)
+    assert diagnosis.signature.values["traffic_ratio"] == pytest.approx(
+        (4_831_930_880 + 1_590_618_368) / bound.bytes
+    )
     assert diagnosis.secondary[0] is Bottleneck.DRAM_BANDWIDTH
-    assert diagnosis.headroom_ms == pytest.approx(0.83) and diagnosis.speed_of_light == pytest.approx(0.67 / 1.5)
+    assert diagnosis.headroom_ms == pytest.approx(
+        0.83
+    ) and diagnosis.speed_of_light == pytest.approx(0.67 / 1.5)
 
 
 def test_the_signature_is_weighted_by_time_and_names_the_hottest_launch() -> None:
-    launches = (Launch("short", 0.1, None, None, {DRAM: 10.0, SECTOR: 32.0}), Launch("long", 0.9, None, None, {DRAM: 90.0}))
+    launches = (
+        Launch("short", 0.1, None, None, {DRAM: 10.0, SECTOR: 32.0}),
+        Launch("long", 0.9, None, None, {DRAM: 90.0}),
+    )
     profile = Profile("k", "ncu", "h200", False, launches)
     signature = make_signature(profile, H200, None)
     assert signature.values["dram_throughput_pct"] == pytest.approx(82.0)
@@ -156,15 +246,21 @@ def test_the_signature_is_weighted_by_time_and_names_the_hottest_launch() -> Non
 
 def test_what_no_counter_gave_is_absent_from_the_signature() -> None:
     assert dict(make_signature(profile_of({}), H200, None).values) == {"launches": 1.0}
-    assert "sector_efficiency_pct" not in make_signature(profile_of({SECTOR: 0.0}), H200, None).values
+    assert (
+        "sector_efficiency_pct" not in make_signature(profile_of({SECTOR: 0.0}), H200, None).values
+    )
 
 
 def test_a_profile_without_counters_still_gets_a_diagnosis_from_the_bound() -> None:
     several = diagnose(profile_of({}, count=3, profiler="cupti"), H200, BYTES_BOUND, latency_ms=0.6)
     assert several.bottleneck is Bottleneck.REDUNDANT_TRAFFIC and several.evidence
-    alone = diagnose(profile_of({}, duration_ms=0.12, profiler="cupti"), H200, BYTES_BOUND, latency_ms=0.12)
+    alone = diagnose(
+        profile_of({}, duration_ms=0.12, profiler="cupti"), H200, BYTES_BOUND, latency_ms=0.12
+    )
     assert alone.bottleneck is Bottleneck.DRAM_BANDWIDTH
-    slow_product = diagnose(profile_of({}, duration_ms=0.5, profiler="cupti"), H200, TENSOR_BOUND, latency_ms=0.5)
+    slow_product = diagnose(
+        profile_of({}, duration_ms=0.5, profiler="cupti"), H200, TENSOR_BOUND, latency_ms=0.5
+    )
     assert slow_product.bottleneck is Bottleneck.TENSOR_CORE_IDLE
     nothing = diagnose(profile_of({}), H200, None, latency_ms=None)
     assert nothing.bottleneck is Bottleneck.LATENCY and nothing.evidence == ()
@@ -174,7 +270,13 @@ def attempt(bottleneck: Bottleneck, speedup: float | None) -> Attempt:
     task = Task(Move.FIX, "skill", None, 1, "")
     timing = Timing(1.0 / speedup, 1.0, 1.0, 10) if speedup else None
     status = Status.PASSED if speedup else Status.WRONG_VALUES
-    return Attempt(1, Candidate(Kernel("x"), task, "recipes"), Measurement(status, timing, False), 1.0, bottleneck)
+    return Attempt(
+        1,
+        Candidate(Kernel("x"), task, "recipes"),
+        Measurement(status, timing, False),
+        1.0,
+        bottleneck,
+    )
 
 
 def test_a_bottleneck_that_this_run_refuted_is_named_second() -> None:
@@ -186,14 +288,25 @@ def test_a_bottleneck_that_this_run_refuted_is_named_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("speedups", "refuted"), [((1.0, 1.01), True), ((1.0,), False), ((1.0, 1.5), False), ((None, None, None), False), ((1.0, None), False)]
+    ("speedups", "refuted"),
+    [
+        ((1.0, 1.01), True),
+        ((1.0,), False),
+        ((1.0, 1.5), False),
+        ((None, None, None), False),
+        ((1.0, None), False),
+    ],
 )
-def test_only_verified_attempts_without_a_gain_refute(speedups: tuple[float | None, ...], refuted: bool) -> None:
+def test_only_verified_attempts_without_a_gain_refute(
+    speedups: tuple[float | None, ...], refuted: bool
+) -> None:
     history = [attempt(Bottleneck.LATENCY, speedup) for speedup in speedups]
     assert (Bottleneck.LATENCY in refuted_bottlenecks(history)) is refuted
 
 
 def test_when_everything_that_fires_is_refuted_the_first_stays() -> None:
     history = [attempt(bottleneck, 1.0) for bottleneck in Bottleneck for _ in range(2)]
-    diagnosis = diagnose(profile_of({**QUIET, DRAM: 88.0}), H200, None, latency_ms=None, history=history)
+    diagnosis = diagnose(
+        profile_of({**QUIET, DRAM: 88.0}), H200, None, latency_ms=None, history=history
+    )
     assert diagnosis.bottleneck is Bottleneck.DRAM_BANDWIDTH

@@ -1,4 +1,6 @@
-"""Documentation cannot lie: help texts, README commands and generated files are what the program prints."""
+"""Documentation cannot lie: help texts, README commands and generated files are what the program
+prints.
+"""
 
 import re
 import shlex
@@ -15,7 +17,9 @@ ROOT = Path(__file__).parent.parent
 add_commands()
 
 
-def all_commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
+def all_commands(
+    command: click.Command, path: tuple[str, ...] = ()
+) -> list[tuple[tuple[str, ...], click.Command]]:
     found = [(path, command)]
     if isinstance(command, click.Group):
         for name, child in command.commands.items():
@@ -23,7 +27,11 @@ def all_commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tup
     return found
 
 
-@pytest.mark.parametrize(("path", "command"), all_commands(cli), ids=lambda value: " ".join(value) if isinstance(value, tuple) else None)
+@pytest.mark.parametrize(
+    ("path", "command"),
+    all_commands(cli),
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
 def test_every_command_and_option_has_help(path: tuple[str, ...], command: click.Command) -> None:
     assert command.help, f"kmem {' '.join(path)} has no help"
     for parameter in command.params:
@@ -38,7 +46,11 @@ def test_the_readme_shows_what_help_prints() -> None:
 def readme_commands() -> list[str]:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, re.DOTALL)
-    lines = [line.split("  #")[0].strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    lines = [
+        line.split("  #")[0].strip().removeprefix("$ ")
+        for block in blocks
+        for line in block.splitlines()
+    ]
     return sorted({line for line in lines if line.startswith(("kmem ", "make "))})
 
 
@@ -46,23 +58,45 @@ def readme_commands() -> list[str]:
 def test_every_command_in_the_readme_exists_with_its_options(line: str) -> None:
     words = shlex.split(line.split(" | ")[0].split(" > ")[0])
     if words[0] == "make":
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        targets = re.findall(
+            r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
         assert set(words[1:]) <= set(targets)
         return
     command: click.Command = cli
     rest = words[1:]
-    while isinstance(command, click.Group) and rest and not rest[0].startswith("-") and rest[0] in command.commands:
+    while (
+        isinstance(command, click.Group)
+        and rest
+        and not rest[0].startswith("-")
+        and rest[0] in command.commands
+    ):
         command = command.commands[rest.pop(0)]
-    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    options = {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+    }
     for word in rest:
         if word.startswith("--"):
-            assert word.split("=")[0] in options | {"--help", "--version"}, f"{line}: {word} is not an option"
+            assert word.split("=")[0] in options | {"--help", "--version"}, (
+                f"{line}: {word} is not an option"
+            )
     arguments = [word for word in rest if not word.startswith("-")]
     assert arguments == [] or not isinstance(command, click.Group), f"{line}: no such command"
 
 
 def test_help_answers_quickly_enough_to_be_pleasant() -> None:
     """No import of torch hides in the help: the time itself is shown by tools/benchmark_startup.py."""
-    result = subprocess.run([sys.executable, "-X", "importtime", "-m", "kmem", "--help"], capture_output=True, text=True, check=True)
-    imported = {line.split("|")[-1].strip() for line in result.stderr.splitlines() if line.startswith("import time:")}
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "kmem", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    imported = {
+        line.split("|")[-1].strip()
+        for line in result.stderr.splitlines()
+        if line.startswith("import time:")
+    }
     assert not imported & {"torch", "triton", "numpy", "sqlite_utils", "rich", "pydantic"}

@@ -13,7 +13,8 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")  # loading the model takes seconds and is tested with the memory
+    # loading the model takes seconds and is tested with the memory
+    monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
 
 
 def test_without_a_gpu_doctor_says_so_plainly_and_what_works_offline(without_gpu: None) -> None:
@@ -22,9 +23,18 @@ def test_without_a_gpu_doctor_says_so_plainly_and_what_works_offline(without_gpu
     report = json.loads(result.stdout)
     assert report["device"] is None
     checks = {check["name"]: check for check in report["checks"]}
-    assert checks["gpu"]["ok"] is None and "nothing is timed" in checks["gpu"]["detail"] and "--target" in checks["gpu"]["remedy"]
-    assert checks["compiler"]["ok"] is True and "compiles for h200 (sm_90) without a GPU" in checks["compiler"]["detail"]
-    assert checks["database"]["ok"] is True and checks["database"]["detail"].split()[0].endswith("kmem.db")
+    assert (
+        checks["gpu"]["ok"] is None
+        and "nothing is timed" in checks["gpu"]["detail"]
+        and "--target" in checks["gpu"]["remedy"]
+    )
+    assert (
+        checks["compiler"]["ok"] is True
+        and "compiles for h200 (sm_90) without a GPU" in checks["compiler"]["detail"]
+    )
+    assert checks["database"]["ok"] is True and checks["database"]["detail"].split()[0].endswith(
+        "kmem.db"
+    )
     assert checks["ncu"]["ok"] is None and "--ncu FILE.csv" in checks["ncu"]["detail"]
     assert "network" in checks["isolation"]["detail"]
     assert "ceilings" not in checks
@@ -39,7 +49,10 @@ def test_what_is_broken_is_said_with_its_remedy_and_the_exit_code_stays_zero(
     monkeypatch.setattr("kmem.profile.selftest.try_compiling", lambda device: "compiles")
     result = CliRunner().invoke(doctor, [], catch_exceptions=False)
     assert result.exit_code == 0
-    assert any(line.startswith("LACK database") and "kmem.db" in line for line in result.stdout.splitlines())
+    assert any(
+        line.startswith("LACK database") and "kmem.db" in line
+        for line in result.stdout.splitlines()
+    )
 
 
 @pytest.mark.gpu
@@ -50,7 +63,11 @@ def test_measured_ceilings_are_of_the_order_of_the_datasheet() -> None:
     device = detect_device()
     measured = measure_ceilings(device)
     assert measured.measured and "measured" in measured.source
-    assert 0.4 * device.dram_bytes_per_s < measured.dram_bytes_per_s <= 1.05 * device.dram_bytes_per_s
+    assert (
+        0.4 * device.dram_bytes_per_s < measured.dram_bytes_per_s <= 1.05 * device.dram_bytes_per_s
+    )
     for unit, rate in measured.peak_flops_per_s.items():
-        assert 0.3 * device.peak_flops_per_s[unit] < rate < 1.2 * device.peak_flops_per_s[unit], unit
+        assert 0.3 * device.peak_flops_per_s[unit] < rate < 1.2 * device.peak_flops_per_s[unit], (
+            unit
+        )
     assert 0.0005 < measured.launch_ms < 0.02

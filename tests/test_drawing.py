@@ -52,7 +52,12 @@ def test_a_value_that_is_returned_as_drawn_lies_in_its_place_already() -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [torch.zeros(ROWS, COLUMNS, dtype=torch.bfloat16), torch.zeros(COLUMNS, ROWS + 1), torch.zeros(ROWS, 2 * COLUMNS)[:, ::2]]
+    "place",
+    [
+        torch.zeros(ROWS, COLUMNS, dtype=torch.bfloat16),
+        torch.zeros(COLUMNS, ROWS + 1),
+        torch.zeros(ROWS, 2 * COLUMNS)[:, ::2],
+    ],
 )
 def test_a_place_of_another_kind_is_left_alone(place: torch.Tensor) -> None:
     draw_into([place], lambda: [torch.rand(ROWS, COLUMNS)], seed=1)

@@ -48,7 +48,9 @@ class StandingJudge:
         return ()
 
 
-def test_minutes_count_neither_baselines_nor_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minutes_count_neither_baselines_nor_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     judge = StandingJudge(clock)
     monkeypatch.setattr(evaluator, "time", clock)
@@ -58,7 +60,9 @@ def test_minutes_count_neither_baselines_nor_waiting(tmp_path: Path, monkeypatch
     with Memory(tmp_path / "kmem.db") as memory:
         session = replace(open_traced_session(memory), present=True)
         processes = SimpleNamespace(compilers=None, workers=None, cache_dir=tmp_path / "cache")
-        judge.evaluator = lab = evaluator.LiveEvaluator(run, session, Registry(), processes, lambda stage, text: None)
+        judge.evaluator = lab = evaluator.LiveEvaluator(
+            run, session, Registry(), processes, lambda stage, text: None
+        )
     clock.now += 5.0
     assert lab.seconds_left == 55.0
     seen: list[float] = []
@@ -67,7 +71,8 @@ def test_minutes_count_neither_baselines_nor_waiting(tmp_path: Path, monkeypatch
         object.__setattr__(evaluator, name, value)
         seen.append(lab.seconds_left)
 
-    monkeypatch.setattr(evaluator.LiveEvaluator, "__setattr__", look)  # as another thread may, between any two steps
+    # as another thread may, between any two steps
+    monkeypatch.setattr(evaluator.LiveEvaluator, "__setattr__", look)
     lab.baselines()
     assert (judge.left, lab.seconds_left) == ([55.0], 55.0)
     assert seen and set(seen) == {55.0}
@@ -93,14 +98,22 @@ def _children() -> list[str]:
 def _processes_seen() -> list[int]:
     """How many compile processes and workers of a judge run now."""
     lines = _children()
-    return [sum(name in line for line in lines) for name in ("kmem.profile.compile_worker", "serve.py")]
+    return [
+        sum(name in line for line in lines) for name in ("kmem.profile.compile_worker", "serve.py")
+    ]
 
 
-def test_processes_for_a_gpu_comes_up_before_it_is_asked_and_ends_with_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_for_a_gpu_comes_up_before_it_is_asked_and_ends_with_its_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(CORES_VARIABLE, "3")
-    with evaluator.EvaluatorProcesses(tmp_path / "run", tmp_path / "cache", present=True) as processes:  # a worker finds out later that there is no GPU
+    # a worker finds out later that there is no GPU
+    with evaluator.EvaluatorProcesses(
+        tmp_path / "run", tmp_path / "cache", present=True
+    ) as processes:
         deadline = time.monotonic() + 10.0
-        while _processes_seen() != [2, 1]:  # a process has no command line yet at the moment it becomes a program
+        # a process has no command line yet at the moment it becomes a program
+        while _processes_seen() != [2, 1]:
             assert time.monotonic() < deadline, _processes_seen()
     assert _processes_seen() == [0, 0]
     processes.close()

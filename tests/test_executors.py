@@ -13,12 +13,21 @@ from kmem.interfaces import Job
 
 
 def run(code: str, timeout_s: float = 30.0, **environment: str):  # noqa: ANN201
-    return LocalExecutor().run(Job(("python", "job.py"), {"job.py": code, "data/input.txt": "given"}, environment), timeout_s=timeout_s)
+    return LocalExecutor().run(
+        Job(("python", "job.py"), {"job.py": code, "data/input.txt": "given"}, environment),
+        timeout_s=timeout_s,
+    )
 
 
 def test_a_job_gets_its_files_and_gives_back_what_it_left_under_out() -> None:
-    result = run("print(open('data/input.txt').read()); open('out/result.bin', 'wb').write(b'\\x00\\x01')")
-    assert (result.exit_code, result.stdout, result.files) == (0, "given\n", {"result.bin": b"\x00\x01"})
+    result = run(
+        "print(open('data/input.txt').read()); open('out/result.bin', 'wb').write(b'\\x00\\x01')"
+    )
+    assert (result.exit_code, result.stdout, result.files) == (
+        0,
+        "given\n",
+        {"result.bin": b"\x00\x01"},
+    )
 
 
 def test_two_jobs_share_no_directory() -> None:
@@ -47,14 +56,19 @@ def test_a_hanging_job_is_killed_at_its_limit_with_its_children() -> None:
 
 
 def test_a_child_left_behind_is_ended_with_the_job() -> None:
-    code = "import subprocess, sys\nprint(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
+    code = (
+        "import subprocess, sys\n"
+        "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
+    )
     result = run(code)
     assert result.exit_code == 0
     assert ends(result.stdout.strip(), within_s=10)
 
 
 def ends(pid: str, *, within_s: float) -> bool:
-    """Whether a killed process is gone, or waits to be reaped; on a busy machine it takes a moment to die."""
+    """Whether a killed process is gone, or waits to be reaped; on a busy machine it takes a moment
+    to die.
+    """
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:
@@ -67,7 +81,10 @@ def ends(pid: str, *, within_s: float) -> bool:
 
 
 def test_a_flood_of_output_is_capped_and_says_so() -> None:
-    result = run("import sys\nfor _ in range(3000): sys.stderr.write('x' * 10000)\nsys.stderr.write('the last line')")
+    result = run(
+        "import sys\nfor _ in range(3000): sys.stderr.write('x' * 10000)\n"
+        "sys.stderr.write('the last line')"
+    )
     assert result.exit_code == 0
     assert OUTPUT_LIMIT <= len(result.stderr) <= OUTPUT_LIMIT + 100
     assert "bytes left out]" in result.stderr and result.stderr.endswith("the last line")
@@ -76,11 +93,23 @@ def test_a_flood_of_output_is_capped_and_says_so() -> None:
 def test_secrets_do_not_reach_a_job_unless_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_API_KEY", "secret")
     monkeypatch.setenv("HARMLESS", "kept")
-    code = "import os; print(os.environ.get('SOME_API_KEY'), os.environ.get('HARMLESS'), os.environ.get('GIVEN_TOKEN'))"
+    code = (
+        "import os; print(os.environ.get('SOME_API_KEY'), os.environ.get('HARMLESS'), "
+        "os.environ.get('GIVEN_TOKEN'))"
+    )
     assert run(code, GIVEN_TOKEN="given").stdout == "None kept given\n"
 
 
-@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "GOOGLE_APPLICATION_CREDENTIALS"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "OPENAI_API_KEY",
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "DB_PASSWORD",
+        "GOOGLE_APPLICATION_CREDENTIALS",
+    ],
+)
 def test_names_that_look_like_credentials_are_left_out(name: str) -> None:
     assert scrubbed_environment(base={name: "x", "PATH": "/bin"}) == {"PATH": "/bin"}
 

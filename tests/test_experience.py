@@ -1,4 +1,6 @@
-"""What memory tells an author of settings tried elsewhere: the right rows, few of them, and never more work than they are worth."""
+"""What memory tells an author of settings tried elsewhere: the right rows, few of them, and never
+more work than they are worth.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +28,14 @@ def setting(block: int, latency_ms: float | None = 1.0, **changes) -> Outcome:
 
 
 def ask(memory: Memory, *, structure: str = "s", arch: str = "sm_90") -> tuple[Experience, ...]:
-    return recall_experience(memory, ["online-softmax"], graph_hash="mine", structure_hash=structure, arch=arch, contract=Contract())
+    return recall_experience(
+        memory,
+        ["online-softmax"],
+        graph_hash="mine",
+        structure_hash=structure,
+        arch=arch,
+        contract=Contract(),
+    )
 
 
 def blocks(found: tuple[Experience, ...]) -> list[object]:
@@ -44,14 +53,24 @@ def work(memory: Memory, **asked) -> int:
 
 def test_what_failed_was_retracted_or_was_measured_here_is_left_out(memory: Memory) -> None:
     kept = [setting(1, graph="g"), setting(2, graph="other", structure="other")]
-    left_out = [setting(3, None, graph="g"), setting(4, graph="mine"), setting(5, graph="g"), setting(6, graph="g", arch="sm_80")]
+    left_out = [
+        setting(3, None, graph="g"),
+        setting(4, graph="mine"),
+        setting(5, graph="g"),
+        setting(6, graph="g", arch="sm_80"),
+    ]
     memory.record_entries(map(ledger_entry, [*kept, *left_out]))
     memory.retract(left_out[2].hash, "the clock was wrong", "test")
     assert blocks(ask(memory)) == [1, 2]
 
 
 def test_a_setting_measured_twice_on_a_graph_counts_at_its_fastest(memory: Memory) -> None:
-    memory.record_entries([ledger_entry(setting(1, latency, graph="g", predicted_ms=0.5)) for latency in (1.5, 1.25, 2.0)])
+    memory.record_entries(
+        [
+            ledger_entry(setting(1, latency, graph="g", predicted_ms=0.5))
+            for latency in (1.5, 1.25, 2.0)
+        ]
+    )
     assert [(entry.latency_ms, entry.predicted_ms) for entry in ask(memory)] == [(1.25, 0.5)]
 
 
@@ -67,19 +86,36 @@ def test_of_many_the_newest_are_taken(memory: Memory, monkeypatch: pytest.Monkey
     monkeypatch.setattr(experience, "_MAX_ALIKE", 3)
     monkeypatch.setattr(experience, "_MAX_GRAPHS", 2)
     monkeypatch.setattr(experience, "_MAX_OTHERS", 1)
-    alike = [setting(10 * graph + place, graph=f"g{graph}") for graph in range(1, 4) for place in range(2)]
+    alike = [
+        setting(10 * graph + place, graph=f"g{graph}")
+        for graph in range(1, 4)
+        for place in range(2)
+    ]
     others = [setting(block, graph=f"h{block}", structure="other") for block in (91, 92)]
     memory.record_entries(map(ledger_entry, [*alike, *others]))
     assert sorted(blocks(ask(memory))) == [21, 30, 31, 92]
 
 
 @pytest.mark.parametrize(
-    "asked", [{}, {"structure": "never seen"}, {"arch": "sm_80"}], ids=["its structure", "another structure", "another architecture"]
+    "asked",
+    [{}, {"structure": "never seen"}, {"arch": "sm_80"}],
+    ids=["its structure", "another structure", "another architecture"],
 )
-def test_ten_times_the_outcomes_are_not_ten_times_the_work(memory: Memory, monkeypatch: pytest.MonkeyPatch, asked: dict) -> None:
-    for name, value in (("_MAX_ALIKE", 20), ("_MAX_OTHERS", 10), ("_MAX_GRAPHS", 4), ("_MAX_ROWS", 50)):
+def test_ten_times_the_outcomes_are_not_ten_times_the_work(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, asked: dict
+) -> None:
+    for name, value in (
+        ("_MAX_ALIKE", 20),
+        ("_MAX_OTHERS", 10),
+        ("_MAX_GRAPHS", 4),
+        ("_MAX_ROWS", 50),
+    ):
         monkeypatch.setattr(experience, name, value)
-    memory.record_entries([ledger_entry(setting(block, graph=f"g{block % 5}")) for block in range(200)])
+    memory.record_entries(
+        [ledger_entry(setting(block, graph=f"g{block % 5}")) for block in range(200)]
+    )
     few = work(memory, **asked)
-    memory.record_entries([ledger_entry(setting(block, graph=f"g{block % 5}")) for block in range(200, 2000)])
+    memory.record_entries(
+        [ledger_entry(setting(block, graph=f"g{block % 5}")) for block in range(200, 2000)]
+    )
     assert work(memory, **asked) <= 1.2 * few + 2

@@ -1,4 +1,6 @@
-"""The recipe author: covers graphs, proposes settings once each, keeps remembered knobs, and fills every workload."""
+"""The recipe author: covers graphs, proposes settings once each, keeps remembered knobs, and fills
+every workload.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +12,20 @@ from kmem.explore.recipes.cover import cover_graph, find_options
 from kmem.interfaces import Assignment
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
-from kmem.records import Attempt, Candidate, Contract, Device, Measurement, Move, Problem, Purity, SiteChoice, Status, Task, Timing
+from kmem.records import (
+    Attempt,
+    Candidate,
+    Contract,
+    Device,
+    Measurement,
+    Move,
+    Problem,
+    Purity,
+    SiteChoice,
+    Status,
+    Task,
+    Timing,
+)
 from kmem.testing import import_source, trace_source
 
 H200 = named_target("h200")
@@ -43,7 +58,9 @@ class Detail:
 class UnaryRecipe(Recipe):
     """Writes one pointwise operator; small enough to see through."""
 
-    def __init__(self, name: str, kinds: tuple[str, ...], cost: float = 1e-6, *, own_size_only: bool = False) -> None:
+    def __init__(
+        self, name: str, kinds: tuple[str, ...], cost: float = 1e-6, *, own_size_only: bool = False
+    ) -> None:
         self.name, self.kinds, self.base_cost, self.own_size_only = name, kinds, cost, own_size_only
 
     def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
@@ -79,11 +96,19 @@ class UnaryRecipe(Recipe):
 
 @pytest.fixture(scope="module")
 def graphs() -> dict[str, OpGraph]:
-    return {name: trace_source(TWO_RELUS.format(size=size))[1] for name, size in (("full", 64), ("small", 7))}
+    return {
+        name: trace_source(TWO_RELUS.format(size=size))[1]
+        for name, size in (("full", 64), ("small", 7))
+    }
 
 
 def assignment(
-    graphs: dict[str, OpGraph], recipes: list[Recipe], task: Task, history: tuple[Attempt, ...] = (), parent=None, **contract: object
+    graphs: dict[str, OpGraph],
+    recipes: list[Recipe],
+    task: Task,
+    history: tuple[Attempt, ...] = (),
+    parent=None,
+    **contract: object,
 ) -> Assignment:
     problem = Problem("two", "two.py", TWO_RELUS.format(size=64))
     table = {recipe.name: recipe for recipe in recipes}
@@ -103,23 +128,37 @@ def assignment(
 
 
 def attempted(candidate: Candidate) -> Attempt:
-    return Attempt(0, candidate, Measurement(Status.PASSED, Timing(1.0, 1.0, 1.0, 1), estimated=False), None)
+    return Attempt(
+        0, candidate, Measurement(Status.PASSED, Timing(1.0, 1.0, 1.0, 1), estimated=False), None
+    )
 
 
-def test_a_seed_writes_the_best_ranked_settings_first_and_none_twice(graphs: dict[str, OpGraph]) -> None:
+def test_a_seed_writes_the_best_ranked_settings_first_and_none_twice(
+    graphs: dict[str, OpGraph],
+) -> None:
     recipe = UnaryRecipe("both", ("relu", "sigmoid"))
-    candidates = RecipeAuthor().write(assignment(graphs, [recipe], Task(Move.SEED, "both", None, 3, "")))
-    assert [dict(candidate.kernel.choices[0].knobs)["BLOCK"] for candidate in candidates] == [16, 32, 64]
+    candidates = RecipeAuthor().write(
+        assignment(graphs, [recipe], Task(Move.SEED, "both", None, 3, ""))
+    )
+    assert [dict(candidate.kernel.choices[0].knobs)["BLOCK"] for candidate in candidates] == [
+        16,
+        32,
+        64,
+    ]
     assert len({candidate.kernel.hash for candidate in candidates}) == 3
     assert candidates[0].estimated_ms == pytest.approx(2 * 16e-6)
 
 
-def test_the_emitted_module_covers_both_workloads_and_falls_back_for_others(graphs: dict[str, OpGraph]) -> None:
+def test_the_emitted_module_covers_both_workloads_and_falls_back_for_others(
+    graphs: dict[str, OpGraph],
+) -> None:
     import torch
 
-    candidate = RecipeAuthor().write(assignment(graphs, [UnaryRecipe("both", ("relu", "sigmoid"))], Task(Move.SEED, "both", None, 1, "")))[
-        0
-    ]
+    candidate = RecipeAuthor().write(
+        assignment(
+            graphs, [UnaryRecipe("both", ("relu", "sigmoid"))], Task(Move.SEED, "both", None, 1, "")
+        )
+    )[0]
     emitted = import_source(candidate.kernel.source)
     model, reference = emitted.ModelNew(), emitted.Model()
     for size in (64, 7, 5):
@@ -130,12 +169,16 @@ def test_the_emitted_module_covers_both_workloads_and_falls_back_for_others(grap
             torch.testing.assert_close(model(x), reference(x))
 
 
-def test_what_rounds_as_eager_may_at_one_size_runs_at_no_other_on_a_device(graphs: dict[str, OpGraph]) -> None:
+def test_what_rounds_as_eager_may_at_one_size_runs_at_no_other_on_a_device(
+    graphs: dict[str, OpGraph],
+) -> None:
     """The interpreter, which proves kernels at the small size, is left to do that."""
     import torch
 
     recipe = UnaryRecipe("both", ("relu", "sigmoid"), own_size_only=True)
-    (candidate,) = RecipeAuthor().write(assignment(graphs, [recipe], Task(Move.SEED, "both", None, 1, "")))
+    (candidate,) = RecipeAuthor().write(
+        assignment(graphs, [recipe], Task(Move.SEED, "both", None, 1, ""))
+    )
     emitted = import_source(candidate.kernel.source)
     model, full, small = emitted.ModelNew(), torch.randn(64, 4), torch.randn(7, 4)
     assert emitted._covers_full(model, full) and emitted._covers_small(model, small)
@@ -146,38 +189,71 @@ def test_what_rounds_as_eager_may_at_one_size_runs_at_no_other_on_a_device(graph
 def test_what_was_tried_in_this_run_is_not_written_again(graphs: dict[str, OpGraph]) -> None:
     recipe, author = UnaryRecipe("both", ("relu", "sigmoid")), RecipeAuthor()
     first = author.write(assignment(graphs, [recipe], Task(Move.SEED, "both", None, 2, "")))
-    later = author.write(assignment(graphs, [recipe], Task(Move.SEED, "both", None, 9, ""), history=tuple(map(attempted, first))))
-    assert not {candidate.kernel.choices for candidate in first} & {candidate.kernel.choices for candidate in later}
+    later = author.write(
+        assignment(
+            graphs,
+            [recipe],
+            Task(Move.SEED, "both", None, 9, ""),
+            history=tuple(map(attempted, first)),
+        )
+    )
+    assert not {candidate.kernel.choices for candidate in first} & {
+        candidate.kernel.choices for candidate in later
+    }
 
 
 def test_tuning_moves_one_site_at_a_time_from_the_parent(graphs: dict[str, OpGraph]) -> None:
     recipe, author = UnaryRecipe("both", ("relu", "sigmoid")), RecipeAuthor()
     parent = author.write(assignment(graphs, [recipe], Task(Move.SEED, "both", None, 1, "")))[0]
     tuned = author.write(
-        assignment(graphs, [recipe], Task(Move.TUNE, "both", "h", 2, ""), history=(attempted(parent),), parent=parent.kernel)
+        assignment(
+            graphs,
+            [recipe],
+            Task(Move.TUNE, "both", "h", 2, ""),
+            history=(attempted(parent),),
+            parent=parent.kernel,
+        )
     )
-    changed = [sum(a != b for a, b in zip(candidate.kernel.choices, parent.kernel.choices, strict=True)) for candidate in tuned]
+    changed = [
+        sum(a != b for a, b in zip(candidate.kernel.choices, parent.kernel.choices, strict=True))
+        for candidate in tuned
+    ]
     assert changed == [1, 1]
     assert all(candidate.kernel.parent == parent.kernel.hash for candidate in tuned)
 
 
-def test_a_recalled_setting_is_written_as_it_was_even_for_sites_of_another_module(graphs: dict[str, OpGraph]) -> None:
+def test_a_recalled_setting_is_written_as_it_was_even_for_sites_of_another_module(
+    graphs: dict[str, OpGraph],
+) -> None:
     remembered = (SiteChoice("somewhere_else", "pointwise", "both", (("BLOCK", 64),)),)
     task = Task(Move.RECALL, "both", None, 1, "", remembered)
-    (candidate,) = RecipeAuthor().write(assignment(graphs, [UnaryRecipe("both", ("relu", "sigmoid"))], task))
+    (candidate,) = RecipeAuthor().write(
+        assignment(graphs, [UnaryRecipe("both", ("relu", "sigmoid"))], task)
+    )
     assert [dict(choice.knobs)["BLOCK"] for choice in candidate.kernel.choices] == [64, 64]
 
 
 def test_sites_never_overlap_and_a_preferred_recipe_goes_first(graphs: dict[str, OpGraph]) -> None:
-    cheap, dear = UnaryRecipe("cheap", ("relu",), cost=1e-9), UnaryRecipe("dear", ("relu", "sigmoid"), cost=1e-7)
+    cheap, dear = (
+        UnaryRecipe("cheap", ("relu",), cost=1e-9),
+        UnaryRecipe("dear", ("relu", "sigmoid"), cost=1e-7),
+    )
     options = find_options(graphs, {"cheap": cheap, "dear": dear}, Contract(), H200)
     chosen = cover_graph(graphs["full"], options, Contract(), H200)
-    assert [(option.recipe.name, option.site.name) for option in chosen] == [("cheap", "relu"), ("dear", "sigmoid")]
+    assert [(option.recipe.name, option.site.name) for option in chosen] == [
+        ("cheap", "relu"),
+        ("dear", "sigmoid"),
+    ]
     preferred = cover_graph(graphs["full"], options, Contract(), H200, prefer=[("dear", "relu")])
-    assert [(option.recipe.name, option.site.name) for option in preferred] == [("dear", "relu"), ("dear", "sigmoid")]
+    assert [(option.recipe.name, option.site.name) for option in preferred] == [
+        ("dear", "relu"),
+        ("dear", "sigmoid"),
+    ]
 
 
-def test_a_site_predicted_slower_than_the_library_is_left_to_it_unless_purity_forbids(graphs: dict[str, OpGraph]) -> None:
+def test_a_site_predicted_slower_than_the_library_is_left_to_it_unless_purity_forbids(
+    graphs: dict[str, OpGraph],
+) -> None:
     slow = UnaryRecipe("slow", ("relu",), cost=1e3)
     options = find_options(graphs, {"slow": slow}, Contract(), H200)
     assert cover_graph(graphs["full"], options, Contract(), H200) == []
@@ -191,7 +267,12 @@ def test_a_recipe_that_loses_its_site_at_another_workload_is_passed_over(
         def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
             return [site for site in super().match(graph, contract) if site.detail.numel > 100]
 
-    assert RecipeAuthor().write(assignment(graphs, [Picky("picky", ("relu",))], Task(Move.SEED, "picky", None, 1, ""))) == []
+    assert (
+        RecipeAuthor().write(
+            assignment(graphs, [Picky("picky", ("relu",))], Task(Move.SEED, "picky", None, 1, ""))
+        )
+        == []
+    )
     assert "picky matches relu at one workload but not at another" in caplog.text
 
 
@@ -205,11 +286,20 @@ def test_sites_are_found_once_for_all_tasks_of_a_run(graphs: dict[str, OpGraph])
 
     recipe, author = Counting("both", ("relu",)), RecipeAuthor()
     first = assignment(graphs, [recipe], Task(Move.SEED, "both", None, 1, ""))
-    assert author.write(first) == author.write(replace(first, task=Task(Move.SEED, "both", None, 1, "")))
+    assert author.write(first) == author.write(
+        replace(first, task=Task(Move.SEED, "both", None, 1, ""))
+    )
     assert recipe.asked == 1
     author.write(replace(first, contract=Contract(purity=Purity.TRITON)))
     assert recipe.asked == 2
 
 
 def test_a_skill_without_a_matching_recipe_has_nothing_to_write(graphs: dict[str, OpGraph]) -> None:
-    assert RecipeAuthor().write(assignment(graphs, [UnaryRecipe("both", ("relu",))], Task(Move.SEED, "prose-only", None, 3, ""))) == []
+    assert (
+        RecipeAuthor().write(
+            assignment(
+                graphs, [UnaryRecipe("both", ("relu",))], Task(Move.SEED, "prose-only", None, 3, "")
+            )
+        )
+        == []
+    )

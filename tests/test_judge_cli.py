@@ -1,4 +1,6 @@
-"""`kmem verify` and `kmem measure` as a user meets them: exit codes, one clear line for bad input, JSON for programs."""
+"""`kmem verify` and `kmem measure` as a user meets them: exit codes, one clear line for bad input,
+JSON for programs.
+"""
 
 import json
 from pathlib import Path
@@ -31,7 +33,11 @@ def test_a_kernel_that_passes_exits_0_with_an_estimate(problem: Path) -> None:
     result = run(verify, problem, GUARDED, "--json", "--seed", "5")
     assert result.exit_code == 0, result.output
     verdict = json.loads(result.stdout)
-    assert (verdict["status"], verdict["estimated"], verdict["flags"]) == ("passed", True, ["specialised"])
+    assert (verdict["status"], verdict["estimated"], verdict["flags"]) == (
+        "passed",
+        True,
+        ["specialised"],
+    )
     assert verdict["timing"] is None or verdict["timing"]["samples"] == 0
     assert {"drawn", "normal", "transposed"} <= {report["family"] for report in verdict["errors"]}
 
@@ -61,20 +67,52 @@ def test_a_refused_source_names_its_line(problem: Path) -> None:
             "class ModelNew:\n    def __init__(self, scale, shift):\n        pass\n",
             "ModelNew takes 2 constructor arguments",
         ),
-        ("import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n", "ModelNew takes 0 constructor arguments"),
         (
-            "class Base:\n    def __init__(self, scale, shift):\n        pass\n\n\nclass ModelNew(Base):\n    pass\n",
+            "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    pass\n",
+            "ModelNew takes 0 constructor arguments",
+        ),
+        (
+            (
+                "class Base:\n    def __init__(self, scale, shift):\n        pass\n\n\n"
+                "class ModelNew(Base):\n    pass\n"
+            ),
             "ModelNew takes 2 constructor arguments",
         ),
-        ("import torch\n\n\nclass ModelNew(torch.nn.Linear):\n    pass\n", "ModelNew takes 2 to 5 constructor arguments"),
-        ("from torch import nn\n\nclass Mixin:\n    pass\n\nclass ModelNew(Mixin, nn.Conv2d):\n    pass\n", "takes 3 to 11 constructor"),
-        ("from torch.nn import Bilinear as Base\nOther = Base\n\nclass ModelNew(Other):\n    pass\n", "takes 3 to 6 constructor"),
-        ("from torch.nn import Linear as ModelNew\n", "ModelNew takes 2 to 5 constructor arguments"),
-        ("import torch.nn as nn\nModelNew = nn.ReLU6\n\ndef ModelNew(scale, shift):\n    pass\n", "ModelNew takes 2 constructor arguments"),
-        ("class ModelNew:\n    def __init__(self, scale, *, shift):\n        pass\n", "ModelNew wants shift= by name"),
+        (
+            "import torch\n\n\nclass ModelNew(torch.nn.Linear):\n    pass\n",
+            "ModelNew takes 2 to 5 constructor arguments",
+        ),
+        (
+            (
+                "from torch import nn\n\nclass Mixin:\n    pass\n\n"
+                "class ModelNew(Mixin, nn.Conv2d):\n    pass\n"
+            ),
+            "takes 3 to 11 constructor",
+        ),
+        (
+            (
+                "from torch.nn import Bilinear as Base\nOther = Base\n\nclass ModelNew(Other):\n"
+                "    pass\n"
+            ),
+            "takes 3 to 6 constructor",
+        ),
+        (
+            "from torch.nn import Linear as ModelNew\n",
+            "ModelNew takes 2 to 5 constructor arguments",
+        ),
+        (
+            "import torch.nn as nn\nModelNew = nn.ReLU6\n\ndef ModelNew(scale, shift):\n    pass\n",
+            "ModelNew takes 2 constructor arguments",
+        ),
+        (
+            "class ModelNew:\n    def __init__(self, scale, *, shift):\n        pass\n",
+            "ModelNew wants shift= by name",
+        ),
     ],
 )
-def test_a_file_that_is_no_kernel_is_one_line_and_exit_2(problem: Path, source: str, message: str) -> None:
+def test_a_file_that_is_no_kernel_is_one_line_and_exit_2(
+    problem: Path, source: str, message: str
+) -> None:
     result = run(verify, problem, source)
     assert result.exit_code == 2
     assert message in result.stderr
@@ -82,11 +120,21 @@ def test_a_file_that_is_no_kernel_is_one_line_and_exit_2(problem: Path, source: 
 
 
 @pytest.mark.parametrize(
-    "constructor", ["self, scale", "self, scale, shift=0", "self, *sizes", "self, scale=1.0, *, fast=True", "self, scale, /, **options"]
+    "constructor",
+    [
+        "self, scale",
+        "self, scale, shift=0",
+        "self, *sizes",
+        "self, scale=1.0, *, fast=True",
+        "self, scale, /, **options",
+    ],
 )
-def test_a_constructor_that_takes_what_the_module_takes_is_judged(problem: Path, constructor: str) -> None:
+def test_a_constructor_that_takes_what_the_module_takes_is_judged(
+    problem: Path, constructor: str
+) -> None:
     source = f"import os\n\n\nclass ModelNew:\n    def __init__({constructor}):\n        pass\n"
-    assert run(verify, problem, source).stdout.startswith("refused_source")  # which comes after bad input
+    # which comes after bad input
+    assert run(verify, problem, source).stdout.startswith("refused_source")
 
 
 @pytest.mark.parametrize(
@@ -102,25 +150,36 @@ def test_a_constructor_that_takes_what_the_module_takes_is_judged(problem: Path,
         "class ModelNew:\n    def __new__(cls, *scale):\n        return object()\n",
     ],
 )
-def test_a_constructor_that_fits_or_that_the_text_does_not_tell_is_judged(problem: Path, binding: str) -> None:
+def test_a_constructor_that_fits_or_that_the_text_does_not_tell_is_judged(
+    problem: Path, binding: str
+) -> None:
     assert run(verify, problem, "import os\n" + binding).stdout.startswith("refused_source")
 
 
-def test_a_constructor_inherited_from_a_module_of_the_problem_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_constructor_inherited_from_a_module_of_the_problem_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "house_layers.py").write_text(
-        "import torch\n\n\nclass Scaled(torch.nn.Module):\n    def __init__(self, a, b):\n        pass\n"
+        "import torch\n\n\nclass Scaled(torch.nn.Module):\n    def __init__(self, a, b):\n"
+        "        pass\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path / "p.py"
     path.write_text("import house_layers\n" + problems.SCALE_RELU)
-    result = run(verify, path, "from house_layers import Scaled\n\n\nclass ModelNew(Scaled):\n    pass\n")
+    result = run(
+        verify, path, "from house_layers import Scaled\n\n\nclass ModelNew(Scaled):\n    pass\n"
+    )
     assert result.exit_code == 2
     assert "ModelNew takes 2 constructor arguments" in result.stderr
     assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    "binding", ["class Other:\n    def __init__(self, scale):\n        pass\n\nModelNew = Other\n", "from os import path as ModelNew\n"]
+    "binding",
+    [
+        "class Other:\n    def __init__(self, scale):\n        pass\n\nModelNew = Other\n",
+        "from os import path as ModelNew\n",
+    ],
 )
 def test_a_model_may_be_bound_by_another_name_first(problem: Path, binding: str) -> None:
     assert run(verify, problem, "import os\n" + binding).stdout.startswith("refused_source")
@@ -143,9 +202,16 @@ def test_known_baselines_are_taken_from_the_database_and_new_ones_kept_there() -
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [(None, "No problem file at"), ("x = 1\n", "defines no Model"), ("raise OSError('no')", "defines no")]
+    ("text", "message"),
+    [
+        (None, "No problem file at"),
+        ("x = 1\n", "defines no Model"),
+        ("raise OSError('no')", "defines no"),
+    ],
 )
-def test_a_file_that_is_no_problem_is_one_line_and_exit_2(tmp_path: Path, text: str | None, message: str) -> None:
+def test_a_file_that_is_no_problem_is_one_line_and_exit_2(
+    tmp_path: Path, text: str | None, message: str
+) -> None:
     path = tmp_path / "p.py"
     if text is not None:
         path.write_text(text)
@@ -165,27 +231,45 @@ def test_a_file_that_is_no_problem_is_one_line_and_exit_2(tmp_path: Path, text: 
         (("--target", "z9"), "No target named 'z9'"),
     ],
 )
-def test_a_wrong_word_is_one_line_and_exit_2(problem: Path, options: tuple[str, ...], message: str) -> None:
+def test_a_wrong_word_is_one_line_and_exit_2(
+    problem: Path, options: tuple[str, ...], message: str
+) -> None:
     result = run(verify, problem, LIBRARY, *options)
-    assert (result.exit_code, result.stderr.count("\n"), message in result.stderr) == (2, 1, True), result.stderr
+    assert (result.exit_code, result.stderr.count("\n"), message in result.stderr) == (
+        2,
+        1,
+        True,
+    ), result.stderr
 
 
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("def get_inputs():", "def get_inputs():\n    raise SystemExit(3)", "get_inputs() raised SystemExit: 3"),
+        (
+            "def get_inputs():",
+            "def get_inputs():\n    raise SystemExit(3)",
+            "get_inputs() raised SystemExit: 3",
+        ),
         ("return [1.5]", "return 1.5", "get_init_inputs raised TypeError: "),
         ("x * self.scale", "x @ x", "forward raised RuntimeError: "),
     ],
 )
-def test_a_problem_that_fails_is_one_line_and_exit_2(tmp_path: Path, before: str, after: str, message: str) -> None:
+def test_a_problem_that_fails_is_one_line_and_exit_2(
+    tmp_path: Path, before: str, after: str, message: str
+) -> None:
     path = tmp_path / "p.py"
     path.write_text(problems.SCALE_RELU.replace(before, after))
     result = run(verify, path, LIBRARY)
-    assert (result.exit_code, result.stderr.count("\n"), message in result.stderr) == (2, 1, True), result.stderr
+    assert (result.exit_code, result.stderr.count("\n"), message in result.stderr) == (
+        2,
+        1,
+        True,
+    ), result.stderr
 
 
-def test_a_cache_that_cannot_be_made_is_one_line_and_names_the_remedy(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_made_is_one_line_and_names_the_remedy(
+    problem: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("KMEM_DB", str(problem / "kmem.db"))  # a file is no directory
     result = run(verify, problem, LIBRARY)
     assert result.exit_code == 1

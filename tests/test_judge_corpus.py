@@ -1,4 +1,6 @@
-"""Every honest candidate of the corpus passes, every dishonest one is refused for the right reason; in the interpreter, on the CPU."""
+"""Every honest candidate of the corpus passes, every dishonest one is refused for the right reason;
+in the interpreter, on the CPU.
+"""
 
 import os
 from collections.abc import Iterator
@@ -25,16 +27,29 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorkers]
     pool.end()
 
 
-@pytest.mark.parametrize(("problem", "source"), [case[1:] for case in HONEST], ids=[case[0] for case in HONEST])
-def test_an_honest_candidate_passes(problem: str, source: str, workers: SharedWorkers, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("problem", "source"), [case[1:] for case in HONEST], ids=[case[0] for case in HONEST]
+)
+def test_an_honest_candidate_passes(
+    problem: str, source: str, workers: SharedWorkers, tmp_path: Path
+) -> None:
     measurement = judge_once(problem, source, Purity.LIBRARY, workers, tmp_path)
     assert (measurement.status, measurement.log) == (Status.PASSED, "")
     assert measurement.estimated
 
 
-@pytest.mark.parametrize(("problem", "source", "status", "purity"), [case[2:] for case in DISHONEST], ids=[case[0] for case in DISHONEST])
+@pytest.mark.parametrize(
+    ("problem", "source", "status", "purity"),
+    [case[2:] for case in DISHONEST],
+    ids=[case[0] for case in DISHONEST],
+)
 def test_a_dishonest_candidate_is_refused(
-    problem: str, source: str, status: Status, purity: Purity, workers: SharedWorkers, tmp_path: Path
+    problem: str,
+    source: str,
+    status: Status,
+    purity: Purity,
+    workers: SharedWorkers,
+    tmp_path: Path,
 ) -> None:
     measurement = judge_once(problem, source, purity, workers, tmp_path)
     assert measurement.status is status, measurement.log
@@ -49,12 +64,19 @@ def test_the_corpus_covers_all_fifteen_families_and_many_styles() -> None:
 
 
 def test_a_triton_candidate_is_pure(workers: SharedWorkers, tmp_path: Path) -> None:
-    assert judge_once(problems.SCALE_RELU, SCALE_RELU, Purity.TRITON, workers, tmp_path).status is Status.PASSED
+    assert (
+        judge_once(problems.SCALE_RELU, SCALE_RELU, Purity.TRITON, workers, tmp_path).status
+        is Status.PASSED
+    )
 
 
-def test_a_fallback_for_other_sizes_is_flagged_as_specialised(workers: SharedWorkers, tmp_path: Path) -> None:
+def test_a_fallback_for_other_sizes_is_flagged_as_specialised(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
     guarded = next(source for name, _, source in HONEST if name == "guarded with fallback")
-    assert judge_once(problems.SCALE_RELU, guarded, Purity.LIBRARY, workers, tmp_path).flags == ("specialised",)
+    assert judge_once(problems.SCALE_RELU, guarded, Purity.LIBRARY, workers, tmp_path).flags == (
+        "specialised",
+    )
 
 
 STEPS_ASIDE = """
@@ -71,8 +93,10 @@ return y
     ("x", "programs", "said"),
     [
         ("x.contiguous()", "triton.cdiv(x.numel(), 128)", ""),
-        ("x", "triton.cdiv(x.numel(), 128)", "family transposed"),  # takes every input for a contiguous one
-        ("x.contiguous()", "2", "first dimension + 1"),  # covers no more than the problem's own 240 elements
+        # takes every input for a contiguous one
+        ("x", "triton.cdiv(x.numel(), 128)", "family transposed"),
+        # covers no more than the problem's own 240 elements
+        ("x.contiguous()", "2", "first dimension + 1"),
     ],
 )
 def test_a_kernel_that_steps_aside_at_the_small_size_is_held_to_layouts_and_sizes_at_its_own(
@@ -80,45 +104,75 @@ def test_a_kernel_that_steps_aside_at_the_small_size_is_held_to_layouts_and_size
 ) -> None:
     small = Workload("small", (("rows", 3), ("columns", 8)))
     source = scale_relu(STEPS_ASIDE.format(x=x, programs=programs))
-    measurement = judge_once(problems.SCALE_RELU, source, Purity.LIBRARY, workers, tmp_path, small=small)
+    measurement = judge_once(
+        problems.SCALE_RELU, source, Purity.LIBRARY, workers, tmp_path, small=small
+    )
     assert measurement.status is (Status.WRONG_VALUES if said else Status.PASSED), measurement.log
     assert said in measurement.log
     assert said or measurement.flags == ("specialised",)
 
 
-def test_a_problem_that_cannot_tell_a_constant_is_flagged_as_degenerate(workers: SharedWorkers, tmp_path: Path) -> None:
+def test_a_problem_that_cannot_tell_a_constant_is_flagged_as_degenerate(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
     header = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
     source = header + "        return torch.full_like(x[:, 0], 1 / x.shape[1])\n"
     measurement = judge_once(problems.SOFTMAX_MEAN, source, Purity.LIBRARY, workers, tmp_path)
     assert measurement.flags == ("degenerate",), measurement.log
 
 
-def test_a_verdict_names_each_input_family_with_its_errors(workers: SharedWorkers, tmp_path: Path) -> None:
+def test_a_verdict_names_each_input_family_with_its_errors(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
     measurement = judge_once(problems.SCALE_RELU, LIBRARY, Purity.LIBRARY, workers, tmp_path)
     families = {report.family for report in measurement.errors}
-    assert {"drawn", "normal", "large", "tiny", "sparse", "constant", "nan", "infinite", "denormal"} <= families
+    assert {
+        "drawn",
+        "normal",
+        "large",
+        "tiny",
+        "sparse",
+        "constant",
+        "nan",
+        "infinite",
+        "denormal",
+    } <= families
     assert len({report.seed for report in measurement.errors}) >= 5
     assert all(report.relative_error <= report.allowed_error for report in measurement.errors)
 
 
-def test_a_family_that_the_module_refuses_is_left_out_with_the_reason(workers: SharedWorkers, tmp_path: Path) -> None:
+def test_a_family_that_the_module_refuses_is_left_out_with_the_reason(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
     source = next(source for name, _, source in HONEST if name == "probabilities only")
     measurement = judge_once(problems.PROBABILITIES, source, Purity.LIBRARY, workers, tmp_path)
     families = {report.family for report in measurement.errors}
     assert families & {"normal", "large", "nan", "infinite"} == set()
     assert {"drawn", "sparse", "constant", "tiny", "transposed", "first dimension - 1"} <= families
     left_out = measurement.environment["refused_families"]
-    assert left_out.startswith("normal (RuntimeError: all elements of input should be between 0 and 1); large (")
+    assert left_out.startswith(
+        "normal (RuntimeError: all elements of input should be between 0 and 1); large ("
+    )
 
 
 def test_what_a_module_refuses_is_found_before_a_gpu_is_asked(tmp_path: Path) -> None:
     def refused_by(problem: str) -> dict[str, str]:
         loaded, device = Problem("p", "<p>", problem), torch.device("cpu")
-        make = partial(Reference, loaded, Workload("full"), Contract(), device, seed=1, directory=tmp_path, ipc=False)
+        make = partial(
+            Reference,
+            loaded,
+            Workload("full"),
+            Contract(),
+            device,
+            seed=1,
+            directory=tmp_path,
+            ipc=False,
+        )
         return find_refused(make, lambda *purpose: len("".join(purpose)))
 
     assert list(refused_by(problems.PROBABILITIES)) == ["normal", "large", "nan", "infinite"]
     assert list(refused_by(problems.GATHER)) == ["last dimension - 1"]
     assert refused_by(problems.SCALE_RELU) == {}
-    assert refused_by(problems.SCALE_RELU.replace("torch.relu", "torch.linalg.inv")) == {}  # not even its own values: nothing to learn here
+    # not even its own values: nothing to learn here
+    assert refused_by(problems.SCALE_RELU.replace("torch.relu", "torch.linalg.inv")) == {}
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,6 @@
-"""The judge on a GPU: the whole corpus with the same verdicts as in the interpreter, and recovery from a broken CUDA context."""
+"""The judge on a GPU: the whole corpus with the same verdicts as in the interpreter, and recovery
+from a broken CUDA context.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +44,9 @@ class ModelNew(nn.Module):
 
 
 #: Looks a thousand rows past its input: a device-side assertion.
-ASSERTING = LIBRARY.replace("return torch", "x = x[(x == x).long()[:, 0] * 1000]\n        return torch")
+ASSERTING = LIBRARY.replace(
+    "return torch", "x = x[(x == x).long()[:, 0] * 1000]\n        return torch"
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,16 +57,29 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorkers]
     pool.end()
 
 
-@pytest.mark.parametrize(("problem", "source"), [case[1:] for case in HONEST], ids=[case[0] for case in HONEST])
-def test_an_honest_candidate_passes(problem: str, source: str, workers: SharedWorkers, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("problem", "source"), [case[1:] for case in HONEST], ids=[case[0] for case in HONEST]
+)
+def test_an_honest_candidate_passes(
+    problem: str, source: str, workers: SharedWorkers, tmp_path: Path
+) -> None:
     measurement = judge_once(problem, source, Purity.LIBRARY, workers, tmp_path, gpu=True)
     assert (measurement.status, measurement.log) == (Status.PASSED, "")
     assert not measurement.estimated
 
 
-@pytest.mark.parametrize(("problem", "source", "status", "purity"), [case[2:] for case in DISHONEST], ids=[case[0] for case in DISHONEST])
+@pytest.mark.parametrize(
+    ("problem", "source", "status", "purity"),
+    [case[2:] for case in DISHONEST],
+    ids=[case[0] for case in DISHONEST],
+)
 def test_a_dishonest_candidate_is_refused(
-    problem: str, source: str, status: Status, purity: Purity, workers: SharedWorkers, tmp_path: Path
+    problem: str,
+    source: str,
+    status: Status,
+    purity: Purity,
+    workers: SharedWorkers,
+    tmp_path: Path,
 ) -> None:
     measurement = judge_once(problem, source, purity, workers, tmp_path, gpu=True)
     assert measurement.status is status, measurement.log
@@ -86,9 +103,15 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def test_a_candidate_that_does_nothing_where_it_is_only_timed_is_refused(workers: SharedWorkers, tmp_path: Path) -> None:
-    measurement = judge_once(problems.SCALE_RELU, _SKIPS_UNSEEN, Purity.LIBRARY, workers, tmp_path, gpu=True)
-    assert (measurement.status, "family timed" in measurement.log) == (Status.WRONG_VALUES, True), measurement.log
+def test_a_candidate_that_does_nothing_where_it_is_only_timed_is_refused(
+    workers: SharedWorkers, tmp_path: Path
+) -> None:
+    measurement = judge_once(
+        problems.SCALE_RELU, _SKIPS_UNSEEN, Purity.LIBRARY, workers, tmp_path, gpu=True
+    )
+    assert (measurement.status, "family timed" in measurement.log) == (Status.WRONG_VALUES, True), (
+        measurement.log
+    )
 
 
 _CHEATS_IN_HALF = """
@@ -112,13 +135,19 @@ class ModelNew(torch.nn.Module):
 def test_a_candidate_that_does_nothing_in_half_of_the_timed_batches_is_refused(
     attempt: int, workers: SharedWorkers, tmp_path: Path
 ) -> None:
-    large = problems.SCALE_RELU.replace("rows = 6", "rows = 16384").replace("columns = 40", "columns = 8192")
+    large = problems.SCALE_RELU.replace("rows = 6", "rows = 16384").replace(
+        "columns = 40", "columns = 8192"
+    )
     measurement = judge_once(large, _CHEATS_IN_HALF, Purity.LIBRARY, workers, tmp_path, gpu=True)
-    assert (measurement.status, "family timed" in measurement.log) == (Status.WRONG_VALUES, True), measurement.log
+    assert (measurement.status, "family timed" in measurement.log) == (Status.WRONG_VALUES, True), (
+        measurement.log
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bfloat16, torch.float32, torch.int64])
-def test_checksums_are_those_of_the_cpu(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksums_are_those_of_the_cpu(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checksum, "_PROGRAMS", 16)  # every program takes several blocks
     value = torch.randint(0, 100, (3, 4096 * 30 + 5), device="cuda").to(dtype)
     for part, start in ((value, 0), (value[1:], 7), (value[:, 1:], 2**33), (value[:, :3], 0)):
@@ -127,17 +156,29 @@ def test_checksums_are_those_of_the_cpu(dtype: torch.dtype, monkeypatch: pytest.
 
 def test_memory_that_a_worker_is_shown_lies_in_an_allocation_of_its_own(tmp_path: Path) -> None:
     device = torch.device("cuda:0")
-    shared = SharedArguments("apart", [torch.rand(1000), torch.rand(2**22)], device, tmp_path, ipc=True)
+    shared = SharedArguments(
+        "apart", [torch.rand(1000), torch.rand(2**22)], device, tmp_path, ipc=True
+    )
     others = [torch.rand(size, device=device) for size in (1000, 2**18, 2**22) for _ in range(50)]
-    segments = [range(each["address"], each["address"] + each["total_size"]) for each in torch.cuda.memory_snapshot()]
+    segments = [
+        range(each["address"], each["address"] + each["total_size"])
+        for each in torch.cuda.memory_snapshot()
+    ]
     for value in shared.values:
         (segment,) = [each for each in segments if value.data_ptr() in each]
-        assert not any(other.data_ptr() in segment for other in (*others, *[each for each in shared.values if each is not value]))
+        assert not any(
+            other.data_ptr() in segment
+            for other in (*others, *[each for each in shared.values if each is not value])
+        )
     shared.remove()
 
 
-@pytest.mark.parametrize(("broken", "said"), [(ILLEGAL, "illegal memory access"), (ASSERTING, "device-side assert")])
-def test_after_a_broken_context_the_next_candidate_runs(broken: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("broken", "said"), [(ILLEGAL, "illegal memory access"), (ASSERTING, "device-side assert")]
+)
+def test_after_a_broken_context_the_next_candidate_runs(
+    broken: str, said: str, tmp_path: Path
+) -> None:
     with Judge(
         Problem("corpus", "<corpus>", problems.SCALE_RELU),
         {"full": Workload("full")},
@@ -152,7 +193,11 @@ def test_after_a_broken_context_the_next_candidate_runs(broken: str, said: str, 
     ) as judge:
         kernels = [Kernel(LIBRARY), Kernel(broken), Kernel(SCALE_RELU)]
         found = judge.screen(kernels, lambda index, measurement: None, deadline_s=120)
-        assert [measurement.status for measurement in found] == [Status.PASSED, Status.CRASHED, Status.PASSED]
+        assert [measurement.status for measurement in found] == [
+            Status.PASSED,
+            Status.CRASHED,
+            Status.PASSED,
+        ]
         assert said in found[1].log
         assert judge.verify(Kernel(broken), ()).status is Status.CRASHED
         assert judge.verify(Kernel(SCALE_RELU), ()).status is Status.PASSED

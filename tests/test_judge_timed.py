@@ -1,4 +1,7 @@
-"""Timed calls leave spots of what they return: whoever cheats only while the clock runs is caught. No GPU: the clock is made up."""
+"""Timed calls leave spots of what they return: whoever cheats only while the clock runs is caught.
+
+No GPU: the clock is made up.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +22,8 @@ from kmem.measure.timing.gpu_clock import time_pairs
 from kmem.measure.timing.inputs import TimedInputs
 from kmem.records import Contract, Kernel, Problem, Status, Workload
 
-#: Stands in for the clock of the GPU in a worker; it calls what is timed in the same order, and says 20 ms.
+#: Stands in for the clock of the GPU in a worker; it calls what is timed in the same order, and
+#: says 20 ms.
 HOST_CLOCK = """
 import observe
 import torch
@@ -49,17 +53,34 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     made = WorkerProcess(place, "cpu", cache_dir=place / "cache").wait_ready()
     (place / "host_clock.py").write_text(HOST_CLOCK)
     made.request(
-        "load", timeout_s=60, key="clock", path=str(place / "host_clock.py"), class_name="ModelNew", init=[], state=[],
-        training=True, dtype=None, tf32=False, compile_mode=None,
-    )  # fmt: skip
+        "load",
+        timeout_s=60,
+        key="clock",
+        path=str(place / "host_clock.py"),
+        class_name="ModelNew",
+        init=[],
+        state=[],
+        training=True,
+        dtype=None,
+        tf32=False,
+        compile_mode=None,
+    )
     yield made
     made.kill()
 
 
-def check_timed(problem: str, source: str, worker: WorkerProcess, place: Path, seed: int = 3) -> Examination:
+def check_timed(
+    problem: str, source: str, worker: WorkerProcess, place: Path, seed: int = 3
+) -> Examination:
     """Time a candidate against itself, as the judge does, and check what the timed calls returned."""
     reference = Reference(
-        Problem("p", "<p>", problem), Workload("full"), Contract(), torch.device("cpu"), seed=1, directory=place, ipc=False
+        Problem("p", "<p>", problem),
+        Workload("full"),
+        Contract(),
+        torch.device("cpu"),
+        seed=1,
+        directory=place,
+        ipc=False,
     )
     examination = Examination(Kernel(source), worker, Contract(), 60.0, 60.0)
     examination.load(reference)
@@ -70,7 +91,9 @@ def check_timed(problem: str, source: str, worker: WorkerProcess, place: Path, s
     with Spots(reference, examination.answer, calls=5, seed=seed) as spots:
         attach_once(worker, spots.shared)
         sides = (worker, examination.key), (worker, examination.key, "eager")
-        time_pairs(*sides, inputs.names, inputs.refresh, l2_bytes=1, timeout_s=60, seed=seed, spots=spots)
+        time_pairs(
+            *sides, inputs.names, inputs.refresh, l2_bytes=1, timeout_s=60, seed=seed, spots=spots
+        )
         assert len(spots.results) == 2 * 10 * len(inputs.names)  # every call of the candidate
         examination.errors.clear()
         examination.check_timed(spots, seed)
@@ -85,27 +108,51 @@ def check_timed(problem: str, source: str, worker: WorkerProcess, place: Path, s
         (problems.SCALE_RELU, LIBRARY),
         (
             problems.IN_PLACE,
-            "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, y):\n        return x.add_(y) * 2\n",
+            (
+                "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x, y):\n"
+                "        return x.add_(y) * 2\n"
+            ),
         ),
-        (problems.VIEW, "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.t()\n"),
+        (
+            problems.VIEW,
+            (
+                "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
+                "        return x.t()\n"
+            ),
+        ),
         (
             problems.MIN_AND_MAX,
-            "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.amin(1), x.amax(1)\n",
+            (
+                "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
+                "        return x.amin(1), x.amax(1)\n"
+            ),
         ),
-        (problems.ARGMAX, "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.argmax(1)\n"),
+        (
+            problems.ARGMAX,
+            (
+                "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
+                "        return x.argmax(1)\n"
+            ),
+        ),
         (
             problems.ROW_SUM.replace("(x, dim=1, keepdim=True)", "(x)"),  # one number
-            "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.sum()\n",
+            (
+                "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
+                "        return x.sum()\n"
+            ),
         ),
     ],
-)  # fmt: skip
-def test_what_honest_timed_calls_return_is_right(problem: str, source: str, worker: WorkerProcess, tmp_path: Path) -> None:
+)
+def test_what_honest_timed_calls_return_is_right(
+    problem: str, source: str, worker: WorkerProcess, tmp_path: Path
+) -> None:
     errors = check_timed(problem, source, worker, tmp_path).errors
     assert {report.family for report in errors} == {"timed"}
     assert len({report.seed for report in errors}) == SETTLED
 
 
-#: Right wherever it is only checked, and in every second batch of timed calls (three of the candidate's, three of the other side's).
+#: Right wherever it is only checked, and in every second batch of timed calls (three of the
+#: candidate's, three of the other side's).
 HALF = """
 self.calls += 1
 y = torch.relu(x * self.scale)
@@ -124,7 +171,9 @@ return y
         "y = y.roll(1, 0)",
     ],
 )
-def test_a_candidate_that_cheats_in_half_of_the_timed_batches_is_refused(cheat: str, worker: WorkerProcess, tmp_path: Path) -> None:
+def test_a_candidate_that_cheats_in_half_of_the_timed_batches_is_refused(
+    cheat: str, worker: WorkerProcess, tmp_path: Path
+) -> None:
     source = scale_relu(HALF.format(cheat=cheat), init="self.calls = 0")
     for seed in range(5):
         with pytest.raises(Refused, match="output 0 on family timed: relative error") as caught:
@@ -132,9 +181,13 @@ def test_a_candidate_that_cheats_in_half_of_the_timed_batches_is_refused(cheat: 
         assert caught.value.status is Status.WRONG_VALUES
 
 
-def test_a_timed_call_that_returns_something_smaller_is_refused(worker: WorkerProcess, tmp_path: Path) -> None:
+def test_a_timed_call_that_returns_something_smaller_is_refused(
+    worker: WorkerProcess, tmp_path: Path
+) -> None:
     source = scale_relu(HALF.format(cheat="return y[:1]"), init="self.calls = 0")
-    with pytest.raises(Refused, match=r"output 0 has shape \[1, 40\], expected \[6, 40\]") as caught:
+    with pytest.raises(
+        Refused, match=r"output 0 has shape \[1, 40\], expected \[6, 40\]"
+    ) as caught:
         check_timed(problems.SCALE_RELU, source, worker, tmp_path)
     assert caught.value.status is Status.WRONG_CONTRACT
 
@@ -142,7 +195,13 @@ def test_a_timed_call_that_returns_something_smaller_is_refused(worker: WorkerPr
 def test_a_large_result_is_looked_at_in_places_drawn_anew(tmp_path: Path) -> None:
     problem = problems.SCALE_RELU.replace("rows = 6", "rows = 600")
     reference = Reference(
-        Problem("p", "<p>", problem), Workload("full"), Contract(), torch.device("cpu"), seed=1, directory=tmp_path, ipc=False
+        Problem("p", "<p>", problem),
+        Workload("full"),
+        Contract(),
+        torch.device("cpu"),
+        seed=1,
+        directory=tmp_path,
+        ipc=False,
     )
     answer = reference.expect(reference.inputs.values, 1).answer
     with Spots(reference, answer, calls=2, seed=4) as spots:
@@ -151,21 +210,29 @@ def test_a_large_result_is_looked_at_in_places_drawn_anew(tmp_path: Path) -> Non
             spots.aim()
             places, values = spots.shared.values
             assert isinstance(places, torch.Tensor) and isinstance(values, torch.Tensor)
-            assert (places.shape, values.shape, values.isnan().all()) == ((2, SPOTS), (2, SPOTS), True)
+            assert (places.shape, values.shape, values.isnan().all()) == (
+                (2, SPOTS),
+                (2, SPOTS),
+                True,
+            )
             values[0], values[1] = right[tuple(places)], 0.5
             spots.collect([1, 1], [{}, {}])
     first, wrong, second, _ = spots.results
     assert not torch.equal(first.places[0], second.places[0])
     assert first.distance([right]) == 0 and wrong.distance([right]) > 0.1
     mixed = wrong.put_into([right])[0]
-    assert int((mixed != right).sum()) == len({tuple(place) for place in first.places[0].T.tolist()})
+    assert int((mixed != right).sum()) == len(
+        {tuple(place) for place in first.places[0].T.tolist()}
+    )
     assert torch.equal(first.put_into([right])[0], right)
     reference.close()
 
 
 def test_a_misplaced_nan_is_further_than_any_number() -> None:
     places, right = (torch.arange(3)[None],), torch.tensor([1.0, 2.0, 3.0])
-    assert TimedResult(1, {}, places, (torch.tensor([1.0, float("nan"), 3.0]),)).distance([right]) == float("inf")
+    assert TimedResult(1, {}, places, (torch.tensor([1.0, float("nan"), 3.0]),)).distance(
+        [right]
+    ) == float("inf")
     assert TimedResult(1, {}, places, (torch.tensor([1.0, 3.0, 3.0]),)).distance([right]) < 1
 
 

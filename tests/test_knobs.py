@@ -1,4 +1,6 @@
-"""Knobs of kernels that a model wrote: what may be one, how a source is rewritten, which settings are tried."""
+"""Knobs of kernels that a model wrote: what may be one, how a source is rewritten, which settings
+are tried.
+"""
 
 import ast
 from itertools import islice
@@ -7,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kmem.explore.models.knobs import current_settings, differ_in_knobs_only, knob_variants, make_knob_space, with_knobs
+from kmem.explore.models.knobs import (
+    current_settings,
+    differ_in_knobs_only,
+    knob_variants,
+    make_knob_space,
+    with_knobs,
+)
 from kmem.records import Kernel
 
 SOURCE = '''"""A file."""
@@ -36,8 +44,14 @@ def forward(x, BLOCK=1):
 
 
 def test_numbers_are_put_in_order_and_the_present_value_always_counts() -> None:
-    space = make_knob_space(SOURCE, {"WARPS": [8, 2], "BLOCK": [1024, 256, 512, 512], "MODE": ["tf32x3"]})
-    assert space == (("BLOCK", (256, 512, 1024)), ("MODE", ("ieee", "tf32x3")), ("WARPS", (2, 4, 8)))
+    space = make_knob_space(
+        SOURCE, {"WARPS": [8, 2], "BLOCK": [1024, 256, 512, 512], "MODE": ["tf32x3"]}
+    )
+    assert space == (
+        ("BLOCK", (256, 512, 1024)),
+        ("MODE", ("ieee", "tf32x3")),
+        ("WARPS", (2, 4, 8)),
+    )
     assert current_settings(SOURCE, space) == {"BLOCK": 256, "MODE": "ieee", "WARPS": 4}
 
 
@@ -69,7 +83,9 @@ def test_every_fault_is_named_at_once() -> None:
 
 def test_only_the_literals_change() -> None:
     changed = with_knobs(SOURCE, {"BLOCK": 1024, "WARPS": 16, "MODE": "it's"})
-    expected = SOURCE.replace("BLOCK = 256; WARPS = 4", "BLOCK = 1024; WARPS = 16").replace('"ieee"', '"it\'s"')
+    expected = SOURCE.replace("BLOCK = 256; WARPS = 4", "BLOCK = 1024; WARPS = 16").replace(
+        '"ieee"', '"it\'s"'
+    )
     assert changed == expected
 
 
@@ -94,12 +110,30 @@ def kernel(values: dict[str, list[int | str]]) -> Kernel:
 
 
 def test_one_step_of_one_knob_comes_before_jumps_and_no_setting_twice() -> None:
-    base = kernel({"BLOCK": [64, 128, 256, 512, 1024], "WARPS": [1, 2, 4, 8], "MODE": ["tf32x3", "bf16x3"]})
-    found = [current_settings(variant.source, base.knob_space) for variant in islice(knob_variants(base, "seed"), 12)]
+    base = kernel(
+        {"BLOCK": [64, 128, 256, 512, 1024], "WARPS": [1, 2, 4, 8], "MODE": ["tf32x3", "bf16x3"]}
+    )
+    found = [
+        current_settings(variant.source, base.knob_space)
+        for variant in islice(knob_variants(base, "seed"), 12)
+    ]
     start = {"BLOCK": 256, "WARPS": 4, "MODE": "ieee"}
-    steps = [{name: value for name, value in settings.items() if value != start[name]} for settings in found]
+    steps = [
+        {name: value for name, value in settings.items() if value != start[name]}
+        for settings in found
+    ]
     assert sorted(map(str, steps[:6])) == sorted(
-        map(str, [{"BLOCK": 128}, {"BLOCK": 512}, {"WARPS": 2}, {"WARPS": 8}, {"MODE": "tf32x3"}, {"MODE": "bf16x3"}])
+        map(
+            str,
+            [
+                {"BLOCK": 128},
+                {"BLOCK": 512},
+                {"WARPS": 2},
+                {"WARPS": 8},
+                {"MODE": "tf32x3"},
+                {"MODE": "bf16x3"},
+            ],
+        )
     )
     assert len({str(step) for step in steps}) == 12
     assert {} not in steps
@@ -109,7 +143,9 @@ def test_variants_are_the_same_for_the_same_seed_and_keep_space_and_parent() -> 
     base = kernel({"BLOCK": [64, 128, 256], "WARPS": [1, 2, 4]})
     once, again, other = (list(knob_variants(base, seed)) for seed in ("a", "a", "b"))
     assert once == again != other
-    assert {(variant.parent, variant.knob_space) for variant in once} == {("parent", base.knob_space)}
+    assert {(variant.parent, variant.knob_space) for variant in once} == {
+        ("parent", base.knob_space)
+    }
 
 
 def test_a_small_space_is_exhausted() -> None:
@@ -123,4 +159,6 @@ def test_kernels_at_two_settings_of_the_same_knobs_are_one_text() -> None:
     assert differ_in_knobs_only(base, variant)
     assert differ_in_knobs_only(base, base)
     assert not differ_in_knobs_only(base, Kernel(SOURCE + "# other\n", knob_space=base.knob_space))
-    assert not differ_in_knobs_only(Kernel(SOURCE), Kernel(SOURCE)), "without knobs there is nothing to differ in"
+    assert not differ_in_knobs_only(Kernel(SOURCE), Kernel(SOURCE)), (
+        "without knobs there is nothing to differ in"
+    )

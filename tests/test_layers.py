@@ -11,7 +11,8 @@ PACKAGE = Path(__file__).parent.parent / "kmem"
 
 #: The six stages of a round: none imports another.
 STAGES = ("profile", "diagnose", "prescribe", "orchestrate", "explore", "measure")
-#: Every room (a package or a file at the top of kmem) above all that it may import. Rooms in one tuple may not import each other.
+#: Every room (a package or a file at the top of kmem) above all that it may import. Rooms in one
+#: tuple may not import each other.
 FLOORS = (
     ("errors",),
     ("records",),
@@ -52,17 +53,23 @@ def imported_modules(path: Path) -> list[str]:
     return [name for name in names if name.split(".")[0] == "kmem" and name != "kmem"]
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix()
+)
 def test_imports_point_down(path: Path) -> None:
     here = path.relative_to(PACKAGE).with_suffix("").parts[0]
     if here.startswith("__"):
         return
     for name in imported_modules(path):
         target = layer(name)
-        assert target == here or RANK[target] < RANK[here], f"{path.name} ({here}) must not import {name}"
+        assert target == here or RANK[target] < RANK[here], (
+            f"{path.name} ({here}) must not import {name}"
+        )
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+@pytest.mark.parametrize(
+    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix()
+)
 def test_no_module_is_longer_than_400_lines(path: Path) -> None:
     if path.name == "records.py":  # one table of nouns reads better whole
         return
@@ -75,5 +82,7 @@ def test_importing_the_command_line_loads_nothing_heavy() -> None:
         "kmem.plugins.collect(kmem.plugins.build_plugin_manager()); "
         f"print(sorted({HEAVY!r} & set(sys.modules)))"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"

@@ -1,4 +1,6 @@
-"""Who has the GPU: one alone or several together, waiting without starving anybody, and Inductor taking its turn while it tunes. No GPU."""
+"""Who has the GPU: one alone or several together, waiting without starving anybody, and Inductor
+taking its turn while it tunes. No GPU.
+"""
 
 import sys
 import threading
@@ -47,7 +49,12 @@ def test_only_one_lease_holds_a_gpu_alone_and_the_other_is_told_to_wait(tmp_path
     other_card = GpuLease(tmp_path, "GPU-2", on_wait)
     with one.hold(exclusive=False), two.hold(exclusive=False):  # checks may run side by side
         pass
-    with one.hold(exclusive=True), other_card.hold(exclusive=True), pytest.raises(Waited), two.hold(exclusive=False):
+    with (
+        one.hold(exclusive=True),
+        other_card.hold(exclusive=True),
+        pytest.raises(Waited),
+        two.hold(exclusive=False),
+    ):
         pass
     with two.hold(exclusive=True):  # given up again
         pass
@@ -80,7 +87,10 @@ def test_who_waits_to_have_the_gpu_alone_is_not_starved_by_new_sharers(tmp_path:
         with GpuLease(tmp_path, "card", lambda text: waiting[name].set()).hold(exclusive=exclusive):
             order.append(name)
 
-    threads = [threading.Thread(target=take, args=("alone", True)), threading.Thread(target=take, args=("later", False))]
+    threads = [
+        threading.Thread(target=take, args=("alone", True)),
+        threading.Thread(target=take, args=("later", False)),
+    ]
     with first.hold(exclusive=False):
         for thread, name in zip(threads, waiting, strict=True):
             thread.start()
@@ -161,7 +171,11 @@ def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_a_moment
     ],
 )
 def test_a_slow_alternative_is_timed_once(
-    took_s: list[float], options: dict[str, str], called: int, found: float, monkeypatch: pytest.MonkeyPatch
+    took_s: list[float],
+    options: dict[str, str],
+    called: int,
+    found: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, calls = [0.0], [0]
 
@@ -175,8 +189,12 @@ def test_a_slow_alternative_is_timed_once(
     assert (timed, calls[0]) == (pytest.approx(found), called)
 
 
-def test_an_alternative_that_cannot_be_launched_is_left_to_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which goes on with the next one after some errors, as TritonBenchmarker does after an invalid configuration."""
+def test_an_alternative_that_cannot_be_launched_is_left_to_inductor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which goes on with the next one after some errors, as TritonBenchmarker does after an invalid
+    configuration.
+    """
 
     def call() -> None:
         raise RuntimeError("CUDA error: invalid configuration argument")
@@ -194,8 +212,12 @@ def test_kernels_are_profiled_alone_so_that_nobody_else_makes_them_slow(tmp_path
             return {"operators": {}, "kernels": [["scale", 5.0]], "own": ["scale"], "binaries": {}}
 
     with GpuLease(tmp_path, "card", lambda text: None) as lease, lease.hold(exclusive=False):
-        examination = Examination(Kernel("class ModelNew: pass"), Worker(), Contract(), 1.0, 1.0, lease)
-        examination.reference = SimpleNamespace(name="full", fill=lambda family, seed: None, inputs=SimpleNamespace(name="inputs"))
+        examination = Examination(
+            Kernel("class ModelNew: pass"), Worker(), Contract(), 1.0, 1.0, lease
+        )
+        examination.reference = SimpleNamespace(
+            name="full", fill=lambda family, seed: None, inputs=SimpleNamespace(name="inputs")
+        )
         examination.check_provenance(0, gpu=True)
     assert alone == {"operators": False, "kernels": True}
     assert examination.gpu_kernels == (("scale", 5.0),)

@@ -1,4 +1,6 @@
-"""The author that asks language models: what it proposes and writes, what it does with bad answers, and that it resumes without asking."""
+"""The author that asks language models: what it proposes and writes, what it does with bad answers,
+and that it resumes without asking.
+"""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +25,34 @@ from scripted_models import (
     seed_answer,
 )
 
-from kmem.errors import AnswerLost, BudgetExhausted, NotRegistered, OutOfTime, PriceError, ProviderError
+from kmem.errors import (
+    AnswerLost,
+    BudgetExhausted,
+    NotRegistered,
+    OutOfTime,
+    PriceError,
+    ProviderError,
+)
 from kmem.explore.models.author import UNUSABLE, LlmAuthor, allowed_skills
 from kmem.explore.models.conversation import REASK_TOKENS
 from kmem.explore.models.prompt import estimate_tokens
 from kmem.explore.models.roles import DIAGNOSER
 from kmem.interfaces import Completion, ModelRequest, Situation, StopReason
 from kmem.plugins import build_plugin_manager, collect
-from kmem.records import Attempt, Budget, Candidate, Contract, Kernel, ModelChoice, Move, Purity, SiteChoice, Status, Strategy, Veto
+from kmem.records import (
+    Attempt,
+    Budget,
+    Candidate,
+    Contract,
+    Kernel,
+    ModelChoice,
+    Move,
+    Purity,
+    SiteChoice,
+    Status,
+    Strategy,
+    Veto,
+)
 
 PARENT = Kernel(KERNEL)
 BROKEN = Kernel(EDITED.replace("tl.load", "tl.lood"), PARENT.hash)
@@ -39,7 +61,9 @@ LOG = "Traceback (most recent call last):\n  ...\nAttributeError: module has no 
 
 def later(**changes: object) -> Situation:
     """A situation in round 1, from a parent that passed, with one skill on offer."""
-    return make_situation(parent=PARENT, offered=["online-softmax"], history=(attempted(PARENT),), round=1, **changes)
+    return make_situation(
+        parent=PARENT, offered=["online-softmax"], history=(attempted(PARENT),), round=1, **changes
+    )
 
 
 def failing(kernel: Kernel = BROKEN, **about: object) -> tuple[Situation, Attempt]:
@@ -48,7 +72,8 @@ def failing(kernel: Kernel = BROKEN, **about: object) -> tuple[Situation, Attemp
     return replace(later(), parent=kernel, history=(attempted(PARENT), failed)), failed
 
 
-# --- the path from a problem to a repaired kernel ---------------------------------------------------------------------------------------
+# --- the path from a problem to a repaired kernel
+# ---------------------------------------------------------------------------------------
 
 
 def test_a_first_kernel_an_edit_and_a_repair_end_to_end() -> None:
@@ -61,13 +86,19 @@ def test_a_first_kernel_an_edit_and_a_repair_end_to_end() -> None:
     )
     author = begin(provider)
     seeds = author.propose(make_situation())
-    assert [(seed.move, seed.skill, seed.reason) for seed in seeds] == [(Move.SEED, "unaided", "full rewrite")]
-    (first,) = author.write(assign(make_situation(), Move.SEED, "unaided", instruction=seeds[0].instruction))
+    assert [(seed.move, seed.skill, seed.reason) for seed in seeds] == [
+        (Move.SEED, "unaided", "full rewrite")
+    ]
+    (first,) = author.write(
+        assign(make_situation(), Move.SEED, "unaided", instruction=seeds[0].instruction)
+    )
     assert (first.kernel.source, first.kernel.parent, first.author) == (KERNEL, None, "llm")
 
     situation = later()
     directions = author.propose(situation)
-    assert [(direction.move, direction.skill, direction.instruction) for direction in directions] == [
+    assert [
+        (direction.move, direction.skill, direction.instruction) for direction in directions
+    ] == [
         (Move.FIX, "online-softmax", "apply online-softmax"),
         (Move.FIX, "unaided", "apply unaided"),
     ]
@@ -95,7 +126,12 @@ def test_seeds_are_offered_at_the_granularities_a_module_has() -> None:
     author = begin(ScriptedProvider())
     assert [seed.reason for seed in author.propose(make_situation("softmax"))] == ["full rewrite"]
     seeds = author.propose(make_situation("linear_swish_scale"))
-    assert [seed.reason for seed in seeds] == ["fuse", "full rewrite", "hottest operator", "several operators"]
+    assert [seed.reason for seed in seeds] == [
+        "fuse",
+        "full rewrite",
+        "hottest operator",
+        "several operators",
+    ]
     assert "takes most time, linear, in Triton" in seeds[2].instruction
     assert len({seed.instruction for seed in seeds}) == 4
 
@@ -109,17 +145,31 @@ def test_nothing_is_left_to_torch_where_all_time_must_be_tritons() -> None:
 
 def test_a_module_that_could_not_be_traced_is_rewritten_as_a_whole() -> None:
     situation = make_situation()
-    opaque = replace(situation.graphs["full"], placeholders=(), nodes=(), outputs=(), opaque_reason="data-dependent control flow")
+    opaque = replace(
+        situation.graphs["full"],
+        placeholders=(),
+        nodes=(),
+        outputs=(),
+        opaque_reason="data-dependent control flow",
+    )
     situation = replace(situation, graphs={"full": opaque}, bound=None)
     provider = ScriptedProvider(generator=[seed_answer(["anything"])])
     author = begin(provider)
     assert [seed.reason for seed in author.propose(situation)] == ["full rewrite"]
     assert len(author.write(assign(situation, Move.SEED, "unaided"))) == 1
-    assert "could not be traced: data-dependent control flow" in provider.asked("generator")[0].messages[1].text
+    assert (
+        "could not be traced: data-dependent control flow"
+        in provider.asked("generator")[0].messages[1].text
+    )
 
 
 def test_what_a_model_declares_of_its_file_goes_with_the_kernel() -> None:
-    fields = {"plan": "a product with a vector", "operators": ["softmax"], "algebraic": True, "knobs": {"BLOCK": [512]}}
+    fields = {
+        "plan": "a product with a vector",
+        "operators": ["softmax"],
+        "algebraic": True,
+        "knobs": {"BLOCK": [512]},
+    }
     candidates = begin(ScriptedProvider(generator=[answer(fields, KERNEL)])).write(
         assign(make_situation(), Move.SEED, "unaided", samples=2)
     )
@@ -128,16 +178,22 @@ def test_what_a_model_declares_of_its_file_goes_with_the_kernel() -> None:
 
 def test_an_edit_of_an_algebraic_kernel_stays_algebraic() -> None:
     situation = replace(later(), parent=replace(PARENT, flags=("algebraic", "specialised")))
-    (edited,) = begin(ScriptedProvider(optimiser=[edit_answer()])).write(assign(situation, Move.FIX, "unaided"))
+    (edited,) = begin(ScriptedProvider(optimiser=[edit_answer()])).write(
+        assign(situation, Move.FIX, "unaided")
+    )
     assert edited.kernel.flags == ("algebraic",)
 
 
 def test_best_of_n_asks_for_every_sample_anew() -> None:
     kernels = [KERNEL, EDITED, KERNEL.replace("* 2", "* 3")]
-    provider = ScriptedProvider(generator=[seed_answer(["softmax"], code, BLOCK=[128, 512]) for code in kernels])
+    provider = ScriptedProvider(
+        generator=[seed_answer(["softmax"], code, BLOCK=[128, 512]) for code in kernels]
+    )
     author = begin(provider, strategy=Strategy.BEST_OF_N)
     candidates = author.write(assign(make_situation(), Move.SEED, "unaided", samples=3))
-    assert sorted(candidate.kernel.source for candidate in candidates) == sorted(kernels), "which answer comes first is the provider's"
+    assert sorted(candidate.kernel.source for candidate in candidates) == sorted(kernels), (
+        "which answer comes first is the provider's"
+    )
 
 
 def test_the_samples_of_best_of_n_are_asked_for_side_by_side_and_come_back_in_order() -> None:
@@ -148,33 +204,53 @@ def test_the_samples_of_best_of_n_are_asked_for_side_by_side_and_come_back_in_or
             together.wait()
             return super().complete(request)
 
-    author = begin(Slow(generator=[seed_answer(["softmax"])] * 3), archive := DictArchive(), strategy=Strategy.BEST_OF_N)
+    author = begin(
+        Slow(generator=[seed_answer(["softmax"])] * 3),
+        archive := DictArchive(),
+        strategy=Strategy.BEST_OF_N,
+    )
     assert len(author.write(assign(make_situation(), Move.SEED, "unaided", samples=3))) == 3
     assert len(archive.kept) == 3
-    slots = [author.write(assign(make_situation(), Move.SEED, "unaided", samples=3))[place].kernel.source for place in range(3)]
+    slots = [
+        author.write(assign(make_situation(), Move.SEED, "unaided", samples=3))[place].kernel.source
+        for place in range(3)
+    ]
     assert slots == [KERNEL] * 3, "found in the archive, nobody is asked again"
 
 
 def test_an_answer_that_stays_lost_is_a_failed_attempt_and_asked_for_no_more() -> None:
     archive, said = DictArchive(), []
-    provider = ScriptedProvider(generator=[AnswerLost("the line went dead")] * 3, diagnoser=[AnswerLost("gone")] * 3)
+    provider = ScriptedProvider(
+        generator=[AnswerLost("the line went dead")] * 3, diagnoser=[AnswerLost("gone")] * 3
+    )
     author = begin(provider, archive, said=said)
     (candidate,) = author.write(assign(make_situation(), Move.SEED, "unaided"))
-    assert candidate.kernel.source.startswith("The model's answer could not be used: the line went dead")
+    assert candidate.kernel.source.startswith(
+        "The model's answer could not be used: the line went dead"
+    )
     assert candidate.kernel.flags == (UNUSABLE,)
     assert author.propose(later()) == [], "without a diagnosis there is no direction"
-    assert said == ["the generator of round 0 gave no answer: the line went dead", "the diagnoser of round 1 gave no answer: gone"]
-    assert begin(ScriptedProvider(), archive).write(assign(make_situation(), Move.SEED, "unaided")) == [candidate]
+    assert said == [
+        "the generator of round 0 gave no answer: the line went dead",
+        "the diagnoser of round 1 gave no answer: gone",
+    ]
+    assert begin(ScriptedProvider(), archive).write(
+        assign(make_situation(), Move.SEED, "unaided")
+    ) == [candidate]
 
 
-# --- answers that cannot be used --------------------------------------------------------------------------------------------------------
+# --- answers that cannot be used
+# --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("first", "said"),
     [
         ("I cannot decide.", "there is no JSON object"),
-        (answer({"plan": "p", "operators": ["softmax"], "algebraic": False, "knobs": {}}), "there is no ```python block"),
+        (
+            answer({"plan": "p", "operators": ["softmax"], "algebraic": False, "knobs": {}}),
+            "there is no ```python block",
+        ),
         (seed_answer(["gelu"]), "'gelu' is no node of the graph; the nodes are softmax"),
         (seed_answer(["softmax"], "class Model: pass\n"), "defines no class ModelNew"),
         (seed_answer(["softmax"], BLOCKS=[1, 2]), "knobs: BLOCKS is no module-level constant"),
@@ -183,10 +259,14 @@ def test_an_answer_that_stays_lost_is_a_failed_attempt_and_asked_for_no_more() -
         ("  \n", "your answer was empty"),
     ],
 )
-def test_one_bad_answer_is_asked_again_with_what_was_wrong(first: str | StopReason, said: str) -> None:
+def test_one_bad_answer_is_asked_again_with_what_was_wrong(
+    first: str | StopReason, said: str
+) -> None:
     provider = ScriptedProvider(generator=[first, seed_answer(["softmax"])])
     said_aloud: list[str] = []
-    (candidate,) = begin(provider, said=said_aloud).write(assign(make_situation(), Move.SEED, "unaided"))
+    (candidate,) = begin(provider, said=said_aloud).write(
+        assign(make_situation(), Move.SEED, "unaided")
+    )
     assert candidate.kernel.source == KERNEL
     again = provider.asked("generator")[1].messages
     assert [message.role for message in again] == ["system", "user", "assistant", "user"]
@@ -195,39 +275,68 @@ def test_one_bad_answer_is_asked_again_with_what_was_wrong(first: str | StopReas
     assert said_aloud == []
 
 
-@pytest.mark.parametrize("second", ["class ModelNew: pass", KERNEL, StopReason.LENGTH, StopReason.REFUSAL, ""])
-def test_two_bad_answers_are_a_failed_attempt_that_holds_the_answer_and_cannot_run(second: str | StopReason) -> None:
+@pytest.mark.parametrize(
+    "second", ["class ModelNew: pass", KERNEL, StopReason.LENGTH, StopReason.REFUSAL, ""]
+)
+def test_two_bad_answers_are_a_failed_attempt_that_holds_the_answer_and_cannot_run(
+    second: str | StopReason,
+) -> None:
     provider = ScriptedProvider(generator=["no idea", second])
     said: list[str] = []
-    (candidate,) = begin(provider, said=said).write(assign(make_situation(), Move.SEED, "unaided", samples=4))
+    (candidate,) = begin(provider, said=said).write(
+        assign(make_situation(), Move.SEED, "unaided", samples=4)
+    )
     assert len(provider.requests) == 2
     assert candidate.kernel.source.endswith(second if isinstance(second, str) else "I stop here")
     assert candidate.kernel.source.startswith("The model's answer could not be used: ")
     with pytest.raises(SyntaxError):
         compile(candidate.kernel.source, "answer.py", "exec")
-    assert said == [f"the generator of round 0 answered twice in a way that cannot be used: {reason_in(candidate)}"]
+    assert said == [
+        (
+            f"the generator of round 0 answered twice in a way that cannot be used: "
+            f"{reason_in(candidate)}"
+        )
+    ]
 
 
 def reason_in(candidate: Candidate) -> str:
-    return candidate.kernel.source.splitlines()[0].removeprefix("The model's answer could not be used: ")
+    return candidate.kernel.source.splitlines()[0].removeprefix(
+        "The model's answer could not be used: "
+    )
 
 
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
         ("", "the first was empty; choose another model with -m"),
-        (StopReason.LENGTH, "the first was cut off at its length limit; raise --max-output-tokens, or lower --effort"),
+        (
+            StopReason.LENGTH,
+            (
+                "the first was cut off at its length limit; raise --max-output-tokens, or lower "
+                "--effort"
+            ),
+        ),
         (StopReason.REFUSAL, "the first was a refusal; choose another model with -m"),
-        ("no idea", "the first was not in the form asked for (there is no JSON object; begin with a ```json block that holds one); "),
+        (
+            "no idea",
+            (
+                "the first was not in the form asked for (there is no JSON object; begin with a "
+                "```json block that holds one); "
+            ),
+        ),
     ],
 )
-def test_a_model_that_gave_no_usable_answer_is_complained_of_with_a_remedy(bad: str | StopReason, said: str) -> None:
+def test_a_model_that_gave_no_usable_answer_is_complained_of_with_a_remedy(
+    bad: str | StopReason, said: str
+) -> None:
     provider = ScriptedProvider(generator=[bad, bad, bad, bad, seed_answer(["softmax"])])
     author = begin(provider, archive := DictArchive())
     assert author.complaint == ""
     for number, questions in enumerate(("1 question", "2 questions")):
         assert author.write(assign(replace(make_situation(), round=number), Move.SEED, "unaided"))
-        assert author.complaint.startswith(f"scripted-1 gave no usable answer to {questions} as generator: {said}")
+        assert author.complaint.startswith(
+            f"scripted-1 gave no usable answer to {questions} as generator: {said}"
+        )
     resumed = begin(ScriptedProvider(), archive)
     resumed.write(assign(make_situation(), Move.SEED, "unaided"))
     assert resumed.complaint, "what was answered before it was killed counts"
@@ -237,21 +346,31 @@ def test_a_model_that_gave_no_usable_answer_is_complained_of_with_a_remedy(bad: 
 
 def test_each_model_is_complained_of_for_its_own_roles() -> None:
     models = (ModelChoice("any", "scripted", "small"), ModelChoice("planner", "scripted", "large"))
-    provider = ScriptedProvider(diagnoser=[diagnosis_answer(), "?", "?"], planner=["", ""], reflector=[AnswerLost("gone")] * 3)
+    provider = ScriptedProvider(
+        diagnoser=[diagnosis_answer(), "?", "?"],
+        planner=["", ""],
+        reflector=[AnswerLost("gone")] * 3,
+    )
     author = begin(provider, models=models)
     author.propose(later())
     author.propose(replace(later(), round=2))
     author.reflect(later(), [attempted(PARENT)])
     assert author.complaint == (
-        "large gave no usable answer to 1 question as planner: the first was empty; choose another model with -m; "
-        "small gave no usable answer to 1 question as reflector: the first never arrived (gone); ask a server that holds on"
+        "large gave no usable answer to 1 question as planner: the first was empty; choose another "
+        "model with -m; "
+        "small gave no usable answer to 1 question as reflector: the first never arrived (gone); "
+        "ask a server that holds on"
     )
 
 
 def test_a_question_that_was_not_answered_in_time_leaves_what_needs_no_model() -> None:
     parent = Kernel(KERNEL, knob_space=(("BLOCK", (128, 256)),))
     situation = make_situation(parent=parent, history=(attempted(parent),), round=1)
-    author = begin(ScriptedProvider(diagnoser=[OutOfTime("over")], generator=[OutOfTime("over"), seed_answer(["softmax"])]))
+    author = begin(
+        ScriptedProvider(
+            diagnoser=[OutOfTime("over")], generator=[OutOfTime("over"), seed_answer(["softmax"])]
+        )
+    )
     assert [direction.move for direction in author.propose(situation)] == [Move.TUNE]
     assert author.write(assign(make_situation(), Move.SEED, "unaided")) == []
     assert (author.spent, author.complaint) == ("", "")
@@ -268,19 +387,28 @@ def test_an_unusable_answer_is_not_repaired() -> None:
 def test_a_diagnosis_or_plan_that_stays_unusable_yields_no_direction() -> None:
     said: list[str] = []
     assert begin(ScriptedProvider(diagnoser=["?", "?"]), said=said).propose(later()) == []
-    assert begin(ScriptedProvider(diagnoser=[diagnosis_answer()], planner=["?", "?"]), said=said).propose(later()) == []
+    assert (
+        begin(
+            ScriptedProvider(diagnoser=[diagnosis_answer()], planner=["?", "?"]), said=said
+        ).propose(later())
+        == []
+    )
     assert [line.split(" of round")[0] for line in said] == ["the diagnoser", "the planner"]
 
 
 def test_half_a_character_in_json_is_written_as_a_question_mark() -> None:
-    half = reflection_answer(BROKEN.hash[:8], text="TEXT").replace("TEXT", "a \\ud83d b \\ud83d\\ude00")
+    half = reflection_answer(BROKEN.hash[:8], text="TEXT").replace(
+        "TEXT", "a \\ud83d b \\ud83d\\ude00"
+    )
     _, failed = failing()
     (lesson,) = begin(ScriptedProvider(reflector=[half])).reflect(later(), [failed])
     assert lesson.text == "a ? b \U0001f600"
 
 
 def test_half_a_character_in_an_answer_breaks_nothing() -> None:
-    provider = ScriptedProvider(generator=["\ud83d no", seed_answer(["softmax"], KERNEL + "# \ud83d\n")])
+    provider = ScriptedProvider(
+        generator=["\ud83d no", seed_answer(["softmax"], KERNEL + "# \ud83d\n")]
+    )
     (candidate,) = begin(provider).write(assign(make_situation(), Move.SEED, "unaided"))
     assert candidate.kernel.source == KERNEL + "# ?\n"
     assert provider.asked("generator")[1].messages[2].text == "? no"
@@ -290,23 +418,34 @@ def test_half_a_character_in_an_answer_breaks_nothing() -> None:
 def test_a_very_long_answer_is_not_sent_back() -> None:
     provider = ScriptedProvider(generator=["x" * 50_000, seed_answer(["softmax"])])
     begin(provider).write(assign(make_situation(), Move.SEED, "unaided"))
-    assert provider.asked("generator")[1].messages[2].text == "(an answer of 50000 characters, left out here)"
+    assert (
+        provider.asked("generator")[1].messages[2].text
+        == "(an answer of 50000 characters, left out here)"
+    )
 
 
 def test_a_re_ask_keeps_to_its_roles_budget_whatever_the_answer_was() -> None:
-    situation = replace(later(), parent=Kernel(KERNEL + "# a remark\n" * 5_000))  # all but fills the prompt
+    # all but fills the prompt
+    situation = replace(later(), parent=Kernel(KERNEL + "# a remark\n" * 5_000))
     quotes = ["\u6f22" * 20_000, "error"]
-    provider = ScriptedProvider(diagnoser=[diagnosis_answer(evidence=quotes), diagnosis_answer()], planner=[plan_answer("unaided")])
+    provider = ScriptedProvider(
+        diagnoser=[diagnosis_answer(evidence=quotes), diagnosis_answer()],
+        planner=[plan_answer("unaided")],
+    )
     assert begin(provider).propose(situation)
     first, again = provider.asked("diagnoser")
-    tokens = [sum(estimate_tokens(message.text) for message in request.messages) for request in (first, again)]
+    tokens = [
+        sum(estimate_tokens(message.text) for message in request.messages)
+        for request in (first, again)
+    ]
     assert DIAGNOSER.prompt_tokens - 5_000 < tokens[0] <= DIAGNOSER.prompt_tokens - REASK_TOKENS
     assert tokens[0] < tokens[1] <= DIAGNOSER.prompt_tokens
     assert again.messages[2].text.endswith(" characters, left out here)")
     assert again.messages[3].text.startswith("Your answer cannot be used: evidence: '\u6f22")
 
 
-# --- what each role is held to ----------------------------------------------------------------------------------------------------------
+# --- what each role is held to
+# ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -314,56 +453,95 @@ def test_a_re_ask_keeps_to_its_roles_budget_whatever_the_answer_was() -> None:
     [
         (
             {"evidence": ["l2_hit_pct"]},
-            "'l2_hit_pct' was not measured; known are dram_throughput_pct, launches, speed_of_light, traffic_ratio",
+            (
+                "'l2_hit_pct' was not measured; known are dram_throughput_pct, launches, "
+                "speed_of_light, traffic_ratio"
+            ),
         ),
-        ({"claim": {"metric": "waves", "comparison": ">=", "number": 1}}, "waves was not measured for the parent"),
-        ({"claim": {"metric": "traffic_ratio", "comparison": "<=", "number": 3}}, "fulfils traffic_ratio <= 3 already"),
         (
-            {"claim": {"metric": "speed_of_light", "comparison": ">=", "number": 0.9, "relative": True}},
+            {"claim": {"metric": "waves", "comparison": ">=", "number": 1}},
+            "waves was not measured for the parent",
+        ),
+        (
+            {"claim": {"metric": "traffic_ratio", "comparison": "<=", "number": 3}},
+            "fulfils traffic_ratio <= 3 already",
+        ),
+        (
+            {
+                "claim": {
+                    "metric": "speed_of_light",
+                    "comparison": ">=",
+                    "number": 0.9,
+                    "relative": True,
+                }
+            },
             "fulfils speed_of_light >= 0.9x already",
         ),
     ],
 )
-def test_a_claim_that_the_next_profile_could_not_refute_is_asked_again(changes: dict[str, object], said: str) -> None:
-    provider = ScriptedProvider(diagnoser=[diagnosis_answer(**changes), diagnosis_answer()], planner=[plan_answer("unaided")])
+def test_a_claim_that_the_next_profile_could_not_refute_is_asked_again(
+    changes: dict[str, object], said: str
+) -> None:
+    provider = ScriptedProvider(
+        diagnoser=[diagnosis_answer(**changes), diagnosis_answer()],
+        planner=[plan_answer("unaided")],
+    )
     assert len(begin(provider).propose(later())) == 1
     assert said in provider.asked("diagnoser")[1].messages[3].text
 
 
 def test_without_a_profile_any_metric_may_be_claimed() -> None:
     claim = {"metric": "waves", "comparison": ">=", "number": 1}
-    provider = ScriptedProvider(diagnoser=[diagnosis_answer(evidence=["l2_hit_pct"], claim=claim)], planner=[plan_answer("unaided")])
+    provider = ScriptedProvider(
+        diagnoser=[diagnosis_answer(evidence=["l2_hit_pct"], claim=claim)],
+        planner=[plan_answer("unaided")],
+    )
     assert len(begin(provider).propose(replace(later(), diagnosis=None))) == 1
 
 
 def test_the_planners_own_claim_stands_before_the_diagnosers() -> None:
     claim = {"metric": "speed_of_light", "comparison": ">=", "number": 1.5, "relative": True}
-    provider = ScriptedProvider(diagnoser=[diagnosis_answer()], planner=[plan_answer("unaided", claim=claim)])
+    provider = ScriptedProvider(
+        diagnoser=[diagnosis_answer()], planner=[plan_answer("unaided", claim=claim)]
+    )
     (direction,) = begin(provider).propose(later())
-    assert [str(found) for found in direction.claims] == ["speed_of_light >= 1.5x", "traffic_ratio <= 0.7x"]
+    assert [str(found) for found in direction.claims] == [
+        "speed_of_light >= 1.5x",
+        "traffic_ratio <= 0.7x",
+    ]
 
 
 def test_a_skill_that_is_not_offered_is_asked_again_and_then_dropped_with_its_reason() -> None:
     provider = ScriptedProvider(
-        diagnoser=[diagnosis_answer()], planner=[plan_answer("flash-attention"), plan_answer("flash-attention", "online-softmax")]
+        diagnoser=[diagnosis_answer()],
+        planner=[plan_answer("flash-attention"), plan_answer("flash-attention", "online-softmax")],
     )
     said: list[str] = []
     directions = begin(provider, said=said).propose(later())
     assert [direction.skill for direction in directions] == ["online-softmax"]
-    assert "'flash-attention' is not offered; choose among online-softmax, unaided" in provider.asked("planner")[1].messages[3].text
+    assert (
+        "'flash-attention' is not offered; choose among online-softmax, unaided"
+        in provider.asked("planner")[1].messages[3].text
+    )
     assert len(said) == 1
     assert "'flash-attention' is not offered" in said[0]
 
 
 def test_nothing_is_left_of_a_plan_that_holds_only_what_is_not_offered() -> None:
-    provider = ScriptedProvider(diagnoser=[diagnosis_answer()], planner=[plan_answer("flash-attention")] * 2)
+    provider = ScriptedProvider(
+        diagnoser=[diagnosis_answer()], planner=[plan_answer("flash-attention")] * 2
+    )
     assert begin(provider).propose(later()) == []
 
 
 def test_a_plan_may_rest_on_what_is_offered_or_in_the_parent_less_what_is_vetoed() -> None:
     parent = Kernel(KERNEL, choices=(SiteChoice("softmax", "softmax", "row-norm", ()),))
     offered = ["online-softmax", "eviction-hints"]
-    situation = make_situation(parent=parent, offered=[*offered, "row-norm"], history=(attempted(parent, skill="eviction-hints"),))
+    situation = make_situation(
+        parent=parent,
+        offered=[*offered, "row-norm"],
+        history=(attempted(parent, skill="eviction-hints"),),
+    )
     situation = replace(situation, prescriptions=situation.prescriptions[:1])
     assert allowed_skills(situation) == ["online-softmax", "row-norm", "eviction-hints", "unaided"]
     vetoes = (
@@ -372,11 +550,18 @@ def test_a_plan_may_rest_on_what_is_offered_or_in_the_parent_less_what_is_vetoed
         Veto("eviction-hints", "elsewhere", author="llm", parent="another kernel"),
         Veto("unaided", "one idea", author="llm", instruction="apply magic"),
     )
-    assert allowed_skills(replace(situation, vetoes=vetoes)) == ["row-norm", "eviction-hints", "unaided"]
+    assert allowed_skills(replace(situation, vetoes=vetoes)) == [
+        "row-norm",
+        "eviction-hints",
+        "unaided",
+    ]
 
 
 def test_two_directions_that_are_the_same_are_asked_again() -> None:
-    provider = ScriptedProvider(diagnoser=[diagnosis_answer()], planner=[plan_answer("unaided", "unaided"), plan_answer("unaided")])
+    provider = ScriptedProvider(
+        diagnoser=[diagnosis_answer()],
+        planner=[plan_answer("unaided", "unaided"), plan_answer("unaided")],
+    )
     assert len(begin(provider).propose(later())) == 1
     assert "two directions are the same" in provider.asked("planner")[1].messages[3].text
 
@@ -384,10 +569,16 @@ def test_two_directions_that_are_the_same_are_asked_again() -> None:
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        (edit_answer(line="y = torch.zeros_like(x)"), "the line 'y = torch.zeros_like(x)' for 'allocate' does not occur in your file"),
+        (
+            edit_answer(line="y = torch.zeros_like(x)"),
+            "the line 'y = torch.zeros_like(x)' for 'allocate' does not occur in your file",
+        ),
         (edit_answer(line=")"), "the line ')' for 'allocate' does not occur in your file"),
         (edit_answer(KERNEL + "# a remark\n"), "the file is the parent's, unchanged"),
-        (answer({"summary": "s", "checklist": [], "algebraic": False, "knobs": {}}, EDITED), "checklist must hold at least one item"),
+        (
+            answer({"summary": "s", "checklist": [], "algebraic": False, "knobs": {}}, EDITED),
+            "checklist must hold at least one item",
+        ),
     ],
 )
 def test_an_edit_must_change_the_parent_and_quote_its_own_lines(first: str, said: str) -> None:
@@ -400,16 +591,29 @@ def test_an_edit_must_change_the_parent_and_quote_its_own_lines(first: str, said
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        (repair_answer("TypeError: no such thing", EDITED), "'TypeError: no such thing' does not occur in the log"),
-        (repair_answer("AttributeError", EDITED, issue="numeric"), "the status is build_failed, so the issue to cure first is 'build'"),
-        (repair_answer("AttributeError", EDITED, anchor="x = 1"), "anchor: the line 'x = 1' does not occur in the failed file"),
+        (
+            repair_answer("TypeError: no such thing", EDITED),
+            "'TypeError: no such thing' does not occur in the log",
+        ),
+        (
+            repair_answer("AttributeError", EDITED, issue="numeric"),
+            "the status is build_failed, so the issue to cure first is 'build'",
+        ),
+        (
+            repair_answer("AttributeError", EDITED, anchor="x = 1"),
+            "anchor: the line 'x = 1' does not occur in the failed file",
+        ),
         (repair_answer("AttributeError", BROKEN.source), "the file is the parent's, unchanged"),
         (repair_answer("  ", EDITED), "no quote may be empty"),
     ],
 )
-def test_a_repair_must_quote_the_log_and_the_file_and_cure_the_first_issue(first: str, said: str) -> None:
+def test_a_repair_must_quote_the_log_and_the_file_and_cure_the_first_issue(
+    first: str, said: str
+) -> None:
     situation, _ = failing()
-    provider = ScriptedProvider(repairer=[first, repair_answer("AttributeError:  module\nhas no attribute", EDITED)])
+    provider = ScriptedProvider(
+        repairer=[first, repair_answer("AttributeError:  module\nhas no attribute", EDITED)]
+    )
     (candidate,) = begin(provider).write(assign(situation, Move.REPAIR, "online-softmax"))
     assert candidate.kernel.source == EDITED
     assert said in provider.asked("repairer")[1].messages[3].text
@@ -437,7 +641,12 @@ def test_a_file_that_does_not_parse_may_be_repaired() -> None:
 
 def test_a_failure_of_another_run_is_not_repaired() -> None:
     situation, _ = failing()
-    assert begin(ScriptedProvider()).write(assign(replace(situation, history=()), Move.REPAIR, "unaided")) == []
+    assert (
+        begin(ScriptedProvider()).write(
+            assign(replace(situation, history=()), Move.REPAIR, "unaided")
+        )
+        == []
+    )
 
 
 def test_a_question_longer_than_its_budget_is_not_asked_and_said() -> None:
@@ -453,10 +662,18 @@ def test_a_verdict_without_a_log_is_quoted_by_its_status() -> None:
     situation, failed = failing()
     silent = replace(failed, measurement=replace(failed.measurement, log=""))
     provider = ScriptedProvider(repairer=[repair_answer("build_failed", EDITED)])
-    assert len(begin(provider).write(assign(replace(situation, history=(silent,)), Move.REPAIR, "unaided"))) == 1
+    assert (
+        len(
+            begin(provider).write(
+                assign(replace(situation, history=(silent,)), Move.REPAIR, "unaided")
+            )
+        )
+        == 1
+    )
 
 
-# --- knobs ------------------------------------------------------------------------------------------------------------------------------
+# --- knobs
+# ------------------------------------------------------------------------------------------------------------------------------
 
 
 def test_one_answer_gives_as_many_candidates_as_wanted_the_models_own_first() -> None:
@@ -465,7 +682,9 @@ def test_one_answer_gives_as_many_candidates_as_wanted_the_models_own_first() ->
     assert len(provider.requests) == 1
     assert candidates[0].kernel.source == EDITED
     assert len({candidate.kernel.hash for candidate in candidates}) == 4
-    assert {candidate.kernel.knob_space for candidate in candidates} == {(("BLOCK", (128, 256, 512)), ("WARPS", (4, 8)))}
+    assert {candidate.kernel.knob_space for candidate in candidates} == {
+        (("BLOCK", (128, 256, 512)), ("WARPS", (4, 8)))
+    }
     assert {candidate.kernel.parent for candidate in candidates} == {PARENT.hash}
 
 
@@ -476,8 +695,12 @@ def test_a_repair_and_an_answer_without_knobs_give_one_candidate() -> None:
 
 def test_settings_of_the_parents_knobs_are_offered_and_written_without_asking() -> None:
     parent = Kernel(KERNEL, knob_space=(("BLOCK", (128, 256, 512)), ("WARPS", (4, 8))))
-    tried = Kernel(KERNEL.replace("BLOCK = 256", "BLOCK = 512"), parent.hash, knob_space=parent.knob_space)
-    situation = make_situation(parent=parent, history=(attempted(parent), attempted(tried)), round=1)
+    tried = Kernel(
+        KERNEL.replace("BLOCK = 256", "BLOCK = 512"), parent.hash, knob_space=parent.knob_space
+    )
+    situation = make_situation(
+        parent=parent, history=(attempted(parent), attempted(tried)), round=1
+    )
     provider = ScriptedProvider(diagnoser=[diagnosis_answer()], planner=[plan_answer("unaided")])
     author = begin(provider)
     direction = author.propose(situation)[-1]
@@ -489,7 +712,10 @@ def test_settings_of_the_parents_knobs_are_offered_and_written_without_asking() 
     assert len(provider.requests) == 2
 
     everything = (*situation.history, *(attempted(candidate.kernel) for candidate in candidates))
-    assert author.write(assign(replace(situation, history=everything), Move.TUNE, "knobs", samples=20)) == []
+    assert (
+        author.write(assign(replace(situation, history=everything), Move.TUNE, "knobs", samples=20))
+        == []
+    )
 
 
 def test_settings_that_fail_are_not_repaired_and_one_text_is_repaired_once() -> None:
@@ -503,7 +729,9 @@ def test_settings_that_fail_are_not_repaired_and_one_text_is_repaired_once() -> 
     tuned = attempted(variant, Status.CRASHED, log="out of shared memory", move=Move.TUNE)
 
     def repair(kernel: Kernel, *history: Attempt) -> list[Candidate]:
-        return author.write(assign(make_situation(parent=kernel, history=history), Move.REPAIR, "unaided"))
+        return author.write(
+            assign(make_situation(parent=kernel, history=history), Move.REPAIR, "unaided")
+        )
 
     assert repair(variant, tuned) == []
     assert repair(variant, passed, also) == []
@@ -515,23 +743,39 @@ def test_a_recalled_kernel_is_not_a_models_to_write() -> None:
     assert begin(ScriptedProvider()).write(assign(make_situation(), Move.RECALL, "row-norm")) == []
 
 
-# --- reflection -------------------------------------------------------------------------------------------------------------------------
+# --- reflection
+# -------------------------------------------------------------------------------------------------------------------------
 
 
 def test_lessons_are_about_attempts_of_the_round() -> None:
     situation, failed = failing()
-    won = attempted(Kernel(EDITED, PARENT.hash), ms=0.8, move=Move.FIX, skill="online-softmax", instruction="read once", round=1)
+    won = attempted(
+        Kernel(EDITED, PARENT.hash),
+        ms=0.8,
+        move=Move.FIX,
+        skill="online-softmax",
+        instruction="read once",
+        round=1,
+    )
     short = won.candidate.kernel.hash[:8]
-    provider = ScriptedProvider(reflector=[reflection_answer("12345678"), reflection_answer(short, worth=True)])
+    provider = ScriptedProvider(
+        reflector=[reflection_answer("12345678"), reflection_answer(short, worth=True)]
+    )
     (lesson,) = begin(provider).reflect(replace(situation, parent=PARENT), [failed, won])
-    assert (lesson.round, lesson.kernel, lesson.skill) == (1, won.candidate.kernel.hash, "online-softmax")
+    assert (lesson.round, lesson.kernel, lesson.skill) == (
+        1,
+        won.candidate.kernel.hash,
+        "online-softmax",
+    )
     assert (lesson.text, lesson.worth_a_skill) == ("reading once does not help here", True)
     assert "'12345678' is no attempt of this round" in provider.requests[1][1].messages[3].text
 
 
 def test_an_attempt_has_one_lesson() -> None:
     short = PARENT.hash[:8]
-    provider = ScriptedProvider(reflector=[reflection_answer(short, short), reflection_answer(short)])
+    provider = ScriptedProvider(
+        reflector=[reflection_answer(short, short), reflection_answer(short)]
+    )
     assert len(begin(provider).reflect(later(), [attempted(PARENT)])) == 1
     assert "at most one for each attempt" in provider.requests[1][1].messages[3].text
 
@@ -557,29 +801,58 @@ def test_a_reflection_that_stays_unusable_teaches_nothing() -> None:
     assert begin(ScriptedProvider(reflector=["?", "?"])).reflect(later(), [attempted(PARENT)]) == []
 
 
-# --- models, budget, resuming -----------------------------------------------------------------------------------------------------------
+# --- models, budget, resuming
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_roles_may_have_models_of_their_own() -> None:
     models = (
         ModelChoice("any", "scripted", "small", temperature=0.2),
-        ModelChoice("planner", "scripted", "large", "http://here", effort="high", max_output_tokens=999),
+        ModelChoice(
+            "planner", "scripted", "large", "http://here", effort="high", max_output_tokens=999
+        ),
     )
     provider = ScriptedProvider(diagnoser=[diagnosis_answer()], planner=[plan_answer("unaided")])
     begin(provider, models=models).propose(later())
     (diagnoser,), (planner,) = provider.asked("diagnoser"), provider.asked("planner")
-    assert (diagnoser.model, diagnoser.temperature, diagnoser.effort, diagnoser.max_output_tokens) == ("small", 0.2, None, 8000)
-    assert (planner.model, planner.base_url, planner.effort, planner.max_output_tokens) == ("large", "http://here", "high", 999)
+    assert (
+        diagnoser.model,
+        diagnoser.temperature,
+        diagnoser.effort,
+        diagnoser.max_output_tokens,
+    ) == ("small", 0.2, None, 8000)
+    assert (planner.model, planner.base_url, planner.effort, planner.max_output_tokens) == (
+        "large",
+        "http://here",
+        "high",
+        999,
+    )
 
 
 @pytest.mark.parametrize(
     ("models", "error", "said"),
     [
         ((), ProviderError, "No language model for the role generator; name one with -m MODEL"),
-        ((ModelChoice("planner", "scripted", "m"),), ProviderError, "No language model for the role generator"),
-        ((ModelChoice("any", "scripted", "m"), ModelChoice("any", "scripted", "n")), ProviderError, "Two models for the role any: m and n"),
-        ((ModelChoice("any", "scripted", "m"), ModelChoice("poet", "scripted", "n")), ProviderError, "There is no role 'poet' for n"),
-        ((ModelChoice("any", "elsewhere", "m"),), NotRegistered, "There is no provider 'elsewhere' for m; registered: scripted"),
+        (
+            (ModelChoice("planner", "scripted", "m"),),
+            ProviderError,
+            "No language model for the role generator",
+        ),
+        (
+            (ModelChoice("any", "scripted", "m"), ModelChoice("any", "scripted", "n")),
+            ProviderError,
+            "Two models for the role any: m and n",
+        ),
+        (
+            (ModelChoice("any", "scripted", "m"), ModelChoice("poet", "scripted", "n")),
+            ProviderError,
+            "There is no role 'poet' for n",
+        ),
+        (
+            (ModelChoice("any", "elsewhere", "m"),),
+            NotRegistered,
+            "There is no provider 'elsewhere' for m; registered: scripted",
+        ),
     ],
 )
 def test_a_run_that_cannot_be_asked_for_says_so_before_its_first_question(
@@ -605,17 +878,22 @@ def test_a_spent_budget_is_said_once_and_leaves_what_needs_no_model() -> None:
     assert author.reflect(situation, [attempted(parent)]) == []
     assert provider.requests == []
     assert len(said) == 1
-    assert said[0].startswith("no more questions to language models: The budget for language models is spent")
+    assert said[0].startswith(
+        "no more questions to language models: The budget for language models is spent"
+    )
     assert author.spent in said[0]
 
 
 def test_a_resumed_run_asks_nothing_that_was_answered() -> None:
     archive = DictArchive()
     provider = ScriptedProvider(
-        generator=["?", seed_answer(["softmax"])], diagnoser=[diagnosis_answer()], planner=[plan_answer("unaided")],
-        optimiser=[edit_answer(BLOCK=[512])], repairer=[repair_answer("no attribute 'lood'", EDITED)],
+        generator=["?", seed_answer(["softmax"])],
+        diagnoser=[diagnosis_answer()],
+        planner=[plan_answer("unaided")],
+        optimiser=[edit_answer(BLOCK=[512])],
+        repairer=[repair_answer("no attribute 'lood'", EDITED)],
         reflector=[reflection_answer(BROKEN.hash[:8])],
-    )  # fmt: skip
+    )
 
     def everything(author: LlmAuthor) -> list[object]:
         after, failed = failing()
@@ -654,8 +932,11 @@ def test_questions_of_different_tasks_parents_and_rounds_are_different() -> None
     author = begin(provider, archive)
     other = replace(later(), parent=Kernel(KERNEL + "# another\n"))
     for situation, skill, instruction in (
-        (later(), "unaided", "a"), (later(), "unaided", "b"), (later(), "online-softmax", "a"), (other, "unaided", "a")
-    ):  # fmt: skip
+        (later(), "unaided", "a"),
+        (later(), "unaided", "b"),
+        (later(), "online-softmax", "a"),
+        (other, "unaided", "a"),
+    ):
         assert author.write(assign(situation, Move.FIX, skill, instruction=instruction))
     assert len(archive.kept) == 4
 
@@ -670,10 +951,14 @@ def test_several_tasks_may_be_written_at_once() -> None:
 
     provider = Slow(optimiser=[edit_answer()] * 4)
     author = begin(provider, archive := DictArchive())
-    tasks = [assign(later(), Move.FIX, "unaided", instruction=f"idea {number}") for number in range(4)]
+    tasks = [
+        assign(later(), Move.FIX, "unaided", instruction=f"idea {number}") for number in range(4)
+    ]
     with ThreadPoolExecutor(4) as pool:
         written = list(pool.map(author.write, tasks))
-    assert [[candidate.task for candidate in candidates] for candidates in written] == [[task.task] for task in tasks]
+    assert [[candidate.task for candidate in candidates] for candidates in written] == [
+        [task.task] for task in tasks
+    ]
     assert len(archive.kept) == 4
 
 

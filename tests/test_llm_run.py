@@ -1,6 +1,8 @@
-"""Whole runs with language models: the real SDK, a scripted server, the real loop, memory and authors; one run through compiler and judge.
+"""Whole runs with language models: the real SDK, a scripted server, the real loop, memory and
+authors; one run through compiler and judge.
 
-Only what measures is scripted in most of them (scripted_evaluator.py), so that a kernel is as fast as it says.
+Only what measures is scripted in most of them (scripted_evaluator.py), so that a kernel is as fast
+as it says.
 """
 
 import itertools
@@ -21,7 +23,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from scripted_evaluator import ScriptedEvaluator, fate, kernel_text, make_run, open_traced_session, small_registry, walk
+from scripted_evaluator import (
+    ScriptedEvaluator,
+    fate,
+    kernel_text,
+    make_run,
+    open_traced_session,
+    small_registry,
+    walk,
+)
 from scripted_models import answer, diagnosis_answer, edit_answer, repair_answer, seed_answer
 from scripted_server import Play, Reply, ScriptedServer, Turn
 
@@ -56,11 +66,22 @@ def role_of(turn: Turn) -> str:
 
 
 _PROMPTS = Path(__file__).parent.parent / "kmem" / "explore" / "models" / "prompts"
-_FIRST_LINES = {role.name: (_PROMPTS / f"{role.name}.md").read_text().splitlines()[0] for role in ROLES}
+_FIRST_LINES = {
+    role.name: (_PROMPTS / f"{role.name}.md").read_text().splitlines()[0] for role in ROLES
+}
 
 
 def plan(*changes: str, claim: dict = CLAIM, skill: str = "unaided") -> Reply:
-    return Reply(answer({"directions": [{"skill": skill, "change": text, "reason": "fewer bytes", "claim": claim} for text in changes]}))
+    return Reply(
+        answer(
+            {
+                "directions": [
+                    {"skill": skill, "change": text, "reason": "fewer bytes", "claim": claim}
+                    for text in changes
+                ]
+            }
+        )
+    )
 
 
 def seed(takes_ms: float = 8.0, **more: object) -> Reply:
@@ -77,7 +98,11 @@ def nothing_learnt() -> Reply:
 
 def shown_kernel(turn: Turn) -> str:
     """The kernel a prompt asks to change."""
-    return next(block for block in re.findall(r"```python\n(.*?)```", turn.user, re.DOTALL) if "TAKES_MS" in block)
+    return next(
+        block
+        for block in re.findall(r"```python\n(.*?)```", turn.user, re.DOTALL)
+        if "TAKES_MS" in block
+    )
 
 
 def asked_change(turn: Turn) -> str:
@@ -85,8 +110,14 @@ def asked_change(turn: Turn) -> str:
 
 
 def script(**by_role: object) -> Play:
-    """A model that answers by role: a Reply, or a function of the turn; what no test is about is answered soundly."""
-    usual = {"generator": seed(), "diagnoser": Reply(diagnosis_answer(claim=CLAIM)), "reflector": nothing_learnt()}
+    """A model that answers by role: a Reply, or a function of the turn; what no test is about is
+    answered soundly.
+    """
+    usual = {
+        "generator": seed(),
+        "diagnoser": Reply(diagnosis_answer(claim=CLAIM)),
+        "reflector": nothing_learnt(),
+    }
 
     def play(turn: Turn) -> Reply:
         reply = {**usual, **by_role}[role_of(turn)]
@@ -99,7 +130,9 @@ def run_with(
     home: Path, play: Play, *, strategy: Strategy = Strategy.BANDIT, **budget: object
 ) -> tuple[RunResult, list[Attempt], ScriptedServer]:
     with ScriptedServer(play) as server, Memory(home / "kmem.db") as memory:
-        result, _ = walk(make_run(home, base_url=server.url_openai, strategy=strategy, **budget), memory)
+        result, _ = walk(
+            make_run(home, base_url=server.url_openai, strategy=strategy, **budget), memory
+        )
         return result, memory.attempts("r1"), server
 
 
@@ -108,21 +141,32 @@ def roles(server: ScriptedServer) -> Counter[str]:
 
 
 def rewriter(turn: Turn) -> Reply:
-    """Applies the rewrite asked for to the kernel shown; one that is in it already changes nothing but a note."""
+    """Applies the rewrite asked for to the kernel shown; one that is in it already changes nothing
+    but a note.
+    """
     told, change = fate(shown_kernel(turn)), asked_change(turn)
     done = told["NOTE"].split(", ") if told["NOTE"] else []
     gain = 1.0 if change in done else REWRITES[change]
-    return edit(kernel_text(told["TAKES_MS"] * gain, told["TRAFFIC"] * gain, note=", ".join([*done, change])))
+    return edit(
+        kernel_text(
+            told["TAKES_MS"] * gain, told["TRAFFIC"] * gain, note=", ".join([*done, change])
+        )
+    )
 
 
-# --- search -----------------------------------------------------------------------------------------------------------------------------
+# --- search
+# -----------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strategy", [Strategy.BANDIT, Strategy.GREEDY, Strategy.BEAM])
-def test_three_known_rewrites_are_applied_in_order_of_measured_benefit(strategy: Strategy, tmp_path: Path) -> None:
+def test_three_known_rewrites_are_applied_in_order_of_measured_benefit(
+    strategy: Strategy, tmp_path: Path
+) -> None:
     # The model names them in the wrong order; greedy tries one a round.
     rounds = 8 if strategy is Strategy.GREEDY else 4
-    play = script(planner=plan("unroll the loop", "drop the masks", "use wider loads"), optimiser=rewriter)
+    play = script(
+        planner=plan("unroll the loop", "drop the masks", "use wider loads"), optimiser=rewriter
+    )
     result, attempts, _ = run_with(tmp_path, play, strategy=strategy, rounds=rounds)
     told = fate(result.best.candidate.kernel.source)
     assert told["TAKES_MS"] == pytest.approx(8.0 * 0.5 * 0.8 * 0.9)
@@ -132,12 +176,21 @@ def test_three_known_rewrites_are_applied_in_order_of_measured_benefit(strategy:
     assert len(hashes) == len(set(hashes))
 
 
-def test_a_beam_goes_on_from_several_kernels_in_distinct_directions_without_duplicates(tmp_path: Path) -> None:
+def test_a_beam_goes_on_from_several_kernels_in_distinct_directions_without_duplicates(
+    tmp_path: Path,
+) -> None:
     gains = {"wider": 0.8, "fewer masks": 0.7, "never reached": 0.1}
-    skills = {"wider": "widen-vector-access", "fewer masks": "drop-masks-when-even", "never reached": "more-loads-in-flight"}
+    skills = {
+        "wider": "widen-vector-access",
+        "fewer masks": "drop-masks-when-even",
+        "never reached": "more-loads-in-flight",
+    }
 
     def offered(turn: Turn) -> Reply:
-        entries = [{"skill": skills[change], "change": change, "reason": "r", "claim": CLAIM} for change in gains]
+        entries = [
+            {"skill": skills[change], "change": change, "reason": "r", "claim": CLAIM}
+            for change in gains
+        ]
         return Reply(answer({"directions": entries}))
 
     def either_order(turn: Turn) -> Reply:
@@ -148,23 +201,46 @@ def test_a_beam_goes_on_from_several_kernels_in_distinct_directions_without_dupl
         return edit(kernel_text(8.0 * gain, 2.0 * gain, note=", ".join(done)))
 
     play = script(planner=offered, optimiser=either_order)
-    _, attempts, server = run_with(tmp_path, play, strategy=Strategy.BEAM, rounds=2, candidates_per_round=4)
+    _, attempts, server = run_with(
+        tmp_path, play, strategy=Strategy.BEAM, rounds=2, candidates_per_round=4
+    )
     with Memory(tmp_path / "kmem.db") as memory:
         plans = {entry.round: entry.plan for entry in memory.plans("r1")}
         diagnosed = Counter(entry.round for entry in memory.diagnoses("r1"))
-    notes = {attempt.candidate.kernel.hash: fate(attempt.candidate.kernel.source)["NOTE"] for attempt in attempts}
+    notes = {
+        attempt.candidate.kernel.hash: fate(attempt.candidate.kernel.source)["NOTE"]
+        for attempt in attempts
+    }
     planned = [(notes[task.parent], task.instruction, task.samples) for task in plans[2].tasks]
     assert planned == [
-        ("fewer masks", "wider", 1), ("fewer masks", "fewer masks", 1), ("wider", "wider", 1), ("wider", "fewer masks", 1),
-    ]  # fmt: skip
-    assert diagnosed[2] == 3, "the third kernel, the seed, is looked at too, but there are samples for two directions of two"
+        ("fewer masks", "wider", 1),
+        ("fewer masks", "fewer masks", 1),
+        ("wider", "wider", 1),
+        ("wider", "fewer masks", 1),
+    ]
+    assert diagnosed[2] == 3, (
+        "the third kernel, the seed, is looked at too, but there are samples for two directions of "
+        "two"
+    )
     assert roles(server)["optimiser"] == 2 + 4
-    made = [notes[attempt.candidate.kernel.hash] for attempt in attempts if attempt.candidate.task.move is Move.FIX]
-    assert sorted(made) == ["fewer masks", "fewer masks, fewer masks", "fewer masks, wider", "wider", "wider, wider"]
+    made = [
+        notes[attempt.candidate.kernel.hash]
+        for attempt in attempts
+        if attempt.candidate.task.move is Move.FIX
+    ]
+    assert sorted(made) == [
+        "fewer masks",
+        "fewer masks, fewer masks",
+        "fewer masks, wider",
+        "wider",
+        "wider, wider",
+    ]
 
 
 def test_rewrites_whose_gains_differ_much_are_all_applied_whatever_the_seed(tmp_path: Path) -> None:
-    """Times as they add up on a GPU: a copy of the input, two kernels, and four times as long with small blocks."""
+    """Times as they add up on a GPU: a copy of the input, two kernels, and four times as long with
+    small blocks.
+    """
     changes = ["fuse the kernels", "read the input in place", "use larger blocks"]
 
     def takes_ms(done: list[str]) -> float:
@@ -175,7 +251,11 @@ def test_rewrites_whose_gains_differ_much_are_all_applied_whatever_the_seed(tmp_
         done = [*filter(None, fate(shown_kernel(turn))["NOTE"].split(", ")), asked_change(turn)]
         return edit(kernel_text(takes_ms(done), takes_ms(done) / 2, note=", ".join(done)))
 
-    play = script(generator=seed(takes_ms([]), traffic=takes_ms([]) / 2), planner=plan(*changes), optimiser=apply)
+    play = script(
+        generator=seed(takes_ms([]), traffic=takes_ms([]) / 2),
+        planner=plan(*changes),
+        optimiser=apply,
+    )
     for number in range(4):
         with ScriptedServer(play) as server, Memory(tmp_path / f"{number}.db") as memory:
             run = make_run(tmp_path / str(number), base_url=server.url_openai, rounds=3)
@@ -185,33 +265,50 @@ def test_rewrites_whose_gains_differ_much_are_all_applied_whatever_the_seed(tmp_
 
 def test_best_of_n_writes_independent_first_kernels_and_nothing_else(tmp_path: Path) -> None:
     play = script(generator=lambda turn: seed(9.0 - 0.1 * turn.number, note=str(turn.number)))
-    result, attempts, server = run_with(tmp_path, play, strategy=Strategy.BEST_OF_N, rounds=2, candidates_per_round=3)
+    result, attempts, server = run_with(
+        tmp_path, play, strategy=Strategy.BEST_OF_N, rounds=2, candidates_per_round=3
+    )
     with Memory(tmp_path / "kmem.db") as memory:
-        assert replay_run(memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None) == []
+        assert (
+            replay_run(
+                memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None
+            )
+            == []
+        )
     assert set(roles(server)) <= {"generator", "reflector"}
-    assert {(attempt.round, attempt.candidate.task.move) for attempt in attempts} == {(0, Move.SEED)}
+    assert {(attempt.round, attempt.candidate.task.move) for attempt in attempts} == {
+        (0, Move.SEED)
+    }
     assert len(attempts) >= 9
     assert "best-of-n" in result.reason
-    assert not any("TAKES_MS" in turn.user for turn in server.requests if role_of(turn) == "generator"), "no kernel is shown"
+    assert not any(
+        "TAKES_MS" in turn.user for turn in server.requests if role_of(turn) == "generator"
+    ), "no kernel is shown"
 
 
 def test_an_idea_whose_claim_was_falsified_without_gain_is_not_tried_again(tmp_path: Path) -> None:
     def slower(turn: Turn) -> Reply:
         return edit(kernel_text(8.5, 2.0, note=str(turn.number)))
 
-    result, attempts, server = run_with(tmp_path, script(planner=plan("use wider loads"), optimiser=slower), rounds=4)
+    result, attempts, server = run_with(
+        tmp_path, script(planner=plan("use wider loads"), optimiser=slower), rounds=4
+    )
     assert roles(server)["optimiser"] == 1
     assert result.reason == "everything proposed is refuted in this run"
     with Memory(tmp_path / "kmem.db") as memory:
         (lesson,) = memory.lessons("r1")
-        assert len(memory.profiles("r1")) == 2, "the base, and one more: the fastest attempt at the fix, which did not win"
+        assert len(memory.profiles("r1")) == 2, (
+            "the base, and one more: the fastest attempt at the fix, which did not win"
+        )
         (veto,) = memory.plans("r1")[-1].plan.vetoes
     assert "traffic_ratio <= 0.9x was falsified (2 before, 2 after)" in lesson.text
     assert (veto.author, veto.skill, veto.instruction) == ("llm", "unaided", "use wider loads")
     later = [turn.user for turn in server.requests if role_of(turn) == "planner"][-1]
     assert "falsified" in later, "the planner is told"
     assert attempts[-1].round == 1
-    shown = CliRunner(env={"KMEM_DB": str(tmp_path / "kmem.db")}).invoke(cli, ["why", "r1", "1"], obj=small_registry())
+    shown = CliRunner(env={"KMEM_DB": str(tmp_path / "kmem.db")}).invoke(
+        cli, ["why", "r1", "1"], obj=small_registry()
+    )
     assert "Learnt: unaided: the claim traffic_ratio <= 0.9x was falsified" in shown.output
 
 
@@ -223,30 +320,50 @@ def test_the_history_is_in_every_prompt_after_going_back_to_the_base(tmp_path: P
     _, attempts, server = run_with(tmp_path, play, rounds=2)
     tried = [attempt.candidate.kernel.hash[:8] for attempt in attempts if attempt.round == 1]
     assert tried
-    prompts = [turn.user for turn in server.requests if role_of(turn) in ("diagnoser", "planner")][2:]
+    prompts = [turn.user for turn in server.requests if role_of(turn) in ("diagnoser", "planner")][
+        2:
+    ]
     assert prompts, "there was a second round, from the same base"
     assert all(kernel in prompt for prompt in prompts for kernel in tried)
 
 
-# --- repair -----------------------------------------------------------------------------------------------------------------------------
+# --- repair
+# -----------------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_failing_candidate_that_is_repaired_and_wins_is_stored_as_won(tmp_path: Path) -> None:
     broken = kernel_text(4.0, fails="wrong_values")
 
     def repair(turn: Turn) -> Reply:
-        return Reply(repair_answer("it fails: wrong_values", kernel_text(4.0, 1.0), issue="numeric", anchor=LINE))
+        return Reply(
+            repair_answer(
+                "it fails: wrong_values", kernel_text(4.0, 1.0), issue="numeric", anchor=LINE
+            )
+        )
 
-    play = script(planner=plan("wider", skill="widen-vector-access"), optimiser=edit(broken), repairer=repair)
+    play = script(
+        planner=plan("wider", skill="widen-vector-access"), optimiser=edit(broken), repairer=repair
+    )
     result, attempts, server = run_with(tmp_path, play, rounds=1)
     winner = result.best.candidate
-    assert (winner.task.move, winner.task.skill, winner.task.author) == (Move.REPAIR, "widen-vector-access", "llm")
-    assert [attempt.measurement.status for attempt in attempts[-2:]] == [Status.WRONG_VALUES, Status.PASSED]
-    assert attempts[-1].parent_ms == 8.0, "it is compared with the kernel gone on from, not with the failed one"
+    assert (winner.task.move, winner.task.skill, winner.task.author) == (
+        Move.REPAIR,
+        "widen-vector-access",
+        "llm",
+    )
+    assert [attempt.measurement.status for attempt in attempts[-2:]] == [
+        Status.WRONG_VALUES,
+        Status.PASSED,
+    ]
+    assert attempts[-1].parent_ms == 8.0, (
+        "it is compared with the kernel gone on from, not with the failed one"
+    )
     assert roles(server)["repairer"] == 1
     with Memory(tmp_path / "kmem.db") as memory:
         won = [outcome for outcome in memory.outcomes() if outcome.ratio is not None]
-        assert [(outcome.skill, outcome.move, outcome.ratio) for outcome in won] == [("widen-vector-access", Move.REPAIR, 2.5)]
+        assert [(outcome.skill, outcome.move, outcome.ratio) for outcome in won] == [
+            ("widen-vector-access", Move.REPAIR, 2.5)
+        ]
 
 
 def test_repairs_end_after_three_and_the_run_goes_back_to_the_base(tmp_path: Path) -> None:
@@ -258,7 +375,10 @@ def test_repairs_end_after_three_and_the_run_goes_back_to_the_base(tmp_path: Pat
     play = script(planner=plan("wider"), optimiser=edit(broken), repairer=still_wrong)
     result, attempts, server = run_with(tmp_path, play, rounds=3)
     assert roles(server)["repairer"] == 3
-    assert [attempt.candidate.task.move for attempt in attempts if attempt.round == 1] == [Move.FIX, *[Move.REPAIR] * 3]
+    assert [attempt.candidate.task.move for attempt in attempts if attempt.round == 1] == [
+        Move.FIX,
+        *[Move.REPAIR] * 3,
+    ]
     assert result.best.measurement.latency_ms == 8.0
     with Memory(tmp_path / "kmem.db") as memory:
         (veto,) = memory.plans("r1")[-1].plan.vetoes
@@ -266,17 +386,28 @@ def test_repairs_end_after_three_and_the_run_goes_back_to_the_base(tmp_path: Pat
     assert "3 repairs did not help" in veto.reason
 
 
-# --- budgets ----------------------------------------------------------------------------------------------------------------------------
+# --- budgets
+# ----------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("tokens", "reason"), [(0, "budget for language models is spent"), (40_000, "budget for"), (10**6, "rounds are used up")]
+    ("tokens", "reason"),
+    [
+        (0, "budget for language models is spent"),
+        (40_000, "budget for"),
+        (10**6, "rounds are used up"),
+    ],
 )
-def test_a_budget_of_tokens_is_never_exceeded_and_what_was_written_is_still_judged(tokens: int, reason: str, tmp_path: Path) -> None:
+def test_a_budget_of_tokens_is_never_exceeded_and_what_was_written_is_still_judged(
+    tokens: int, reason: str, tmp_path: Path
+) -> None:
     play = script(planner=plan(*REWRITES), optimiser=rewriter)
     result, attempts, server = run_with(tmp_path, play, tokens=tokens)
     with Memory(tmp_path / "kmem.db") as memory:
-        used = [record.completion.input_tokens + record.completion.output_tokens for record in memory.completions("r1")]
+        used = [
+            record.completion.input_tokens + record.completion.output_tokens
+            for record in memory.completions("r1")
+        ]
     assert len(used) == len(server.requests)
     assert sum(used) <= tokens
     assert reason in result.reason
@@ -284,17 +415,32 @@ def test_a_budget_of_tokens_is_never_exceeded_and_what_was_written_is_still_judg
     assert (result.best is not None) is bool(tokens)
 
 
-def test_a_budget_of_dollars_is_never_exceeded_and_holds_in_the_replay_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    price = {"model": "scripted-large", "usd_per_million_input": 1.5, "usd_per_million_output": 6, "source": "a test", "date": "2026-11-21"}
+def test_a_budget_of_dollars_is_never_exceeded_and_holds_in_the_replay_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    price = {
+        "model": "scripted-large",
+        "usd_per_million_input": 1.5,
+        "usd_per_million_output": 6,
+        "source": "a test",
+        "date": "2026-11-21",
+    }
     (tmp_path / "prices.json").write_text(json.dumps({"prices": [price]}))
     monkeypatch.setenv("KMEM_PRICES", str(tmp_path / "prices.json"))
-    result, _, server = run_with(tmp_path, script(planner=plan(*REWRITES), optimiser=rewriter), usd=0.07)
+    result, _, server = run_with(
+        tmp_path, script(planner=plan(*REWRITES), optimiser=rewriter), usd=0.07
+    )
     assert "budget for language models is spent" in result.reason
     with Memory(tmp_path / "kmem.db") as memory:
         records = memory.completions("r1")
         assert sum(record.usd for record in records) <= 0.07
         assert len(records) == len(server.requests) > 3
-        assert replay_run(memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None) == []
+        assert (
+            replay_run(
+                memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None
+            )
+            == []
+        )
 
 
 def test_when_the_minutes_are_over_nothing_more_is_asked(tmp_path: Path) -> None:
@@ -310,14 +456,17 @@ def test_when_the_minutes_are_over_nothing_more_is_asked(tmp_path: Path) -> None
         result, _ = walk(run, memory, evaluator)
         assert roles(server)["repairer"] == 0
         assert result.reason == "the 60 minutes are used up"
-        assert replay_run(run, tmp_path / "again", small_registry(), memory, lambda event: None) == []
+        assert (
+            replay_run(run, tmp_path / "again", small_registry(), memory, lambda event: None) == []
+        )
 
 
 @pytest.mark.parametrize("strategy", [Strategy.BANDIT, Strategy.BEAM, Strategy.BEST_OF_N])
 def test_whichever_question_the_minutes_end_at_the_run_says_so_and_its_replay_is_identical(
     strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kmem.run.replay.open_session", lambda *args: open_traced_session(args[-1]))  # dozens of replays
+    # dozens of replays
+    monkeypatch.setattr("kmem.run.replay.open_session", lambda *args: open_traced_session(args[-1]))
     broken = kernel_text(3.9, fails="crashed")
 
     def breaks_once(turn: Turn) -> Reply:
@@ -325,19 +474,33 @@ def test_whichever_question_the_minutes_end_at_the_run_says_so_and_its_replay_is
 
     def learn(turn: Turn) -> Reply:
         named = re.findall(r"^### (\w{8}) ", turn.user, re.MULTILINE)
-        return Reply(answer({"lessons": [{"kernel": named[0], "text": "as expected", "worth_a_skill": False}]}))
+        return Reply(
+            answer(
+                {"lessons": [{"kernel": named[0], "text": "as expected", "worth_a_skill": False}]}
+            )
+        )
 
     soundly = script(
-        generator=lambda turn: seed(9.0 - 0.1 * turn.number, note=str(turn.number)) if strategy is Strategy.BEST_OF_N else seed(),
-        planner=plan(*REWRITES), optimiser=breaks_once, reflector=learn,
-        repairer=lambda turn: Reply(repair_answer("it fails: crashed", kernel_text(3.9), issue="crash", anchor=LINE)),
-    )  # fmt: skip
+        generator=lambda turn: (
+            seed(9.0 - 0.1 * turn.number, note=str(turn.number))
+            if strategy is Strategy.BEST_OF_N
+            else seed()
+        ),
+        planner=plan(*REWRITES),
+        optimiser=breaks_once,
+        reflector=learn,
+        repairer=lambda turn: Reply(
+            repair_answer("it fails: crashed", kernel_text(3.9), issue="crash", anchor=LINE)
+        ),
+    )
     ended_at = Counter()
     for last in itertools.count():  # so many questions are answered in time
         minutes_left = threading.Event()
         minutes_left.set()
 
-        def play(turn: Turn, last: int = last, minutes_left: threading.Event = minutes_left) -> Reply:
+        def play(
+            turn: Turn, last: int = last, minutes_left: threading.Event = minutes_left
+        ) -> Reply:
             if turn.number < last:
                 return soundly(turn)
             minutes_left.clear()
@@ -345,24 +508,44 @@ def test_whichever_question_the_minutes_end_at_the_run_says_so_and_its_replay_is
 
         home = tmp_path / str(last)
         with ScriptedServer(play) as server, Memory(tmp_path / f"{last}.db") as memory:
-            run = make_run(home, base_url=server.url_openai, strategy=strategy, rounds=1, candidates_per_round=4)
+            run = make_run(
+                home,
+                base_url=server.url_openai,
+                strategy=strategy,
+                rounds=1,
+                candidates_per_round=4,
+            )
 
-            def evaluator(session: object, minutes_left: threading.Event = minutes_left) -> ScriptedEvaluator:
-                return ScriptedEvaluator(session, clock=lambda: 100.0 if minutes_left.is_set() else -1.0)
+            def evaluator(
+                session: object, minutes_left: threading.Event = minutes_left
+            ) -> ScriptedEvaluator:
+                return ScriptedEvaluator(
+                    session, clock=lambda: 100.0 if minutes_left.is_set() else -1.0
+                )
 
             result, _ = walk(run, memory, evaluator)
-            assert replay_run(run, home / "again", small_registry(), memory, lambda event: None) == []
+            assert (
+                replay_run(run, home / "again", small_registry(), memory, lambda event: None) == []
+            )
         if len(server.requests) <= last:
             break
         assert result.reason.startswith("the 60 minutes are used up")
         ended_at[role_of(server.requests[last])] += 1
     assert "minutes" not in result.reason
-    assert set(ended_at) == ({"generator", "reflector"} if strategy is Strategy.BEST_OF_N else {role.name for role in ROLES})
+    assert set(ended_at) == (
+        {"generator", "reflector"}
+        if strategy is Strategy.BEST_OF_N
+        else {role.name for role in ROLES}
+    )
 
 
 def test_an_answer_that_stays_lost_is_a_failed_attempt_and_the_run_goes_on(tmp_path: Path) -> None:
     def play_edit(turn: Turn) -> Reply:
-        return Reply("x" * 500, drop_after=1) if asked_change(turn) == "use wider loads" else rewriter(turn)
+        return (
+            Reply("x" * 500, drop_after=1)
+            if asked_change(turn) == "use wider loads"
+            else rewriter(turn)
+        )
 
     play = script(planner=plan("use wider loads", "drop the masks"), optimiser=play_edit)
     result, attempts, server = run_with(tmp_path, play, rounds=1, tokens=10**6)
@@ -377,15 +560,30 @@ def test_an_answer_that_stays_lost_is_a_failed_attempt_and_the_run_goes_on(tmp_p
         assert [question.key.role for question in archive.unanswered()] == ["optimiser"] * 2
         (row,) = [row for row in Spending(Budget(), archive).usage() if row.role == "optimiser"]
         assert (row.calls, row.uncounted) == (4, 3)
-        assert replay_run(memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None) == []
+        assert (
+            replay_run(
+                memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None
+            )
+            == []
+        )
 
 
-def test_a_run_over_the_anthropic_wire_is_replayed_with_its_lessons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_over_the_anthropic_wire_is_replayed_with_its_lessons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
 
     def learn(turn: Turn) -> Reply:
         named = re.findall(r"^### (\w{8}) ", turn.user, re.MULTILINE)
-        return Reply(answer({"lessons": [{"kernel": named[0], "text": f"lesson {len(named)}", "worth_a_skill": False}]}))
+        return Reply(
+            answer(
+                {
+                    "lessons": [
+                        {"kernel": named[0], "text": f"lesson {len(named)}", "worth_a_skill": False}
+                    ]
+                }
+            )
+        )
 
     play = script(planner=plan(*REWRITES), optimiser=rewriter, reflector=learn)
     with ScriptedServer(play, key=KEY) as server, Memory(tmp_path / "kmem.db") as memory:
@@ -395,45 +593,72 @@ def test_a_run_over_the_anthropic_wire_is_replayed_with_its_lessons(tmp_path: Pa
         assert {turn.wire for turn in server.requests} == {"anthropic"}
         assert all(turn.system and turn.max_output_tokens for turn in server.requests)
         used = [record.completion for record in memory.completions("r1")]
-        assert len(used) == len(server.requests) and all(each.input_tokens and each.output_tokens for each in used)
+        assert len(used) == len(server.requests) and all(
+            each.input_tokens and each.output_tokens for each in used
+        )
         assert {lesson.text for lesson in memory.lessons("r1")} >= {"lesson 1"}
-        assert replay_run(run, tmp_path / "again", small_registry(), memory, lambda event: None) == []
+        assert (
+            replay_run(run, tmp_path / "again", small_registry(), memory, lambda event: None) == []
+        )
     assert "lesson 1" in [turn.user for turn in server.requests if role_of(turn) == "planner"][-1]
     assert result.best.measurement.latency_ms < 4.0
 
 
 def test_what_a_skill_has_earned_is_told_as_the_ledger_has_it(tmp_path: Path) -> None:
-    play = script(planner=plan("wider", skill="widen-vector-access"), optimiser=lambda turn: edit(kernel_text(4.0 / turn.number, 2.0)))
+    play = script(
+        planner=plan("wider", skill="widen-vector-access"),
+        optimiser=lambda turn: edit(kernel_text(4.0 / turn.number, 2.0)),
+    )
     _, _, server = run_with(tmp_path, play, rounds=2)
     first, second = [turn.user for turn in server.requests if role_of(turn) == "planner"][:2]
     assert "## Skill: widen-vector-access" in first
     assert "Track record: never tried yet" in first
     told = re.findall(r"## Skill: widen-vector-access\n.*\nTrack record: (.*)", second)
     assert len(told) == 1
-    assert re.fullmatch(r"on sm_90 1 tried, 1 passed, 1 improved, \d+\.\d\dx in the geometric mean", told[0])
+    assert re.fullmatch(
+        r"on sm_90 1 tried, 1 passed, 1 improved, \d+\.\d\dx in the geometric mean", told[0]
+    )
     with Memory(tmp_path / "kmem.db") as memory:
-        assert replay_run(memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None) == []
+        assert (
+            replay_run(
+                memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None
+            )
+            == []
+        )
 
 
-def test_a_model_whose_answers_are_empty_ends_with_a_line_that_names_the_remedy(tmp_path: Path) -> None:
+def test_a_model_whose_answers_are_empty_ends_with_a_line_that_names_the_remedy(
+    tmp_path: Path,
+) -> None:
     result, attempts, server = run_with(tmp_path, script(generator=Reply("")), rounds=1)
     assert {attempt.measurement.status for attempt in attempts} == {Status.BUILD_FAILED}
-    assert roles(server) == {"generator": 2 * 2 * 3}, "each of three sizes in two rounds, with a re-ask"
+    assert roles(server) == {"generator": 2 * 2 * 3}, (
+        "each of three sizes in two rounds, with a re-ask"
+    )
     assert result.reason == (
-        "the rounds are used up; scripted-large gave no usable answer to 6 questions as generator: the first was empty; "
+        "the rounds are used up; scripted-large gave no usable answer to 6 questions as generator: "
+        "the first was empty; "
         "choose another model with -m; every candidate failed"
     )
     with Memory(tmp_path / "kmem.db") as memory:
-        assert replay_run(memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None) == []
+        assert (
+            replay_run(
+                memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None
+            )
+            == []
+        )
 
 
-# --- kill, resume, replay ---------------------------------------------------------------------------------------------------------------
+# --- kill, resume, replay
+# ---------------------------------------------------------------------------------------------------------------
 
 
 def start_walk(home: Path, server: ScriptedServer) -> subprocess.Popen:
     """A walk in a process of its own."""
     code = Path(__file__).with_name("scripted_evaluator.py")
-    return subprocess.Popen([sys.executable, str(code), str(home), server.url_openai], stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, str(code), str(home), server.url_openai], stderr=subprocess.PIPE, text=True
+    )
 
 
 def wait_until(process: subprocess.Popen, is_so: Callable[[], bool]) -> None:
@@ -447,7 +672,10 @@ def test_ctrl_c_ends_the_waits_of_all_writers_and_books_nothing_for_them(tmp_pat
     play = script(planner=plan(*REWRITES), optimiser=Reply(status=429, retry_after="500"))
     with ScriptedServer(play) as server, Memory(tmp_path / "kmem.db") as memory:
         process = start_walk(tmp_path, server)
-        wait_until(process, lambda: len([turn for turn in server.requests if role_of(turn) == "optimiser"]) >= 2)
+        wait_until(
+            process,
+            lambda: len([turn for turn in server.requests if role_of(turn) == "optimiser"]) >= 2,
+        )
         archive = RunArchive(memory, "r1")
         assert {question.key.role for question in archive.unanswered()} == {"optimiser"}
         time.sleep(0.2)
@@ -457,7 +685,9 @@ def test_ctrl_c_ends_the_waits_of_all_writers_and_books_nothing_for_them(tmp_pat
         assert archive.unanswered() == [], "the server took none of these questions"
 
 
-def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(tmp_path: Path) -> None:
+def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(
+    tmp_path: Path,
+) -> None:
     holding = []
 
     def hold_the_first_edit(turn: Turn) -> Reply:
@@ -468,7 +698,15 @@ def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(tm
 
     def learn(turn: Turn) -> Reply:
         (named,) = re.findall(r"^### (\w{8}) ", turn.user, re.MULTILINE)
-        return Reply(answer({"lessons": [{"kernel": named, "text": "masks cost nothing here", "worth_a_skill": False}]}))
+        return Reply(
+            answer(
+                {
+                    "lessons": [
+                        {"kernel": named, "text": "masks cost nothing here", "worth_a_skill": False}
+                    ]
+                }
+            )
+        )
 
     play = script(planner=plan("use wider loads"), optimiser=hold_the_first_edit, reflector=learn)
     with ScriptedServer(play) as server:
@@ -481,14 +719,18 @@ def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(tm
             kept = memory.attempts("r1")
             lessons = memory.lessons("r1")
             archive = RunArchive(memory, "r1")
-            assert [question.key.role for question in archive.unanswered()] == ["optimiser"], "it may have been charged"
+            assert [question.key.role for question in archive.unanswered()] == ["optimiser"], (
+                "it may have been charged"
+            )
             run = make_run(tmp_path, base_url=server.url_openai)
             with pytest.raises(ReplayError, match="kmem runs resume r1"):
                 replay_run(run, tmp_path / "early", small_registry(), memory, lambda event: None)
             result, _ = walk(run, memory)
             assert memory.attempts("r1")[: len(kept)] == kept
             assert memory.lessons("r1")[: len(lessons)] == lessons
-            assert len(archive.unanswered()) == 1, "it was asked again, and the first time may have been charged all the same"
+            assert len(archive.unanswered()) == 1, (
+                "it was asked again, and the first time may have been charged all the same"
+            )
             assert sum(row.uncounted for row in Spending(Budget(), archive).usage()) == 1
         new = roles(server) - before
         first_round = [turn for turn in server.requests if role_of(turn) == "optimiser"][:2]
@@ -496,7 +738,9 @@ def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(tm
     resumed = [turn for turn in server.requests if role_of(turn) == "diagnoser"][-1].user
     assert lessons[0].text in resumed, "a lesson of before is told after"
     assert new["generator"] == 0, "what was answered is found, not asked again"
-    assert first_round[0].messages == first_round[1].messages, "the question in flight is asked again, word for word"
+    assert first_round[0].messages == first_round[1].messages, (
+        "the question in flight is asked again, word for word"
+    )
     assert result.best.measurement.latency_ms == 4.0
 
 
@@ -506,50 +750,89 @@ def test_a_replay_is_identical_and_names_what_was_tampered_with(tmp_path: Path) 
     play = script(
         planner=plan(*REWRITES),
         optimiser=lambda turn: next(rewrites, None) or rewriter(turn),
-        repairer=lambda turn: Reply(repair_answer("it fails: crashed", kernel_text(3.9), issue="crash", anchor=LINE)),
+        repairer=lambda turn: Reply(
+            repair_answer("it fails: crashed", kernel_text(3.9), issue="crash", anchor=LINE)
+        ),
     )
     run_with(tmp_path, play, rounds=3)  # the server is gone afterwards: nothing can be asked
     runner = CliRunner(env={"KMEM_DB": str(tmp_path / "kmem.db")})
 
     def replay(name: str) -> tuple[int, dict]:
-        result = runner.invoke(cli, ["runs", "replay", "r1", "--json", "--out", str(tmp_path / name)], obj=small_registry())
+        result = runner.invoke(
+            cli,
+            ["runs", "replay", "r1", "--json", "--out", str(tmp_path / name)],
+            obj=small_registry(),
+        )
         return result.exit_code, json.loads(result.stdout)
 
     code, told = replay("again")
     assert (code, told["identical"], told["differences"]) == (0, True, [])
-    assert (tmp_path / "again" / "best_kernel.py").read_text() == (tmp_path / "run" / "best_kernel.py").read_text()
+    assert (tmp_path / "again" / "best_kernel.py").read_text() == (
+        tmp_path / "run" / "best_kernel.py"
+    ).read_text()
     with sqlite3.connect(tmp_path / "kmem.db") as db:
-        db.execute("update completions set record = replace(record, 'of kmem', 'of somebody') where role = 'planner' and round = 1")
-        db.execute("update completions set record = replace(record, 'in kmem', 'in another') where role = 'planner' and round = 1")
+        db.execute(
+            "update completions set record = replace(record, 'of kmem', 'of somebody') where role "
+            "= 'planner' and round = 1"
+        )
+        db.execute(
+            "update completions set record = replace(record, 'in kmem', 'in another') where role = "
+            "'planner' and round = 1"
+        )
     code, told = replay("tampered")
     assert code == 1
-    assert any("the prompt of the question to the planner in round 1" in line for line in told["differences"])
+    assert any(
+        "the prompt of the question to the planner in round 1" in line
+        for line in told["differences"]
+    )
     with sqlite3.connect(tmp_path / "kmem.db") as db:
         db.execute("delete from completions where role = 'planner' and round = 1")
     code, told = replay("missing")
     assert code == 1
-    assert any("planner in round 1" in line and "was not then" in line for line in told["differences"])
+    assert any(
+        "planner in round 1" in line and "was not then" in line for line in told["differences"]
+    )
 
 
 def test_secrets_are_written_nowhere_and_a_round_is_shown_whole(tmp_path: Path) -> None:
-    _, attempts, _ = run_with(tmp_path, script(planner=plan(*REWRITES), optimiser=rewriter), rounds=1)
+    _, attempts, _ = run_with(
+        tmp_path, script(planner=plan(*REWRITES), optimiser=rewriter), rounds=1
+    )
     for file in tmp_path.rglob("*"):
         if file.is_file():
             assert KEY.encode() not in file.read_bytes(), file
     runner = CliRunner(env={"KMEM_DB": str(tmp_path / "kmem.db")})
     shown = runner.invoke(cli, ["runs", "show", "r1", "--round", "1"], obj=small_registry()).output
-    for expected in ("==== planner", "---- system", "---- answer (end", attempts[-1].candidate.kernel.source.strip(), "Profile of kernel"):
+    for expected in (
+        "==== planner",
+        "---- system",
+        "---- answer (end",
+        attempts[-1].candidate.kernel.source.strip(),
+        "Profile of kernel",
+    ):
         assert expected in shown
-    data = json.loads(runner.invoke(cli, ["runs", "show", "r1", "--round", "1", "--json"], obj=small_registry()).output)
-    assert {entry["key"]["role"] for entry in data["conversations"]} >= {"diagnoser", "planner", "optimiser"}
+    data = json.loads(
+        runner.invoke(
+            cli, ["runs", "show", "r1", "--round", "1", "--json"], obj=small_registry()
+        ).output
+    )
+    assert {entry["key"]["role"] for entry in data["conversations"]} >= {
+        "diagnoser",
+        "planner",
+        "optimiser",
+    }
     assert data["attempts"] and data["profiles"] and data["verdicts"]
     listed = runner.invoke(cli, ["runs", "show", "r1"], obj=small_registry()).output
     edited = next(attempt.candidate.kernel for attempt in attempts if attempt.round == 1)
     assert f" round 1 {edited.hash[:8]} from {edited.parent[:8]} fix " in listed
-    assert runner.invoke(cli, ["runs", "show", "r1", "--round", "9"], obj=small_registry()).exit_code == 1
+    assert (
+        runner.invoke(cli, ["runs", "show", "r1", "--round", "9"], obj=small_registry()).exit_code
+        == 1
+    )
 
 
-# --- with the compiler and the judge ----------------------------------------------------------------------------------------------------
+# --- with the compiler and the judge
+# ----------------------------------------------------------------------------------------------------
 
 PROBLEM = """import torch
 SIZE = 512
@@ -590,17 +873,47 @@ def test_from_a_problem_to_a_repaired_winner_through_compiler_and_judge(tmp_path
     )
     problem = tmp_path / "relu_twice.py"
     problem.write_text(PROBLEM)
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"KMEM_DB": str(tmp_path / "kmem.db")}
+    environment = {
+        name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"
+    } | {"KMEM_DB": str(tmp_path / "kmem.db")}
 
-    words = ["optimize", str(problem), "--target", "h200", "--author", "llm", "-m", "openai/scripted-large", "--tokens", "200000"]
+    words = [
+        "optimize",
+        str(problem),
+        "--target",
+        "h200",
+        "--author",
+        "llm",
+        "-m",
+        "openai/scripted-large",
+        "--tokens",
+        "200000",
+    ]
     with ScriptedServer(play, key=KEY) as server:
-        words += ["--base-url", server.url_openai, "--rounds", "0", "--out", str(tmp_path / "run"), "--json"]
-        done = subprocess.run([sys.executable, "-m", "kmem", *words], capture_output=True, text=True, env=environment, cwd=tmp_path)
+        words += [
+            "--base-url",
+            server.url_openai,
+            "--rounds",
+            "0",
+            "--out",
+            str(tmp_path / "run"),
+            "--json",
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "kmem", *words],
+            capture_output=True,
+            text=True,
+            env=environment,
+            cwd=tmp_path,
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["status"] == "passed"
     assert found["authors"] == ["llm"]
-    assert "gave no usable answer to 1 question as reflector: the first was empty; choose another model with -m.\n" in done.stderr
+    assert (
+        "gave no usable answer to 1 question as reflector: the first was empty; choose another "
+        "model with -m.\n"
+    ) in done.stderr
     assert (tmp_path / "run" / "best_kernel.py").read_text() == REAL_KERNEL
     assert (tmp_path / "run" / "top_kernels" / "1.py").read_text() == REAL_KERNEL
     assert roles(server)["repairer"] == 1, done.stderr
@@ -610,4 +923,9 @@ def test_from_a_problem_to_a_repaired_winner_through_compiler_and_judge(tmp_path
     assert "| repairer | scripted-large | 1 |" in (tmp_path / "run" / "report.md").read_text()
     with Memory(tmp_path / "kmem.db") as memory:
         run = memory.run(found["run"])
-        assert replay_run(run, tmp_path / "again", collect(build_plugin_manager()), memory, lambda event: None) == []
+        assert (
+            replay_run(
+                run, tmp_path / "again", collect(build_plugin_manager()), memory, lambda event: None
+            )
+            == []
+        )

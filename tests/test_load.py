@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from kmem.errors import DeviceMemoryError, ProblemError
-from kmem.problem.load import build_inputs, build_model, check_forward, execute_problem, load_problem
+from kmem.problem.load import (
+    build_inputs,
+    build_model,
+    check_forward,
+    execute_problem,
+    load_problem,
+)
 from kmem.records import Precision, Problem, Workload
 
 GOOD = """
@@ -51,12 +57,17 @@ def test_a_directory_stands_for_the_problem_in_it_and_gives_its_name(tmp_path) -
     ("source", "message"),
     [
         ("def f(:\n", "is not valid Python, line 1"),
-        ("import torch\n", "defines no Model; the KernelBench contract wants Model, a torch.nn.Module"),
+        (
+            "import torch\n",
+            "defines no Model; the KernelBench contract wants Model, a torch.nn.Module",
+        ),
         ("class Model: pass\n", "defines no get_inputs"),
         ("x = 'a\x00'\n", "is not valid Python"),
     ],
 )
-def test_a_file_that_breaks_the_contract_is_refused_before_it_is_run(tmp_path, source, message) -> None:
+def test_a_file_that_breaks_the_contract_is_refused_before_it_is_run(
+    tmp_path, source, message
+) -> None:
     file = tmp_path / "broken.py"
     file.write_text(source)
     with pytest.raises(ProblemError, match=message) as caught:
@@ -75,21 +86,30 @@ def test_no_such_file_and_an_undecodable_file_are_named(tmp_path) -> None:
 
 def test_names_from_imports_and_assignments_count_as_defined(tmp_path) -> None:
     file = tmp_path / "aliases.py"
-    file.write_text("from torch.nn import ReLU as Model\nimport torch\nget_inputs = lambda: [torch.rand(2)]\n")
+    file.write_text(
+        "from torch.nn import ReLU as Model\nimport torch\nget_inputs = lambda: [torch.rand(2)]\n"
+    )
     assert load_problem(file).name == "aliases"
 
 
 def test_a_top_level_that_raises_is_one_line() -> None:
-    with pytest.raises(ProblemError, match="inline.py fails when it is run: ZeroDivisionError: division by zero"):
+    with pytest.raises(
+        ProblemError, match="inline.py fails when it is run: ZeroDivisionError: division by zero"
+    ):
         execute_problem(problem_of("x = 1 / 0"))
 
 
 def test_a_package_the_problem_needs_is_named() -> None:
-    with pytest.raises(ProblemError, match="inline.py needs the package no_such_package, which is not installed here; install it"):
+    with pytest.raises(
+        ProblemError,
+        match="inline.py needs the package no_such_package, which is not installed here; install it",
+    ):
         execute_problem(problem_of("import no_such_package.part"))
 
 
-def test_constants_are_replaced_wherever_they_are_assigned_and_what_follows_from_them_follows() -> None:
+def test_constants_are_replaced_wherever_they_are_assigned_and_what_follows_from_them_follows() -> (
+    None
+):
     module = execute_problem(problem_of(GOOD), Workload("small", (("M", 4), ("A", 1))))
     assert (module.M, module.N, module.SHAPE, module.A, module.B) == (4, 6, [4, 6], 1, 2)
 
@@ -108,7 +128,10 @@ def test_small_inputs_of_the_problem_take_the_place_of_its_inputs() -> None:
 
 def test_model_and_inputs_are_built_on_the_device_and_cast_for_bf16() -> None:
     module = execute_problem(problem_of(GOOD))
-    model, inputs = build_model(module, "cpu", Precision.BF16), build_inputs(module, "cpu", Precision.BF16)
+    model, inputs = (
+        build_model(module, "cpu", Precision.BF16),
+        build_inputs(module, "cpu", Precision.BF16),
+    )
     assert model.linear.weight.dtype is inputs[0].dtype is torch.bfloat16
     assert model.training
     assert build_model(module, "meta").linear.weight.is_meta
@@ -117,7 +140,10 @@ def test_model_and_inputs_are_built_on_the_device_and_cast_for_bf16() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ("raise ValueError('no data\\nat all')", r"get_inputs\(\) raised ValueError: no data; it must run in PyTorch as it is$"),
+        (
+            "raise ValueError('no data\\nat all')",
+            r"get_inputs\(\) raised ValueError: no data; it must run in PyTorch as it is$",
+        ),
         ("return None", r"get_inputs\(\) returned None; it must return the list"),
         ("return []", r"get_inputs\(\) returned \[\]; it must return the list"),
     ],
@@ -132,25 +158,45 @@ def test_inputs_that_raise_or_are_missing_are_one_line(inputs, message) -> None:
     ("model", "message"),
     [
         ("class Model:\n    pass", r"Model makes a Model; the contract wants a torch.nn.Module"),
-        ("class Model:\n    def __init__(self, a):\n        raise KeyError('width')", r"Model\(\[1, 2\]\) raised KeyError: 'width'"),
+        (
+            "class Model:\n    def __init__(self, a):\n        raise KeyError('width')",
+            r"Model\(\[1, 2\]\) raised KeyError: 'width'",
+        ),
     ],
 )
 def test_a_constructor_that_raises_or_makes_no_module_is_one_line(model, message) -> None:
     init = "[[1, 2]]" if "KeyError" in model else "[]"
-    module = execute_problem(problem_of(f"{model}\ndef get_inputs():\n    return [1]\ndef get_init_inputs():\n    return {init}\n"))
+    module = execute_problem(
+        problem_of(
+            f"{model}\ndef get_inputs():\n    return [1]\ndef get_init_inputs():\n"
+            f"    return {init}\n"
+        )
+    )
     with pytest.raises(ProblemError, match=message):
         build_model(module, "cpu")
 
 
 def test_init_inputs_that_raise_are_one_line() -> None:
-    module = execute_problem(problem_of("class Model: pass\ndef get_init_inputs():\n    return [WIDTH]\n"))
-    with pytest.raises(ProblemError, match="get_init_inputs raised NameError: name 'WIDTH' is not defined"):
+    module = execute_problem(
+        problem_of("class Model: pass\ndef get_init_inputs():\n    return [WIDTH]\n")
+    )
+    with pytest.raises(
+        ProblemError, match="get_init_inputs raised NameError: name 'WIDTH' is not defined"
+    ):
         build_model(module, "cpu")
 
 
 def test_a_full_device_is_an_error_of_its_own_with_advice() -> None:
-    module = execute_problem(problem_of("import torch\ndef get_inputs():\n    raise torch.OutOfMemoryError('CUDA out of memory')\n"))
-    with pytest.raises(DeviceMemoryError, match="get_inputs.. does not fit the device's memory; make its size constants smaller"):
+    module = execute_problem(
+        problem_of(
+            "import torch\ndef get_inputs():\n"
+            "    raise torch.OutOfMemoryError('CUDA out of memory')\n"
+        )
+    )
+    with pytest.raises(
+        DeviceMemoryError,
+        match="get_inputs.. does not fit the device's memory; make its size constants smaller",
+    ):
         build_inputs(module, "cpu")
 
 
@@ -166,12 +212,16 @@ def get_inputs():
 
 def test_a_forward_that_fails_is_found_without_computing_and_says_its_own_error() -> None:
     module = execute_problem(problem_of(FORWARD.format(body="return x @ torch.ones(3, 4)")))
-    with pytest.raises(ProblemError, match=r"inline.py: forward raised RuntimeError: .*1048576") as caught:
+    with pytest.raises(
+        ProblemError, match=r"inline.py: forward raised RuntimeError: .*1048576"
+    ) as caught:
         check_forward(module)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("body", ["return x.relu()", "return x if x.sum().item() > 0 else -x", "return x[x > 0.5]"])
+@pytest.mark.parametrize(
+    "body", ["return x.relu()", "return x if x.sum().item() > 0 else -x", "return x[x > 0.5]"]
+)
 def test_a_forward_that_works_or_depends_on_values_passes_the_check(body) -> None:
     check_forward(execute_problem(problem_of(FORWARD.format(body=body))))
 
@@ -182,12 +232,18 @@ def test_a_module_with_parameters_passes_the_check_at_every_precision(precision)
 
 
 def test_a_forward_that_wants_other_arguments_fails_the_check() -> None:
-    module = execute_problem(problem_of(FORWARD.format(body="return x").replace("self, x", "self, x, y")))
+    module = execute_problem(
+        problem_of(FORWARD.format(body="return x").replace("self, x", "self, x, y"))
+    )
     with pytest.raises(ProblemError, match="missing 1 required positional argument: 'y'"):
         check_forward(module, Precision.BF16)
 
 
-def test_what_a_problem_prints_goes_to_stderr_for_stdout_carries_data(capsys: pytest.CaptureFixture[str]) -> None:
-    source = GOOD.replace("M = 8", "M = 8\nprint('at import')").replace("return [torch.rand", "print('inputs'); return [torch.rand")
+def test_what_a_problem_prints_goes_to_stderr_for_stdout_carries_data(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source = GOOD.replace("M = 8", "M = 8\nprint('at import')").replace(
+        "return [torch.rand", "print('inputs'); return [torch.rand"
+    )
     build_inputs(execute_problem(problem_of(source)), "cpu")
     assert capsys.readouterr() == ("", "at import\ninputs\n")

@@ -1,4 +1,6 @@
-"""`kmem mcp`, driven by a real MCP client over stdio: the tools, what bad calls are told, and what can be recorded."""
+"""`kmem mcp`, driven by a real MCP client over stdio: the tools, what bad calls are told, and what
+can be recorded.
+"""
 
 import json
 import os
@@ -24,7 +26,16 @@ from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Baseline, Contract, Measurement, Move, Status, Timing
 from kmem.run.single import make_case
 
-TOOLS = ["search_skills", "explain", "best_kernel", "profile", "diagnose", "verify", "measure", "record"]
+TOOLS = [
+    "search_skills",
+    "explain",
+    "best_kernel",
+    "profile",
+    "diagnose",
+    "verify",
+    "measure",
+    "record",
+]
 
 
 @pytest.fixture(autouse=True)
@@ -35,14 +46,18 @@ def words_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def problem(tmp_path: Path) -> Path:
     path = tmp_path / "scale_relu.py"
-    path.write_text('print("a problem may print; stdout is the protocol all the same")\n' + problems.SCALE_RELU)
+    path.write_text(
+        'print("a problem may print; stdout is the protocol all the same")\n' + problems.SCALE_RELU
+    )
     return path
 
 
 def serve(talk: Callable[[Client], Awaitable[None]], log: Path) -> None:
     """Start `kmem mcp` as an agent would, talk to it, and hang up."""
     environment = {name: os.environ[name] for name in ("KMEM_DB", "KMEM_EMBEDDING_MODEL", "PATH")}
-    server = StdioServerParameters(command=sys.executable, args=["-m", "kmem", "mcp"], env=environment)
+    server = StdioServerParameters(
+        command=sys.executable, args=["-m", "kmem", "mcp"], env=environment
+    )
 
     async def session() -> None:
         from mcp.client.stdio import stdio_client
@@ -67,16 +82,24 @@ def error_of(result: CallToolResult) -> str:
     return content.text
 
 
-def test_an_agent_finds_reads_judges_and_is_told_what_is_wrong(problem: Path, tmp_path: Path) -> None:
+def test_an_agent_finds_reads_judges_and_is_told_what_is_wrong(
+    problem: Path, tmp_path: Path
+) -> None:
     said: dict[str, object] = {}
 
     async def talk(client: Client) -> None:
         listed = await client.list_tools()
         said["tools"] = [tool.name for tool in listed.tools]
         said["documented"] = all(
-            tool.description and all("description" in entry for entry in tool.input_schema["properties"].values()) for tool in listed.tools
+            tool.description
+            and all("description" in entry for entry in tool.input_schema["properties"].values())
+            for tool in listed.tools
         )
-        said["found"] = data_of(await client.call_tool("search_skills", {"query": "pooling", "operators": ["max_pool"], "limit": 2}))
+        said["found"] = data_of(
+            await client.call_tool(
+                "search_skills", {"query": "pooling", "operators": ["max_pool"], "limit": 2}
+            )
+        )
         said["skill"] = data_of(await client.call_tool("explain", {"skill": "separable-pooling"}))
         call = {"problem": str(problem), "kernel_source": GUARDED, "seed": 5}
         said["verdict"] = data_of(await client.call_tool("verify", call))
@@ -102,7 +125,9 @@ def test_an_agent_finds_reads_judges_and_is_told_what_is_wrong(problem: Path, tm
             ("record", {"verdict": said["verdict"]["verdict"]}),
             ("record", {"verdict": "verdict-made-up", "skill": "separable-pooling"}),
         ]
-        said["errors"] = [error_of(await client.call_tool(name, arguments)) for name, arguments in bad_calls]
+        said["errors"] = [
+            error_of(await client.call_tool(name, arguments)) for name, arguments in bad_calls
+        ]
         said["after"] = data_of(await client.call_tool("search_skills", {"query": "softmax"}))
 
     serve(talk, tmp_path / "stderr.txt")
@@ -113,13 +138,23 @@ def test_an_agent_finds_reads_judges_and_is_told_what_is_wrong(problem: Path, tm
     assert "separable-pooling" in {skill["name"] for skill in said["found"]["skills"]}
     assert "## Mechanism" in said["skill"]["body"]
     assert (said["skill"]["status"], said["skill"]["record"]) == ("bundled", [])
-    assert (said["verdict"]["status"], said["verdict"]["estimated"], said["verdict"]["flags"]) == ("passed", True, ["specialised"])
+    assert (said["verdict"]["status"], said["verdict"]["estimated"], said["verdict"]["flags"]) == (
+        "passed",
+        True,
+        ["specialised"],
+    )
     assert said["verdict"]["verdict"].startswith("verdict-")
     assert said["best"]["kernels"] == []
     expected = [
-        "No tool named 'optimise'; there are search_skills, explain, best_kernel, profile, diagnose, verify, measure, record",
+        (
+            "No tool named 'optimise'; there are search_skills, explain, best_kernel, profile, "
+            "diagnose, verify, measure, record"
+        ),
         "verify cannot be called so: problem: field required",
-        "verify takes no argument 'kernal'; it takes problem, kernel, kernel_source, precision, purity, seed, target",
+        (
+            "verify takes no argument 'kernal'; it takes problem, kernel, kernel_source, "
+            "precision, purity, seed, target"
+        ),
         "verify cannot be called so: precision: input should be 'match', 'tf32' or 'bf16'",
         "Give the kernel: kernel (a path) or kernel_source (its text)",
         "Give the kernel once: kernel (a path) or kernel_source (its text)",
@@ -134,8 +169,14 @@ def test_an_agent_finds_reads_judges_and_is_told_what_is_wrong(problem: Path, tm
         "Say what to diagnose: problem (with a kernel, if there is one) or report",
         "nothing.csv",
         "toaster",
-        "The verdict was reached without a GPU, and the ledger holds nothing estimated; measure on a GPU to record it",
-        "The judge of this server gave no verdict named 'verdict-made-up'; call measure, then record the verdict it names",
+        (
+            "The verdict was reached without a GPU, and the ledger holds nothing estimated; "
+            "measure on a GPU to record it"
+        ),
+        (
+            "The judge of this server gave no verdict named 'verdict-made-up'; call measure, then "
+            "record the verdict it names"
+        ),
     ]
     for error, text in zip(said["errors"], expected, strict=True):
         assert text in error
@@ -148,16 +189,32 @@ def tools() -> Tools:
     return Tools(collect(build_plugin_manager()))
 
 
-def measured(problem: Path, source: str, latency_ms: float, *, status: Status = Status.PASSED) -> Verdict:
+def measured(
+    problem: Path, source: str, latency_ms: float, *, status: Status = Status.PASSED
+) -> Verdict:
     """A verdict as the judge gives it on a GPU."""
     ratio = 2.0 / latency_ms
-    timing = Timing(latency_ms, latency_ms * 0.99, latency_ms * 1.01, 30, "eager", 2.0, ratio, ratio * 0.95, ratio * 1.05)
+    timing = Timing(
+        latency_ms,
+        latency_ms * 0.99,
+        latency_ms * 1.01,
+        30,
+        "eager",
+        2.0,
+        ratio,
+        ratio * 0.95,
+        ratio * 1.05,
+    )
     verdict = Measurement(status, timing if status is Status.PASSED else None, False)
     case = make_case(problem, source, Contract(), 7, (), None)
-    return Verdict(case, named_target("h200"), verdict, (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),))
+    return Verdict(
+        case, named_target("h200"), verdict, (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),)
+    )
 
 
-def test_a_measured_verdict_is_recorded_once_with_its_parent_and_seed(tools: Tools, problem: Path) -> None:
+def test_a_measured_verdict_is_recorded_once_with_its_parent_and_seed(
+    tools: Tools, problem: Path
+) -> None:
     before = tools._verdicts.keep(measured(problem, LIBRARY, 1.0))
     after = tools._verdicts.keep(measured(problem, LIBRARY + "\n", 0.5))
     found = tools.record(after, "fuse-pointwise-chain", before)
@@ -166,7 +223,12 @@ def test_a_measured_verdict_is_recorded_once_with_its_parent_and_seed(tools: Too
         (outcome,) = memory.outcomes()
         assert memory.kernel(outcome.source_hash).parent == outcome.parent_hash
         assert outcome.origin == memory.contributor
-    assert (outcome.hash, outcome.skill, outcome.move, outcome.seed) == (found["outcome"], "fuse-pointwise-chain", Move.FIX, 7)
+    assert (outcome.hash, outcome.skill, outcome.move, outcome.seed) == (
+        found["outcome"],
+        "fuse-pointwise-chain",
+        Move.FIX,
+        7,
+    )
     assert (outcome.latency_ms, outcome.parent_ms, outcome.ratio_low) == (0.5, 1.0, 3.8)
     known = tools.best_kernel(str(problem))["kernels"]
     assert [(hit["exact"], hit["source"]) for hit in known] == [(True, LIBRARY + "\n")]
@@ -176,13 +238,19 @@ def test_a_measured_failure_is_recorded_too(tools: Tools, problem: Path) -> None
     failed = tools._verdicts.keep(measured(problem, LIBRARY, 1.0, status=Status.WRONG_VALUES))
     assert tools.record(failed)["status"] == "wrong_values"
     with Memory() as memory:
-        assert [(outcome.skill, outcome.latency_ms) for outcome in memory.outcomes()] == [("unaided", None)]
+        assert [(outcome.skill, outcome.latency_ms) for outcome in memory.outcomes()] == [
+            ("unaided", None)
+        ]
 
 
-def test_what_cannot_be_compared_or_is_not_known_is_not_recorded(tools: Tools, problem: Path) -> None:
+def test_what_cannot_be_compared_or_is_not_known_is_not_recorded(
+    tools: Tools, problem: Path
+) -> None:
     good = tools._verdicts.keep(measured(problem, LIBRARY, 1.0))
     failed = tools._verdicts.keep(measured(problem, LIBRARY + "#\n", 1.0, status=Status.CRASHED))
-    elsewhere = tools._verdicts.keep(replace(measured(problem, LIBRARY, 1.0), device=named_target("a100")))
+    elsewhere = tools._verdicts.keep(
+        replace(measured(problem, LIBRARY, 1.0), device=named_target("a100"))
+    )
     with pytest.raises(EvidenceError, match="The parent did not pass"):
         tools.record(good, parent=failed)
     with pytest.raises(EvidenceError, match="of another problem, contract or device"):
@@ -193,7 +261,9 @@ def test_what_cannot_be_compared_or_is_not_known_is_not_recorded(tools: Tools, p
         assert memory.outcomes() == []
 
 
-def test_a_profile_and_a_diagnosis_without_a_gpu_are_estimates_with_skills_offered(tools: Tools, tmp_path: Path) -> None:
+def test_a_profile_and_a_diagnosis_without_a_gpu_are_estimates_with_skills_offered(
+    tools: Tools, tmp_path: Path
+) -> None:
     report = next((Path(__file__).parent / "recordings").rglob("*.csv"))
     found = tools.diagnose(report=str(report), operators=["softmax"], target="h200")
     assert found["diagnosis"]["bottleneck"]
@@ -202,17 +272,25 @@ def test_a_profile_and_a_diagnosis_without_a_gpu_are_estimates_with_skills_offer
     assert all(each["reasons"] for each in found["prescriptions"])
 
 
-def test_measuring_without_a_gpu_says_so(tools: Tools, problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_without_a_gpu_says_so(
+    tools: Tools, problem: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kmem.mcp.tools.detect_device", lambda: None)
-    with pytest.raises(TargetError, match="No GPU here to measure on; verify judges a kernel without one"):
+    with pytest.raises(
+        TargetError, match="No GPU here to measure on; verify judges a kernel without one"
+    ):
         tools.measure(str(problem), kernel_source=LIBRARY)
 
 
 def test_a_retracted_skill_is_not_found_any_more(tools: Tools) -> None:
     from kmem.memory.skills.standing import retract_skill
 
-    assert "separable-pooling" in {skill["name"] for skill in tools.search_skills("separable pooling")["skills"]}
+    assert "separable-pooling" in {
+        skill["name"] for skill in tools.search_skills("separable pooling")["skills"]
+    }
     with Memory() as memory:
         retract_skill(memory, tools._find_skill("separable-pooling"), "for this test")
-    assert "separable-pooling" not in {skill["name"] for skill in tools.search_skills("separable pooling", limit=50)["skills"]}
+    assert "separable-pooling" not in {
+        skill["name"] for skill in tools.search_skills("separable pooling", limit=50)["skills"]
+    }
     assert tools.explain(skill="separable-pooling")["standing"] == "retracted: for this test"

@@ -1,4 +1,6 @@
-"""tools/measure_skill_examples.py: what it asks the judge, what it records, and that it goes on where it was; the judge is a stand-in."""
+"""tools/measure_skill_examples.py: what it asks the judge, what it records, and that it goes on
+where it was; the judge is a stand-in.
+"""
 
 import sys
 import time
@@ -34,18 +36,31 @@ def verdict(pair: tool.Pair) -> tool.Verdict:
     if pair.skill.name == NAMES[2]:
         raise DeviceMemoryError("it does not fit")
     failed = pair.skill.name == NAMES[1]
-    measurement = Measurement(Status.WRONG_VALUES if failed else Status.PASSED, None if failed else TIMING, False, log="output 0")
+    measurement = Measurement(
+        Status.WRONG_VALUES if failed else Status.PASSED,
+        None if failed else TIMING,
+        False,
+        log="output 0",
+    )
     return tool.Verdict(measurement, pair.problem.hash, pair.problem.hash, (4, 5), None)
 
 
-def measure(pairs: list[tool.Pair], memory: Memory, judged: list[str], seconds: float = 60.0, takes_s: float = 0.0) -> list[str]:
+def measure(
+    pairs: list[tool.Pair],
+    memory: Memory,
+    judged: list[str],
+    seconds: float = 60.0,
+    takes_s: float = 0.0,
+) -> list[str]:
     def judge(pair: tool.Pair) -> tool.Verdict:
         judged.append(pair.skill.name)
         time.sleep(takes_s)
         return verdict(pair)
 
     with ThreadPoolExecutor(1) as executor:
-        results = partial(tool.measure_pairs, judge=judge, executor=executor, deadline=time.monotonic() + seconds)
+        results = partial(
+            tool.measure_pairs, judge=judge, executor=executor, deadline=time.monotonic() + seconds
+        )
         return tool._measure(pairs, results, memory, Contract(), H200)
 
 
@@ -57,17 +72,34 @@ def test_every_verdict_is_recorded_and_a_pair_that_cannot_be_judged_is_named(
         passed, wrong = (memory.outcomes(skill=name)[0] for name in NAMES[:2])
         assert memory.kernel(passed.source_hash) == pairs[0].kernel
         assert memory.skill_record(NAMES[0])[0].speedup == pytest.approx(2.0)
-    assert (passed.skill, passed.problem, passed.move) == (NAMES[0], f"skills/{NAMES[0]}/examples", Move.FIX)
-    assert (passed.baseline, passed.baseline_ms, passed.ratio, passed.ratio_low, passed.ratio_high) == ("before", 1.0, 2.0, 1.9, 2.1)
+    assert (passed.skill, passed.problem, passed.move) == (
+        NAMES[0],
+        f"skills/{NAMES[0]}/examples",
+        Move.FIX,
+    )
+    assert (
+        passed.baseline,
+        passed.baseline_ms,
+        passed.ratio,
+        passed.ratio_low,
+        passed.ratio_high,
+    ) == ("before", 1.0, 2.0, 1.9, 2.1)
     assert passed.operators == pairs[0].skill.operators
     assert (passed.origin, passed.arch, passed.device) == ("kmem-library", "sm_90", "NVIDIA H200")
-    assert (wrong.status, wrong.latency_ms, wrong.ratio, wrong.baseline) == (Status.WRONG_VALUES, None, None, None)
+    assert (wrong.status, wrong.latency_ms, wrong.ratio, wrong.baseline) == (
+        Status.WRONG_VALUES,
+        None,
+        None,
+        None,
+    )
     printed = capsys.readouterr().out
     assert "1 of 2 at 1.2x and more, 1 of them with the whole interval" in printed
     assert f"{NAMES[2]:34} not judged: it does not fit" in printed
 
 
-def test_a_second_call_judges_only_what_has_no_verdict(pairs: list[tool.Pair], tmp_path: Path) -> None:
+def test_a_second_call_judges_only_what_has_no_verdict(
+    pairs: list[tool.Pair], tmp_path: Path
+) -> None:
     judged: list[str] = []
     with Memory(tmp_path / "kmem.db") as memory:
         measure(pairs, memory, judged)
@@ -103,7 +135,9 @@ def test_what_was_exported_merges_elsewhere(pairs: list[tool.Pair], tmp_path: Pa
         assert (added.outcomes, added.kernels) == (2, 2)
 
 
-def test_the_problem_is_before_as_it_stands_and_the_candidate_after_as_model_new(pairs: list[tool.Pair]) -> None:
+def test_the_problem_is_before_as_it_stands_and_the_candidate_after_as_model_new(
+    pairs: list[tool.Pair],
+) -> None:
     for pair, name in zip(pairs, NAMES, strict=True):
         before = ROOT / "skills" / name / "examples" / "before.py"
         assert (pair.problem.name, pair.problem.path) == (f"skills/{name}/examples", str(before))
@@ -112,9 +146,18 @@ def test_the_problem_is_before_as_it_stands_and_the_candidate_after_as_model_new
         assert "class Model(" not in pair.kernel.source
 
 
-@pytest.mark.parametrize("error", [RuntimeError("at 12:14:\nacc is re-assigned to fp64"), ProblemError("forward does not run in float64")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("at 12:14:\nacc is re-assigned to fp64"),
+        ProblemError("forward does not run in float64"),
+    ],
+)
 def test_a_pair_that_ends_its_judge_is_a_line_of_the_table_and_the_rest_are_judged(
-    pairs: list[tool.Pair], error: Exception, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    pairs: list[tool.Pair],
+    error: Exception,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def judge(pair: tool.Pair) -> tool.Verdict:
         if pair.skill.name == NAMES[0]:
@@ -126,5 +169,8 @@ def test_a_pair_that_ends_its_judge_is_a_line_of_the_table_and_the_rest_are_judg
     is_bug = isinstance(error, RuntimeError)
     reason = "RuntimeError: at 12:14: acc is re-assigned to fp64" if is_bug else str(error)
     lines = capsys.readouterr().out.splitlines()
-    assert sorted(lines) == sorted([f"{NAMES[0]:34} not judged: {reason}", *(f"{name:34} passed" for name in NAMES[1:])])
-    assert [record.exc_info is not None for record in caplog.records] == ([True] if is_bug else [])  # a bug keeps its traceback
+    assert sorted(lines) == sorted(
+        [f"{NAMES[0]:34} not judged: {reason}", *(f"{name:34} passed" for name in NAMES[1:])]
+    )
+    # a bug keeps its traceback
+    assert [record.exc_info is not None for record in caplog.records] == ([True] if is_bug else [])

@@ -1,4 +1,6 @@
-"""What can go wrong with a file: damage, foreign or newer files, locks, a full disk, other processes, `kill -9`."""
+"""What can go wrong with a file: damage, foreign or newer files, locks, a full disk, other
+processes, `kill -9`.
+"""
 
 import os
 import re
@@ -33,7 +35,11 @@ WRITER = textwrap.dedent(
 
 
 def _writer(path: Path, name: str, count: int) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, str(count)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path), name, str(count)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def test_what_was_committed_survives_kill_9(tmp_path: Path) -> None:
@@ -52,7 +58,11 @@ def test_what_was_committed_survives_kill_9(tmp_path: Path) -> None:
 def test_processes_that_open_and_write_at_once_all_succeed(tmp_path: Path) -> None:
     path = tmp_path / "kmem.db"
     writers = [_writer(path, f"writer {index}", 100) for index in range(3)]
-    hashes = [kernel_hash for writer in writers for kernel_hash in writer.communicate(timeout=60)[0].split()]
+    hashes = [
+        kernel_hash
+        for writer in writers
+        for kernel_hash in writer.communicate(timeout=60)[0].split()
+    ]
     assert [writer.returncode for writer in writers] == [0, 0, 0]
     with Memory(path) as memory:
         assert memory_stats(memory).kernels == len(set(hashes)) == 300
@@ -101,7 +111,8 @@ def test_a_newer_database_is_refused_by_name_of_what_is_newer(tmp_path: Path) ->
     path = tmp_path / "kmem.db"
     with Memory(path) as memory:
         memory.db.execute(
-            "insert into _sqlite_migrations (migration_set, name, applied_at) values ('kmem', 'm999_add_telepathy', '2030-01-01')"
+            "insert into _sqlite_migrations (migration_set, name, applied_at) values ('kmem', "
+            "'m999_add_telepathy', '2030-01-01')"
         )
     message = _refused(path)
     assert "newer kmem (m999_add_telepathy)" in message
@@ -124,7 +135,10 @@ def test_a_damaged_page_is_named_with_the_remedy(tmp_path: Path) -> None:
     for start in range(page * 4, len(data), page):
         data[start : start + 200] = b"\xff" * 200
     path.write_bytes(data)
-    with pytest.raises(MemoryStoreError, match=f"{path} is damaged; move it away.*import"), Memory(path) as memory:
+    with (
+        pytest.raises(MemoryStoreError, match=f"{path} is damaged; move it away.*import"),
+        Memory(path) as memory,
+    ):
         memory.read("select sum(length(source)) from kernels")
 
 
@@ -159,12 +173,22 @@ FILLER = textwrap.dedent(
 
 def test_a_disk_that_is_really_full_loses_nothing_that_was_committed(tmp_path: Path) -> None:
     """On a file system of 2 MiB, mounted in a namespace of its own."""
-    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)],
+        capture_output=True,
+        check=False,
+    ).returncode:
         pytest.skip("this machine allows no mounts in a user namespace")
-    done = subprocess.run(["unshare", "-rm", sys.executable, "-c", FILLER, str(tmp_path)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["unshare", "-rm", sys.executable, "-c", FILLER, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
-        r"Database .*kmem.db cannot grow: the disk is full; free some space or choose another with KMEM_DB .*\n", done.stdout
+        r"Database .*kmem.db cannot grow: the disk is full; free some space or choose another with KMEM_DB .*\n",
+        done.stdout,
     )
 
 
@@ -187,7 +211,9 @@ LEDGER_WRITER = textwrap.dedent(
 def test_killing_a_writer_of_outcomes_leaves_sums_that_fit_the_ledger(tmp_path: Path) -> None:
     path = tmp_path / "kmem.db"
     writer = subprocess.Popen(
-        [sys.executable, "-c", LEDGER_WRITER, str(path), str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", LEDGER_WRITER, str(path), str(Path(__file__).parent)],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     committed = [writer.stdout.readline().strip() for _ in range(50)]
     os.kill(writer.pid, signal.SIGKILL)
@@ -204,7 +230,8 @@ def test_a_full_disk_loses_only_what_was_being_written(tmp_path: Path) -> None:
     with Memory(tmp_path / "kmem.db") as memory:
         memory.put_kernel(Kernel("kept"))
         pages = memory.read("pragma page_count")[0]["page_count"]
-        memory.db.execute(f"pragma max_page_count = {pages:d}")  # SQLite then reports the same SQLITE_FULL as a full disk
+        # SQLite then reports the same SQLITE_FULL as a full disk
+        memory.db.execute(f"pragma max_page_count = {pages:d}")
         with pytest.raises(MemoryStoreError, match="disk is full; free some space"):
             memory.put_kernel(Kernel("x" * 100_000))
         assert memory.kernel(Kernel("kept").hash) == Kernel("kept")
@@ -213,8 +240,12 @@ def test_a_full_disk_loses_only_what_was_being_written(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with Memory(tmp_path / "kmem.db") as memory:
-        memory.db.execute("pragma query_only = on")  # the same SQLITE_READONLY as a read-only file, which root could write
-        with pytest.raises(MemoryStoreError, match="is read-only; make it and its directory writable or choose another with KMEM_DB"):
+        # the same SQLITE_READONLY as a read-only file, which root could write
+        memory.db.execute("pragma query_only = on")
+        with pytest.raises(
+            MemoryStoreError,
+            match="is read-only; make it and its directory writable or choose another with KMEM_DB",
+        ):
             memory.put_kernel(Kernel("k"))
 
 
@@ -227,5 +258,8 @@ def test_a_lock_is_waited_for_and_then_named(tmp_path: Path) -> None:
 
 
 def test_a_mistake_in_our_own_sql_keeps_its_traceback(tmp_path: Path) -> None:
-    with Memory(tmp_path / "kmem.db") as memory, pytest.raises(sqlite3.OperationalError, match="no such table"):
+    with (
+        Memory(tmp_path / "kmem.db") as memory,
+        pytest.raises(sqlite3.OperationalError, match="no such table"),
+    ):
         memory.read("select 1 from a_table_nobody_made")

@@ -1,4 +1,6 @@
-"""Export and merge: a union by content, in any order, any number of times; damage is found and named."""
+"""Export and merge: a union by content, in any order, any number of times; damage is found and
+named.
+"""
 
 import json
 from pathlib import Path
@@ -34,14 +36,20 @@ def _rehash(text: str) -> str:
 @pytest.fixture
 def filled(tmp_path: Path):
     with Memory(tmp_path / "filled.db") as memory:
-        memory.put_kernel(Kernel("fast", choices=(SiteChoice("a", "sum", "reduce", ()),), flags=("algebraic",)))
+        memory.put_kernel(
+            Kernel("fast", choices=(SiteChoice("a", "sum", "reduce", ()),), flags=("algebraic",))
+        )
         for latency in (1.0, 2.0, None):
-            memory.record_outcome(make_outcome(latency, source="fast" if latency == 1.0 else "unstored"))
+            memory.record_outcome(
+                make_outcome(latency, source="fast" if latency == 1.0 else "unstored")
+            )
         memory.retract(make_outcome(2.0, source="unstored").hash, "clock was wrong", "test")
         yield memory
 
 
-def test_a_fresh_memory_that_merges_an_export_knows_the_same(filled: Memory, tmp_path: Path) -> None:
+def test_a_fresh_memory_that_merges_an_export_knows_the_same(
+    filled: Memory, tmp_path: Path
+) -> None:
     content = _export(filled, tmp_path / "a.jsonl")
     with Memory(tmp_path / "fresh.db") as fresh:
         assert import_outcomes(fresh, tmp_path / "a.jsonl") == Exchanged(3, 1, 1)
@@ -81,11 +89,23 @@ def test_a_retraction_counts_even_if_it_arrives_before_its_outcome(tmp_path: Pat
         assert memory.outcomes() == []
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0.1, 10.0)), max_size=8), st.booleans())
-def test_merging_either_way_or_twice_equals_one_memory_that_saw_everything(tmp_path_factory, measured: list, reverse: bool) -> None:
+@settings(
+    max_examples=8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    st.lists(st.tuples(st.booleans(), st.booleans(), st.floats(0.1, 10.0)), max_size=8),
+    st.booleans(),
+)
+def test_merging_either_way_or_twice_equals_one_memory_that_saw_everything(
+    tmp_path_factory, measured: list, reverse: bool
+) -> None:
     root = tmp_path_factory.mktemp("merge")
-    with Memory(root / "a.db") as a, Memory(root / "b.db") as b, Memory(root / "all.db") as everything:
+    with (
+        Memory(root / "a.db") as a,
+        Memory(root / "b.db") as b,
+        Memory(root / "all.db") as everything,
+    ):
         for in_a, in_b, latency in measured:
             outcome = make_outcome(latency, parent_ms=1.0)
             for memory, sees in ((a, in_a), (b, in_b), (everything, in_a or in_b)):
@@ -97,7 +117,9 @@ def test_merging_either_way_or_twice_equals_one_memory_that_saw_everything(tmp_p
             for name in ["b.jsonl", "a.jsonl"] if reverse else ["a.jsonl", "b.jsonl", "a.jsonl"]:
                 import_outcomes(merged, root / name)
             assert merged.outcomes() == everything.outcomes()
-            assert merged.skill_record("online-softmax") == everything.skill_record("online-softmax")
+            assert merged.skill_record("online-softmax") == everything.skill_record(
+                "online-softmax"
+            )
             assert _export(merged, root / "m.jsonl") == _export(everything, root / "e.jsonl")
 
 
@@ -105,22 +127,45 @@ def test_merging_either_way_or_twice_equals_one_memory_that_saw_everything(tmp_p
     ("spoil", "fault"),
     [
         (lambda text: text.replace('"latency_ms": 1.0', '"latency_ms": 0.1'), "its hash is"),
-        (lambda text: text.replace('"source": "fast"', '"source": "evil"'), "its kernel is not the one it names"),
+        (
+            lambda text: text.replace('"source": "fast"', '"source": "evil"'),
+            "its kernel is not the one it names",
+        ),
         (lambda text: text.replace('"reason": "clock', '"reason": "clack'), "its hash is"),
         (lambda text: text.replace('"status": "passed"', '"status": "great"'), "its hash is"),
-        (lambda text: _rehash(text.replace('"status": "passed"', '"status": "great"')), "no exported outcome"),
-        (lambda text: _rehash(text.replace('"latency_ms": 1.0', '"latency_ms": 1')), "its hash is"),  # the same outcome, spelled otherwise
-        (lambda text: _rehash(text.replace('"latency_ms": 1.0', '"latency_ms": 0.0')), "latency_ms cannot be 0"),
-        (lambda text: _rehash(text.replace('"latency_ms": 1.0', '"latency_ms": NaN')), "latency_ms cannot be nan"),
+        (
+            lambda text: _rehash(text.replace('"status": "passed"', '"status": "great"')),
+            "no exported outcome",
+        ),
+        # the same outcome, spelled otherwise
+        (lambda text: _rehash(text.replace('"latency_ms": 1.0', '"latency_ms": 1')), "its hash is"),
+        (
+            lambda text: _rehash(text.replace('"latency_ms": 1.0', '"latency_ms": 0.0')),
+            "latency_ms cannot be 0",
+        ),
+        (
+            lambda text: _rehash(text.replace('"latency_ms": 1.0', '"latency_ms": NaN')),
+            "latency_ms cannot be nan",
+        ),
         (lambda text: _rehash(text.replace('"ratio": 2.0', '"ratio": -2.0')), "ratio cannot be -2"),
-        (lambda text: _rehash(text.replace('"bound_ms": 0.5', '"bound_ms": 0.5, "predicted_ms": Infinity')), "predicted_ms cannot be inf"),
-        (lambda text: _rehash(text.replace('"sizes": [64', '"sizes": [9223372036854775808')), "sizes must be"),
+        (
+            lambda text: _rehash(
+                text.replace('"bound_ms": 0.5', '"bound_ms": 0.5, "predicted_ms": Infinity')
+            ),
+            "predicted_ms cannot be inf",
+        ),
+        (
+            lambda text: _rehash(text.replace('"sizes": [64', '"sizes": [9223372036854775808')),
+            "sizes must be",
+        ),
         (lambda text: text[:-30], "no exported outcome"),
         (lambda text: text + "[]\n", "no exported outcome"),
         (lambda text: text + "{}\n", "no exported outcome"),
     ],
 )
-def test_a_damaged_line_is_named_by_file_and_number(filled: Memory, tmp_path: Path, spoil, fault: str) -> None:
+def test_a_damaged_line_is_named_by_file_and_number(
+    filled: Memory, tmp_path: Path, spoil, fault: str
+) -> None:
     text = _export(filled, tmp_path / "a.jsonl").decode()
     assert spoil(text) != text
     (tmp_path / "bad.jsonl").write_text(spoil(text))
@@ -143,7 +188,9 @@ def test_files_that_cannot_be_read_or_written_are_named(filled: Memory, tmp_path
 def test_verify_names_numbers_that_no_measurement_gives(filled: Memory) -> None:
     outcome = make_outcome(0.0)
     filled.record_outcome(outcome)
-    assert verify_memory(filled) == [f"outcome {outcome.hash[:12]}: its record is no outcome (latency_ms cannot be 0)"]
+    assert verify_memory(filled) == [
+        f"outcome {outcome.hash[:12]}: its record is no outcome (latency_ms cannot be 0)"
+    ]
 
 
 def test_verify_finds_what_somebody_changed_by_hand(filled: Memory) -> None:
@@ -160,5 +207,9 @@ def test_verify_finds_what_somebody_changed_by_hand(filled: Memory) -> None:
         filled.db.execute(statement)
     faults = verify_memory(filled)
     assert len(faults) == 4
-    for fault, expected in zip(faults, ("table outcomes, row 1: points to", "kernel ", "outcome ", "retraction "), strict=True):
+    for fault, expected in zip(
+        faults,
+        ("table outcomes, row 1: points to", "kernel ", "outcome ", "retraction "),
+        strict=True,
+    ):
         assert fault.startswith(expected)

@@ -1,4 +1,6 @@
-"""Skills in the memory: versions, search by meaning and words, vectors made once; skills a user added."""
+"""Skills in the memory: versions, search by meaning and words, vectors made once; skills a user
+added.
+"""
 
 import io
 import tarfile
@@ -12,7 +14,12 @@ from test_skills import write_skill
 from kmem.curate.sources import add_from
 from kmem.errors import EmbeddingError, SkillError
 from kmem.memory.skills.added import MAX_SKILL_BYTES, add_skill
-from kmem.memory.skills.embeddings import MINILM_SHA256, SentenceEmbedder, load_embedder, verify_file
+from kmem.memory.skills.embeddings import (
+    MINILM_SHA256,
+    SentenceEmbedder,
+    load_embedder,
+    verify_file,
+)
 from kmem.memory.skills.library import skill_origin
 from kmem.memory.store import Memory
 from kmem.records import Bottleneck
@@ -22,7 +29,9 @@ TOPICS = ("pool", "softmax", "matmul", "load")
 
 
 class TopicEmbedder:
-    """One dimension per topic word, so that a test can see what is near what; counts what it was asked to embed."""
+    """One dimension per topic word, so that a test can see what is near what; counts what it was
+    asked to embed.
+    """
 
     model = "topics"
 
@@ -31,14 +40,20 @@ class TopicEmbedder:
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         self.texts += texts
-        vectors = np.array([[text.lower().count(topic) for topic in TOPICS] + [0.1] for text in texts], dtype=np.float32)
+        vectors = np.array(
+            [[text.lower().count(topic) for topic in TOPICS] + [0.1] for text in texts],
+            dtype=np.float32,
+        )
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def make_skill(root: Path, name: str, description: str, **metadata: str) -> Skill:
     def change(text: str) -> str:
         lines = [
-            f"description: {description} Use when it helps." if line.startswith("description:") else line for line in text.splitlines()
+            f"description: {description} Use when it helps."
+            if line.startswith("description:")
+            else line
+            for line in text.splitlines()
         ]
         for key, value in metadata.items():
             key = "kmem-" + key
@@ -52,9 +67,26 @@ def make_skill(root: Path, name: str, description: str, **metadata: str) -> Skil
 @pytest.fixture
 def library(tmp_path: Path) -> list[Skill]:
     return [
-        make_skill(tmp_path, "separable-pooling", "Split a pool in two passes.", ops="max_pool avg_pool", arch="sm_80+"),
-        make_skill(tmp_path, "online-softmax", "One pass softmax.", ops="softmax log_softmax", signature="traffic_ratio >= 1.5"),
-        make_skill(tmp_path, "coalesce-loads", "Adjacent lanes load adjacent words.", bottlenecks="uncoalesced latency"),
+        make_skill(
+            tmp_path,
+            "separable-pooling",
+            "Split a pool in two passes.",
+            ops="max_pool avg_pool",
+            arch="sm_80+",
+        ),
+        make_skill(
+            tmp_path,
+            "online-softmax",
+            "One pass softmax.",
+            ops="softmax log_softmax",
+            signature="traffic_ratio >= 1.5",
+        ),
+        make_skill(
+            tmp_path,
+            "coalesce-loads",
+            "Adjacent lanes load adjacent words.",
+            bottlenecks="uncoalesced latency",
+        ),
     ]
 
 
@@ -68,7 +100,9 @@ def names(hits) -> list[str]:
     return [hit.name for hit in hits]
 
 
-def test_search_ranks_by_meaning_and_words_and_says_why(memory: Memory, library: list[Skill]) -> None:
+def test_search_ranks_by_meaning_and_words_and_says_why(
+    memory: Memory, library: list[Skill]
+) -> None:
     memory.sync_skills(library, "plugin")
     first, *_ = memory.search_skills("my softmax over a long row is slow")
     assert (first.name, first.text_rank) == ("online-softmax", 1)
@@ -79,22 +113,37 @@ def test_search_ranks_by_meaning_and_words_and_says_why(memory: Memory, library:
 
 def test_search_leaves_out_what_cannot_apply(memory: Memory, library: list[Skill]) -> None:
     memory.sync_skills(library, "plugin")
-    assert set(names(memory.search_skills("slow", operators=["max_pool"]))) == {"separable-pooling", "coalesce-loads"}
-    assert set(names(memory.search_skills("slow", arch="sm_75"))) == {"online-softmax", "coalesce-loads"}
-    assert "online-softmax" not in names(memory.search_skills("softmax", signature={"traffic_ratio": 1.0}))
+    assert set(names(memory.search_skills("slow", operators=["max_pool"]))) == {
+        "separable-pooling",
+        "coalesce-loads",
+    }
+    assert set(names(memory.search_skills("slow", arch="sm_75"))) == {
+        "online-softmax",
+        "coalesce-loads",
+    }
+    assert "online-softmax" not in names(
+        memory.search_skills("softmax", signature={"traffic_ratio": 1.0})
+    )
     assert "online-softmax" in names(memory.search_skills("softmax", signature={"waves": 1.0}))
     assert memory.search_skills("slow", limit=1) == memory.search_skills("slow")[:1]
 
 
 def test_search_prefers_what_addresses_the_bottleneck(memory: Memory, library: list[Skill]) -> None:
     memory.sync_skills(library, "plugin")
-    hits = memory.search_skills("kernel", bottlenecks=[Bottleneck.LATENCY], signature={"traffic_ratio": 2.0})
+    hits = memory.search_skills(
+        "kernel", bottlenecks=[Bottleneck.LATENCY], signature={"traffic_ratio": 2.0}
+    )
     assert hits[0].name == "coalesce-loads"
     assert hits[0].reasons[0] == "addresses latency"
-    assert "traffic_ratio >= 1.5 (measured 2)" in next(hit for hit in hits if hit.name == "online-softmax").reasons
+    assert (
+        "traffic_ratio >= 1.5 (measured 2)"
+        in next(hit for hit in hits if hit.name == "online-softmax").reasons
+    )
 
 
-def test_search_is_the_same_every_time_and_in_every_order_of_insertion(tmp_path: Path, library: list[Skill]) -> None:
+def test_search_is_the_same_every_time_and_in_every_order_of_insertion(
+    tmp_path: Path, library: list[Skill]
+) -> None:
     found = []
     for name, skills in (("a.db", library), ("b.db", library[::-1])):
         with Memory(tmp_path / name, TopicEmbedder()) as memory:
@@ -123,7 +172,9 @@ def test_each_skill_is_embedded_once_in_the_life_of_a_database_and_a_question_le
             memory.search_skills("pool")
             memory.search_skills("pool")
             assert memory.read("select count(*) as n from embeddings") == [{"n": 3}]
-    assert embedder.texts == [skill.embedded_text for skill in sorted(library, key=lambda skill: skill.name)] + ["pool", "pool"]
+    assert embedder.texts == [
+        skill.embedded_text for skill in sorted(library, key=lambda skill: skill.name)
+    ] + ["pool", "pool"]
 
 
 def test_without_embeddings_the_words_alone_count_and_the_reasons_say_so(
@@ -139,12 +190,16 @@ def test_without_embeddings_the_words_alone_count_and_the_reasons_say_so(
             memory.embed_texts(["x"])
 
 
-def test_a_name_means_the_version_synced_last_and_older_versions_stay(memory: Memory, tmp_path: Path) -> None:
+def test_a_name_means_the_version_synced_last_and_older_versions_stay(
+    memory: Memory, tmp_path: Path
+) -> None:
     old = make_skill(tmp_path / "1", "a-skill", "About a pool.")
     new = make_skill(tmp_path / "2", "a-skill", "About softmax.")
     memory.sync_skills([old], "bundled")
     memory.sync_skills([new], "bundled")
-    assert [(skill.content_hash, skill.path) for skill in memory.skills()] == [(new.hash, str(new.path))]
+    assert [(skill.content_hash, skill.path) for skill in memory.skills()] == [
+        (new.hash, str(new.path))
+    ]
     assert memory.search_skills("about pool")[0].similarity == pytest.approx(0.0, abs=0.2)
     assert len(memory.read("select * from skills")) == 2
     memory.sync_skills([], "bundled")
@@ -177,8 +232,15 @@ def test_the_origin_of_a_skill_is_where_it_lies(tmp_path: Path) -> None:
 
 def test_an_embedder_that_breaks_its_contract_is_named(tmp_path: Path) -> None:
     embedder = TopicEmbedder()
-    embedder.__class__ = type("Broken", (TopicEmbedder,), {"__call__": lambda self, texts: np.ones((len(texts), 3), np.float32)})
-    with Memory(tmp_path / "kmem.db", embedder) as memory, pytest.raises(EmbeddingError, match="'topics' returned"):
+    embedder.__class__ = type(
+        "Broken",
+        (TopicEmbedder,),
+        {"__call__": lambda self, texts: np.ones((len(texts), 3), np.float32)},
+    )
+    with (
+        Memory(tmp_path / "kmem.db", embedder) as memory,
+        pytest.raises(EmbeddingError, match="'topics' returned"),
+    ):
         memory.embed_texts(["x"])
 
 
@@ -190,7 +252,9 @@ def test_weights_that_are_not_the_known_ones_are_refused(tmp_path: Path) -> None
         verify_file(tmp_path / "missing", MINILM_SHA256)
 
 
-def test_a_model_that_does_not_exist_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_exist_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", str(tmp_path / "no-model"))
     with pytest.raises(EmbeddingError, match="no-model' cannot be loaded .*KMEM_EMBEDDING_MODEL"):
@@ -198,7 +262,13 @@ def test_a_model_that_does_not_exist_is_named(tmp_path: Path, monkeypatch: pytes
 
 
 def test_the_bundled_model_embeds_offline_to_unit_vectors_that_know_meaning() -> None:
-    vectors = load_embedder()(["reduce memory traffic of max pooling", "fewer bytes moved by a pooling kernel", "the history of Rome"])
+    vectors = load_embedder()(
+        [
+            "reduce memory traffic of max pooling",
+            "fewer bytes moved by a pooling kernel",
+            "the history of Rome",
+        ]
+    )
     assert (vectors.shape, vectors.dtype) == ((3, 384), np.float32)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1.0, abs=1e-5)
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.3
@@ -218,7 +288,9 @@ def _pack(source: Path, target: Path) -> Path:
 @pytest.mark.parametrize("form", ["directory", "SKILL.md", "skill.zip", "skill.tar.gz"])
 def test_a_skill_is_added_whole_from_any_form(tmp_path: Path, form: str) -> None:
     source = write_skill(tmp_path / "from", "my-skill")
-    given = {"directory": source, "SKILL.md": source / "SKILL.md"}.get(form) or _pack(source, tmp_path / form)
+    given = {"directory": source, "SKILL.md": source / "SKILL.md"}.get(form) or _pack(
+        source, tmp_path / form
+    )
     database = tmp_path / "data" / "kmem.db"
     (added,) = add_from(str(given), database, {})
     assert added.path == tmp_path / "data" / "skills" / "my-skill"
@@ -229,7 +301,11 @@ def test_a_skill_is_added_whole_from_any_form(tmp_path: Path, form: str) -> None
 
 def test_a_skill_with_faults_or_a_taken_name_is_not_added(tmp_path: Path) -> None:
     database = tmp_path / "data" / "kmem.db"
-    faulty = write_skill(tmp_path / "from", "faulty", change=lambda text: text.replace("any", "polling").replace("exact", "sloppy"))
+    faulty = write_skill(
+        tmp_path / "from",
+        "faulty",
+        change=lambda text: text.replace("any", "polling").replace("exact", "sloppy"),
+    )
     with pytest.raises(SkillError, match="(?s)polling.*sloppy"):
         add_skill(faulty, database, {})
     broken = write_skill(tmp_path / "from", "broken", recipe="1 / 0")

@@ -1,4 +1,6 @@
-"""Every migration, from a file with rows that the kmem before it wrote: what was there stays, and what is new works on it."""
+"""Every migration, from a file with rows that the kmem before it wrote: what was there stays, and
+what is new works on it.
+"""
 
 import json
 import os
@@ -25,7 +27,11 @@ from kmem.records import Bottleneck, Move, Outcome, Plan, Prescription, Task, Ve
 from kmem.serialize import to_data, to_json
 
 NAMES = [migration.name for migration in migrations.pending(Database(memory=True))]
-PLAN = Plan((Task(Move.TUNE, "reduce", None, 3, "move the knobs"),), (Veto("slow", "4 candidates, far slower"),), "3 samples")
+PLAN = Plan(
+    (Task(Move.TUNE, "reduce", None, 3, "move the knobs"),),
+    (Veto("slow", "4 candidates, far slower"),),
+    "3 samples",
+)
 
 
 def old_database(path: Path, stop_before: str, outcomes: list[Outcome]) -> None:
@@ -33,9 +39,15 @@ def old_database(path: Path, stop_before: str, outcomes: list[Outcome]) -> None:
     database = Database(path)
     migrations.apply(database, stop_before=stop_before)
     insert = database.conn.execute
-    insert("insert into runs (id, state, record, created_at) values (?, 'running', ?, ?)", [RUN.id, to_json(RUN), RUN.created_at])
+    insert(
+        "insert into runs (id, state, record, created_at) values (?, 'running', ?, ?)",
+        [RUN.id, to_json(RUN), RUN.created_at],
+    )
     for outcome in outcomes:
-        insert("insert or ignore into graphs values (?, ?, ?)", [outcome.graph_hash, outcome.structure_hash, pack_sizes(outcome.sizes)])
+        insert(
+            "insert or ignore into graphs values (?, ?, ?)",
+            [outcome.graph_hash, outcome.structure_hash, pack_sizes(outcome.sizes)],
+        )
         insert(
             """
             insert into outcomes
@@ -43,10 +55,15 @@ def old_database(path: Path, stop_before: str, outcomes: list[Outcome]) -> None:
             values (?, ?, 'sm_90', 'match', 'library', ?, 'passed', ?, ?, ?, ?)
             """,
             [
-                outcome.hash, outcome.graph_hash, outcome.skill, outcome.source_hash, outcome.latency_ms, outcome.created_at,
+                outcome.hash,
+                outcome.graph_hash,
+                outcome.skill,
+                outcome.source_hash,
+                outcome.latency_ms,
+                outcome.created_at,
                 to_json(outcome),
             ],
-        )  # fmt: skip
+        )
     if stop_before <= "m005_sum_outcomes_as_they_arrive":  # which took the column away
         database.conn.execute("drop trigger outcomes_are_never_updated")
         database.conn.execute("update outcomes set log_speedup = 0.5")
@@ -61,7 +78,9 @@ def old_database(path: Path, stop_before: str, outcomes: list[Outcome]) -> None:
 
 
 @pytest.mark.parametrize("stop_before", NAMES[1:])
-def test_rows_of_the_version_before_a_migration_stay_and_work_with_what_is_new(tmp_path: Path, stop_before: str) -> None:
+def test_rows_of_the_version_before_a_migration_stay_and_work_with_what_is_new(
+    tmp_path: Path, stop_before: str
+) -> None:
     path = tmp_path / "kmem.db"
     outcomes = [make_outcome(1.0 + number, created_at=f"{number}") for number in range(3)]
     old_database(path, stop_before, outcomes)
@@ -71,7 +90,13 @@ def test_rows_of_the_version_before_a_migration_stay_and_work_with_what_is_new(t
         assert memory.outcomes() == outcomes
         memory.put_plan(RUN.id, 0, PLAN)
         assert memory.plans(RUN.id) == [RoundPlan(0, PLAN)]
-        found = memory.posteriors(["online-softmax"], bottleneck=Bottleneck.LATENCY, operators=("softmax",), arch="sm_90", versions={})
+        found = memory.posteriors(
+            ["online-softmax"],
+            bottleneck=Bottleneck.LATENCY,
+            operators=("softmax",),
+            arch="sm_90",
+            versions={},
+        )
         assert isinstance(found["online-softmax"], Posterior)
         assert found["online-softmax"].tried == 3
         assert memory.contributor.startswith("kmem-")
@@ -98,7 +123,10 @@ def test_a_migration_that_is_killed_is_done_again(tmp_path: Path) -> None:
         Memory(sys.argv[1])
         """
     )
-    assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode
+        == -signal.SIGKILL
+    )
     assert os.path.getsize(path) > 0
     with Memory(path) as memory:
         assert memory.outcomes() == [make_outcome()]
@@ -109,7 +137,13 @@ def test_a_migration_that_is_killed_is_done_again(tmp_path: Path) -> None:
 def test_why_tells_what_a_round_saw_was_offered_decided_and_got() -> None:
     with Memory() as memory:
         memory.start_run(RUN)
-        memory.put_diagnosis(RUN.id, 1, "k" * 64, DIAGNOSIS, [Prescription("reduce", 0.25, ("treats latency", "never tried"))])
+        memory.put_diagnosis(
+            RUN.id,
+            1,
+            "k" * 64,
+            DIAGNOSIS,
+            [Prescription("reduce", 0.25, ("treats latency", "never tried"))],
+        )
         memory.put_plan(RUN.id, 1, PLAN)
         memory.record_attempt(RUN.id, make_attempt("kernel 1"))
     shown = CliRunner().invoke(why, [RUN.id, "1"], catch_exceptions=False).stdout.splitlines()
@@ -125,7 +159,9 @@ def test_why_tells_what_a_round_saw_was_offered_decided_and_got() -> None:
         "    vetoed slow: 4 candidates, far slower",
         "  Came of it: 1 attempts, 1 passed, the fastest 1 ms by reduce",
     ]
-    (data,) = json.loads(CliRunner().invoke(why, [RUN.id, "--json"], catch_exceptions=False).stdout)["rounds"]
+    (data,) = json.loads(
+        CliRunner().invoke(why, [RUN.id, "--json"], catch_exceptions=False).stdout
+    )["rounds"]
     assert data["plan"]["vetoes"] == [to_data(PLAN.vetoes[0])]
     with pytest.raises(MemoryStoreError, match="has no round 7; it has rounds 1"):
         CliRunner().invoke(why, [RUN.id, "7"], catch_exceptions=False)

@@ -10,7 +10,9 @@ ROOT = Path(__file__).parent.parent
 
 
 def _write_schema():
-    spec = importlib.util.spec_from_file_location("write_schema", ROOT / "tools" / "write_schema.py")
+    spec = importlib.util.spec_from_file_location(
+        "write_schema", ROOT / "tools" / "write_schema.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -19,13 +21,21 @@ def _write_schema():
 def test_the_schema_file_is_what_the_migrations_make() -> None:
     module = _write_schema()
     assert module.SCHEMA == ROOT / "db" / "schema.sql"
-    assert module.SCHEMA.read_text(encoding="utf-8") == module.schema_sql(), "run: python tools/write_schema.py"
+    assert module.SCHEMA.read_text(encoding="utf-8") == module.schema_sql(), (
+        "run: python tools/write_schema.py"
+    )
 
 
 def test_every_table_of_ours_is_strict(tmp_path: Path) -> None:
     with Memory(tmp_path / "kmem.db") as memory:
-        rows = memory.read("select name, strict from pragma_table_list where schema = 'main' and type = 'table'")
-    ours = {row["name"]: row["strict"] for row in rows if not row["name"].startswith(("sqlite_", "_sqlite_", "skill_text"))}
+        rows = memory.read(
+            "select name, strict from pragma_table_list where schema = 'main' and type = 'table'"
+        )
+    ours = {
+        row["name"]: row["strict"]
+        for row in rows
+        if not row["name"].startswith(("sqlite_", "_sqlite_", "skill_text"))
+    }
     assert len(ours) >= 13
     assert set(ours.values()) == {1}
 
@@ -49,5 +59,8 @@ def test_the_recall_and_skill_queries_walk_an_index(tmp_path: Path) -> None:
         )
         by_skill = memory.read("explain query plan select * from evidence where skill = ?", [""])
     (step,) = by_graph  # one step: no sorting afterwards
-    assert "INDEX outcomes_by_graph (graph_hash=? AND arch=? AND precision=? AND purity=? AND status=?)" in step["detail"]
+    assert (
+        "INDEX outcomes_by_graph (graph_hash=? AND arch=? AND precision=? AND purity=? AND "
+        "status=?)"
+    ) in step["detail"]
     assert any("(skill=?)" in row["detail"] for row in by_skill)

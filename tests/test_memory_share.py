@@ -50,7 +50,9 @@ def test_a_share_of_a_process_that_was_killed_counts_no_more(tmp_path: Path) -> 
     assert json.loads((tmp_path / "gpu-GPU-1.memory").read_text()) == {str(os.getpid()): 900}
 
 
-def test_who_is_alone_gets_in_whatever_the_size_and_a_torn_file_is_an_empty_one(tmp_path: Path) -> None:
+def test_who_is_alone_gets_in_whatever_the_size_and_a_torn_file_is_an_empty_one(
+    tmp_path: Path,
+) -> None:
     share = MemoryShare(tmp_path, "GPU-1", 1000, lambda text: None)
     (tmp_path / "gpu-GPU-1.memory").write_text('{"12')
     done = threading.Event()

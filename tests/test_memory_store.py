@@ -1,4 +1,7 @@
-"""The memory as one object: runs and attempts, the ledger, recall, devices. Real SQLite files throughout."""
+"""The memory as one object: runs and attempts, the ledger, recall, devices.
+
+Real SQLite files throughout.
+"""
 
 import math
 import sqlite3
@@ -41,8 +44,20 @@ from kmem.records import (
     Timing,
 )
 
-RUN = Run("20260101-aaaa", Problem("p", "/p.py", "x"), "h200", Contract(), Budget(), "rw", 0, "/out", "2026-01-01T00:00:00+00:00")
-DIAGNOSIS = Diagnosis(Bottleneck.LATENCY, (), Signature({"waves": 0.5}), None, None, "too little in flight", None)
+RUN = Run(
+    "20260101-aaaa",
+    Problem("p", "/p.py", "x"),
+    "h200",
+    Contract(),
+    Budget(),
+    "rw",
+    0,
+    "/out",
+    "2026-01-01T00:00:00+00:00",
+)
+DIAGNOSIS = Diagnosis(
+    Bottleneck.LATENCY, (), Signature({"waves": 0.5}), None, None, "too little in flight", None
+)
 
 
 def make_outcome(
@@ -94,7 +109,9 @@ def make_outcome(
 def make_attempt(source: str, status: Status = Status.PASSED, move: Move = Move.SEED) -> Attempt:
     timing = Timing(1.0, 0.9, 1.1, 10) if status is Status.PASSED else None
     candidate = Candidate(
-        Kernel(source, choices=(SiteChoice("a", "sum", "reduce", ()),)), Task(move, "reduce", None, 1, "first"), "recipes"
+        Kernel(source, choices=(SiteChoice("a", "sum", "reduce", ()),)),
+        Task(move, "reduce", None, 1, "first"),
+        "recipes",
     )
     return Attempt(1, candidate, Measurement(status, timing, False), 2.0)
 
@@ -106,12 +123,29 @@ def memory(tmp_path: Path):
 
 
 def recall(
-    memory: Memory, *, graph: str = "g", structure: str = "s", operators=("softmax",), sizes=(64, 64), contract=None, limit: int = 3
+    memory: Memory,
+    *,
+    graph: str = "g",
+    structure: str = "s",
+    operators=("softmax",),
+    sizes=(64, 64),
+    contract=None,
+    limit: int = 3,
 ):
-    return memory.recall(graph, structure, operators, sizes, arch="sm_90", contract=contract or Contract(), limit=limit)
+    return memory.recall(
+        graph,
+        structure,
+        operators,
+        sizes,
+        arch="sm_90",
+        contract=contract or Contract(),
+        limit=limit,
+    )
 
 
-def test_the_database_lies_where_KMEM_DB_says_else_in_the_data_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_database_lies_where_KMEM_DB_says_else_in_the_data_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("KMEM_DB", str(tmp_path / "mine.db"))
     assert default_db_path() == tmp_path / "mine.db"
     monkeypatch.delenv("KMEM_DB")
@@ -137,7 +171,21 @@ def test_runs_come_newest_first_with_state_and_result(memory: Memory) -> None:
     later = replace(RUN, id="later", created_at="2026-01-02T00:00:00+00:00")
     memory.start_run(RUN)
     memory.start_run(later)
-    result = RunResult("later", "p", "h200", False, make_attempt("k"), (), None, 2.0, 0.9, False, 3, 1.5, "target reached")
+    result = RunResult(
+        "later",
+        "p",
+        "h200",
+        False,
+        make_attempt("k"),
+        (),
+        None,
+        2.0,
+        0.9,
+        False,
+        3,
+        1.5,
+        "target reached",
+    )
     memory.set_run_state("later", RunState.FINISHED, result)
     assert memory.runs() == [(later, RunState.FINISHED, result), (RUN, RunState.RUNNING, None)]
     memory.set_run_state("later", RunState.RUNNING)
@@ -149,7 +197,11 @@ def test_runs_come_newest_first_with_state_and_result(memory: Memory) -> None:
 def test_an_attempt_is_kept_once_and_comes_back_whole(memory: Memory) -> None:
     memory.start_run(RUN)
     first, second = make_attempt("kernel 1"), make_attempt("kernel 2", Status.WRONG_VALUES)
-    assert [memory.record_attempt(RUN.id, attempt) for attempt in (first, second, first)] == [True, True, False]
+    assert [memory.record_attempt(RUN.id, attempt) for attempt in (first, second, first)] == [
+        True,
+        True,
+        False,
+    ]
     assert memory.attempts(RUN.id) == [first, second]
     assert memory.kernel(first.candidate.kernel.hash) == first.candidate.kernel
     assert memory.kernel("0" * 64) is None
@@ -184,7 +236,10 @@ def test_profiles_and_diagnoses_come_back_by_round(memory: Memory) -> None:
     offered = (Prescription("split-reductions", 0.5, ("similar",)),)
     memory.put_diagnosis(RUN.id, 2, "k", DIAGNOSIS, ())
     memory.put_diagnosis(RUN.id, 1, "k", DIAGNOSIS, offered)
-    assert memory.diagnoses(RUN.id) == [RoundDiagnosis(1, "k", DIAGNOSIS, offered), RoundDiagnosis(2, "k", DIAGNOSIS, ())]
+    assert memory.diagnoses(RUN.id) == [
+        RoundDiagnosis(1, "k", DIAGNOSIS, offered),
+        RoundDiagnosis(2, "k", DIAGNOSIS, ()),
+    ]
 
 
 def test_the_ledger_takes_an_outcome_once_and_never_changes_it(memory: Memory) -> None:
@@ -217,11 +272,21 @@ def test_the_hash_of_an_entry_is_the_outcomes_own_whatever_type_its_numbers_had(
         ({"graph_hash": "g", "status": Status.PASSED}, [1.0]),
     ],
 )
-def test_outcomes_are_filtered_and_oldest_first(memory: Memory, filters: dict, expected: list) -> None:
+def test_outcomes_are_filtered_and_oldest_first(
+    memory: Memory, filters: dict, expected: list
+) -> None:
     matmul = SiteChoice("m", "matmul", "tile-matmul", ())
     memory.record_outcome(make_outcome(None, created_at="2026-01-03T00:00:00+00:00"))
     memory.record_outcome(
-        make_outcome(2.0, graph="h", structure="t", operators=("linear",), choices=(matmul,), skill="tile-matmul", created_at="2026-01-02")
+        make_outcome(
+            2.0,
+            graph="h",
+            structure="t",
+            operators=("linear",),
+            choices=(matmul,),
+            skill="tile-matmul",
+            created_at="2026-01-02",
+        )
     )
     memory.record_outcome(make_outcome(1.0))
     assert [outcome.latency_ms for outcome in memory.outcomes(**filters)] == expected
@@ -241,7 +306,13 @@ def test_a_retracted_outcome_no_longer_counts(memory: Memory) -> None:
 
 def test_recall_offers_exact_hits_by_speed_each_kernel_once_with_its_source(memory: Memory) -> None:
     memory.put_kernel(Kernel("fast"))
-    for latency, source in ((2.0, "slow"), (1.0, "fast"), (1.5, "fast"), (1.2, "middle"), (9.0, "slowest")):
+    for latency, source in (
+        (2.0, "slow"),
+        (1.0, "fast"),
+        (1.5, "fast"),
+        (1.2, "middle"),
+        (9.0, "slowest"),
+    ):
         memory.record_outcome(make_outcome(latency, source=source))
     memory.record_outcome(make_outcome(None, source="wrong"))
     hits = recall(memory)
@@ -252,12 +323,17 @@ def test_recall_offers_exact_hits_by_speed_each_kernel_once_with_its_source(memo
     ]
 
 
-def test_recall_prefers_kernels_judged_in_full_and_offers_none_the_judge_refused(memory: Memory) -> None:
+def test_recall_prefers_kernels_judged_in_full_and_offers_none_the_judge_refused(
+    memory: Memory,
+) -> None:
     memory.record_outcome(make_outcome(0.5, source="screened", ratio=None))
     memory.record_outcome(make_outcome(1.0, source="verified"))
     memory.record_outcome(make_outcome(0.4, source="refused", ratio=None))
     memory.record_outcome(make_outcome(None, source="refused", status=Status.IMPURE))
-    assert [(hit.outcome.latency_ms, hit.outcome.ratio) for hit in recall(memory)] == [(1.0, 2.0), (0.5, None)]
+    assert [(hit.outcome.latency_ms, hit.outcome.ratio) for hit in recall(memory)] == [
+        (1.0, 2.0),
+        (0.5, None),
+    ]
 
 
 def test_recall_keeps_contracts_and_architectures_apart(memory: Memory) -> None:
@@ -272,7 +348,10 @@ def test_recall_offers_the_nearest_sizes_of_the_same_structure_next(memory: Memo
         memory.record_outcome(make_outcome(1.0, graph=graph, sizes=sizes, source=graph))
     memory.record_outcome(make_outcome(3.0, graph="near", sizes=(64, 128), source="slower"))
     hits = recall(memory, limit=2)
-    assert [(hit.outcome.graph_hash, hit.outcome.latency_ms, hit.exact) for hit in hits] == [("nearer", 1.0, False), ("near", 1.0, False)]
+    assert [(hit.outcome.graph_hash, hit.outcome.latency_ms, hit.exact) for hit in hits] == [
+        ("nearer", 1.0, False),
+        ("near", 1.0, False),
+    ]
     assert hits[0].distance == pytest.approx(math.log2(1.5) / 2)
     assert hits[1].distance == 0.5
 
@@ -280,9 +359,14 @@ def test_recall_offers_the_nearest_sizes_of_the_same_structure_next(memory: Memo
 def test_recall_falls_back_on_recipes_for_the_same_operator(memory: Memory) -> None:
     memory.record_outcome(make_outcome(1.0, graph="x", structure="other", source="good"))
     memory.record_outcome(make_outcome(0.5, graph="y", structure="third", source="better"))
-    memory.record_outcome(make_outcome(0.1, graph="z", structure="fourth", source="by a model", choices=()))
+    memory.record_outcome(
+        make_outcome(0.1, graph="z", structure="fourth", source="by a model", choices=())
+    )
     hits = recall(memory)
-    assert [(hit.outcome.graph_hash, hit.exact, hit.distance) for hit in hits] == [("y", False, math.inf), ("x", False, math.inf)]
+    assert [(hit.outcome.graph_hash, hit.exact, hit.distance) for hit in hits] == [
+        ("y", False, math.inf),
+        ("x", False, math.inf),
+    ]
     assert recall(memory, operators=("matmul",)) == []
 
 
@@ -314,11 +398,17 @@ def test_a_step_without_a_parent_counts_against_the_best_baseline() -> None:
 
 
 def test_baselines_belong_to_exactly_one_set_of_versions(memory: Memory) -> None:
-    eager, compiled = Baseline("eager", Timing(1.0, 0.9, 1.1, 10), False), Baseline("compile", None, False, "failed")
+    eager, compiled = (
+        Baseline("eager", Timing(1.0, 0.9, 1.1, 10), False),
+        Baseline("compile", None, False, "failed"),
+    )
     versions = {"torch": "2.11", "triton": "3.6"}
     memory.put_baselines("p", "full", "h200", Contract(), versions, [eager])
     memory.put_baselines("p", "full", "h200", Contract(), versions, [eager, compiled])
-    assert memory.baselines("p", "full", "h200", Contract(), dict(reversed(versions.items()))) == (compiled, eager)
+    assert memory.baselines("p", "full", "h200", Contract(), dict(reversed(versions.items()))) == (
+        compiled,
+        eager,
+    )
     assert memory.baselines("p", "full", "h200", Contract(Precision.TF32), versions) == ()
     assert memory.baselines("p", "full", "h200", Contract(), {"torch": "2.13"}) == ()
 

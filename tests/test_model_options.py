@@ -1,4 +1,6 @@
-"""Which model plays which role: the grammar of -m and its companions, and one clear line where it is not kept."""
+"""Which model plays which role: the grammar of -m and its companions, and one clear line where it
+is not kept.
+"""
 
 from pathlib import Path
 
@@ -18,9 +20,16 @@ add_commands()
 PROVIDERS = ("openai", "anthropic", "command", "replay")
 
 
-def chosen(*models: str, base_url: str | None = None, **settings: tuple[str, ...]) -> dict[str, ModelChoice]:
+def chosen(
+    *models: str, base_url: str | None = None, **settings: tuple[str, ...]
+) -> dict[str, ModelChoice]:
     found = choose_models(
-        models, PROVIDERS, base_url, settings.get("temperatures", ()), settings.get("efforts", ()), settings.get("limits", ())
+        models,
+        PROVIDERS,
+        base_url,
+        settings.get("temperatures", ()),
+        settings.get("efforts", ()),
+        settings.get("limits", ()),
     )
     assert len({choice.role for choice in found}) == len(found)
     return {choice.role: choice for choice in found}
@@ -68,12 +77,23 @@ def test_a_provider_that_cannot_be_told_is_asked_for_in_one_line(text: str) -> N
 
 def test_settings_hold_for_every_role_or_for_one() -> None:
     found = chosen(
-        "gpt-5", "planner=gpt-5-mini",
-        temperatures=("0.2", "generator=1"), efforts=("planner=low",), limits=("20000",),
-    )  # fmt: skip
-    assert (found["any"].temperature, found["any"].effort, found["any"].max_output_tokens) == (0.2, None, 20000)
+        "gpt-5",
+        "planner=gpt-5-mini",
+        temperatures=("0.2", "generator=1"),
+        efforts=("planner=low",),
+        limits=("20000",),
+    )
+    assert (found["any"].temperature, found["any"].effort, found["any"].max_output_tokens) == (
+        0.2,
+        None,
+        20000,
+    )
     assert (found["generator"].model, found["generator"].temperature) == ("gpt-5", 1.0)
-    assert (found["planner"].model, found["planner"].temperature, found["planner"].effort) == ("gpt-5-mini", 0.2, "low")
+    assert (found["planner"].model, found["planner"].temperature, found["planner"].effort) == (
+        "gpt-5-mini",
+        0.2,
+        "low",
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,10 +104,16 @@ def test_settings_hold_for_every_role_or_for_one() -> None:
         (("gpt-5",), {"temperatures": ("warm",)}, "could not convert"),
         (("gpt-5",), {"efforts": ("planner=huge",)}, "one of low, medium, high"),
         (("gpt-5",), {"limits": ("0",)}, "at least 1 token"),
-        (("planner=gpt-5",), {"efforts": ("generator=low",)}, "the role 'generator', which has no model"),
+        (
+            ("planner=gpt-5",),
+            {"efforts": ("generator=low",)},
+            "the role 'generator', which has no model",
+        ),
     ],
 )
-def test_a_setting_that_is_none_is_a_usage_error(models: tuple[str, ...], settings: dict, message: str) -> None:
+def test_a_setting_that_is_none_is_a_usage_error(
+    models: tuple[str, ...], settings: dict, message: str
+) -> None:
     with pytest.raises(click.UsageError) as raised:
         chosen(*models, **settings)
     assert message in raised.value.message
@@ -100,18 +126,26 @@ def test_a_setting_that_is_none_is_a_usage_error(models: tuple[str, ...], settin
         (["-m", "gpt-5"], "add --author llm"),
     ],
 )
-def test_an_author_without_a_model_and_a_model_without_an_author_are_usage_errors(words: list[str], message: str, tmp_path: Path) -> None:
+def test_an_author_without_a_model_and_a_model_without_an_author_are_usage_errors(
+    words: list[str], message: str, tmp_path: Path
+) -> None:
     problem = tmp_path / "problem.py"
     problem.write_text("class Model: pass\ndef get_inputs(): return []\n")
     registry = collect(build_plugin_manager())
-    result = CliRunner().invoke(cli, ["optimize", str(problem), "--target", "h200", *words], obj=registry)
+    result = CliRunner().invoke(
+        cli, ["optimize", str(problem), "--target", "h200", *words], obj=registry
+    )
     assert result.exit_code == 2
     assert message in result.stderr
 
 
-def test_models_in_the_environment_do_not_get_in_the_way_of_recipes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_models_in_the_environment_do_not_get_in_the_way_of_recipes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("KMEM_MODEL", "gpt-5")
     registry = collect(build_plugin_manager())
-    result = CliRunner().invoke(cli, ["optimize", str(tmp_path / "nowhere.py"), "--target", "h200"], obj=registry)
+    result = CliRunner().invoke(
+        cli, ["optimize", str(tmp_path / "nowhere.py"), "--target", "h200"], obj=registry
+    )
     assert result.exit_code == 1
     assert "nowhere.py" in result.stderr

@@ -5,7 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_models import KERNEL, answer, diagnosis_answer, plan_answer
 
-from kmem.explore.models.answers import DiagnoserAnswer, GeneratorAnswer, PlannerAnswer, ReflectorAnswer
+from kmem.explore.models.answers import (
+    DiagnoserAnswer,
+    GeneratorAnswer,
+    PlannerAnswer,
+    ReflectorAnswer,
+)
 from kmem.explore.models.parsing import Block, Malformed, find_blocks, read_fields, read_file
 from kmem.records import Bottleneck, Claim
 
@@ -17,7 +22,10 @@ PARSED = GeneratorAnswer(plan="one pass", operators=("x",), algebraic=True, knob
     "text",
     [
         f"```json\n{FIELDS}\n```",
-        f"Sure, here it is:\n\n```JSON\n{FIELDS}\n```\nand the file:\n```python\nx = {{}}\n```\nEnjoy.",
+        (
+            f"Sure, here it is:\n\n```JSON\n{FIELDS}\n```\nand the file:\n```python\nx = {{}}\n"
+            f"```\nEnjoy."
+        ),
         f"```python\nx = {{}}\n```\n```json\n{FIELDS}\n```",
         f"```\n{FIELDS}\n```",
         f"~~~json\n{FIELDS}\n~~~",
@@ -38,17 +46,50 @@ def test_the_json_object_is_found(text: str) -> None:
         ("I would rather talk about it.", "there is no JSON object"),
         ("[1, 2]", "there is no JSON object"),
         ("```json\n{'plan': 1}\n```", "the JSON block is not valid JSON: Expecting property name"),
-        ('```json\n{"plan": "one', r"not valid JSON: .* \(the block is not closed: the answer is cut off\)"),
+        (
+            '```json\n{"plan": "one',
+            r"not valid JSON: .* \(the block is not closed: the answer is cut off\)",
+        ),
         ('```json\n{"plan": "p", "operators": ["x"],}\n```', "not valid JSON"),
         ("```json\n[]\n```", "the object: Input should be an object"),
-        ('```json\n{"plan": "p", "operators": ["x"], "algebraic": false}\n```', "knobs: Field required"),
-        ('```json\n{"plan": "p", "operators": ["x"], "algebraic": "no", "knobs": {}}\n```', "algebraic: Input should be a valid boolean"),
-        ('```json\n{"plan": 3, "operators": ["x"], "algebraic": false, "knobs": {}}\n```', "plan: Input should be a valid string"),
-        ('```json\n{"plan": "p", "operators": "x", "algebraic": false, "knobs": {}}\n```', "operators: Input should be a valid array"),
-        ('```json\n{"plan": "p", "operators": ["x"], "algebraic": false, "knobs": {"B": [1.5]}}\n```', r"knobs\.B\.0"),
-        ('```json\n{"plan": "p", "operators": ["x"], "algebraic": false, "knobs": {"B": [true]}}\n```', r"knobs\.B\.0"),
-        ('```json\n{"plan": " ", "operators": ["x"], "algebraic": false, "knobs": {}}\n```', "plan must not be empty"),
-        ('```json\n{"plan": "p", "operators": [], "algebraic": false, "knobs": {}}\n```', "operators must name at least one"),
+        (
+            '```json\n{"plan": "p", "operators": ["x"], "algebraic": false}\n```',
+            "knobs: Field required",
+        ),
+        (
+            '```json\n{"plan": "p", "operators": ["x"], "algebraic": "no", "knobs": {}}\n```',
+            "algebraic: Input should be a valid boolean",
+        ),
+        (
+            '```json\n{"plan": 3, "operators": ["x"], "algebraic": false, "knobs": {}}\n```',
+            "plan: Input should be a valid string",
+        ),
+        (
+            '```json\n{"plan": "p", "operators": "x", "algebraic": false, "knobs": {}}\n```',
+            "operators: Input should be a valid array",
+        ),
+        (
+            (
+                "```json\n"
+                '{"plan": "p", "operators": ["x"], "algebraic": false, "knobs": {"B": [1.5]}}\n```'
+            ),
+            r"knobs\.B\.0",
+        ),
+        (
+            (
+                "```json\n"
+                '{"plan": "p", "operators": ["x"], "algebraic": false, "knobs": {"B": [true]}}\n```'
+            ),
+            r"knobs\.B\.0",
+        ),
+        (
+            '```json\n{"plan": " ", "operators": ["x"], "algebraic": false, "knobs": {}}\n```',
+            "plan must not be empty",
+        ),
+        (
+            '```json\n{"plan": "p", "operators": [], "algebraic": false, "knobs": {}}\n```',
+            "operators must name at least one",
+        ),
         ("```json\n" + '{"a":' * 100_000 + "\n```", "the JSON block is not valid JSON"),
         ("{\n" * 50_000, "there is no JSON object"),
     ],
@@ -59,7 +100,9 @@ def test_an_answer_without_the_right_object_is_told_so(text: str, said: str) -> 
 
 
 def test_a_remark_nobody_asked_for_is_ignored() -> None:
-    assert read_fields(GeneratorAnswer, f'```json\n{FIELDS[:-1]}, "confidence": 0.9}}\n```') == PARSED
+    assert (
+        read_fields(GeneratorAnswer, f'```json\n{FIELDS[:-1]}, "confidence": 0.9}}\n```') == PARSED
+    )
 
 
 def test_names_of_bottlenecks_and_claims_are_typed() -> None:
@@ -73,15 +116,32 @@ def test_names_of_bottlenecks_and_claims_are_typed() -> None:
     [
         ({"bottleneck": "the network"}, "bottleneck: Input should be"),
         ({"evidence": []}, "evidence must name at least one metric"),
-        ({"claim": {"metric": "speed", "comparison": ">=", "number": 1}}, "the claim's metric 'speed' is none of"),
-        ({"claim": {"metric": "waves", "comparison": "==", "number": 1}}, "the claim's comparison '==' must be"),
-        ({"claim": {"metric": "waves", "comparison": ">=", "number": "1"}}, r"claim\.number: Input should be a valid number"),
-        ({"claim": {"metric": "waves", "comparison": ">=", "number": float("inf")}}, "must be finite"),
-        ({"claim": {"metric": "waves", "comparison": ">=", "number": -1, "relative": True}}, "and positive"),
+        (
+            {"claim": {"metric": "speed", "comparison": ">=", "number": 1}},
+            "the claim's metric 'speed' is none of",
+        ),
+        (
+            {"claim": {"metric": "waves", "comparison": "==", "number": 1}},
+            "the claim's comparison '==' must be",
+        ),
+        (
+            {"claim": {"metric": "waves", "comparison": ">=", "number": "1"}},
+            r"claim\.number: Input should be a valid number",
+        ),
+        (
+            {"claim": {"metric": "waves", "comparison": ">=", "number": float("inf")}},
+            "must be finite",
+        ),
+        (
+            {"claim": {"metric": "waves", "comparison": ">=", "number": -1, "relative": True}},
+            "and positive",
+        ),
         ({"claim": "faster"}, "claim: Input should be"),
     ],
 )
-def test_a_claim_that_names_nothing_measurable_is_refused(changes: dict[str, object], said: str) -> None:
+def test_a_claim_that_names_nothing_measurable_is_refused(
+    changes: dict[str, object], said: str
+) -> None:
     with pytest.raises(Malformed, match=said):
         read_fields(DiagnoserAnswer, diagnosis_answer(**changes))
 
@@ -129,7 +189,10 @@ def test_a_fence_inside_a_longer_fence_belongs_to_the_file() -> None:
         ("```python\nclass ModelNew:\n  x = '\0'\n```", "not valid Python"),
         ("```python\nclass Model:\n    pass\n```", "defines no class ModelNew"),
         ("```python\nclass ModelNew:\n" + "    x = " + "(" * 50_000 + "\n```", "not valid Python"),
-        ("```python\nclass ModelNew:\n" + "    x = " + "-" * 200_000 + "1\n```", "not valid Python"),
+        (
+            "```python\nclass ModelNew:\n" + "    x = " + "-" * 200_000 + "1\n```",
+            "not valid Python",
+        ),
     ],
 )
 def test_an_answer_without_one_whole_file_is_told_so(text: str, said: str) -> None:

@@ -1,4 +1,6 @@
-"""Posteriors of skills: shrunk towards what is known one level up, aged and trusted by weight, the same however the ledger was filled."""
+"""Posteriors of skills: shrunk towards what is known one level up, aged and trusted by weight, the
+same however the ledger was filled.
+"""
 
 import math
 from dataclasses import replace
@@ -28,12 +30,26 @@ def memory(tmp_path: Path):
 
 def step(number: int, skill: str, speedup: float | None = 1.5, **changes) -> Outcome:
     """An outcome that changed the time by a factor; None: it failed."""
-    fields = {"bottleneck": Bottleneck.LATENCY, "versions": NOW, "origin": "local", "created_at": f"{number:04d}", **changes}
-    return make_outcome(None if speedup is None else 1.0 / speedup, parent_ms=1.0, skill=skill, **fields)
+    fields = {
+        "bottleneck": Bottleneck.LATENCY,
+        "versions": NOW,
+        "origin": "local",
+        "created_at": f"{number:04d}",
+        **changes,
+    }
+    return make_outcome(
+        None if speedup is None else 1.0 / speedup, parent_ms=1.0, skill=skill, **fields
+    )
 
 
 def ask(memory: Memory, *skills: str, **changes) -> dict[str, Posterior]:
-    question = {"bottleneck": Bottleneck.LATENCY, "operators": ("softmax",), "arch": "sm_90", "versions": NOW, **changes}
+    question = {
+        "bottleneck": Bottleneck.LATENCY,
+        "operators": ("softmax",),
+        "arch": "sm_90",
+        "versions": NOW,
+        **changes,
+    }
     return memory.posteriors(skills or SKILLS, **question)
 
 
@@ -44,22 +60,28 @@ def test_without_any_outcome_every_skill_is_as_likely_to_help_as_not(memory: Mem
     assert found["a"].reason == "never tried: 25% to improve, as skills do on average"
 
 
-def test_outcomes_move_a_skill_and_a_skill_nobody_tried_moves_with_the_average(memory: Memory) -> None:
+def test_outcomes_move_a_skill_and_a_skill_nobody_tried_moves_with_the_average(
+    memory: Memory,
+) -> None:
     for number in range(10):
         memory.record_outcome(step(number, "good", 1.5 + number / 100))
         memory.record_outcome(step(number, "bad", 0.8 + number / 100))
     found = ask(memory)
     assert found["good"].probability > 0.7 > found["never"].probability > found["bad"].probability
-    assert 0 < found["good"].log_speedup < math.log(1.545)  # shrunk from the mean of what was seen towards nothing
+    # shrunk from the mean of what was seen towards nothing
+    assert 0 < found["good"].log_speedup < math.log(1.545)
     assert found["never"].deviation > 3 * found["good"].deviation
     assert (found["good"].tried, found["good"].matching) == (10, 10)
     assert found["good"].reason.startswith("10 tried, 10 of them on this very case: ")
 
 
 def test_shrinkage_is_the_normal_normal_formula(memory: Memory) -> None:
-    """One skill, one outcome, nothing else: both variances are their prior guesses, and the update can be written down."""
+    """One skill, one outcome, nothing else: both variances are their prior guesses, and the update
+    can be written down.
+    """
     memory.record_outcome(step(0, "good", 2.0))
-    variance = 0.3**2 + 4 * 0.2**2  # four levels below the grand mean, none with evidence of its own
+    # four levels below the grand mean, none with evidence of its own
+    variance = 0.3**2 + 4 * 0.2**2
     gain = variance / (variance + 0.3**2)
     found = ask(memory, "good")["good"]
     assert found.log_speedup == pytest.approx(gain * math.log(2.0), rel=1e-9)
@@ -69,10 +91,17 @@ def test_shrinkage_is_the_normal_normal_formula(memory: Memory) -> None:
 
 @pytest.mark.parametrize(
     "elsewhere",
-    [{"bottleneck": Bottleneck.FMA_BOUND}, {"operators": ("sum",), "choices": ()}, {"arch": "sm_80"}, {"bottleneck": None}],
+    [
+        {"bottleneck": Bottleneck.FMA_BOUND},
+        {"operators": ("sum",), "choices": ()},
+        {"arch": "sm_80"},
+        {"bottleneck": None},
+    ],
     ids=["another bottleneck", "another operator", "another architecture", "no bottleneck"],
 )
-def test_evidence_from_elsewhere_counts_less_than_evidence_from_here(tmp_path: Path, elsewhere: dict) -> None:
+def test_evidence_from_elsewhere_counts_less_than_evidence_from_here(
+    tmp_path: Path, elsewhere: dict
+) -> None:
     with Memory(tmp_path / "here.db") as here, Memory(tmp_path / "there.db") as there:
         for number in range(8):
             here.record_outcome(step(number, "good", 1.5))
@@ -86,9 +115,15 @@ def test_evidence_from_elsewhere_counts_less_than_evidence_from_here(tmp_path: P
     assert far.deviation < nothing.deviation
 
 
-def test_an_architecture_away_is_nearer_than_an_operator_and_that_than_a_bottleneck_away(tmp_path: Path) -> None:
+def test_an_architecture_away_is_nearer_than_an_operator_and_that_than_a_bottleneck_away(
+    tmp_path: Path,
+) -> None:
     correct = []
-    for name, changes in (("a", {"arch": "sm_80"}), ("o", {"operators": ("sum",), "choices": ()}), ("b", {"bottleneck": None})):
+    for name, changes in (
+        ("a", {"arch": "sm_80"}),
+        ("o", {"operators": ("sum",), "choices": ()}),
+        ("b", {"bottleneck": None}),
+    ):
         with Memory(tmp_path / f"{name}.db") as memory:
             for number in range(20):
                 memory.record_outcome(step(number, "good", 1.5, **changes))
@@ -99,7 +134,8 @@ def test_an_architecture_away_is_nearer_than_an_operator_and_that_than_a_bottlen
 
 def test_older_versions_weigh_less_and_are_never_forgotten(memory: Memory) -> None:
     assert age_weight(NOW, NOW) == 1.0
-    assert age_weight({"torch": "2.9", "triton": "3.4"}, NOW) == 0.5  # two minor releases of each: four
+    # two minor releases of each: four
+    assert age_weight({"torch": "2.9", "triton": "3.4"}, NOW) == 0.5
     assert age_weight({"torch": "2.11", "triton": "4.6"}, NOW) == pytest.approx(0.5**2.5)
     assert age_weight({}, NOW) == age_weight(NOW, {}) == age_weight({"torch": "main"}, NOW) == 1.0
     for number in range(8):
@@ -134,7 +170,11 @@ def test_failures_lower_correctness_and_interruptions_say_nothing(memory: Memory
 
 def test_a_retraction_takes_its_outcome_back_whenever_it_arrives(tmp_path: Path) -> None:
     wrong = step(99, "good", 9.0, signature=Signature({"waves": 7.0}))
-    with Memory(tmp_path / "a.db") as clean, Memory(tmp_path / "b.db") as later, Memory(tmp_path / "c.db") as before:
+    with (
+        Memory(tmp_path / "a.db") as clean,
+        Memory(tmp_path / "b.db") as later,
+        Memory(tmp_path / "c.db") as before,
+    ):
         for memory in (clean, later, before):
             memory.record_outcome(step(0, "good", 1.5))
         later.record_outcome(wrong)
@@ -148,13 +188,17 @@ def test_a_retraction_takes_its_outcome_back_whenever_it_arrives(tmp_path: Path)
 
 
 def test_the_winning_signature_is_the_mean_over_what_improved(memory: Memory) -> None:
-    memory.record_outcome(step(0, "good", 1.5, signature=Signature({"waves": 2.0, "launches": 1.0})))
+    memory.record_outcome(
+        step(0, "good", 1.5, signature=Signature({"waves": 2.0, "launches": 1.0}))
+    )
     memory.record_outcome(step(1, "good", 1.2, signature=Signature({"waves": 4.0})))
     memory.record_outcome(step(2, "good", 0.9, signature=Signature({"waves": 100.0})))
     assert memory.winning_signatures() == {"good": {"waves": 3.0, "launches": 1.0}}
 
 
-def test_rebuilding_finds_nothing_different_unless_somebody_changed_the_cache(memory: Memory) -> None:
+def test_rebuilding_finds_nothing_different_unless_somebody_changed_the_cache(
+    memory: Memory,
+) -> None:
     for number in range(5):
         memory.record_outcome(step(number, "good", 1.1 + number))
     memory.record_outcome(step(7, "bad", None))
@@ -175,13 +219,17 @@ def test_a_recalled_kernel_raises_no_skill_again_and_is_counted_apart(memory: Me
     memory.record_outcome(step(1, "bad", 0.9))
     before = ask(memory), memory.winning_signatures()
     for number in range(20):  # every run on the same problem finds the same kernel again
-        memory.record_outcome(step(10 + number, "good", 3.0, move=Move.RECALL, signature=Signature({"waves": 50.0})))
+        memory.record_outcome(
+            step(10 + number, "good", 3.0, move=Move.RECALL, signature=Signature({"waves": 50.0}))
+        )
     memory.record_outcome(step(40, "good", None, move=Move.RECALL))
     assert (ask(memory), memory.winning_signatures()) == before
     (record,) = memory.skill_record("good")
     assert (record.tried, record.passed, record.improved, record.recalled) == (1, 1, 1, 20)
     assert record.speedup == pytest.approx(1.5)
-    (gain,) = memory.read("select recalled_log_speedup_e9 * 1e-9 as gain from evidence where skill = 'good'")
+    (gain,) = memory.read(
+        "select recalled_log_speedup_e9 * 1e-9 as gain from evidence where skill = 'good'"
+    )
     assert gain["gain"] == pytest.approx(20 * math.log(3.0))
     assert memory.rebuild_evidence().differing == 0
 
@@ -190,7 +238,11 @@ def test_outcomes_of_an_older_kmem_are_summed_when_first_asked_for(memory: Memor
     for number in range(5):
         memory.record_outcome(step(number, "good", 1.1 + number))
     expected = ask(memory)
-    for statement in ("delete from evidence", "delete from evidence_signatures", "update evidence_state set outcome = 0"):
+    for statement in (
+        "delete from evidence",
+        "delete from evidence_signatures",
+        "update evidence_state set outcome = 0",
+    ):
         memory.db.execute(statement)  # as the migration leaves it
     memory.record_outcome(step(9, "bad", 0.5))  # does not hide that the others are missing
     memory.retract(step(9, "bad", 0.5).hash, "wrong", "test")
@@ -200,18 +252,39 @@ def test_outcomes_of_an_older_kmem_are_summed_when_first_asked_for(memory: Memor
 
 OUTCOMES = st.builds(
     lambda skill, speedup, bottleneck, arch, origin, triton, waves, number, move: step(
-        number, skill, speedup, bottleneck=bottleneck, arch=arch, origin=origin, versions={"torch": "2.11", "triton": triton},
-        signature=Signature({"waves": waves}), move=move,
+        number,
+        skill,
+        speedup,
+        bottleneck=bottleneck,
+        arch=arch,
+        origin=origin,
+        versions={"torch": "2.11", "triton": triton},
+        signature=Signature({"waves": waves}),
+        move=move,
     ),
-    st.sampled_from(("good", "bad")), st.one_of(st.none(), st.floats(0.05, 20.0)), st.sampled_from((None, Bottleneck.LATENCY)),
-    st.sampled_from(("sm_80", "sm_90")), st.sampled_from(("local", "team", "stranger")), st.sampled_from(("3.4.0", "3.6.0")),
-    st.floats(0.0, 50.0), st.integers(0, 3), st.sampled_from((Move.TUNE, Move.SEED, Move.RECALL)),
-)  # fmt: skip
+    st.sampled_from(("good", "bad")),
+    st.one_of(st.none(), st.floats(0.05, 20.0)),
+    st.sampled_from((None, Bottleneck.LATENCY)),
+    st.sampled_from(("sm_80", "sm_90")),
+    st.sampled_from(("local", "team", "stranger")),
+    st.sampled_from(("3.4.0", "3.6.0")),
+    st.floats(0.0, 50.0),
+    st.integers(0, 3),
+    st.sampled_from((Move.TUNE, Move.SEED, Move.RECALL)),
+)
 #: Who saw an outcome, and who learnt that it was wrong: before or after, here, there, or both.
-SEEN = st.tuples(OUTCOMES, st.sampled_from(("a", "b", "ab")), st.sampled_from(("", "", "a", "b", "ab")), st.booleans())
+SEEN = st.tuples(
+    OUTCOMES,
+    st.sampled_from(("a", "b", "ab")),
+    st.sampled_from(("", "", "a", "b", "ab")),
+    st.booleans(),
+)
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=8,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.lists(SEEN, max_size=10), st.floats(0.0, 1.0))
 def test_any_order_of_merging_gives_exactly_the_posteriors_of_one_memory_that_saw_everything(
     tmp_path_factory, seen: list, trust: float
@@ -222,7 +295,11 @@ def test_any_order_of_merging_gives_exactly_the_posteriors_of_one_memory_that_sa
         with Memory(path) as memory:
             memory.set_trust("team", trust)
             for outcome, seen_by, wrong_by, warned in reversed(seen) if name == "all" else seen:
-                wrong = [replace(RETRACTION, outcome_hash=outcome.hash, origin=origin) for origin in wrong_by if name in (origin, "all")]
+                wrong = [
+                    replace(RETRACTION, outcome_hash=outcome.hash, origin=origin)
+                    for origin in wrong_by
+                    if name in (origin, "all")
+                ]
                 for retraction in wrong if warned else ():
                     memory.record_retraction(retraction)
                 if name == "all" or name in seen_by:
@@ -246,8 +323,20 @@ def test_any_order_of_merging_gives_exactly_the_posteriors_of_one_memory_that_sa
 
 
 def _knowledge(memory: Memory) -> tuple:
-    questions = ({}, {"bottleneck": None, "operators": (), "arch": "sm_80", "versions": {"torch": "2.13", "triton": "3.9"}})
-    found = [ask(memory, **question) for question in questions], memory.evidence_cells(), memory.winning_signatures()
+    questions = (
+        {},
+        {
+            "bottleneck": None,
+            "operators": (),
+            "arch": "sm_80",
+            "versions": {"torch": "2.13", "triton": "3.9"},
+        },
+    )
+    found = (
+        [ask(memory, **question) for question in questions],
+        memory.evidence_cells(),
+        memory.winning_signatures(),
+    )
     records = [memory.skill_record(skill) for skill in SKILLS]
     assert memory.rebuild_evidence().differing == 0
     with Memory(memory.path) as reopened:

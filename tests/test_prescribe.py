@@ -1,4 +1,6 @@
-"""Gates in three-valued logic; ranking by likeness and evidence that is never empty, keeps ceilings and says why."""
+"""Gates in three-valued logic; ranking by likeness and evidence that is never empty, keeps ceilings
+and says why.
+"""
 
 import random
 from collections.abc import Mapping
@@ -18,10 +20,20 @@ from kmem.vocabulary import OPERATORS
 
 def skill(name: str = "s", **changes: object) -> Skill:
     fields: dict[str, object] = {
-        "name": name, "description": "d", "body": "", "path": Path("."), "license": "", "operators": ("max_pool",),
-        "bottlenecks": (Bottleneck.REDUNDANT_TRAFFIC,), "signature": (Condition("traffic_ratio", ">=", 1.3),), "arch": ("sm_80+",),
-        "precision": "exact", "conflicts": (), "source": "", "has_recipe": False,
-    }  # fmt: skip
+        "name": name,
+        "description": "d",
+        "body": "",
+        "path": Path("."),
+        "license": "",
+        "operators": ("max_pool",),
+        "bottlenecks": (Bottleneck.REDUNDANT_TRAFFIC,),
+        "signature": (Condition("traffic_ratio", ">=", 1.3),),
+        "arch": ("sm_80+",),
+        "precision": "exact",
+        "conflicts": (),
+        "source": "",
+        "has_recipe": False,
+    }
     return Skill(**{**fields, **changes})
 
 
@@ -32,19 +44,79 @@ def diagnosis(bottleneck: Bottleneck = Bottleneck.REDUNDANT_TRAFFIC, **values: f
 CASES = [
     ("all tests hold", {}, {"traffic_ratio": 2.0}, ("max_pool",), "sm_90", True, 1.0),
     ("an unknown metric neither passes nor excludes", {}, {}, ("max_pool",), "sm_90", True, 0.8),
-    ("a metric below its threshold excludes", {}, {"traffic_ratio": 1.0}, ("max_pool",), "sm_90", False, 0.8),
-    ("a related operator is unknown", {}, {"traffic_ratio": 2.0}, ("avg_pool",), "sm_90", True, 0.8),
+    (
+        "a metric below its threshold excludes",
+        {},
+        {"traffic_ratio": 1.0},
+        ("max_pool",),
+        "sm_90",
+        False,
+        0.8,
+    ),
+    (
+        "a related operator is unknown",
+        {},
+        {"traffic_ratio": 2.0},
+        ("avg_pool",),
+        "sm_90",
+        True,
+        0.8,
+    ),
     ("another family excludes", {}, {"traffic_ratio": 2.0}, ("softmax",), "sm_90", False, 0.8),
-    ("any operator", {"operators": ("any",)}, {"traffic_ratio": 2.0}, ("softmax",), "sm_90", True, 1.0),
-    ("an older architecture excludes", {"arch": ("sm_90+",)}, {"traffic_ratio": 2.0}, ("max_pool",), "sm_80", False, 0.8),
+    (
+        "any operator",
+        {"operators": ("any",)},
+        {"traffic_ratio": 2.0},
+        ("softmax",),
+        "sm_90",
+        True,
+        1.0,
+    ),
+    (
+        "an older architecture excludes",
+        {"arch": ("sm_90+",)},
+        {"traffic_ratio": 2.0},
+        ("max_pool",),
+        "sm_80",
+        False,
+        0.8,
+    ),
     ("another vendor excludes", {}, {"traffic_ratio": 2.0}, ("max_pool",), "gfx942", False, 0.8),
-    ("another bottleneck excludes", {"bottlenecks": (Bottleneck.LATENCY,)}, {"traffic_ratio": 2.0}, ("max_pool",), "sm_90", False, 0.8),
-    ("no bottleneck named means any", {"bottlenecks": ()}, {"traffic_ratio": 2.0}, ("max_pool",), "sm_90", True, 1.0),
+    (
+        "another bottleneck excludes",
+        {"bottlenecks": (Bottleneck.LATENCY,)},
+        {"traffic_ratio": 2.0},
+        ("max_pool",),
+        "sm_90",
+        False,
+        0.8,
+    ),
+    (
+        "no bottleneck named means any",
+        {"bottlenecks": ()},
+        {"traffic_ratio": 2.0},
+        ("max_pool",),
+        "sm_90",
+        True,
+        1.0,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("what", "changes", "values", "operators", "arch", "applies", "strength"), CASES, ids=[case[0] for case in CASES])
-def test_gate(what: str, changes: dict, values: dict, operators: tuple, arch: str, applies: bool, strength: float) -> None:
+@pytest.mark.parametrize(
+    ("what", "changes", "values", "operators", "arch", "applies", "strength"),
+    CASES,
+    ids=[case[0] for case in CASES],
+)
+def test_gate(
+    what: str,
+    changes: dict,
+    values: dict,
+    operators: tuple,
+    arch: str,
+    applies: bool,
+    strength: float,
+) -> None:
     verdict = gate_skill(skill(**changes), diagnosis(**values), operators, arch, Contract())
     assert verdict.applies is applies
     assert verdict.strength == pytest.approx(strength)
@@ -61,13 +133,30 @@ def test_gate(what: str, changes: dict, values: dict, operators: tuple, arch: st
         ("match", "match", True),
     ],
 )
-def test_a_looser_skill_is_not_offered_under_a_stricter_contract(precision: str, contract: str, applies: bool) -> None:
-    verdict = gate_skill(skill(precision=precision), diagnosis(), ("max_pool",), "sm_90", Contract(Precision(contract)))
+def test_a_looser_skill_is_not_offered_under_a_stricter_contract(
+    precision: str, contract: str, applies: bool
+) -> None:
+    verdict = gate_skill(
+        skill(precision=precision),
+        diagnosis(),
+        ("max_pool",),
+        "sm_90",
+        Contract(Precision(contract)),
+    )
     assert verdict.applies is applies
 
 
 def test_a_secondary_bottleneck_is_treated_too() -> None:
-    found = Diagnosis(Bottleneck.LATENCY, (), Signature({}), None, None, "s", None, secondary=(Bottleneck.REDUNDANT_TRAFFIC,))
+    found = Diagnosis(
+        Bottleneck.LATENCY,
+        (),
+        Signature({}),
+        None,
+        None,
+        "s",
+        None,
+        secondary=(Bottleneck.REDUNDANT_TRAFFIC,),
+    )
     assert gate_skill(skill(), found, ("max_pool",), "sm_90", Contract()).applies
 
 
@@ -91,7 +180,9 @@ def rank(
         Contract(),
         matches=TextMatches(similarity or {}, {}),
         posteriors=lambda names: posteriors or {},
-        signatures=lambda names: {name: value for name, value in (signatures or {}).items() if name in names},
+        signatures=lambda names: {
+            name: value for name, value in (signatures or {}).items() if name in names
+        },
     )
 
 
@@ -100,14 +191,31 @@ def names(prescriptions) -> list[str]:
 
 
 def test_score_is_strength_times_relevance_times_likeness_times_posterior() -> None:
-    (only,) = rank([skill()], diagnosis(traffic_ratio=2.0), similarity={"s": 0.6}, posteriors={"s": posterior(0.75, 0.8)})
+    (only,) = rank(
+        [skill()],
+        diagnosis(traffic_ratio=2.0),
+        similarity={"s": 0.6},
+        posteriors={"s": posterior(0.75, 0.8)},
+    )
     assert only.score == pytest.approx(1.0 * (0.5 + 0.6 / 2) * 0.75 * 0.8)
     assert "similarity 0.60" in only.reasons
-    assert "10 tried, 10 of them on this very case: 80% correct, 75% of those improve, expected 1.11x" in only.reasons
+    assert (
+        "10 tried, 10 of them on this very case: 80% correct, 75% of those improve, expected 1.11x"
+        in only.reasons
+    )
 
 
 def test_naming_few_operators_and_the_first_bottleneck_is_relevance() -> None:
-    found = Diagnosis(Bottleneck.LATENCY, (), Signature({}), None, None, "s", None, secondary=(Bottleneck.REDUNDANT_TRAFFIC,))
+    found = Diagnosis(
+        Bottleneck.LATENCY,
+        (),
+        Signature({}),
+        None,
+        None,
+        "s",
+        None,
+        secondary=(Bottleneck.REDUNDANT_TRAFFIC,),
+    )
     gate = Gate(found, ("max_pool", "pointwise"), "sm_90", Contract())
     first = (Bottleneck.LATENCY,)
     order = [
@@ -120,28 +228,40 @@ def test_naming_few_operators_and_the_first_bottleneck_is_relevance() -> None:
     ]
     relevance = [gate.relevance(item) for item in order]
     assert relevance == sorted(relevance, reverse=True) and len(set(relevance)) == len(relevance)
-    assert relevance[1] == pytest.approx((1 + (1 + 1 / 2) / 2 + 1) / 3)  # one operator of the graph's two
+    # one operator of the graph's two
+    assert relevance[1] == pytest.approx((1 + (1 + 1 / 2) / 2 + 1) / 3)
     assert relevance[-3:] == [pytest.approx(2 / 3), pytest.approx(1 / 2), pytest.approx(1 / 3)]
 
 
 def test_likeness_is_the_mean_of_what_is_known_and_unknown_is_not_zero() -> None:
     signature = Signature({"traffic_ratio": 2.0, "waves": 1.0})
     assert skill_likeness(None, None, signature, None).value is None
-    assert skill_likeness(None, None, signature, {"launches": 3.0}).value is None  # they share no metric
-    assert skill_likeness(None, None, signature, {"traffic_ratio": 2.0, "launches": 3.0}).value == 1.0
+    # they share no metric
+    assert skill_likeness(None, None, signature, {"launches": 3.0}).value is None
+    assert (
+        skill_likeness(None, None, signature, {"traffic_ratio": 2.0, "launches": 3.0}).value == 1.0
+    )
     assert skill_likeness(0.5, 1, signature, None).value == pytest.approx((0.5 + 1.0) / 2)
-    assert skill_likeness(0.5, 1, signature, {"waves": 1.0}).value == pytest.approx((1.0 + 0.5 + 1.0) / 3)
+    assert skill_likeness(0.5, 1, signature, {"waves": 1.0}).value == pytest.approx(
+        (1.0 + 0.5 + 1.0) / 3
+    )
 
 
 def test_a_signature_distance_is_in_units_of_the_scale_of_each_metric() -> None:
-    assert signature_distance({"waves": 2.0, "launches": 1.0}, {"waves": 6.0, "launches": 1.0}) == pytest.approx((0.5**2 / 2) ** 0.5)
+    assert signature_distance(
+        {"waves": 2.0, "launches": 1.0}, {"waves": 6.0, "launches": 1.0}
+    ) == pytest.approx((0.5**2 / 2) ** 0.5)
     assert signature_distance({"traffic_ratio": 1.0}, {"traffic_ratio": 100.0}) == 1.0
     assert signature_distance({"traffic_ratio": 1.0}, {}) is None
 
 
-def test_a_skill_that_improved_what_looked_like_this_comes_before_one_that_improved_something_else() -> None:
+def test_a_skill_that_improved_what_looked_like_this_comes_before_one_that_improved_something_else() -> (
+    None
+):
     signatures = {"near": {"traffic_ratio": 2.0}, "far": {"traffic_ratio": 8.0}}
-    ranked = rank([skill("far"), skill("near")], diagnosis(traffic_ratio=2.0), signatures=signatures)
+    ranked = rank(
+        [skill("far"), skill("near")], diagnosis(traffic_ratio=2.0), signatures=signatures
+    )
     assert names(ranked) == ["near", "far"]
     assert "signature distance 0.75 from what it improved before" in ranked[1].reasons
 
@@ -155,22 +275,37 @@ def test_looking_up_signatures_only_where_they_can_matter_changes_no_rank() -> N
     found = diagnosis(traffic_ratio=2.0)
 
     def score(item: Skill) -> float:
-        likeness = skill_likeness(similarity[item.name], None, found.signature, signatures.get(item.name)).value
+        likeness = skill_likeness(
+            similarity[item.name], None, found.signature, signatures.get(item.name)
+        ).value
         return 1.0 * (0.5 + likeness / 2) * posteriors[item.name].probability
 
     expected = sorted(skills, key=lambda item: -score(item))[:3]
-    ranked = rank(skills, found, similarity=similarity, posteriors=posteriors, signatures=signatures)
-    assert [(entry.skill, entry.score) for entry in ranked] == [(item.name, pytest.approx(score(item))) for item in expected]
+    ranked = rank(
+        skills, found, similarity=similarity, posteriors=posteriors, signatures=signatures
+    )
+    assert [(entry.skill, entry.score) for entry in ranked] == [
+        (item.name, pytest.approx(score(item))) for item in expected
+    ]
 
 
 def test_evidence_outranks_likeness() -> None:
     posteriors = {"alike": posterior(0.1), "other": posterior(0.5)}
-    ranked = rank([skill("alike"), skill("other")], diagnosis(), similarity={"alike": 0.9, "other": 0.2}, posteriors=posteriors)
+    ranked = rank(
+        [skill("alike"), skill("other")],
+        diagnosis(),
+        similarity={"alike": 0.9, "other": 0.2},
+        posteriors=posteriors,
+    )
     assert names(ranked) == ["other", "alike"]
 
 
 def test_operator_family_and_any_compete_and_each_says_at_which_level_it_applies() -> None:
-    skills = [skill("exact"), skill("family", operators=("avg_pool",)), skill("generic", operators=("any",))]
+    skills = [
+        skill("exact"),
+        skill("family", operators=("avg_pool",)),
+        skill("generic", operators=("any",)),
+    ]
     ranked = rank(skills, diagnosis(traffic_ratio=2.0))
     assert names(ranked) == ["exact", "family", "generic"]
     assert [prescription.reasons[0] for prescription in ranked] == [
@@ -185,14 +320,21 @@ def test_gates_are_relaxed_one_after_the_other_so_that_something_is_offered() ->
     other = skill("bottleneck", bottlenecks=(Bottleneck.FMA_BOUND,))
     foreign = skill("operator", operators=("softmax",))
     found = diagnosis(traffic_ratio=2.0)
-    for remaining, name in (([foreign, other, low], "signature"), ([foreign, other], "bottleneck"), ([foreign], "operator")):
+    for remaining, name in (
+        ([foreign, other, low], "signature"),
+        ([foreign, other], "bottleneck"),
+        ([foreign], "operator"),
+    ):
         (only,) = rank(remaining, found)
         assert only.skill == name
         assert only.reasons[0] == f"no skill passes every gate; offered without regard to {name}"
 
 
 def test_what_may_not_be_used_here_is_never_offered() -> None:
-    assert rank([skill("loose", precision="tf32"), skill("elsewhere", arch=("gfx942",))], diagnosis()) == ()
+    assert (
+        rank([skill("loose", precision="tf32"), skill("elsewhere", arch=("gfx942",))], diagnosis())
+        == ()
+    )
 
 
 def test_at_most_three_and_ties_by_name() -> None:
@@ -201,15 +343,29 @@ def test_at_most_three_and_ties_by_name() -> None:
 
 def test_of_two_skills_that_conflict_the_better_is_offered_and_names_the_other() -> None:
     posteriors = {"a": posterior(0.2), "b": posterior(0.9), "c": posterior(0.1)}
-    ranked = rank([skill("a"), skill("b", conflicts=("a",)), skill("c")], diagnosis(), posteriors=posteriors)
+    ranked = rank(
+        [skill("a"), skill("b", conflicts=("a",)), skill("c")], diagnosis(), posteriors=posteriors
+    )
     assert names(ranked) == ["b", "c"]
     assert "offered instead of a, which it conflicts with" in ranked[0].reasons
-    swapped = rank([skill("a"), skill("b", conflicts=("a",))], diagnosis(), posteriors={"a": posterior(0.9), "b": posterior(0.2)})
+    swapped = rank(
+        [skill("a"), skill("b", conflicts=("a",))],
+        diagnosis(),
+        posteriors={"a": posterior(0.9), "b": posterior(0.2)},
+    )
     assert names(swapped) == ["a"]
 
 
 def slow(speed_of_light: float, headroom_ms: float) -> Diagnosis:
-    return Diagnosis(Bottleneck.REDUNDANT_TRAFFIC, (), Signature({"traffic_ratio": 2.0}), speed_of_light, headroom_ms, "s", None)
+    return Diagnosis(
+        Bottleneck.REDUNDANT_TRAFFIC,
+        (),
+        Signature({"traffic_ratio": 2.0}),
+        speed_of_light,
+        headroom_ms,
+        "s",
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,47 +377,78 @@ def slow(speed_of_light: float, headroom_ms: float) -> Diagnosis:
     ],
 )
 def test_no_skill_promises_more_than_the_headroom(log_speedup: float, reason: str) -> None:
-    (only,) = rank([skill()], slow(0.9, 0.2), posteriors={"s": posterior(0.9, log_speedup=log_speedup)})
+    (only,) = rank(
+        [skill()], slow(0.9, 0.2), posteriors={"s": posterior(0.9, log_speedup=log_speedup)}
+    )
     assert only.reasons[-1] == reason
 
 
 def test_at_the_bound_only_a_skill_that_changes_the_work_keeps_its_place() -> None:
-    algorithmic = skill("less-work", bottlenecks=(Bottleneck.REDUNDANT_TRAFFIC, Bottleneck.ALGORITHMIC))
+    algorithmic = skill(
+        "less-work", bottlenecks=(Bottleneck.REDUNDANT_TRAFFIC, Bottleneck.ALGORITHMIC)
+    )
     ranked = rank(
-        [skill("same-work"), algorithmic], slow(0.999, 0.001), posteriors={"same-work": posterior(0.9), "less-work": posterior(0.1)}
+        [skill("same-work"), algorithmic],
+        slow(0.999, 0.001),
+        posteriors={"same-work": posterior(0.9), "less-work": posterior(0.1)},
     )
     assert names(ranked) == ["less-work", "same-work"]
-    assert ranked[1].reasons[-1] == "its ceiling is 0.001 ms: the kernel runs at 99.9% of the speed of light"
+    assert (
+        ranked[1].reasons[-1]
+        == "its ceiling is 0.001 ms: the kernel runs at 99.9% of the speed of light"
+    )
     assert names(rank([skill("same-work")], slow(0.999, 0.001))) == ["same-work"]  # never empty
 
 
-def test_over_every_bottleneck_and_family_the_bundled_skills_offer_something_and_the_same_again() -> None:
+def test_over_every_bottleneck_and_family_the_bundled_skills_offer_something_and_the_same_again() -> (
+    None
+):
     library = [load_skill(path) for path in skill_directories(bundled_skills_root())]
     operators = {family: name for name, family in OPERATORS.items()}
-    nothing = {"matches": NO_MATCHES, "posteriors": lambda names: {}, "signatures": lambda names: {}}
+    nothing = {
+        "matches": NO_MATCHES,
+        "posteriors": lambda names: {},
+        "signatures": lambda names: {},
+    }
     for bottleneck in Bottleneck:
         for name in operators.values():
             arguments = (diagnosis(bottleneck), (name,), library, "sm_90", Contract())
             offered = prescribe_skills(*arguments, **nothing)
             assert 1 <= len(offered) <= 3, (bottleneck, name)
-            assert offered == prescribe_skills(*arguments[:2], library[::-1], *arguments[3:], **nothing)
+            assert offered == prescribe_skills(
+                *arguments[:2], library[::-1], *arguments[3:], **nothing
+            )
             assert all(prescription.reasons for prescription in offered)
 
 
 def test_the_short_test_of_a_gate_agrees_with_the_one_that_gives_reasons() -> None:
     library = [load_skill(path) for path in skill_directories(bundled_skills_root())]
-    library += [skill(precision="bf16"), skill(arch=("gfx942",)), skill(bottlenecks=()), skill(operators=("any",), signature=())]
+    library += [
+        skill(precision="bf16"),
+        skill(arch=("gfx942",)),
+        skill(bottlenecks=()),
+        skill(operators=("any",), signature=()),
+    ]
     values = {"traffic_ratio": 2.0, "dram_throughput_pct": 50.0, "waves": 0.4, "launches": 3.0}
     for bottleneck in (None, *Bottleneck):
         for operators in ((), *((name,) for name in OPERATORS)):
             found = diagnosis(bottleneck, **values) if bottleneck else None
             gate = Gate(found, operators, "sm_90", Contract(Precision.TF32))
             verdicts = [gate.test(item) for item in library]
-            assert [gate.passes(item) for item in library] == [verdict.applies for verdict in verdicts]
-            assert [gate.strength(item) for item in library] == [verdict.strength if verdict.applies else None for verdict in verdicts]
+            assert [gate.passes(item) for item in library] == [
+                verdict.applies for verdict in verdicts
+            ]
+            assert [gate.strength(item) for item in library] == [
+                verdict.strength if verdict.applies else None for verdict in verdicts
+            ]
 
 
 def test_architectures_compare_by_number() -> None:
     for older, newer in (("sm_90", "sm_100"), ("gfx90a", "gfx942")):
-        assert gate_skill(skill(arch=(f"{older}+",)), None, ("max_pool",), newer, Contract()).refused == frozenset()
-        assert gate_skill(skill(arch=(f"{newer}+",)), None, ("max_pool",), older, Contract()).refused == {"architecture"}
+        assert (
+            gate_skill(skill(arch=(f"{older}+",)), None, ("max_pool",), newer, Contract()).refused
+            == frozenset()
+        )
+        assert gate_skill(
+            skill(arch=(f"{newer}+",)), None, ("max_pool",), older, Contract()
+        ).refused == {"architecture"}

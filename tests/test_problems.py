@@ -1,4 +1,6 @@
-"""The shipped problems: each keeps the contract, can be traced, has a small workload, and a bound on every target."""
+"""The shipped problems: each keeps the contract, can be traced, has a small workload, and a bound
+on every target.
+"""
 
 from pathlib import Path
 
@@ -35,6 +37,10 @@ def test_a_shipped_problem_is_complete(name: str) -> None:
         assert 0 < bound.time_ms < unfused_ms(graph, device, Contract())
     small = trace_problem(execute_problem(problem, derive_small_workload(problem)))
     assert [node.target for node in small.nodes] == [node.target for node in graph.nodes]
-    elements = sum(placeholder.spec.numel for placeholder in small.placeholders if placeholder.kind == "input" and placeholder.spec)
+    elements = sum(
+        placeholder.spec.numel
+        for placeholder in small.placeholders
+        if placeholder.kind == "input" and placeholder.spec
+    )
     elements += sum(small.spec(output).numel for output in small.outputs)
     assert (elements <= MAX_SMALL_ELEMENTS) == (name not in LARGE_PARAMETERS)

@@ -12,7 +12,14 @@ import pytest
 
 from kmem.devices import named_target
 from kmem.errors import ProblemError, ProfilerError
-from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus, compile_kernels, default_cache_dir
+from kmem.profile.compile import (
+    CompilePool,
+    CompileProcesses,
+    CompileReport,
+    CompileStatus,
+    compile_kernels,
+    default_cache_dir,
+)
 from kmem.records import Contract, Kernel, Precision, Problem, Workload
 
 FULL = Workload("full")
@@ -66,18 +73,29 @@ def reports(cache: Path) -> list[CompileReport]:
         CANDIDATE,
         "\n\n# the same, further down\n" + CANDIDATE,
         CANDIDATE.replace("BLOCK=1024", "BLOCK=2048"),
-        CANDIDATE.replace('print("this must not break the channel")', "raise ValueError('no idea')"),
+        CANDIDATE.replace(
+            'print("this must not break the channel")', "raise ValueError('no idea')"
+        ),
         CANDIDATE.replace('print("this must not break the channel")', "import os; os._exit(7)"),
         CANDIDATE.replace("torch.empty_like(hidden)", "torch.full_like(hidden, x[0, 0].item())"),
         "def broken(:",
         CANDIDATE.replace("tl.exp(", "tl.no_such_function("),
     ]
     return compile_kernels(
-        [Kernel(source) for source in sources], PROBLEM, FULL, Contract(), named_target("h200"), processes=1, cache_dir=cache, timeout_s=60
+        [Kernel(source) for source in sources],
+        PROBLEM,
+        FULL,
+        Contract(),
+        named_target("h200"),
+        processes=1,
+        cache_dir=cache,
+        timeout_s=60,
     )
 
 
-def test_a_module_compiles_without_a_gpu_and_every_launch_is_recorded(reports: list[CompileReport]) -> None:
+def test_a_module_compiles_without_a_gpu_and_every_launch_is_recorded(
+    reports: list[CompileReport],
+) -> None:
     report = reports[0]
     assert report.status is CompileStatus.OK, report.log
     assert [launch.name for launch in report.launches] == ["aten.addmm.default", "exponential"]
@@ -85,8 +103,12 @@ def test_a_module_compiles_without_a_gpu_and_every_launch_is_recorded(reports: l
     launch = report.launches[1]
     assert (launch.grid, launch.block) == ((64, 1, 1), (128, 1, 1))
     assert launch.metrics["constexpr__BLOCK"] == 1024
-    assert launch.metrics["static__special"] == 8  # 1024 elements over 128 threads, one MUFU.EX2 each
-    assert launch.metrics["static__global_load_bytes"] == 32 and launch.metrics["static__wide_accesses"] == 4
+    # 1024 elements over 128 threads, one MUFU.EX2 each
+    assert launch.metrics["static__special"] == 8
+    assert (
+        launch.metrics["static__global_load_bytes"] == 32
+        and launch.metrics["static__wide_accesses"] == 4
+    )
     assert launch.metrics["static__stack_bytes_per_thread"] == 0
     assert launch.metrics["static__argument_bytes"] == 2 * 256 * 256 * 4
     assert launch.metrics["static__occupancy_pct"] == 100
@@ -105,20 +127,33 @@ def test_what_a_candidate_raises_is_its_report(reports: list[CompileReport]) -> 
 
 
 def test_a_crash_is_one_report_and_the_pool_goes_on(reports: list[CompileReport]) -> None:
-    assert reports[4].status is CompileStatus.FAILED and "the compile process died" in reports[4].log
+    assert (
+        reports[4].status is CompileStatus.FAILED and "the compile process died" in reports[4].log
+    )
     assert reports[5].status is not CompileStatus.FAILED
 
 
-def test_a_forward_that_looks_at_its_data_is_not_called_broken(reports: list[CompileReport]) -> None:
+def test_a_forward_that_looks_at_its_data_is_not_called_broken(
+    reports: list[CompileReport],
+) -> None:
     assert reports[5].status is CompileStatus.NEEDS_VALUES
     assert reports[5].ptx_hash is None
 
 
-def test_a_second_process_finds_everything_in_the_disk_cache(reports: list[CompileReport], cache: Path) -> None:
+def test_a_second_process_finds_everything_in_the_disk_cache(
+    reports: list[CompileReport], cache: Path
+) -> None:
     before = sorted(path for path in cache.rglob("*.cubin"))
     assert before
     (again,) = compile_kernels(
-        [Kernel(CANDIDATE)], PROBLEM, FULL, Contract(), named_target("h200"), processes=1, cache_dir=cache, timeout_s=60
+        [Kernel(CANDIDATE)],
+        PROBLEM,
+        FULL,
+        Contract(),
+        named_target("h200"),
+        processes=1,
+        cache_dir=cache,
+        timeout_s=60,
     )
     assert again.ptx_hash == reports[0].ptx_hash
     assert sorted(path for path in cache.rglob("*.cubin")) == before
@@ -127,9 +162,13 @@ def test_a_second_process_finds_everything_in_the_disk_cache(reports: list[Compi
 def test_a_hang_is_one_report_and_the_pool_goes_on(cache: Path) -> None:
     hang = CANDIDATE.replace('print("this must not break the channel")', "while True: pass")
     done: list[str] = []
-    with CompilePool(PROBLEM, FULL, Contract(), named_target("h200"), processes=1, cache_dir=cache) as pool:
+    with CompilePool(
+        PROBLEM, FULL, Contract(), named_target("h200"), processes=1, cache_dir=cache
+    ) as pool:
         pool.compile([Kernel(CANDIDATE)], timeout_s=60)
-        (report,) = pool.compile([Kernel(hang)], timeout_s=1.0, on_done=lambda report: done.append(report.log))
+        (report,) = pool.compile(
+            [Kernel(hang)], timeout_s=1.0, on_done=lambda report: done.append(report.log)
+        )
         (after,) = pool.compile([Kernel(CANDIDATE)], timeout_s=60)
     assert report.status is CompileStatus.FAILED and "longer than 1 s" in report.log
     assert done == [report.log]
@@ -138,13 +177,28 @@ def test_a_hang_is_one_report_and_the_pool_goes_on(cache: Path) -> None:
 
 def test_targets_of_other_vendors_are_refused_with_the_remedy() -> None:
     with pytest.raises(ProfilerError, match="gfx942.*--target h200"):
-        CompilePool(PROBLEM, FULL, Contract(), named_target("mi300x"), processes=1, cache_dir=Path("unused"))
+        CompilePool(
+            PROBLEM, FULL, Contract(), named_target("mi300x"), processes=1, cache_dir=Path("unused")
+        )
 
 
 def test_a_problem_that_cannot_make_its_inputs_is_the_users_to_mend(cache: Path) -> None:
-    broken = Problem("broken", "broken.py", PROBLEM.source.replace("return [torch.rand(SIDE, SIDE)]", "raise KeyError('no data')"))
+    broken = Problem(
+        "broken",
+        "broken.py",
+        PROBLEM.source.replace("return [torch.rand(SIDE, SIDE)]", "raise KeyError('no data')"),
+    )
     with pytest.raises(ProblemError, match="no data"):
-        compile_kernels([Kernel(CANDIDATE)], broken, FULL, Contract(), named_target("h200"), processes=1, cache_dir=cache, timeout_s=60)
+        compile_kernels(
+            [Kernel(CANDIDATE)],
+            broken,
+            FULL,
+            Contract(),
+            named_target("h200"),
+            processes=1,
+            cache_dir=cache,
+            timeout_s=60,
+        )
 
 
 def test_bf16_contracts_and_tensor_cores_are_compiled_as_they_run(cache: Path) -> None:
@@ -175,18 +229,34 @@ class ModelNew(torch.nn.Module):
         return result
 """
     (report,) = compile_kernels(
-        [Kernel(source)], PROBLEM, FULL, Contract(Precision.BF16), named_target("h200"), processes=1, cache_dir=cache, timeout_s=120
+        [Kernel(source)],
+        PROBLEM,
+        FULL,
+        Contract(Precision.BF16),
+        named_target("h200"),
+        processes=1,
+        cache_dir=cache,
+        timeout_s=120,
     )
     assert report.status is CompileStatus.OK, report.log
     metrics = report.launches[0].metrics
     assert metrics["static__argument_bytes"] == 3 * 256 * 256 * 2
-    assert metrics["static__program_flops"] == 2 * 64 * 64 * 256 and metrics["static__program_load_bytes"] == 2 * 64 * 256 * 2
-    # Four warps share 64x64x16 instructions: 64*64*64*2 FLOPs a step, a quarter of it a warp; the loop may be peeled or unrolled.
-    assert metrics.get("static__tensor_flops", 0) + metrics.get("static__loop_tensor_flops", 0) >= 64 * 64 * 64 * 2 / 4
+    assert (
+        metrics["static__program_flops"] == 2 * 64 * 64 * 256
+        and metrics["static__program_load_bytes"] == 2 * 64 * 256 * 2
+    )
+    # Four warps share 64x64x16 instructions: 64*64*64*2 FLOPs a step, a quarter of it a warp; the
+    # loop may be peeled or unrolled.
+    assert (
+        metrics.get("static__tensor_flops", 0) + metrics.get("static__loop_tensor_flops", 0)
+        >= 64 * 64 * 64 * 2 / 4
+    )
     assert metrics["static__shared_bytes_per_block"] >= 2 * 64 * 64 * 2
 
 
-def test_the_cache_directory_is_tritons_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_directory_is_tritons_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     assert default_cache_dir() == tmp_path
     monkeypatch.delenv("TRITON_CACHE_DIR")
@@ -238,14 +308,22 @@ def is_running(process: int) -> bool:
         return False
 
 
-def test_closing_beside_a_compile_that_was_interrupted_ends_its_processes_and_threads_at_once(cache: Path) -> None:
+def test_closing_beside_a_compile_that_was_interrupted_ends_its_processes_and_threads_at_once(
+    cache: Path,
+) -> None:
     def interrupt(report: CompileReport) -> None:
         raise KeyboardInterrupt
 
     hang = "import time\ntime.sleep(100)\n" + CANDIDATE
-    pool = CompilePool(PROBLEM, FULL, Contract(), named_target("h200"), processes=2, cache_dir=cache)
+    pool = CompilePool(
+        PROBLEM, FULL, Contract(), named_target("h200"), processes=2, cache_dir=cache
+    )
     with pytest.raises(KeyboardInterrupt):
-        pool.compile([Kernel("def broken(:"), *(Kernel(hang + f"# {number}") for number in range(4))], timeout_s=90.0, on_done=interrupt)
+        pool.compile(
+            [Kernel("def broken(:"), *(Kernel(hang + f"# {number}") for number in range(4))],
+            timeout_s=90.0,
+            on_done=interrupt,
+        )
     waiting = [thread for thread in threading.enumerate() if thread.name.startswith("kmem-compile")]
     started = time.monotonic()
     pool.close()
@@ -253,22 +331,47 @@ def test_closing_beside_a_compile_that_was_interrupted_ends_its_processes_and_th
     assert time.monotonic() - started < 30
 
 
-def test_processes_serve_several_problems_and_closing_them_leaves_nobody_waiting(reports: list[CompileReport], cache: Path) -> None:
+def test_processes_serve_several_problems_and_closing_them_leaves_nobody_waiting(
+    reports: list[CompileReport], cache: Path
+) -> None:
     wider = Problem("wider", "wider.py", PROBLEM.source.replace("SIDE = 256", "SIDE = 512"))
     candidate = CANDIDATE.replace("Linear(256, 256)", "Linear(512, 512)")
     with CompileProcesses(1, cache, niceness=1) as processes, ThreadPoolExecutor(1) as waiting:
-        pools = [CompilePool(problem, FULL, Contract(), named_target("h200"), processes=processes) for problem in (PROBLEM, wider, PROBLEM)]
+        pools = [
+            CompilePool(problem, FULL, Contract(), named_target("h200"), processes=processes)
+            for problem in (PROBLEM, wider, PROBLEM)
+        ]
         sources = (CANDIDATE, candidate, CANDIDATE)
-        first, other, again = (pool.compile([Kernel(source)], timeout_s=60)[0] for pool, source in zip(pools, sources, strict=True))
+        first, other, again = (
+            pool.compile([Kernel(source)], timeout_s=60)[0]
+            for pool, source in zip(pools, sources, strict=True)
+        )
         assert first.ptx_hash == again.ptx_hash == reports[0].ptx_hash
         assert [len(report.launches) for report in (first, other, again)] == [2, 2, 2]
         assert other.launches[1].grid == (256, 1, 1)
-        with CompilePool(PROBLEM, FULL, Contract(), named_target("h200"), processes=processes, read_binaries=False) as unread:
+        with CompilePool(
+            PROBLEM,
+            FULL,
+            Contract(),
+            named_target("h200"),
+            processes=processes,
+            read_binaries=False,
+        ) as unread:
             (quick,) = unread.compile([Kernel(CANDIDATE)], timeout_s=60)
-        assert quick.ptx_hash == first.ptx_hash, "two modules are the same whether their binaries are read or not"
+        assert quick.ptx_hash == first.ptx_hash, (
+            "two modules are the same whether their binaries are read or not"
+        )
         assert quick.launches[1].grid == first.launches[1].grid
-        binary = {"static__registers_per_thread", "static__occupancy_pct", "static__waves", "static__special"}
-        assert binary <= first.launches[1].metrics.keys() and not binary & quick.launches[1].metrics.keys()
+        binary = {
+            "static__registers_per_thread",
+            "static__occupancy_pct",
+            "static__waves",
+            "static__special",
+        }
+        assert (
+            binary <= first.launches[1].metrics.keys()
+            and not binary & quick.launches[1].metrics.keys()
+        )
         hang = CANDIDATE.replace('print("this must not break the channel")', "while True: pass")
         hanging = waiting.submit(pools[0].compile, [Kernel(hang), Kernel(CANDIDATE)], timeout_s=60)
         processes.close()

@@ -1,4 +1,6 @@
-"""Nsight Compute: the command, and reading what it really wrote on an H200 (tests/recordings, 2026-11-21)."""
+"""Nsight Compute: the command, and reading what it really wrote on an H200 (tests/recordings,
+2026-11-21).
+"""
 
 import time
 from pathlib import Path
@@ -26,7 +28,9 @@ def test_every_recorded_report_is_read(path: Path) -> None:
     for launch in launches:
         assert launch.duration_ms is not None and launch.duration_ms > 0
         assert launch.grid is not None and launch.block is not None
-        assert launch.metrics["launch__grid_size"] == launch.grid[0] * launch.grid[1] * launch.grid[2]
+        assert (
+            launch.metrics["launch__grid_size"] == launch.grid[0] * launch.grid[1] * launch.grid[2]
+        )
         assert set(launch.metrics) <= set(BY_NAME)
 
 
@@ -53,7 +57,8 @@ def test_the_details_page_gives_what_it_has_under_the_counters_names() -> None:
 
 def test_units_are_converted_by_the_units_row() -> None:
     text = (
-        '"ID","Kernel Name","Block Size","Grid Size","dram__bytes_read.sum","gpu__time_duration.sum"\n'
+        '"ID","Kernel Name","Block Size","Grid '
+        'Size","dram__bytes_read.sum","gpu__time_duration.sum"\n'
         '"","","","","Gbyte","usecond"\n"0","k","(128, 1, 1)","(2, 3, 4)","1.5","2,000"\n'
     )
     (launch,) = parse_csv(text.splitlines())
@@ -63,8 +68,10 @@ def test_units_are_converted_by_the_units_row() -> None:
 
 def test_a_counter_that_is_not_there_is_absent_and_never_zero() -> None:
     text = (
-        '"ID","Kernel Name","Block Size","Grid Size","dram__bytes_read.sum","lts__t_sector_hit_rate.pct","gpu__time_duration.sum"\n'
-        '"","","","","byte","%","ns"\n"0","k","(1, 1, 1)","(1, 1, 1)","n/a","no data",""\n"1","cut off","(1, 1'
+        '"ID","Kernel Name","Block Size","Grid '
+        'Size","dram__bytes_read.sum","lts__t_sector_hit_rate.pct","gpu__time_duration.sum"\n'
+        '"","","","","byte","%","ns"\n"0","k","(1, 1, 1)","(1, 1, 1)","n/a","no data",""\n'
+        '"1","cut off","(1, 1'
     )
     (first, cut) = parse_csv([*text.splitlines()[:3], '"1","cut off","(1, 1, 1)"'])
     assert first.metrics == {} and first.duration_ms is None
@@ -73,11 +80,19 @@ def test_a_counter_that_is_not_there_is_absent_and_never_zero() -> None:
 
 def test_lines_of_the_program_around_the_table_are_skipped() -> None:
     lines = (RECORDINGS / "ncu_softmax.csv").read_text().splitlines()
-    noisy = ["training starts", '"quoted chatter"', *lines, "==PROF== Disconnected", '"a","row","of","four"']
+    noisy = [
+        "training starts",
+        '"quoted chatter"',
+        *lines,
+        "==PROF== Disconnected",
+        '"a","row","of","four"',
+    ]
     assert parse_csv(noisy) == read_report(RECORDINGS / "ncu_softmax.csv")
 
 
-@pytest.mark.parametrize("text", ["", "==ERROR== something\nno table\n", '"a","b"\n"1","2"\n', '"ID","Kernel Name"\n'])
+@pytest.mark.parametrize(
+    "text", ["", "==ERROR== something\nno table\n", '"a","b"\n"1","2"\n', '"ID","Kernel Name"\n']
+)
 def test_a_file_that_is_no_report_says_how_to_write_one(tmp_path: Path, text: str) -> None:
     file = tmp_path / "report.csv"
     file.write_text(text)
@@ -85,7 +100,9 @@ def test_a_file_that_is_no_report_says_how_to_write_one(tmp_path: Path, text: st
         read_report(file)
 
 
-def test_a_missing_file_and_a_binary_one_without_ncu_name_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_and_a_binary_one_without_ncu_name_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ProfilerError, match="No report at .*--page raw"):
         read_report(tmp_path / "none.csv")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -107,8 +124,15 @@ def test_the_command_profiles_between_start_and_stop_at_the_clocks_as_they_are()
     command = ncu_command("/usr/bin/ncu", ("python", "harness.py"), launch_limit=7)
     assert command[0] == "/usr/bin/ncu" and command[-2:] == ("python", "harness.py")
     text = " ".join(command)
-    assert "--profile-from-start off --clock-control none --cache-control all --replay-mode kernel" in text
-    assert "--csv --page raw --print-units base" in text and "--launch-count 7" in text and "--log-file out/ncu.csv" in text
+    assert (
+        "--profile-from-start off --clock-control none --cache-control all --replay-mode kernel"
+        in text
+    )
+    assert (
+        "--csv --page raw --print-units base" in text
+        and "--launch-count 7" in text
+        and "--log-file out/ncu.csv" in text
+    )
     assert command[command.index("--metrics") + 1].split(",") == list(NCU_COUNTERS)
 
 
@@ -157,28 +181,59 @@ class RecordedExecutor(Executor):
 def _profile(result: JobResult):  # noqa: ANN202
     executor = RecordedExecutor(result)
     problem = Problem("p", "p.py", "SOURCE")
-    return NcuProfiler().profile(Kernel("CANDIDATE"), problem, Workload("full"), Contract(), named_target("h200"), executor), executor
+    return NcuProfiler().profile(
+        Kernel("CANDIDATE"), problem, Workload("full"), Contract(), named_target("h200"), executor
+    ), executor
 
 
 def test_the_profiler_turns_a_job_into_a_profile() -> None:
-    profile, executor = _profile(JobResult(0, "", "", {"ncu.csv": (RECORDINGS / "ncu_rmsnorm_eager.csv").read_bytes()}, 1.0))
-    assert (profile.profiler, profile.device, profile.estimated, len(profile.launches)) == ("ncu", "h200", False, 5)
+    profile, executor = _profile(
+        JobResult(0, "", "", {"ncu.csv": (RECORDINGS / "ncu_rmsnorm_eager.csv").read_bytes()}, 1.0)
+    )
+    assert (profile.profiler, profile.device, profile.estimated, len(profile.launches)) == (
+        "ncu",
+        "h200",
+        False,
+        5,
+    )
     (job,) = executor.jobs
-    assert job.argv[0] == "ncu" and job.files["candidate.py"] == "CANDIDATE" and "SOURCE" in job.files["job.json"]
+    assert (
+        job.argv[0] == "ncu"
+        and job.files["candidate.py"] == "CANDIDATE"
+        and "SOURCE" in job.files["job.json"]
+    )
 
 
 @pytest.mark.parametrize(
     ("result", "error", "message"),
     [
-        (JobResult(1, f"==ERROR== {PERMISSION_ERROR}", "", {}, 1.0), ProfilerError, "NVreg_RestrictProfilingToAdminUsers=0"),
-        (JobResult(0, "", "", {"ncu.csv": f"==ERROR== {PERMISSION_ERROR} - see".encode()}, 1.0), ProfilerError, "--profiler cupti"),
+        (
+            JobResult(1, f"==ERROR== {PERMISSION_ERROR}", "", {}, 1.0),
+            ProfilerError,
+            "NVreg_RestrictProfilingToAdminUsers=0",
+        ),
+        (
+            JobResult(0, "", "", {"ncu.csv": f"==ERROR== {PERMISSION_ERROR} - see".encode()}, 1.0),
+            ProfilerError,
+            "--profiler cupti",
+        ),
         (JobResult(None, "", "", {}, 300.0), ProfilerError, "took longer than 300 s"),
-        (JobResult(1, "", "torch.OutOfMemoryError: CUDA out of memory. Tried", {}, 1.0), DeviceMemoryError, "smaller"),
-        (JobResult(9, "", "Traceback\nValueError: bad", {}, 1.0), ProfilerError, "exit code 9: ValueError: bad"),
+        (
+            JobResult(1, "", "torch.OutOfMemoryError: CUDA out of memory. Tried", {}, 1.0),
+            DeviceMemoryError,
+            "smaller",
+        ),
+        (
+            JobResult(9, "", "Traceback\nValueError: bad", {}, 1.0),
+            ProfilerError,
+            "exit code 9: ValueError: bad",
+        ),
         (JobResult(0, "", "", {}, 1.0), ProfilerError, "holds no CSV"),
     ],
 )
-def test_each_way_to_fail_names_its_remedy(result: JobResult, error: type[Exception], message: str) -> None:
+def test_each_way_to_fail_names_its_remedy(
+    result: JobResult, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         _profile(result)
 
@@ -190,9 +245,21 @@ def test_the_harness_itself_fails_with_one_clear_line_without_a_gpu() -> None:
         pytest.skip("a GPU is here")
     from kmem.profile.job import check_result, harness_job
 
-    problem = Problem("p", "p.py", "import torch\nclass Model(torch.nn.Module): pass\ndef get_inputs(): return [torch.rand(2)]\n")
-    result = LocalExecutor().run(
-        harness_job(("python", "harness.py", "cupti"), Kernel(""), problem, Workload("full"), Contract()), timeout_s=120
+    problem = Problem(
+        "p",
+        "p.py",
+        (
+            "import torch\nclass Model(torch.nn.Module): pass\n"
+            "def get_inputs(): return [torch.rand(2)]\n"
+        ),
     )
-    with pytest.raises(ProfilerError, match="torch.profiler ended with exit code 1: .*(CUDA|NVIDIA|cuda)"):
+    result = LocalExecutor().run(
+        harness_job(
+            ("python", "harness.py", "cupti"), Kernel(""), problem, Workload("full"), Contract()
+        ),
+        timeout_s=120,
+    )
+    with pytest.raises(
+        ProfilerError, match="torch.profiler ended with exit code 1: .*(CUDA|NVIDIA|cuda)"
+    ):
         check_result(result, "torch.profiler", 120)

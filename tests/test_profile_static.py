@@ -1,4 +1,6 @@
-"""Figures without a GPU: instruction counts, occupancy by formula, the estimate, and traces of torch.profiler."""
+"""Figures without a GPU: instruction counts, occupancy by formula, the estimate, and traces of
+torch.profiler.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -67,7 +69,9 @@ module {
 def test_loops_with_constant_bounds_are_multiplied_out() -> None:
     work = count_program_work(TTIR)
     assert work["static__program_load_bytes"] == 128 * 2 + 4 * (64 * 32 * 4 + 8 + 32 * 64 * 2)
-    assert work["static__program_store_bytes"] == 4 * 64 * 2 + 64 * 64 * 4 + 32 * 64 * 2 + 16 * 4 + 4
+    assert (
+        work["static__program_store_bytes"] == 4 * 64 * 2 + 64 * 64 * 4 + 32 * 64 * 2 + 16 * 4 + 4
+    )
     assert work["static__program_flops"] == 4 * 3 * 2 * 64 * 32 * 64
 
 
@@ -77,13 +81,20 @@ def test_a_loop_of_unknown_length_gives_no_figure() -> None:
 
 def test_instructions_are_counted_by_kind_inside_and_outside_loops() -> None:
     counts = count_instructions(LISTING)
-    assert counts["static__global_load_bytes"] == 16 and counts["static__loop_global_load_bytes"] == 16
-    assert counts["static__global_store_bytes"] == 2 and counts["static__local_accesses"] == 1 and counts["static__special"] == 1
+    assert (
+        counts["static__global_load_bytes"] == 16 and counts["static__loop_global_load_bytes"] == 16
+    )
+    assert (
+        counts["static__global_store_bytes"] == 2
+        and counts["static__local_accesses"] == 1
+        and counts["static__special"] == 1
+    )
     assert counts["static__loop_tensor_flops"] == 2 * 64 * 128 * 16 / 4 + 2 * 16 * 8 * 8
     assert counts["static__loop_tf32_tensor_flops"] == 2 * 16 * 8 * 8
     assert counts["static__loop_fma_flops"] == 2 and counts["static__loop_barriers"] == 1
     assert counts["static__predicated"] == 1
-    assert counts["static__instructions"] + counts["static__loop_instructions"] == 13  # the NOP is padding
+    # the NOP is padding
+    assert counts["static__instructions"] + counts["static__loop_instructions"] == 13
 
 
 @pytest.mark.parametrize(
@@ -97,14 +108,23 @@ def test_instructions_are_counted_by_kind_inside_and_outside_loops() -> None:
         (4, 32, 232_448, 1, "shared"),
     ],
 )
-def test_occupancy_follows_nvidias_calculator(warps: int, registers: int, shared: int, blocks: int, limiter: str) -> None:
-    found = compute_occupancy(H200, warps_per_block=warps, registers_per_thread=registers, shared_bytes_per_block=shared)
+def test_occupancy_follows_nvidias_calculator(
+    warps: int, registers: int, shared: int, blocks: int, limiter: str
+) -> None:
+    found = compute_occupancy(
+        H200, warps_per_block=warps, registers_per_thread=registers, shared_bytes_per_block=shared
+    )
     assert (found.blocks_per_sm, found.limiter) == (blocks, limiter)
     assert found.ratio == blocks * warps / 64
 
 
 def test_a_block_that_does_not_fit_has_no_occupancy() -> None:
-    assert compute_occupancy(H200, warps_per_block=4, registers_per_thread=32, shared_bytes_per_block=300_000).blocks_per_sm == 0
+    assert (
+        compute_occupancy(
+            H200, warps_per_block=4, registers_per_thread=32, shared_bytes_per_block=300_000
+        ).blocks_per_sm
+        == 0
+    )
 
 
 def streaming(**changes: float) -> Launch:
@@ -118,7 +138,13 @@ def streaming(**changes: float) -> Launch:
         "static__blocks_per_sm": 16.0,
         "static__waves": 124.0,
     }
-    return Launch("k", None, (262144, 1, 1), (128, 1, 1), {**metrics, **{f"static__{name}": value for name, value in changes.items()}})
+    return Launch(
+        "k",
+        None,
+        (262144, 1, 1),
+        (128, 1, 1),
+        {**metrics, **{f"static__{name}": value for name, value in changes.items()}},
+    )
 
 
 BOUND = Bound(2**31, {"fp32": 2.0**28}, 0.447, "bytes")
@@ -132,7 +158,12 @@ def test_a_streaming_kernel_is_estimated_near_what_the_h200_took() -> None:
 def test_a_launch_that_reads_little_of_a_large_argument_is_short() -> None:
     combine = replace(streaming(program_load_bytes=8192.0, program_store_bytes=4.0), grid=(1, 1, 1))
     assert estimate_kernel_ms([combine], None, H200) < 0.01
-    assert estimate_kernel_ms([replace(streaming(program_load_bytes=8192.0), grid=(1, 1, 1))], None, H200) > 1.0, "stores are unknown"
+    assert (
+        estimate_kernel_ms(
+            [replace(streaming(program_load_bytes=8192.0), grid=(1, 1, 1))], None, H200
+        )
+        > 1.0
+    ), "stores are unknown"
 
 
 @pytest.mark.parametrize(
@@ -147,10 +178,21 @@ def test_a_launch_that_reads_little_of_a_large_argument_is_short() -> None:
         streaming(tensor_flops=1e6),
         replace(streaming(), grid=(16, 1, 1)),
     ],
-    ids=["bytes", "instructions", "special functions", "spills", "cache traffic", "bytes in flight", "tensor work", "few blocks"],
+    ids=[
+        "bytes",
+        "instructions",
+        "special functions",
+        "spills",
+        "cache traffic",
+        "bytes in flight",
+        "tensor work",
+        "few blocks",
+    ],
 )
 def test_the_estimate_grows_with_whatever_costs_more(worse: Launch) -> None:
-    assert estimate_kernel_ms([worse], BOUND, H200) > 1.5 * estimate_kernel_ms([streaming()], BOUND, H200)
+    assert estimate_kernel_ms([worse], BOUND, H200) > 1.5 * estimate_kernel_ms(
+        [streaming()], BOUND, H200
+    )
 
 
 def test_a_kernel_whose_block_does_not_fit_is_estimated_as_never_ending() -> None:
@@ -163,9 +205,20 @@ def test_library_operators_cost_their_bytes_or_flops_and_each_launch_itself() ->
         None,
         None,
         None,
-        {"static__library": 1.0, "static__argument_bytes": 1e6, "static__flops": 9.895e11, "static__item_bytes": 2.0},
+        {
+            "static__library": 1.0,
+            "static__argument_bytes": 1e6,
+            "static__flops": 9.895e11,
+            "static__item_bytes": 2.0,
+        },
     )
-    fill = Launch("aten.zeros.default", None, None, None, {"static__library": 1.0, "static__argument_bytes": 0.0})
+    fill = Launch(
+        "aten.zeros.default",
+        None,
+        None,
+        None,
+        {"static__library": 1.0, "static__argument_bytes": 0.0},
+    )
     first, second = estimate_launches([product, fill], None, H200)
     assert first.duration_ms == pytest.approx(1.0 / 0.9 + H200.launch_ms)
     assert second.duration_ms == H200.launch_ms
@@ -183,15 +236,30 @@ def test_kernels_of_a_chrome_trace_become_launches_in_order() -> None:
                 20.0,
                 grid=[8, 1, 1],
                 block=[128, 1, 1],
-                **{"registers per thread": 40, "shared memory": 512, "est. achieved occupancy %": 25},
+                **{
+                    "registers per thread": 40,
+                    "shared memory": 512,
+                    "est. achieved occupancy %": 25,
+                },
             ),
             {"cat": "cpu_op", "name": "aten::add", "ts": 1.0, "dur": 3.0},
             event("first", 10.0, grid=[4, 2, 1], block=[64, 1, 1]),
-            {"cat": "gpu_memset", "name": "Memset (Device)", "ts": 30.0, "dur": 1.0, "args": {"bytes": 4}},
+            {
+                "cat": "gpu_memset",
+                "name": "Memset (Device)",
+                "ts": 30.0,
+                "dur": 1.0,
+                "args": {"bytes": 4},
+            },
         ]
     }
     first, second, fill = read_trace(trace)
-    assert (first.name, first.grid, first.duration_ms, dict(first.metrics)) == ("first", (4, 2, 1), 0.0125, {})
+    assert (first.name, first.grid, first.duration_ms, dict(first.metrics)) == (
+        "first",
+        (4, 2, 1),
+        0.0125,
+        {},
+    )
     assert dict(second.metrics) == {
         "cupti__registers_per_thread": 40,
         "cupti__shared_bytes_per_block": 512,
@@ -203,13 +271,24 @@ def test_kernels_of_a_chrome_trace_become_launches_in_order() -> None:
         Launch("first", None, (9, 9, 9), None, {"static__x": 1.0}),
     ]
     joined = add_static([first, second, fill], compiled)
-    assert joined[0] == first and joined[1].metrics["static__stack_bytes_per_thread"] == 64.0 and joined[1].duration_ms == 0.0125
+    assert (
+        joined[0] == first
+        and joined[1].metrics["static__stack_bytes_per_thread"] == 64.0
+        and joined[1].duration_ms == 0.0125
+    )
 
 
 class FakeProfiler(Profiler):
     """Answers or refuses as told."""
 
-    def __init__(self, name: str, *, estimated: bool = False, reason: str | None = None, error: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        estimated: bool = False,
+        reason: str | None = None,
+        error: str | None = None,
+    ) -> None:
         self.name, self.estimated, self.reason, self.error = name, estimated, reason, error
 
     def unavailable_reason(self) -> str | None:
@@ -224,7 +303,15 @@ class FakeProfiler(Profiler):
 def collect(profilers: list[FakeProfiler], *, present: bool = True, name: str = "auto") -> str:
     table = {profiler.name: profiler for profiler in profilers}
     return collect_profile(
-        Kernel(""), Problem("p", "p", ""), Workload("full"), Contract(), H200, table, None, present=present, name=name
+        Kernel(""),
+        Problem("p", "p", ""),
+        Workload("full"),
+        Contract(),
+        H200,
+        table,
+        None,
+        present=present,
+        name=name,
     ).profiler
 
 

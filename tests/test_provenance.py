@@ -12,7 +12,13 @@ from kmem.testing import trace_source
 
 
 def test_allocation_fills_copies_and_views_compute_nothing() -> None:
-    log = {"aten.empty_like.default": 1, "aten.view.default": 2, "aten.fill_.Scalar": 1, "aten.copy_.default": 1, "aten.mm.default": 3}
+    log = {
+        "aten.empty_like.default": 1,
+        "aten.view.default": 2,
+        "aten.fill_.Scalar": 1,
+        "aten.copy_.default": 1,
+        "aten.mm.default": 3,
+    }
     assert computing_operators(log) == {"aten.mm.default": 3}
 
 
@@ -28,13 +34,25 @@ def test_the_library_share_is_time_in_kernels_that_the_file_does_not_define() ->
         (Purity.LIBRARY, {"aten.mm.default": 1}, 1.0, 0, True, None),
         (Purity.LIBRARY, {"aten.mm.default": 1}, 0.9, 1, False, "decoy"),
         (Purity.TRITON, {"aten.empty.memory_format": 1}, 0.005, 1, True, None),
-        (Purity.TRITON, {"aten.mm.default": 1}, None, 1, True, "library operators compute: aten.mm.default x1"),
+        (
+            Purity.TRITON,
+            {"aten.mm.default": 1},
+            None,
+            1,
+            True,
+            "library operators compute: aten.mm.default x1",
+        ),
         (Purity.TRITON, {}, 0.02, 1, True, "2.0% of GPU time"),
         (Purity.TRITON, {}, None, 0, True, "launches no Triton kernel"),
     ],
 )
 def test_purity_is_judged_from_operators_share_and_launches(
-    purity: Purity, operators: dict[str, int], share: float | None, launches: int, needs_launches: bool, reason: str | None
+    purity: Purity,
+    operators: dict[str, int],
+    share: float | None,
+    launches: int,
+    needs_launches: bool,
+    reason: str | None,
 ) -> None:
     found = impurity(purity, operators, share, launches, needs_launches)
     assert found is None if reason is None else reason in found
@@ -48,7 +66,11 @@ def test_purity_is_judged_from_operators_share_and_launches(
         ("import torch\nx = torch._inductor", 2, "torch._inductor"),
         ("import torch as t\nu = t\nu.allclose = None", 3, "assignment to torch.allclose"),
         ("import torch\ndel torch.relu", 2, "assignment to torch.relu"),
-        ("import torch\ntorch.nn.functional.__dict__['relu'] = 1", 2, "assignment into torch.nn.functional.__dict__"),
+        (
+            "import torch\ntorch.nn.functional.__dict__['relu'] = 1",
+            2,
+            "assignment into torch.nn.functional.__dict__",
+        ),
         ("import torch\ngetattr(torch, 'compile')", 2, "torch.compile"),
         ("import torch\nname = 'relu'\ngetattr(torch, name)", 3, "getattr with a computed name"),
         ("eval('1')", 1, "eval"),
@@ -76,7 +98,9 @@ def test_honest_sources_are_not_refused(source: str) -> None:
     assert check_source(source) == []
 
 
-@pytest.mark.parametrize("problem", [problems.LINEAR, problems.BATCH_NORM, problems.MIN_AND_MAX, problems.SOFTMAX_MEAN])
+@pytest.mark.parametrize(
+    "problem", [problems.LINEAR, problems.BATCH_NORM, problems.MIN_AND_MAX, problems.SOFTMAX_MEAN]
+)
 def test_a_module_kmem_emits_is_not_refused(problem: str) -> None:
     _, graph = trace_source(problem)
     emitted = assemble_module("test", problem, [WorkloadPlan("full", graph, ())])
@@ -84,6 +108,11 @@ def test_a_module_kmem_emits_is_not_refused(problem: str) -> None:
 
 
 def test_what_the_problem_itself_does_is_excused() -> None:
-    source = "import os\nimport einops\nimport torch\nsize = int(os.environ.get('SIZE', 4))\nprivate = torch._C\n"
+    source = (
+        "import os\nimport einops\nimport torch\nsize = int(os.environ.get('SIZE', 4))\n"
+        "private = torch._C\n"
+    )
     assert check_source(source, problem_source=source) == []
-    assert [refusal.what for refusal in check_source(source + "import socket\n", problem_source=source)] == ["import of socket"]
+    assert [
+        refusal.what for refusal in check_source(source + "import socket\n", problem_source=source)
+    ] == ["import of socket"]

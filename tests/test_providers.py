@@ -1,4 +1,6 @@
-"""The providers through their real SDKs, against a local server that speaks both wire formats; and programs and recordings as models."""
+"""The providers through their real SDKs, against a local server that speaks both wire formats; and
+programs and recordings as models.
+"""
 
 import json
 import logging
@@ -19,7 +21,15 @@ import pytest
 from scripted_server import PIECE, Reply, ScriptedServer, Turn, count_tokens, in_order
 
 from kmem.errors import AnswerLost, ProviderError
-from kmem.interfaces import Completion, CompletionKey, CompletionRecord, Message, ModelRequest, Provider, StopReason
+from kmem.interfaces import (
+    Completion,
+    CompletionKey,
+    CompletionRecord,
+    Message,
+    ModelRequest,
+    Provider,
+    StopReason,
+)
 from kmem.providers.anthropic import AnthropicProvider
 from kmem.providers.command import CommandProvider, render_conversation
 from kmem.providers.http import HttpProvider
@@ -31,7 +41,12 @@ from kmem.serialize import to_json
 from kmem.testing import check_provider
 
 QUICK = Backoff(tries=4, first_s=0.01)
-MESSAGES = (Message("system", "You write kernels."), Message("user", "Write one."), Message("assistant", "No."), Message("user", "Do."))
+MESSAGES = (
+    Message("system", "You write kernels."),
+    Message("user", "Write one."),
+    Message("assistant", "No."),
+    Message("user", "Do."),
+)
 KEY = "sk-secret-0123456789abcdef"
 
 
@@ -53,7 +68,11 @@ def url(server: ScriptedServer, provider: Provider) -> str:
 
 
 def ask(provider: Provider, server: ScriptedServer, **settings: object) -> Completion:
-    settings = {"max_output_tokens": 1000, "base_url": url(server, provider), "timeout_s": 20.0} | settings
+    settings = {
+        "max_output_tokens": 1000,
+        "base_url": url(server, provider),
+        "timeout_s": 20.0,
+    } | settings
     return provider.complete(ModelRequest("scripted-large", MESSAGES, **settings))
 
 
@@ -68,7 +87,9 @@ def test_a_long_answer_is_streamed_whole_with_the_servers_counts(provider: HttpP
     text = "a kernel of many lines\n" * 5000
     with ScriptedServer(in_order(Reply(text, input_tokens=1234))) as server:
         completion = ask(provider, server, max_output_tokens=40_000)
-    assert completion == Completion(text, "scripted-large", 1234, count_tokens(text), StopReason.END)
+    assert completion == Completion(
+        text, "scripted-large", 1234, count_tokens(text), StopReason.END
+    )
     assert server.requests[0].stream
 
 
@@ -102,8 +123,15 @@ def test_openai_limits_output_by_another_name_than_other_servers(base_url: str, 
     assert limit_name(base_url) == name
 
 
-def test_an_answer_cut_off_a_refusal_and_an_empty_answer_are_completions(provider: HttpProvider) -> None:
-    replies = in_order(Reply("x" * 8000), Reply("I cannot help", StopReason.REFUSAL), Reply(""), Reply("so", StopReason.LENGTH))
+def test_an_answer_cut_off_a_refusal_and_an_empty_answer_are_completions(
+    provider: HttpProvider,
+) -> None:
+    replies = in_order(
+        Reply("x" * 8000),
+        Reply("I cannot help", StopReason.REFUSAL),
+        Reply(""),
+        Reply("so", StopReason.LENGTH),
+    )
     with ScriptedServer(replies) as server:
         completions = [ask(provider, server) for _ in range(4)]
     assert [completion.stop for completion in completions] == [
@@ -112,16 +140,33 @@ def test_an_answer_cut_off_a_refusal_and_an_empty_answer_are_completions(provide
         StopReason.END,
         StopReason.LENGTH,
     ]
-    assert [completion.text for completion in completions] == ["x" * 4000, "I cannot help", "", "so"]
+    assert [completion.text for completion in completions] == [
+        "x" * 4000,
+        "I cannot help",
+        "",
+        "so",
+    ]
     assert completions[0].output_tokens == 1000
 
 
 def test_openais_content_filter_is_a_refusal() -> None:
     events = [
-        {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "Sor"}}], "model": "m", "id": "1", "created": 0},
-        {"choices": [{"index": 0, "delta": {}, "finish_reason": "content_filter"}], "model": "m", "id": "1", "created": 0},
+        {
+            "choices": [{"index": 0, "delta": {"role": "assistant", "content": "Sor"}}],
+            "model": "m",
+            "id": "1",
+            "created": 0,
+        },
+        {
+            "choices": [{"index": 0, "delta": {}, "finish_reason": "content_filter"}],
+            "model": "m",
+            "id": "1",
+            "created": 0,
+        },
     ]
-    with ScriptedServer(in_order(Reply(raw=b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in events)))) as server:
+    with ScriptedServer(
+        in_order(Reply(raw=b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in events)))
+    ) as server:
         assert ask(OpenAIProvider(QUICK), server).stop is StopReason.REFUSAL
 
 
@@ -139,7 +184,11 @@ def test_counts_a_server_does_not_report_are_unknown_not_zero(provider: HttpProv
 
 
 def test_what_costs_nothing_is_asked_again_and_nobody_else_is_asked(provider: HttpProvider) -> None:
-    with ScriptedServer(in_order(Reply(status=429, retry_after="0"), Reply(status=500), Reply(status=529), Reply("ok"))) as server:
+    with ScriptedServer(
+        in_order(
+            Reply(status=429, retry_after="0"), Reply(status=500), Reply(status=529), Reply("ok")
+        )
+    ) as server:
         assert ask(provider, server).text == "ok"
     assert [turn.model for turn in server.requests] == ["scripted-large"] * 4
     assert len({turn.body["messages"][-1]["content"] for turn in server.requests}) == 1
@@ -156,7 +205,9 @@ def test_a_server_that_stays_broken_is_given_up_after_so_many_tries(provider: Ht
     with ScriptedServer(in_order(Reply(status=503, error="overloaded"))) as server:
         said = error_of(lambda: ask(provider, server))
     assert len(server.requests) == QUICK.tries
-    assert said.startswith(f"{url(server, provider)} failed (HTTP 503: overloaded) (tried 4 times in ")
+    assert said.startswith(
+        f"{url(server, provider)} failed (HTTP 503: overloaded) (tried 4 times in "
+    )
     assert said.endswith("; try later")
 
 
@@ -169,7 +220,9 @@ def test_a_wait_longer_than_the_question_may_take_is_not_begun(provider: HttpPro
     assert len(server.requests) == 1
 
 
-def test_an_answer_lost_on_the_way_is_not_asked_for_again_here_for_it_may_be_charged(provider: HttpProvider) -> None:
+def test_an_answer_lost_on_the_way_is_not_asked_for_again_here_for_it_may_be_charged(
+    provider: HttpProvider,
+) -> None:
     with ScriptedServer(in_order(Reply("text " * 1000, drop_after=2), Reply("ok"))) as server:
         with pytest.raises(AnswerLost, match="dropped the connection before its answer was whole"):
             ask(provider, server, max_output_tokens=5000)
@@ -194,32 +247,52 @@ def test_endless_output_is_cut_off_and_its_counts_are_unknown(provider: HttpProv
 
 
 @pytest.mark.parametrize("status", [504, 524])
-def test_a_gateway_that_gave_up_waiting_may_have_cost_something(provider: HttpProvider, status: int) -> None:
+def test_a_gateway_that_gave_up_waiting_may_have_cost_something(
+    provider: HttpProvider, status: int
+) -> None:
     with ScriptedServer(in_order(Reply(status=status, error="upstream timeout"))) as server:
-        with pytest.raises(AnswerLost, match=rf"gave up waiting for the model \(HTTP {status}: upstream timeout\); ask again"):
+        with pytest.raises(
+            AnswerLost,
+            match=rf"gave up waiting for the model \(HTTP {status}: upstream timeout\); ask again",
+        ):
             ask(provider, server)
         assert len(server.requests) == 1
 
 
-def test_a_key_that_a_relay_repeats_is_no_part_of_its_answer(provider: HttpProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_a_relay_repeats_is_no_part_of_its_answer(
+    provider: HttpProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(provider.key_name, KEY)
     with ScriptedServer(lambda turn: Reply("x" * (PIECE - 5) + KEY + ", you said")) as server:
-        assert ask(provider, server).text == "x" * (PIECE - 5) + f"[{provider.key_name}], you said", "though it came in two pieces"
+        assert (
+            ask(provider, server).text == "x" * (PIECE - 5) + f"[{provider.key_name}], you said"
+        ), "though it came in two pieces"
     monkeypatch.setenv(provider.key_name, "EMPTY")
     with ScriptedServer(lambda turn: Reply("EMPTY = 0")) as server:
         assert ask(provider, server).text == "EMPTY = 0", "a placeholder is no secret"
 
 
-def test_text_is_whole_characters_even_where_a_server_splits_one_or_sends_half(provider: HttpProvider) -> None:
+def test_text_is_whole_characters_even_where_a_server_splits_one_or_sends_half(
+    provider: HttpProvider,
+) -> None:
     split = "x" * (PIECE - 1) + "\ud83d\ude00"
     with ScriptedServer(in_order(Reply(split), Reply("a\ud800b"))) as server:
         assert ask(provider, server).text == "x" * (PIECE - 1) + "\U0001f600"
         assert ask(provider, server).text == "a\ufffdb"
 
 
-def test_another_model_than_the_one_asked_does_not_answer_silently(caplog: pytest.LogCaptureFixture) -> None:
-    chunk = {"id": "1", "created": 0, "choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}]}
-    answers = [Reply(raw=f"data: {json.dumps(chunk | {'model': model})}\n\n".encode()) for model in ("scripted-large-2026-01-01", "tiny")]
+def test_another_model_than_the_one_asked_does_not_answer_silently(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    chunk = {
+        "id": "1",
+        "created": 0,
+        "choices": [{"index": 0, "delta": {"content": "hi"}, "finish_reason": "stop"}],
+    }
+    answers = [
+        Reply(raw=f"data: {json.dumps(chunk | {'model': model})}\n\n".encode())
+        for model in ("scripted-large-2026-01-01", "tiny")
+    ]
     with ScriptedServer(in_order(*answers)) as server:
         assert ask(OpenAIProvider(QUICK), server).model == "scripted-large-2026-01-01"
         assert caplog.text == ""
@@ -229,29 +302,45 @@ def test_another_model_than_the_one_asked_does_not_answer_silently(caplog: pytes
 
 def test_no_key_names_the_variable_and_the_file(provider: HttpProvider) -> None:
     said = error_of(lambda: provider.complete(ModelRequest("m", MESSAGES, 10)))
-    assert said == f"No key for {provider.name}; set {provider.key_name} in the environment or in a .env file in this directory"
+    assert said == (
+        f"No key for {provider.name}; set {provider.key_name} in the environment or in a .env "
+        f"file in this directory"
+    )
     assert error_of(provider.models) == said
 
 
-def test_a_wrong_key_is_told_without_repeating_it(provider: HttpProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_key_is_told_without_repeating_it(
+    provider: HttpProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(provider.key_name, KEY)
     with ScriptedServer(in_order(Reply("ok")), key="another") as server:
         said = error_of(lambda: ask(provider, server))
         assert error_of(lambda: provider.models(url(server, provider))) == said
-    assert said == f"{url(server, provider)} refused the key; correct {provider.key_name} in the environment or in .env"
+    assert said == (
+        f"{url(server, provider)} refused the key; correct {provider.key_name} in the "
+        f"environment or in .env"
+    )
 
 
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        (Reply(status=403, error="no access to this model"), "does not allow scripted-large with this key: no access to this model; use"),
+        (
+            Reply(status=403, error="no access to this model"),
+            "does not allow scripted-large with this key: no access to this model; use",
+        ),
         (Reply(status=402, error="pay first"), "says the credit is used up: pay first; top it up"),
-        (Reply(status=400, error="temperature is\nnot supported"), "(HTTP 400): temperature is not supported; change what it names"),
+        (
+            Reply(status=400, error="temperature is\nnot supported"),
+            "(HTTP 400): temperature is not supported; change what it names",
+        ),
         (Reply(status=413, error="too long"), "refused scripted-large (HTTP 413): too long"),
         (Reply(raw=b"<html>hello</html>"), "; correct --base-url"),
     ],
 )
-def test_what_asking_again_would_not_mend_is_one_line_with_the_remedy(provider: HttpProvider, reply: Reply, words: str) -> None:
+def test_what_asking_again_would_not_mend_is_one_line_with_the_remedy(
+    provider: HttpProvider, reply: Reply, words: str
+) -> None:
     with ScriptedServer(in_order(reply)) as server:
         said = error_of(lambda: ask(provider, server))
     assert said.startswith(url(server, provider))
@@ -262,12 +351,20 @@ def test_what_asking_again_would_not_mend_is_one_line_with_the_remedy(provider: 
 def test_an_unknown_model_names_the_command_that_lists_them(provider: HttpProvider) -> None:
     with ScriptedServer(in_order(Reply(status=404, error="no such model"))) as server:
         said = error_of(lambda: ask(provider, server))
-    assert "does not know the model scripted-large: no such model; `kmem models list --provider " + provider.name in said
+    assert (
+        "does not know the model scripted-large: no such model; `kmem models list --provider "
+        + provider.name
+        in said
+    )
     assert f"--base-url {url(server, provider)}` shows its models" in said
 
 
 def test_used_up_credit_is_not_waited_for() -> None:
-    with ScriptedServer(in_order(Reply(status=429, error="You exceeded your quota", error_code="insufficient_quota"))) as server:
+    with ScriptedServer(
+        in_order(
+            Reply(status=429, error="You exceeded your quota", error_code="insufficient_quota")
+        )
+    ) as server:
         said = error_of(lambda: ask(OpenAIProvider(QUICK), server))
     assert "says the credit is used up: insufficient_quota: You exceeded your quota" in said
     assert len(server.requests) == 1
@@ -278,27 +375,53 @@ def test_an_unreachable_server_is_named(provider: HttpProvider) -> None:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
         place = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         said = error_of(lambda: provider.complete(ModelRequest("m", MESSAGES, 10, base_url=place)))
-    assert said.startswith(f"No server answers at {place} (tried 3 times in 0 s); start it, or correct --base-url")
+    assert said.startswith(
+        f"No server answers at {place} (tried 3 times in 0 s); start it, or correct --base-url"
+    )
 
 
 @pytest.mark.parametrize(
-    "raw", [b"data: {broken\n\n", b'data: {"foo": 1}\n\n', b'data: {"choices": [{"delta": null}]}\n\n', b"data: [1, 2]\n\n"]
+    "raw",
+    [
+        b"data: {broken\n\n",
+        b'data: {"foo": 1}\n\n',
+        b'data: {"choices": [{"delta": null}]}\n\n',
+        b"data: [1, 2]\n\n",
+    ],
 )
 def test_an_answer_that_is_not_in_the_wire_format_is_an_error_and_not_a_crash(raw: bytes) -> None:
     with ScriptedServer(in_order(Reply(raw=raw))) as server:
         said = error_of(lambda: ask(OpenAIProvider(QUICK), server))
-    assert said.startswith(f"{server.url_openai} sent something that is not OpenAI's chat completions; correct --base-url")
+    assert said.startswith(
+        f"{server.url_openai} sent something that is not OpenAI's chat completions; correct "
+        f"--base-url"
+    )
 
 
-@pytest.mark.parametrize("data", [b'{"type": "message_start"}', b'{"type": "message_start", "message": {"id": 1}}', b"{broken"])
-def test_an_anthropic_answer_that_is_not_in_the_wire_format_is_an_error_and_not_a_crash(data: bytes) -> None:
-    with ScriptedServer(in_order(Reply(raw=b"event: message_start\ndata: " + data + b"\n\n"))) as server:
+@pytest.mark.parametrize(
+    "data",
+    [b'{"type": "message_start"}', b'{"type": "message_start", "message": {"id": 1}}', b"{broken"],
+)
+def test_an_anthropic_answer_that_is_not_in_the_wire_format_is_an_error_and_not_a_crash(
+    data: bytes,
+) -> None:
+    with ScriptedServer(
+        in_order(Reply(raw=b"event: message_start\ndata: " + data + b"\n\n"))
+    ) as server:
         said = error_of(lambda: ask(AnthropicProvider(QUICK), server))
-    assert said.startswith(f"{server.url_anthropic} sent something that is not Anthropic's Messages API; correct --base-url")
+    assert said.startswith(
+        f"{server.url_anthropic} sent something that is not Anthropic's Messages API; correct "
+        f"--base-url"
+    )
 
 
 def test_an_answer_that_turns_into_something_else_is_lost_for_it_may_be_charged() -> None:
-    chunk = {"id": "1", "created": 0, "model": "m", "choices": [{"index": 0, "delta": {"content": "hi"}}]}
+    chunk = {
+        "id": "1",
+        "created": 0,
+        "model": "m",
+        "choices": [{"index": 0, "delta": {"content": "hi"}}],
+    }
     for rest in (b"data: {broken\n\n", b'data: {"choices": [{"delta": null}]}\n\n', b""):
         reply = Reply(raw=f"data: {json.dumps(chunk)}\n\n".encode() + rest)
         with ScriptedServer(in_order(reply)) as server, pytest.raises(AnswerLost):
@@ -306,7 +429,11 @@ def test_an_answer_that_turns_into_something_else_is_lost_for_it_may_be_charged(
 
 
 def test_an_error_in_place_of_an_answer_is_retried_and_one_in_its_midst_is_a_lost_answer() -> None:
-    error = b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
+    error = (
+        b"event: error\n"
+        b'data: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n'
+        b"\n"
+    )
     start = {
         "id": "1",
         "type": "message",
@@ -316,24 +443,36 @@ def test_an_error_in_place_of_an_answer_is_retried_and_one_in_its_midst_is_a_los
         "usage": {"input_tokens": 1, "output_tokens": 1},
     }
     begun = f"event: message_start\ndata: {json.dumps({'type': 'message_start', 'message': start})}\n\n".encode()
-    with ScriptedServer(in_order(Reply(raw=error), Reply("ok"), Reply(raw=begun + error))) as server:
+    with ScriptedServer(
+        in_order(Reply(raw=error), Reply("ok"), Reply(raw=begun + error))
+    ) as server:
         assert ask(AnthropicProvider(QUICK), server).text == "ok"
         with pytest.raises(AnswerLost, match="broke off its answer: Overloaded; ask again"):
             ask(AnthropicProvider(QUICK), server)
     assert len(server.requests) == 3
 
 
-def test_a_key_is_sent_and_never_shown(provider: HttpProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_key_is_sent_and_never_shown(
+    provider: HttpProvider, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv(provider.key_name, KEY)
     caplog.set_level(logging.DEBUG)
     echo = f"your key {KEY} and Bearer {KEY}"
-    failures = [Reply(status=status, error=echo) for status in (400, 401, 402, 403, 404, 422, 429, 500)]
+    failures = [
+        Reply(status=status, error=echo) for status in (400, 401, 402, 403, 404, 422, 429, 500)
+    ]
     shown = []
     with ScriptedServer(in_order(Reply("ok"))) as server:
         completion = ask(provider, server)
         assert KEY in json.dumps(server.requests[0].headers)
         request = ModelRequest("m", MESSAGES, 10, base_url=url(server, provider))
-        shown.append(to_json(CompletionRecord(CompletionKey("planner", 0, "k", 0), request, completion, None, 0.1)))
+        shown.append(
+            to_json(
+                CompletionRecord(
+                    CompletionKey("planner", 0, "k", 0), request, completion, None, 0.1
+                )
+            )
+        )
         for failure in failures:
             server.play = in_order(failure)
             with pytest.raises(ProviderError) as caught:
@@ -350,22 +489,36 @@ def test_base_urls_that_hold_secrets_or_are_none_are_refused(provider: HttpProvi
         "https://relay.example/v1?api_key=secret": "The base URL of relay.example holds a password or a query; give the key",
         "localhost:8000/v1": "--base-url localhost:8000/v1 is not a URL; it looks like http://localhost:8000/v1",
     }.items():
-        said = error_of(lambda place=place: provider.complete(ModelRequest("m", MESSAGES, 10, base_url=place)))
+        said = error_of(
+            lambda place=place: provider.complete(ModelRequest("m", MESSAGES, 10, base_url=place))
+        )
         assert said.startswith(words)
         assert "secret" not in said
 
 
 def test_many_threads_may_ask_at_once(provider: HttpProvider) -> None:
-    with ScriptedServer(lambda turn: Reply(turn.user, delay_s=0.05)) as server, ThreadPoolExecutor(8) as pool:
+    with (
+        ScriptedServer(lambda turn: Reply(turn.user, delay_s=0.05)) as server,
+        ThreadPoolExecutor(8) as pool,
+    ):
 
         def one(number: int) -> str:
-            return provider.complete(ModelRequest("m", (Message("user", str(number)),), 10, base_url=url(server, provider))).text
+            return provider.complete(
+                ModelRequest(
+                    "m", (Message("user", str(number)),), 10, base_url=url(server, provider)
+                )
+            ).text
 
         assert list(pool.map(one, range(24))) == [str(number) for number in range(24)]
 
 
-def test_interrupt_ends_the_waits_of_other_threads_and_later_calls_work(provider: HttpProvider) -> None:
-    with ScriptedServer(in_order(Reply(status=429, retry_after="15"), Reply("ok"))) as server, ThreadPoolExecutor(1) as pool:
+def test_interrupt_ends_the_waits_of_other_threads_and_later_calls_work(
+    provider: HttpProvider,
+) -> None:
+    with (
+        ScriptedServer(in_order(Reply(status=429, retry_after="15"), Reply("ok"))) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
         waiting = pool.submit(ask, provider, server)
         while not server.replies:
             time.sleep(0.01)
@@ -443,7 +596,9 @@ def test_env_files_are_read_with_quotes_comments_and_export() -> None:
     }
 
 
-def test_the_environment_wins_over_the_file_and_the_file_stays_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_wins_over_the_file_and_the_file_stays_out_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert find_key("OPENAI_API_KEY") is None
     Path(".env").write_text(f"OPENAI_API_KEY='{KEY}'\nANTHROPIC_API_KEY=\n")
     assert find_key("OPENAI_API_KEY") == KEY
@@ -460,25 +615,38 @@ def test_a_key_from_the_file_reaches_the_server(provider: HttpProvider) -> None:
         assert ask(provider, server).text == "ok"
 
 
-def test_keys_and_files_that_cannot_be_used_are_told_without_showing_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_and_files_that_cannot_be_used_are_told_without_showing_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secrét")
     assert error_of(lambda: find_key("OPENAI_API_KEY")) == (
         "OPENAI_API_KEY holds characters that no key has; copy it again, alone on its line"
     )
     monkeypatch.delenv("OPENAI_API_KEY")
     Path(".env").write_bytes(b"\xff\xfe")
-    assert error_of(lambda: find_key("OPENAI_API_KEY")).endswith(".env cannot be read (UnicodeDecodeError); mend or remove it")
+    assert error_of(lambda: find_key("OPENAI_API_KEY")).endswith(
+        ".env cannot be read (UnicodeDecodeError); mend or remove it"
+    )
 
 
 def command(line: str, **settings: object) -> Completion:
-    return CommandProvider().complete(ModelRequest(line, MESSAGES, **({"max_output_tokens": 100} | settings)))
+    return CommandProvider().complete(
+        ModelRequest(line, MESSAGES, **({"max_output_tokens": 100} | settings))
+    )
 
 
 def test_a_command_gets_the_conversation_and_its_output_is_the_answer() -> None:
     completion = command("cat; echo done")
     assert completion.text == render_conversation(MESSAGES) + "done\n"
-    assert completion.text.startswith("# system\n\nYou write kernels.\n\n# user\n\nWrite one.\n\n# assistant\n\nNo.\n\n# user\n\nDo.\n")
-    assert (completion.input_tokens, completion.output_tokens, completion.stop) == (None, None, StopReason.END)
+    assert completion.text.startswith(
+        "# system\n\nYou write kernels.\n\n# user\n\nWrite one.\n\n# assistant\n\nNo.\n\n# user\n\n"
+        "Do.\n"
+    )
+    assert (completion.input_tokens, completion.output_tokens, completion.stop) == (
+        None,
+        None,
+        StopReason.END,
+    )
     assert not CommandProvider.counts_tokens
     assert CommandProvider().models() == []
 
@@ -488,18 +656,26 @@ def test_a_command_that_does_not_read_its_input_or_prints_nothing_answers_all_th
     assert command("echo $((6 * 7))").text == "42\n"
 
 
-def test_a_key_that_a_command_prints_is_no_part_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_a_command_prints_is_no_part_of_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     assert command("echo my key is $OPENAI_API_KEY").text == "my key is [OPENAI_API_KEY]\n"
 
 
-def test_a_command_that_fails_or_is_not_there_is_one_line_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_fails_or_is_not_there_is_one_line_with_its_last_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     said = error_of(lambda: command("echo first >&2; echo key $OPENAI_API_KEY is bad >&2; exit 3"))
-    assert said.endswith("failed with exit code 3: key [OPENAI_API_KEY] is bad; try it by hand with a prompt on standard input")
+    assert said.endswith(
+        "failed with exit code 3: key [OPENAI_API_KEY] is bad; try it by hand with a prompt on "
+        "standard input"
+    )
     assert "is not found" in error_of(lambda: command("no-such-program --print"))
     assert error_of(lambda: command(f"agent --key {KEY}")) == (
-        "The command line holds a key, and it is archived; let the program read the key from the environment"
+        "The command line holds a key, and it is archived; let the program read the key from the "
+        "environment"
     )
 
 
@@ -517,9 +693,15 @@ def test_a_command_that_prints_for_ever_is_cut_off() -> None:
     assert len(completion.text) == 12_800
 
 
-def test_the_bundled_providers_keep_the_contract_that_plugins_are_held_to(provider: HttpProvider) -> None:
+def test_the_bundled_providers_keep_the_contract_that_plugins_are_held_to(
+    provider: HttpProvider,
+) -> None:
     def play(turn: Turn) -> Reply:
-        return Reply("yes") if turn.model == "scripted-large" else Reply(status=404, error="no such model")
+        return (
+            Reply("yes")
+            if turn.model == "scripted-large"
+            else Reply(status=404, error="no such model")
+        )
 
     with ScriptedServer(play) as server:
         check_provider(provider, "scripted-large", url(server, provider), unknown_model="nobody")
@@ -545,7 +727,9 @@ def test_a_provider_that_breaks_the_contract_is_named_what_it_breaks() -> None:
 def test_interrupt_ends_a_running_command(tmp_path: Path) -> None:
     provider, runs = CommandProvider(), tmp_path / "runs"
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(provider.complete, ModelRequest(f"touch {runs}; sleep 30", MESSAGES, 10))
+        running = pool.submit(
+            provider.complete, ModelRequest(f"touch {runs}; sleep 30", MESSAGES, 10)
+        )
         while not runs.exists() and not running.done():
             time.sleep(0.01)
         provider.interrupt()
@@ -555,27 +739,53 @@ def test_interrupt_ends_a_running_command(tmp_path: Path) -> None:
 
 def recorded(question: str, answer: str) -> str:
     request = ModelRequest("some-model", (Message("user", question),), 100)
-    return to_json(CompletionRecord(CompletionKey("planner", 0, "k", 0), request, Completion(answer, "some-model", 7, 3), 0.5, 1.0))
+    return to_json(
+        CompletionRecord(
+            CompletionKey("planner", 0, "k", 0),
+            request,
+            Completion(answer, "some-model", 7, 3),
+            0.5,
+            1.0,
+        )
+    )
 
 
 def test_replay_answers_the_same_messages_in_the_order_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "recorded.jsonl"
-    file.write_text("\n".join([recorded("a", "1"), recorded("b", "2"), "", recorded("a", "3")]) + "\n")
+    file.write_text(
+        "\n".join([recorded("a", "1"), recorded("b", "2"), "", recorded("a", "3")]) + "\n"
+    )
     provider = ReplayProvider()
 
     def answer(question: str) -> str:
         return provider.complete(ModelRequest(str(file), (Message("user", question),), 100)).text
 
-    assert [answer("a"), answer("b"), answer("a"), answer("a"), answer("b")] == ["1", "2", "3", "3", "2"]
+    assert [answer("a"), answer("b"), answer("a"), answer("a"), answer("b")] == [
+        "1",
+        "2",
+        "3",
+        "3",
+        "2",
+    ]
     completion = provider.complete(ModelRequest(str(file), (Message("user", "b"),), 100))
-    assert (completion.input_tokens, completion.output_tokens, completion.model) == (7, 3, "some-model")
-    assert error_of(lambda: answer("c")) == (f"{file} has no answer to the question that starts 'c'; record it first, or use a live model")
+    assert (completion.input_tokens, completion.output_tokens, completion.model) == (
+        7,
+        3,
+        "some-model",
+    )
+    assert error_of(lambda: answer("c")) == (
+        f"{file} has no answer to the question that starts 'c'; record it first, or use a live "
+        f"model"
+    )
 
 
 def test_replay_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     file = tmp_path / "recorded.jsonl"
     missing = error_of(lambda: ReplayProvider().complete(ModelRequest(str(file), MESSAGES, 10)))
-    assert missing == f"Recorded conversations {file} cannot be read (FileNotFoundError); name another with -m"
+    assert (
+        missing
+        == f"Recorded conversations {file} cannot be read (FileNotFoundError); name another with -m"
+    )
     file.write_text(recorded("a", "1") + "\n{}\n")
     broken = error_of(lambda: ReplayProvider().complete(ModelRequest(str(file), MESSAGES, 10)))
     assert broken.startswith(f"{file}, line 2, is not a recorded conversation")
@@ -583,10 +793,16 @@ def test_replay_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 
 def test_registered_providers_import_no_sdk_and_no_http_library() -> None:
     code = (
-        "import sys; from kmem.plugins import build_plugin_manager, collect; registry = collect(build_plugin_manager()); "
-        "print(sorted(registry.providers), {'openai', 'anthropic', 'httpx', 'httpx2', 'pydantic'} & set(sys.modules))"
+        "import sys; from kmem.plugins import build_plugin_manager, collect; registry = "
+        "collect(build_plugin_manager()); "
+        "print(sorted(registry.providers), {'openai', 'anthropic', 'httpx', 'httpx2', 'pydantic'} "
+        "& set(sys.modules))"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"KMEM_LOAD_PLUGINS": ""}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"KMEM_LOAD_PLUGINS": ""},
     )
     assert result.stdout.strip() == "['anthropic', 'command', 'openai', 'replay'] set()"

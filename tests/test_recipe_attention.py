@@ -25,8 +25,10 @@ RECIPE = load_recipe(load_skill(ROOT / "skills" / "flash-attention"))
 def problem(shapes: list[tuple[int, ...]], dtype: str = "float32", call: str = "q, k, v") -> str:
     inputs = ", ".join(f"torch.randn({shape}).to(torch.{dtype})" for shape in shapes)
     return (
-        "import torch\nimport torch.nn.functional as F\nclass Model(torch.nn.Module):\n    def forward(self, q, k, v):\n"
-        f"        return F.scaled_dot_product_attention({call})\ndef get_inputs():\n    return [{inputs}]\n"
+        "import torch\nimport torch.nn.functional as F\nclass Model(torch.nn.Module):\n"
+        "    def forward(self, q, k, v):\n"
+        f"        return F.scaled_dot_product_attention({call})\ndef get_inputs():\n"
+        f"    return [{inputs}]\n"
     )
 
 
@@ -50,7 +52,8 @@ def variants(source: str, form: str, count: int) -> list[dict]:
 def test_both_forms_agree_with_torch(form: str, shapes: list[tuple[int, ...]], call: str) -> None:
     source = problem(shapes, call=call)
     _, graph = trace_source(source)
-    if call.startswith("q.t"):  # a copy in the graph or a strided site: either way the site reads what lies there
+    # a copy in the graph or a strided site: either way the site reads what lies there
+    if call.startswith("q.t"):
         assert len(RECIPE.match(graph, Contract())) == 1
     check_recipe(RECIPE, source, H200, settings=variants(source, form, 1), tolerance=1e-6)
 
@@ -74,7 +77,9 @@ def run_both(inputs: list[torch.Tensor], call: str = "q, k, v") -> list[torch.Te
     _, graph = trace_source(source)
     (site,) = RECIPE.match(graph, Contract())
     found = []
-    for setting in (setting for form in ("fused", "two_stages") for setting in variants(source, form, 1)):
+    for setting in (
+        setting for form in ("fused", "two_stages") for setting in variants(source, form, 1)
+    ):
         emitted = import_source(emit_source(source, graph, [(RECIPE, site, setting)]))
         with torch.no_grad():
             found.append(emitted.ModelNew()(*inputs))
@@ -87,23 +92,31 @@ def test_magnitudes_beyond_fp16_err_no_more_than_eager(scale: float, values: flo
     q, k, v = (torch.randn(1, 24, 32) for _ in range(3))
     q, k, v = q * scale, k * scale, v * values
     oracle = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
-    eager = float((F.scaled_dot_product_attention(q, k, v).double() - oracle).norm() / oracle.norm())
+    eager = float(
+        (F.scaled_dot_product_attention(q, k, v).double() - oracle).norm() / oracle.norm()
+    )
     for found in run_both([q, k, v]):
         assert float((found.double() - oracle).norm() / oracle.norm()) <= max(2 * eager, 1e-6)
 
 
 @pytest.fixture
 def contracting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The interpreter subtracts from unrounded products, as a compiler does that contracts a * b - c to one fma."""
+    """The interpreter subtracts from unrounded products, as a compiler does that contracts a * b -
+    c to one fma.
+    """
     multiply, subtract = InterpreterBuilder.create_fmul, InterpreterBuilder.create_fsub
 
-    def create_fmul(builder: InterpreterBuilder, left: TensorHandle, right: TensorHandle) -> TensorHandle:
+    def create_fmul(
+        builder: InterpreterBuilder, left: TensorHandle, right: TensorHandle
+    ) -> TensorHandle:
         product = multiply(builder, left, right)
         if product.data.dtype == np.float32:
             product.attr["unrounded"] = left.data.astype(np.float64) * right.data
         return product
 
-    def create_fsub(builder: InterpreterBuilder, left: TensorHandle, right: TensorHandle) -> TensorHandle:
+    def create_fsub(
+        builder: InterpreterBuilder, left: TensorHandle, right: TensorHandle
+    ) -> TensorHandle:
         if "unrounded" not in left.attr:
             return subtract(builder, left, right)
         return TensorHandle((left.attr["unrounded"] - right.data).astype(np.float32), left.dtype)
@@ -115,28 +128,36 @@ def contracting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("contracting")
 @pytest.mark.parametrize("keys", [32, 37])
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": -2.0}])
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 2.0**-8), ("float16", 2.0**-11)]
+)
 def test_large_scores_are_right_where_products_are_contracted(
     dtype: str, tolerance: float, options: dict[str, float | bool], keys: int
 ) -> None:
     inputs = [torch.empty(2, rows, 32, dtype=getattr(torch, dtype)) for rows in (20, keys, keys)]
     apply_family("large", inputs, [InputTraits(fixed=False)] * 3, torch.Generator().manual_seed(4))
     oracle = F.scaled_dot_product_attention(*(value.double() for value in inputs), **options)
-    for found in run_both(inputs, ", ".join(["q, k, v", *(f"{name}={value}" for name, value in options.items())])):
+    for found in run_both(
+        inputs, ", ".join(["q, k, v", *(f"{name}={value}" for name, value in options.items())])
+    ):
         assert float((found.double() - oracle).norm() / oracle.norm()) <= tolerance
 
 
 @pytest.mark.parametrize("poison", [-(2**30), 2**30])
 @pytest.mark.parametrize(("queries", "keys"), [(20, 37), (37, 20), (70, 70), (5, 130)])
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}])
-def test_no_result_depends_on_what_scratch_memory_held(options: dict[str, bool], queries: int, keys: int, poison: int) -> None:
+def test_no_result_depends_on_what_scratch_memory_held(
+    options: dict[str, bool], queries: int, keys: int, poison: int
+) -> None:
     """Of tiles that no row attends to nothing is written, so nothing may be read."""
     torch.manual_seed(5)
     inputs = [torch.randn(2, rows, 32) for rows in (queries, keys, keys)]
     oracle = F.scaled_dot_product_attention(*(value.double() for value in inputs), **options)
 
     with poisoned_scratch(poison):
-        results = run_both(inputs, ", ".join(["q, k, v", *(f"{name}={value}" for name, value in options.items())]))
+        results = run_both(
+            inputs, ", ".join(["q, k, v", *(f"{name}={value}" for name, value in options.items())])
+        )
     for found in results:
         assert float((found.double() - oracle).norm() / oracle.norm()) <= 1e-6
 
@@ -152,13 +173,17 @@ def test_rows_of_values_of_very_different_magnitude_keep_their_share() -> None:
 
 @pytest.mark.parametrize("operand", [0, 1, 2])
 @pytest.mark.parametrize("special", [float("inf"), float("-inf"), float("nan")])
-def test_values_that_are_not_finite_reach_what_they_reach_in_torch(operand: int, special: float) -> None:
+def test_values_that_are_not_finite_reach_what_they_reach_in_torch(
+    operand: int, special: float
+) -> None:
     torch.manual_seed(3)
     inputs = [torch.rand(1, 20, 16) for _ in range(3)]
     inputs[operand][0, 3, 5] = special
     expected = F.scaled_dot_product_attention(*inputs)
     for found in run_both(inputs):
-        assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(found.isinf(), expected.isinf())
+        assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(
+            found.isinf(), expected.isinf()
+        )
         finite = expected.isfinite()
         assert torch.allclose(found[finite], expected[finite], rtol=1e-5, atol=1e-6)
 
@@ -179,9 +204,21 @@ def test_what_the_kernels_do_not_cover_is_not_matched(source: str) -> None:
 
 _COMMON = {"block_k": 64, "warps": 8, "stages": 3}
 COMPILED = {
-    "wide": ([(32, 32, 512, 1024)] * 3, "float32", {"form": "two_stages", "block_m": 128, "block_n": 128, **_COMMON}),
-    "fp32": ([(8, 16, 2048, 64)] * 3, "float32", {"form": "fused", "block_m": 128, "block_n": 64, **_COMMON}),
-    "bf16": ([(8, 16, 4096, 128)] * 3, "bfloat16", {"form": "fused", "block_m": 128, "block_n": 64, **_COMMON}),
+    "wide": (
+        [(32, 32, 512, 1024)] * 3,
+        "float32",
+        {"form": "two_stages", "block_m": 128, "block_n": 128, **_COMMON},
+    ),
+    "fp32": (
+        [(8, 16, 2048, 64)] * 3,
+        "float32",
+        {"form": "fused", "block_m": 128, "block_n": 64, **_COMMON},
+    ),
+    "bf16": (
+        [(8, 16, 4096, 128)] * 3,
+        "bfloat16",
+        {"form": "fused", "block_m": 128, "block_n": 64, **_COMMON},
+    ),
 }
 
 
@@ -196,10 +233,16 @@ def compiled() -> dict[str, list[dict]]:
 
 
 @pytest.mark.parametrize("case", COMPILED)
-def test_kernels_use_tensor_cores_and_do_not_spill(compiled: dict[str, list[dict]], case: str) -> None:
-    assert [kernel["name"] for kernel in compiled[case] if kernel["stack"] or kernel["shared"] > 232448] == []
+def test_kernels_use_tensor_cores_and_do_not_spill(
+    compiled: dict[str, list[dict]], case: str
+) -> None:
+    assert [
+        kernel["name"] for kernel in compiled[case] if kernel["stack"] or kernel["shared"] > 232448
+    ] == []
     products = [
-        kernel for kernel in compiled[case] if kernel["name"] in ("kmem_attention", "kmem_attention_scores", "kmem_attention_output")
+        kernel
+        for kernel in compiled[case]
+        if kernel["name"] in ("kmem_attention", "kmem_attention_scores", "kmem_attention_output")
     ]
     assert len(products) == (2 if case == "wide" else 1)
     assert all(kernel["hgmma"] > 0 and kernel["async_copies"] > 0 for kernel in products)
@@ -211,5 +254,7 @@ def test_no_exponent_is_a_contracted_product(compiled: dict[str, list[dict]], ca
     for kernel in compiled[case]:
         exponents = set(re.findall(r"\bex2\.approx\S*\s+%\w+, (%\w+)", kernel["ptx"]))
         exponentials += len(exponents)
-        assert exponents.isdisjoint(re.findall(r"\bfma\.rn\.f32\s+(%\w+),", kernel["ptx"])), kernel["name"]
+        assert exponents.isdisjoint(re.findall(r"\bfma\.rn\.f32\s+(%\w+),", kernel["ptx"])), kernel[
+            "name"
+        ]
     assert exponentials > 0

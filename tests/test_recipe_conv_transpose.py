@@ -26,8 +26,10 @@ H200 = named_target("h200")
 
 def problem(call: str, shape: tuple[int, ...], dtype: str = "float32") -> str:
     return (
-        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        f"        self.op = nn.{call[:-1]}, dtype=torch.{dtype})\n    def forward(self, x):\n        return self.op(x)\n"
+        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
+        f"        self.op = nn.{call[:-1]}, dtype=torch.{dtype})\n    def forward(self, x):\n"
+        f"        return self.op(x)\n"
         f"def get_inputs():\n    return [torch.randn({shape}).to(torch.{dtype})]\n"
     )
 
@@ -53,7 +55,10 @@ def variants(source: str, count: int) -> list[dict]:
         ("ConvTranspose2d(4, 8, (3, 5), (2, 3), (1, 2), groups=2, dilation=(2, 1))", (1, 4, 5, 6)),
         ("ConvTranspose2d(4, 18, 3, 5, 1, dilation=2, bias=False)", (1, 4, 4, 5)),
         ("ConvTranspose3d(3, 4, 3, 2, 1, dilation=2)", (1, 3, 3, 4, 3)),
-        ("ConvTranspose3d(4, 4, (1, 3, 3), 2, (0, 1, 2), output_padding=1, groups=2)", (1, 4, 2, 3, 4)),
+        (
+            "ConvTranspose3d(4, 4, (1, 3, 3), 2, (0, 1, 2), output_padding=1, groups=2)",
+            (1, 4, 2, 3, 4),
+        ),
     ],
 )
 def test_every_variant_agrees_with_torch(call: str, shape: tuple[int, ...]) -> None:
@@ -71,16 +76,25 @@ def test_half_precision_is_rounded_once(dtype: str, tolerance: float) -> None:
 def transposed(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     rank, groups = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2]))
     sizes = tuple(draw(st.integers(3, 7)) for _ in range(rank))
-    kernel, stride, dilation = (tuple(draw(st.integers(1, high)) for _ in range(rank)) for high in (4, 4, 3))
+    kernel, stride, dilation = (
+        tuple(draw(st.integers(1, high)) for _ in range(rank)) for high in (4, 4, 3)
+    )
     padding = tuple(draw(st.integers(0, 2)) for _ in range(rank))
-    extra = tuple(draw(st.integers(0, max(step, spread) - 1)) for step, spread in zip(stride, dilation, strict=True))
-    arguments = f"2, 4, {kernel}, {stride}, {padding}, {extra}, {groups}, {draw(st.booleans())}, {dilation}"
+    extra = tuple(
+        draw(st.integers(0, max(step, spread) - 1))
+        for step, spread in zip(stride, dilation, strict=True)
+    )
+    arguments = (
+        f"2, 4, {kernel}, {stride}, {padding}, {extra}, {groups}, {draw(st.booleans())}, {dilation}"
+    )
     return f"ConvTranspose{rank}d({arguments})", (2, 2, *sizes)
 
 
 @settings(max_examples=6, derandomize=True)
 @given(transposed(), st.integers(0, 10**6))
-def test_any_window_agrees_with_torch_at_any_setting(convolution: tuple[str, tuple[int, ...]], pick: int) -> None:
+def test_any_window_agrees_with_torch_at_any_setting(
+    convolution: tuple[str, tuple[int, ...]], pick: int
+) -> None:
     source = problem(*convolution)
     (site,) = sites_of(source)
     space = RECIPE.space(site, H200).settings()
@@ -88,28 +102,52 @@ def test_any_window_agrees_with_torch_at_any_setting(convolution: tuple[str, tup
 
 
 def test_a_shared_divisor_of_stride_and_dilation_leaves_phases_without_taps() -> None:
-    assert phase_taps(Axis(size=32, out=65, kernel=3, stride=2, padding=1, dilation=2)) == [Taps(0), Taps(3, 0, 1, 1, 1)]
-    assert phase_taps(Axis(size=64, out=127, kernel=3, stride=2, padding=1)) == [Taps(1, 1, 2, 0, 1), Taps(2, 0, 2, 1, 1)]
-    axes = [Axis(size=size, out=2 * size + 1, kernel=3, stride=2, padding=1, dilation=2) for size in (16, 32, 32)]
-    assert lattice(axes) == 16 * 32 * 32  # the phase without taps has one position more along each axis
+    assert phase_taps(Axis(size=32, out=65, kernel=3, stride=2, padding=1, dilation=2)) == [
+        Taps(0),
+        Taps(3, 0, 1, 1, 1),
+    ]
+    assert phase_taps(Axis(size=64, out=127, kernel=3, stride=2, padding=1)) == [
+        Taps(1, 1, 2, 0, 1),
+        Taps(2, 0, 2, 1, 1),
+    ]
+    axes = [
+        Axis(size=size, out=2 * size + 1, kernel=3, stride=2, padding=1, dilation=2)
+        for size in (16, 32, 32)
+    ]
+    # the phase without taps has one position more along each axis
+    assert lattice(axes) == 16 * 32 * 32
     assert taps_by_phase(axes) == {27: 1, 0: 7}
     assert has_empty_rows(axes)
-    assert not has_empty_rows([Axis(), Axis(), axes[2]])  # along the row they are interleaved with the others
+    # along the row they are interleaved with the others
+    assert not has_empty_rows([Axis(), Axis(), axes[2]])
 
 
 @pytest.mark.parametrize(
     ("call", "shape", "fills"),
     [
-        ("ConvTranspose3d(3, 4, 3, 2, 1, dilation=2)", (2, 3, 2, 3, 3), True),  # planes, and rows of planes
-        ("ConvTranspose3d(2, 3, (1, 3, 3), (3, 2, 2), 0, (2, 1, 0), dilation=(1, 2, 2))", (1, 2, 2, 2, 3), True),
-        ("ConvTranspose3d(2, 3, (3, 1, 1), (2, 1, 2), 1, dilation=(2, 1, 1))", (1, 2, 2, 3, 3), True),  # planes alone
+        # planes, and rows of planes
+        ("ConvTranspose3d(3, 4, 3, 2, 1, dilation=2)", (2, 3, 2, 3, 3), True),
+        (
+            "ConvTranspose3d(2, 3, (1, 3, 3), (3, 2, 2), 0, (2, 1, 0), dilation=(1, 2, 2))",
+            (1, 2, 2, 2, 3),
+            True,
+        ),
+        # planes alone
+        (
+            "ConvTranspose3d(2, 3, (3, 1, 1), (2, 1, 2), 1, dilation=(2, 1, 1))",
+            (1, 2, 2, 3, 3),
+            True,
+        ),
         ("ConvTranspose2d(4, 6, 3, (2, 1), 1, 1, groups=2, dilation=2)", (1, 4, 3, 3), True),
-        ("ConvTranspose2d(3, 5, 2, 7, 0, 6, dilation=3)", (1, 3, 2, 3), True),  # rows with taps are 3 and 4 rows apart
+        # rows with taps are 3 and 4 rows apart
+        ("ConvTranspose2d(3, 5, 2, 7, 0, 6, dilation=3)", (1, 3, 2, 3), True),
         ("ConvTranspose2d(3, 4, 3, (1, 2), 1, dilation=2)", (1, 3, 4, 5), False),
         ("ConvTranspose2d(3, 4, 3, 2, 1)", (1, 3, 4, 5), False),
     ],
 )
-def test_rows_without_taps_are_filled_by_the_programs_that_multiply(call: str, shape: tuple[int, ...], fills: bool) -> None:
+def test_rows_without_taps_are_filled_by_the_programs_that_multiply(
+    call: str, shape: tuple[int, ...], fills: bool
+) -> None:
     source = problem(call, shape)
     (site,) = sites_of(source)
     emission = RECIPE.emit(site, variants(source, 1)[0])
@@ -118,9 +156,14 @@ def test_rows_without_taps_are_filled_by_the_programs_that_multiply(call: str, s
     check_recipe(RECIPE, source, H200, settings=variants(source, 1), tolerance=1e-6)
 
 
-@pytest.mark.parametrize(("skipped", "length"), [(0, 8), (0, 19), (3, 2), (3, 5), (3, 6), (5, 3), (5, 40), (7, 1), (7, 2), (2, 0), (0, 0)])
+@pytest.mark.parametrize(
+    ("skipped", "length"),
+    [(0, 8), (0, 19), (3, 2), (3, 5), (3, 6), (5, 3), (5, 40), (7, 1), (7, 2), (2, 0), (0, 0)],
+)
 def test_a_run_is_filled_and_nothing_beside_it(skipped: int, length: int) -> None:
-    module = import_source(f"import torch\nimport triton\nimport triton.language as tl\n{FILL_RUN[1]}{RUN_ONCE}")
+    module = import_source(
+        f"import torch\nimport triton\nimport triton.language as tl\n{FILL_RUN[1]}{RUN_ONCE}"
+    )
     y = torch.full((64,), float("nan"))
     module.run_once[(1,)](y, 8 + skipped, length)
     expected = torch.full((64,), float("nan"))
@@ -131,28 +174,40 @@ def test_a_run_is_filled_and_nothing_beside_it(skipped: int, length: int) -> Non
 @pytest.mark.parametrize(
     ("call", "shape", "bands"),
     [
-        ("ConvTranspose3d(3, 4, 3, 2, 1, dilation=2)", (1, 3, 2, 4, 4), {1, 2, 4}),  # 4 of 9 rows have taps
-        ("ConvTranspose2d(3, 4, (5, 3), (1, 2), 1, dilation=(2, 1))", (1, 3, 4, 3), {1, 2, 4}),  # 10 rows: the last band begins sooner
-        ("ConvTranspose2d(3, 4, (4, 3), (2, 1))", (1, 3, 3, 4), {1, 2, 4}),  # both phases along height have two taps
-        ("ConvTranspose2d(3, 4, 3, 2, 1)", (1, 3, 4, 4), {1}),  # a phase with one tap shares nothing
-        ("ConvTranspose2d(3, 4, (4, 3), (2, 1), 1)", (1, 3, 7, 4), {1, 2, 4}),  # two phases of 7 rows
-        ("ConvTranspose2d(3, 4, (5, 3), (2, 1), 2)", (1, 3, 4, 4), {1, 2}),  # 4 rows of three taps, 3 of two
+        # 4 of 9 rows have taps
+        ("ConvTranspose3d(3, 4, 3, 2, 1, dilation=2)", (1, 3, 2, 4, 4), {1, 2, 4}),
+        # 10 rows: the last band begins sooner
+        ("ConvTranspose2d(3, 4, (5, 3), (1, 2), 1, dilation=(2, 1))", (1, 3, 4, 3), {1, 2, 4}),
+        # both phases along height have two taps
+        ("ConvTranspose2d(3, 4, (4, 3), (2, 1))", (1, 3, 3, 4), {1, 2, 4}),
+        # a phase with one tap shares nothing
+        ("ConvTranspose2d(3, 4, 3, 2, 1)", (1, 3, 4, 4), {1}),
+        # two phases of 7 rows
+        ("ConvTranspose2d(3, 4, (4, 3), (2, 1), 1)", (1, 3, 7, 4), {1, 2, 4}),
+        # 4 rows of three taps, 3 of two
+        ("ConvTranspose2d(3, 4, (5, 3), (2, 1), 2)", (1, 3, 4, 4), {1, 2}),
         ("ConvTranspose1d(3, 4, 3, 2, 1)", (1, 3, 8), {1}),
     ],
 )
-def test_rows_of_a_band_share_what_they_read(call: str, shape: tuple[int, ...], bands: set[int]) -> None:
+def test_rows_of_a_band_share_what_they_read(
+    call: str, shape: tuple[int, ...], bands: set[int]
+) -> None:
     source = problem(call, shape)
     (site,) = sites_of(source)
     space = RECIPE.space(site, H200).settings()
     assert {setting["band"] for setting in space} == bands
-    chosen = [next(setting for setting in reversed(space) if setting["band"] == band) for band in bands]
+    chosen = [
+        next(setting for setting in reversed(space) if setting["band"] == band) for band in bands
+    ]
     check_recipe(RECIPE, source, H200, settings=chosen, tolerance=1e-6)
 
 
 def test_a_band_found_at_one_size_is_right_at_another_that_has_fewer_rows() -> None:
     call = "ConvTranspose2d(3, 4, 3, 2, 1, dilation=2)"
     (large,) = sites_of(problem(call, (1, 3, 8, 4)))
-    setting = next(setting for setting in RECIPE.space(large, H200).settings() if setting["band"] == 4)
+    setting = next(
+        setting for setting in RECIPE.space(large, H200).settings() if setting["band"] == 4
+    )
     source = problem(call, (1, 3, 3, 5))
     _, graph = trace_source(source)
     (site,) = RECIPE.match(graph, Contract())
@@ -174,22 +229,34 @@ def test_values_that_are_not_finite_reach_the_outputs_they_reach_in_torch(precis
     source = problem("ConvTranspose2d(8, 6, (3, 5), (2, 3), (1, 2), dilation=(2, 1))", (1, 8, 9, 7))
     _, graph = trace_source(source)
     (site,) = RECIPE.match(graph, Contract())
-    setting = next(setting for setting in RECIPE.space(site, H200).settings() if setting["precision"] == precision)
+    setting = next(
+        setting
+        for setting in RECIPE.space(site, H200).settings()
+        if setting["precision"] == precision
+    )
     model = import_source(emit_source(source, graph, [(RECIPE, site, setting)])).ModelNew()
     x = torch.randn(1, 8, 9, 7)
-    x.view(-1)[torch.arange(0, x.numel(), 37)] = torch.tensor([float("inf"), float("-inf"), float("nan")]).repeat(5)[:14]
+    x.view(-1)[torch.arange(0, x.numel(), 37)] = torch.tensor(
+        [float("inf"), float("-inf"), float("nan")]
+    ).repeat(5)[:14]
     with torch.no_grad():
         found, expected = model(x), model.op(x)
-    assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(found.isinf(), expected.isinf())
+    assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(
+        found.isinf(), expected.isinf()
+    )
     assert expected.isinf().any() and torch.equal(found[found.isinf()], expected[expected.isinf()])
-    torch.testing.assert_close(found[expected.isfinite()], expected[expected.isfinite()], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        found[expected.isfinite()], expected[expected.isfinite()], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_structural_zeros_hold_exactly_the_bias() -> None:
     source = problem("ConvTranspose2d(3, 4, 3, 2, 1, dilation=2)", (1, 3, 4, 5))
     module, graph = trace_source(source)
     (site,) = RECIPE.match(graph, Contract())
-    model = import_source(emit_source(source, graph, [(RECIPE, site, variants(source, 1)[0])])).ModelNew()
+    model = import_source(
+        emit_source(source, graph, [(RECIPE, site, variants(source, 1)[0])])
+    ).ModelNew()
     with torch.no_grad():
         found = model(*module.get_inputs())
     bias = model.op.bias.detach()[None, :, None, None]
@@ -198,6 +265,9 @@ def test_structural_zeros_hold_exactly_the_bias() -> None:
     assert site.flags == ("algebraic",)
 
 
-@pytest.mark.parametrize(("call", "shape"), [("ConvTranspose1d(2, 2, 3, stride=9)", (1, 2, 5)), ("ConvTranspose2d(2, 2, 3)", (2, 5, 5))])
+@pytest.mark.parametrize(
+    ("call", "shape"),
+    [("ConvTranspose1d(2, 2, 3, stride=9)", (1, 2, 5)), ("ConvTranspose2d(2, 2, 3)", (2, 5, 5))],
+)
 def test_what_the_kernel_does_not_cover_is_not_matched(call: str, shape: tuple[int, ...]) -> None:
     assert sites_of(problem(call, shape)) == []

@@ -1,4 +1,6 @@
-"""implicit-gemm-conv, staged-half-conv, split-half-conv: convolutions against torch in the interpreter, and compiled for sm_90."""
+"""implicit-gemm-conv, staged-half-conv, split-half-conv: convolutions against torch in the
+interpreter, and compiled for sm_90.
+"""
 
 from pathlib import Path
 
@@ -16,14 +18,20 @@ from kmem.testing import check_recipe, emit_source, import_source, trace_source
 
 ROOT = Path(__file__).resolve().parent.parent
 H200 = named_target("h200")
-RECIPES = {name: load_recipe(load_skill(ROOT / "skills" / name)) for name in ("implicit-gemm-conv", "staged-half-conv", "split-half-conv")}
+RECIPES = {
+    name: load_recipe(load_skill(ROOT / "skills" / name))
+    for name in ("implicit-gemm-conv", "staged-half-conv", "split-half-conv")
+}
 DIRECT, STAGED, SPLIT = RECIPES.values()
 ROUNDING = ("implicit-gemm-conv", "staged-half-conv")
 
 
-def problem(call: str, shape: tuple[int, ...], dtype: str = "float32", result: str = "y", channels: int = 8) -> str:
+def problem(
+    call: str, shape: tuple[int, ...], dtype: str = "float32", result: str = "y", channels: int = 8
+) -> str:
     return (
-        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
         f"        self.op = nn.{call[:-1]}, dtype=torch.{dtype})\n"
         f"        self.scale = nn.Parameter(torch.randn({channels}, 1, 1).to(torch.{dtype}))\n"
         f"    def forward(self, x):\n        y = self.op(x)\n        return {result}\n"
@@ -48,20 +56,29 @@ def variants(recipe, source: str, count: int) -> list[dict]:
         ("Conv2d(8, 4, (2, 4), padding='same')", (1, 8, 5, 6)),
         ("Conv3d(8, 4, (3, 2, 3), bias=False)", (1, 8, 5, 4, 6)),
         ("ConvTranspose1d(10, 20, 3, output_padding=1, dilation=2)", (1, 10, 13)),
-        ("ConvTranspose2d(9, 6, (1, 5), padding=(1, 2))", (2, 9, 7, 6)),  # cropped: a negative border
+        # cropped: a negative border
+        ("ConvTranspose2d(9, 6, (1, 5), padding=(1, 2))", (2, 9, 7, 6)),
         ("ConvTranspose3d(8, 4, (3, 2, 3), bias=False)", (1, 8, 3, 4, 2)),
     ],
 )
 def test_every_variant_agrees_with_torch(name: str, call: str, shape: tuple[int, ...]) -> None:
     source = problem(call, shape)
-    check_recipe(RECIPES[name], source, H200, settings=variants(RECIPES[name], source, 1), tolerance=1e-6)
+    check_recipe(
+        RECIPES[name], source, H200, settings=variants(RECIPES[name], source, 1), tolerance=1e-6
+    )
 
 
 @pytest.mark.parametrize("name", ROUNDING)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 5e-3), ("float16", 1e-3)])
 def test_half_precision_is_rounded_once(name: str, dtype: str, tolerance: float) -> None:
     source = problem("Conv2d(16, 8, 3, groups=2)", (1, 16, 5, 6), dtype)
-    check_recipe(RECIPES[name], source, H200, settings=variants(RECIPES[name], source, 1), tolerance=tolerance)
+    check_recipe(
+        RECIPES[name],
+        source,
+        H200,
+        settings=variants(RECIPES[name], source, 1),
+        tolerance=tolerance,
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -70,7 +87,9 @@ def test_what_follows_a_convolution_is_written_with_it(name: str) -> None:
     _, graph = trace_source(source)
     (site,) = RECIPES[name].match(graph, Contract())
     assert site.nodes == ("conv2d", "relu", "mul", "add")
-    check_recipe(RECIPES[name], source, H200, settings=variants(RECIPES[name], source, 1), tolerance=1e-6)
+    check_recipe(
+        RECIPES[name], source, H200, settings=variants(RECIPES[name], source, 1), tolerance=1e-6
+    )
 
 
 def test_an_operand_without_one_step_over_positions_is_left_to_another_kernel() -> None:
@@ -83,26 +102,47 @@ def test_an_operand_without_one_step_over_positions_is_left_to_another_kernel() 
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     rank, groups = draw(st.sampled_from([1, 2])), draw(st.sampled_from([1, 2]))
-    kernel, stride, dilation = (tuple(draw(st.integers(1, high)) for _ in range(rank)) for high in (4, 3, 2))
+    kernel, stride, dilation = (
+        tuple(draw(st.integers(1, high)) for _ in range(rank)) for high in (4, 3, 2)
+    )
     padding = tuple(draw(st.integers(0, 2)) for _ in range(rank))
-    sizes = tuple(draw(st.integers((taps - 1) * step + 1, 9)) for taps, step in zip(kernel, dilation, strict=True))
+    sizes = tuple(
+        draw(st.integers((taps - 1) * step + 1, 9))
+        for taps, step in zip(kernel, dilation, strict=True)
+    )
     bias = draw(st.booleans())
     if draw(st.booleans()):
-        padding = tuple(min(border, step * (taps - 1)) for border, taps, step in zip(padding, kernel, dilation, strict=True))
-        return f"ConvTranspose{rank}d(6, 4, {kernel}, 1, {padding}, 0, {groups}, {bias}, {dilation})", (2, 6, *sizes)
-    return f"Conv{rank}d(6, 4, {kernel}, {stride}, {padding}, {dilation}, {groups}, {bias})", (2, 6, *sizes)
+        padding = tuple(
+            min(border, step * (taps - 1))
+            for border, taps, step in zip(padding, kernel, dilation, strict=True)
+        )
+        return (
+            f"ConvTranspose{rank}d(6, 4, {kernel}, 1, {padding}, 0, {groups}, {bias}, {dilation})",
+            (2, 6, *sizes),
+        )
+    return f"Conv{rank}d(6, 4, {kernel}, {stride}, {padding}, {dilation}, {groups}, {bias})", (
+        2,
+        6,
+        *sizes,
+    )
 
 
 @settings(max_examples=5, derandomize=True)
 @given(convolutions(), st.integers(0, 10**6))
-def test_any_window_agrees_with_torch_at_any_setting(convolution: tuple[str, tuple[int, ...]], pick: int) -> None:
+def test_any_window_agrees_with_torch_at_any_setting(
+    convolution: tuple[str, tuple[int, ...]], pick: int
+) -> None:
     source = problem(*convolution)
     space = variants(SPLIT, source, 10**6)
     check_recipe(SPLIT, source, H200, settings=[space[pick % len(space)]], tolerance=1e-6)
 
 
-def run_at(recipe, source: str, setting: dict, x: torch.Tensor, **replaced: str) -> tuple[torch.Tensor, torch.nn.Module]:
-    """The emitted module's result, with texts of the source replaced to leave the interpreter's own path."""
+def run_at(
+    recipe, source: str, setting: dict, x: torch.Tensor, **replaced: str
+) -> tuple[torch.Tensor, torch.nn.Module]:
+    """The emitted module's result, with texts of the source replaced to leave the interpreter's own
+    path.
+    """
     _, graph = trace_source(source)
     (site,) = recipe.match(graph, Contract())
     text = emit_source(source, graph, [(recipe, site, setting)])
@@ -125,7 +165,9 @@ def tf32_error(model: torch.nn.Module, x: torch.Tensor) -> float:
     """What operands rounded to the nearest TF32 cost."""
 
     def rounded(value: torch.Tensor) -> torch.Tensor:
-        return ((value.detach().contiguous().view(torch.int32) + 0x1000) & -8192).view(torch.float32)
+        return ((value.detach().contiguous().view(torch.int32) + 0x1000) & -8192).view(
+            torch.float32
+        )
 
     found = torch.nn.functional.conv2d(rounded(x).double(), rounded(model.op.weight).double())
     return relative_error(found, model, x)
@@ -153,22 +195,32 @@ def test_values_that_are_not_finite_reach_the_outputs_they_reach_in_torch() -> N
         found, model = run_at(recipe, source, variants(recipe, source, 1)[0], x)
         with torch.no_grad():
             expected = model.op(x)
-        assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(found.isinf(), expected.isinf())
+        assert torch.equal(found.isnan(), expected.isnan()) and torch.equal(
+            found.isinf(), expected.isinf()
+        )
         assert torch.equal(found[found.isinf()], expected[expected.isinf()])
         finite = expected.isfinite()
         assert float((found[finite] - expected[finite]).norm() / expected[finite].norm()) < 1e-6
 
 
 @pytest.mark.parametrize(("dtype", "rounds"), [("float32", True), ("bfloat16", False)])
-def test_what_rounds_as_tf32_does_is_kept_to_the_size_at_which_eager_does(dtype: str, rounds: bool) -> None:
+def test_what_rounds_as_tf32_does_is_kept_to_the_size_at_which_eager_does(
+    dtype: str, rounds: bool
+) -> None:
     """Half precision rounds its operands once at any size, as eager does."""
     source = problem("Conv2d(16, 8, 3)", (1, 16, 5, 6), dtype)
     _, graph = trace_source(source)
     kept = {}
-    for name, recipe in {**RECIPES, "channels-last-conv": load_recipe(load_skill(ROOT / "skills" / "channels-last-conv"))}.items():
+    for name, recipe in {
+        **RECIPES,
+        "channels-last-conv": load_recipe(load_skill(ROOT / "skills" / "channels-last-conv")),
+    }.items():
         for site in recipe.match(graph, Contract()):
             kept[name] = recipe.emit(site, recipe.space(site, H200).settings()[0]).own_size_only
-    assert kept == {**dict.fromkeys((*ROUNDING, "channels-last-conv"), rounds), **({"split-half-conv": False} if rounds else {})}
+    assert kept == {
+        **dict.fromkeys((*ROUNDING, "channels-last-conv"), rounds),
+        **({"split-half-conv": False} if rounds else {}),
+    }
 
 
 def test_grouped_fp32_is_never_rounded() -> None:
@@ -179,9 +231,14 @@ def test_grouped_fp32_is_never_rounded() -> None:
 
 @pytest.mark.parametrize(
     ("call", "shape", "argument"),
-    [("Conv2d(8, 8, 3, groups=8)", (1, 8, 5, 6), "x"), ("Conv2d(8, 8, 3)", (1, 5, 6, 8), "x.permute(0, 3, 1, 2)")],
+    [
+        ("Conv2d(8, 8, 3, groups=8)", (1, 8, 5, 6), "x"),
+        ("Conv2d(8, 8, 3)", (1, 5, 6, 8), "x.permute(0, 3, 1, 2)"),
+    ],
 )
-def test_depthwise_and_strided_ones_are_not_matched(call: str, shape: tuple[int, ...], argument: str) -> None:
+def test_depthwise_and_strided_ones_are_not_matched(
+    call: str, shape: tuple[int, ...], argument: str
+) -> None:
     _, graph = trace_source(problem(call, shape).replace("self.op(x)", f"self.op({argument})"))
     assert all(recipe.match(graph, Contract()) == [] for recipe in RECIPES.values())
 
@@ -193,18 +250,39 @@ def test_transposed_ones_with_a_stride_are_left_to_the_phases() -> None:
 
 #: name: (skill, call, shape, settings): KernelBench level 1, problems 67, 55 and 60.
 COMPILED = {
-    "direct": ("implicit-gemm-conv", "Conv1d(64, 128, 3)", (32, 64, 131072), {"block_p": 128, "block_co": 128, "block_k": 16}),
+    "direct": (
+        "implicit-gemm-conv",
+        "Conv1d(64, 128, 3)",
+        (32, 64, 131072),
+        {"block_p": 128, "block_co": 128, "block_k": 16},
+    ),
     "one term": (
         "staged-half-conv",
         "Conv2d(64, 128, 3)",
         (8, 64, 512, 1024),
-        {"terms": 1, "block_p": 256, "block_co": 128, "block_k": 64, "copy_bytes": 16, "warps": 8, "stages": 3},
+        {
+            "terms": 1,
+            "block_p": 256,
+            "block_co": 128,
+            "block_k": 64,
+            "copy_bytes": 16,
+            "warps": 8,
+            "stages": 3,
+        },
     ),
     "three terms": (
         "split-half-conv",
         "Conv3d(3, 64, (3, 5, 7))",
         (16, 3, 64, 64, 64),
-        {"terms": 3, "block_p": 256, "block_co": 64, "block_k": 32, "copy_bytes": 8, "warps": 8, "stages": 3},
+        {
+            "terms": 3,
+            "block_p": 256,
+            "block_co": 64,
+            "block_k": 32,
+            "copy_bytes": 8,
+            "warps": 8,
+            "stages": 3,
+        },
     ),
 }
 
@@ -212,13 +290,19 @@ COMPILED = {
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, list[dict]]:
     """Every case, compiled for sm_90 in one process without the interpreter."""
-    jobs = [(skill, problem(call, shape).replace("randn", "empty"), "match", setting) for skill, call, shape, setting in COMPILED.values()]
+    jobs = [
+        (skill, problem(call, shape).replace("randn", "empty"), "match", setting)
+        for skill, call, shape, setting in COMPILED.values()
+    ]
     return dict(zip(COMPILED, compile_jobs(jobs), strict=True))
 
 
 @pytest.mark.parametrize("case", COMPILED)
-def test_kernels_use_tensor_cores_and_do_not_spill(compiled: dict[str, list[dict]], case: str) -> None:
+def test_kernels_use_tensor_cores_and_do_not_spill(
+    compiled: dict[str, list[dict]], case: str
+) -> None:
     assert [kernel["name"] for kernel in compiled[case] if kernel["stack"]] == []
     main = compiled[case][-1]
     assert "conv" in main["name"] and main["hgmma"] > 0 and main["shared"] <= 232448
-    assert (main["async_copies"] > 0) == (case != "direct")  # the direct kernel loads ahead in registers, see direct_conv.py
+    # the direct kernel loads ahead in registers, see direct_conv.py
+    assert (main["async_copies"] > 0) == (case != "direct")

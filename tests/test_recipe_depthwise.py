@@ -1,4 +1,6 @@
-"""skills/depthwise-rolling-rows: every variant against torch in the interpreter, what it refuses, and what it compiles to for an H200."""
+"""skills/depthwise-rolling-rows: every variant against torch in the interpreter, what it refuses,
+and what it compiles to for an H200.
+"""
 
 from pathlib import Path
 
@@ -18,8 +20,10 @@ H200 = named_target("h200")
 
 def problem(call: str, shape: tuple[int, ...], dtype: str = "float32") -> str:
     return (
-        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        f"        self.op = nn.{call[:-1]}, dtype=torch.{dtype})\n    def forward(self, x):\n        return self.op(x)\n"
+        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
+        f"        self.op = nn.{call[:-1]}, dtype=torch.{dtype})\n    def forward(self, x):\n"
+        f"        return self.op(x)\n"
         f"def get_inputs():\n    return [torch.randn({shape}).to(torch.{dtype})]\n"
     )
 
@@ -66,18 +70,27 @@ def depthwise(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     channels, multiplier = draw(st.integers(2, 3)), draw(st.integers(1, 2))
     sizes = tuple(draw(st.integers(4, 18)) for _ in range(rank))
     kernel, stride, padding, dilation = (
-        tuple(draw(st.integers(low, high)) for _ in range(rank)) for low, high in ((1, 4), (1, 3), (0, 3), (1, 3))
+        tuple(draw(st.integers(low, high)) for _ in range(rank))
+        for low, high in ((1, 4), (1, 3), (0, 3), (1, 3))
     )
-    assume(all(size + 2 * pad >= step * (taps - 1) + 1 for size, pad, step, taps in zip(sizes, padding, dilation, kernel, strict=True)))
+    assume(
+        all(
+            size + 2 * pad >= step * (taps - 1) + 1
+            for size, pad, step, taps in zip(sizes, padding, dilation, kernel, strict=True)
+        )
+    )
     arguments = (
-        f"{channels}, {channels * multiplier}, {kernel}, {stride}, {padding}, {dilation}, groups={channels}, bias={draw(st.booleans())}"
+        f"{channels}, {channels * multiplier}, {kernel}, {stride}, {padding}, {dilation}, "
+        f"groups={channels}, bias={draw(st.booleans())}"
     )
     return f"Conv{rank}d({arguments})", (1, channels, *sizes)
 
 
 @settings(max_examples=5, derandomize=True)
 @given(depthwise(), st.integers(0, 10**6))
-def test_any_window_agrees_with_torch_at_any_setting(convolution: tuple[str, tuple[int, ...]], pick: int) -> None:
+def test_any_window_agrees_with_torch_at_any_setting(
+    convolution: tuple[str, tuple[int, ...]], pick: int
+) -> None:
     source = problem(*convolution)
     (site,) = sites_of(source)
     space = RECIPE.space(site, H200).settings()
@@ -98,9 +111,9 @@ def test_other_convolutions_are_not_matched(call: str, shape: tuple[int, ...]) -
 
 
 def test_a_separable_pair_keeps_its_pointwise_convolution_as_a_call() -> None:
-    source = problem("Sequential(nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.Conv2d(4, 8, 1))", (1, 4, 6, 6)).replace(
-        ", dtype=torch.float32", ""
-    )
+    source = problem(
+        "Sequential(nn.Conv2d(4, 4, 3, padding=1, groups=4), nn.Conv2d(4, 8, 1))", (1, 4, 6, 6)
+    ).replace(", dtype=torch.float32", "")
     (site,) = sites_of(source)
     assert site.operator == "depthwise_conv"
     check_recipe(RECIPE, source, H200, settings=variants(source, 1), tolerance=1e-6)

@@ -10,14 +10,18 @@ from kmem.records import Contract, Purity
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, trace_source
 
-RECIPE = load_recipe(load_skill(Path(__file__).resolve().parent.parent / "skills" / "channels-last-conv"))
+RECIPE = load_recipe(
+    load_skill(Path(__file__).resolve().parent.parent / "skills" / "channels-last-conv")
+)
 H200 = named_target("h200")
 
 
 def problem(call: str, shape: tuple[int, ...], dtype: str = "float32") -> str:
     return (
-        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        f"        self.op = nn.{call[:-1]}, dtype=torch.{dtype})\n    def forward(self, x):\n        return torch.relu(self.op(x))\n"
+        "import torch, torch.nn as nn\nclass Model(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
+        f"        self.op = nn.{call[:-1]}, dtype=torch.{dtype})\n    def forward(self, x):\n"
+        f"        return torch.relu(self.op(x))\n"
         f"def get_inputs():\n    return [torch.randn({shape}).to(torch.{dtype})]\n"
     )
 
@@ -41,13 +45,20 @@ def test_a_library_candidate_is_labelled_and_passes_the_source_check() -> None:
     (site,) = RECIPE.match(graph, Contract())
     assert site.flags == ("library",) and site.nodes == ("conv2d",)
     for setting in RECIPE.space(site, H200).settings():
-        assert check_source(emit_source(source, graph, [(RECIPE, site, setting)]), problem_source=source) == []
+        assert (
+            check_source(
+                emit_source(source, graph, [(RECIPE, site, setting)]), problem_source=source
+            )
+            == []
+        )
 
 
 def test_what_eager_does_anyway_is_no_candidate() -> None:
     _, graph = trace_source(problem("Conv2d(6, 8, 3)", (1, 6, 7, 8)))
     (site,) = RECIPE.match(graph, Contract())
-    assert {"layout": "contiguous", "algorithm": "guessed"} not in RECIPE.space(site, H200).settings()
+    assert {"layout": "contiguous", "algorithm": "guessed"} not in RECIPE.space(
+        site, H200
+    ).settings()
 
 
 def test_pure_triton_leaves_no_room_for_it() -> None:

@@ -1,4 +1,6 @@
-"""The split product on operands that fp16 parts cannot hold: it must be as right as fp32, by mending where it has to and nowhere else."""
+"""The split product on operands that fp16 parts cannot hold: it must be as right as fp32, by
+mending where it has to and nowhere else.
+"""
 
 from pathlib import Path
 
@@ -11,7 +13,15 @@ from kmem.skills import load_recipe, load_skill
 from kmem.testing import emit_source, import_source, trace_source
 
 RECIPE = load_recipe(load_skill(Path(__file__).parent.parent / "skills" / "split-fp16-matmul"))
-SETTINGS = {"block_m": 32, "block_n": 32, "block_k": 16, "warps": 4, "stages": 3, "group": 2, "splits": 1}
+SETTINGS = {
+    "block_m": 32,
+    "block_n": 32,
+    "block_k": 16,
+    "warps": 4,
+    "stages": 3,
+    "group": 2,
+    "splits": 1,
+}
 M, K, N = 40, 50, 36
 INF, NAN = float("inf"), float("nan")
 _PROBLEM = f"""
@@ -27,11 +37,15 @@ def get_inputs():
 def _emit(splits: int = 1, split: str = "ahead") -> str:
     _, graph = trace_source(_PROBLEM)
     settings = {**SETTINGS, "splits": splits, "split": split}
-    return emit_source(_PROBLEM, graph, [(RECIPE, site, settings) for site in RECIPE.match(graph, Contract())])
+    return emit_source(
+        _PROBLEM, graph, [(RECIPE, site, settings) for site in RECIPE.match(graph, Contract())]
+    )
 
 
 def _without_mending(source: str) -> str:
-    return "\n".join(line for line in source.splitlines() if not line.strip().startswith("kmem_mend_"))
+    return "\n".join(
+        line for line in source.splitlines() if not line.strip().startswith("kmem_mend_")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +60,14 @@ def multiply_unmended():
 
 
 def _is_right(output: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
-    """The judge's own measure: at most twice eager's error or the floor, scaled by each row's magnitude too."""
+    """The judge's own measure: at most twice eager's error or the floor, scaled by each row's
+    magnitude too.
+    """
     eager, oracle = a @ b, a.double() @ b.double()
     difference = measure_error(output, oracle, eager)
-    return is_within(difference, measure_error(eager, oracle, eager), error_floor(torch.float32, Precision.MATCH))
+    return is_within(
+        difference, measure_error(eager, oracle, eager), error_floor(torch.float32, Precision.MATCH)
+    )
 
 
 def _one_hot_meets_small(columns: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -60,7 +78,9 @@ def _one_hot_meets_small(columns: bool = False) -> tuple[torch.Tensor, torch.Ten
 
 
 def _wide_and_sparse() -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(M, K) * torch.randint(-60, 60, (M, K)).float().exp2(), torch.randn(K, N) * (torch.rand(K, N) < 0.1)
+    return torch.randn(M, K) * torch.randint(-60, 60, (M, K)).float().exp2(), torch.randn(K, N) * (
+        torch.rand(K, N) < 0.1
+    )
 
 
 def _not_finite() -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,8 +98,14 @@ CASES = {
 }
 HELD = {
     "large": lambda: (torch.rand(M, K) * 3e38, torch.rand(K, N) * 1e-38),
-    "rows of any magnitude": lambda: (torch.randn(M, K) * torch.linspace(-60, 60, M).exp2()[:, None], torch.randn(K, N)),
-    "sparse": lambda: (torch.rand(M, K) * (torch.rand(M, K) < 0.05), torch.rand(K, N) * (torch.rand(K, N) < 0.05)),
+    "rows of any magnitude": lambda: (
+        torch.randn(M, K) * torch.linspace(-60, 60, M).exp2()[:, None],
+        torch.randn(K, N),
+    ),
+    "sparse": lambda: (
+        torch.rand(M, K) * (torch.rand(M, K) < 0.05),
+        torch.rand(K, N) * (torch.rand(K, N) < 0.05),
+    ),
     "constants": lambda: (torch.full((M, K), 0.75), torch.full((K, N), 0.75)),
     "nearly zero entries in dense operands": lambda: (
         torch.relu(torch.randn(M, K)).index_fill(1, torch.tensor([0]), 1e-12),
@@ -108,7 +134,8 @@ def test_what_the_parts_hold_is_right_without_mending(case, multiply, multiply_u
     with torch.no_grad():
         output = multiply(a, b)
         assert _is_right(output, a, b)
-        assert torch.equal(output, multiply_unmended(a, b))  # the same bits: no tile was computed anew
+        # the same bits: no tile was computed anew
+        assert torch.equal(output, multiply_unmended(a, b))
 
 
 def test_parts_of_a_split_sum_are_mended_too():
@@ -143,11 +170,16 @@ def test_splitting_in_the_loop_is_right_for_easy_operands(case, in_loop):
         assert _is_right(in_loop[0](a, b), a, b)
 
 
-def test_scales_of_single_steps_need_no_mending_where_those_of_whole_lines_do(in_loop, multiply, multiply_unmended):
+def test_scales_of_single_steps_need_no_mending_where_those_of_whole_lines_do(
+    in_loop, multiply, multiply_unmended
+):
     """Each step of K has its own magnitude, 2**40 apart: the parts of a step hold it."""
     torch.manual_seed(0)
     steps = torch.arange(K) // SETTINGS["block_k"]
-    a, b = torch.randn(M, K) * (-20.0 * steps).exp2(), torch.randn(K, N) * (20.0 * steps).exp2()[:, None]
+    a, b = (
+        torch.randn(M, K) * (-20.0 * steps).exp2(),
+        torch.randn(K, N) * (20.0 * steps).exp2()[:, None],
+    )
     with torch.no_grad():
         mended, unmended = (model(a, b) for model in in_loop)
         assert _is_right(unmended, a, b) and torch.equal(mended, unmended)

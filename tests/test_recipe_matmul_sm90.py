@@ -1,4 +1,6 @@
-"""What the compiler makes of the matrix-product kernels at full size for sm_90: tensor-core instructions, pipelined copies, no spills."""
+"""What the compiler makes of the matrix-product kernels at full size for sm_90: tensor-core
+instructions, pipelined copies, no spills.
+"""
 
 import pytest
 from compile_sm90 import compile_jobs
@@ -12,12 +14,25 @@ def get_inputs():
     return [torch.rand({a}), torch.rand({b})]
 """
 SQUARE = ("A @ B", "4096, 4096", "4096, 4096")
-SPLIT = {"block_m": 128, "block_n": 128, "block_k": 64, "warps": 8, "stages": 3, "group": 8, "splits": 1}
+SPLIT = {
+    "block_m": 128,
+    "block_n": 128,
+    "block_k": 64,
+    "warps": 8,
+    "stages": 3,
+    "group": 8,
+    "splits": 1,
+}
 WIDE = {**SPLIT, "block_n": 256}
 #: name: (skill, problem, precision, settings)
 CASES = {
     "split": ("split-fp16-matmul", ("torch.relu(A @ B) * 2 + A", *SQUARE[1:]), "match", SPLIT),
-    "split odd triangle": ("split-fp16-matmul", ("torch.triu(A @ B)", "4095, 2949", "2949, 4095"), "match", SPLIT),
+    "split odd triangle": (
+        "split-fp16-matmul",
+        ("torch.triu(A @ B)", "4095, 2949", "2949, 4095"),
+        "match",
+        SPLIT,
+    ),
     "split in the loop": (
         "split-fp16-matmul",
         ("A @ B", "256, 524288", "524288, 256"),
@@ -46,7 +61,9 @@ def compiled() -> dict[str, list[dict]]:
 
 
 def _main(kernels: list[dict]) -> dict:
-    return next(kernel for kernel in kernels if "matmul" in kernel["name"] or "in_loop" in kernel["name"])
+    return next(
+        kernel for kernel in kernels if "matmul" in kernel["name"] or "in_loop" in kernel["name"]
+    )
 
 
 @pytest.mark.parametrize("case", ["split", "split odd triangle", "split in the loop"])
@@ -63,7 +80,9 @@ def test_main_loops_use_tensor_cores_and_pipelined_copies_without_spills(compile
 
 
 def test_splitting_in_the_loop_reduces_nothing_across_threads(compiled):
-    """Scales found by every tile for itself cost a third of the loop's instructions and 11 of its 13 barriers."""
+    """Scales found by every tile for itself cost a third of the loop's instructions and 11 of its
+    13 barriers.
+    """
     kernel = _main(compiled["split in the loop"])
     assert kernel["name"] == "kmem_split_in_loop"
     assert "shfl.sync" not in kernel["ptx"] and "redux.sync" not in kernel["ptx"]
@@ -71,6 +90,10 @@ def test_splitting_in_the_loop_reduces_nothing_across_threads(compiled):
 
 @pytest.mark.parametrize("case", ["split", "matvec"])
 def test_streaming_kernels_load_sixteen_bytes_at_a_time(compiled, case):
-    streaming = [kernel for kernel in compiled[case] if "matmul" not in kernel["name"] and "mend" not in kernel["name"]]
+    streaming = [
+        kernel
+        for kernel in compiled[case]
+        if "matmul" not in kernel["name"] and "mend" not in kernel["name"]
+    ]
     assert streaming and all(kernel["wide_loads"] or kernel["async_copies"] for kernel in streaming)
     assert all(kernel["stack"] == 0 for kernel in streaming)

@@ -15,14 +15,20 @@ NAME = "matvec-rows-per-program"
 
 def problem(dtype: str) -> str:
     return (
-        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, matrix, vector):\n        return matrix @ vector\n"
-        f"def get_inputs():\n    return [torch.empty(shape, dtype=torch.{dtype}) for shape in ((2048, 65536), (65536, 1))]\n"
+        "import torch\nclass Model(torch.nn.Module):\n    def forward(self, matrix, vector):\n"
+        "        return matrix @ vector\n"
+        f"def get_inputs():\n"
+        f"    return [torch.empty(shape, dtype=torch.{dtype}) for shape in ((2048, 65536), (65536, "
+        f"1))]\n"
     )
 
 
 def test_a_step_reads_vectors_and_moves_nothing_between_threads() -> None:
     settings = {"block_l": 8, "splits": 4, "warps": 2}
-    jobs = [[NAME, problem(dtype), "match", settings | {"block_k": block_k}] for dtype, block_k in (("bfloat16", 1024), ("float32", 512))]
+    jobs = [
+        [NAME, problem(dtype), "match", settings | {"block_k": block_k}]
+        for dtype, block_k in (("bfloat16", 1024), ("float32", 512))
+    ]
     for kernel, *_ in compile_jobs(jobs, "ttgir", "ptx"):
         (loop,) = re.findall(r"scf\.for.*?scf\.yield", kernel["ttgir"], re.DOTALL)
         assert "convert_layout" not in loop
@@ -36,4 +42,7 @@ def test_a_thread_holds_as_many_bytes_in_every_dtype(dtype: str, values: int) ->
     _, graph = trace_source(problem(dtype))
     (site,) = recipe.match(graph, Contract())
     space = recipe.space(site, named_target("h200")).settings()
-    assert max(setting["block_l"] * setting["block_k"] // (32 * setting["warps"]) for setting in space) == values
+    assert (
+        max(setting["block_l"] * setting["block_k"] // (32 * setting["warps"]) for setting in space)
+        == values
+    )

@@ -20,8 +20,10 @@ H200 = named_target("h200")
 
 def problem(call: str, shape: tuple[int, ...], dtype: str = "float32", prepare: str = "") -> str:
     return (
-        "import torch, torch.nn as nn\nimport torch.nn.functional as F\nclass Model(nn.Module):\n    def forward(self, x):\n"
-        f"        return F.{call}\ndef get_inputs():\n    x = torch.randn({shape}).to(torch.{dtype})\n"
+        "import torch, torch.nn as nn\nimport torch.nn.functional as F\nclass Model(nn.Module):\n"
+        "    def forward(self, x):\n"
+        f"        return F.{call}\ndef get_inputs():\n"
+        f"    x = torch.randn({shape}).to(torch.{dtype})\n"
         f"    {prepare or 'pass'}\n    return [x]\n"
     )
 
@@ -62,7 +64,13 @@ def test_every_variant_agrees_with_torch(call: str, shape: tuple[int, ...]) -> N
 @pytest.mark.parametrize("call", ["max_pool2d(x, 3, 2, 1)", "avg_pool2d(x, 3, 2, 1)"])
 def test_half_precision_is_rounded_once(call: str, dtype: str, tolerance: float) -> None:
     source = problem(call, (2, 2, 9, 21), dtype)
-    check_recipe(RECIPE, source, H200, settings=variants(source, 2), tolerance=tolerance if call.startswith("avg") else 0.0)
+    check_recipe(
+        RECIPE,
+        source,
+        H200,
+        settings=variants(source, 2),
+        tolerance=tolerance if call.startswith("avg") else 0.0,
+    )
 
 
 @st.composite
@@ -74,7 +82,12 @@ def poolings(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     padding = tuple(draw(st.integers(0, size // 2)) for size in kernel)
     ceil = draw(st.booleans())
     dilation = tuple(draw(st.integers(1, 3)) for _ in range(rank)) if kind == "max" else (1,) * rank
-    assume(all(size + 2 * pad >= step * (taps - 1) + 1 for size, pad, step, taps in zip(sizes, padding, dilation, kernel, strict=True)))
+    assume(
+        all(
+            size + 2 * pad >= step * (taps - 1) + 1
+            for size, pad, step, taps in zip(sizes, padding, dilation, kernel, strict=True)
+        )
+    )
     last = f"{dilation}, {ceil}" if kind == "max" else f"{ceil}, {draw(st.booleans())}"
     return f"{kind}_pool{rank}d(x, {kernel}, {stride}, {padding}, {last})", (1, 2, *sizes)
 
@@ -82,7 +95,9 @@ def poolings(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
 @settings(max_examples=6, derandomize=True)
 @given(poolings(), st.integers(0, 10**6))
 @example(("max_pool1d(x, (4,), (3,), (2,), (3,), True)", (1, 2, 14)), 5)
-def test_any_window_agrees_with_torch_at_any_setting(pooling: tuple[str, tuple[int, ...]], pick: int) -> None:
+def test_any_window_agrees_with_torch_at_any_setting(
+    pooling: tuple[str, tuple[int, ...]], pick: int
+) -> None:
     source = problem(*pooling)
     space = RECIPE.space(site_of(source), H200).settings()
     check_recipe(RECIPE, source, H200, settings=[space[pick % len(space)]], tolerance=3e-7)
@@ -94,7 +109,11 @@ def test_nan_and_infinities_go_where_torch_puts_them(shift: str) -> None:
     source = problem("max_pool2d(x, 3, 2, 1)", (2, 2, 8, 12), prepare=prepare)
     module, graph = trace_source(source)
     (site,) = RECIPE.match(graph, Contract())
-    setting = next(setting for setting in RECIPE.space(site, H200).settings() if setting["shift"] == shift and setting["lanes"] > 1)
+    setting = next(
+        setting
+        for setting in RECIPE.space(site, H200).settings()
+        if setting["shift"] == shift and setting["lanes"] > 1
+    )
     torch.manual_seed(0)
     (x,) = module.get_inputs()
     with torch.no_grad():
@@ -122,7 +141,10 @@ def test_what_the_kernels_do_not_cover_is_not_matched(source: str) -> None:
     ("call", "shape"),
     [
         ("avg_pool1d(x, 40, 30, 7)", (2, 3, 100)),
-        ("avg_pool3d(x, (9, 8, 3), 3, 1, ceil_mode=True, count_include_pad=False)", (1, 2, 12, 11, 8)),
+        (
+            "avg_pool3d(x, (9, 8, 3), 3, 1, ceil_mode=True, count_include_pad=False)",
+            (1, 2, 12, 11, 8),
+        ),
         ("max_pool1d(x, 33, 5, 3, 2)", (2, 3, 150)),
     ],
 )
@@ -146,8 +168,19 @@ def test_whole_windows_chosen_for_long_rows_serve_short_ones(call: str) -> None:
 
 
 def test_one_text_serves_two_sizes() -> None:
-    sites = [site_of(problem("max_pool3d(x, 3, 2, 1, 3)", shape)) for shape in ((1, 2, 11, 9, 16), (16, 32, 128, 128, 128))]
-    setting = {"shift": "gather", "lanes": 4, "rows": 2, "depths": 1, "groups": 16, "strips": 2, "warps": 1}
+    sites = [
+        site_of(problem("max_pool3d(x, 3, 2, 1, 3)", shape))
+        for shape in ((1, 2, 11, 9, 16), (16, 32, 128, 128, 128))
+    ]
+    setting = {
+        "shift": "gather",
+        "lanes": 4,
+        "rows": 2,
+        "depths": 1,
+        "groups": 16,
+        "strips": 2,
+        "warps": 1,
+    }
     assert RECIPE.emit(sites[0], setting).kernels == RECIPE.emit(sites[1], setting).kernels
 
 
@@ -158,4 +191,10 @@ def test_taps_name_lanes_of_groups() -> None:
     assert column_taps(axis, 4)[3, 2] == (1, 3)
     assert gather_groups(axis, 4) == 16
     assert lanes_in(Axis(size=20, out=6, kernel=3, stride=3), 4) == 4
-    assert row_starts(Axis(kernel=3, stride=2), 2) == {0: [(0, 0)], 1: [(0, 1)], 2: [(0, 2), (1, 0)], 3: [(1, 1)], 4: [(1, 2)]}
+    assert row_starts(Axis(kernel=3, stride=2), 2) == {
+        0: [(0, 0)],
+        1: [(0, 1)],
+        2: [(0, 2), (1, 0)],
+        3: [(1, 1)],
+        4: [(1, 2)],
+    }

@@ -1,4 +1,6 @@
-"""Row-wise kernels and scans compile for sm_90 without a GPU, with 16-byte global loads and no spills."""
+"""Row-wise kernels and scans compile for sm_90 without a GPU, with 16-byte global loads and no
+spills.
+"""
 
 import json
 import os
@@ -33,7 +35,12 @@ CASES = [
     ("online-softmax", "torch.softmax(x * 0.088, 1)", "65536, 1024", "registers"),
     ("online-softmax", "torch.softmax(x * 0.088, 1)", "4096, 393216", "loop"),
     ("split-reduction", "torch.logsumexp(x * 0.088, 1)", "4096, 393216", "split"),
-    ("row-norm", "x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)", "16, 64, 512, 512", "registers"),
+    (
+        "row-norm",
+        "x / torch.sqrt(torch.mean(x ** 2, dim=1, keepdim=True) + 1e-5)",
+        "16, 64, 512, 512",
+        "registers",
+    ),
     ("row-norm", "x / torch.norm(x, p='fro')", "16, 64, 512, 512", "split"),
     ("row-norm", "x / torch.norm(x, p=2, dim=1, keepdim=True)", "7168, 262144", "pipelined"),
     ("row-norm", "x / torch.mean(torch.abs(x), dim=1, keepdim=True)", "32768, 65535", "shared"),
@@ -47,7 +54,8 @@ CASES = [
     ("split-reduction", "torch.var(x, dim=1)", "64, 4102, 2046", "classes"),
     ("fuse-pointwise-chain", "F.gelu(x) * torch.tanh(x)", "4096, 393216", None),
 ]
-# Runs in a process without TRITON_INTERPRET: every launch becomes a compilation for sm_90, reported as one JSON line.
+# Runs in a process without TRITON_INTERPRET: every launch becomes a compilation for sm_90, reported
+# as one JSON line.
 COMPILE = """
 import importlib.util, json, subprocess, sys, tempfile
 from pathlib import Path
@@ -90,14 +98,20 @@ for file, shape in json.loads(sys.argv[1]):
 """
 
 
-def test_the_best_setting_of_each_kernel_compiles_with_wide_loads_without_spills_and_rounds_what_it_exponentiates(tmp_path: Path) -> None:
+def test_the_best_setting_of_each_kernel_compiles_with_wide_loads_without_spills_and_rounds_what_it_exponentiates(
+    tmp_path: Path,
+) -> None:
     jobs, scaled = [], set()
     for index, (skill, expression, shape, strategy) in enumerate(CASES):
         recipe, device = load_recipe(load_skill(SKILLS / skill)), named_target("h200")
         source = SOURCE.format(expression=expression, shape=shape)
         _, graph = trace_source(source)
         (site,) = recipe.match(graph, Contract())
-        settings = [knobs for knobs in recipe.space(site, device).settings() if knobs.get("STRATEGY") == strategy]
+        settings = [
+            knobs
+            for knobs in recipe.space(site, device).settings()
+            if knobs.get("STRATEGY") == strategy
+        ]
         best = min(settings, key=lambda knobs: recipe.cost_ms(site, knobs, device))
         file = tmp_path / f"emitted_{index}.py"
         text = emit_source(source, graph, [(recipe, site, best)])
@@ -108,13 +122,26 @@ def test_the_best_setting_of_each_kernel_compiles_with_wide_loads_without_spills
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"} | {
         "TRITON_CACHE_DIR": str(tmp_path / "cache")
     }
-    done = subprocess.run([sys.executable, "-c", COMPILE, json.dumps(jobs)], capture_output=True, text=True, env=environment, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, json.dumps(jobs)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
     if "StopIteration" in done.stderr:
         pytest.skip("this Triton ships no ptxas")
     assert done.returncode == 0, done.stderr[-2000:]
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(reports) >= len(CASES)
     assert all(report["no_spills"] for report in reports), reports
-    assert all(report["vectors"] for report in reports if "combine" not in report["kernel"]), reports
-    # exp(x * scale - max) as one fma: the maximum was rounded, the product is not, and at 1e10 hundreds are left of a difference of 0
-    assert scaled and not [report["kernel"] for report in reports if report["kernel"] in scaled and report["contracted"]]
+    assert all(report["vectors"] for report in reports if "combine" not in report["kernel"]), (
+        reports
+    )
+    # exp(x * scale - max) as one fma: the maximum was rounded, the product is not, and at 1e10
+    # hundreds are left of a difference of 0
+    assert scaled and not [
+        report["kernel"]
+        for report in reports
+        if report["kernel"] in scaled and report["contracted"]
+    ]

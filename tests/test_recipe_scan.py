@@ -1,4 +1,6 @@
-"""Scan recipes in the interpreter: forms, dimensions, types and layouts against float64, under every strategy."""
+"""Scan recipes in the interpreter: forms, dimensions, types and layouts against float64, under
+every strategy.
+"""
 
 import pytest
 import torch
@@ -28,7 +30,11 @@ def get_inputs():
 
 SETTINGS = [
     {"STRATEGY": strategy, "BK": rows, "BR": columns, "SPLIT": split, "num_warps": 4}
-    for strategy, rows, columns, split in (("carry", 1, 8, 1), ("carry", 4, 64, 1), ("split", 2, 4, 3))
+    for strategy, rows, columns, split in (
+        ("carry", 1, 8, 1),
+        ("carry", 4, 64, 1),
+        ("split", 2, 4, 3),
+    )
 ]
 ZEROS = "torch.zeros_like(x.select(1, 0).unsqueeze(1))"
 FORMS = [
@@ -51,7 +57,7 @@ FORMS = [
     (FOLDING, f"torch.cumsum(torch.cat((x, {ZEROS}), dim=1).flip(1), dim=1).flip(1)"),
     (FOLDING, "torch.cumprod(torch.cat((torch.ones_like(x[:, :1]), x), dim=1), dim=1)"),
     (FOLDING, "torch.cumsum(x[:, 3:-2], dim=1)"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("skill", "body"), FORMS)
@@ -62,11 +68,19 @@ def test_a_scan_agrees_with_float64_under_every_strategy(skill: str, body: str) 
 
 @pytest.mark.parametrize("dim", range(4))
 def test_a_scan_runs_along_any_of_four_dimensions_of_odd_sizes(dim: int) -> None:
-    check_recipe(recipe(PLAIN), problem(f"x.cumsum({dim})", "torch.randn(3, 5, 7, 9)"), H200, settings=SETTINGS[1:3], tolerance=1e-6)
+    check_recipe(
+        recipe(PLAIN),
+        problem(f"x.cumsum({dim})", "torch.randn(3, 5, 7, 9)"),
+        H200,
+        settings=SETTINGS[1:3],
+        tolerance=1e-6,
+    )
 
 
 def test_a_masked_scan_reads_the_mask_once_and_writes_no_product() -> None:
-    source = problem("torch.cumsum(x * mask, dim=1)", "torch.randn(3, 37), torch.rand(3, 37) > 0.5", "x, mask")
+    source = problem(
+        "torch.cumsum(x * mask, dim=1)", "torch.randn(3, 37), torch.rand(3, 37) > 0.5", "x, mask"
+    )
     check_recipe(recipe(PLAIN), source, H200, settings=SETTINGS, tolerance=1e-6)
     (site,) = recipe(PLAIN).match(trace_source(source)[1], Contract())
     assert site.nodes == ("mul", "cumsum")
@@ -74,7 +88,9 @@ def test_a_masked_scan_reads_the_mask_once_and_writes_no_product() -> None:
 
 
 def test_the_zeros_of_an_exclusive_scan_are_never_made() -> None:
-    source = problem(f"torch.cat(({ZEROS}, torch.cumsum(x.narrow(1, 0, x.size(1) - 1), dim=1)), dim=1)")
+    source = problem(
+        f"torch.cat(({ZEROS}, torch.cumsum(x.narrow(1, 0, x.size(1) - 1), dim=1)), dim=1)"
+    )
     (site,) = recipe(FOLDING).match(trace_source(source)[1], Contract())
     assert set(site.nodes) == {"narrow", "cumsum", "select", "unsqueeze", "zeros_like", "cat"}
 
@@ -87,7 +103,9 @@ def test_the_zeros_of_an_exclusive_scan_are_never_made() -> None:
         ("torch.cumsum(x, dim=1).add_(1).cumsum(1)", "torch.randn(3, 7)"),
     ],
 )
-def test_integer_scans_and_graphs_that_change_tensors_in_place_are_left_alone(body: str, inputs: str) -> None:
+def test_integer_scans_and_graphs_that_change_tensors_in_place_are_left_alone(
+    body: str, inputs: str
+) -> None:
     graph = trace_source(problem(body, inputs))[1]
     assert not [site for name in (PLAIN, FOLDING) for site in recipe(name).match(graph, Contract())]
 
@@ -99,7 +117,9 @@ def test_a_padding_that_is_not_the_identity_is_not_folded() -> None:
 
 
 def test_a_flip_that_others_read_stays_and_is_still_looked_through() -> None:
-    source = problem("(torch.cumsum(y, 1), y)").replace("return", "y = x.flip(1)\n        return", 1)
+    source = problem("(torch.cumsum(y, 1), y)").replace(
+        "return", "y = x.flip(1)\n        return", 1
+    )
     check_recipe(recipe(PLAIN), source, H200, settings=SETTINGS[:1], tolerance=1e-6)
 
 
@@ -108,11 +128,20 @@ def test_strided_inputs_and_dense_ones_take_the_strides_of_their_own_trace() -> 
     check_recipe(recipe(PLAIN), source, H200, settings=SETTINGS, tolerance=1e-6)
 
 
-@pytest.mark.parametrize("body", ["torch.cumsum(x, dim=1)", "torch.cumsum(x.flip(1), dim=1).flip(1)"])
+@pytest.mark.parametrize(
+    "body", ["torch.cumsum(x, dim=1)", "torch.cumsum(x.flip(1), dim=1).flip(1)"]
+)
 def test_bfloat16_scans_accumulate_in_fp32(body: str) -> None:
     skill = FOLDING if "flip" in body else PLAIN
     contract = Contract(Precision.BF16)
-    check_recipe(recipe(skill), problem(body, "torch.rand(2, 300)"), H200, settings=SETTINGS[:1], contract=contract, tolerance=4e-3)
+    check_recipe(
+        recipe(skill),
+        problem(body, "torch.rand(2, 300)"),
+        H200,
+        settings=SETTINGS[:1],
+        contract=contract,
+        tolerance=4e-3,
+    )
 
 
 def test_infinities_and_nans_stay_where_eager_has_them() -> None:
@@ -124,15 +153,21 @@ def test_infinities_and_nans_stay_where_eager_has_them() -> None:
     x[0, 20], x[1, 5], x[2, 3], x[2, 30] = float("nan"), float("inf"), float("inf"), -float("inf")
     for settings in SETTINGS:
         with torch.no_grad():
-            found = import_source(emit_source(source, graph, [(chosen, site, settings)])).ModelNew()(x)
+            found = import_source(
+                emit_source(source, graph, [(chosen, site, settings)])
+            ).ModelNew()(x)
         torch.testing.assert_close(found, x.cumsum(1), equal_nan=True)
 
 
-@pytest.mark.parametrize("shape", ["32768, 32768", "100000000,", "128, 4096, 4095", "4, 1000003", "3, 3", "1000000, 8"])
+@pytest.mark.parametrize(
+    "shape", ["32768, 32768", "100000000,", "128, 4096, 4095", "4, 1000003", "3, 3", "1000000, 8"]
+)
 @pytest.mark.parametrize("dim", [0, -1])
 def test_every_size_has_a_space_and_a_finite_cost(shape: str, dim: int) -> None:
     chosen = recipe(PLAIN)
-    (site,) = chosen.match(trace_source(problem(f"x.cumsum({dim})", f"torch.empty({shape})"))[1], Contract())
+    (site,) = chosen.match(
+        trace_source(problem(f"x.cumsum({dim})", f"torch.empty({shape})"))[1], Contract()
+    )
     settings = chosen.space(site, H200).settings()
     assert 0 < len(settings) <= 250
     assert all(0 < chosen.cost_ms(site, knobs, H200) < 1e4 for knobs in settings)

@@ -1,4 +1,6 @@
-"""A replay begins with what the run began with: what memory knew, and the skills that were not retracted."""
+"""A replay begins with what the run began with: what memory knew, and the skills that were not
+retracted.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -40,28 +42,55 @@ def registry_with_mirror() -> Registry:
 
 def walk_mirror(run: Run, memory: Memory) -> None:
     memory.start_run(run)
-    session = open_session(run.problem, run.contract, named_target("h200"), True, registry_with_mirror(), memory)
+    session = open_session(
+        run.problem, run.contract, named_target("h200"), True, registry_with_mirror(), memory
+    )
 
     def open_evaluator(announce: object) -> ScriptedEvaluator:
         return ScriptedEvaluator(session)
 
-    optimize(run, session, memory, registry_with_mirror(), lambda event: None, open_evaluator=open_evaluator)
+    optimize(
+        run,
+        session,
+        memory,
+        registry_with_mirror(),
+        lambda event: None,
+        open_evaluator=open_evaluator,
+    )
 
 
 def retraction(home: Path, name: str, created_at: str) -> Retraction:
     """Of a skill, as if it had been made at that time."""
     with Memory(home / "elsewhere.db") as elsewhere:
-        return replace(retract_skill(elsewhere, load_skill(small_registry().skills[name]), "it misled"), created_at=created_at)
+        return replace(
+            retract_skill(elsewhere, load_skill(small_registry().skills[name]), "it misled"),
+            created_at=created_at,
+        )
 
 
 def test_a_replay_knows_what_the_run_knew_and_nothing_that_was_learnt_since(tmp_path: Path) -> None:
     run = replace(make_run(tmp_path, base_url="", rounds=0), authors=("mirror",), models=())
     RunDirectory(Path(run.out_dir)).write_experience(run.id, [KNOWN])
     with Memory(tmp_path / "kmem.db") as memory:
-        memory.record_retraction(retraction(tmp_path, "more-loads-in-flight", "2026-11-20T23:59:59.000+00:00"))
+        memory.record_retraction(
+            retraction(tmp_path, "more-loads-in-flight", "2026-11-20T23:59:59.000+00:00")
+        )
         walk_mirror(run, memory)
-        notes = [attempt.candidate.kernel.source.splitlines()[4] for attempt in memory.attempts(run.id)]
-        assert notes == ["NOTE = 'drop-masks-when-even, 1 known'", "NOTE = 'widen-vector-access, 1 known'"]
-        assert replay_run(run, tmp_path / "again", registry_with_mirror(), memory, lambda event: None) == []
-        memory.record_retraction(retraction(tmp_path, "widen-vector-access", "2026-11-21T00:00:01.000+00:00"))
-        assert replay_run(run, tmp_path / "later", registry_with_mirror(), memory, lambda event: None) == []
+        notes = [
+            attempt.candidate.kernel.source.splitlines()[4] for attempt in memory.attempts(run.id)
+        ]
+        assert notes == [
+            "NOTE = 'drop-masks-when-even, 1 known'",
+            "NOTE = 'widen-vector-access, 1 known'",
+        ]
+        assert (
+            replay_run(run, tmp_path / "again", registry_with_mirror(), memory, lambda event: None)
+            == []
+        )
+        memory.record_retraction(
+            retraction(tmp_path, "widen-vector-access", "2026-11-21T00:00:01.000+00:00")
+        )
+        assert (
+            replay_run(run, tmp_path / "later", registry_with_mirror(), memory, lambda event: None)
+            == []
+        )

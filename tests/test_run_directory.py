@@ -35,18 +35,42 @@ from kmem.records import (
 from kmem.run.directory import RunDirectory, is_worked_on
 from kmem.run.report import render_report, summarise, write_report
 
-RUN = Run("r1", Problem("p", "/p.py", "source"), "h200", Contract(), Budget(), "rw", 0, "/tmp/x", "2026-01-01")
+RUN = Run(
+    "r1",
+    Problem("p", "/p.py", "source"),
+    "h200",
+    Contract(),
+    Budget(),
+    "rw",
+    0,
+    "/tmp/x",
+    "2026-01-01",
+)
 
 
 def attempt(number: int, latency_ms: float | None, *, estimated: bool = False) -> Attempt:
-    kernel = Kernel(f"# kernel {number}", choices=(SiteChoice("relu", "pointwise", "fuse", (("BLOCK", 16 * number),)),))
+    kernel = Kernel(
+        f"# kernel {number}",
+        choices=(SiteChoice("relu", "pointwise", "fuse", (("BLOCK", 16 * number),)),),
+    )
     if latency_ms is None:
-        measurement = Measurement(Status.WRONG_VALUES, None, estimated, log="first line\nerror 3e-2 above 1e-6 | seed 4")
+        measurement = Measurement(
+            Status.WRONG_VALUES, None, estimated, log="first line\nerror 3e-2 above 1e-6 | seed 4"
+        )
     else:
         measurement = Measurement(
-            Status.PASSED, Timing(latency_ms, latency_ms, latency_ms, 30, "compile", 2.0, 2.0 / latency_ms, 1.9, 2.1), estimated
+            Status.PASSED,
+            Timing(
+                latency_ms, latency_ms, latency_ms, 30, "compile", 2.0, 2.0 / latency_ms, 1.9, 2.1
+            ),
+            estimated,
         )
-    return Attempt(1, Candidate(kernel, Task(Move.TUNE, "fuse", None, 1, "try a wider block"), "recipes"), measurement, 2.0)
+    return Attempt(
+        1,
+        Candidate(kernel, Task(Move.TUNE, "fuse", None, 1, "try a wider block"), "recipes"),
+        measurement,
+        2.0,
+    )
 
 
 def result(best: Attempt | None, *, estimated: bool = False) -> RunResult:
@@ -58,30 +82,59 @@ def result(best: Attempt | None, *, estimated: bool = False) -> RunResult:
     speedup = 2.0 / best.measurement.latency_ms if best else None
     light = 0.8 / best.measurement.latency_ms if best else None
     return RunResult(
-        "r1", "p", "h200", estimated, best, baselines, Bound(10**9, {"fp32": 1e9}, 0.8, "bytes"), speedup, light, False, 3, 12.0, "done"
+        "r1",
+        "p",
+        "h200",
+        estimated,
+        best,
+        baselines,
+        Bound(10**9, {"fp32": 1e9}, 0.8, "bytes"),
+        speedup,
+        light,
+        False,
+        3,
+        12.0,
+        "done",
     )
 
 
 def test_the_summary_names_baseline_interval_and_bound() -> None:
-    assert summarise(result(attempt(1, 1.0))) == "1 ms on h200, 2.00x compile (95% interval 1.90-2.10), 80% of the speed of light."
+    assert (
+        summarise(result(attempt(1, 1.0)))
+        == "1 ms on h200, 2.00x compile (95% interval 1.90-2.10), 80% of the speed of light."
+    )
 
 
 def test_an_estimate_is_called_one_and_no_win_is_said_plainly() -> None:
-    assert summarise(result(attempt(1, 1.0, estimated=True), estimated=True)).startswith("Estimated 1 ms")
+    assert summarise(result(attempt(1, 1.0, estimated=True), estimated=True)).startswith(
+        "Estimated 1 ms"
+    )
     assert summarise(result(None)).startswith("No kernel beat the best baseline")
 
 
 def test_the_report_tells_every_attempt_with_knobs_status_and_reason() -> None:
-    diagnosis = Diagnosis(Bottleneck.LATENCY, (), Signature({}), 0.4, 1.0, "Too little in flight.", None)
-    entry = RoundDiagnosis(1, "a" * 64, diagnosis, (Prescription("fill-the-grid", 1.0, ("treats latency",)),))
+    diagnosis = Diagnosis(
+        Bottleneck.LATENCY, (), Signature({}), 0.4, 1.0, "Too little in flight.", None
+    )
+    entry = RoundDiagnosis(
+        1, "a" * 64, diagnosis, (Prescription("fill-the-grid", 1.0, ("treats latency",)),)
+    )
     attempts = [attempt(1, 1.0), attempt(2, None)]
     text = render_report(RUN, result(attempts[0]), attempts, [entry], ["a note"], plotted=True)
     first, second = (attempt.candidate.kernel.hash[:12] for attempt in attempts)
-    assert f"| 1 | 1 | `{first}` |  | tune | fuse | BLOCK=16 | passed | 1 | 2.00x | try a wider block |" in text
+    assert (
+        f"| 1 | 1 | `{first}` |  | tune | fuse | BLOCK=16 | passed | 1 | 2.00x | try a wider "
+        f"block |"
+    ) in text
     refused = "wrong_values |  |  | try a wider block -- error 3e-2 above 1e-6 / seed 4"
     assert f"| 2 | 1 | `{second}` |  | tune | fuse | BLOCK=32 | {refused} |" in text
-    child = replace(attempts[0], candidate=replace(attempts[0].candidate, kernel=Kernel("child", parent="b" * 64)))
-    assert f"| `{'b' * 12}` | tune |" in render_report(RUN, result(child), [child], [], [], plotted=False)
+    child = replace(
+        attempts[0],
+        candidate=replace(attempts[0].candidate, kernel=Kernel("child", parent="b" * 64)),
+    )
+    assert f"| `{'b' * 12}` | tune |" in render_report(
+        RUN, result(child), [child], [], [], plotted=False
+    )
     assert "| max_autotune | failed | it broke |" in text
     assert "Too little in flight. Offered: fill-the-grid (treats latency)" in text
     assert "- note: a note" in text
@@ -113,11 +166,16 @@ def test_a_directory_that_cannot_be_written_is_an_output_error(tmp_path: Path) -
 
 
 def test_a_run_is_worked_on_by_one_process_and_a_kill_is_seen_and_kept(tmp_path: Path) -> None:
-    code = "import os, pathlib, sys\nfrom kmem.run.directory import RunDirectory\nwith RunDirectory(pathlib.Path(sys.argv[1])).work(): "
+    code = (
+        "import os, pathlib, sys\nfrom kmem.run.directory import RunDirectory\n"
+        "with RunDirectory(pathlib.Path(sys.argv[1])).work(): "
+    )
     directory = RunDirectory(tmp_path)
     with directory.work():
         assert is_worked_on(tmp_path)
-        other = subprocess.run([sys.executable, "-c", f"{code} pass", tmp_path], capture_output=True, text=True)
+        other = subprocess.run(
+            [sys.executable, "-c", f"{code} pass", tmp_path], capture_output=True, text=True
+        )
         assert "Another process is at work on" in other.stderr
     assert not is_worked_on(tmp_path)
     assert directory.kills() == []

@@ -1,4 +1,6 @@
-"""A workbench speaks before its evaluator is there: opening one may have to wait for the GPU's memory."""
+"""A workbench speaks before its evaluator is there: opening one may have to wait for the GPU's
+memory.
+"""
 
 from pathlib import Path
 
@@ -22,4 +24,6 @@ def test_what_is_announced_while_the_evaluator_opens_reaches_the_display(tmp_pat
 
         with Workbench(run, session, memory, said.append, open_evaluator):
             pass
-    assert [(event.text, event.seconds_left) for event in said] == [("waiting for memory on the GPU", 120.0)]
+    assert [(event.text, event.seconds_left) for event in said] == [
+        ("waiting for memory on the GPU", 120.0)
+    ]

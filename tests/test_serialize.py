@@ -49,15 +49,26 @@ from kmem.records import (
 from kmem.serialize import from_data, from_json, to_data, to_json
 
 CONTRACT = Contract(Precision.TF32, Purity.TRITON)
-CHOICE = SiteChoice("%3", "softmax", "online-softmax", (("BLOCK", 1024), ("order", "row"), ("warps", 8)))
+CHOICE = SiteChoice(
+    "%3", "softmax", "online-softmax", (("BLOCK", 1024), ("order", "row"), ("warps", 8))
+)
 KERNEL = Kernel("import triton\n# ünï", "ab" * 32, (CHOICE,), ("algebraic",))
 TIMING = Timing(1.25, 1.2, 1.5, 30, "compile", 2.5, 2.0, 1.9, 2.1)
 CLAIM = Claim("traffic_ratio", "<=", 0.7, relative=True)
 CHECK = ClaimCheck(CLAIM, 2.0, None, None)
-TASK = Task(Move.FIX, "coalesce-loads", "ab" * 32, 3, "uncoalesced", (CHOICE,), "llm", (CLAIM,), "read rows")
+TASK = Task(
+    Move.FIX, "coalesce-loads", "ab" * 32, 3, "uncoalesced", (CHOICE,), "llm", (CLAIM,), "read rows"
+)
 CANDIDATE = Candidate(KERNEL, TASK, "recipes", 0.5)
 MEASUREMENT = Measurement(
-    Status.PASSED, TIMING, False, (ErrorReport("normal", 1, 1e-7, 2e-7, 4e-7),), ("recalled",), "log", 0.0, {"gpu": "h200"}
+    Status.PASSED,
+    TIMING,
+    False,
+    (ErrorReport("normal", 1, 1e-7, 2e-7, 4e-7),),
+    ("recalled",),
+    "log",
+    0.0,
+    {"gpu": "h200"},
 )
 SIGNATURE = Signature({"traffic_ratio": 1.5, "waves": 0.25})
 DIAGNOSIS = Diagnosis(
@@ -159,8 +170,33 @@ EXAMPLES = [
     ErrorReport("normal", 0, 0.0, 1e-7, 1e-6),
     Recalled(OUTCOME, None, False, math.inf),
     Budget(3, 1.5, 8, 0.9),
-    Run("r1", Problem("p", "/p.py", "x"), "h200", CONTRACT, Budget(), "rw", 7, "/out", "2026-01-01T00:00:00+00:00"),
-    RunResult("r1", "p", "h200", False, ATTEMPT, (BASELINE,), BOUND, 2.0, 0.9, True, 12, 33.5, "target reached", ("recalled",)),
+    Run(
+        "r1",
+        Problem("p", "/p.py", "x"),
+        "h200",
+        CONTRACT,
+        Budget(),
+        "rw",
+        7,
+        "/out",
+        "2026-01-01T00:00:00+00:00",
+    ),
+    RunResult(
+        "r1",
+        "p",
+        "h200",
+        False,
+        ATTEMPT,
+        (BASELINE,),
+        BOUND,
+        2.0,
+        0.9,
+        True,
+        12,
+        33.5,
+        "target reached",
+        ("recalled",),
+    ),
 ]
 
 
@@ -173,7 +209,11 @@ def test_a_record_survives_a_round_trip_with_its_types(record: object) -> None:
 
 
 def test_the_examples_name_every_record() -> None:
-    every = {value for value in vars(records).values() if isinstance(value, type) and dataclasses.is_dataclass(value)}
+    every = {
+        value
+        for value in vars(records).values()
+        if isinstance(value, type) and dataclasses.is_dataclass(value)
+    }
     assert every == {type(example) for example in EXAMPLES}
 
 

@@ -1,7 +1,9 @@
-"""Every skill's before and after: the same problem in the contract, and the same values on small inputs in the interpreter.
+"""Every skill's before and after: the same problem in the contract, and the same values on small
+inputs in the interpreter.
 
-before.py also answers in float64, in which a judge computes what is right: the interpreter takes types that a compiler refuses, so the
-float64 kernels are compiled for sm_90 too, in a process of its own.
+before.py also answers in float64, in which a judge computes what is right: the interpreter takes
+types that a compiler refuses, so the float64 kernels are compiled for sm_90 too, in a process of
+its own.
 """
 
 import copy
@@ -20,9 +22,11 @@ from kmem.records import Workload
 SKILLS = Path(__file__).parent.parent / "skills"
 PAIRS = sorted(path.parent for path in SKILLS.glob("*/examples/after.py"))
 SMALL = Workload("small", small_inputs=True)
-#: Largest relative Frobenius difference of two correct results in this type: a few roundings of the output, or of a 16-bit intermediate.
+#: Largest relative Frobenius difference of two correct results in this type: a few roundings of the
+#: output, or of a 16-bit intermediate.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3}
-# Runs in a process without TRITON_INTERPRET: each launch of the files in argv on float64 inputs becomes a compilation, told as a JSON line.
+# Runs in a process without TRITON_INTERPRET: each launch of the files in argv on float64 inputs
+# becomes a compilation, told as a JSON line.
 COMPILE = """
 import json, sys
 import torch, triton
@@ -60,7 +64,9 @@ def load(path: Path) -> tuple[torch.nn.Module, list[torch.Tensor], object]:
 
 def tolerance(inputs: list[torch.Tensor]) -> float:
     """What correct results for these inputs may differ by."""
-    return TOLERANCE[torch.float16 if any(value.dtype is torch.float16 for value in inputs) else torch.float32]
+    return TOLERANCE[
+        torch.float16 if any(value.dtype is torch.float16 for value in inputs) else torch.float32
+    ]
 
 
 def transposed(value: torch.Tensor) -> torch.Tensor:
@@ -71,7 +77,10 @@ def transposed(value: torch.Tensor) -> torch.Tensor:
 
 def relative_error(output: torch.Tensor, reference: torch.Tensor) -> float:
     """By the Frobenius norm."""
-    return float(torch.linalg.vector_norm(output.double() - reference.double()) / torch.linalg.vector_norm(reference.double()))
+    return float(
+        torch.linalg.vector_norm(output.double() - reference.double())
+        / torch.linalg.vector_norm(reference.double())
+    )
 
 
 def run(model: torch.nn.Module, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -90,13 +99,21 @@ def test_before_and_after_agree(pair: Path) -> None:
     before, inputs, before_module = load(pair / "before.py")
     after, other_inputs, after_module = load(pair / "after.py")
     assert before_module.get_inputs.__code__.co_code == after_module.get_inputs.__code__.co_code
-    assert all(torch.equal(first, second) for first, second in zip(inputs, other_inputs, strict=True))
+    assert all(
+        torch.equal(first, second) for first, second in zip(inputs, other_inputs, strict=True)
+    )
     after.load_state_dict(copy.deepcopy(before.state_dict()))
     kept = [value.clone() for value in inputs]
     expected, got = run(before, inputs), run(after, inputs)
-    assert all(torch.equal(value, copied) for value, copied in zip(inputs, kept, strict=True)), "an input was changed"
+    assert all(torch.equal(value, copied) for value, copied in zip(inputs, kept, strict=True)), (
+        "an input was changed"
+    )
     for output, reference in zip(got, expected, strict=True):
-        assert (output.shape, output.dtype, output.stride()) == (reference.shape, reference.dtype, reference.stride())
+        assert (output.shape, output.dtype, output.stride()) == (
+            reference.shape,
+            reference.dtype,
+            reference.stride(),
+        )
         if not output.is_floating_point():
             assert torch.equal(output, reference)
             continue
@@ -108,27 +125,44 @@ def test_before_and_after_agree(pair: Path) -> None:
 def test_strides_do_not_change_the_answer(pair: Path, file: str) -> None:
     model, inputs, _ = load(pair / file)
     expected, got = run(model, inputs), run(model, [transposed(value) for value in inputs])
-    assert all(relative_error(output, reference) <= tolerance(inputs) for output, reference in zip(got, expected, strict=True))
+    assert all(
+        relative_error(output, reference) <= tolerance(inputs)
+        for output, reference in zip(got, expected, strict=True)
+    )
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.parent.name)
 def test_before_answers_in_float64(pair: Path) -> None:
     model, inputs, _ = load(pair / "before.py")
     expected = run(model, inputs)
-    got = run(model.double(), [value.double() if value.is_floating_point() else value for value in inputs])
+    got = run(
+        model.double(), [value.double() if value.is_floating_point() else value for value in inputs]
+    )
     for output, reference in zip(got, expected, strict=True):
         assert output.dtype is (torch.float64 if reference.is_floating_point() else reference.dtype)
         assert relative_error(output, reference) <= tolerance(inputs)
 
 
 def test_the_float64_kernels_of_every_before_compile(tmp_path: Path) -> None:
-    texts = {str(pair / "before.py"): (pair / "before.py").read_text(encoding="utf-8") for pair in PAIRS}
+    texts = {
+        str(pair / "before.py"): (pair / "before.py").read_text(encoding="utf-8") for pair in PAIRS
+    }
     files = [file for file, text in texts.items() if "@triton.jit" in text]
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", COMPILE, *files], capture_output=True, text=True, env=environment, timeout=300)
+    environment = {
+        name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"
+    } | {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILE, *files],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     compiled = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {file for file, _ in compiled} == {file for file in files if "is torch.float64" not in texts[file]}
+    assert {file for file, _ in compiled} == {
+        file for file in files if "is torch.float64" not in texts[file]
+    }
     assert all(is_double for _, is_double in compiled), compiled
 
 

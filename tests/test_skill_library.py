@@ -1,5 +1,7 @@
-"""The curated library as a whole: every skill valid, every cell of (bottleneck, operator family) served, every skill reachable, and
-found by the words engineers use. tests/data/skill_queries.jsonl was written before any skill and is not changed to fit results."""
+"""The curated library as a whole: every skill valid, every cell of (bottleneck, operator family)
+served, every skill reachable, and found by the words engineers use. tests/data/skill_queries.jsonl
+was written before any skill and is not changed to fit results.
+"""
 
 import ast
 import inspect
@@ -18,12 +20,24 @@ from kmem.memory.skills.embeddings import load_embedder
 from kmem.memory.store import Memory
 from kmem.recipes import Recipe
 from kmem.records import Bottleneck
-from kmem.skills import Condition, Skill, load_recipe, read_skill, skill_directories, validate_library
+from kmem.skills import (
+    Condition,
+    Skill,
+    load_recipe,
+    read_skill,
+    skill_directories,
+    validate_library,
+)
 from kmem.vocabulary import FAMILIES, OPERATORS, SIGNATURE_METRICS
 
 ROOT = Path(__file__).parent.parent
 PATHS = skill_directories(ROOT / "skills")
-QUERIES = [json.loads(line) for line in (Path(__file__).parent / "data" / "skill_queries.jsonl").read_text(encoding="utf-8").splitlines()]
+QUERIES = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "data" / "skill_queries.jsonl")
+    .read_text(encoding="utf-8")
+    .splitlines()
+]
 CELLS = list(product(Bottleneck, FAMILIES))
 
 sys.path.insert(0, str(ROOT / "tools"))
@@ -36,7 +50,9 @@ def library() -> list[Skill]:
 
 
 def families(skill: Skill) -> set[str]:
-    return set(FAMILIES) if "any" in skill.operators else {OPERATORS[name] for name in skill.operators}
+    return (
+        set(FAMILIES) if "any" in skill.operators else {OPERATORS[name] for name in skill.operators}
+    )
 
 
 def is_applicable(skill: Skill, bottleneck: Bottleneck, family: str) -> bool:
@@ -48,7 +64,9 @@ def test_every_skill_is_valid(path: Path) -> None:
     assert read_skill(path)[1] == []
 
 
-def test_the_library_has_more_than_seventy_four_skills_and_ten_recipes(library: list[Skill]) -> None:
+def test_the_library_has_more_than_seventy_four_skills_and_ten_recipes(
+    library: list[Skill],
+) -> None:
     assert len(library) > 74
     assert sum(skill.has_recipe for skill in library) >= 10
 
@@ -60,36 +78,65 @@ def test_the_library_is_consistent_as_a_whole(library: list[Skill]) -> None:
 
 
 def test_every_cell_of_bottleneck_and_family_has_a_skill(library: list[Skill]) -> None:
-    empty = [f"{cell[0].value} x {cell[1]}" for cell in CELLS if not any(is_applicable(skill, *cell) for skill in library)]
+    empty = [
+        f"{cell[0].value} x {cell[1]}"
+        for cell in CELLS
+        if not any(is_applicable(skill, *cell) for skill in library)
+    ]
     assert empty == []
 
 
-def test_every_cell_of_a_family_that_can_be_optimised_has_a_skill_of_its_own(library: list[Skill]) -> None:
-    """Per family, at least five skills name it rather than cover it by `any`; opaque operators can only have general ones."""
-    counts = {family: sum("any" not in skill.operators and family in families(skill) for skill in library) for family in FAMILIES}
+def test_every_cell_of_a_family_that_can_be_optimised_has_a_skill_of_its_own(
+    library: list[Skill],
+) -> None:
+    """Per family, at least five skills name it rather than cover it by `any`; opaque operators can
+    only have general ones.
+    """
+    counts = {
+        family: sum("any" not in skill.operators and family in families(skill) for skill in library)
+        for family in FAMILIES
+    }
     assert {family: count for family, count in counts.items() if count < 5} == {"opaque": 0}
 
 
 def test_no_skill_is_unreachable(library: list[Skill]) -> None:
     """Some cell admits it and its signature can be true of a profile."""
-    unreachable = [skill.name for skill in library if not any(is_applicable(skill, *cell) for cell in CELLS) or not is_satisfiable(skill)]
+    unreachable = [
+        skill.name
+        for skill in library
+        if not any(is_applicable(skill, *cell) for cell in CELLS) or not is_satisfiable(skill)
+    ]
     assert unreachable == []
 
 
 def is_satisfiable(skill: Skill) -> bool:
     metrics = {condition.metric for condition in skill.signature}
-    return all(any(is_true(skill.signature, metric, value) for value in candidates(metric, skill.signature)) for metric in metrics)
+    return all(
+        any(
+            is_true(skill.signature, metric, value) for value in candidates(metric, skill.signature)
+        )
+        for metric in metrics
+    )
 
 
 def candidates(metric: str, signature: tuple[Condition, ...]) -> list[float]:
-    """Values in the metric's range around every threshold: enough to meet any conjunction of comparisons that can be met."""
+    """Values in the metric's range around every threshold: enough to meet any conjunction of
+    comparisons that can be met.
+    """
     limit = 100.0 if SIGNATURE_METRICS[metric].unit == "%" else 1e9
-    values = [value for item in signature for value in (item.number - 1e-3, item.number, item.number + 1e-3) if item.metric == metric]
+    values = [
+        value
+        for item in signature
+        for value in (item.number - 1e-3, item.number, item.number + 1e-3)
+        if item.metric == metric
+    ]
     return [value for value in values if 0 <= value <= limit]
 
 
 def is_true(signature: tuple[Condition, ...], metric: str, value: float) -> bool:
-    return all(condition.holds({metric: value}) for condition in signature if condition.metric == metric)
+    return all(
+        condition.holds({metric: value}) for condition in signature if condition.metric == metric
+    )
 
 
 def test_a_contradictory_signature_would_be_found() -> None:
@@ -97,7 +144,11 @@ def test_a_contradictory_signature_would_be_found() -> None:
     assert not any(is_true(signature, "waves", value) for value in candidates("waves", signature))
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if not (path / "recipe.py").is_file()], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in PATHS if not (path / "recipe.py").is_file()],
+    ids=lambda path: path.name,
+)
 def test_every_text_claims_a_movement_that_a_profile_can_falsify(path: Path) -> None:
     text = (path / "SKILL.md").read_text(encoding="utf-8")
     claims = text.split("## How to check it worked")[1]
@@ -109,20 +160,28 @@ def test_every_text_claims_a_movement_that_a_profile_can_falsify(path: Path) -> 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_skills_mentioned_in_a_text_exist(path: Path) -> None:
     names = {other.name for other in PATHS}
-    mentioned = re.findall(r"`([a-z0-9]+(?:-[a-z0-9]+)+)`", (path / "SKILL.md").read_text(encoding="utf-8"))
+    mentioned = re.findall(
+        r"`([a-z0-9]+(?:-[a-z0-9]+)+)`", (path / "SKILL.md").read_text(encoding="utf-8")
+    )
     assert sorted(set(mentioned) - names) == []
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_every_triton_name_in_a_text_exists(path: Path) -> None:
-    """In code and in prose alike; all of them were also looked up in the wheel of Triton 3.6.0 (2026-11-21)."""
-    names = re.findall(r"\btl\.([A-Za-z_]\w*(?:\.[A-Z]\w*)*)", (path / "SKILL.md").read_text(encoding="utf-8"))
+    """In code and in prose alike; all of them were also looked up in the wheel of Triton 3.6.0
+    (2026-11-21).
+    """
+    names = re.findall(
+        r"\btl\.([A-Za-z_]\w*(?:\.[A-Z]\w*)*)", (path / "SKILL.md").read_text(encoding="utf-8")
+    )
     assert sorted(name for name in set(names) if not is_in_triton(name)) == []
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_code_in_a_text_parses_and_calls_triton_with_arguments_it_has(path: Path) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (path / "SKILL.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (path / "SKILL.md").read_text(encoding="utf-8"), flags=re.DOTALL
+    )
     calls = [
         (node.func.attr, keyword.arg)
         for block in blocks
@@ -160,13 +219,20 @@ def test_the_queries_are_at_least_forty_and_name_known_skills(library: list[Skil
     assert {name for row in QUERIES for name in row["skills"]} <= names
 
 
-def test_a_right_skill_is_in_the_first_three_for_nine_of_ten_queries(library: list[Skill], tmp_path: Path) -> None:
+def test_a_right_skill_is_in_the_first_three_for_nine_of_ten_queries(
+    library: list[Skill], tmp_path: Path
+) -> None:
     with Memory(tmp_path / "kmem.db", load_embedder()) as memory:
         memory.sync_library(library)
-        found = {row["query"]: [hit.name for hit in memory.search_skills(row["query"], limit=3)] for row in QUERIES}
+        found = {
+            row["query"]: [hit.name for hit in memory.search_skills(row["query"], limit=3)]
+            for row in QUERIES
+        }
     missed = [row["query"] for row in QUERIES if not set(found[row["query"]]) & set(row["skills"])]
     assert len(missed) <= len(QUERIES) // 10, missed
 
 
 def test_the_index_is_current(library: list[Skill]) -> None:
-    assert INDEX.read_text(encoding="utf-8") == index_text(library), "run python tools/write_skill_index.py"
+    assert INDEX.read_text(encoding="utf-8") == index_text(library), (
+        "run python tools/write_skill_index.py"
+    )

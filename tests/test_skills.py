@@ -1,4 +1,6 @@
-"""Skills: loading reports every fault at once; a library is checked as a whole; the template is valid as it is."""
+"""Skills: loading reports every fault at once; a library is checked as a whole; the template is
+valid as it is.
+"""
 
 from pathlib import Path
 
@@ -24,7 +26,9 @@ from kmem.skills import (
 )
 
 
-def write_skill(root: Path, name: str, *, change=lambda text: text, recipe: str | None = None) -> Path:
+def write_skill(
+    root: Path, name: str, *, change=lambda text: text, recipe: str | None = None
+) -> Path:
     """A valid skill directory, its SKILL.md put through `change`."""
     path = root / name
     path.mkdir(parents=True)
@@ -36,12 +40,18 @@ def write_skill(root: Path, name: str, *, change=lambda text: text, recipe: str 
 
 def test_the_template_loads_and_passes_every_check(tmp_path: Path) -> None:
     skill = load_skill(write_skill(tmp_path, "separable-pooling"))
-    assert (skill.name, skill.operators, skill.bottlenecks) == ("separable-pooling", ("any",), (Bottleneck.REDUNDANT_TRAFFIC,))
+    assert (skill.name, skill.operators, skill.bottlenecks) == (
+        "separable-pooling",
+        ("any",),
+        (Bottleneck.REDUNDANT_TRAFFIC,),
+    )
     assert skill.signature == (Condition("traffic_ratio", ">=", 1.3),)
     assert validate_library([skill]) == []
 
 
-@pytest.mark.parametrize("name", ["Upper", "two--hyphens", "under_score", "", "x" * 65, "../outside"])
+@pytest.mark.parametrize(
+    "name", ["Upper", "two--hyphens", "under_score", "", "x" * 65, "../outside"]
+)
 def test_a_template_needs_a_name_the_format_allows(name: str) -> None:
     with pytest.raises(SkillError, match="lower-case letters"):
         skill_template(name)
@@ -51,14 +61,17 @@ def test_every_fault_of_a_directory_is_listed_at_once(tmp_path: Path) -> None:
     def spoil(text: str) -> str:
         return (
             text.replace("kmem-ops: any", "kmem-ops: max_pool polling")
-            .replace("kmem-bottlenecks: redundant_traffic", "kmem-bottlenecks: slowness\n  kmem-colour: red\n  kmem-arch: hopper")
+            .replace(
+                "kmem-bottlenecks: redundant_traffic",
+                "kmem-bottlenecks: slowness\n  kmem-colour: red\n  kmem-arch: hopper",
+            )
             .replace("kmem-source: the", "kmem-conflicts: bad\n  kmem-source: the")
             .replace("traffic_ratio >= 1.3", "traffic >= 1.3, waves is low")
             .replace("kmem-precision: exact", "kmem-precision: sloppy")
             .replace("license:", "speed: 9\nlicense:")
             .replace("Use when the profile", "If the profile")
             .replace("## Pitfalls", "## Traps")
-        )  # fmt: skip
+        )
 
     with pytest.raises(SkillError) as caught:
         load_skill(write_skill(tmp_path, "bad", change=spoil))
@@ -87,11 +100,16 @@ def test_every_fault_of_a_directory_is_listed_at_once(tmp_path: Path) -> None:
         (b"---\na: [\n---\nbody", "not valid YAML"),
         (b"---\n- a\n---\nbody", "frontmatter is not a mapping"),
         (b"\xff\xfe\x00", "cannot be read"),
-        (b"---\nname: x\nmetadata: {kmem-arch: 80}\n---\nbody", "metadata must map strings to strings"),
+        (
+            b"---\nname: x\nmetadata: {kmem-arch: 80}\n---\nbody",
+            "metadata must map strings to strings",
+        ),
         (b"---\nname: Bad Name\n---\nbody", "name 'Bad Name' must be"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_a_fault_not_a_crash(tmp_path: Path, text: bytes, fault: str) -> None:
+def test_a_file_that_cannot_be_read_is_a_fault_not_a_crash(
+    tmp_path: Path, text: bytes, fault: str
+) -> None:
     path = tmp_path / "x"
     path.mkdir()
     (path / "SKILL.md").write_bytes(text)
@@ -131,13 +149,20 @@ def test_any_edit_of_any_file_makes_a_new_version(tmp_path: Path) -> None:
         (("sm_80+",), "cpu", False),
     ],
 )
-def test_architectures_match_exactly_or_from_one_on(patterns: tuple[str, ...], arch: str, fits: bool) -> None:
+def test_architectures_match_exactly_or_from_one_on(
+    patterns: tuple[str, ...], arch: str, fits: bool
+) -> None:
     assert arch_matches(patterns, arch) is fits
 
 
 @pytest.mark.parametrize(("value", "holds"), [(1.5, True), (1.3, True), (1.2, False), (None, None)])
 def test_a_condition_is_true_false_or_unknown(value: float | None, holds: bool | None) -> None:
-    assert parse_condition("traffic_ratio >= 1.3").holds({} if value is None else {"traffic_ratio": value}) is holds
+    assert (
+        parse_condition("traffic_ratio >= 1.3").holds(
+            {} if value is None else {"traffic_ratio": value}
+        )
+        is holds
+    )
 
 
 RECIPE = """
@@ -154,18 +179,27 @@ RECIPE = Nothing()
 
 
 def test_a_recipe_carries_its_skills_name(tmp_path: Path) -> None:
-    assert load_recipe(load_skill(write_skill(tmp_path, "with-recipe", recipe=RECIPE))).name == "with-recipe"
+    assert (
+        load_recipe(load_skill(write_skill(tmp_path, "with-recipe", recipe=RECIPE))).name
+        == "with-recipe"
+    )
     assert load_recipe(load_skill(write_skill(tmp_path, "without-recipe"))) is None
 
 
-@pytest.mark.parametrize(("source", "fault"), [("1 / 0", "fails on import: ZeroDivisionError"), ("RECIPE = 3", "defines no RECIPE")])
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [("1 / 0", "fails on import: ZeroDivisionError"), ("RECIPE = 3", "defines no RECIPE")],
+)
 def test_a_broken_recipe_is_named(tmp_path: Path, source: str, fault: str) -> None:
     with pytest.raises(SkillError, match=fault):
         load_recipe(load_skill(write_skill(tmp_path, "broken", recipe=source)))
 
 
 def _library(root: Path, **changes) -> list[Skill]:
-    return [load_skill(write_skill(root, name.replace("_", "-"), change=change)) for name, change in changes.items()]
+    return [
+        load_skill(write_skill(root, name.replace("_", "-"), change=change))
+        for name, change in changes.items()
+    ]
 
 
 CLAIMS = "  kmem-claims: traffic_ratio <= 1.1\n"
@@ -174,12 +208,29 @@ CLAIMS = "  kmem-claims: traffic_ratio <= 1.1\n"
 def test_claims_are_typed_and_print_as_they_are_read() -> None:
     for text in ("traffic_ratio <= 1.05", "l1_throughput_pct <= 0.5x", "waves >= 2"):
         assert str(parse_claim(text)) == text
-    assert parse_claim("l1_throughput_pct <= 0.5x") == Claim("l1_throughput_pct", "<=", 0.5, relative=True)
+    assert parse_claim("l1_throughput_pct <= 0.5x") == Claim(
+        "l1_throughput_pct", "<=", 0.5, relative=True
+    )
 
 
-@pytest.mark.parametrize("text", ["speed <= 1", "traffic_ratio < 1", "traffic_ratio <= 1 x", "traffic_ratio <= about 1", "traffic_ratio"])
-def test_a_claim_that_no_profile_could_refute_is_a_fault_of_the_skill(text: str, tmp_path: Path) -> None:
-    path = write_skill(tmp_path, "claims-wrongly", change=lambda skill: skill.replace(CLAIMS, f"  kmem-claims: {text}\n"))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "speed <= 1",
+        "traffic_ratio < 1",
+        "traffic_ratio <= 1 x",
+        "traffic_ratio <= about 1",
+        "traffic_ratio",
+    ],
+)
+def test_a_claim_that_no_profile_could_refute_is_a_fault_of_the_skill(
+    text: str, tmp_path: Path
+) -> None:
+    path = write_skill(
+        tmp_path,
+        "claims-wrongly",
+        change=lambda skill: skill.replace(CLAIMS, f"  kmem-claims: {text}\n"),
+    )
     _, faults = read_skill(path)
     assert len(faults) == 1
     assert faults[0].startswith("kmem-claims ")
@@ -188,17 +239,34 @@ def test_a_claim_that_no_profile_could_refute_is_a_fault_of_the_skill(text: str,
 def test_a_library_is_checked_as_a_whole(tmp_path: Path) -> None:
     library = _library(
         tmp_path,
-        claims_nothing=lambda text: text.replace("`traffic_ratio` should fall below 1.1", "It is faster").replace(CLAIMS, ""),
-        claims_unexplained=lambda text: text.replace("`traffic_ratio` should fall below 1.1", "`launches` falls"),
+        claims_nothing=lambda text: text.replace(
+            "`traffic_ratio` should fall below 1.1", "It is faster"
+        ).replace(CLAIMS, ""),
+        claims_unexplained=lambda text: text.replace(
+            "`traffic_ratio` should fall below 1.1", "`launches` falls"
+        ),
         claims_untyped=lambda text: text.replace(CLAIMS, ""),
-        empty_section=lambda text: text.replace("- What goes wrong at the edges: sizes, alignment, precision.", ""),
-        quarrels=lambda text: text.replace("kmem-precision", "kmem-conflicts: empty-section nobody\n  kmem-precision"),
+        empty_section=lambda text: text.replace(
+            "- What goes wrong at the edges: sizes, alignment, precision.", ""
+        ),
+        quarrels=lambda text: text.replace(
+            "kmem-precision", "kmem-conflicts: empty-section nobody\n  kmem-precision"
+        ),
     )
     twin = load_skill(write_skill(tmp_path / "elsewhere", "quarrels"))
     assert validate_library([*library, twin]) == [
-        "claims-nothing: 'How to check it worked' names no signature metric, such as traffic_ratio (kmem.vocabulary)",
-        "claims-unexplained: kmem-claims 'traffic_ratio <= 1.1' is not explained in 'How to check it worked'",
-        "claims-untyped: 'How to check it worked' gives a number for a metric, but kmem-claims does not state it",
+        (
+            "claims-nothing: 'How to check it worked' names no signature metric, such as "
+            "traffic_ratio (kmem.vocabulary)"
+        ),
+        (
+            "claims-unexplained: kmem-claims 'traffic_ratio <= 1.1' is not explained in 'How to "
+            "check it worked'"
+        ),
+        (
+            "claims-untyped: 'How to check it worked' gives a number for a metric, but kmem-claims "
+            "does not state it"
+        ),
         "empty-section: section 'Pitfalls' is empty",
         "quarrels: kmem-conflicts 'nobody' is not a skill",
         f"quarrels: two directories have this name: {library[4].path} and {twin.path}",
@@ -209,7 +277,10 @@ def test_descriptions_too_near_to_tell_apart_are_faults(tmp_path: Path) -> None:
     library = _library(tmp_path, first=str, second=str, third=str)
     near = np.array([[1, 0], [np.cos(0.1), np.sin(0.1)], [0, 1]], dtype=np.float32)
     (fault,) = validate_library(library, lambda texts: near)
-    assert fault == f"first: the description is a near-duplicate of second's (cosine 1.00, limit {NEAR_DUPLICATE_COSINE})"
+    assert fault == (
+        f"first: the description is a near-duplicate of second's (cosine 1.00, limit "
+        f"{NEAR_DUPLICATE_COSINE})"
+    )
 
 
 def test_the_bundled_skills_lie_beside_the_package() -> None:

@@ -1,4 +1,6 @@
-"""Adding skills from git repositories and web addresses: real git, a real HTTP server, no code run without being trusted."""
+"""Adding skills from git repositories and web addresses: real git, a real HTTP server, no code run
+without being trusted.
+"""
 
 import functools
 import subprocess
@@ -41,7 +43,9 @@ def database(tmp_path: Path) -> Path:
 
 def git(directory: Path, *arguments: str) -> str:
     settings = ("-c", "user.name=t", "-c", "user.email=t@t")
-    return subprocess.run(["git", *settings, *arguments], cwd=directory, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        ["git", *settings, *arguments], cwd=directory, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 @pytest.fixture
@@ -85,10 +89,15 @@ def names(added) -> list[str]:
     return [skill.name for skill in added]
 
 
-def test_every_skill_of_a_repository_is_added_and_its_origin_kept(repository: Path, database: Path) -> None:
+def test_every_skill_of_a_repository_is_added_and_its_origin_kept(
+    repository: Path, database: Path
+) -> None:
     address = f"file://{repository}"
     added = add_from(address, database, {})
-    assert [(skill.name, skill.recipe_left_out) for skill in added] == [("row-sums", True), ("wide-loads", False)]
+    assert [(skill.name, skill.recipe_left_out) for skill in added] == [
+        ("row-sums", True),
+        ("wide-loads", False),
+    ]
     assert all(skill.path == database.parent / "skills" / skill.name for skill in added)
     commit = git(repository, "rev-parse", "main")
     assert skill_source(database, "row-sums") == SkillOrigin(address, commit, "Apache-2.0", True)
@@ -107,28 +116,47 @@ def test_every_skill_of_a_repository_is_added_and_its_origin_kept(repository: Pa
         ("@{commit}#skills", ["row-sums", "third-skill", "wide-loads"]),
     ],
 )
-def test_a_revision_and_a_subdirectory_can_be_named(repository: Path, database: Path, suffix: str, expected: list[str]) -> None:
+def test_a_revision_and_a_subdirectory_can_be_named(
+    repository: Path, database: Path, suffix: str, expected: list[str]
+) -> None:
     commit = git(repository, "rev-parse", "next")
-    assert names(add_from(f"file://{repository}{suffix.format(commit=commit)}", database, {})) == expected
+    assert (
+        names(add_from(f"file://{repository}{suffix.format(commit=commit)}", database, {}))
+        == expected
+    )
 
 
-def test_a_bare_repository_is_named_by_its_path(repository: Path, database: Path, tmp_path: Path) -> None:
+def test_a_bare_repository_is_named_by_its_path(
+    repository: Path, database: Path, tmp_path: Path
+) -> None:
     git(tmp_path, "clone", "--quiet", "--bare", str(repository), "team.git")
     added = add_from(f"{tmp_path / 'team.git'}", database, {})
-    assert [(skill.name, skill.recipe_left_out) for skill in added] == [("row-sums", True), ("wide-loads", False)]
-    assert names(add_from(f"{tmp_path / 'team.git'}@next#skills/third-skill", database, {})) == ["third-skill"]
+    assert [(skill.name, skill.recipe_left_out) for skill in added] == [
+        ("row-sums", True),
+        ("wide-loads", False),
+    ]
+    assert names(add_from(f"{tmp_path / 'team.git'}@next#skills/third-skill", database, {})) == [
+        "third-skill"
+    ]
 
 
-def test_a_repository_that_is_one_skill_is_named_by_its_frontmatter(tmp_path: Path, database: Path) -> None:
+def test_a_repository_that_is_one_skill_is_named_by_its_frontmatter(
+    tmp_path: Path, database: Path
+) -> None:
     path = write_skill(tmp_path, "whole-skill").rename(tmp_path / "checkout")
     git(path, "init", "--quiet")
     git(path, "add", ".")
     git(path, "commit", "--quiet", "-m", "one")
     (added,) = add_from(f"file://{path}", database, {})
-    assert (added.name, sorted(file.name for file in added.path.iterdir())) == ("whole-skill", ["SKILL.md"])
+    assert (added.name, sorted(file.name for file in added.path.iterdir())) == (
+        "whole-skill",
+        ["SKILL.md"],
+    )
 
 
-def test_code_from_elsewhere_is_only_kept_and_run_when_trusted(repository: Path, database: Path) -> None:
+def test_code_from_elsewhere_is_only_kept_and_run_when_trusted(
+    repository: Path, database: Path
+) -> None:
     address = f"file://{repository}#skills/row-sums"
     with pytest.raises(SystemExit, match="recipe.py was imported"):
         add_from(address, database, {}, trust_code=True)
@@ -151,12 +179,16 @@ def test_another_content_under_a_known_name_is_refused(repository: Path, databas
     file = repository / "skills" / "wide-loads" / "SKILL.md"
     file.write_text(file.read_text().replace("Cases", "Many cases"))
     git(repository, "commit", "--quiet", "-am", "changed")
-    with pytest.raises(SkillError, match="A different skill is named 'wide-loads' already: .*; rename the new one"):
+    with pytest.raises(
+        SkillError, match="A different skill is named 'wide-loads' already: .*; rename the new one"
+    ):
         add_from(address, database, {first.name: first.path})
     assert load_skill(first.path).hash == before
 
 
-def test_where_one_of_several_cannot_be_added_none_is(repository: Path, database: Path, tmp_path: Path) -> None:
+def test_where_one_of_several_cannot_be_added_none_is(
+    repository: Path, database: Path, tmp_path: Path
+) -> None:
     other = write_skill(tmp_path / "plugin", "wide-loads", change=lambda text: text + "\nmore\n")
     with pytest.raises(SkillError, match="A different skill is named 'wide-loads' already"):
         add_from(f"file://{repository}", database, {"wide-loads": other})
@@ -164,7 +196,9 @@ def test_where_one_of_several_cannot_be_added_none_is(repository: Path, database
     assert skill_source(database, "row-sums") is None
 
 
-def test_all_faults_of_all_skills_are_listed_and_none_is_added(repository: Path, database: Path) -> None:
+def test_all_faults_of_all_skills_are_listed_and_none_is_added(
+    repository: Path, database: Path
+) -> None:
     write_skill(repository, "vague", change=lambda text: text.replace("Use when", "If"))
     write_skill(repository, "lost", change=lambda text: text.replace("## Pitfalls", "## Traps"))
     git(repository, "add", ".")
@@ -190,9 +224,14 @@ def test_all_faults_of_all_skills_are_listed_and_none_is_added(repository: Path,
         ("@v1#skills/wide-loads/..", ""),
     ],
 )
-def test_a_revision_or_directory_that_is_not_there_is_one_line(repository: Path, database: Path, suffix: str, message: str) -> None:
+def test_a_revision_or_directory_that_is_not_there_is_one_line(
+    repository: Path, database: Path, suffix: str, message: str
+) -> None:
     if not message:
-        assert names(add_from(f"file://{repository}{suffix}", database, {})) == ["row-sums", "wide-loads"]
+        assert names(add_from(f"file://{repository}{suffix}", database, {})) == [
+            "row-sums",
+            "wide-loads",
+        ]
         return
     with pytest.raises(SkillError) as caught:
         add_from(f"file://{repository}{suffix}", database, {})
@@ -200,7 +239,9 @@ def test_a_revision_or_directory_that_is_not_there_is_one_line(repository: Path,
     assert "\n" not in str(caught.value)
 
 
-def test_a_repository_without_a_skill_or_that_is_not_there_is_one_line(tmp_path: Path, database: Path) -> None:
+def test_a_repository_without_a_skill_or_that_is_not_there_is_one_line(
+    tmp_path: Path, database: Path
+) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
     git(empty, "init", "--quiet")
@@ -209,13 +250,17 @@ def test_a_repository_without_a_skill_or_that_is_not_there_is_one_line(tmp_path:
     git(empty, "commit", "--quiet", "--allow-empty", "-m", "nothing")
     with pytest.raises(SkillError, match="holds no skill: there is no SKILL.md in it"):
         add_from(f"file://{empty}", database, {})
-    with pytest.raises(MemoryStoreError, match="git clone failed .*check the remote's address") as caught:
+    with pytest.raises(
+        MemoryStoreError, match="git clone failed .*check the remote's address"
+    ) as caught:
         add_from(f"file://{tmp_path}/nothing", database, {})
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["SKILL.md", "one.zip", "one.tar.gz", "top.tgz"])
-def test_a_file_at_an_address_is_added(site: tuple[Path, str], database: Path, tmp_path: Path, kind: str) -> None:
+def test_a_file_at_an_address_is_added(
+    site: tuple[Path, str], database: Path, tmp_path: Path, kind: str
+) -> None:
     root, address = site
     skill = write_skill(tmp_path / "made", "fetched-skill")
     if kind == "SKILL.md":
@@ -225,13 +270,19 @@ def test_a_file_at_an_address_is_added(site: tuple[Path, str], database: Path, t
             archive.write(skill / "SKILL.md", "repo-main/skills/fetched-skill/SKILL.md")
     else:
         with tarfile.open(root / kind, "w:gz") as archive:
-            archive.add(skill / "SKILL.md", "SKILL.md" if kind == "top.tgz" else "fetched-skill/SKILL.md")
+            archive.add(
+                skill / "SKILL.md", "SKILL.md" if kind == "top.tgz" else "fetched-skill/SKILL.md"
+            )
     (added,) = add_from(f"{address}/{kind}", database, {})
     assert added.name == "fetched-skill"
-    assert skill_source(database, "fetched-skill") == SkillOrigin(f"{address}/{kind}", None, "Apache-2.0", False)
+    assert skill_source(database, "fetched-skill") == SkillOrigin(
+        f"{address}/{kind}", None, "Apache-2.0", False
+    )
 
 
-def test_an_archive_at_an_address_leaves_its_code_out(site: tuple[Path, str], database: Path, tmp_path: Path) -> None:
+def test_an_archive_at_an_address_leaves_its_code_out(
+    site: tuple[Path, str], database: Path, tmp_path: Path
+) -> None:
     root, address = site
     skill = write_skill(tmp_path / "made", "fetched-skill", recipe=RECIPE)
     with zipfile.ZipFile(root / "one.zip", "w") as archive:
@@ -241,14 +292,19 @@ def test_an_archive_at_an_address_leaves_its_code_out(site: tuple[Path, str], da
     assert (added.recipe_left_out, load_skill(added.path).has_recipe) == (True, False)
 
 
-def test_an_address_that_does_not_answer_is_one_line(site: tuple[Path, str], database: Path) -> None:
+def test_an_address_that_does_not_answer_is_one_line(
+    site: tuple[Path, str], database: Path
+) -> None:
     root, address = site
     (root / "broken.zip").write_bytes(b"no archive")
     (root / "SKILL.md").write_text("no frontmatter")
     for url, message in [
         (f"{address}/missing.zip", r"answered 404 File not found; check the address"),
         (f"{address}/broken.zip", r"cannot be unpacked \(File is not a zip file\)"),
-        ("http://127.0.0.1:9/one.zip", r"cannot be fetched \(.*refused.*\); check the address and the network"),
+        (
+            "http://127.0.0.1:9/one.zip",
+            r"cannot be fetched \(.*refused.*\); check the address and the network",
+        ),
     ]:
         with pytest.raises(SkillError, match=message) as caught:
             add_from(url, database, {})
@@ -268,7 +324,9 @@ def test_an_address_that_does_not_answer_is_one_line(site: tuple[Path, str], dat
         ("team.git@v1", ("team.git", "v1")),
     ],
 )
-def test_an_at_sign_is_a_revision_only_behind_the_address(address: str, expected: tuple[str, str | None]) -> None:
+def test_an_at_sign_is_a_revision_only_behind_the_address(
+    address: str, expected: tuple[str, str | None]
+) -> None:
     assert _split_revision(address) == expected
     assert _is_remote(address)
 
@@ -278,7 +336,9 @@ def test_what_lies_here_is_not_fetched(address: str) -> None:
     assert not _is_remote(address)
 
 
-def test_several_skills_of_a_directory_here_are_added_with_their_code(tmp_path: Path, database: Path) -> None:
+def test_several_skills_of_a_directory_here_are_added_with_their_code(
+    tmp_path: Path, database: Path
+) -> None:
     write_skill(tmp_path / "mine", "first-skill")
     write_skill(tmp_path / "mine", "other-skill", recipe=GOOD_RECIPE)
     assert names(add_from(str(tmp_path / "mine"), database, {})) == ["first-skill", "other-skill"]
@@ -291,13 +351,26 @@ def test_the_command_says_what_was_left_out(repository: Path, database: Path) ->
     from kmem.plugins import Registry
 
     environment = {"KMEM_DB": str(database), "KMEM_EMBEDDING_MODEL": "none"}
-    result = CliRunner().invoke(skills, ["add", f"file://{repository}@v1"], obj=Registry(), env=environment)
+    result = CliRunner().invoke(
+        skills, ["add", f"file://{repository}@v1"], obj=Registry(), env=environment
+    )
     assert result.exit_code == 0, result.output
     root = database.parent / "skills"
     assert result.stdout == f"{root / 'row-sums'}\n{root / 'wide-loads'}\n"
-    assert result.stderr == "row-sums: text only; its recipe.py is code from elsewhere: read it, then add again with --trust-code\n"
-    shown = CliRunner().invoke(skills, ["show", "row-sums"], obj=Registry(skills={"row-sums": root / "row-sums"}), env=environment)
-    assert f"at {git(repository, 'rev-parse', 'v1')[:12]}; its recipe.py was left out." in shown.stdout.replace("\n", " ")
+    assert result.stderr == (
+        "row-sums: text only; its recipe.py is code from elsewhere: read it, then add again "
+        "with --trust-code\n"
+    )
+    shown = CliRunner().invoke(
+        skills,
+        ["show", "row-sums"],
+        obj=Registry(skills={"row-sums": root / "row-sums"}),
+        env=environment,
+    )
+    assert (
+        f"at {git(repository, 'rev-parse', 'v1')[:12]}; its recipe.py was left out."
+        in shown.stdout.replace("\n", " ")
+    )
     missing = CliRunner().invoke(skills, ["add", "nothing-here"], obj=Registry(), env=environment)
     assert isinstance(missing.exception, KmemError)
     assert "No skill at nothing-here; name a directory with a SKILL.md" in str(missing.exception)

@@ -48,7 +48,11 @@ class NoPrinting(Checker):
         return None if self.available else "its rules are missing; install no-printing-rules"
 
     def check(self, source: str) -> list[str]:
-        return [f"line {node.lineno}: print" for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name) and node.id == "print"]
+        return [
+            f"line {node.lineno}: print"
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.Name) and node.id == "print"
+        ]
 
 
 class Plugin:
@@ -66,7 +70,9 @@ def registry(available: bool = True) -> Registry:
 def run(place: Path, source: str, entries: Registry, *options: str) -> Result:
     (place / "p.py").write_text(problems.SCALE_RELU)
     (place / "k.py").write_text(source)
-    return CliRunner().invoke(verify, [str(place / "p.py"), str(place / "k.py"), *options], obj=entries)
+    return CliRunner().invoke(
+        verify, [str(place / "p.py"), str(place / "k.py"), *options], obj=entries
+    )
 
 
 def test_plugins_register_checkers_beside_the_built_in_one() -> None:
@@ -86,7 +92,10 @@ def test_a_checker_that_is_asked_for_refuses_before_anything_runs(tmp_path: Path
 def test_a_checker_that_cannot_run_here_is_one_line_and_exit_2(tmp_path: Path) -> None:
     result = run(tmp_path, LIBRARY, registry(available=False), "--check", "no-printing")
     assert result.exit_code == 2
-    assert result.stderr == "Error: The checker no-printing cannot run here: its rules are missing; install no-printing-rules\n"
+    assert result.stderr == (
+        "Error: The checker no-printing cannot run here: its rules are missing; install "
+        "no-printing-rules\n"
+    )
 
 
 def test_a_checker_nobody_registered_is_named_with_those_that_exist(tmp_path: Path) -> None:
@@ -96,7 +105,10 @@ def test_a_checker_nobody_registered_is_named_with_those_that_exist(tmp_path: Pa
 
 @pytest.mark.skipif(find_spec("kernelguard") is not None, reason="kernelguard is installed")
 def test_kernelguard_is_listed_but_unavailable_where_it_is_not_installed() -> None:
-    assert KernelGuardChecker().unavailable_reason() == "kernelguard is not installed; pip install kernelguard"
+    assert (
+        KernelGuardChecker().unavailable_reason()
+        == "kernelguard is not installed; pip install kernelguard"
+    )
 
 
 @pytest.mark.skipif(find_spec("kernelguard") is None, reason="kernelguard is not installed")

@@ -1,4 +1,6 @@
-"""Teams: two memories on one machine share outcomes through a git repository, with nothing to conflict and no code where none may leave."""
+"""Teams: two memories on one machine share outcomes through a git repository, with nothing to
+conflict and no code where none may leave.
+"""
 
 import json
 import subprocess
@@ -44,7 +46,13 @@ def measure(memory: Memory, latency_ms: float = 1.0, **changes) -> Outcome:
 
 
 def published(remote: Path) -> list[str]:
-    done = subprocess.run(["git", "ls-tree", "-r", "--name-only", sync.BRANCH], cwd=remote, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["git", "ls-tree", "-r", "--name-only", sync.BRANCH],
+        cwd=remote,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.split()
 
 
@@ -57,7 +65,9 @@ def test_two_memories_that_sync_know_the_same(team, remote: Path) -> None:
     assert sync_memory(ann, str(remote)).merged == Exchanged(1, 0, 1)
     assert ann.outcomes() == bob.outcomes()
     assert ann.evidence_cells() == bob.evidence_cells()
-    assert sorted(Path(name).parent.name for name in published(remote)) == sorted([ann.contributor, bob.contributor])
+    assert sorted(Path(name).parent.name for name in published(remote)) == sorted(
+        [ann.contributor, bob.contributor]
+    )
     assert verify_memory(ann) == verify_memory(bob) == []
 
 
@@ -72,7 +82,9 @@ def test_syncing_again_publishes_and_merges_nothing(team, remote: Path) -> None:
     assert published(remote) == before
 
 
-def test_a_push_that_comes_second_goes_on_top(team, remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_that_comes_second_goes_on_top(
+    team, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ann, bob = team
     measure(ann, 1.0)
     measure(bob, 2.0)
@@ -116,28 +128,53 @@ def test_others_count_half_and_their_licence_comes_along(team, remote: Path) -> 
         sync_memory(ann, str(remote), licence="MIT")
 
 
-SECRET = {"problem": "secret-problem", "choices": (SiteChoice("secret.layer", "softmax", "online-softmax", (("BLOCK", 1024),)),)}
+SECRET = {
+    "problem": "secret-problem",
+    "choices": (SiteChoice("secret.layer", "softmax", "online-softmax", (("BLOCK", 1024),)),),
+}
 
 
-def test_what_is_redacted_holds_no_code_and_no_names_but_recipe_knobs_and_ratio(team, remote: Path, tmp_path: Path) -> None:
+def test_what_is_redacted_holds_no_code_and_no_names_but_recipe_knobs_and_ratio(
+    team, remote: Path, tmp_path: Path
+) -> None:
     ann, bob = team
-    original = measure(ann, graph="secret-graph", structure="secret-structure", sizes=(12345,), parent_hash="secret-parent", **SECRET)
+    original = measure(
+        ann,
+        graph="secret-graph",
+        structure="secret-structure",
+        sizes=(12345,),
+        parent_hash="secret-parent",
+        **SECRET,
+    )
     sync_memory(ann, str(remote), redact=True)
     content = subprocess.run(
-        ["git", "show", f"{sync.BRANCH}:{published(remote)[0]}"], cwd=remote, capture_output=True, text=True, check=True
+        ["git", "show", f"{sync.BRANCH}:{published(remote)[0]}"],
+        cwd=remote,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     for text in ("secret", "12345", original.source_hash, original.graph_hash):
         assert text not in content.stdout
     sync_memory(bob, str(remote))
     (known,) = bob.outcomes()
-    assert (known.skill, known.ratio, known.latency_ms, known.origin) == (original.skill, original.ratio, 1.0, ann.contributor)
-    assert known.choices == (SiteChoice("softmax", "softmax", "online-softmax", (("BLOCK", 1024),)),)
+    assert (known.skill, known.ratio, known.latency_ms, known.origin) == (
+        original.skill,
+        original.ratio,
+        1.0,
+        ann.contributor,
+    )
+    assert known.choices == (
+        SiteChoice("softmax", "softmax", "online-softmax", (("BLOCK", 1024),)),
+    )
     assert bob.evidence_cells() == ann.evidence_cells()
     assert sync_memory(ann, str(remote), redact=True).published == 0
 
 
 @pytest.mark.parametrize("redacted_first", [True, False])
-def test_an_outcome_and_its_redacted_copy_count_once_in_either_order(tmp_path: Path, redacted_first: bool) -> None:
+def test_an_outcome_and_its_redacted_copy_count_once_in_either_order(
+    tmp_path: Path, redacted_first: bool
+) -> None:
     with Memory(tmp_path / "a.db") as source, Memory(tmp_path / "b.db") as target:
         original = measure(source, **SECRET)
         export_outcomes(source, tmp_path / "redacted.jsonl", redact=True)
@@ -147,9 +184,13 @@ def test_an_outcome_and_its_redacted_copy_count_once_in_either_order(tmp_path: P
         assert target.outcomes() == [original]
         assert target.evidence_cells() == source.evidence_cells()
         export_outcomes(target, tmp_path / f"all-{redacted_first}.jsonl")
-        lines = [json.loads(text) for text in (tmp_path / f"all-{redacted_first}.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(text)
+            for text in (tmp_path / f"all-{redacted_first}.jsonl").read_text().splitlines()
+        ]
         assert [sorted(line) for line in lines if "retraction" in line] == [["hash", "retraction"]]
-        with Memory(tmp_path / "c.db") as third:  # the copy knows what it is a copy of after a second export, too
+        # the copy knows what it is a copy of after a second export, too
+        with Memory(tmp_path / "c.db") as third:
             import_outcomes(third, tmp_path / f"all-{redacted_first}.jsonl")
             assert third.outcomes() == [original]
 
@@ -169,14 +210,18 @@ def test_a_changed_segment_is_named_and_not_merged(team, remote: Path, tmp_path:
 
 
 def test_a_remote_that_is_not_there_is_named_with_what_git_says(team, tmp_path: Path) -> None:
-    with pytest.raises(MemoryStoreError, match="git fetch failed .*check the remote's address") as caught:
+    with pytest.raises(
+        MemoryStoreError, match="git fetch failed .*check the remote's address"
+    ) as caught:
         sync_memory(team[0], str(tmp_path / "nowhere.git"))
     assert "\n" not in str(caught.value)
     with pytest.raises(MemoryStoreError, match="is no address"):
         sync_memory(team[0], "--upload-pack=evil")
 
 
-def test_git_gets_no_secrets_and_nothing_of_the_repository_around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_gets_no_secrets_and_nothing_of_the_repository_around(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "hush")
     monkeypatch.setenv("GIT_DIR", "/elsewhere")
     monkeypatch.setenv("SSH_AUTH_SOCK", "/agent")
@@ -200,7 +245,9 @@ def test_merging_a_database_reads_it_and_leaves_it_alone(team, tmp_path: Path) -
         merge_memory(bob, tmp_path / "missing.db")
 
 
-def test_the_commands_of_a_team(tmp_path: Path, remote: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_a_team(
+    tmp_path: Path, remote: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def run(name: str, *arguments: str):
         monkeypatch.setenv("KMEM_DB", str(tmp_path / name / "kmem.db"))
         return CliRunner().invoke(memory_group, list(arguments), catch_exceptions=False)
@@ -215,9 +262,15 @@ def test_the_commands_of_a_team(tmp_path: Path, remote: Path, monkeypatch: pytes
     assert f"{name}: trust 0.9, 1 outcomes" in run("bob", "trust", name, "0.9").stdout
     assert "Say how much" in run("bob", "trust", name).stderr
     assert run("bob", "rebuild").stdout == "1 sums derived again; nothing differed\n"
-    assert run("bob", "retract", outcome.hash[:10], "--reason", "clock was wrong").stdout == f"{outcome.hash}\n"
+    assert (
+        run("bob", "retract", outcome.hash[:10], "--reason", "clock was wrong").stdout
+        == f"{outcome.hash}\n"
+    )
     assert run("bob", "rebuild").stdout == "0 sums derived again; nothing differed\n"
     assert run("bob", "verify").stderr.endswith(": no faults\n")
-    assert run("eve", "merge", str(tmp_path / "bob" / "kmem.db")).stderr == "Added 1 outcomes, 1 retractions, 1 kernels\n"
+    assert (
+        run("eve", "merge", str(tmp_path / "bob" / "kmem.db")).stderr
+        == "Added 1 outcomes, 1 retractions, 1 kernels\n"
+    )
     with pytest.raises(MemoryStoreError, match="No outcome begins with 'abc'"):
         run("eve", "retract", "abc", "--reason", "x")

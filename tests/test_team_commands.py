@@ -1,4 +1,6 @@
-"""Two people and one repository, by the commands they type: what is published, merged, retracted, and what they are told when it fails."""
+"""Two people and one repository, by the commands they type: what is published, merged, retracted,
+and what they are told when it fails.
+"""
 
 import subprocess
 from collections.abc import Callable
@@ -27,26 +29,36 @@ def remote(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Command]:
-    """A way to type commands as somebody with a memory of their own; plugins are collected anew, as each process does."""
+    """A way to type commands as somebody with a memory of their own; plugins are collected anew, as
+    each process does.
+    """
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
 
     def commands_of(name: str) -> Command:
         def type_command(group: object, *arguments: object) -> Result:
             monkeypatch.setenv("KMEM_DB", str(tmp_path / name / "kmem.db"))
-            return CliRunner().invoke(group, [str(argument) for argument in arguments], obj=collect(build_plugin_manager()))
+            return CliRunner().invoke(
+                group,
+                [str(argument) for argument in arguments],
+                obj=collect(build_plugin_manager()),
+            )
 
         return type_command
 
     return commands_of
 
 
-def test_a_draft_its_reproductions_and_its_retraction_reach_a_colleague(person, remote: Path, tmp_path: Path) -> None:
+def test_a_draft_its_reproductions_and_its_retraction_reach_a_colleague(
+    person, remote: Path, tmp_path: Path
+) -> None:
     ann, bob = person("ann"), person("bob")
     with Memory(tmp_path / "ann" / "kmem.db") as memory:
         a_win(memory)
     distilled = ann(skills_group, "distill", "--all", "--out", tmp_path / "shared" / "skills")
     name = Path(distilled.stdout.strip()).name
-    assert "draft: reproduced on 0 of at least 2" in " ".join(ann(skills_group, "show", name).stdout.lower().split())
+    assert "draft: reproduced on 0 of at least 2" in " ".join(
+        ann(skills_group, "show", name).stdout.lower().split()
+    )
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
     for command in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "drafts"]):
         subprocess.run([*git, *command], cwd=tmp_path / "shared", check=True)
@@ -54,11 +66,25 @@ def test_a_draft_its_reproductions_and_its_retraction_reach_a_colleague(person, 
     assert Path(added.stdout.strip()) == tmp_path / "bob" / "skills" / name
     with Memory(tmp_path / "bob" / "kmem.db") as memory:
         for graph, seed in (("graph-1", 0), ("graph-2", 1)):
-            memory.record_outcome(make_outcome(1.0, graph=graph, skill=name, parent_ms=2.0, seed=seed, origin=memory.contributor))
+            memory.record_outcome(
+                make_outcome(
+                    1.0,
+                    graph=graph,
+                    skill=name,
+                    parent_ms=2.0,
+                    seed=seed,
+                    origin=memory.contributor,
+                )
+            )
     assert f"{name} verified" in " ".join(bob(skills_group, "list").stdout.split())
     assert "published 2 records as kmem-" in bob(memory_group, "sync", remote).stderr
-    assert "Merged 2 outcomes and 0 retractions of 1 new segments" in ann(memory_group, "sync", remote).stderr
-    assert "verified: reproduced on 2 of at least 2 problems" in " ".join(ann(skills_group, "show", name).stdout.lower().split())
+    assert (
+        "Merged 2 outcomes and 0 retractions of 1 new segments"
+        in ann(memory_group, "sync", remote).stderr
+    )
+    assert "verified: reproduced on 2 of at least 2 problems" in " ".join(
+        ann(skills_group, "show", name).stdout.lower().split()
+    )
     ann(skills_group, "retract", name, "--reason", "wrong on odd sizes")
     ann(memory_group, "sync", remote)
     bob(memory_group, "sync", remote)
@@ -73,15 +99,18 @@ def test_a_sync_with_nothing_new_says_so(person, remote: Path) -> None:
 def test_what_git_says_is_wrong_is_what_is_told(person, tmp_path: Path) -> None:
     failed = person("ann")(memory_group, "sync", tmp_path / "nothing.git")
     assert isinstance(failed.exception, MemoryStoreError)
-    assert "does not appear to be a git repository); check the remote's address" in str(failed.exception)
+    assert "does not appear to be a git repository); check the remote's address" in str(
+        failed.exception
+    )
 
 
 def test_an_export_given_to_merge_is_sent_to_import(person, tmp_path: Path) -> None:
     ann = person("ann")
     ann(memory_group, "export", tmp_path / "all.jsonl")
     failed = ann(memory_group, "merge", tmp_path / "all.jsonl")
-    assert (
-        str(failed.exception) == f"File {tmp_path / 'all.jsonl'} is no database; `kmem memory import` takes what `kmem memory export` wrote"
+    assert str(failed.exception) == (
+        f"File {tmp_path / 'all.jsonl'} is no database; `kmem memory import` takes what `kmem "
+        f"memory export` wrote"
     )
 
 

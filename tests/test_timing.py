@@ -1,4 +1,7 @@
-"""What samples mean: medians, paired intervals, floors and clocks; and the race. No GPU: samples are made up."""
+"""What samples mean: medians, paired intervals, floors and clocks; and the race.
+
+No GPU: samples are made up.
+"""
 
 from dataclasses import replace
 
@@ -46,14 +49,24 @@ def test_a_kernel_against_itself_has_an_interval_around_one() -> None:
 def test_a_slowdown_of_two_percent_is_seen() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        assert pair_samples(noisy_blocks(rng, 1.02), noisy_blocks(rng, 1.0), "eager", seed=seed).ratio_high < 1
+        assert (
+            pair_samples(
+                noisy_blocks(rng, 1.02), noisy_blocks(rng, 1.0), "eager", seed=seed
+            ).ratio_high
+            < 1
+        )
 
 
 def test_drift_that_both_sides_share_leaves_the_ratio_alone() -> None:
     drift = [[1.0 + 0.05 * block] * 4 for block in range(20)]
-    timing = pair_samples(drift, [[2 * value for value in block] for block in drift], "compile", seed=0)
+    timing = pair_samples(
+        drift, [[2 * value for value in block] for block in drift], "compile", seed=0
+    )
     assert (timing.ratio, timing.reference) == (2.0, "compile")
-    assert (timing.ratio_low, timing.ratio_high) == (2.0 * (1 - CLOCK_RESOLUTION), 2.0 * (1 + CLOCK_RESOLUTION))
+    assert (timing.ratio_low, timing.ratio_high) == (
+        2.0 * (1 - CLOCK_RESOLUTION),
+        2.0 * (1 + CLOCK_RESOLUTION),
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,7 +77,8 @@ def test_drift_that_both_sides_share_leaves_the_ratio_alone() -> None:
         (0.96, 1.0, 1.0, None),
         (0.94, 1.0, 1.0, "below the physical floor"),
         (1.0, 1.5, None, "outside the timed region"),
-        (0.01, 0.1, None, None),  # launch and synchronisation cost the host more than this kernel runs
+        # launch and synchronisation cost the host more than this kernel runs
+        (0.01, 0.1, None, None),
     ],
 )
 def test_a_time_below_the_floor_or_against_the_clock_is_implausible(
@@ -82,7 +96,9 @@ def test_work_on_another_stream_shows_in_the_kernels_and_launches_excuse_the_hos
 
 
 def test_the_floor_leaves_out_what_may_still_lie_in_l2() -> None:
-    device = replace(named_target("h200"), l2_bytes=25, dram_bytes_per_s=50.0, read_bytes_per_s=100.0)
+    device = replace(
+        named_target("h200"), l2_bytes=25, dram_bytes_per_s=50.0, read_bytes_per_s=100.0
+    )
     assert physical_floor_ms(Bound(100, {}, 2.0, "bytes"), device) == 1.5
     assert physical_floor_ms(Bound(100, {}, 2.0, "bytes"), replace(device, l2_bytes=200)) == 0.0
     assert physical_floor_ms(Bound(100, {"fp32": 1e9}, 2.0, "fp32"), device) == 2.0
@@ -90,14 +106,27 @@ def test_the_floor_leaves_out_what_may_still_lie_in_l2() -> None:
 
 
 def test_algebra_may_beat_the_arithmetic_but_not_the_bytes() -> None:
-    device = replace(named_target("h200"), l2_bytes=25, dram_bytes_per_s=50.0, read_bytes_per_s=100.0)
-    assert physical_floor_ms(Bound(100, {"fp32": 1e9}, 9000.0, "fp32"), device, algebraic=True) == 750.0
+    device = replace(
+        named_target("h200"), l2_bytes=25, dram_bytes_per_s=50.0, read_bytes_per_s=100.0
+    )
+    assert (
+        physical_floor_ms(Bound(100, {"fp32": 1e9}, 9000.0, "fp32"), device, algebraic=True)
+        == 750.0
+    )
 
 
 def test_a_race_gives_most_samples_to_the_fastest_and_drops_who_fails() -> None:
     speeds = {"slow": 4.0, "fast": 1.0, "middling": 2.0, "tortoise": 9.0}
-    samples = race([*speeds, "broken"], lambda name, count: None if name == "broken" else [speeds[name]] * count)
-    assert {name: len(times) for name, times in samples.items()} == {"slow": 5, "fast": 75, "middling": 15, "tortoise": 5}
+    samples = race(
+        [*speeds, "broken"],
+        lambda name, count: None if name == "broken" else [speeds[name]] * count,
+    )
+    assert {name: len(times) for name, times in samples.items()} == {
+        "slow": 5,
+        "fast": 75,
+        "middling": 15,
+        "tortoise": 5,
+    }
 
 
 def test_a_race_of_nobody_ends() -> None:
@@ -150,14 +179,19 @@ class StallingWorker(FakeWorker):
 
 
 def test_a_batch_during_which_the_host_stood_still_is_taken_again_on_other_values() -> None:
-    """Batch 0 is the first look. Three in one timing may be accidents, wherever they are; whoever stalls at will is refused."""
+    """Batch 0 is the first look.
+
+    Three in one timing may be accidents, wherever they are; whoever stalls at will is refused.
+    """
     fresh: list[int] = []
 
     def refresh() -> list[int]:
         fresh.append(len(fresh))
         return fresh[-1:]
 
-    batches, _ = time_alone((StallingWorker(2, 3, 9), "k"), ["in"], refresh, l2_bytes=1, timeout_s=1)
+    batches, _ = time_alone(
+        (StallingWorker(2, 3, 9), "k"), ["in"], refresh, l2_bytes=1, timeout_s=1
+    )
     assert [len(batch) for batch in batches] == [1] * len(batches)
     assert len(fresh) == len(batches) + 3
     with pytest.raises(ClocksDisagree, match="the judge's clock"):
@@ -208,13 +242,20 @@ def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
     sides = (candidate, "k"), (reference, "eager", "eager")
     paired = time_pairs(*sides, ["a", "b"], refresh, l2_bytes=1, timeout_s=1, seed=0, spots=spots)
     timing = paired.timing
-    assert (timing.ratio, timing.latency_ms, timing.reference_ms, paired.host_ms) == (2.0, 20.0, 40.0, 20.0)
+    assert (timing.ratio, timing.latency_ms, timing.reference_ms, paired.host_ms) == (
+        2.0,
+        20.0,
+        40.0,
+        20.0,
+    )
     assert (paired.candidate_ms, paired.reference_ms) == (((20.0,) * 4,) * 10, ((40.0,) * 4,) * 10)
     assert refresh.count == 40  # ten blocks, A B B A
     assert candidate.asked == reference.asked == [5] + [2] * 20
-    assert sorted(candidate.spots + reference.spots) == list(range(1, 43))  # both sides, at other places every time
+    # both sides, at other places every time
+    assert sorted(candidate.spots + reference.spots) == list(range(1, 43))
     assert len(spots.collected) == 20
-    for aimed, seeds, described in spots.collected:  # every batch of the candidate, with the seeds of what it was given
+    # every batch of the candidate, with the seeds of what it was given
+    for aimed, seeds, described in spots.collected:
         assert aimed in candidate.spots
         assert seeds == [100 + aimed - 2, 200 + aimed - 2]
         assert described == ["20.0 0", "20.0 1"]
@@ -222,10 +263,14 @@ def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
 
 def test_without_a_baseline_every_batch_gets_fresh_inputs_too() -> None:
     candidate, refresh, spots = FakeWorker(20.0), Refresher(), FakeSpots()
-    batches, host_ms = time_alone((candidate, "k"), ["a", "b"], refresh, l2_bytes=1, timeout_s=1, spots=spots)
+    batches, host_ms = time_alone(
+        (candidate, "k"), ["a", "b"], refresh, l2_bytes=1, timeout_s=1, spots=spots
+    )
     assert (batches, host_ms) == ([(20.0, 20.0)] * 15, 20.0)
     assert candidate.asked == [5] + [2] * 15
-    assert [seeds for _, seeds, _ in spots.collected] == [[101 + index, 201 + index] for index in range(15)]
+    assert [seeds for _, seeds, _ in spots.collected] == [
+        [101 + index, 201 + index] for index in range(15)
+    ]
 
 
 class DisturbedWorker(FakeWorker):
@@ -238,15 +283,22 @@ class DisturbedWorker(FakeWorker):
     def request(self, command: str, **arguments: object) -> dict[str, list[float]]:
         answer = super().request(command, **arguments)
         factor = 2.0 if len(self.asked) < self.disturbed and len(self.asked) % 3 == 0 else 1.0
-        return {name: [factor * value for value in answer[name]] for name in ("event_ms", "host_ms")}
+        return {
+            name: [factor * value for value in answer[name]] for name in ("event_ms", "host_ms")
+        }
 
 
 def test_a_disturbed_pairing_takes_more_blocks() -> None:
     def blocks_of(disturbed: int) -> int:
         paired = time_pairs(
-            (DisturbedWorker(20.0, disturbed), "k"), (FakeWorker(40.0), "eager", "eager"), ["a"], lambda: [0],
-            l2_bytes=1, timeout_s=1, seed=0,
-        )  # fmt: skip
+            (DisturbedWorker(20.0, disturbed), "k"),
+            (FakeWorker(40.0), "eager", "eager"),
+            ["a"],
+            lambda: [0],
+            l2_bytes=1,
+            timeout_s=1,
+            seed=0,
+        )
         return len(paired.candidate_ms)
 
     calm = blocks_of(0)

@@ -14,7 +14,9 @@ from kmem.records import Precision, Problem
 from kmem.testing import import_source, trace_source
 
 
-def source_of(forward: str, inputs: str = "torch.rand(4, 8)", init: str = "pass", arguments: str = "x") -> str:
+def source_of(
+    forward: str, inputs: str = "torch.rand(4, 8)", init: str = "pass", arguments: str = "x"
+) -> str:
     return f"""
 import torch
 
@@ -47,7 +49,11 @@ def test_composite_operators_stay_whole_with_shapes_dtypes_and_strides() -> None
 def test_parameters_and_buffers_carry_their_state_dict_names() -> None:
     graph = traced("return self.norm(x)", init="self.norm = torch.nn.BatchNorm1d(8)")
     kinds = {placeholder.target: placeholder.kind for placeholder in graph.placeholders}
-    assert kinds["norm.weight"] == "parameter" and kinds["norm.running_mean"] == "buffer" and kinds[""] == "input"
+    assert (
+        kinds["norm.weight"] == "parameter"
+        and kinds["norm.running_mean"] == "buffer"
+        and kinds[""] == "input"
+    )
     assert graph.training and graph.mode_matters
 
 
@@ -60,7 +66,9 @@ def test_a_trace_in_one_mode_is_the_same_program_whose_mode_counts() -> None:
 
 def test_scalar_inputs_keep_their_value() -> None:
     graph = traced("return x * s", inputs="torch.rand(4), 2.5", arguments="x, s")
-    assert [(placeholder.spec is None, placeholder.value) for placeholder in graph.placeholders] == [(False, None), (True, 2.5)]
+    assert [
+        (placeholder.spec is None, placeholder.value) for placeholder in graph.placeholders
+    ] == [(False, None), (True, 2.5)]
 
 
 def test_several_outputs_and_a_list_are_a_tuple() -> None:
@@ -77,16 +85,24 @@ def test_several_outputs_and_a_list_are_a_tuple() -> None:
         ("torch.tensor(float('inf'))", float("inf"), ()),
     ],
 )
-def test_small_constants_made_in_forward_are_placeholders_with_their_numbers(expression, value, shape) -> None:
+def test_small_constants_made_in_forward_are_placeholders_with_their_numbers(
+    expression, value, shape
+) -> None:
     graph = traced(f"return torch.minimum(x, {expression})", inputs="torch.rand(2, 2)")
-    constant = next(placeholder for placeholder in graph.placeholders if placeholder.kind == "constant")
+    constant = next(
+        placeholder for placeholder in graph.placeholders if placeholder.kind == "constant"
+    )
     assert constant.value == value and constant.spec.shape == shape
-    assert [node.target for node in graph.nodes] == ["aten.minimum.default"]  # the copies around it are gone
+    # the copies around it are gone
+    assert [node.target for node in graph.nodes] == ["aten.minimum.default"]
     assert graph.nodes[0].args[1] == Ref(constant.name)
 
 
 def test_an_emitted_module_makes_the_constants_itself() -> None:
-    source = source_of("return torch.min(x, torch.tensor(0.25)) + torch.tensor([1.0, 2.0])", inputs="torch.rand(3, 2)")
+    source = source_of(
+        "return torch.min(x, torch.tensor(0.25)) + torch.tensor([1.0, 2.0])",
+        inputs="torch.rand(3, 2)",
+    )
     module, graph = trace_source(source)
     emitted = import_source(assemble_module("constants", source, [WorkloadPlan("full", graph, ())]))
     x = torch.rand(3, 2)
@@ -95,8 +111,13 @@ def test_an_emitted_module_makes_the_constants_itself() -> None:
 
 
 def test_constants_count_for_the_identity_of_a_graph() -> None:
-    first, second = (traced(f"return torch.minimum(x, torch.tensor({value}))") for value in (0.5, 0.25))
-    assert first.hash != second.hash and first.hash == traced("return torch.minimum(x, torch.tensor(0.5))").hash
+    first, second = (
+        traced(f"return torch.minimum(x, torch.tensor({value}))") for value in (0.5, 0.25)
+    )
+    assert (
+        first.hash != second.hash
+        and first.hash == traced("return torch.minimum(x, torch.tensor(0.5))").hash
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,8 +131,16 @@ def test_constants_count_for_the_identity_of_a_graph() -> None:
             {"inputs": "torch.rand(2), [torch.rand(2)]", "arguments": "x, y"},
             "an input of type list",
         ),
-        ("return x + self.state", {"init": "self.state = torch.rand(4, 8)"}, "neither input, parameter nor buffer"),
-        ("raise RuntimeError('first line\\nsecond')", {}, "torch.export refused it: RuntimeError: first line"),
+        (
+            "return x + self.state",
+            {"init": "self.state = torch.rand(4, 8)"},
+            "neither input, parameter nor buffer",
+        ),
+        (
+            "raise RuntimeError('first line\\nsecond')",
+            {},
+            "torch.export refused it: RuntimeError: first line",
+        ),
     ],
 )
 def test_what_cannot_be_traced_is_opaque_with_a_reason_of_one_line(forward, named, reason) -> None:
@@ -126,23 +155,33 @@ def test_a_constructor_that_reads_values_is_built_for_real() -> None:
 
 
 def test_tracing_takes_no_memory_for_inputs_or_parameters() -> None:
-    graph = traced("return self.linear(x)", inputs="torch.rand(1 << 20, 1 << 20)", init="self.linear = torch.nn.Linear(1 << 20, 1 << 20)")
+    graph = traced(
+        "return self.linear(x)",
+        inputs="torch.rand(1 << 20, 1 << 20)",
+        init="self.linear = torch.nn.Linear(1 << 20, 1 << 20)",
+    )
     assert graph.opaque_reason is None and graph.spec(graph.outputs[0]).bytes == 4 << 40
 
 
 def test_bf16_casts_module_and_floating_inputs_before_tracing() -> None:
-    init = "self.norm = torch.nn.BatchNorm1d(8); self.rnn = torch.nn.GRU(8, 3); self.rnn.bias_hh_l0 = self.rnn.bias_ih_l0"
+    init = (
+        "self.norm = torch.nn.BatchNorm1d(8); self.rnn = torch.nn.GRU(8, 3); self.rnn.bias_hh_l0 = "
+        "self.rnn.bias_ih_l0"
+    )
     source = source_of("return self.rnn(self.norm(x))[0]", init=init)
     graph = trace_problem(execute_problem(Problem("inline", "inline.py", source)), Precision.BF16)
     assert graph.opaque_reason is None, graph.opaque_reason
-    assert {placeholder.spec.dtype for placeholder in graph.placeholders} == {"bfloat16", "int64"}  # the batch counter stays an integer
+    # the batch counter stays an integer
+    assert {placeholder.spec.dtype for placeholder in graph.placeholders} == {"bfloat16", "int64"}
     assert graph.spec(graph.outputs[0]).dtype == "bfloat16"
 
 
 def test_devices_and_dtypes_in_arguments_become_expressions() -> None:
     graph = traced("return x + torch.zeros(8, dtype=torch.float32, device=x.device)")
     zeros = graph.node("zeros")
-    assert zeros.kwargs["dtype"] == Literal("torch.float32") and zeros.kwargs["device"] == Literal("_DEVICE")
+    assert zeros.kwargs["dtype"] == Literal("torch.float32") and zeros.kwargs["device"] == Literal(
+        "_DEVICE"
+    )
 
 
 def test_torch_is_quiet_only_inside_the_block() -> None:

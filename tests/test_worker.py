@@ -1,4 +1,7 @@
-"""A worker that hangs, dies, exits, shouts or lies is a status, and the next candidate runs. The source check is off here."""
+"""A worker that hangs, dies, exits, shouts or lies is a status, and the next candidate runs.
+
+The source check is off here.
+"""
 
 import os
 import signal
@@ -20,7 +23,14 @@ from kmem.measure import judge as judge_module
 from kmem.measure.baseline import COMPILE_TIMEOUT_S
 from kmem.measure.judge import Judge
 from kmem.measure.pool.arguments import SharedArguments
-from kmem.measure.pool.process import KEPT_VARIABLES, Limits, WorkerFailure, WorkerLost, WorkerProcess, network_isolation
+from kmem.measure.pool.process import (
+    KEPT_VARIABLES,
+    Limits,
+    WorkerFailure,
+    WorkerLost,
+    WorkerProcess,
+    network_isolation,
+)
 from kmem.measure.pool.shared_directory import SharedDirectory
 from kmem.measure.worker.observe import poison_free_memory
 from kmem.records import Contract, Kernel, Measurement, Problem, Status, Workload
@@ -50,13 +60,48 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
 
 
 FAULTS = [
-    ("hangs at import", scale_relu(RIGHT, before=IMPORTS + "time.sleep(3600)\n"), Status.TIMED_OUT, "no answer within 4 s"),
-    ("hangs in forward", scale_relu("while True:\n    pass"), Status.TIMED_OUT, "no answer within 4 s"),
-    ("sys.exit in forward", scale_relu("sys.exit(0)", before=IMPORTS), Status.CRASHED, "SystemExit"),
-    ("sys.exit at import", scale_relu(RIGHT, before=IMPORTS + "sys.exit(0)\n"), Status.CRASHED, "SystemExit"),
-    ("os._exit in forward", scale_relu("os._exit(0)", before=IMPORTS), Status.CRASHED, "exited with code 0"),
-    ("kills itself", scale_relu("os.kill(os.getpid(), 9)", before=IMPORTS), Status.CRASHED, "was killed by SIGKILL"),
-    ("kills the judge", scale_relu("os.kill(os.getppid(), 9)", before=IMPORTS), Status.CRASHED, "PermissionError"),
+    (
+        "hangs at import",
+        scale_relu(RIGHT, before=IMPORTS + "time.sleep(3600)\n"),
+        Status.TIMED_OUT,
+        "no answer within 4 s",
+    ),
+    (
+        "hangs in forward",
+        scale_relu("while True:\n    pass"),
+        Status.TIMED_OUT,
+        "no answer within 4 s",
+    ),
+    (
+        "sys.exit in forward",
+        scale_relu("sys.exit(0)", before=IMPORTS),
+        Status.CRASHED,
+        "SystemExit",
+    ),
+    (
+        "sys.exit at import",
+        scale_relu(RIGHT, before=IMPORTS + "sys.exit(0)\n"),
+        Status.CRASHED,
+        "SystemExit",
+    ),
+    (
+        "os._exit in forward",
+        scale_relu("os._exit(0)", before=IMPORTS),
+        Status.CRASHED,
+        "exited with code 0",
+    ),
+    (
+        "kills itself",
+        scale_relu("os.kill(os.getpid(), 9)", before=IMPORTS),
+        Status.CRASHED,
+        "was killed by SIGKILL",
+    ),
+    (
+        "kills the judge",
+        scale_relu("os.kill(os.getppid(), 9)", before=IMPORTS),
+        Status.CRASHED,
+        "PermissionError",
+    ),
     (
         "replaces torch.allclose out of sight",
         scale_relu(f"[torch][0].allclose = lambda *a, **k: True\n{RIGHT}"),
@@ -74,7 +119,8 @@ FAULTS = [
         scale_relu(
             'text = b\'{"outputs": [], "status": "passed"}\'\n'
             "for fd in range(3, 64):\n"
-            "    try:\n        os.write(fd, len(text).to_bytes(4, 'big') + text)\n    except OSError:\n        pass\n"
+            "    try:\n        os.write(fd, len(text).to_bytes(4, 'big') + text)\n"
+            "    except OSError:\n        pass\n"
             "return torch.zeros_like(x)",
             before=IMPORTS,
         ),
@@ -84,7 +130,10 @@ FAULTS = [
     (
         "writes nonsense on every descriptor",
         scale_relu(
-            "for fd in range(3, 64):\n    try:\n        os.write(fd, b'\\xff' * 64)\n    except OSError:\n        pass\nreturn x * 0",
+            (
+                "for fd in range(3, 64):\n    try:\n        os.write(fd, b'\\xff' * 64)\n"
+                "    except OSError:\n        pass\nreturn x * 0"
+            ),
             before=IMPORTS,
         ),
         Status.CRASHED,
@@ -108,7 +157,9 @@ def test_the_memory_of_a_judge_that_was_killed_is_freed_by_the_next(tmp_path: Pa
     root, fallback = tmp_path / "shm", tmp_path / "work"
     root.mkdir()
     fallback.mkdir()
-    process = subprocess.Popen([sys.executable, "-c", _JUDGE, str(fallback), str(root)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _JUDGE, str(fallback), str(root)], stdout=subprocess.PIPE, text=True
+    )
     left = Path(process.stdout.readline().strip())
     alive = SharedDirectory(fallback, root)
     assert (left / "inputs").exists()  # its judge lives
@@ -121,7 +172,9 @@ def test_the_memory_of_a_judge_that_was_killed_is_freed_by_the_next(tmp_path: Pa
     assert os.listdir(root) == []
 
 
-def test_a_memory_file_system_without_room_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_file_system_without_room_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kmem.measure.pool.shared_directory._ENOUGH_BYTES", 2**62)
     (tmp_path / "shm").mkdir()
     made = SharedDirectory(tmp_path, tmp_path / "shm")
@@ -129,21 +182,31 @@ def test_a_memory_file_system_without_room_is_passed_over(tmp_path: Path, monkey
     made.close()
 
 
-def test_a_full_disk_is_one_line_and_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_line_and_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(descriptor: int, offset: int, length: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(ExecutorError, match="Cannot share 4096 bytes .*: No space left on device; free space there"):
+    with pytest.raises(
+        ExecutorError, match="Cannot share 4096 bytes .*: No space left on device; free space there"
+    ):
         SharedArguments("inputs", [torch.zeros(1024)], torch.device("cpu"), tmp_path, ipc=False)
     assert os.listdir(tmp_path) == []
 
 
 def screen(judge: Judge, *sources: str) -> list[Measurement]:
-    return judge.screen([Kernel(source) for source in sources], lambda index, measurement: None, deadline_s=120)
+    return judge.screen(
+        [Kernel(source) for source in sources], lambda index, measurement: None, deadline_s=120
+    )
 
 
-@pytest.mark.parametrize(("source", "status", "reason"), [fault[1:] for fault in FAULTS], ids=[fault[0] for fault in FAULTS])
+@pytest.mark.parametrize(
+    ("source", "status", "reason"),
+    [fault[1:] for fault in FAULTS],
+    ids=[fault[0] for fault in FAULTS],
+)
 def test_a_fault_is_a_status_and_the_next_candidate_runs(
     judge: Judge, source: str, status: Status, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +218,9 @@ def test_a_fault_is_a_status_and_the_next_candidate_runs(
 
 
 def test_a_megabyte_of_log_is_kept_out_of_the_verdict(judge: Judge) -> None:
-    loud = scale_relu(f"for _ in range(1000):\n    print('x' * 1024)\nprint('passed', flush=True)\n{RIGHT}")
+    loud = scale_relu(
+        f"for _ in range(1000):\n    print('x' * 1024)\nprint('passed', flush=True)\n{RIGHT}"
+    )
     (measurement,) = screen(judge, loud)
     assert (measurement.status, measurement.log) == (Status.PASSED, "")
 
@@ -163,15 +228,21 @@ def test_a_megabyte_of_log_is_kept_out_of_the_verdict(judge: Judge) -> None:
 def test_a_baseline_that_is_started_again_is_compiled_before_anything_is_timed_against_it(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A candidate's time limit is not for compiling the competition, and if that fails it is no fault of the candidate."""
+    """A candidate's time limit is not for compiling the competition, and if that fails it is no
+    fault of the candidate.
+    """
     asked: list[tuple[str, float]] = []
     request = WorkerProcess.request
 
-    def note(worker: WorkerProcess, command: str, *, timeout_s: float, **arguments: object) -> dict[str, object]:
+    def note(
+        worker: WorkerProcess, command: str, *, timeout_s: float, **arguments: object
+    ) -> dict[str, object]:
         asked.append((command, timeout_s))
         return request(worker, command, timeout_s=timeout_s, **arguments)
 
-    def fail(worker: WorkerProcess, command: str, *, timeout_s: float, **arguments: object) -> dict[str, object]:
+    def fail(
+        worker: WorkerProcess, command: str, *, timeout_s: float, **arguments: object
+    ) -> dict[str, object]:
         if command == "run":
             raise WorkerLost(Status.CRASHED, "the compiler gave up")
         return request(worker, command, timeout_s=timeout_s, **arguments)
@@ -183,14 +254,18 @@ def test_a_baseline_that_is_started_again_is_compiled_before_anything_is_timed_a
     assert resources.baseline_worker("eager") is worker
     resources.workers.discard(worker)
     monkeypatch.setattr(WorkerProcess, "request", fail)
-    with pytest.raises(ExecutorError, match="Baseline eager ran before and fails now: the compiler gave up"):
+    with pytest.raises(
+        ExecutorError, match="Baseline eager ran before and fails now: the compiler gave up"
+    ):
         resources.baseline_worker("eager")
 
 
 def test_each_result_is_told_once_and_in_order_of_index(judge: Judge) -> None:
     told: list[tuple[int, Status]] = []
     kernels = [Kernel(LIBRARY), Kernel("import os\n"), Kernel(LIBRARY + "\n# again\n")]
-    found = judge.screen(kernels, lambda index, measurement: told.append((index, measurement.status)), deadline_s=60)
+    found = judge.screen(
+        kernels, lambda index, measurement: told.append((index, measurement.status)), deadline_s=60
+    )
     assert told == [(0, Status.PASSED), (1, Status.REFUSED_SOURCE), (2, Status.PASSED)]
     assert [measurement.status for measurement in found] == [status for _, status in told]
 
@@ -214,9 +289,18 @@ def load(worker: WorkerProcess, source: str) -> None:
     path = worker.directory / f"probe_{time.monotonic_ns()}.py"
     path.write_text(source)
     worker.request(
-        "load", timeout_s=20, key="probe", path=str(path), class_name="ModelNew", init=[], state=[],
-        training=True, dtype=None, tf32=False, compile_mode=None,
-    )  # fmt: skip
+        "load",
+        timeout_s=20,
+        key="probe",
+        path=str(path),
+        class_name="ModelNew",
+        init=[],
+        state=[],
+        training=True,
+        dtype=None,
+        tf32=False,
+        compile_mode=None,
+    )
 
 
 def probe(worker: WorkerProcess, expression: str) -> str:
@@ -253,17 +337,23 @@ def test_a_worker_leads_its_own_process_group_and_has_limits(worker: WorkerProce
     assert os.getpgid(worker.pid) == worker.pid
     assert probe(worker, "resource.getrlimit(resource.RLIMIT_CORE)[0]") == "0"
     assert probe(worker, "resource.getrlimit(resource.RLIMIT_FSIZE)[0]") == str(2**30)
-    assert probe(worker, "open('/proc/self/oom_score_adj').read()") == repr("1000\n")  # memory that runs out costs the worker
+    # memory that runs out costs the worker
+    assert probe(worker, "open('/proc/self/oom_score_adj').read()") == repr("1000\n")
     assert int(probe(worker, "resource.getrlimit(resource.RLIMIT_AS)[0]")) == Limits().address_bytes
 
 
 @pytest.mark.parametrize(("memory", "limit"), [(4, 16), (32, 24), (512, 64)])
-def test_a_worker_may_take_three_quarters_of_the_memory(memory: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_may_take_three_quarters_of_the_memory(
+    memory: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 2**30, "SC_PHYS_PAGES": memory}.__getitem__)
     assert Limits().address_bytes == limit * 2**30
 
 
-@pytest.mark.skipif("without network" not in network_isolation(), reason="this machine does not let a process leave its network")
+@pytest.mark.skipif(
+    "without network" not in network_isolation(),
+    reason="this machine does not let a process leave its network",
+)
 def test_a_worker_has_no_network(worker: WorkerProcess) -> None:
     assert probe(worker, "socket.if_nameindex()") == "[(1, 'lo')]"
 

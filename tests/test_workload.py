@@ -12,7 +12,13 @@ from kmem.records import Problem, Workload
 
 
 def problem_of(
-    constants: str, forward: str, inputs: str, init: str = "pass", arguments: str = "self", init_inputs: str = "", extra: str = ""
+    constants: str,
+    forward: str,
+    inputs: str,
+    init: str = "pass",
+    arguments: str = "self",
+    init_inputs: str = "",
+    extra: str = "",
 ):
     source = f"""
 import torch
@@ -45,13 +51,21 @@ def get_init_inputs():
 def sizes_at(problem: Problem, workload: Workload):
     graph = trace_problem(execute_problem(problem, workload))
     assert graph.opaque_reason is None, graph.opaque_reason
-    shapes = [placeholder.spec.shape for placeholder in graph.placeholders if placeholder.kind == "input"]
-    elements = sum(placeholder.spec.numel for placeholder in graph.placeholders if placeholder.kind == "input")
+    shapes = [
+        placeholder.spec.shape for placeholder in graph.placeholders if placeholder.kind == "input"
+    ]
+    elements = sum(
+        placeholder.spec.numel for placeholder in graph.placeholders if placeholder.kind == "input"
+    )
     return shapes, elements + sum(graph.spec(name).numel for name in graph.outputs)
 
 
 def test_sizes_that_only_shape_inputs_shrink_off_powers_of_two_and_odd_ones_stay_odd() -> None:
-    problem = problem_of("batch_size = 4096\nWIDTH = 393217", "return torch.softmax(x, 1)", "torch.rand(batch_size, WIDTH)")
+    problem = problem_of(
+        "batch_size = 4096\nWIDTH = 393217",
+        "return torch.softmax(x, 1)",
+        "torch.rand(batch_size, WIDTH)",
+    )
     workload = derive_small_workload(problem)
     (rows, columns), elements = sizes_at(problem, workload)[0][0], sizes_at(problem, workload)[1]
     assert 2048 <= elements <= MAX_SMALL_ELEMENTS
@@ -59,7 +73,9 @@ def test_sizes_that_only_shape_inputs_shrink_off_powers_of_two_and_odd_ones_stay
 
 
 def test_a_shared_inner_dimension_stays_shared() -> None:
-    problem = problem_of("M = 2048\nK = 8192\nN = 4096", "return x @ inputs[1]", "torch.rand(M, K), torch.rand(K, N)")
+    problem = problem_of(
+        "M = 2048\nK = 8192\nN = 4096", "return x @ inputs[1]", "torch.rand(M, K), torch.rand(K, N)"
+    )
     left, right = sizes_at(problem, derive_small_workload(problem))[0]
     assert left[1] == right[0] and left != right
 
@@ -86,7 +102,13 @@ def test_constants_that_reach_the_constructor_through_others_are_kept() -> None:
 
 
 def test_a_parameter_named_like_a_constant_does_not_protect_it() -> None:
-    problem = problem_of("dim = 65536", "return x.sum(self.dim)", "torch.rand(dim, 4)", init="self.dim = dim", arguments="self, dim=0")
+    problem = problem_of(
+        "dim = 65536",
+        "return x.sum(self.dim)",
+        "torch.rand(dim, 4)",
+        init="self.dim = dim",
+        arguments="self, dim=0",
+    )
     assert set(find_input_constants(problem, execute_problem(problem))) == {"dim"}
 
 
@@ -96,10 +118,17 @@ def test_a_constant_the_model_reads_as_a_global_is_kept() -> None:
 
 
 def test_constants_are_followed_through_helper_functions_and_base_classes() -> None:
-    helpers = "N = 1 << 20\nWIDTH = 64\n\n\ndef make(length=N):\n    return torch.rand(length, WIDTH)\n\n\n"
+    helpers = (
+        "N = 1 << 20\nWIDTH = 64\n\n\ndef make(length=N):\n    return torch.rand(length, WIDTH)\n\n"
+        "\n"
+    )
     helpers += "class Base(torch.nn.Module):\n    def scale(self):\n        return WIDTH\n"
     problem = problem_of(helpers, "return x / self.scale()", "make()")
-    problem = Problem("inline", "inline.py", problem.source.replace("class Model(torch.nn.Module)", "class Model(Base)"))
+    problem = Problem(
+        "inline",
+        "inline.py",
+        problem.source.replace("class Model(torch.nn.Module)", "class Model(Base)"),
+    )
     assert find_input_constants(problem, execute_problem(problem)) == {"N": 1 << 20}
 
 
@@ -110,7 +139,11 @@ def test_tuples_of_sizes_shrink_number_by_number() -> None:
 
 
 def test_sizes_that_must_be_equal_stay_equal() -> None:
-    problem = problem_of("ROWS = 32768\nSHAPE = (32768,)", "return x * inputs[1]", "torch.rand(ROWS, *SHAPE), torch.rand(ROWS)")
+    problem = problem_of(
+        "ROWS = 32768\nSHAPE = (32768,)",
+        "return x * inputs[1]",
+        "torch.rand(ROWS, *SHAPE), torch.rand(ROWS)",
+    )
     (rows, columns), _ = sizes_at(problem, derive_small_workload(problem))[0]
     assert rows == columns >= 32
 
@@ -129,18 +162,29 @@ def test_a_constant_that_changes_the_program_is_kept_while_others_shrink() -> No
 
 
 def test_a_window_larger_than_the_smallest_sizes_limits_how_far_they_shrink() -> None:
-    problem = problem_of("H = 4096\nW = 4096", "return torch.nn.functional.avg_pool2d(x, 31)", "torch.rand(16, H, W)")
+    problem = problem_of(
+        "H = 4096\nW = 4096", "return torch.nn.functional.avg_pool2d(x, 31)", "torch.rand(16, H, W)"
+    )
     ((_, height, width),) = sizes_at(problem, derive_small_workload(problem))[0]
     assert min(height, width) >= 31
 
 
 def test_a_problem_that_is_small_needs_nothing_replaced() -> None:
-    assert derive_small_workload(problem_of("N = 16", "return x", "torch.rand(N, 2)")) == Workload("small")
-    assert derive_small_workload(problem_of("", "return x", "torch.rand(7, 2)")) == Workload("small")
+    assert derive_small_workload(problem_of("N = 16", "return x", "torch.rand(N, 2)")) == Workload(
+        "small"
+    )
+    assert derive_small_workload(problem_of("", "return x", "torch.rand(7, 2)")) == Workload(
+        "small"
+    )
 
 
 def test_the_problems_own_small_inputs_come_first() -> None:
-    problem = problem_of("N = 1 << 20", "return x", "torch.rand(N)", extra="def get_small_inputs():\n    return [torch.rand(5)]")
+    problem = problem_of(
+        "N = 1 << 20",
+        "return x",
+        "torch.rand(N)",
+        extra="def get_small_inputs():\n    return [torch.rand(5)]",
+    )
     assert derive_small_workload(problem) == Workload("small", small_inputs=True)
 
 
@@ -159,13 +203,17 @@ def test_large_parameters_give_the_smallest_sizes_that_work_and_a_warning(caplog
 
 
 def test_sizes_written_inside_get_inputs_are_an_error_with_the_remedy() -> None:
-    with pytest.raises(ProblemError, match=r"name the sizes at top level or define get_small_inputs\(\)"):
+    with pytest.raises(
+        ProblemError, match=r"name the sizes at top level or define get_small_inputs\(\)"
+    ):
         derive_small_workload(problem_of("", "return x", "torch.rand(4096, 4096)"))
 
 
 def test_a_module_that_takes_no_smaller_sizes_is_an_error_with_the_remedy() -> None:
     forward = "assert x.shape[0] == 1 << 20; return x"
-    with pytest.raises(ProblemError, match=r"works at no smaller sizes of N; define get_small_inputs\(\)"):
+    with pytest.raises(
+        ProblemError, match=r"works at no smaller sizes of N; define get_small_inputs\(\)"
+    ):
         derive_small_workload(problem_of("N = 1 << 20", forward, "torch.rand(N)"))
 
 

@@ -1,12 +1,15 @@
-"""How fast the memory answers when it is large: `python tools/benchmark_memory.py --outcomes 1000000 --skills 10000`.
+"""How fast the memory answers when it is large: `python tools/benchmark_memory.py --outcomes
+1000000 --skills 10000`.
 
-Fills a database with made-up outcomes, and skills mixed from the sentences and metadata of the bundled ones, by the same calls a merge
-makes; then times each thing a run asks of its memory: recall, experience of recipes' settings, posteriors of every skill, the signatures
-of a few, a skill search, the whole consultation of a round (search, gate, posteriors, ranking), and the merge of 10,000 outcomes. Prints a
-table, or JSON with --json.
+Fills a database with made-up outcomes, and skills mixed from the sentences and metadata of the
+bundled ones, by the same calls a merge makes; then times each thing a run asks of its memory:
+recall, experience of recipes' settings, posteriors of every skill, the signatures of a few, a skill
+search, the whole consultation of a round (search, gate, posteriors, ranking), and the merge of
+10,000 outcomes. Prints a table, or JSON with --json.
 
-`start-up` is what a process pays once: loading sums and vectors. Times are by the clock and of this process's CPU, in ms; everything runs
-in one thread but for the vectors' product. Questions are embedded by a stand-in; --model also times the real model (seconds more).
+`start-up` is what a process pays once: loading sums and vectors. Times are by the clock and of this
+process's CPU, in ms; everything runs in one thread but for the vectors' product. Questions are
+embedded by a stand-in; --model also times the real model (seconds more).
 """
 
 import argparse
@@ -32,7 +35,18 @@ from kmem.memory.skills.embeddings import Embedder, load_embedder
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import export_outcomes, import_outcomes
 from kmem.prescribe.consult import consult_memory
-from kmem.records import Bottleneck, Contract, Diagnosis, Kernel, Move, Outcome, Signature, SiteChoice, Status, content_hash
+from kmem.records import (
+    Bottleneck,
+    Contract,
+    Diagnosis,
+    Kernel,
+    Move,
+    Outcome,
+    Signature,
+    SiteChoice,
+    Status,
+    content_hash,
+)
 from kmem.serialize import to_json
 from kmem.skills import Skill, bundled_skills_root, load_skill, skill_directories
 from kmem.vocabulary import OPERATORS, SIGNATURE_METRICS
@@ -40,7 +54,11 @@ from kmem.vocabulary import OPERATORS, SIGNATURE_METRICS
 STRUCTURES, GRAPHS_PER_STRUCTURE, KERNELS_PER_GRAPH = 500, 40, 20
 STATUSES = (Status.PASSED,) * 8 + (Status.WRONG_VALUES, Status.BUILD_FAILED)
 ORIGINS = ("local", "team-a", "team-b", "team-c")
-VERSIONS = ({"torch": "2.9", "triton": "3.5"}, {"torch": "2.10", "triton": "3.6"}, {"torch": "2.11", "triton": "3.6"})
+VERSIONS = (
+    {"torch": "2.9", "triton": "3.5"},
+    {"torch": "2.10", "triton": "3.6"},
+    {"torch": "2.11", "triton": "3.6"},
+)
 NAMES = list(OPERATORS)
 METRICS = list(SIGNATURE_METRICS)[:16]
 BATCH = 10_000
@@ -53,7 +71,9 @@ class HashEmbedder:
 
     def __call__(self, texts: list[str]) -> np.ndarray:
         seeds = [int(content_hash(text)[:8], 16) for text in texts]
-        vectors = np.stack([np.random.default_rng(seed).standard_normal(384, dtype=np.float32) for seed in seeds])
+        vectors = np.stack(
+            [np.random.default_rng(seed).standard_normal(384, dtype=np.float32) for seed in seeds]
+        )
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -71,7 +91,9 @@ class Timed:
 
 @cache
 def _popularity(skills: int) -> list[float]:
-    """Cumulative shares: the n-th skill is tried as often as 1 / n**0.7 says, as some are everywhere and most are rare."""
+    """Cumulative shares: the n-th skill is tried as often as 1 / n**0.7 says, as some are
+    everywhere and most are rare.
+    """
     return list(accumulate((index + 1) ** -0.7 for index in range(skills)))
 
 
@@ -88,7 +110,11 @@ def _outcome(index: int, skills: int) -> Outcome:
     draw = random.Random(index)
     structure, graph = draw.randrange(STRUCTURES), draw.randrange(GRAPHS_PER_STRUCTURE)
     skill = _draw_skill(draw, skills)
-    operator, status, latency_ms = _operator(skill, draw), draw.choice(STATUSES), draw.uniform(0.1, 10.0)
+    operator, status, latency_ms = (
+        _operator(skill, draw),
+        draw.choice(STATUSES),
+        draw.uniform(0.1, 10.0),
+    )
     passed = latency_ms if status is Status.PASSED else None
     return Outcome(
         problem=f"problem-{structure}",
@@ -100,7 +126,9 @@ def _outcome(index: int, skills: int) -> Outcome:
         arch=draw.choice(("sm_80", "sm_90")),
         contract=Contract(),
         skill=f"skill-{skill:05d}",
-        choices=(SiteChoice(operator, operator, f"skill-{skill:05d}", (("BLOCK", 1024), ("warps", 8))),),
+        choices=(
+            SiteChoice(operator, operator, f"skill-{skill:05d}", (("BLOCK", 1024), ("warps", 8))),
+        ),
         move=draw.choice((Move.TUNE, Move.TUNE, Move.FIX, Move.RECALL)),
         bottleneck=list(Bottleneck)[(skill + draw.randrange(2)) % len(Bottleneck)],
         signature=Signature({metric: round(draw.uniform(0.0, 100.0), 2) for metric in METRICS}),
@@ -162,7 +190,11 @@ def _fill(memory: Memory, outcomes: int, skills: list[Skill]) -> None:
     entries = _entries(there["outcomes"], outcomes, len(skills))
     while batch := list(islice(entries, BATCH)):
         memory.record_entries(batch)
-        memory.record_retraction(Retraction(batch[0].hash, "a hundredth of a percent were wrong", "benchmark", "2026-01-01"))
+        memory.record_retraction(
+            Retraction(
+                batch[0].hash, "a hundredth of a percent were wrong", "benchmark", "2026-01-01"
+            )
+        )
     memory.sync_skills(skills, "plugin")
     memory.match_texts("embed every skill")
 
@@ -175,7 +207,11 @@ def _time(what: str, calls: int, call: Callable[[int], object]) -> Timed:
         call(index)
         wall.append((time.perf_counter() - start) * 1e3)
         cpu.append((time.process_time() - start_cpu) * 1e3)
-    return Timed(what, calls, *(float(np.percentile(times, share)) for times in (wall, cpu) for share in (50, 95)))
+    return Timed(
+        what,
+        calls,
+        *(float(np.percentile(times, share)) for times in (wall, cpu) for share in (50, 95)),
+    )
 
 
 def _once(what: str, call: Callable[[], object]) -> Timed:
@@ -188,16 +224,35 @@ def _once(what: str, call: Callable[[], object]) -> Timed:
 def _recall(memory: Memory, index: int) -> object:
     draw = random.Random(index)
     structure, known = draw.randrange(STRUCTURES), index % 2
-    graph = content_hash(f"graph {structure} {draw.randrange(GRAPHS_PER_STRUCTURE)}" if known else f"never seen {index}")
+    graph = content_hash(
+        f"graph {structure} {draw.randrange(GRAPHS_PER_STRUCTURE)}"
+        if known
+        else f"never seen {index}"
+    )
     operators = (draw.choice(NAMES), "pointwise")
-    return memory.recall(graph, content_hash(f"structure {structure}"), operators, (1024, 77), arch="sm_90", contract=Contract())
+    return memory.recall(
+        graph,
+        content_hash(f"structure {structure}"),
+        operators,
+        (1024, 77),
+        arch="sm_90",
+        contract=Contract(),
+    )
 
 
 def _experience(memory: Memory, index: int) -> object:
     draw = random.Random(index)
-    structure, recipes = content_hash(f"structure {draw.randrange(STRUCTURES)}"), [f"skill-{place:05d}" for place in range(3)]
+    structure, recipes = (
+        content_hash(f"structure {draw.randrange(STRUCTURES)}"),
+        [f"skill-{place:05d}" for place in range(3)],
+    )
     return recall_experience(
-        memory, recipes, graph_hash=content_hash(f"never seen {index}"), structure_hash=structure, arch="sm_90", contract=Contract()
+        memory,
+        recipes,
+        graph_hash=content_hash(f"never seen {index}"),
+        structure_hash=structure,
+        arch="sm_90",
+        contract=Contract(),
     )
 
 
@@ -206,8 +261,10 @@ def _diagnosis(index: int) -> Diagnosis:
     bottleneck = list(Bottleneck)[index % len(Bottleneck)]
     signature = Signature({metric: draw.uniform(0.0, 100.0) for metric in METRICS})
     summary = (
-        f"{bottleneck.value}: uncoalesced global loads: neighbouring threads read scattered addresses and waste most of each sector "
-        f"(sector_efficiency_pct {draw.uniform(1, 50):.3g} <= 50, memory_stall_pct {draw.uniform(50, 90):.3g} >= 50) at 0.2 ms against a "
+        f"{bottleneck.value}: uncoalesced global loads: neighbouring threads read scattered "
+        f"addresses and waste most of each sector "
+        f"(sector_efficiency_pct {draw.uniform(1, 50):.3g} <= 50, memory_stall_pct "
+        f"{draw.uniform(50, 90):.3g} >= 50) at 0.2 ms against a "
         f"bound of 0.1 ms set by dram in kernel_{index}"
     )
     return Diagnosis(bottleneck, (), signature, 0.5, 0.1, summary, None)
@@ -215,13 +272,21 @@ def _diagnosis(index: int) -> Diagnosis:
 
 def _consult(memory: Memory, skills: list[Skill], index: int) -> object:
     operators = (NAMES[index % len(NAMES)], "pointwise")
-    return consult_memory(memory, _diagnosis(index), operators, skills, "sm_90", Contract(), VERSIONS[2])
+    return consult_memory(
+        memory, _diagnosis(index), operators, skills, "sm_90", Contract(), VERSIONS[2]
+    )
 
 
 def _posteriors(memory: Memory, skills: list[Skill], index: int) -> object:
     bottleneck = list(Bottleneck)[index % len(Bottleneck)]
     names = [skill.name for skill in skills]
-    return memory.posteriors(names, bottleneck=bottleneck, operators=(NAMES[index % len(NAMES)],), arch="sm_90", versions=VERSIONS[2])
+    return memory.posteriors(
+        names,
+        bottleneck=bottleneck,
+        operators=(NAMES[index % len(NAMES)],),
+        arch="sm_90",
+        versions=VERSIONS[2],
+    )
 
 
 def _after_a_measurement(memory: Memory, skills: list[Skill], index: int) -> object:
@@ -238,12 +303,28 @@ def measure_questions(memory: Memory, skills: list[Skill]) -> list[Timed]:
         _once("start-up: skills and vectors", lambda: memory.match_texts("first")),
         _time("recall", 200, lambda index: _recall(memory, index)),
         _time("experience of 3 popular recipes", 100, lambda index: _experience(memory, index)),
-        _time(f"posteriors of {len(skills)} skills", 100, lambda index: _posteriors(memory, skills, index)),
-        _time("record an outcome, ask again", 50, lambda index: _after_a_measurement(memory, skills, index)),
+        _time(
+            f"posteriors of {len(skills)} skills",
+            100,
+            lambda index: _posteriors(memory, skills, index),
+        ),
+        _time(
+            "record an outcome, ask again",
+            50,
+            lambda index: _after_a_measurement(memory, skills, index),
+        ),
         _time("signatures of 16 skills", 100, lambda index: memory.winning_signatures(few)),
-        _time("skill search", 100, lambda index: memory.search_skills(_diagnosis(index).summary, operators=[NAMES[index % 40]], limit=3)),
+        _time(
+            "skill search",
+            100,
+            lambda index: memory.search_skills(
+                _diagnosis(index).summary, operators=[NAMES[index % 40]], limit=3
+            ),
+        ),
         _time("consultation of a round", 100, lambda index: _consult(memory, skills, index)),
-        _time("track record of a skill", 50, lambda index: memory.skill_record(f"skill-{index:05d}")),
+        _time(
+            "track record of a skill", 50, lambda index: memory.skill_record(f"skill-{index:05d}")
+        ),
     ]
 
 
@@ -253,11 +334,21 @@ def measure_merge(directory: Path) -> list[Timed]:
         source.record_entries(_entries(0, 10_000, 1000))
         export_outcomes(source, directory / "export.jsonl")
         target.put_kernel(Kernel("start-up: the tables"))
-        (directory / "one.jsonl").write_text((directory / "export.jsonl").read_text().splitlines()[0] + "\n")
+        (directory / "one.jsonl").write_text(
+            (directory / "export.jsonl").read_text().splitlines()[0] + "\n"
+        )
         import_outcomes(target, directory / "one.jsonl")  # start-up: builds pydantic's validators
     with Memory(directory / "fresh.db") as fresh:
-        first = _once("merge of 10,000 outcomes", lambda: import_outcomes(fresh, directory / "export.jsonl"))
-        return [first, _once("the same again, all known", lambda: import_outcomes(fresh, directory / "export.jsonl"))]
+        first = _once(
+            "merge of 10,000 outcomes", lambda: import_outcomes(fresh, directory / "export.jsonl")
+        )
+        return [
+            first,
+            _once(
+                "the same again, all known",
+                lambda: import_outcomes(fresh, directory / "export.jsonl"),
+            ),
+        ]
 
 
 def main() -> None:
@@ -265,9 +356,18 @@ def main() -> None:
     parser.add_argument("--outcomes", type=int, default=1_000_000, help="outcomes in the ledger")
     parser.add_argument("--skills", type=int, default=10_000, help="skills in the library")
     parser.add_argument(
-        "--database", type=Path, help="keep the database here; one that is there is filled up or used (default: a temporary one)"
+        "--database",
+        type=Path,
+        help=(
+            "keep the database here; one that is there is filled up or used (default: a temporary "
+            "one)"
+        ),
     )
-    parser.add_argument("--model", action="store_true", help="also time the embedding of a question by the real model")
+    parser.add_argument(
+        "--model",
+        action="store_true",
+        help="also time the embedding of a question by the real model",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     rows: list[Timed] = []
@@ -276,7 +376,12 @@ def main() -> None:
         skills = _make_skills(arguments.skills, path.parent / "benchmark-skills")
         with Memory(path, HashEmbedder()) as memory:
             if not memory.read("select 1 from library limit 1"):  # the last thing filled
-                rows.append(_once(f"fill {arguments.outcomes} outcomes", lambda: _fill(memory, arguments.outcomes, skills)))
+                rows.append(
+                    _once(
+                        f"fill {arguments.outcomes} outcomes",
+                        lambda: _fill(memory, arguments.outcomes, skills),
+                    )
+                )
                 print(f"filled in {rows[0].median / 1e3:.0f} s", file=sys.stderr)
         with Memory(path, HashEmbedder()) as memory:
             rows += measure_questions(memory, skills)
@@ -285,13 +390,21 @@ def main() -> None:
             rows += _time_embedding(embedder)
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         rows += measure_merge(Path(scratch))
-        sizes = {"peak_rss_mib": peak_mib, "database_mib": path.stat().st_size / 2**20, "cells": cells["n"], "cpus": os.cpu_count()}
+        sizes = {
+            "peak_rss_mib": peak_mib,
+            "database_mib": path.stat().st_size / 2**20,
+            "cells": cells["n"],
+            "cpus": os.cpu_count(),
+        }
     if arguments.json:
         print(json.dumps({"timed_ms": [asdict(row) for row in rows], **sizes}))
         return
     print(f"{'':36s} {'calls':>6s} {'median':>9s} {'p95':>9s} {'CPU median':>11s} {'CPU p95':>9s}")
     for row in rows:
-        print(f"{row.what:36s} {row.calls:6d} {row.median:9.1f} {row.p95:9.1f} {row.cpu_median:11.1f} {row.cpu_p95:9.1f}")
+        print(
+            f"{row.what:36s} {row.calls:6d} {row.median:9.1f} {row.p95:9.1f} "
+            f"{row.cpu_median:11.1f} {row.cpu_p95:9.1f}"
+        )
     print(", ".join(f"{name} {value:.0f}" for name, value in sizes.items()))
 
 

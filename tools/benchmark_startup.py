@@ -17,9 +17,14 @@ def main() -> None:
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "kmem", "--help"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(
+            [sys.executable, "-m", "kmem", "--help"], check=True, stdout=subprocess.DEVNULL
+        )
         seconds.append(time.perf_counter() - started)
-    print(f"kmem --help: median {statistics.median(seconds):.3f} s, slowest {max(seconds):.3f} s of {repeats}")
+    print(
+        f"kmem --help: median {statistics.median(seconds):.3f} s, slowest {max(seconds):.3f} s of "
+        f"{repeats}"
+    )
 
 
 if __name__ == "__main__":

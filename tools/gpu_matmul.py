@@ -1,8 +1,10 @@
-"""Measure the matrix-product recipes on this GPU against eager: time, and error against float64 beside cuBLAS's own.
+"""Measure the matrix-product recipes on this GPU against eager: time, and error against float64
+beside cuBLAS's own.
 
-Compiles a capped number of settings per problem in parallel processes (Triton's disk cache carries them over), then times them one by one.
-Run from the repository root: `python tools/gpu_matmul.py --minutes 4 [--only square,bf16] [--top 10]`. Prints a table; writes
-$OUT/gpu_matmul.json if OUT is set. No judge is involved: a developer's view, not evidence.
+Compiles a capped number of settings per problem in parallel processes (Triton's disk cache carries
+them over), then times them one by one. Run from the repository root: `python tools/gpu_matmul.py
+--minutes 4 [--only square,bf16] [--top 10]`. Prints a table; writes $OUT/gpu_matmul.json if OUT is
+set. No judge is involved: a developer's view, not evidence.
 """
 
 import argparse
@@ -50,7 +52,13 @@ PROBLEMS = {
     "8 irregular": ("torch.matmul(A, B)", "8205, 2949", "2949, 5921", "pass", "match"),
     "9 tall skinny": ("torch.matmul(A, B)", "32768, 32", "32, 32768", "pass", "match"),
     "10 3D": ("torch.matmul(A, B)", "16, 1024, 2048", "2048, 768", "pass", "match"),
-    "11 4D": ("torch.einsum('bijl,lk->bijk', A, B)", "8, 256, 512, 256", "256, 768", "pass", "match"),
+    "11 4D": (
+        "torch.einsum('bijl,lk->bijk', A, B)",
+        "8, 256, 512, 256",
+        "256, 768",
+        "pass",
+        "match",
+    ),
     "12 diagonal": ("torch.diag(A) @ B", "4096", "4096, 4096", "pass", "match"),
     "14 upper": ("torch.triu(torch.matmul(A, B))", "4096, 4096", "4096, 4096", "pass", "match"),
     "15 lower": ("torch.tril(torch.matmul(A, B))", "4096, 4096", "4096, 4096", "pass", "match"),
@@ -66,7 +74,13 @@ PROBLEMS = {
         "self.l = nn.Linear(8192, 8192)",
         "match",
     ),
-    "bf16 linear gelu residual": ("nn.functional.gelu(self.l(A)) + A", "4096, 4096", "1", "self.l = nn.Linear(4096, 4096)", "bf16"),
+    "bf16 linear gelu residual": (
+        "nn.functional.gelu(self.l(A)) + A",
+        "4096, 4096",
+        "1",
+        "self.l = nn.Linear(4096, 4096)",
+        "bf16",
+    ),
     "1 square tf32": ("torch.matmul(A, B)", "4096, 4096", "4096, 4096", "pass", "tf32"),
     "1 square bf16": ("torch.matmul(A, B)", "4096, 4096", "4096, 4096", "pass", "bf16"),
     "bf16 8192": ("torch.matmul(A, B)", "8192, 8192", "8192, 8192", "pass", "bf16"),
@@ -77,7 +91,9 @@ SKILLS = ("split-fp16-matmul", "tile-matmul", "matvec-rows-per-program", "diagon
 
 def load(skill: str):  # noqa: ANN201 - a kmem.recipes.Recipe
     """A skill's recipe without its SKILL.md, so that this needs no yaml."""
-    spec = importlib.util.spec_from_file_location("recipe_" + skill.replace("-", "_"), ROOT / "skills" / skill / "recipe.py")
+    spec = importlib.util.spec_from_file_location(
+        "recipe_" + skill.replace("-", "_"), ROOT / "skills" / skill / "recipe.py"
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.RECIPE
@@ -90,10 +106,15 @@ def problem_source(name: str) -> tuple[str, Contract]:
 
 def pick_settings(recipe, site, device, top: int) -> list[dict]:  # noqa: ANN001
     """The cheapest settings by the recipe's own estimate, at most two per tile shape."""
-    ranked = sorted(recipe.space(site, device).settings(), key=lambda settings: recipe.cost_ms(site, settings, device))
+    ranked = sorted(
+        recipe.space(site, device).settings(),
+        key=lambda settings: recipe.cost_ms(site, settings, device),
+    )
     picked, shapes = [], {}
     for settings in ranked:
-        shape = tuple(settings[name] for name in settings if name.startswith("block") or name == "splits")
+        shape = tuple(
+            settings[name] for name in settings if name.startswith("block") or name == "splits"
+        )
         if len(picked) < top and shapes.get(shape, 0) < 2:
             picked.append(settings)
             shapes[shape] = shapes.get(shape, 0) + 1
@@ -121,20 +142,33 @@ class _Warm:
 
 
 def compile_candidate(text: str, specs: list[tuple]) -> str:
-    """Compile every launch of a candidate on meta tensors, into the disk cache; the failure's text, or ""."""
+    """Compile every launch of a candidate on meta tensors, into the disk cache; the failure's text,
+    or "".
+    """
     import torch
 
     module = import_source(text)
-    exec(re.sub(r"(kmem_\w+)\[\(", r"_Warm(\1)[(", text[text.index("def launch(") :]), {**vars(module), "_Warm": _Warm}, vars(module))
+    exec(
+        re.sub(r"(kmem_\w+)\[\(", r"_Warm(\1)[(", text[text.index("def launch(") :]),
+        {**vars(module), "_Warm": _Warm},
+        vars(module),
+    )
     try:
-        module.launch(*(torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device="meta") for shape, stride, dtype in specs))
+        module.launch(
+            *(
+                torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device="meta")
+                for shape, stride, dtype in specs
+            )
+        )
     except Exception as ex:  # noqa: BLE001 - whatever the compiler raises is the answer for this setting
         return f"{type(ex).__name__}: {str(ex)[:150]}"
     return ""
 
 
 def fill(values, family: str):  # noqa: ANN001, ANN201
-    """Inputs of a family in place of the problem's own; wide: 24 binades within a row, around 1e18 and 1e-18; the rest as the judge's."""
+    """Inputs of a family in place of the problem's own; wide: 24 binades within a row, around 1e18
+    and 1e-18; the rest as the judge's.
+    """
     import torch
 
     made = []
@@ -147,9 +181,9 @@ def fill(values, family: str):  # noqa: ANN001, ANN201
         if family == "denormal":
             fresh.mul_(torch.finfo(value.dtype).tiny / 8)
         if family == "wide":
-            fresh.mul_(torch.randint(-12, 13, value.shape, device=value.device, dtype=value.dtype).exp2_()).mul_(
-                1e18 if index == 0 else 1e-18
-            )
+            fresh.mul_(
+                torch.randint(-12, 13, value.shape, device=value.device, dtype=value.dtype).exp2_()
+            ).mul_(1e18 if index == 0 else 1e-18)
         made.append(fresh)
     return made
 
@@ -157,7 +191,9 @@ def fill(values, family: str):  # noqa: ANN001, ANN201
 def relative_error(output, expected) -> float:  # noqa: ANN001
     """Frobenius norm of the difference over that of the float64 result, by blocks to spare memory."""
     difference = total = 0.0
-    for got, want in zip(output.reshape(-1).split(2**27), expected.reshape(-1).split(2**27), strict=True):
+    for got, want in zip(
+        output.reshape(-1).split(2**27), expected.reshape(-1).split(2**27), strict=True
+    ):
         difference += float((got.double() - want).square().sum())
         total += float(want.square().sum())
     return (difference / total) ** 0.5 if total else difference**0.5
@@ -174,7 +210,10 @@ def measure(name: str, jobs: list[tuple], deadline: float) -> list[dict]:
     module, graph = trace_source(source, contract.precision)
     torch.backends.cuda.matmul.allow_tf32 = contract.precision is Precision.TF32
     torch.manual_seed(0)
-    model, values = build_model(module, "cuda", contract.precision), build_inputs(module, "cuda", contract.precision)
+    model, values = (
+        build_model(module, "cuda", contract.precision),
+        build_inputs(module, "cuda", contract.precision),
+    )
     state = dict(model.named_parameters())
     eager_ms = do_bench(lambda: model(*values), warmup=20, rep=60, return_mode="median")
     rows = [{"problem": name, "recipe": "eager", "settings": {}, "ms": eager_ms, "status": "ok"}]
@@ -197,8 +236,12 @@ def measure(name: str, jobs: list[tuple], deadline: float) -> list[dict]:
         by_name = {placeholder.name: placeholder for placeholder in graph.placeholders}
 
         def arguments(inputs, site=site, by_name=by_name):  # noqa: ANN001, ANN202
-            environment = dict(zip([p.name for p in graph.placeholders if p.kind == "input"], inputs, strict=True))
-            environment |= {key: state[p.target] for key, p in by_name.items() if p.kind == "parameter"}
+            environment = dict(
+                zip([p.name for p in graph.placeholders if p.kind == "input"], inputs, strict=True)
+            )
+            environment |= {
+                key: state[p.target] for key, p in by_name.items() if p.kind == "parameter"
+            }
             for node in graph.nodes:  # views before the site
                 if node.target == "aten.numpy_T.default":
                     environment[node.name] = environment[node.args[0].name].T
@@ -207,7 +250,12 @@ def measure(name: str, jobs: list[tuple], deadline: float) -> list[dict]:
         try:
             bound = arguments(values)
             launch(*bound)
-            row["ms"] = do_bench(lambda launch=launch, bound=bound: launch(*bound), warmup=15, rep=40, return_mode="median")
+            row["ms"] = do_bench(
+                lambda launch=launch, bound=bound: launch(*bound),
+                warmup=15,
+                rep=40,
+                return_mode="median",
+            )
             runs.append((row, launch, arguments))
         except Exception as ex:  # noqa: BLE001 - a setting that fails to run is a row of the table
             row["status"] = f"{type(ex).__name__}: {str(ex)[:150]}"
@@ -246,7 +294,13 @@ def print_rows(rows: list[dict], best: list[dict]) -> None:
     eager_ms = rows[0]["ms"]
     for row in sorted((row for row in rows if "ms" in row), key=lambda row: row["ms"])[:6]:
         knobs = " ".join(f"{key}={value}" for key, value in row["settings"].items())
-        print(f"  {row['ms']:9.4f} ms {eager_ms / row['ms']:6.2f}x  {row['recipe']:24} {knobs}  {describe_errors(row)}", flush=True)
+        print(
+            (
+                f"  {row['ms']:9.4f} ms {eager_ms / row['ms']:6.2f}x  {row['recipe']:24} {knobs}  "
+                f"{describe_errors(row)}"
+            ),
+            flush=True,
+        )
     print(f"    eager: {describe_errors(rows[0])}")
     for row in best:
         print(f"    best of {row['recipe']}: {row['ms']:.4f} ms  {describe_errors(row)}")
@@ -259,13 +313,19 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=4.0, help="stop measuring after this long")
     parser.add_argument("--only", default="", help="comma-separated parts of problem names")
     parser.add_argument("--top", type=int, default=10, help="settings per recipe and problem")
-    parser.add_argument("--processes", type=int, default=min(14, os.cpu_count() or 1), help="compiling processes")
+    parser.add_argument(
+        "--processes", type=int, default=min(14, os.cpu_count() or 1), help="compiling processes"
+    )
     options = parser.parse_args()
     import torch
 
     deadline = time.time() + 60 * options.minutes
     device, recipes = named_target("h200"), {skill: load(skill) for skill in SKILLS}
-    names = [name for name in PROBLEMS if not options.only or any(part in name for part in options.only.split(","))]
+    names = [
+        name
+        for name in PROBLEMS
+        if not options.only or any(part in name for part in options.only.split(","))
+    ]
     jobs: dict[str, list[tuple]] = {name: [] for name in names}
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
         waiting = {}
@@ -283,13 +343,25 @@ def main() -> None:
                 if cost > 2.5 * least:  # not worth the compiling
                     continue
                 text = candidate_text(recipes[skill], site, settings)
-                specs = [(operand.spec.shape, operand.spec.stride, operand.spec.dtype) for operand in site.inputs]
-                waiting[pool.submit(compile_candidate, text, specs)] = (name, skill, site, settings, text)
+                specs = [
+                    (operand.spec.shape, operand.spec.stride, operand.spec.dtype)
+                    for operand in site.inputs
+                ]
+                waiting[pool.submit(compile_candidate, text, specs)] = (
+                    name,
+                    skill,
+                    site,
+                    settings,
+                    text,
+                )
         for future in as_completed(waiting):
             name, *job = waiting[future]
             jobs[name].append((*job, future.result()))
     print(
-        f"{len(waiting)} settings compiled, {deadline - time.time():.0f} s left, {torch.cuda.get_device_name()}, torch {torch.__version__}",
+        (
+            f"{len(waiting)} settings compiled, {deadline - time.time():.0f} s left, "
+            f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+        ),
         flush=True,
     )
     rows = []
@@ -301,7 +373,9 @@ def main() -> None:
             rows += measure(name, sorted(jobs[name], key=lambda job: str(job[2])), deadline)
             torch.cuda.empty_cache()
             if "OUT" in os.environ:
-                (Path(os.environ["OUT"]) / "gpu_matmul.json").write_text(json.dumps(rows, indent=1), encoding="utf-8")
+                (Path(os.environ["OUT"]) / "gpu_matmul.json").write_text(
+                    json.dumps(rows, indent=1), encoding="utf-8"
+                )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
-"""Time the before and after of every skill example at full size on this machine's GPU: `python tools/gpu_skill_examples.py [NAME...]`.
+"""Time the before and after of every skill example at full size on this machine's GPU: `python
+tools/gpu_skill_examples.py [NAME...]`.
 
-Both sides run interleaved on the same inputs with L2 overwritten before every sample; latencies are medians of CUDA-event times, speedup is
-before / after. Prints a table and writes skill_examples.json under $OUT (default: the working directory). Stops starting pairs after
-`--seconds`, and says which were left out. Not a verdict: `kmem verify` judges; this shows whether a text's own example keeps its promise.
+Both sides run interleaved on the same inputs with L2 overwritten before every sample; latencies are
+medians of CUDA-event times, speedup is before / after. Prints a table and writes
+skill_examples.json under $OUT (default: the working directory). Stops starting pairs after
+`--seconds`, and says which were left out. Not a verdict: `kmem verify` judges; this shows whether a
+text's own example keeps its promise.
 """
 
 import argparse
@@ -29,13 +32,20 @@ WANTED_SPEEDUP = 1.2
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="skills to time (default: all with examples)")
-    parser.add_argument("--seconds", type=float, default=240.0, help="start no pair after this time (default: 240)")
+    parser.add_argument(
+        "--seconds", type=float, default=240.0, help="start no pair after this time (default: 240)"
+    )
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("No CUDA device here; run this on the GPU machine")
-    names = options.names or sorted(path.parent.parent.name for path in SKILLS.glob("*/examples/after.py"))
+    names = options.names or sorted(
+        path.parent.parent.name for path in SKILLS.glob("*/examples/after.py")
+    )
     began, rows, left_out = time.monotonic(), [], []
-    print(f"{'skill':34} {'before ms':>10} {'after ms':>10} {'speedup':>8} {'difference':>10} {'samples':>7}")
+    print(
+        f"{'skill':34} {'before ms':>10} {'after ms':>10} {'speedup':>8} {'difference':>10} "
+        f"{'samples':>7}"
+    )
     for name in names:
         if time.monotonic() - began > options.seconds:
             left_out.append(name)
@@ -45,7 +55,10 @@ def main() -> None:
         times = f"{row['before_ms']:10.4f} {row['after_ms']:10.4f} {row['speedup']:8.2f}"
         print(f"{name:34} {times} {row['difference']:10.1e} {row['samples']:7d}", flush=True)
     kept = sum(row["speedup"] >= WANTED_SPEEDUP for row in rows)
-    print(f"{kept} of {len(rows)} at least {WANTED_SPEEDUP}x; left out for time: {', '.join(left_out) or 'none'}")
+    print(
+        f"{kept} of {len(rows)} at least {WANTED_SPEEDUP}x; left out for time: "
+        f"{', '.join(left_out) or 'none'}"
+    )
     report = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -59,7 +72,9 @@ def main() -> None:
 
 
 def time_pair(pair: Path) -> dict[str, float | int]:
-    """Median latencies of both sides, their ratio, the relative difference of their results, and the number of samples of each."""
+    """Median latencies of both sides, their ratio, the relative difference of their results, and
+    the number of samples of each.
+    """
     modules = [execute_problem(load_problem(pair / f"{side}.py")) for side in ("before", "after")]
     torch.manual_seed(0)
     before, after = (build_model(module, "cuda").eval() for module in modules)
@@ -67,7 +82,8 @@ def time_pair(pair: Path) -> dict[str, float | int]:
     inputs = build_inputs(modules[0], "cuda")
     with torch.no_grad():
         difference = relative_difference(after(*inputs), before(*inputs))
-        once = {model: sample_ms(model, inputs) for model in (before, after)}  # warm: both were compiled by the comparison
+        # warm: both were compiled by the comparison
+        once = {model: sample_ms(model, inputs) for model in (before, after)}
         samples = max(5, min(60, int(SAMPLE_SECONDS * 1e3 / sum(once.values()))))
         times: dict[torch.nn.Module, list[float]] = {before: [], after: []}
         for _ in range(samples):
@@ -76,7 +92,13 @@ def time_pair(pair: Path) -> dict[str, float | int]:
     before_ms, after_ms = (statistics.median(times[model]) for model in (before, after))
     del inputs, before, after, times, once
     torch.cuda.empty_cache()
-    return {"before_ms": before_ms, "after_ms": after_ms, "speedup": before_ms / after_ms, "difference": difference, "samples": samples}
+    return {
+        "before_ms": before_ms,
+        "after_ms": after_ms,
+        "speedup": before_ms / after_ms,
+        "difference": difference,
+        "samples": samples,
+    }
 
 
 def sample_ms(model: torch.nn.Module, inputs: list[object]) -> float:
@@ -92,12 +114,16 @@ def sample_ms(model: torch.nn.Module, inputs: list[object]) -> float:
 
 def relative_difference(got: object, expected: object) -> float:
     """Largest relative Frobenius difference over the outputs; for integers the share that differs."""
-    pairs = zip(*(value if isinstance(value, tuple) else (value,) for value in (got, expected)), strict=True)
+    pairs = zip(
+        *(value if isinstance(value, tuple) else (value,) for value in (got, expected)), strict=True
+    )
     worst = 0.0
     for first, second in pairs:
         if first.is_floating_point():
             norm = torch.linalg.vector_norm(second, dtype=torch.float32)
-            worst = max(worst, float(torch.linalg.vector_norm(first - second, dtype=torch.float32) / norm))
+            worst = max(
+                worst, float(torch.linalg.vector_norm(first - second, dtype=torch.float32) / norm)
+            )
         else:
             worst = max(worst, float((first != second).float().mean()))
     return worst

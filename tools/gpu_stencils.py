@@ -1,10 +1,12 @@
-"""Measure the stencil recipes (pooling, depthwise, transposed convolution) on this GPU against eager PyTorch and the byte floor.
+"""Measure the stencil recipes (pooling, depthwise, transposed convolution) on this GPU against
+eager PyTorch and the byte floor.
 
     python tools/gpu_stencils.py [--minutes 4] [--settings 16] [--only GLOB] [--out DIR]
 
-For each case: the settings with the best predicted cost (some of every loading variant) are emitted, compiled in parallel processes,
-checked against float64 on the first and last sample, and timed with triton.testing.do_bench. Results go to DIR/gpu_stencils.json
-($OUT by default), one line per case to stdout. Developer tool: needs torch and Triton only, none of kmem's judge.
+For each case: the settings with the best predicted cost (some of every loading variant) are
+emitted, compiled in parallel processes, checked against float64 on the first and last sample, and
+timed with triton.testing.do_bench. Results go to DIR/gpu_stencils.json ($OUT by default), one line
+per case to stdout. Developer tool: needs torch and Triton only, none of kmem's judge.
 """
 
 import argparse
@@ -42,11 +44,35 @@ def get_init_inputs():
 _BOTH, _FP32 = ("bfloat16", "float32"), ("float32",)
 CASES = [
     ("43_max3d", "separable-pooling", "MaxPool3d(3, 2, 1, 3)", (16, 32, 128, 128, 128), _BOTH),
-    ("77_transposed3d", "transposed-conv-phases", "ConvTranspose3d(32, 64, 3, 2, 1, dilation=2, bias=False)", (16, 32, 16, 32, 32), _BOTH),
-    ("82_depthwise", "depthwise-rolling-rows", "Conv2d(64, 64, 3, groups=64, bias=False)", (16, 64, 512, 512), _BOTH),
+    (
+        "77_transposed3d",
+        "transposed-conv-phases",
+        "ConvTranspose3d(32, 64, 3, 2, 1, dilation=2, bias=False)",
+        (16, 32, 16, 32, 32),
+        _BOTH,
+    ),
+    (
+        "82_depthwise",
+        "depthwise-rolling-rows",
+        "Conv2d(64, 64, 3, groups=64, bias=False)",
+        (16, 64, 512, 512),
+        _BOTH,
+    ),
     ("42_max2d", "separable-pooling", "MaxPool2d(4, 1, 1)", (32, 64, 512, 512), _FP32),
-    ("81_transposed2d", "transposed-conv-phases", "ConvTranspose2d(32, 64, 3, 5, 1, dilation=2, bias=False)", (16, 32, 64, 128), _FP32),
-    ("79_transposed1d", "transposed-conv-phases", "ConvTranspose1d(32, 64, 3, 2, 1, dilation=2, bias=False)", (16, 32, 131072), _FP32),
+    (
+        "81_transposed2d",
+        "transposed-conv-phases",
+        "ConvTranspose2d(32, 64, 3, 5, 1, dilation=2, bias=False)",
+        (16, 32, 64, 128),
+        _FP32,
+    ),
+    (
+        "79_transposed1d",
+        "transposed-conv-phases",
+        "ConvTranspose1d(32, 64, 3, 2, 1, dilation=2, bias=False)",
+        (16, 32, 131072),
+        _FP32,
+    ),
     (
         "75_transposed2d",
         "transposed-conv-phases",
@@ -54,14 +80,38 @@ CASES = [
         (16, 32, 128, 256),
         _FP32,
     ),
-    ("84_depthwise", "depthwise-rolling-rows", "Conv2d(128, 128, 3, groups=128, bias=False)", (64, 128, 256, 512), _FP32),
-    ("83_depthwise", "depthwise-rolling-rows", "Conv2d(8, 8, (3, 1), groups=8, bias=False)", (64, 8, 512, 512), _FP32),
-    ("85_depthwise", "depthwise-rolling-rows", "Conv2d(128, 128, (3, 7), groups=128, bias=False)", (32, 128, 128, 256), _FP32),
+    (
+        "84_depthwise",
+        "depthwise-rolling-rows",
+        "Conv2d(128, 128, 3, groups=128, bias=False)",
+        (64, 128, 256, 512),
+        _FP32,
+    ),
+    (
+        "83_depthwise",
+        "depthwise-rolling-rows",
+        "Conv2d(8, 8, (3, 1), groups=8, bias=False)",
+        (64, 8, 512, 512),
+        _FP32,
+    ),
+    (
+        "85_depthwise",
+        "depthwise-rolling-rows",
+        "Conv2d(128, 128, (3, 7), groups=128, bias=False)",
+        (32, 128, 128, 256),
+        _FP32,
+    ),
     ("46_avg3d", "separable-pooling", "AvgPool3d(3, 2, 1)", (16, 32, 128, 128, 256), _FP32),
     ("41_max1d", "separable-pooling", "MaxPool1d(8, 1, 4, 3)", (64, 192, 65536), _FP32),
     ("44_avg1d", "separable-pooling", "AvgPool1d(8, 1, 4)", (64, 128, 65536), _FP32),
     ("45_avg2d", "separable-pooling", "AvgPool2d(11)", (16, 64, 2048, 2048), _FP32),
-    ("86_depthwise", "depthwise-rolling-rows", "Conv2d(64, 64, 3, padding=1, groups=64, bias=False)", (16, 64, 512, 512), _FP32),
+    (
+        "86_depthwise",
+        "depthwise-rolling-rows",
+        "Conv2d(64, 64, 3, padding=1, groups=64, bias=False)",
+        (16, 64, 512, 512),
+        _FP32,
+    ),
     (
         "72_transposed3d",
         "transposed-conv-phases",
@@ -69,19 +119,69 @@ CASES = [
         (8, 32, 12, 24, 48),
         _FP32,
     ),
-    ("73_transposed3d", "transposed-conv-phases", "ConvTranspose3d(32, 32, 3, 2, 1, groups=4, bias=False)", (4, 32, 32, 64, 128), _FP32),
-    ("58_transposed3d", "transposed-conv-phases", "ConvTranspose3d(32, 16, (3, 5, 7), bias=False)", (16, 32, 16, 32, 64), _FP32),
-    ("61_transposed3d", "transposed-conv-phases", "ConvTranspose3d(48, 48, 3, bias=False)", (8, 48, 64, 64, 64), _FP32),
-    ("70_transposed3d", "transposed-conv-phases", "ConvTranspose3d(48, 24, 3, bias=False)", (8, 48, 96, 96, 96), _FP32),
-    ("68_transposed3d", "transposed-conv-phases", "ConvTranspose3d(32, 64, (3, 5, 5), bias=False)", (16, 32, 64, 64, 64), _FP32),
-    ("74_transposed1d", "transposed-conv-phases", "ConvTranspose1d(32, 64, 5, dilation=3, bias=False)", (32, 32, 131072), _FP32),
-    ("64_transposed1d", "transposed-conv-phases", "ConvTranspose1d(128, 128, 3, bias=False)", (64, 128, 65536), _FP32),
-    ("71_transposed2d", "transposed-conv-phases", "ConvTranspose2d(32, 32, 3, bias=False)", (8, 32, 512, 1024), _FP32),
+    (
+        "73_transposed3d",
+        "transposed-conv-phases",
+        "ConvTranspose3d(32, 32, 3, 2, 1, groups=4, bias=False)",
+        (4, 32, 32, 64, 128),
+        _FP32,
+    ),
+    (
+        "58_transposed3d",
+        "transposed-conv-phases",
+        "ConvTranspose3d(32, 16, (3, 5, 7), bias=False)",
+        (16, 32, 16, 32, 64),
+        _FP32,
+    ),
+    (
+        "61_transposed3d",
+        "transposed-conv-phases",
+        "ConvTranspose3d(48, 48, 3, bias=False)",
+        (8, 48, 64, 64, 64),
+        _FP32,
+    ),
+    (
+        "70_transposed3d",
+        "transposed-conv-phases",
+        "ConvTranspose3d(48, 24, 3, bias=False)",
+        (8, 48, 96, 96, 96),
+        _FP32,
+    ),
+    (
+        "68_transposed3d",
+        "transposed-conv-phases",
+        "ConvTranspose3d(32, 64, (3, 5, 5), bias=False)",
+        (16, 32, 64, 64, 64),
+        _FP32,
+    ),
+    (
+        "74_transposed1d",
+        "transposed-conv-phases",
+        "ConvTranspose1d(32, 64, 5, dilation=3, bias=False)",
+        (32, 32, 131072),
+        _FP32,
+    ),
+    (
+        "64_transposed1d",
+        "transposed-conv-phases",
+        "ConvTranspose1d(128, 128, 3, bias=False)",
+        (64, 128, 65536),
+        _FP32,
+    ),
+    (
+        "71_transposed2d",
+        "transposed-conv-phases",
+        "ConvTranspose2d(32, 32, 3, bias=False)",
+        (8, 32, 512, 1024),
+        _FP32,
+    ),
 ]
 
 
 def load_recipe(name: str):
-    spec = importlib.util.spec_from_file_location(f"kmem_recipe_{name.replace('-', '_')}", ROOT / "skills" / name / "recipe.py")
+    spec = importlib.util.spec_from_file_location(
+        f"kmem_recipe_{name.replace('-', '_')}", ROOT / "skills" / name / "recipe.py"
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -111,7 +211,10 @@ class _Compiling:
 
 
 def compile_file(path: Path, shapes: list[tuple[tuple[int, ...], str]]) -> str | None:
-    """Fill Triton's disk cache for one emission; the compiler's message if it fails. Runs in a pool process."""
+    """Fill Triton's disk cache for one emission; the compiler's message if it fails.
+
+    Runs in a pool process.
+    """
     import torch
     import triton
 
@@ -121,21 +224,34 @@ def compile_file(path: Path, shapes: list[tuple[tuple[int, ...], str]]) -> str |
         if isinstance(value, triton.runtime.JITFunction) and f"{name}[(" in text:
             setattr(module, name, _Compiling(value))
     try:
-        module.launch(*(torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for shape, dtype in shapes))
+        module.launch(
+            *(
+                torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+                for shape, dtype in shapes
+            )
+        )
     except Exception as ex:  # noqa: BLE001 - whatever the compiler raises is this setting's result
         return f"{type(ex).__name__}: {str(ex)[:300]}"
     return None
 
 
 def choose_settings(recipe, site, device, count: int) -> list[dict]:
-    """The best by predicted cost of every variant, variants in order of cost; then the rest in order of cost."""
-    ranked = sorted(recipe.space(site, device).settings(), key=lambda setting: recipe.cost_ms(site, setting, device))
+    """The best by predicted cost of every variant, variants in order of cost; then the rest in
+    order of cost.
+    """
+    ranked = sorted(
+        recipe.space(site, device).settings(),
+        key=lambda setting: recipe.cost_ms(site, setting, device),
+    )
     seen, first, rest = set(), [], []
     for setting in ranked:
-        variant = tuple(setting.get(name) for name in ("shift", "lanes", "rows", "columns", "copy_bytes"))
+        variant = tuple(
+            setting.get(name) for name in ("shift", "lanes", "rows", "columns", "copy_bytes")
+        )
         (rest if variant in seen else first).append(setting)
         seen.add(variant)
-    by_precision = {setting.get("precision"): setting for setting in reversed(ranked)}.values()  # each one's best, whatever it costs
+    # each one's best, whatever it costs
+    by_precision = {setting.get("precision"): setting for setting in reversed(ranked)}.values()
     chosen = [*first[: count * 3 // 4], *rest, *first[count * 3 // 4 :]]
     return [*by_precision, *(setting for setting in chosen if setting not in by_precision)][:count]
 
@@ -156,7 +272,10 @@ def prepare(case, dtype: str, count: int, directory: Path, device) -> dict:
         emission = recipe.emit(site, setting)
         path = directory / f"case_{name}_{dtype}_{index}.py"
         text = "\n\n".join(source for _, source in emission.kernels)
-        path.write_text(f"import torch\nimport triton\nimport triton.language as tl\n\n{text}\n\n{emission.launcher}")
+        path.write_text(
+            f"import torch\nimport triton\nimport triton.language as tl\n\n{text}\n\n"
+            f"{emission.launcher}"
+        )
         files.append((setting, recipe.cost_ms(site, setting, device), path))
     shapes = [(operand.spec.shape, operand.spec.dtype) for operand in site.inputs]
     return {
@@ -180,7 +299,9 @@ def errors(model, x, y) -> float:
     worst = 0.0
     for place in (0, x.shape[0] - 1):
         expected = exact(x[place : place + 1].double())
-        worst = max(worst, float((y[place : place + 1].double() - expected).norm() / expected.norm()))
+        worst = max(
+            worst, float((y[place : place + 1].double() - expected).norm() / expected.norm())
+        )
         del expected
         torch.cuda.empty_cache()
     return worst
@@ -211,7 +332,8 @@ def measure(job: dict, compiled: list) -> dict:
             row["error"] = errors(model, x, y)
             del y
             row["ms"] = do_bench(lambda launch=launch: launch(*arguments), warmup=5, rep=15)
-        except (RuntimeError, ValueError) as ex:  # out of resources or a launch the card refuses: a result, not the end of the run
+        # out of resources or a launch the card refuses: a result, not the end of the run
+        except (RuntimeError, ValueError) as ex:
             row["failure"] = f"{type(ex).__name__}: {str(ex)[:300]}"
     # torch's contract here: at most twice eager's own error, or one rounding of the result type
     floor = {"float32": 1e-6, "bfloat16": 2**-8, "float16": 2**-11}[job["dtype"]]
@@ -235,19 +357,32 @@ def measure(job: dict, compiled: list) -> dict:
 def describe(result: dict) -> str:
     best = result["best"]
     failed = sum(row["failure"] is not None for row in result["rows"])
-    summary = f"best {best['ms']:.4f} (error {best['error']:.1e}) {best['setting']}" if best else "none right"
+    summary = (
+        f"best {best['ms']:.4f} (error {best['error']:.1e}) {best['setting']}"
+        if best
+        else "none right"
+    )
     eager = f"eager {result['eager_ms']:.3f} (error {result['eager_error']:.1e})"
     return (
-        f"{result['case']:16} {result['dtype']:8} floor {result['floor_ms']:.3f} {eager} {summary} wrong {result['wrong']} failed {failed}"
+        f"{result['case']:16} {result['dtype']:8} floor {result['floor_ms']:.3f} {eager} {summary} "
+        f"wrong {result['wrong']} failed {failed}"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=4.0, help="stop starting cases after this long (default 4)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=4.0, help="stop starting cases after this long (default 4)"
+    )
     parser.add_argument("--settings", type=int, default=16, help="settings per case (default 16)")
     parser.add_argument("--only", default="*", help="glob on NAME_DTYPE, such as '43*'")
-    parser.add_argument("--out", default=os.environ.get("OUT", "."), help="directory for gpu_stencils.json (default $OUT)")
+    parser.add_argument(
+        "--out",
+        default=os.environ.get("OUT", "."),
+        help="directory for gpu_stencils.json (default $OUT)",
+    )
     options = parser.parse_args()
     import torch
 
@@ -258,12 +393,26 @@ def main() -> None:
     results = []
     context = multiprocessing.get_context("spawn")
     workers = max(1, (os.cpu_count() or 2) - 2)
-    with tempfile.TemporaryDirectory() as place, ProcessPoolExecutor(workers, mp_context=context) as pool, torch.no_grad():
-        wanted = [(case, dtype) for case in CASES for dtype in case[4] if fnmatch.fnmatch(f"{case[0]}_{dtype}", options.only)]
+    with (
+        tempfile.TemporaryDirectory() as place,
+        ProcessPoolExecutor(workers, mp_context=context) as pool,
+        torch.no_grad(),
+    ):
+        wanted = [
+            (case, dtype)
+            for case in CASES
+            for dtype in case[4]
+            if fnmatch.fnmatch(f"{case[0]}_{dtype}", options.only)
+        ]
         jobs = []
         for case, dtype in wanted:
             job = prepare(case, dtype, options.settings, Path(place), device)
-            jobs.append((job, [pool.submit(compile_file, path, job["shapes"]) for _, _, path in job["files"]]))
+            jobs.append(
+                (
+                    job,
+                    [pool.submit(compile_file, path, job["shapes"]) for _, _, path in job["files"]],
+                )
+            )
         for job, compiled in jobs:
             if time.monotonic() > end:
                 for future in compiled:
@@ -274,7 +423,14 @@ def main() -> None:
             print(describe(result), flush=True)
             torch.cuda.empty_cache()
             (Path(options.out) / "gpu_stencils.json").write_text(
-                json.dumps({"device": torch.cuda.get_device_name(), "torch": torch.__version__, "results": results}, indent=1)
+                json.dumps(
+                    {
+                        "device": torch.cuda.get_device_name(),
+                        "torch": torch.__version__,
+                        "results": results,
+                    },
+                    indent=1,
+                )
             )
 
 

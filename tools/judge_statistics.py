@@ -1,8 +1,9 @@
 """How good the judge's clock is, and what judging costs, on this machine's GPU.
 
-In order: a kernel against itself and against one that does 2% more work, by the judge's own A B B A pairs in two workers; agreement with
-triton.testing.do_bench; time, GPU lease and memory of verifying one candidate. Prints tables; rows go to $OUT/judge_statistics.json.
-Usage: python tools/judge_statistics.py [--repeats 20] [--only self bench cost memory] [--problems matvec ...]
+In order: a kernel against itself and against one that does 2% more work, by the judge's own A B B A
+pairs in two workers; agreement with triton.testing.do_bench; time, GPU lease and memory of
+verifying one candidate. Prints tables; rows go to $OUT/judge_statistics.json. Usage: python
+tools/judge_statistics.py [--repeats 20] [--only self bench cost memory] [--problems matvec ...]
 """
 
 import argparse
@@ -76,19 +77,31 @@ class ModelNew(nn.Module):
 _STORE = "tl.store(y_ptr + row * columns + column, {value}, mask=mask)"
 #: name: (expression, kernel's body, other, output shape); each takes over 0.2 ms at 65536 x 4096.
 CASES = {
-    "relu": ("torch.relu(x)", _STORE.format(value="tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)"), "0.0", "x.shape"),
-    "row_sum": ("torch.sum(x, dim=1, keepdim=True)", "tl.store(y_ptr + row, tl.sum(x, 0))", "0.0", "(rows, 1)"),
+    "relu": (
+        "torch.relu(x)",
+        _STORE.format(value="tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)"),
+        "0.0",
+        "x.shape",
+    ),
+    "row_sum": (
+        "torch.sum(x, dim=1, keepdim=True)",
+        "tl.store(y_ptr + row, tl.sum(x, 0))",
+        "0.0",
+        "(rows, 1)",
+    ),
     "softmax": (
         "torch.softmax(x, dim=1)",
         "z = tl.exp(x - tl.max(x, 0))\n    " + _STORE.format(value="z / tl.sum(z, 0)"),
         "float('-inf')",
         "x.shape",
     ),
-}  # fmt: skip
+}
 
 
 def problem_of(name: str, rows: int, columns: int) -> Problem:
-    return Problem(name, f"<{name}>", _PROBLEM.format(rows=rows, columns=columns, expression=CASES[name][0]))
+    return Problem(
+        name, f"<{name}>", _PROBLEM.format(rows=rows, columns=columns, expression=CASES[name][0])
+    )
 
 
 def kernel_of(name: str, extra: float = 0.0) -> Kernel:
@@ -107,7 +120,14 @@ class Bench:
         lease = GpuLease(place / "locks", gpu_uuid(), print)
         problem = problem_of(name, 65536, 4096)
         self.resources = JudgeResources(
-            problem, {"full": FULL}, Contract(), seed=1, directory=directory, workers=pool, lease=lease, on_event=print
+            problem,
+            {"full": FULL},
+            Contract(),
+            seed=1,
+            directory=directory,
+            workers=pool,
+            lease=lease,
+            on_event=print,
         )
         self.inputs = self.resources.timed_inputs()
 
@@ -123,21 +143,34 @@ class Bench:
         """Ratio two/one with its interval."""
         sides = (one.worker, one.key), (two.worker, two.key, "other")
         with self.resources.hold_gpu(exclusive=True):
-            found = time_pairs(*sides, self.inputs.names, self.inputs.refresh, l2_bytes=self.l2_bytes, timeout_s=60.0, seed=seed).timing
+            found = time_pairs(
+                *sides,
+                self.inputs.names,
+                self.inputs.refresh,
+                l2_bytes=self.l2_bytes,
+                timeout_s=60.0,
+                seed=seed,
+            ).timing
         return found.ratio, found.ratio_low, found.ratio_high
 
     def median_ms(self, examination: Examination) -> float:
         """By the judge's event clock, cold L2."""
         self.inputs.refresh()
         common = {"l2_bytes": self.l2_bytes, "timeout_s": 60.0, "warmup": 3}
-        samples = sample_times(examination.worker, examination.key, self.inputs.names, 60, **common)["event_ms"]
+        samples = sample_times(
+            examination.worker, examination.key, self.inputs.names, 60, **common
+        )["event_ms"]
         return sorted(samples)[len(samples) // 2]
 
 
 def measure_pairs(device: Device, place: Path, repeats: int) -> dict[str, object]:
     """A kernel against itself, and against 2% more work."""
     bench = Bench("relu", device, place)
-    itself, twin, slower = bench.load(kernel_of("relu")), bench.load(kernel_of("relu")), bench.load(kernel_of("relu", 0.02))
+    itself, twin, slower = (
+        bench.load(kernel_of("relu")),
+        bench.load(kernel_of("relu")),
+        bench.load(kernel_of("relu", 0.02)),
+    )
     same = [bench.pair(itself, twin, seed) for seed in range(repeats)]
     planted = [bench.pair(slower, itself, seed) for seed in range(repeats)]
     bench.resources.close()
@@ -161,15 +194,27 @@ def compare_with_do_bench(device: Device, place: Path) -> list[dict[str, object]
         bench.resources.close()
         module = import_source(kernel_of(name).source, place)
         model, x = module.ModelNew(), torch.rand(65536, 4096, device="cuda")
-        theirs = do_bench(lambda model=model, x=x: model(x), warmup=50, rep=200, return_mode="median")
-        rows.append({"kernel": name, "judge_ms": ours, "do_bench_ms": theirs, "difference": ours / theirs - 1})
+        theirs = do_bench(
+            lambda model=model, x=x: model(x), warmup=50, rep=200, return_mode="median"
+        )
+        rows.append(
+            {
+                "kernel": name,
+                "judge_ms": ours,
+                "do_bench_ms": theirs,
+                "difference": ours / theirs - 1,
+            }
+        )
         del model, x
         torch.cuda.empty_cache()
     return rows
 
 
 class PeakMemory:
-    """Samples how much of the GPU is taken, by whatever process, while a block runs. `bytes` is the peak over what was taken before."""
+    """Samples how much of the GPU is taken, by whatever process, while a block runs.
+
+    `bytes` is the peak over what was taken before.
+    """
 
     def __enter__(self) -> "PeakMemory":
         torch.cuda.empty_cache()
@@ -213,20 +258,48 @@ for place in sys.argv[2:]:
 
 
 def own_memory(names: Sequence[str]) -> list[tuple[int, int, int]]:
-    """Bytes: peak of one eager forward with inputs and parameters, outputs alone, and what a CUDA process takes beside its tensors."""
+    """Bytes: peak of one eager forward with inputs and parameters, outputs alone, and what a CUDA
+    process takes beside its tensors.
+    """
     torch.cuda.empty_cache()
-    arguments = [str(torch.cuda.mem_get_info()[0]), *(str(ROOT / "problems" / name) for name in names)]
-    done = subprocess.run([sys.executable, "-c", _ONE_FORWARD, *arguments], capture_output=True, text=True, check=True)
+    arguments = [
+        str(torch.cuda.mem_get_info()[0]),
+        *(str(ROOT / "problems" / name) for name in names),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", _ONE_FORWARD, *arguments], capture_output=True, text=True, check=True
+    )
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
 
 
-def verify_once(name: str, kernel: Kernel, problem: Problem, device: Device, place: Path, *, with_baselines: bool) -> dict[str, object]:
-    """What judging one candidate takes: seconds, seconds of GPU lease, and GPU memory of judge and workers together."""
-    bound = graph_bound(trace_problem(execute_problem(problem), Precision.MATCH), device, Contract())
+def verify_once(
+    name: str,
+    kernel: Kernel,
+    problem: Problem,
+    device: Device,
+    place: Path,
+    *,
+    with_baselines: bool,
+) -> dict[str, object]:
+    """What judging one candidate takes: seconds, seconds of GPU lease, and GPU memory of judge and
+    workers together.
+    """
+    bound = graph_bound(
+        trace_problem(execute_problem(problem), Precision.MATCH), device, Contract()
+    )
     with Judge(
-        problem, {"full": FULL, "small": derive_small_workload(problem)}, Contract(), device, bound, seed=9, work_dir=place, gpu=True,
-        estimate_ms=None, cache_dir=place / "cache", keep_spare=False,
-    ) as judge:  # fmt: skip
+        problem,
+        {"full": FULL, "small": derive_small_workload(problem)},
+        Contract(),
+        device,
+        bound,
+        seed=9,
+        work_dir=place,
+        gpu=True,
+        estimate_ms=None,
+        cache_dir=place / "cache",
+        keep_spare=False,
+    ) as judge:
         baselines = judge.baselines() if with_baselines else ()
         held, started = judge.gpu_held_s, time.monotonic()
         with PeakMemory() as peak:
@@ -245,8 +318,10 @@ def verify_once(name: str, kernel: Kernel, problem: Problem, device: Device, pla
 
 
 def measure_memory(device: Device, place: Path, names: Sequence[str]) -> list[dict[str, object]]:
-    """The show-pieces with themselves as candidates (library kernels take no less memory than Triton's), against twice what the problem
-    itself takes, its process included, plus its outputs: how much is taken while there is plenty, and whether that much is enough."""
+    """The show-pieces with themselves as candidates (library kernels take no less memory than
+    Triton's), against twice what the problem itself takes, its process included, plus its outputs:
+    how much is taken while there is plenty, and whether that much is enough.
+    """
     rows = []
     for name, (own, outputs, context) in zip(names, own_memory(names), strict=True):
         problem = load_problem(ROOT / "problems" / name)
@@ -255,10 +330,12 @@ def measure_memory(device: Device, place: Path, names: Sequence[str]) -> list[di
         row = verify_once(name, kernel, problem, device, place, with_baselines=False)
         torch.cuda.empty_cache()
         free = torch.cuda.mem_get_info()[0]
-        ballast = torch.empty(max(0, free - allowed), dtype=torch.int8, device="cuda")  # now there is no more than is allowed
+        # now there is no more than is allowed
+        ballast = torch.empty(max(0, free - allowed), dtype=torch.int8, device="cuda")
         try:
             tight = verify_once(name, kernel, problem, device, place, with_baselines=False)
-        except DeviceMemoryError as ex:  # a row of the table too: the judge should have found another way
+        # a row of the table too: the judge should have found another way
+        except DeviceMemoryError as ex:
             tight = {"status": "no room", "log": str(ex), "verify_s": float("nan")}
         del ballast
         rows.append(
@@ -279,15 +356,31 @@ def measure_memory(device: Device, place: Path, names: Sequence[str]) -> list[di
 
 def print_rows(rows: list[dict[str, object]]) -> None:
     for row in rows:
-        cells = [f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in row.items()]
+        cells = [
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in row.items()
+        ]
         print("  " + ", ".join(cells), flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--only", nargs="*", choices=("self", "bench", "cost", "memory"), default=("self", "bench", "cost", "memory"))
-    parser.add_argument("--problems", nargs="*", choices=SHOW_PIECES, default=SHOW_PIECES, help="whose memory is measured")
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        choices=("self", "bench", "cost", "memory"),
+        default=("self", "bench", "cost", "memory"),
+    )
+    parser.add_argument(
+        "--problems",
+        nargs="*",
+        choices=SHOW_PIECES,
+        default=SHOW_PIECES,
+        help="whose memory is measured",
+    )
     options = parser.parse_args()
     device = detect_device()
     if device is None:
@@ -309,7 +402,12 @@ def main() -> None:
             keep("do_bench", compare_with_do_bench(device, place))
         if "cost" in options.only:
             softmax = problem_of("softmax", 65536, 4096)
-            keep("cost", verify_once("softmax", kernel_of("softmax"), softmax, device, place, with_baselines=True))
+            keep(
+                "cost",
+                verify_once(
+                    "softmax", kernel_of("softmax"), softmax, device, place, with_baselines=True
+                ),
+            )
         if "memory" in options.only:
             keep("memory", measure_memory(device, place, options.problems))
 

@@ -1,9 +1,12 @@
-"""Judge and measure the examples of every skill, and ship the outcomes: `python tools/measure_skill_examples.py [NAME...]`.
+"""Judge and measure the examples of every skill, and ship the outcomes: `python
+tools/measure_skill_examples.py [NAME...]`.
 
-On a GPU each pair is judged in full by `kmem.measure.judge` (the problem is before.py, the candidate after.py with its `Model` called
-`ModelNew`) and timed in pairs against before.py as it stands. Every verdict becomes an `Outcome` in the memory file `--memory` when it
-comes, so that an interrupted call goes on where it was; then that memory is exported to `--export`. Pairs run in `--jobs` processes:
-the judge's lease on the GPU lets one be timed alone, while others start workers and compile.
+On a GPU each pair is judged in full by `kmem.measure.judge` (the problem is before.py, the
+candidate after.py with its `Model` called `ModelNew`) and timed in pairs against before.py as it
+stands. Every verdict becomes an `Outcome` in the memory file `--memory` when it comes, so that an
+interrupted call goes on where it was; then that memory is exported to `--export`. Pairs run in
+`--jobs` processes: the judge's lease on the GPU lets one be timed alone, while others start workers
+and compile.
 
 Without a GPU, `--check` gives the verdicts of the interpreter at small sizes and records nothing.
 """
@@ -38,7 +41,19 @@ from kmem.problem.graph import graph_sizes
 from kmem.problem.load import FULL, execute_problem, load_problem
 from kmem.problem.trace import trace_problem
 from kmem.problem.workload import derive_small_workload
-from kmem.records import Baseline, Bottleneck, Bound, Contract, Device, Kernel, Measurement, Move, Outcome, Problem, Status
+from kmem.records import (
+    Baseline,
+    Bottleneck,
+    Bound,
+    Contract,
+    Device,
+    Kernel,
+    Measurement,
+    Move,
+    Outcome,
+    Problem,
+    Status,
+)
 from kmem.run.session import versions
 from kmem.skills import Skill, load_skill
 
@@ -54,7 +69,8 @@ WANTED_RATIO = 1.2
 ORIGIN = "kmem-library"
 #: Where the module is not measured: estimates and bounds are for this device.
 TARGET = "h200"
-#: For 16 cores and the 80 GB of an H100: each job has up to three workers, and holds inputs of 2 GiB several times over, partly in float64.
+#: For 16 cores and the 80 GB of an H100: each job has up to three workers, and holds inputs of 2
+#: GiB several times over, partly in float64.
 JOBS = 4
 
 
@@ -81,14 +97,21 @@ class Verdict:
 def load_pair(directory: Path) -> Pair:
     """The examples of one skill directory. Raises SkillError, ProblemError."""
     skill = load_skill(directory)
-    problem = replace(load_problem(directory / "examples" / "before.py"), name=f"skills/{skill.name}/examples")
+    problem = replace(
+        load_problem(directory / "examples" / "before.py"), name=f"skills/{skill.name}/examples"
+    )
     after = (directory / "examples" / "after.py").read_text(encoding="utf-8")
     flags = ("algebraic",) if Bottleneck.ALGORITHMIC in skill.bottlenecks else ()
-    return Pair(skill, problem, Kernel(re.sub(r"\bModel\b", "ModelNew", after), problem.hash, flags=flags))
+    return Pair(
+        skill, problem, Kernel(re.sub(r"\bModel\b", "ModelNew", after), problem.hash, flags=flags)
+    )
 
 
 def judge_pair(pair: Pair, contract: Contract, device: Device, gpu: bool, place: Path) -> Verdict:
-    """Judge one pair with everything the judge has; runs in a process of its own. Without a GPU at the small size, untimed."""
+    """Judge one pair with everything the judge has; runs in a process of its own.
+
+    Without a GPU at the small size, untimed.
+    """
     graph = trace_problem(execute_problem(pair.problem), contract.precision)
     bound = graph_bound(graph, device, contract)
     workloads = {"full": FULL, "small": derive_small_workload(pair.problem)}
@@ -103,21 +126,30 @@ def judge_pair(pair: Pair, contract: Contract, device: Device, gpu: bool, place:
             seed=secrets.randbits(48),
             work_dir=Path(work),
             gpu=gpu,
-            estimate_ms=None if gpu else lambda kernel: 0.0,  # a check has no time: nothing of it is recorded or shown
+            # a check has no time: nothing of it is recorded or shown
+            estimate_ms=None if gpu else lambda kernel: 0.0,
             cache_dir=place / "cache",
         ) as judge,
     ):
-        # The module as it stands is the only one to beat. The judge times it itself, pair by pair: of the baseline it takes the name.
+        # The module as it stands is the only one to beat. The judge times it itself, pair by pair:
+        # of the baseline it takes the name.
         eager = Baseline("eager", estimated_timing(bound.time_ms if bound else 0.0), estimated=True)
         measurement = judge.verify(pair.kernel, [eager] if gpu else [])
     if gpu:
-        torch.cuda.empty_cache()  # this process goes on to another pair, and its neighbours need the memory
+        # this process goes on to another pair, and its neighbours need the memory
+        torch.cuda.empty_cache()
     # All opaque graphs are alike, so the text says which this is.
-    graph_hash, structure_hash = (pair.problem.hash, pair.problem.hash) if graph.opaque_reason else (graph.hash, graph.structure_hash)
+    graph_hash, structure_hash = (
+        (pair.problem.hash, pair.problem.hash)
+        if graph.opaque_reason
+        else (graph.hash, graph.structure_hash)
+    )
     return Verdict(measurement, graph_hash, structure_hash, graph_sizes(graph), bound)
 
 
-def outcome(pair: Pair, verdict: Verdict, contract: Contract, device: Device, found: dict[str, str]) -> Outcome:
+def outcome(
+    pair: Pair, verdict: Verdict, contract: Contract, device: Device, found: dict[str, str]
+) -> Outcome:
     """What the ledger keeps: before.py is the parent and the baseline, named "before"."""
     measurement, timing = verdict.measurement, verdict.measurement.timing
     return Outcome(
@@ -158,16 +190,24 @@ def outcome(pair: Pair, verdict: Verdict, contract: Contract, device: Device, fo
 def recorded(memory: Memory, pair: Pair, device: Device) -> Outcome | None:
     """The newest verdict on these two texts on this architecture, if there is one."""
     past = memory.outcomes(skill=pair.skill.name, arch=device.arch)
-    mine = [one for one in past if (one.source_hash, one.parent_hash, one.origin) == (pair.kernel.hash, pair.problem.hash, ORIGIN)]
+    mine = [
+        one
+        for one in past
+        if (one.source_hash, one.parent_hash, one.origin)
+        == (pair.kernel.hash, pair.problem.hash, ORIGIN)
+    ]
     return mine[-1] if mine else None
 
 
 def measure_pairs(
     pairs: Iterable[Pair], judge: Callable[[Pair], Verdict], executor: Executor, deadline: float
 ) -> Iterator[tuple[Pair, Verdict | Exception]]:
-    """Judge pairs as workers become free; each as soon as it is there. After `deadline` (monotonic, s) no further pair is begun.
+    """Judge pairs as workers become free; each as soon as it is there.
 
-    A pair that cannot be judged at all, such as one whose reference does not compile, comes as its error: one does not cost the others.
+    After `deadline` (monotonic, s) no further pair is begun.
+
+    A pair that cannot be judged at all, such as one whose reference does not compile, comes as its
+    error: one does not cost the others.
     """
     running = {executor.submit(judge, pair): pair for pair in pairs}
     for future in as_completed(running):
@@ -181,10 +221,15 @@ def measure_pairs(
 
 
 def unjudged(pair: Pair, error: Exception) -> str:
-    """A line of the table for a pair without a verdict; with its traceback, unless it is what the user can mend."""
+    """A line of the table for a pair without a verdict; with its traceback, unless it is what the
+    user can mend.
+    """
     if not isinstance(error, KmemError):
         logger.error("%s could not be judged", pair.skill.name, exc_info=error)
-    return f"{pair.skill.name:34} not judged: {error if isinstance(error, KmemError) else first_line(error)}"
+    return (
+        f"{pair.skill.name:34} not judged: "
+        f"{error if isinstance(error, KmemError) else first_line(error)}"
+    )
 
 
 def row(pair: Pair, one: Outcome) -> str:
@@ -205,7 +250,9 @@ def main() -> int:
     present = detect_device()
     if present is None and not options.check:
         sys.exit("No GPU here to measure on; --check gives the interpreter's verdicts")
-    directories = [SKILLS / name for name in options.names] or sorted(path.parent.parent for path in SKILLS.glob("*/examples/after.py"))
+    directories = [SKILLS / name for name in options.names] or sorted(
+        path.parent.parent for path in SKILLS.glob("*/examples/after.py")
+    )
     if options.check:
         os.environ["TRITON_INTERPRET"] = "1"  # for the jobs, which have not imported Triton yet
     contract, device = Contract(), present or named_target(TARGET)
@@ -215,8 +262,12 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="kmem-examples-") as place,
         ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as executor,
     ):
-        judge = partial(judge_pair, contract=contract, device=device, gpu=not options.check, place=Path(place))
-        results = partial(measure_pairs, judge=judge, executor=executor, deadline=began + options.seconds)
+        judge = partial(
+            judge_pair, contract=contract, device=device, gpu=not options.check, place=Path(place)
+        )
+        results = partial(
+            measure_pairs, judge=judge, executor=executor, deadline=began + options.seconds
+        )
         try:
             pairs = [load_pair(directory) for directory in directories]
             if options.check:
@@ -226,16 +277,26 @@ def main() -> int:
                 exported = export_outcomes(memory, options.export)
         except KmemError as ex:
             sys.exit(str(ex))
-    print(f"{options.export}: {exported.outcomes} outcomes; not judged: {', '.join(missing) or 'none'}; {time.monotonic() - began:.0f} s")
+    print(
+        f"{options.export}: {exported.outcomes} outcomes; not judged: "
+        f"{', '.join(missing) or 'none'}; {time.monotonic() - began:.0f} s"
+    )
     return 1 if missing else 0
 
 
 def _measure(
-    pairs: list[Pair], results: Callable[[list[Pair]], Iterator[tuple[Pair, Verdict | Exception]]], memory: Memory, contract: Contract,
+    pairs: list[Pair],
+    results: Callable[[list[Pair]], Iterator[tuple[Pair, Verdict | Exception]]],
+    memory: Memory,
+    contract: Contract,
     device: Device,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Record and print every pair; names of those without a verdict."""
-    done = {pair.skill.name: one for pair in pairs if (one := recorded(memory, pair, device)) is not None}
+    done = {
+        pair.skill.name: one
+        for pair in pairs
+        if (one := recorded(memory, pair, device)) is not None
+    }
     print(HEADER)
     for pair in pairs:
         if pair.skill.name in done:
@@ -250,10 +311,18 @@ def _measure(
             memory.record_outcome(one)
             print(row(pair, one), flush=True)
             if one.status is not Status.PASSED:
-                print("    " + verdict.measurement.log.strip().replace("\n", "\n    ")[-1500:], flush=True)
+                print(
+                    "    " + verdict.measurement.log.strip().replace("\n", "\n    ")[-1500:],
+                    flush=True,
+                )
     fast = sum(one.ratio is not None and one.ratio >= WANTED_RATIO for one in done.values())
-    certain = sum(one.ratio_low is not None and one.ratio_low >= WANTED_RATIO for one in done.values())
-    print(f"{fast} of {len(done)} at {WANTED_RATIO}x and more, {certain} of them with the whole interval")
+    certain = sum(
+        one.ratio_low is not None and one.ratio_low >= WANTED_RATIO for one in done.values()
+    )
+    print(
+        f"{fast} of {len(done)} at {WANTED_RATIO}x and more, {certain} of them with the whole "
+        f"interval"
+    )
     return [pair.skill.name for pair in pairs if pair.skill.name not in done]
 
 
@@ -266,7 +335,10 @@ def _check(results: Iterator[tuple[Pair, Verdict | Exception]]) -> int:
             print(unjudged(pair, verdict), flush=True)
             continue
         measurement = verdict.measurement
-        print(f"{pair.skill.name:34} {', '.join((measurement.status.value, *measurement.flags))}", flush=True)
+        print(
+            f"{pair.skill.name:34} {', '.join((measurement.status.value, *measurement.flags))}",
+            flush=True,
+        )
         if measurement.status is not Status.PASSED:
             refused += 1
             print("    " + measurement.log.strip().replace("\n", "\n    ")[-1500:], flush=True)
@@ -276,10 +348,20 @@ def _check(results: Iterator[tuple[Pair, Verdict | Exception]]) -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="skills to measure (default: all with examples)")
-    parser.add_argument("--check", action="store_true", help="judge in the interpreter at small sizes; record nothing")
-    parser.add_argument("--jobs", type=int, default=JOBS, help=f"judges at a time (default: {JOBS})")
-    parser.add_argument("--seconds", type=float, default=270.0, help="begin no pair after this time (default: 270)")
-    parser.add_argument("--memory", type=Path, default=MEMORY, help="where verdicts are kept, to go on from")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="judge in the interpreter at small sizes; record nothing",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=JOBS, help=f"judges at a time (default: {JOBS})"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=270.0, help="begin no pair after this time (default: 270)"
+    )
+    parser.add_argument(
+        "--memory", type=Path, default=MEMORY, help="where verdicts are kept, to go on from"
+    )
     parser.add_argument("--export", type=Path, default=EXPORT, help="the file that ships")
     return parser.parse_args()
 

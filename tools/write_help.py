@@ -1,4 +1,5 @@
-"""Write every command's --help into README.md between its markers; `--check` exits 1 if the file is not what the program prints.
+"""Write every command's --help into README.md between its markers; `--check` exits 1 if the file is
+not what the program prints.
 
 python tools/write_help.py [--check]
 """
@@ -15,7 +16,9 @@ README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- help: begin (tools/write_help.py) -->", "<!-- help: end -->"
 
 
-def command_paths(command: click.Command, path: tuple[str, ...] = ("kmem",)) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def command_paths(
+    command: click.Command, path: tuple[str, ...] = ("kmem",)
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command and group below one, in the order of the help."""
     yield path, command
     if isinstance(command, click.Group):
@@ -28,7 +31,9 @@ def render_help() -> str:
     add_commands()
     parts = []
     for path, command in command_paths(cli):
-        context = click.Context(command, info_name=" ".join(path), terminal_width=100, max_content_width=100)
+        context = click.Context(
+            command, info_name=" ".join(path), terminal_width=100, max_content_width=100
+        )
         parts.append(f"### `{' '.join(path)}`\n\n```\n{command.get_help(context)}\n```\n")
     return "\n".join(parts)
 
@@ -39,7 +44,11 @@ def main() -> None:
     _, tail = rest.split(END)
     wanted = f"{head}{BEGIN}\n\n{render_help()}\n{END}{tail}"
     if "--check" in sys.argv:
-        raise SystemExit(0 if wanted == text else "README.md is not what the program prints; run python tools/write_help.py")
+        raise SystemExit(
+            0
+            if wanted == text
+            else "README.md is not what the program prints; run python tools/write_help.py"
+        )
     README.write_text(wanted, encoding="utf-8")
 
 

@@ -1,4 +1,7 @@
-"""Write tests/snapshots/: the prompts of every role for ten problems. Run it after a deliberate change and read the difference."""
+"""Write tests/snapshots/: the prompts of every role for ten problems.
+
+Run it after a deliberate change and read the difference.
+"""
 
 import sys
 from pathlib import Path

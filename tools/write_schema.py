@@ -1,4 +1,6 @@
-"""Write db/schema.sql from the migrations: `python tools/write_schema.py`. tests/test_memory_schema.py checks that it is current."""
+"""Write db/schema.sql from the migrations: `python tools/write_schema.py`.
+tests/test_memory_schema.py checks that it is current.
+"""
 
 from pathlib import Path
 
@@ -10,7 +12,9 @@ SCHEMA = Path(__file__).parent.parent / "db" / "schema.sql"
 
 
 def schema_sql() -> str:
-    """Every statement that makes a fresh database, without the tables SQLite and sqlite-utils keep for themselves."""
+    """Every statement that makes a fresh database, without the tables SQLite and sqlite-utils keep
+    for themselves.
+    """
     database = Database(memory=True)
     migrations.apply(database)
     rows = database.query(
@@ -21,7 +25,9 @@ def schema_sql() -> str:
         order by rowid
         """
     )
-    header = "-- Generated from kmem/memory/migrations.py by tools/write_schema.py. Do not edit.\n\n"
+    header = (
+        "-- Generated from kmem/memory/migrations.py by tools/write_schema.py. Do not edit.\n\n"
+    )
     return header + "\n\n".join(_dedent(row["sql"]) + ";" for row in rows) + "\n"
 
 

@@ -24,7 +24,9 @@ without a language model, and some a pair `examples/before.py`, `examples/after.
 
 
 def index_text(skills: list[Skill]) -> str:
-    """The whole page: counts, then one table for each operator family, skills in alphabetical order."""
+    """The whole page: counts, then one table for each operator family, skills in alphabetical
+    order.
+    """
     groups: dict[str, list[Skill]] = {}
     for skill in skills:
         groups.setdefault(_group(skill), []).append(skill)
@@ -32,8 +34,14 @@ def index_text(skills: list[Skill]) -> str:
     examples = sum((skill.path / "examples" / "after.py").is_file() for skill in skills)
     parts = [_HEADER, f"{len(skills)} skills: {recipes} with a recipe, {examples} with examples.\n"]
     for group in sorted(groups, key=lambda name: (name != _ANY, name)):
-        rows = [f"| [{skill.name}]({skill.name}/SKILL.md) | {_summary(skill)} | {_extras(skill)} |" for skill in groups[group]]
-        parts.append("\n".join([f"## {group}\n", "| skill | what it does | has |", "|---|---|---|", *rows]) + "\n")
+        rows = [
+            f"| [{skill.name}]({skill.name}/SKILL.md) | {_summary(skill)} | {_extras(skill)} |"
+            for skill in groups[group]
+        ]
+        parts.append(
+            "\n".join([f"## {group}\n", "| skill | what it does | has |", "|---|---|---|", *rows])
+            + "\n"
+        )
     return "\n".join(parts)
 
 
@@ -51,8 +59,12 @@ def _summary(skill: Skill) -> str:
 
 def _extras(skill: Skill) -> str:
     has_examples = (skill.path / "examples" / "after.py").is_file()
-    return ", ".join(word for word, there in (("recipe", skill.has_recipe), ("examples", has_examples)) if there)
+    return ", ".join(
+        word for word, there in (("recipe", skill.has_recipe), ("examples", has_examples)) if there
+    )
 
 
 if __name__ == "__main__":
-    INDEX.write_text(index_text([load_skill(path) for path in skill_directories(SKILLS)]), encoding="utf-8")
+    INDEX.write_text(
+        index_text([load_skill(path) for path in skill_directories(SKILLS)]), encoding="utf-8"
+    )

@@ -1,4 +1,6 @@
-"""Results as Markdown: the table of problems, the scores, and the page that joins them with date, versions, device and command."""
+"""Results as Markdown: the table of problems, the scores, and the page that joins them with date,
+versions, device and command.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,7 +15,19 @@ from kmem.bench.rows import Row, RowStatus
 from kmem.bench.scores import WIN, Scores, compute_scores
 from kmem.errors import OutputError
 
-_COLUMNS = ("problem", "status", "ms", "best baseline", "speedup", "of bound", "precision", "purity", "1e-4", "flags", "s")
+_COLUMNS = (
+    "problem",
+    "status",
+    "ms",
+    "best baseline",
+    "speedup",
+    "of bound",
+    "precision",
+    "purity",
+    "1e-4",
+    "flags",
+    "s",
+)
 
 DEFINITIONS = f"""\
 Speedup is the best of the baselines (eager, compile, max-autotune) over the verified kernel, with its 95% interval where both were
@@ -25,12 +39,19 @@ blank: the result is no kernel, or older than that check."""
 
 
 def render_table(rows: Sequence[Row], missing: Sequence[str] = ()) -> str:
-    """One line a problem, as a Markdown table that also reads well as text; `missing` names problems that have not been run yet."""
+    """One line a problem, as a Markdown table that also reads well as text; `missing` names
+    problems that have not been run yet.
+    """
     lines = [list(_COLUMNS), *([*map(str, _cells(row))] for row in rows)]
     lines += [[name, "not run yet", *[""] * (len(_COLUMNS) - 2)] for name in missing]
     widths = [max(3, *(len(line[column]) for line in lines)) for column in range(len(_COLUMNS))]
     lines.insert(1, ["-" * width for width in widths])
-    return "\n".join("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines)
+    return "\n".join(
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
+        for line in lines
+    )
 
 
 def _cells(row: Row) -> tuple[str, ...]:
@@ -62,9 +83,13 @@ def _speedup(row: Row) -> str:
 
 
 def render_failures(rows: Sequence[Row]) -> str:
-    """One line for every failed problem with its reason and its log in the bench's directory; empty if none failed."""
+    """One line for every failed problem with its reason and its log in the bench's directory; empty
+    if none failed.
+    """
     return "\n".join(
-        f"- {row.problem} {row.status.value.replace('_', ' ')}: {row.reason} (logs/{row.key}.log)" for row in rows if row.failed
+        f"- {row.problem} {row.status.value.replace('_', ' ')}: {row.reason} (logs/{row.key}.log)"
+        for row in rows
+        if row.failed
     )
 
 
@@ -72,10 +97,13 @@ def render_scores(scores: Scores, *, measured: bool) -> str:
     """The numbers over all problems, in two lines."""
     label = "" if measured else "ESTIMATED, no GPU was used: "
     return (
-        f"{label}{scores.problems} problems: {scores.faster} faster, {scores.baseline_is_best} where the baseline is best (ratio 1.0), "
+        f"{label}{scores.problems} problems: {scores.faster} faster, {scores.baseline_is_best} "
+        f"where the baseline is best (ratio 1.0), "
         f"{scores.failed} failed (ratio 1.0)\n"
-        f"{label}geometric mean {scores.geometric_mean:.3f}, median {scores.median:.3f}, mean {scores.mean:.3f}, wins {scores.wins}, "
-        f"fast_1 {scores.fast_1:.2f}, fast_1.2 {scores.fast_1_2:.2f}, fast_2 {scores.fast_2:.2f}, {scores.seconds:.0f} s in all"
+        f"{label}geometric mean {scores.geometric_mean:.3f}, median {scores.median:.3f}, mean "
+        f"{scores.mean:.3f}, wins {scores.wins}, "
+        f"fast_1 {scores.fast_1:.2f}, fast_1.2 {scores.fast_1_2:.2f}, fast_2 {scores.fast_2:.2f}, "
+        f"{scores.seconds:.0f} s in all"
     )
 
 
@@ -86,24 +114,35 @@ def missing_names(manifest: Manifest, rows: Sequence[Row]) -> list[str]:
 
 
 def sort_rows(manifest: Manifest, rows: Sequence[Row]) -> list[Row]:
-    """The rows of a manifest's problems in the manifest's order; rows of files that changed since are left out, for they run again."""
+    """The rows of a manifest's problems in the manifest's order; rows of files that changed since
+    are left out, for they run again.
+    """
     by_key = {row.key: row for row in rows}
     return [by_key[problem.key] for problem in manifest.problems if problem.key in by_key]
 
 
 def write_page(path: Path, manifest: Manifest, rows: Sequence[Row]) -> Path:
-    """Write the page and, beside it, its plot of the same name; returns the page's path. Raises OutputError if it cannot be written."""
+    """Write the page and, beside it, its plot of the same name; returns the page's path.
+
+    Raises OutputError if it cannot be written.
+    """
     picture = path.with_suffix(".png")
     try:
-        drawn = draw_times(picture, sort_rows(manifest, rows), title=_title(manifest), measured=manifest.measured)
-        path.write_text(render_page(manifest, rows, picture.name if drawn else None), encoding="utf-8")
+        drawn = draw_times(
+            picture, sort_rows(manifest, rows), title=_title(manifest), measured=manifest.measured
+        )
+        path.write_text(
+            render_page(manifest, rows, picture.name if drawn else None), encoding="utf-8"
+        )
     except OSError as ex:
         raise OutputError(f"Cannot write {path}: {ex.strerror or ex}; choose another place") from ex
     return path
 
 
 def _title(manifest: Manifest) -> str:
-    return f"Results {'measured on' if manifest.measured else 'estimated for'} {manifest.device_name}"
+    return (
+        f"Results {'measured on' if manifest.measured else 'estimated for'} {manifest.device_name}"
+    )
 
 
 def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> str:
@@ -116,10 +155,23 @@ def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> st
     missing = missing_names(manifest, rows)
     finished = max((row.finished_at for row in rows), default=manifest.started_at)
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
-    asked = ", ".join(f"{name} {value}" for name, value in asdict(manifest.settings).items() if value is not None)
-    lines = [f"# {_title(manifest)}", "", "Generated from the results of `kmem bench`; do not edit.", ""]
+    asked = ", ".join(
+        f"{name} {value}" for name, value in asdict(manifest.settings).items() if value is not None
+    )
+    lines = [
+        f"# {_title(manifest)}",
+        "",
+        "Generated from the results of `kmem bench`; do not edit.",
+        "",
+    ]
     if not manifest.measured:
-        lines += ["**No GPU was used: every time here is an estimate from compiled kernels. Do not compare it with measured ones.**", ""]
+        lines += [
+            (
+                "**No GPU was used: every time here is an estimate from compiled kernels. Do not "
+                "compare it with measured ones.**"
+            ),
+            "",
+        ]
     lines += [
         f"- device: {manifest.device_name}",
         f"- date: {manifest.started_at} to {finished}",
@@ -128,7 +180,13 @@ def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> st
     ]
     lines += [f"- command: `{shorten_command(command)}`" for command in manifest.commands]
     if scores is not None:
-        lines += ["", *(f"- {line}" for line in render_scores(scores, measured=manifest.measured).splitlines())]
+        lines += [
+            "",
+            *(
+                f"- {line}"
+                for line in render_scores(scores, measured=manifest.measured).splitlines()
+            ),
+        ]
     if plot is not None:
         lines += ["", f"![Every problem's time against its bound and its baselines]({plot})"]
     lines += ["", DEFINITIONS, "", render_table(rows, missing)]
@@ -138,7 +196,9 @@ def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> st
 
 
 def shorten_command(command: str) -> str:
-    """The same command to a shell: problems of one directory that follow each other, DIR/7_name.py, become one pattern DIR/{7,8}_*.py."""
+    """The same command to a shell: problems of one directory that follow each other, DIR/7_name.py,
+    become one pattern DIR/{7,8}_*.py.
+    """
     words: list[str] = []
     for (directory, numbered), group in groupby(command.split(" "), key=_numbered_place):
         paths = list(group)
@@ -150,6 +210,8 @@ def shorten_command(command: str) -> str:
 
 
 def _numbered_place(word: str) -> tuple[str, bool]:
-    """The directory of a path, with its slash, and whether the file is named by number, as KernelBench's are."""
+    """The directory of a path, with its slash, and whether the file is named by number, as
+    KernelBench's are.
+    """
     directory, slash, name = word.rpartition("/")
     return directory + slash, isfinite(problem_number(name)) and name.endswith(".py")

@@ -1,4 +1,6 @@
-"""The picture of a bench: every problem's time and its baselines', as multiples of its bound, a line each."""
+"""The picture of a bench: every problem's time and its baselines', as multiples of its bound, a
+line each.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,7 +9,11 @@ from kmem.bench.rows import Row, RowStatus
 
 _INCHES_PER_PROBLEM = 0.17
 _LONGEST_NAME = 44
-_BASELINES = {"eager": ("|", "tab:orange"), "compile": ("x", "tab:red"), "max_autotune": ("+", "tab:purple")}
+_BASELINES = {
+    "eager": ("|", "tab:orange"),
+    "compile": ("x", "tab:red"),
+    "max_autotune": ("+", "tab:purple"),
+}
 
 
 def draw_times(path: Path, rows: Sequence[Row], *, title: str, measured: bool) -> bool:
@@ -20,21 +26,35 @@ def draw_times(path: Path, rows: Sequence[Row], *, title: str, measured: bool) -
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(9, 1.6 + _INCHES_PER_PROBLEM * len(timed)), layout="constrained")
+    figure, axes = pyplot.subplots(
+        figsize=(9, 1.6 + _INCHES_PER_PROBLEM * len(timed)), layout="constrained"
+    )
     axes.axvline(1.0, color="tab:green", label="bound")
 
     def scatter(times_ms: Mapping[int, float], **style: object) -> None:
         if times_ms:
-            axes.scatter([time_ms / timed[place].bound_ms for place, time_ms in times_ms.items()], list(times_ms), **style)
+            axes.scatter(
+                [time_ms / timed[place].bound_ms for place, time_ms in times_ms.items()],
+                list(times_ms),
+                **style,
+            )
 
     for name, (marker, color) in _BASELINES.items():
-        times_ms = {place: row.baselines_ms[name] for place, row in enumerate(timed) if name in row.baselines_ms}
+        times_ms = {
+            place: row.baselines_ms[name]
+            for place, row in enumerate(timed)
+            if name in row.baselines_ms
+        }
         scatter(times_ms, marker=marker, s=28, color=color, label=name, linewidths=1)
     won = {place: row.time_ms for place, row in enumerate(timed) if row.status is RowStatus.PASSED}
     scatter(won, s=16, color="tab:blue", label="kmem, verified", zorder=3)
     axes.set_xscale("log")
     axes.set_xlabel("time over bound" if measured else "estimated time over bound")
-    axes.set_yticks(range(len(timed)), [f"{row.problem[:_LONGEST_NAME]}  {row.bound_ms:.3g} ms" for row in timed], fontsize=6)
+    axes.set_yticks(
+        range(len(timed)),
+        [f"{row.problem[:_LONGEST_NAME]}  {row.bound_ms:.3g} ms" for row in timed],
+        fontsize=6,
+    )
     axes.invert_yaxis()
     axes.margins(y=0.01)
     axes.grid(axis="y", linewidth=0.3)

@@ -1,7 +1,9 @@
-"""Which problems a bench is about: files, directories of problems, and KernelBench checkouts as they are.
+"""Which problems a bench is about: files, directories of problems, and KernelBench checkouts as
+they are.
 
-A file of a KernelBench level is `<id>_<name>.py`, and the levels are KernelBench/level1 and so on below the checkout.
-Source: github.com/ScalingIntelligence/KernelBench, src/kernelbench/dataset.py (LocalKernelBenchDataset).
+A file of a KernelBench level is `<id>_<name>.py`, and the levels are KernelBench/level1 and so on
+below the checkout. Source: github.com/ScalingIntelligence/KernelBench, src/kernelbench/dataset.py
+(LocalKernelBenchDataset).
 """
 
 import ast
@@ -20,7 +22,11 @@ _NUMBERED = re.compile(r"(\d+)_")
 
 @dataclass(frozen=True, slots=True)
 class BenchProblem:
-    """A problem file. Name and content identify it, so that pieces of one bench may be run where the file lies elsewhere."""
+    """A problem file.
+
+    Name and content identify it, so that pieces of one bench may be run where the file lies
+    elsewhere.
+    """
 
     name: str
     path: str
@@ -37,15 +43,16 @@ def problem_key(name: str, source_hash: str) -> str:
     return f"{name}-{source_hash[:8]}"
 
 
-def find_problems(paths: Sequence[Path], level: int | None = None, only: Sequence[str] = ()) -> list[BenchProblem]:
+def find_problems(
+    paths: Sequence[Path], level: int | None = None, only: Sequence[str] = ()
+) -> list[BenchProblem]:
     """Every problem under the paths, each once, numbered ones in the order of their numbers.
 
-    Args:
-        paths: problem files, directories that hold a problem.py each or problem files, or KernelBench checkouts.
-        level: only this level of KernelBench checkouts; None: all of them.
+    Args: paths: problem files, directories that hold a problem.py each or problem files, or
+        KernelBench checkouts. level: only this level of KernelBench checkouts; None: all of them.
         only: shell patterns; a problem is kept if its name matches one. None given: all are kept.
-    Raises:
-        ProblemError: if a path or a level is not there, nothing is left, or two problems of different content have one name.
+    Raises: ProblemError: if a path or a level is not there, nothing is left, or two problems of
+        different content have one name.
     """
     found: dict[str, BenchProblem] = {}
     for path in paths:
@@ -54,11 +61,17 @@ def find_problems(paths: Sequence[Path], level: int | None = None, only: Sequenc
             if not only or any(fnmatchcase(problem.name, pattern) for pattern in only):
                 same_name = found.setdefault(problem.name, problem)
                 if same_name.source_hash != problem.source_hash:
-                    raise ProblemError(f"Two problems are called {problem.name}: {same_name.path} and {problem.path}; bench them apart")
+                    raise ProblemError(
+                        f"Two problems are called {problem.name}: {same_name.path} and "
+                        f"{problem.path}; bench them apart"
+                    )
     if not found:
         places = ", ".join(map(str, paths))
         matching = f" whose name matches {' or '.join(only)}" if only else ""
-        raise ProblemError(f"No problems in {places}{matching}; give problem files or directories of them, such as KernelBench/level1")
+        raise ProblemError(
+            f"No problems in {places}{matching}; give problem files or directories of them, such "
+            f"as KernelBench/level1"
+        )
     return list(found.values())
 
 
@@ -69,24 +82,42 @@ def _problem_files(path: Path, level: int | None) -> list[Path]:
         raise ProblemError(f"No problem file or directory at {path}; give the path of one")
     levels = _levels(path)
     if level is None:
-        return [file for folder in (levels.values() if levels else [path]) for file in _files_of(folder)]
+        return [
+            file for folder in (levels.values() if levels else [path]) for file in _files_of(folder)
+        ]
     if level in levels:
         return _files_of(levels[level])
     existing = ", ".join(map(str, sorted(levels))) or "none"
-    raise ProblemError(f"{path} has no level {level} (levels there: {existing}); choose another with --level or leave it out")
+    raise ProblemError(
+        f"{path} has no level {level} (levels there: {existing}); choose another with --level or "
+        f"leave it out"
+    )
 
 
 def _levels(path: Path) -> dict[int, Path]:
-    """Level directories by number: of a checkout, of the KernelBench directory in it, or the path itself if it is one."""
-    candidates: Iterable[Path] = [path] if _LEVEL.fullmatch(path.resolve().name) else [*path.iterdir(), *(path / "KernelBench").glob("*")]
-    matches = [(_LEVEL.fullmatch(folder.resolve().name), folder) for folder in candidates if folder.is_dir()]
+    """Level directories by number: of a checkout, of the KernelBench directory in it, or the path
+    itself if it is one.
+    """
+    candidates: Iterable[Path] = (
+        [path]
+        if _LEVEL.fullmatch(path.resolve().name)
+        else [*path.iterdir(), *(path / "KernelBench").glob("*")]
+    )
+    matches = [
+        (_LEVEL.fullmatch(folder.resolve().name), folder)
+        for folder in candidates
+        if folder.is_dir()
+    ]
     return dict(sorted((int(match[1]), folder) for match, folder in matches if match))
 
 
 def _files_of(folder: Path) -> list[Path]:
     if (folder / "problem.py").is_file():
         return [folder / "problem.py"]
-    files = [*folder.glob("*/problem.py"), *(file for file in folder.glob("*.py") if _may_be_problem(file))]
+    files = [
+        *folder.glob("*/problem.py"),
+        *(file for file in folder.glob("*.py") if _may_be_problem(file)),
+    ]
     return sorted(files, key=_order)
 
 
@@ -105,19 +136,25 @@ def _name(file: Path) -> str:
 
 
 def _may_be_problem(file: Path) -> bool:
-    """False for helpers beside problems; a numbered or an unreadable file stays, so that its fault becomes a row."""
+    """False for helpers beside problems; a numbered or an unreadable file stays, so that its fault
+    becomes a row.
+    """
     if _NUMBERED.match(file.name):
         return True
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return True
-    return any(isinstance(statement, ast.ClassDef) and statement.name == "Model" for statement in tree.body)
+    return any(
+        isinstance(statement, ast.ClassDef) and statement.name == "Model" for statement in tree.body
+    )
 
 
 def _read_problem(file: Path) -> BenchProblem:
     try:
         source = file.read_text(encoding="utf-8", errors="replace")
     except OSError as ex:
-        raise ProblemError(f"Cannot read {file}: {ex.strerror}; make it readable or leave it out with --only") from ex
+        raise ProblemError(
+            f"Cannot read {file}: {ex.strerror}; make it readable or leave it out with --only"
+        ) from ex
     return BenchProblem(_name(file), str(file.absolute()), content_hash(source))

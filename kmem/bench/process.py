@@ -1,4 +1,6 @@
-"""One problem in one process: `python -m kmem optimize PROBLEM --json`, its progress line by line, and its end whatever it is."""
+"""One problem in one process: `python -m kmem optimize PROBLEM --json`, its progress line by line,
+and its end whatever it is.
+"""
 
 import os
 import queue
@@ -20,8 +22,8 @@ from kmem.bench.rows import Exit
 from kmem.errors import TargetError
 from kmem.host.environment import CORES_VARIABLE
 
-#: A run's minutes count neither its baselines (max-autotune may tune for minutes) nor waiting for the GPU, and when they are over it still
-#: verifies its winner.
+#: A run's minutes count neither its baselines (max-autotune may tune for minutes) nor waiting for
+#: the GPU, and when they are over it still verifies its winner.
 _LIMIT_OVER_BUDGET = 2.0
 _LIMIT_EXTRA_S = 1200.0
 #: How long an interrupted run may take to write down where it stands.
@@ -31,7 +33,10 @@ _PROGRESS = re.compile(r"(\w+) +(.*?)  \[(.*)\]")
 
 
 def visible_gpus(count: int) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES calls each of `count` GPUs that this process sees. Raises TargetError if there are fewer."""
+    """What CUDA_VISIBLE_DEVICES calls each of `count` GPUs that this process sees.
+
+    Raises TargetError if there are fewer.
+    """
     import torch  # counting them needs its driver calls; `kmem bench --help` does not
 
     if count > (found := torch.cuda.device_count()):
@@ -41,16 +46,25 @@ def visible_gpus(count: int) -> list[str]:
 
 
 class OptimizeProcess:
-    """A runner for schedule.run_problems: each process sees one GPU, the one that fewest others see."""
+    """A runner for schedule.run_problems: each process sees one GPU, the one that fewest others
+    see.
+    """
 
-    def __init__(self, settings: Settings, directory: Path, gpus: Sequence[str] = (), *, jobs: int = 1) -> None:
-        """Args: directory: the bench's; logs/ and runs/ in it belong to this class. gpus: as `visible_gpus` calls them, none without a
-        GPU. jobs: problems at once on each."""
+    def __init__(
+        self, settings: Settings, directory: Path, gpus: Sequence[str] = (), *, jobs: int = 1
+    ) -> None:
+        """Args: directory: the bench's; logs/ and runs/ in it belong to this class. gpus: as
+        `visible_gpus` calls them, none without a GPU. jobs: problems at once on each.
+        """
         self.settings, self.directory = settings, directory
         self._places: queue.LifoQueue[dict[str, str]] = queue.LifoQueue()
         places = jobs * ([{"CUDA_VISIBLE_DEVICES": gpu} for gpu in reversed(gpus)] or [{}])
         cores = str(max(1, len(os.sched_getaffinity(0)) // len(places)))
-        shared = [name for name in (CORES_VARIABLE, "OMP_NUM_THREADS") if name not in os.environ and len(places) > 1]
+        shared = [
+            name
+            for name in (CORES_VARIABLE, "OMP_NUM_THREADS")
+            if name not in os.environ and len(places) > 1
+        ]
         for place in places:  # last in, first out: the first problems go to different GPUs
             self._places.put(dict.fromkeys(shared, cores) | place)
 
@@ -63,30 +77,48 @@ class OptimizeProcess:
         finally:
             self._places.put(place)
 
-    def __call__(self, problem: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event) -> Exit | None:
+    def __call__(
+        self, problem: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event
+    ) -> Exit | None:
         """Run a problem to its end, as `run_at` does, at a place that is free."""
         with self._environment() as environment:
             return self.run_at(problem, on_stage, stop, environment)
 
     def run_at(
-        self, problem: BenchProblem, on_stage: Callable[[str, str], None], stop: threading.Event, environment: dict[str, str]
+        self,
+        problem: BenchProblem,
+        on_stage: Callable[[str, str], None],
+        stop: threading.Event,
+        environment: dict[str, str],
     ) -> Exit | None:
-        """Run a problem to its end. Returns None if `stop` was set meanwhile: the process is then ended and there is no outcome.
+        """Run a problem to its end.
+
+        Returns None if `stop` was set meanwhile: the process is then ended and there is no outcome.
 
         Args: on_stage: called with stage and text of each progress line, from another thread.
         """
         run_directory = self.directory / "runs" / problem.key
-        log, output = (self.directory / "logs" / f"{problem.key}.{suffix}" for suffix in ("log", "json"))
-        shutil.rmtree(run_directory, ignore_errors=True)  # left by a bench that was killed; its measurements would be taken for this run's
+        log, output = (
+            self.directory / "logs" / f"{problem.key}.{suffix}" for suffix in ("log", "json")
+        )
+        # left by a bench that was killed; its measurements would be taken for this run's
+        shutil.rmtree(run_directory, ignore_errors=True)
         limit_s = 60 * self.settings.minutes * _LIMIT_OVER_BUDGET + _LIMIT_EXTRA_S
         started = time.monotonic()
-        # The output goes to a file, so that only one pipe has to be read. A session of its own keeps a Ctrl-C on the terminal away from
-        # the run: the schedule decides who is interrupted. If the bench is killed, the run ends when it next reports on the broken pipe.
+        # The output goes to a file, so that only one pipe has to be read. A session of its own
+        # keeps a Ctrl-C on the terminal away from the run: the schedule decides who is interrupted.
+        # If the bench is killed, the run ends when it next reports on the broken pipe.
         with open(output, "w", encoding="utf-8") as stdout:
             process = subprocess.Popen(
-                self.command(problem, run_directory), stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
-                text=True, errors="replace", start_new_session=True, env=environment,
-            )  # fmt: skip
+                self.command(problem, run_directory),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                env=environment,
+            )
         reader = threading.Thread(target=_follow, args=(process.stderr, log, on_stage), daemon=True)
         reader.start()
         stopped, timed_out = _wait(process, stop, started + limit_s)
@@ -94,19 +126,45 @@ class OptimizeProcess:
         reader.join(timeout=_GRACE_S)  # a grandchild that outlives the run may keep the pipe open
         if stopped:
             return None
-        return Exit(process.returncode, output.read_text(errors="replace"), log.read_text(encoding="utf-8"), seconds, timed_out)
+        return Exit(
+            process.returncode,
+            output.read_text(errors="replace"),
+            log.read_text(encoding="utf-8"),
+            seconds,
+            timed_out,
+        )
 
     def command(self, problem: BenchProblem, run_directory: Path) -> list[str]:
         """The command line that runs a problem."""
         asked = self.settings
-        words = [sys.executable, "-m", "kmem", "optimize", problem.path, "--precision", asked.precision, "--purity", asked.purity]
-        words += ["--memory", asked.memory, "--rounds", str(asked.rounds), "--minutes", str(asked.minutes)]
+        words = [
+            sys.executable,
+            "-m",
+            "kmem",
+            "optimize",
+            problem.path,
+            "--precision",
+            asked.precision,
+            "--purity",
+            asked.purity,
+        ]
+        words += [
+            "--memory",
+            asked.memory,
+            "--rounds",
+            str(asked.rounds),
+            "--minutes",
+            str(asked.minutes),
+        ]
         words += ["--target", asked.target] if asked.target else []
         return [*words, "--out", str(run_directory), "--json"]
 
 
 def _follow(stderr: IO[str], log: Path, on_stage: Callable[[str, str], None]) -> None:
-    """Keep what a run says and pass its progress on. A line is "stage text  [where it stands]", as kmem/cli/optimize.py prints it."""
+    """Keep what a run says and pass its progress on.
+
+    A line is "stage text  [where it stands]", as kmem/cli/optimize.py prints it.
+    """
     with stderr, open(log, "w", encoding="utf-8", buffering=1) as kept:
         for line in stderr:
             kept.write(line)
@@ -115,7 +173,10 @@ def _follow(stderr: IO[str], log: Path, on_stage: Callable[[str, str], None]) ->
 
 
 def _wait(process: subprocess.Popen, stop: threading.Event, deadline: float) -> tuple[bool, bool]:
-    """Wait for a process, or end it with its whole group. Returns whether it was stopped, and whether its time was over."""
+    """Wait for a process, or end it with its whole group.
+
+    Returns whether it was stopped, and whether its time was over.
+    """
     while process.poll() is None:
         if stop.wait(_POLL_S):
             _end(process)

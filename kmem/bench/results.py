@@ -1,6 +1,8 @@
-"""What a bench keeps: results.jsonl, which grows by a row as each problem ends, and the manifest of what was asked.
+"""What a bench keeps: results.jsonl, which grows by a row as each problem ends, and the manifest of
+what was asked.
 
-A directory holds the results of one set of settings on one device with one set of versions: all measured, or all estimated.
+A directory holds the results of one set of settings on one device with one set of versions: all
+measured, or all estimated.
 """
 
 import fcntl
@@ -31,7 +33,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a directory of results is about. `measured` says that the device was there; `commands` lists each piece's command."""
+    """What a directory of results is about.
+
+    `measured` says that the device was there; `commands` lists each piece's command.
+    """
 
     settings: Settings
     device: str
@@ -46,7 +51,12 @@ class Manifest:
     def from_json(cls, text: str) -> "Manifest":
         data = json.loads(text)
         problems = tuple(BenchProblem(**problem) for problem in data.pop("problems"))
-        return cls(settings=Settings(**data.pop("settings")), commands=tuple(data.pop("commands")), problems=problems, **data)
+        return cls(
+            settings=Settings(**data.pop("settings")),
+            commands=tuple(data.pop("commands")),
+            problems=problems,
+            **data,
+        )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -61,17 +71,24 @@ class Manifest:
             if ours != theirs:
                 difference = f"{what.replace('_', ' ')} {ours}, now it would be {theirs}"
                 raise OutputError(
-                    f"The results in {directory} were made with {difference}; choose another directory with --resume, or none"
+                    f"The results in {directory} were made with {difference}; choose another "
+                    f"directory with --resume, or none"
                 )
-        problems = {problem.name: problem for problem in self.problems} | {problem.name: problem for problem in piece.problems}
-        in_order = sorted(problems.values(), key=lambda problem: problem_number(problem.name))  # others stay where they are
+        problems = {problem.name: problem for problem in self.problems} | {
+            problem.name: problem for problem in piece.problems
+        }
+        # others stay where they are
+        in_order = sorted(problems.values(), key=lambda problem: problem_number(problem.name))
         return replace(self, commands=self.commands + piece.commands, problems=tuple(in_order))
 
 
 class BenchDirectory:
-    """manifest.json, results.jsonl, results.md, results.png, logs/, runs/. One bench at a time: a context manager that holds a lock.
+    """manifest.json, results.jsonl, results.md, results.png, logs/, runs/.
 
-    A kill at any moment leaves whole lines, but perhaps for the last one, which the next bench removes.
+    One bench at a time: a context manager that holds a lock.
+
+    A kill at any moment leaves whole lines, but perhaps for the last one, which the next bench
+    removes.
     """
 
     def __init__(self, root: Path) -> None:
@@ -82,7 +99,10 @@ class BenchDirectory:
             for name in ("logs", "runs"):
                 (root / name).mkdir(parents=True, exist_ok=True)
         except OSError as ex:
-            raise OutputError(f"Cannot write the bench directory {root}: {ex.strerror}; choose another with --resume") from ex
+            raise OutputError(
+                f"Cannot write the bench directory {root}: {ex.strerror}; choose another with "
+                f"--resume"
+            ) from ex
 
     def __enter__(self) -> "BenchDirectory":
         """Raises OutputError: if another bench is writing here, or it cannot be written."""
@@ -91,15 +111,24 @@ class BenchDirectory:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as ex:
             raise OutputError(
-                f"Another kmem bench is writing to {self.root}; wait for it or choose another directory with --resume"
+                f"Another kmem bench is writing to {self.root}; wait for it or choose another "
+                f"directory with --resume"
             ) from ex
         except OSError as ex:
-            raise OutputError(f"Cannot write {self.root / 'results.jsonl'}: {ex.strerror}; choose another directory with --resume") from ex
+            raise OutputError(
+                f"Cannot write {self.root / 'results.jsonl'}: {ex.strerror}; choose another "
+                f"directory with --resume"
+            ) from ex
         self._file.seek(0)
         self._file.truncate(self._file.read().rfind(b"\n") + 1)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._file.close()
 
     def write_manifest(self, manifest: Manifest) -> None:
@@ -116,24 +145,37 @@ class BenchDirectory:
 
 
 def read_manifest(root: Path) -> Manifest | None:
-    """The manifest of a bench directory; None if there is none. Raises OutputError if it is no manifest."""
+    """The manifest of a bench directory; None if there is none.
+
+    Raises OutputError if it is no manifest.
+    """
     path = root / "manifest.json"
     if not path.is_file():
         return None
     try:
         return Manifest.from_json(path.read_text(encoding="utf-8"))
     except (ValueError, TypeError, KeyError) as ex:
-        raise OutputError(f"{path} is not a manifest of kmem bench ({ex}); choose another directory") from ex
+        raise OutputError(
+            f"{path} is not a manifest of kmem bench ({ex}); choose another directory"
+        ) from ex
 
 
 def read_rows(root: Path) -> list[Row]:
-    """Every row of a bench directory, in the order in which they were finished. Raises OutputError if a line is no row."""
+    """Every row of a bench directory, in the order in which they were finished.
+
+    Raises OutputError if a line is no row.
+    """
     rows = []
     path = root / "results.jsonl"
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.is_file() else (), 1):
+    for number, line in enumerate(
+        path.read_text(encoding="utf-8").splitlines() if path.is_file() else (), 1
+    ):
         try:
             data = json.loads(line)
             rows.append(Row(**{**data, "status": RowStatus(data["status"])}))
         except (ValueError, TypeError, KeyError) as ex:
-            raise OutputError(f"{path}, line {number} is not a row of kmem bench ({ex}); remove the line and run again") from ex
+            raise OutputError(
+                f"{path}, line {number} is not a row of kmem bench ({ex}); remove the line and run "
+                f"again"
+            ) from ex
     return rows

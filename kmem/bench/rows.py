@@ -10,7 +10,8 @@ from enum import Enum
 from kmem.bench.problems import BenchProblem, problem_key
 from kmem.errors import NO_ROOM
 
-#: Exit codes of `kmem optimize`: a kernel won, or nothing beat the best baseline; an error in one line, or wrong usage.
+#: Exit codes of `kmem optimize`: a kernel won, or nothing beat the best baseline; an error in one
+#: line, or wrong usage.
 _EXITS_WITH_RESULT, _EXITS_WITH_ERROR = (0, 3), (1, 2)
 
 
@@ -37,7 +38,9 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One problem's outcome. `result` is what `kmem optimize --json` printed, set if and only if the problem did not fail.
+    """One problem's outcome.
+
+    `result` is what `kmem optimize --json` printed, set if and only if the problem did not fail.
 
     Raises ValueError on construction otherwise.
     """
@@ -52,7 +55,10 @@ class Row:
 
     def __post_init__(self) -> None:
         if (self.result is None) != self.failed:
-            raise ValueError(f"status {self.status.value} with result {self.result}: a result is set if and only if nothing failed")
+            raise ValueError(
+                f"status {self.status.value} with result {self.result}: a result is set if and "
+                f"only if nothing failed"
+            )
 
     @property
     def key(self) -> str:
@@ -70,7 +76,9 @@ class Row:
 
     @property
     def speedup(self) -> float | None:
-        """Best baseline over the verified kernel; None where there is no such kernel or no baseline ran."""
+        """Best baseline over the verified kernel; None where there is no such kernel or no baseline
+        ran.
+        """
         return self.result["speedup"] if self.status is RowStatus.PASSED else None
 
     @property
@@ -88,7 +96,9 @@ class Row:
 
     @property
     def best_baseline_ms(self) -> float | None:
-        """Where a kernel passed, as timed in pairs with it: what the speedup is made of; otherwise as timed alone."""
+        """Where a kernel passed, as timed in pairs with it: what the speedup is made of; otherwise
+        as timed alone.
+        """
         paired = self.result.get("paired_baseline_ms") if self.result else None
         return paired or (self.baselines_ms[self.best_baseline] if self.best_baseline else None)
 
@@ -114,14 +124,27 @@ def make_row(problem: BenchProblem, ended: Exit, *, measured: bool) -> Row:
     Args: measured: that the bench runs on a GPU, so that an estimate is a failure and not a result.
     """
     row = Row(
-        problem.name, problem.source_hash, RowStatus.CRASHED, round(ended.seconds, 1), datetime.now(UTC).isoformat(timespec="seconds"),
-        _reason(ended), None,
-    )  # fmt: skip
+        problem.name,
+        problem.source_hash,
+        RowStatus.CRASHED,
+        round(ended.seconds, 1),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        _reason(ended),
+        None,
+    )
     if ended.timed_out:
-        return replace(row, status=RowStatus.TIMED_OUT, reason=f"no answer within {ended.seconds:.0f} s")
+        return replace(
+            row, status=RowStatus.TIMED_OUT, reason=f"no answer within {ended.seconds:.0f} s"
+        )
     result = _last_object(ended.stdout) if ended.code in _EXITS_WITH_RESULT else None
     if result is not None and result["estimated"] is measured:
-        return replace(row, reason=f"it was {'estimated' if measured else 'measured'}, unlike the others: the GPU came or went")
+        return replace(
+            row,
+            reason=(
+                f"it was {'estimated' if measured else 'measured'}, unlike the others: the GPU "
+                f"came or went"
+            ),
+        )
     if result is not None:
         return replace(row, status=RowStatus(result["status"]), reason="", result=result)
     if ended.code in _EXITS_WITH_ERROR and row.reason.startswith("Error: "):

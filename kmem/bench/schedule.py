@@ -11,12 +11,17 @@ from kmem.bench.results import BenchDirectory, read_rows
 from kmem.bench.rows import Exit, Row, make_row
 
 #: Runs one problem, reporting (stage, text); returns None if the event was set meanwhile.
-Runner: TypeAlias = Callable[[BenchProblem, Callable[[str, str], None], threading.Event], Exit | None]
+Runner: TypeAlias = Callable[
+    [BenchProblem, Callable[[str, str], None], threading.Event], Exit | None
+]
 
 
 @dataclass(frozen=True, slots=True)
 class BenchEvent:
-    """Something happened to a problem: `row` is set when it ended. `rows` are all so far, of `total`."""
+    """Something happened to a problem: `row` is set when it ended.
+
+    `rows` are all so far, of `total`.
+    """
 
     problem: BenchProblem
     stage: str
@@ -35,25 +40,30 @@ def run_problems(
     jobs: int,
     measured: bool,
 ) -> list[Row]:
-    """Run every problem that the directory has no row of, and return the rows of all, in the order of `problems`.
+    """Run every problem that the directory has no row of, and return the rows of all, in the order
+    of `problems`.
 
-    `jobs` problems run at once. One that found no room beside others is run again, alone, when all others have ended. Each row is on the
-    disk before the next problem starts.
+    `jobs` problems run at once. One that found no room beside others is run again, alone, when all
+    others have ended. Each row is on the disk before the next problem starts.
 
-    Raises:
-        KeyboardInterrupt: after the problems that run have been ended. They have no row, those that ended before have.
+    Raises: KeyboardInterrupt: after the problems that run have been ended. They have no row, those
+        that ended before have.
     """
     wanted = {problem.key for problem in problems}
     rows = {row.key: row for row in read_rows(directory.root) if row.key in wanted}
     pending = [problem for problem in reversed(problems) if problem.key not in rows]
-    events: queue.SimpleQueue[tuple[BenchProblem, str, str, Exit | BaseException | None]] = queue.SimpleQueue()
+    events: queue.SimpleQueue[tuple[BenchProblem, str, str, Exit | BaseException | None]] = (
+        queue.SimpleQueue()
+    )
     stop = threading.Event()
     threads: dict[str, threading.Thread] = {}
     alone: set[str] = set()  # run again with nothing beside them
 
     def work(problem: BenchProblem) -> None:
         try:
-            ended = runner(problem, lambda stage, text: events.put((problem, stage, text, None)), stop)
+            ended = runner(
+                problem, lambda stage, text: events.put((problem, stage, text, None)), stop
+            )
         except BaseException as ex:  # noqa: BLE001 - a thread's error is raised where the schedule waits
             events.put((problem, "failed", str(ex), ex))
         else:
@@ -81,7 +91,11 @@ def run_problems(
             if row.lacked_room and threads:
                 alone.add(problem.key)
                 pending.insert(0, problem)
-                announce(problem, "later", "no room on the device beside the others: once more, alone, at the end")
+                announce(
+                    problem,
+                    "later",
+                    "no room on the device beside the others: once more, alone, at the end",
+                )
                 continue
             directory.append(row)
             rows[problem.key] = row

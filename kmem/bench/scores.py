@@ -1,7 +1,10 @@
-"""The numbers over all rows of a bench. Ratios are best baseline over answer, so that more is better.
+"""The numbers over all rows of a bench.
 
-Source of fast_p: Ouyang et al., "KernelBench: Can LLMs Write Efficient GPU Kernels?" (2025), section 3: the share of all tasks whose
-kernel is correct and more than p times as fast as the baseline. Theirs is against eager; here it is against the best of the baselines.
+Ratios are best baseline over answer, so that more is better.
+
+Source of fast_p: Ouyang et al., "KernelBench: Can LLMs Write Efficient GPU Kernels?" (2025),
+section 3: the share of all tasks whose kernel is correct and more than p times as fast as the
+baseline. Theirs is against eager; here it is against the best of the baselines.
 """
 
 import statistics
@@ -10,13 +13,16 @@ from dataclasses import dataclass
 
 from kmem.bench.rows import Row, RowStatus
 
-#: More than this counts as a win: two hundredths are above the repeatability of one GPU from session to session.
+#: More than this counts as a win: two hundredths are above the repeatability of one GPU from
+#: session to session.
 WIN = 1.02
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Over all rows: one without a verified improvement, failed or not, counts with ratio 1.0, for the user keeps the module as it is."""
+    """Over all rows: one without a verified improvement, failed or not, counts with ratio 1.0, for
+    the user keeps the module as it is.
+    """
 
     problems: int
     faster: int  # verified improvements

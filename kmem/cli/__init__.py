@@ -1,7 +1,10 @@
-"""The command line: noun groups, verb commands. Only this package prints; stdout carries data, stderr people's text.
+"""The command line: noun groups, verb commands.
 
-Exit codes: 0 done (for `optimize`: a verified kernel that beats the best baseline), 1 error, 2 usage, 3 nothing beat the best baseline,
-130 interrupted. Errors a user can mend are one line; bugs keep their traceback.
+Only this package prints; stdout carries data, stderr people's text.
+
+Exit codes: 0 done (for `optimize`: a verified kernel that beats the best baseline), 1 error, 2
+usage, 3 nothing beat the best baseline, 130 interrupted. Errors a user can mend are one line; bugs
+keep their traceback.
 """
 
 import click
@@ -13,7 +16,8 @@ EXIT_INTERRUPTED = 130
 
 
 class Group(click.Group):
-    """Prints every KmemError as one clear line and exits 1, so that no command needs its own handler.
+    """Prints every KmemError as one clear line and exits 1, so that no command needs its own
+    handler.
 
     An interrupt is a line, too, and exit code 130; a command that can go on later says how itself.
     """
@@ -33,8 +37,9 @@ class Group(click.Group):
 def cli() -> None:
     """Make PyTorch modules fast with Triton, and remember how.
 
-    `kmem optimize problem.py` profiles a module, diagnoses its bottleneck against what the hardware could do, asks the skill memory
-    what fixes it, writes Triton kernels, proves them correct, measures them, and records what happened.
+    `kmem optimize problem.py` profiles a module, diagnoses its bottleneck against what the hardware
+    could do, asks the skill memory what fixes it, writes Triton kernels, proves them correct,
+    measures them, and records what happened.
     """
 
 

@@ -1,4 +1,6 @@
-"""`kmem bench`: the main job over directories of problems, with a live display, a table at the end and results that survive a kill."""
+"""`kmem bench`: the main job over directories of problems, with a live display, a table at the end
+and results that survive a kill.
+"""
 
 import json
 import secrets
@@ -31,13 +33,28 @@ EXIT_SOME_FAILED = 1
 
 @click.command()
 @click.argument("paths", metavar="PATH...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--level", type=click.IntRange(min=1), help="Level of KernelBench checkouts; default: all levels.")
-@click.option("--only", metavar="GLOB", multiple=True, help="Only problems whose name matches, such as '1?_*'; may be repeated.")
+@click.option(
+    "--level",
+    type=click.IntRange(min=1),
+    help="Level of KernelBench checkouts; default: all levels.",
+)
+@click.option(
+    "--only",
+    metavar="GLOB",
+    multiple=True,
+    help="Only problems whose name matches, such as '1?_*'; may be repeated.",
+)
 @precision_option
 @purity_option
 @target_option
 @memory_option
-@click.option("--rounds", type=click.IntRange(min=0), default=4, show_default=True, help="Rounds after the first, for each problem.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="Rounds after the first, for each problem.",
+)
 @click.option(
     "--minutes-per-problem",
     "minutes",
@@ -61,13 +78,18 @@ EXIT_SOME_FAILED = 1
     show_default=True,
     help="Problems at once on each GPU: one is traced and compiled while another is measured.",
 )
-@click.option("--gpus", type=click.IntRange(min=1), help="GPUs to spread the problems over; default: one.")
+@click.option(
+    "--gpus", type=click.IntRange(min=1), help="GPUs to spread the problems over; default: one."
+)
 @click.option(
     "--record",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     envvar="KMEM_RECORD",
-    help="Do not optimise: measure whole knob landscapes into DIR, for kmem memory ablate. PATH may then be a suite file too.",
+    help=(
+        "Do not optimise: measure whole knob landscapes into DIR, for kmem memory ablate. PATH may "
+        "then be a suite file too."
+    ),
 )
 @click.option(
     "--settings",
@@ -76,7 +98,9 @@ EXIT_SOME_FAILED = 1
     show_default=True,
     help="With --record: knob settings measured of each problem; all, if it has no more.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print manifest, scores and rows as one JSON object.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print manifest, scores and rows as one JSON object."
+)
 def bench(
     paths: tuple[Path, ...],
     level: int | None,
@@ -96,26 +120,32 @@ def bench(
 ) -> None:
     """Run `kmem optimize` on many problems and print how much was gained.
 
-    PATH is a problem file, a directory of problems, or a KernelBench checkout as it is. Each problem runs in a process of its own, so that
-    a crash is one row of the table.
+    PATH is a problem file, a directory of problems, or a KernelBench checkout as it is. Each
+    problem runs in a process of its own, so that a crash is one row of the table.
 
-    Rows are kept in DIR/results.jsonl as they come. After a kill the same command with --resume DIR goes on; kmem bench --resume DIR alone
-    takes problems and settings from DIR. Problems that have a row, failed ones too, are not repeated (remove its line to repeat one).
-    DIR also gets the page results.md with its plot, the logs and the run directories.
+    Rows are kept in DIR/results.jsonl as they come. After a kill the same command with --resume DIR
+    goes on; kmem bench --resume DIR alone takes problems and settings from DIR. Problems that have
+    a row, failed ones too, are not repeated (remove its line to repeat one). DIR also gets the page
+    results.md with its plot, the logs and the run directories.
 
-    Speedup is best baseline over kernel. A problem without a verified improvement counts with ratio 1.0 in the means, a failed one too. A
-    win is a ratio above 1.02. fast_1, fast_1.2 and fast_2 are the shares of all problems with a ratio above 1, 1.2 and 2. Without a GPU all
-    times are estimates, labelled so, and never share a directory with measured ones.
+    Speedup is best baseline over kernel. A problem without a verified improvement counts with ratio
+    1.0 in the means, a failed one too. A win is a ratio above 1.02. fast_1, fast_1.2 and fast_2 are
+    the shares of all problems with a ratio above 1, 1.2 and 2. Without a GPU all times are
+    estimates, labelled so, and never share a directory with measured ones.
 
-    With --record nothing is searched for: some settings of every recipe that matches are compiled, checked and timed once, and kept with
-    their verdicts, so that searches can be repeated without a GPU. --minutes-per-problem then limits the judging, and the same command goes
-    on after a kill. A suite file is JSON that lists problems with sizes, such as problems/landscapes.json.
+    With --record nothing is searched for: some settings of every recipe that matches are compiled,
+    checked and timed once, and kept with their verdicts, so that searches can be repeated without a
+    GPU. --minutes-per-problem then limits the judging, and the same command goes on after a kill. A
+    suite file is JSON that lists problems with sizes, such as problems/landscapes.json.
 
     Exit code 0: every problem was run; 1: some failed; 130: interrupted.
     """
     if record is not None:
         if gpus is not None:
-            raise click.UsageError("--gpus does not go with --record, which measures on one GPU; record parts of a suite with --only.")
+            raise click.UsageError(
+                "--gpus does not go with --record, which measures on one GPU; record parts of a "
+                "suite with --only."
+            )
         from kmem.cli.landscapes import record_suite
 
         record_suite(paths, level, only, precision, purity, target, record, settings, minutes, jobs)
@@ -126,17 +156,33 @@ def bench(
 
     places = visible_gpus(gpus) if gpus is not None else []
     root = root or Path("runs") / f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    manifest, problems = describe(root, paths, level, only, Settings(precision, purity, target, memory_mode, rounds, minutes))
+    manifest, problems = describe(
+        root, paths, level, only, Settings(precision, purity, target, memory_mode, rounds, minutes)
+    )
     with interrupt_on_termination(), BenchDirectory(root) as directory:
         directory.write_manifest(manifest)
         click.echo(f"bench of {len(problems)} problems in {root}", err=True)
         runner = OptimizeProcess(manifest.settings, root.resolve(), places, jobs=jobs)
         try:
             with Progress(manifest) as show:
-                run_problems(problems, runner, directory, show, jobs=jobs * (gpus or 1), measured=manifest.measured)
+                run_problems(
+                    problems,
+                    runner,
+                    directory,
+                    show,
+                    jobs=jobs * (gpus or 1),
+                    measured=manifest.measured,
+                )
         except KeyboardInterrupt:
             finish(directory, manifest, as_json=as_json)
-            click.echo(f"\nInterrupted. What is finished is kept: kmem bench --resume {shlex.quote(str(root))}", err=True)
+            click.echo(
+                (
+                    f"\n"
+                    f"Interrupted. What is finished is kept: kmem bench --resume "
+                    f"{shlex.quote(str(root))}"
+                ),
+                err=True,
+            )
             raise SystemExit(EXIT_INTERRUPTED) from None
         rows = finish(directory, manifest, as_json=as_json)
     if any(row.failed for row in rows):
@@ -148,17 +194,22 @@ def describe(
 ) -> "tuple[Manifest, tuple[BenchProblem, ...]]":
     """What the directory is about with this piece joined to it, and the problems of this piece.
 
-    Without paths, problems and settings are the directory's. Raises UsageError, ProblemError, TargetError, or OutputError if they differ.
+    Without paths, problems and settings are the directory's. Raises UsageError, ProblemError,
+    TargetError, or OutputError if they differ.
     """
     from kmem.bench.problems import find_problems
     from kmem.bench.results import Manifest, read_manifest
 
     earlier = read_manifest(root)
     if not paths and earlier is None:
-        raise click.UsageError("Name problem files or directories, or with --resume the directory of an earlier bench.")
+        raise click.UsageError(
+            "Name problem files or directories, or with --resume the directory of an earlier bench."
+        )
     settings = asked if paths else earlier.settings
     problems = (
-        find_problems(paths, level, only) if paths else find_problems([Path(problem.path) for problem in earlier.problems], None, only)
+        find_problems(paths, level, only)
+        if paths
+        else find_problems([Path(problem.path) for problem in earlier.problems], None, only)
     )
     from kmem.devices import resolve_target
     from kmem.run.session import versions
@@ -166,7 +217,16 @@ def describe(
     device, present = resolve_target(settings.target)
     command = shlex.join(["kmem", *sys.argv[1:]])
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    piece = Manifest(settings, device.name, device.full_name, present, versions(), now, (command,), tuple(problems))
+    piece = Manifest(
+        settings,
+        device.name,
+        device.full_name,
+        present,
+        versions(),
+        now,
+        (command,),
+        tuple(problems),
+    )
     return (earlier.extend(piece, root) if earlier else piece), piece.problems
 
 
@@ -182,7 +242,14 @@ def interrupt_on_termination() -> Iterator[None]:
 
 def finish(directory: "BenchDirectory", manifest: "Manifest", *, as_json: bool) -> "list[Row]":
     """Write the page and its plot, print the table (or JSON) and return the rows."""
-    from kmem.bench.page import missing_names, render_failures, render_scores, render_table, sort_rows, write_page
+    from kmem.bench.page import (
+        missing_names,
+        render_failures,
+        render_scores,
+        render_table,
+        sort_rows,
+        write_page,
+    )
     from kmem.bench.results import read_rows
     from kmem.bench.scores import compute_scores
 
@@ -190,7 +257,11 @@ def finish(directory: "BenchDirectory", manifest: "Manifest", *, as_json: bool) 
     scores, missing = compute_scores(rows), missing_names(manifest, rows)
     page = write_page(directory.root / "results.md", manifest, rows)
     if as_json:
-        data = {"manifest": asdict(manifest), "scores": asdict(scores) if scores else None, "missing": missing}
+        data = {
+            "manifest": asdict(manifest),
+            "scores": asdict(scores) if scores else None,
+            "missing": missing,
+        }
         data["rows"] = [asdict(row) for row in rows]
         click.echo(json.dumps(data, default=lambda value: value.value))
     else:
@@ -204,7 +275,9 @@ def finish(directory: "BenchDirectory", manifest: "Manifest", *, as_json: bool) 
 
 
 class Progress(AbstractContextManager["Callable[[BenchEvent], None]"]):
-    """A live panel on a terminal, plain lines elsewhere: what runs and its stage, done of total, the geometric mean so far."""
+    """A live panel on a terminal, plain lines elsewhere: what runs and its stage, done of total,
+    the geometric mean so far.
+    """
 
     def __init__(self, manifest: "Manifest") -> None:
         self._manifest = manifest
@@ -223,7 +296,12 @@ class Progress(AbstractContextManager["Callable[[BenchEvent], None]"]):
         self._live.__enter__()
         return self._update
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         if self._live is not None:
             self._live.__exit__(kind, value, traceback)
 
@@ -245,8 +323,16 @@ class Progress(AbstractContextManager["Callable[[BenchEvent], None]"]):
         if event.row is not None:
             self._ended = [*self._ended[-7:], self._running.pop(name)]
         # Text, not markup: brackets of the user's file names and error messages are no styles.
-        lines = [*(Text(line, style="dim") for line in self._ended), *map(Text, self._running.values()), Text(""), Text(_standing(event))]
-        self._live.update(Panel(Group(*lines), title=f"bench on {self._manifest.device}", title_align="left"), refresh=True)
+        lines = [
+            *(Text(line, style="dim") for line in self._ended),
+            *map(Text, self._running.values()),
+            Text(""),
+            Text(_standing(event)),
+        ]
+        self._live.update(
+            Panel(Group(*lines), title=f"bench on {self._manifest.device}", title_align="left"),
+            refresh=True,
+        )
 
 
 def _outcome(event: "BenchEvent") -> str:
@@ -256,7 +342,10 @@ def _outcome(event: "BenchEvent") -> str:
     unit = "ms est." if row.result and row.result["estimated"] else "ms"
     time_ms = f" {row.time_ms:.4g} {unit}" if row.time_ms is not None else ""
     speedup = f", {row.speedup:.2f}x {row.best_baseline}" if row.speedup else ""
-    return f"{row.status.value}{time_ms}{speedup}{': ' + row.reason if row.failed else ''} in {row.seconds:.0f} s"
+    return (
+        f"{row.status.value}{time_ms}{speedup}{': ' + row.reason if row.failed else ''} in "
+        f"{row.seconds:.0f} s"
+    )
 
 
 def _standing(event: "BenchEvent") -> str:

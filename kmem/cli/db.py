@@ -37,5 +37,8 @@ def check_database() -> None:
         for fault in faults:
             click.echo(fault)
         if faults:
-            raise MemoryStoreError(f"Database {memory.path} has {len(faults)} faults; restore a copy, or start anew and import an export")
+            raise MemoryStoreError(
+                f"Database {memory.path} has {len(faults)} faults; restore a copy, or start anew "
+                f"and import an export"
+            )
         click.echo(f"{memory.path}: no faults", err=True)

@@ -1,4 +1,6 @@
-"""`kmem doctor`: what this machine can do, what it lacks and the remedy, and how fast its GPU really is."""
+"""`kmem doctor`: what this machine can do, what it lacks and the remedy, and how fast its GPU
+really is.
+"""
 
 import json
 import shutil
@@ -15,12 +17,16 @@ from kmem.errors import KmemError
 if TYPE_CHECKING:
     from kmem.records import Device
 
-# torch, the memory and the judge are imported inside the checks: `kmem --help` must not pay for them.
+# torch, the memory and the judge are imported inside the checks: `kmem --help` must not pay for
+# them.
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report: `ok` None means that it does not apply here. `remedy` is set where something is missing."""
+    """One line of the report: `ok` None means that it does not apply here.
+
+    `remedy` is set where something is missing.
+    """
 
     name: str
     ok: bool | None
@@ -29,7 +35,12 @@ class Check:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: checks and the device with its ceilings.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object: checks and the device with its ceilings.",
+)
 @click.option(
     "--measure/--no-measure",
     default=True,
@@ -37,17 +48,29 @@ class Check:
     help="Measure the ceilings of the GPU and keep them in the database (a minute).",
 )
 def doctor(as_json: bool, measure: bool) -> None:
-    """Report what works on this machine: GPU, versions, profilers, offline parts, database; measure the GPU's ceilings.
+    """Report what works on this machine: GPU, versions, profilers, offline parts, database; measure
+    the GPU's ceilings.
 
     Always exits 0; what is missing is said with its remedy.
     """
     device, checks = _find_device()
-    checks += [_check_versions(), _check_ncu(device), _check_compiler(device), _check_isolation(), _check_embeddings(), _check_database()]
+    checks += [
+        _check_versions(),
+        _check_ncu(device),
+        _check_compiler(device),
+        _check_isolation(),
+        _check_embeddings(),
+        _check_database(),
+    ]
     if device is not None and measure:
         device, check = _measure(device)
         checks.append(check)
     if as_json:
-        click.echo(json.dumps({"checks": [asdict(check) for check in checks], "device": _device_data(device)}))
+        click.echo(
+            json.dumps(
+                {"checks": [asdict(check) for check in checks], "device": _device_data(device)}
+            )
+        )
         return
     for check in checks:
         mark = {True: "ok  ", False: "LACK", None: "-   "}[check.ok]
@@ -64,13 +87,24 @@ def _find_device() -> "tuple[Device | None, list[Check]]":
     device = detect_device()
     if device is None:
         offline = (
-            "no GPU: kernels are proved correct in the Triton interpreter, compiled for a named target and ranked by estimates; "
+            "no GPU: kernels are proved correct in the Triton interpreter, compiled for a named "
+            "target and ranked by estimates; "
             "nothing is timed"
         )
-        return None, [Check("gpu", None, offline, f"name a target: kmem optimize PROBLEM --target {next(iter(TARGETS))}")]
+        return None, [
+            Check(
+                "gpu",
+                None,
+                offline,
+                f"name a target: kmem optimize PROBLEM --target {next(iter(TARGETS))}",
+            )
+        ]
     memory = f"{device.memory_bytes / 2**30:.0f} GiB"
     driver = _driver_version() or "unknown"
-    detail = f"{device.full_name}, {device.arch}, {device.sm_count} multiprocessors, {memory}, driver {driver}"
+    detail = (
+        f"{device.full_name}, {device.arch}, {device.sm_count} multiprocessors, {memory}, driver "
+        f"{driver}"
+    )
     return device, [Check("gpu", True, detail)]
 
 
@@ -78,9 +112,17 @@ def _driver_version() -> str | None:
     if shutil.which("nvidia-smi") is None:
         return None
     result = subprocess.run(
-        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=False
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
-    return result.stdout.strip().splitlines()[0] if result.returncode == 0 and result.stdout.strip() else None
+    return (
+        result.stdout.strip().splitlines()[0]
+        if result.returncode == 0 and result.stdout.strip()
+        else None
+    )
 
 
 def _check_versions() -> Check:
@@ -89,7 +131,10 @@ def _check_versions() -> Check:
     return Check(
         "versions",
         True,
-        f"torch {torch.__version__}, triton {metadata.version('triton')}, CUDA {torch.version.cuda or 'none in this build of torch'}",
+        (
+            f"torch {torch.__version__}, triton {metadata.version('triton')}, CUDA "
+            f"{torch.version.cuda or 'none in this build of torch'}"
+        ),
     )
 
 
@@ -101,7 +146,10 @@ def _check_ncu(device: "Device | None") -> Check:
         return Check(
             "ncu",
             None,
-            f"{found or 'not installed'}; counters need a GPU, reports from elsewhere are read by `kmem diagnose --ncu FILE.csv`",
+            (
+                f"{found or 'not installed'}; counters need a GPU, reports from elsewhere are read "
+                f"by `kmem diagnose --ncu FILE.csv`"
+            ),
         )
     reason = counters_unreadable_reason()
     if reason is None:
@@ -114,7 +162,9 @@ def _check_compiler(device: "Device | None") -> Check:
     from kmem.devices import named_target
     from kmem.profile.selftest import try_compiling
 
-    return _guarded("compiler", lambda: try_compiling(device or named_target("h200")), "reinstall triton")
+    return _guarded(
+        "compiler", lambda: try_compiling(device or named_target("h200")), "reinstall triton"
+    )
 
 
 def _check_isolation() -> Check:
@@ -162,7 +212,12 @@ def _measure(device: "Device") -> "tuple[Device, Check]":
     try:
         measured = measure_ceilings(device)
     except torch.OutOfMemoryError:
-        return device, Check("ceilings", False, "the device's memory is taken by another program", "free it and run kmem doctor again")
+        return device, Check(
+            "ceilings",
+            False,
+            "the device's memory is taken by another program",
+            "free it and run kmem doctor again",
+        )
     try:
         with Memory() as memory:
             memory.put_ceilings(measured, _versions())
@@ -191,6 +246,10 @@ def _device_data(device: "Device | None") -> dict[str, object] | None:
 def _print_ceilings(device: "Device") -> None:
     click.echo(f"ceilings ({device.source}):")
     copy, read = device.dram_bytes_per_s / 1e12, device.read_bytes_per_s / 1e12
-    click.echo(f"  copy {copy:.2f} TB/s, read {read:.2f} TB/s, launch {1e3 * device.launch_ms:.2f} us")
-    rates = ", ".join(f"{unit} {rate / 1e12:.1f}" for unit, rate in sorted(device.peak_flops_per_s.items()))
+    click.echo(
+        f"  copy {copy:.2f} TB/s, read {read:.2f} TB/s, launch {1e3 * device.launch_ms:.2f} us"
+    )
+    rates = ", ".join(
+        f"{unit} {rate / 1e12:.1f}" for unit, rate in sorted(device.peak_flops_per_s.items())
+    )
     click.echo(f"  {rates} TFLOP/s (special: 1e12 operations/s)")

@@ -1,4 +1,6 @@
-"""The commands of `kmem skills` by which the library grows and leaves: add, distill, retract, export."""
+"""The commands of `kmem skills` by which the library grows and leaves: add, distill, retract,
+export.
+"""
 
 import json
 from pathlib import Path
@@ -12,19 +14,25 @@ if TYPE_CHECKING:
     from kmem.plugins import Registry
     from kmem.skills import Skill
 
-# kmem.memory (sqlite_utils) and kmem.curate are imported inside the commands: `kmem --help` must not pay for them.
+# kmem.memory (sqlite_utils) and kmem.curate are imported inside the commands: `kmem --help` must
+# not pay for them.
 
 
 @click.command("add")
 @click.argument("source")
-@click.option("--trust-code", is_flag=True, help="Keep, and run once, a recipe.py that comes from elsewhere; otherwise it is left out.")
+@click.option(
+    "--trust-code",
+    is_flag=True,
+    help="Keep, and run once, a recipe.py that comes from elsewhere; otherwise it is left out.",
+)
 @click.pass_obj
 def add_skill(registry: "Registry", source: str, trust_code: bool) -> None:
     """Add skills from SOURCE to your own.
 
-    SOURCE is a directory, a SKILL.md, a .zip or a .tar.gz, here or at an http(s) URL, or a git repository (https, ssh, file:// or PATH.git,
-    with @REVISION and #SUBDIRECTORY if wanted). Several skills are added together or not at all. A recipe.py from this machine is run once,
-    to check it.
+    SOURCE is a directory, a SKILL.md, a .zip or a .tar.gz, here or at an http(s) URL, or a git
+    repository (https, ssh, file:// or PATH.git, with @REVISION and #SUBDIRECTORY if wanted).
+    Several skills are added together or not at all. A recipe.py from this machine is run once, to
+    check it.
     """
     from kmem.curate.sources import add_from
     from kmem.memory.location import default_db_path
@@ -33,22 +41,37 @@ def add_skill(registry: "Registry", source: str, trust_code: bool) -> None:
         click.echo(str(skill.path))
         if skill.recipe_left_out:
             click.echo(
-                f"{skill.name}: text only; its recipe.py is code from elsewhere: read it, then add again with --trust-code", err=True
+                (
+                    f"{skill.name}: text only; its recipe.py is code from elsewhere: read it, then "
+                    f"add again with --trust-code"
+                ),
+                err=True,
             )
 
 
 @click.command("distill")
 @click.argument("run_id", metavar="[RUN]", required=False)
-@click.option("--all", "every", is_flag=True, help="Distill every run of this memory instead of one.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory for a copy of each draft, to review or share.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: drafts, knobs and left_out.")
+@click.option(
+    "--all", "every", is_flag=True, help="Distill every run of this memory instead of one."
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for a copy of each draft, to review or share.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object: drafts, knobs and left_out."
+)
 @click.pass_obj
-def distill(registry: "Registry", run_id: str | None, every: bool, out: Path | None, as_json: bool) -> None:
+def distill(
+    registry: "Registry", run_id: str | None, every: bool, out: Path | None, as_json: bool
+) -> None:
     """Turn measured wins of runs into draft skills.
 
-    Prints the drafts' directories. RUN may be a unique prefix of a run's id. A win is an attempt that beat the kernel it was made from, its
-    interval above 1. What existing skills explain, other recipes or knobs, is their evidence already and becomes no draft. A draft is
-    verified once outcomes reproduced it on two problems and two seeds.
+    Prints the drafts' directories. RUN may be a unique prefix of a run's id. A win is an attempt
+    that beat the kernel it was made from, its interval above 1. What existing skills explain, other
+    recipes or knobs, is their evidence already and becomes no draft. A draft is verified once
+    outcomes reproduced it on two problems and two seeds.
     """
     from kmem.curate.distill import distill_runs
     from kmem.memory.store import Memory
@@ -63,11 +86,23 @@ def distill(registry: "Registry", run_id: str | None, every: bool, out: Path | N
         click.echo(json.dumps(to_data(found), indent=2))
         return
     for draft in found.drafts:
-        click.echo(f"{'New draft' if draft.is_new else 'Known already:'} {draft.name}: {draft.effect} in run {draft.run}", err=True)
+        click.echo(
+            (
+                f"{'New draft' if draft.is_new else 'Known already:'} {draft.name}: {draft.effect} "
+                f"in run {draft.run}"
+            ),
+            err=True,
+        )
     for path in dict.fromkeys(draft.path for draft in found.drafts):
         click.echo(path)
     for knob in found.knobs:
-        click.echo(f"Evidence for {', '.join(knob.skills)}, no draft: {knob.change}, {knob.effect} in run {knob.run}", err=True)
+        click.echo(
+            (
+                f"Evidence for {', '.join(knob.skills)}, no draft: {knob.change}, {knob.effect} in "
+                f"run {knob.run}"
+            ),
+            err=True,
+        )
     for reason in found.left_out:
         click.echo(f"No win: {reason}", err=True)
     if not (found.drafts or found.knobs or found.left_out):
@@ -76,13 +111,15 @@ def distill(registry: "Registry", run_id: str | None, every: bool, out: Path | N
 
 @click.command("retract")
 @click.argument("name")
-@click.option("--reason", required=True, help="Why it is no longer to be used; it is kept and shared.")
+@click.option(
+    "--reason", required=True, help="Why it is no longer to be used; it is kept and shared."
+)
 @click.pass_obj
 def retract_skill(registry: "Registry", name: str, reason: str) -> None:
     """Record that a skill is to be used no more.
 
-    It is neither offered nor run any longer; nothing is deleted, and its outcomes stay. The retraction is of this content: a mended skill
-    is another one, under another name.
+    It is neither offered nor run any longer; nothing is deleted, and its outcomes stay. The
+    retraction is of this content: a mended skill is another one, under another name.
     """
     from kmem.memory.skills.standing import retract_skill as record_retraction
     from kmem.memory.store import Memory
@@ -92,14 +129,23 @@ def retract_skill(registry: "Registry", name: str, reason: str) -> None:
 
 
 @click.command("export")
-@click.option("--to", "directory", type=click.Path(file_okay=False, path_type=Path), required=True, help="Directory to lay them out in.")
-@click.option("--only", default="*", show_default=True, help="Shell pattern on names, such as '*softmax*'.")
+@click.option(
+    "--to",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    help="Directory to lay them out in.",
+)
+@click.option(
+    "--only", default="*", show_default=True, help="Shell pattern on names, such as '*softmax*'."
+)
 @click.pass_obj
 def export(registry: "Registry", directory: Path, only: str) -> None:
     """Lay skills out as folders for coding agents.
 
-    One directory a skill, in the Agent Skills format, and an index in README.md. Doing so again brings the directory up to date. Files that
-    no export wrote, or that were changed since, are never overwritten.
+    One directory a skill, in the Agent Skills format, and an index in README.md. Doing so again
+    brings the directory up to date. Files that no export wrote, or that were changed since, are
+    never overwritten.
     """
     from kmem.curate.export import export_skills
     from kmem.memory.skills.standing import skill_standings
@@ -109,7 +155,13 @@ def export(registry: "Registry", directory: Path, only: str) -> None:
     with Memory() as memory:
         done = export_skills(library, skill_standings(memory, library), directory, only)
     click.echo(str(directory))
-    click.echo(f"{done.skills} skills: {done.written} files written, {done.unchanged} unchanged, {done.removed} removed", err=True)
+    click.echo(
+        (
+            f"{done.skills} skills: {done.written} files written, {done.unchanged} unchanged, "
+            f"{done.removed} removed"
+        ),
+        err=True,
+    )
 
 
 def find_skill(registry: "Registry", name: str) -> "Skill":
@@ -117,7 +169,9 @@ def find_skill(registry: "Registry", name: str) -> "Skill":
     from kmem.skills import load_skill
 
     if name not in registry.skills:
-        raise NotRegistered(f"No skill named '{name}'; `kmem skills list` shows all {len(registry.skills)}")
+        raise NotRegistered(
+            f"No skill named '{name}'; `kmem skills list` shows all {len(registry.skills)}"
+        )
     return load_skill(registry.skills[name])
 
 

@@ -1,4 +1,6 @@
-"""What `kmem bench --record` and `kmem memory ablate` do: measure whole knob landscapes, and replay searches on them."""
+"""What `kmem bench --record` and `kmem memory ablate` do: measure whole knob landscapes, and replay
+searches on them.
+"""
 
 import json
 import shlex
@@ -20,10 +22,12 @@ if TYPE_CHECKING:
     from kmem.learning.comparison import Comparison, Interval
     from kmem.learning.recording import Progress
 
-# kmem.learning and devices (torch) are imported inside the functions: `kmem --help` must not pay for them.
+# kmem.learning and devices (torch) are imported inside the functions: `kmem --help` must not pay
+# for them.
 
 _SEED = 0
-#: Of the table in a file or a log, which have no width: cells cut to 80 characters would say nothing.
+#: Of the table in a file or a log, which have no width: cells cut to 80 characters would say
+#: nothing.
 _TABLE_WIDTH = 200
 
 
@@ -39,7 +43,9 @@ def record_suite(
     minutes: float,
     jobs: int,
 ) -> None:
-    """Record the landscapes of every problem under the paths; exits 130 if interrupted, with what was measured kept."""
+    """Record the landscapes of every problem under the paths; exits 130 if interrupted, with what
+    was measured kept.
+    """
     from kmem.cli.bench import interrupt_on_termination
     from kmem.cli.optimize import measured_ceilings
     from kmem.devices import resolve_target
@@ -47,11 +53,16 @@ def record_suite(
     from kmem.memory.store import Memory
 
     if not paths:
-        raise click.UsageError("Name problem files, directories of them, or a suite file such as problems/landscapes.json.")
+        raise click.UsageError(
+            "Name problem files, directories of them, or a suite file such as "
+            "problems/landscapes.json."
+        )
     device, present = resolve_target(target)
     problems = find_suite(paths, level, only)
     contract = Contract(Precision(precision), Purity(purity))
-    click.echo(f"recording landscapes of {len(problems)} problems for {device.name} in {root}", err=True)
+    click.echo(
+        f"recording landscapes of {len(problems)} problems for {device.name} in {root}", err=True
+    )
     try:
         with interrupt_on_termination(), _progress() as show:
             if present:
@@ -60,13 +71,23 @@ def record_suite(
             asked = Asked(device, present, contract, settings, _SEED, minutes, jobs)
             record_landscapes(problems, root, asked, show)
     except KeyboardInterrupt:
-        click.echo(f"\nInterrupted. What is measured is kept; go on with: {shlex.join(['kmem', *sys.argv[1:]])}", err=True)
+        click.echo(
+            (
+                f"\n"
+                f"Interrupted. What is measured is kept; go on with: "
+                f"{shlex.join(['kmem', *sys.argv[1:]])}"
+            ),
+            err=True,
+        )
         raise SystemExit(EXIT_INTERRUPTED) from None
     click.echo(str(root))
 
 
-def find_suite(paths: tuple[Path, ...], level: int | None, only: tuple[str, ...]) -> tuple[Problem, ...]:
-    """The problems of suite files, and those of files and directories as they are; only those whose name matches, if patterns are given.
+def find_suite(
+    paths: tuple[Path, ...], level: int | None, only: tuple[str, ...]
+) -> tuple[Problem, ...]:
+    """The problems of suite files, and those of files and directories as they are; only those whose
+    name matches, if patterns are given.
 
     Raises ProblemError: if a path is none of these, or nothing is left.
     """
@@ -83,9 +104,16 @@ def find_suite(paths: tuple[Path, ...], level: int | None, only: tuple[str, ...]
             problems += load_suite(path)
         else:
             problems += [load_problem(found.path) for found in find_problems([path], level)]
-    kept = {problem.name: problem for problem in problems if not only or any(fnmatchcase(problem.name, pattern) for pattern in only)}
+    kept = {
+        problem.name: problem
+        for problem in problems
+        if not only or any(fnmatchcase(problem.name, pattern) for pattern in only)
+    }
     if not kept:
-        raise ProblemError(f"No problem of {', '.join(map(str, paths))} is called {' or '.join(only)}; see the names in the suite")
+        raise ProblemError(
+            f"No problem of {', '.join(map(str, paths))} is called {' or '.join(only)}; see the "
+            f"names in the suite"
+        )
     return tuple(kept.values())
 
 
@@ -97,7 +125,9 @@ def _progress() -> "Iterator[Callable[[Progress], None]]":
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield lambda progress: click.echo(f"[{progress.done}/{progress.total}] {progress.text}", err=True)
+        yield lambda progress: click.echo(
+            f"[{progress.done}/{progress.total}] {progress.text}", err=True
+        )
         return
     with Bar(console=console, transient=True) as bar:
         task = bar.add_task("recording", total=None)
@@ -110,9 +140,18 @@ def _progress() -> "Iterator[Callable[[Progress], None]]":
 
 
 def ablate_suite(
-    root: Path, arms: str, seeds: int, left_out: tuple[str, ...], strategy: str, only: tuple[str, ...], out: Path | None, as_json: bool
+    root: Path,
+    arms: str,
+    seeds: int,
+    left_out: tuple[str, ...],
+    strategy: str,
+    only: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
 ) -> None:
-    """Replay every arm on recorded landscapes, and print how they compare: a table for people on stderr, one JSON object on stdout."""
+    """Replay every arm on recorded landscapes, and print how they compare: a table for people on
+    stderr, one JSON object on stdout.
+    """
     from kmem.errors import LandscapeError
     from kmem.learning.ablation import Setup, ablate
     from kmem.learning.comparison import compare_arms
@@ -126,16 +165,27 @@ def ablate_suite(
     found = directory.read(only)
     landscapes = [landscape for landscape in found if landscape.is_searchable]
     empty = [landscape.name for landscape in found if not landscape.is_searchable]
-    unfinished = {landscape.name: len(landscape.settings) for landscape in landscapes if not directory.is_finished(landscape.name)}
+    unfinished = {
+        landscape.name: len(landscape.settings)
+        for landscape in landscapes
+        if not directory.is_finished(landscape.name)
+    }
     if empty:
         click.echo(f"left out, for no setting of theirs has passed: {', '.join(empty)}", err=True)
     if unfinished:
         counts = ", ".join(f"{name} ({count})" for name, count in unfinished.items())
-        click.echo(f"recorded in part, searched as if there were no other settings: {counts}", err=True)
+        click.echo(
+            f"recorded in part, searched as if there were no other settings: {counts}", err=True
+        )
     if not landscapes:
-        raise LandscapeError(f"No setting of any landscape in {root} has passed; go on with kmem bench SUITE --record {root}")
+        raise LandscapeError(
+            f"No setting of any landscape in {root} has passed; go on with kmem bench SUITE "
+            f"--record {root}"
+        )
     click.echo(f"{len(landscapes)} landscapes, {len(setup.arms)} arms, {seeds} seeds", err=True)
-    trials = ablate(landscapes, setup, lambda done, total: click.echo(f"seed {done} of {total}", err=True))
+    trials = ablate(
+        landscapes, setup, lambda done, total: click.echo(f"seed {done} of {total}", err=True)
+    )
     compared = compare_arms(trials)
     about = {
         "landscapes": {landscape.name: len(landscape.settings) for landscape in landscapes},
@@ -149,24 +199,37 @@ def ablate_suite(
         lines = "".join(json.dumps(to_data(trial), sort_keys=True) + "\n" for trial in trials)
         (out / "trials.jsonl").write_text(lines, encoding="utf-8")
         summary = {**about, "arms": [to_data(entry) for entry in compared]}
-        (out / "comparison.json").write_text(json.dumps(summary, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        (out / "comparison.json").write_text(
+            json.dumps(summary, indent=1, sort_keys=True) + "\n", encoding="utf-8"
+        )
         without = f", without {', '.join(left_out)}" if left_out else ""
-        draw_ablation(out / "ablation.png", trials, title=f"{len(landscapes)} problems, {seeds} seeds, {strategy}{without}")
+        draw_ablation(
+            out / "ablation.png",
+            trials,
+            title=f"{len(landscapes)} problems, {seeds} seeds, {strategy}{without}",
+        )
     _show_comparison(compared)
     if out is not None:
         click.echo(f"trials, comparison and plot: {out}", err=True)
     if as_json:
-        click.echo(json.dumps({**about, "arms": [to_data(entry) for entry in compared]}, sort_keys=True))
+        click.echo(
+            json.dumps({**about, "arms": [to_data(entry) for entry in compared]}, sort_keys=True)
+        )
 
 
 def _read_arms(arms: str) -> "tuple[Arm, ...]":
-    """Arms from their names, in the order of the table; `off` is always among them, for the others are compared with it."""
+    """Arms from their names, in the order of the table; `off` is always among them, for the others
+    are compared with it.
+    """
     from kmem.learning.arms import Arm
 
     named = {name.strip() for name in arms.split(",") if name.strip()}
     unknown = sorted(named - {arm.value for arm in Arm})
     if unknown:
-        raise click.UsageError(f"No arm is called {', '.join(unknown)}; there are {', '.join(arm.value for arm in Arm)}.")
+        raise click.UsageError(
+            f"No arm is called {', '.join(unknown)}; there are "
+            f"{', '.join(arm.value for arm in Arm)}."
+        )
     return tuple(arm for arm in Arm if arm.value in named or arm is Arm.OFF)
 
 
@@ -174,7 +237,10 @@ def _show_comparison(compared: "Sequence[Comparison]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="Measurements to 95% of the best recorded speed; 95% intervals over problems and seeds", title_justify="left")
+    table = Table(
+        title="Measurements to 95% of the best recorded speed; 95% intervals over problems and seeds",
+        title_justify="left",
+    )
     for heading in (
         "arm",
         "measurements",
@@ -190,10 +256,17 @@ def _show_comparison(compared: "Sequence[Comparison]") -> None:
         table.add_column(heading)
     for entry in compared:
         table.add_row(
-            entry.arm.value, f"{entry.to_target:.2f}", f"{entry.rounds_to_target:.2f}", f"{entry.reached:.0%}", _percent(entry.saved),
-            str(entry.final_speed), str(entry.area_gained), _percent(entry.negative_transfer), f"{entry.more_measurements:.1%}",
+            entry.arm.value,
+            f"{entry.to_target:.2f}",
+            f"{entry.rounds_to_target:.2f}",
+            f"{entry.reached:.0%}",
+            _percent(entry.saved),
+            str(entry.final_speed),
+            str(entry.area_gained),
+            _percent(entry.negative_transfer),
+            f"{entry.more_measurements:.1%}",
             f"{entry.later_rounds:.1%}",
-        )  # fmt: skip
+        )
     console = Console(stderr=True)
     if not console.is_terminal:
         console.width = _TABLE_WIDTH

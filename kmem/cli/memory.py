@@ -5,13 +5,26 @@ from pathlib import Path
 
 import click
 
-# kmem.memory.store (sqlite_utils) is imported inside the commands: `kmem --help` must not pay for it.
+# kmem.memory.store (sqlite_utils) is imported inside the commands: `kmem --help` must not pay for
+# it.
 
-_sources = click.option("--sources/--no-sources", default=True, show_default=True, help="Whether the texts of kernels go along.")
-_redact = click.option(
-    "--redact", is_flag=True, help="Leave out source code, problem names, graphs and shapes: only recipes, knobs, signatures and ratios go."
+_sources = click.option(
+    "--sources/--no-sources",
+    default=True,
+    show_default=True,
+    help="Whether the texts of kernels go along.",
 )
-_licence = click.option("--licence", help="Licence your outcomes are under, such as CC-BY-4.0; stated once, it stays.")
+_redact = click.option(
+    "--redact",
+    is_flag=True,
+    help=(
+        "Leave out source code, problem names, graphs and shapes: only recipes, knobs, signatures "
+        "and ratios go."
+    ),
+)
+_licence = click.option(
+    "--licence", help="Licence your outcomes are under, such as CC-BY-4.0; stated once, it stays."
+)
 #: Skills that `kmem memory stats` prints, the most tried first.
 _SKILLS_SHOWN = 20
 
@@ -38,31 +51,53 @@ def export(file: Path, sources: bool, redact: bool, licence: str | None) -> None
         if licence is not None:
             store.set_licence(store.contributor, licence)
         written = export_outcomes(store, file, sources=sources, redact=redact)
-    click.echo(f"{file}: {written.outcomes} outcomes, {written.retractions} retractions, {written.kernels} kernels", err=True)
+    click.echo(
+        (
+            f"{file}: {written.outcomes} outcomes, {written.retractions} retractions, "
+            f"{written.kernels} kernels"
+        ),
+        err=True,
+    )
 
 
 @memory.command("import")
 @click.argument("path", type=click.Path(path_type=Path))
 def import_(path: Path) -> None:
-    """Merge PATH, an exported file or a directory of them (*.jsonl), into the database; repeating it changes nothing."""
+    """Merge PATH, an exported file or a directory of them (*.jsonl), into the database; repeating
+    it changes nothing.
+    """
     from kmem.memory.store import Memory
     from kmem.memory.team.exchange import import_outcomes
 
     with Memory() as store:
         added = import_outcomes(store, path)
-    click.echo(f"Added {added.outcomes} outcomes, {added.retractions} retractions, {added.kernels} kernels", err=True)
+    click.echo(
+        (
+            f"Added {added.outcomes} outcomes, {added.retractions} retractions, {added.kernels} "
+            f"kernels"
+        ),
+        err=True,
+    )
 
 
 @memory.command("merge")
 @click.argument("other", metavar="OTHER.db", type=click.Path(path_type=Path))
 def merge(other: Path) -> None:
-    """Merge another kmem database into this one; OTHER.db is only read, and repeating it changes nothing."""
+    """Merge another kmem database into this one; OTHER.db is only read, and repeating it changes
+    nothing.
+    """
     from kmem.memory.store import Memory
     from kmem.memory.team.exchange import merge_memory
 
     with Memory() as store:
         added = merge_memory(store, other)
-    click.echo(f"Added {added.outcomes} outcomes, {added.retractions} retractions, {added.kernels} kernels", err=True)
+    click.echo(
+        (
+            f"Added {added.outcomes} outcomes, {added.retractions} retractions, {added.kernels} "
+            f"kernels"
+        ),
+        err=True,
+    )
 
 
 @memory.command("sync")
@@ -73,7 +108,8 @@ def merge(other: Path) -> None:
 def sync(remote: str, sources: bool, redact: bool, licence: str | None) -> None:
     """Merge what others published at the git repository REMOTE, and publish what was measured here.
 
-    Everything lies on the branch kmem-memory, in files that are only ever added, one directory per contributor.
+    Everything lies on the branch kmem-memory, in files that are only ever added, one directory per
+    contributor.
     """
     from kmem.memory.store import Memory
     from kmem.memory.team.sync import sync_memory
@@ -81,9 +117,14 @@ def sync(remote: str, sources: bool, redact: bool, licence: str | None) -> None:
     with Memory() as store:
         done = sync_memory(store, remote, sources=sources, redact=redact, licence=licence)
         name = store.contributor
-    published = f"published {done.published} records" if done.published else "published nothing: there was nothing new of its own"
+    published = (
+        f"published {done.published} records"
+        if done.published
+        else "published nothing: there was nothing new of its own"
+    )
     click.echo(
-        f"Merged {done.merged.outcomes} outcomes and {done.merged.retractions} retractions of {done.segments} new segments; "
+        f"Merged {done.merged.outcomes} outcomes and {done.merged.retractions} retractions of "
+        f"{done.segments} new segments; "
         f"{published} as {name}",
         err=True,
     )
@@ -91,7 +132,9 @@ def sync(remote: str, sources: bool, redact: bool, licence: str | None) -> None:
 
 @memory.command("retract")
 @click.argument("outcome", metavar="HASH")
-@click.option("--reason", required=True, help="Why the outcome no longer counts; it is kept and shared.")
+@click.option(
+    "--reason", required=True, help="Why the outcome no longer counts; it is kept and shared."
+)
 def retract(outcome: str, reason: str) -> None:
     """Record that the outcome HASH (or a unique prefix) no longer counts; nothing is deleted."""
     from kmem.memory.store import Memory
@@ -105,7 +148,8 @@ def retract(outcome: str, reason: str) -> None:
 @click.argument("origin", required=False)
 @click.argument("level", type=click.FloatRange(0.0, 1.0), required=False)
 def trust(origin: str | None, level: float | None) -> None:
-    """Show how much each origin's outcomes count, or let ORIGIN count LEVEL (0 not at all, 1 as if measured here).
+    """Show how much each origin's outcomes count, or let ORIGIN count LEVEL (0 not at all, 1 as if
+    measured here).
 
     Unless set, outcomes measured here count 1 and those of others 0.5.
     """
@@ -118,11 +162,16 @@ def trust(origin: str | None, level: float | None) -> None:
         if origin is not None and level is not None:
             store.set_trust(origin, level)
         levels, counts, licences = store.trust(), store.origins(), store.licences()
-        shown = {*counts, store.contributor, *(name for name in levels.levels if name != UNNAMED_ORIGIN)}
+        shown = {
+            *counts,
+            store.contributor,
+            *(name for name in levels.levels if name != UNNAMED_ORIGIN),
+        }
         for name in sorted(shown):
             here = " (this memory)" if name == store.contributor else ""
             click.echo(
-                f"{name}{here}: trust {levels.weight(name):g}, {counts.get(name, 0)} outcomes, licence {licences.get(name, 'not stated')}"
+                f"{name}{here}: trust {levels.weight(name):g}, {counts.get(name, 0)} outcomes, "
+                f"licence {licences.get(name, 'not stated')}"
             )
 
 
@@ -133,22 +182,36 @@ def rebuild() -> None:
 
     with Memory() as store:
         found = store.rebuild_evidence()
-    difference = f"{found.differing} differed from what was kept" if found.differing else "nothing differed"
+    difference = (
+        f"{found.differing} differed from what was kept" if found.differing else "nothing differed"
+    )
     click.echo(f"{found.cells} sums derived again; {difference}")
 
 
 @memory.command("ablate")
 @click.argument("suite", metavar="SUITE", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
-    "--arms", default="off,read,rw,placebo,oracle", show_default=True, help="What the memory of a run holds; off is always among them."
+    "--arms",
+    default="off,read,rw,placebo,oracle",
+    show_default=True,
+    help="What the memory of a run holds; off is always among them.",
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=5, show_default=True, help="Searches of each problem with each arm.")
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Searches of each problem with each arm.",
+)
 @click.option(
     "--leave-out",
     "left_out",
     metavar="CLASS",
     multiple=True,
-    help="Operator class that memory has never seen; only its problems are searched. May be repeated; 'each': every problem's own.",
+    help=(
+        "Operator class that memory has never seen; only its problems are searched. May be "
+        "repeated; 'each': every problem's own."
+    ),
 )
 @click.option(
     "--strategy",
@@ -157,7 +220,12 @@ def rebuild() -> None:
     show_default=True,
     help="How a search shares out its samples.",
 )
-@click.option("--only", metavar="GLOB", multiple=True, help="Only landscapes whose name matches; may be repeated.")
+@click.option(
+    "--only",
+    metavar="GLOB",
+    multiple=True,
+    help="Only landscapes whose name matches; may be repeated.",
+)
 @click.option(
     "--out",
     metavar="DIR",
@@ -165,14 +233,25 @@ def rebuild() -> None:
     envvar="KMEM_ABLATION",
     help="Keep trials, comparison and plot here.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as one JSON object on stdout.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the comparison as one JSON object on stdout."
+)
 def ablate(
-    suite: Path, arms: str, seeds: int, left_out: tuple[str, ...], strategy: str, only: tuple[str, ...], out: Path | None, as_json: bool
+    suite: Path,
+    arms: str,
+    seeds: int,
+    left_out: tuple[str, ...],
+    strategy: str,
+    only: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
 ) -> None:
-    """Measure what memory is worth: replay searches with and without it on recorded landscapes, without a GPU.
+    """Measure what memory is worth: replay searches with and without it on recorded landscapes,
+    without a GPU.
 
-    SUITE is a directory that kmem bench --record made, such as db/evidence/landscapes. Every search is kmem's own loop; only its
-    measurements come from the record, so the same command gives the same table. The memories of this machine are not touched.
+    SUITE is a directory that kmem bench --record made, such as db/evidence/landscapes. Every search
+    is kmem's own loop; only its measurements come from the record, so the same command gives the
+    same table. The memories of this machine are not touched.
 
     \b
     off      no memory
@@ -181,12 +260,15 @@ def ablate(
     placebo  as read, with knobs and results dealt anew: as much memory, no information
     oracle   the best recorded setting of the nearest other size
 
-    Columns: measurements and rounds until a kernel has 95% of the best recorded speed (a search that never arrives is charged for every
-    recorded setting), the share that arrived, the share of measurements saved, the final speed over that without memory, the area gained
-    under the best speed so far, negative transfer (the share of searches that end more than 2% slower than the one without memory of the
-    same problem and seed), and beside it the shares that need more measurements, be it one, and later rounds to get there.
+    Columns: measurements and rounds until a kernel has 95% of the best recorded speed (a search
+    that never arrives is charged for every recorded setting), the share that arrived, the share of
+    measurements saved, the final speed over that without memory, the area gained under the best
+    speed so far, negative transfer (the share of searches that end more than 2% slower than the one
+    without memory of the same problem and seed), and beside it the shares that need more
+    measurements, be it one, and later rounds to get there.
 
-    Of a landscape whose recording was cut off, the settings recorded until then are all there is; which these are is said.
+    Of a landscape whose recording was cut off, the settings recorded until then are all there is;
+    which these are is said.
     """
     from kmem.cli.landscapes import ablate_suite
 
@@ -206,7 +288,8 @@ def verify() -> None:
 def stats(as_json: bool = False) -> None:
     """Count what the memory holds, and say what each skill that was tried is expected to do.
 
-    Kernels that were recalled and passed again are counted apart: they are no new successes of a skill.
+    Kernels that were recalled and passed again are counted apart: they are no new successes of a
+    skill.
     """
     from kmem.memory.ledger.track_records import installed_versions
     from kmem.memory.store import Memory
@@ -222,8 +305,11 @@ def stats(as_json: bool = False) -> None:
         click.echo(f"{name}: {value}")
     for skill in skills[:_SKILLS_SHOWN]:
         click.echo(
-            f"{skill.skill}: {skill.tried} tried, {skill.passed} passed, {skill.recalled} recalled; expected {skill.correct:.0%} correct, "
+            f"{skill.skill}: {skill.tried} tried, {skill.passed} passed, {skill.recalled} "
+            f"recalled; expected {skill.correct:.0%} correct, "
             f"{skill.improves:.0%} of those improve, {skill.speedup:.2f}x"
         )
     if len(skills) > _SKILLS_SHOWN:
-        click.echo(f"and {len(skills) - _SKILLS_SHOWN} skills more: kmem memory stats --json", err=True)
+        click.echo(
+            f"and {len(skills) - _SKILLS_SHOWN} skills more: kmem memory stats --json", err=True
+        )

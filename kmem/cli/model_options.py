@@ -2,8 +2,9 @@
 
     -m MODEL            -m PROVIDER/MODEL            -m ROLE=MODEL            -m ROLE=PROVIDER/MODEL
 
-PROVIDER is the name of a registered one, so that the slash in a name like Qwen/Qwen3-32B belongs to the name. The other options take
-VALUE or ROLE=VALUE. A role without a model of its own uses the one given without a role.
+PROVIDER is the name of a registered one, so that the slash in a name like Qwen/Qwen3-32B belongs to
+the name. The other options take VALUE or ROLE=VALUE. A role without a model of its own uses the one
+given without a role.
 """
 
 import re
@@ -18,13 +19,15 @@ from kmem.errors import ProviderError
 if TYPE_CHECKING:
     from kmem.records import ModelChoice
 
-#: Those of kmem/explore/models/roles.py, which a test compares; importing them here would make `kmem --help` slower.
+#: Those of kmem/explore/models/roles.py, which a test compares; importing them here would make
+#: `kmem --help` slower.
 ROLES = ("generator", "diagnoser", "planner", "optimiser", "repairer", "reflector")
 EFFORTS = ("low", "medium", "high")
 _ANY = "any"
 #: A role before "=": a word, so that a command line with options is not mistaken for one.
 _ROLE = re.compile(r"^([a-z_]+)=(.*)$", re.DOTALL)
-#: Names that only one vendor gives its models. Source: platform.openai.com/docs/models, docs.claude.com/en/docs/about-claude/models.
+#: Names that only one vendor gives its models. Source: platform.openai.com/docs/models,
+#: docs.claude.com/en/docs/about-claude/models.
 _VENDORS = {"openai": re.compile(r"^(gpt-|chatgpt-|o[0-9])"), "anthropic": re.compile(r"^claude-")}
 
 Value = TypeVar("Value")
@@ -36,27 +39,51 @@ def model_options(command: Command) -> Command:
     for option in reversed(
         [
             click.option(
-                "-m", "--model", "models", metavar="[ROLE=][PROVIDER/]MODEL", multiple=True, envvar="KMEM_MODEL",
-                help=f"Language model for every role, or for one of {', '.join(ROLES)}; repeatable. `kmem models list` shows providers.",
+                "-m",
+                "--model",
+                "models",
+                metavar="[ROLE=][PROVIDER/]MODEL",
+                multiple=True,
+                envvar="KMEM_MODEL",
+                help=(
+                    f"Language model for every role, or for one of {', '.join(ROLES)}; repeatable. "
+                    f"`kmem models list` shows providers."
+                ),
             ),
             click.option(
-                "--base-url", envvar="KMEM_BASE_URL",
-                help="OpenAI-compatible server to ask; holds for models given without a provider or with openai/.",
+                "--base-url",
+                envvar="KMEM_BASE_URL",
+                help=(
+                    "OpenAI-compatible server to ask; holds for models given without a provider or "
+                    "with openai/."
+                ),
             ),
             click.option(
-                "--temperature", "temperatures", metavar="[ROLE=]NUMBER", multiple=True,
+                "--temperature",
+                "temperatures",
+                metavar="[ROLE=]NUMBER",
+                multiple=True,
                 help="Sampling temperature; default: the provider's.",
             ),
             click.option(
-                "--effort", "efforts", metavar="[ROLE=]EFFORT", multiple=True,
-                help=f"How long models think, where they can be told: {', '.join(EFFORTS)}; default: the provider's.",
+                "--effort",
+                "efforts",
+                metavar="[ROLE=]EFFORT",
+                multiple=True,
+                help=(
+                    f"How long models think, where they can be told: {', '.join(EFFORTS)}; "
+                    f"default: the provider's."
+                ),
             ),
             click.option(
-                "--max-output-tokens", "output_limits", metavar="[ROLE=]TOKENS", multiple=True,
+                "--max-output-tokens",
+                "output_limits",
+                metavar="[ROLE=]TOKENS",
+                multiple=True,
                 help="Limit of one answer, thinking included; default: each role's own.",
             ),
         ]
-    ):  # fmt: skip
+    ):
         command = option(command)
     return command
 
@@ -71,14 +98,17 @@ def choose_models(
 ) -> "tuple[ModelChoice, ...]":
     """What the options say, one entry per role that has something of its own.
 
-    Raises ProviderError: for a model whose provider cannot be told. UsageError: for a value that is none, or two for one role.
+    Raises ProviderError: for a model whose provider cannot be told. UsageError: for a value that is
+    none, or two for one role.
     """
     from kmem.records import ModelChoice
 
     chosen: dict[str, ModelChoice] = {}
     for role, name in _by_role("-m", models, str).items():
         provider, model = _provider_of(name, providers, base_url)
-        chosen[role] = ModelChoice(role, provider, model, base_url if provider == "openai" else None)
+        chosen[role] = ModelChoice(
+            role, provider, model, base_url if provider == "openai" else None
+        )
     temperature_of = _by_role("--temperature", temperatures, _temperature)
     effort_of = _by_role("--effort", efforts, _effort)
     limit_of = _by_role("--max-output-tokens", output_limits, _tokens)
@@ -86,7 +116,9 @@ def choose_models(
         if role not in chosen and _ANY in chosen:
             chosen[role] = replace(chosen[_ANY], role=role)
         elif role not in chosen:
-            raise click.UsageError(f"A setting is given for the role '{role}', which has no model; give one with -m")
+            raise click.UsageError(
+                f"A setting is given for the role '{role}', which has no model; give one with -m"
+            )
     return tuple(
         replace(
             choice,
@@ -108,7 +140,10 @@ def _by_role(option: str, texts: Sequence[str], read: Callable[[str], Value]) ->
         match = _ROLE.match(text)
         role, value = (match[1], match[2]) if match else (_ANY, text)
         if role in found:
-            raise click.UsageError(f"{option} is given twice for {'every role' if role == _ANY else f'the role {role}'}; give it once")
+            raise click.UsageError(
+                f"{option} is given twice for "
+                f"{'every role' if role == _ANY else f'the role {role}'}; give it once"
+            )
         try:
             found[role] = read(value)
         except ValueError as ex:
@@ -117,7 +152,10 @@ def _by_role(option: str, texts: Sequence[str], read: Callable[[str], Value]) ->
 
 
 def _provider_of(name: str, providers: Collection[str], base_url: str | None) -> tuple[str, str]:
-    """Provider and model of `[PROVIDER/]MODEL`. Only names that one vendor alone gives are recognised without a provider."""
+    """Provider and model of `[PROVIDER/]MODEL`.
+
+    Only names that one vendor alone gives are recognised without a provider.
+    """
     prefix, slash, rest = name.partition("/")
     if slash and prefix in providers:
         return prefix, rest
@@ -127,7 +165,10 @@ def _provider_of(name: str, providers: Collection[str], base_url: str | None) ->
         if pattern.match(name):
             return provider, name
     known = ", ".join(f"{provider}/{name}" for provider in sorted(providers))
-    raise ProviderError(f"Which provider offers the model '{name}'? Say one of {known or 'none registered'}, or give --base-url")
+    raise ProviderError(
+        f"Which provider offers the model '{name}'? Say one of {known or 'none registered'}, or "
+        f"give --base-url"
+    )
 
 
 def _temperature(text: str) -> float:

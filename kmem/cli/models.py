@@ -21,20 +21,44 @@ def models(ctx: click.Context) -> None:
 
 
 @models.command("list")
-@click.option("--provider", help="Only this provider, such as anthropic; default: every one, or openai with --base-url.")
-@click.option("--base-url", help="Ask this server instead of the vendor's own, such as http://localhost:8000/v1 (no key needed).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: an array of models under `models`.")
+@click.option(
+    "--provider",
+    help="Only this provider, such as anthropic; default: every one, or openai with --base-url.",
+)
+@click.option(
+    "--base-url",
+    help=(
+        "Ask this server instead of the vendor's own, such as http://localhost:8000/v1 (no key "
+        "needed)."
+    ),
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object: an array of models under `models`.",
+)
 @click.pass_obj
-def list_models(registry: Registry, provider: str | None = None, base_url: str | None = None, as_json: bool = False) -> None:
+def list_models(
+    registry: Registry,
+    provider: str | None = None,
+    base_url: str | None = None,
+    as_json: bool = False,
+) -> None:
     """List the models that providers offer, with their price where it is known.
 
-    Keys come from OPENAI_API_KEY and ANTHROPIC_API_KEY, in the environment or in a .env file in this directory. Providers `command` and
-    `replay` have no list: a model is any shell command line, or any file of recorded conversations.
+    Keys come from OPENAI_API_KEY and ANTHROPIC_API_KEY, in the environment or in a .env file in
+    this directory. Providers `command` and `replay` have no list: a model is any shell command
+    line, or any file of recorded conversations.
     """
     from kmem.explore.models.prices import known_prices  # reads the table, and pydantic
 
     one = provider or ("openai" if base_url else None)
-    asked = [lookup(registry.providers, one, "provider")] if one else [registry.providers[name] for name in sorted(registry.providers)]
+    asked = (
+        [lookup(registry.providers, one, "provider")]
+        if one
+        else [registry.providers[name] for name in sorted(registry.providers)]
+    )
     prices = known_prices()
     rows: list[tuple[str, str, Price | None]] = []
     for entry in asked:
@@ -47,12 +71,22 @@ def list_models(registry: Registry, provider: str | None = None, base_url: str |
             continue
         rows += [(entry.name, name, prices.find(entry.name, name, base_url)) for name in names]
     if not rows and not one:
-        raise ProviderError("No provider has a list of models; set a key as said above, or name a server with --base-url")
+        raise ProviderError(
+            "No provider has a list of models; set a key as said above, or name a server with "
+            "--base-url"
+        )
     if as_json:
         click.echo(json.dumps({"models": [_summary(*row) for row in rows]}))
         return
     for provider_name, name, price in rows:
-        cost = f"{price.usd_per_million_input:g} / {price.usd_per_million_output:g} USD per million tokens ({price.date})" if price else ""
+        cost = (
+            (
+                f"{price.usd_per_million_input:g} / {price.usd_per_million_output:g} USD per "
+                f"million tokens ({price.date})"
+            )
+            if price
+            else ""
+        )
         click.echo(f"{provider_name:10} {name:40} {cost}".rstrip())
 
 

@@ -18,7 +18,18 @@ from kmem.cli.model_options import choose_models, model_options
 from kmem.cli.options import memory_option, precision_option, purity_option, target_option
 from kmem.errors import KmemError
 from kmem.plugins import Registry
-from kmem.records import Budget, Contract, Device, Precision, Problem, Purity, Run, RunResult, RunState, Strategy
+from kmem.records import (
+    Budget,
+    Contract,
+    Device,
+    Precision,
+    Problem,
+    Purity,
+    Run,
+    RunResult,
+    RunState,
+    Strategy,
+)
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -37,7 +48,13 @@ AUTHORS = {"recipes": ("recipes",), "llm": ("llm",), "both": ("recipes", "llm")}
 
 @click.command()
 @click.argument("problem", type=click.Path(path_type=Path))
-@click.option("--rounds", type=click.IntRange(min=0), default=4, show_default=True, help="Rounds after the first.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=0),
+    default=4,
+    show_default=True,
+    help="Rounds after the first.",
+)
 @click.option(
     "--minutes",
     type=click.FloatRange(min=0, min_open=True),
@@ -54,7 +71,10 @@ AUTHORS = {"recipes": ("recipes",), "llm": ("llm",), "both": ("recipes", "llm")}
     type=click.Choice(list(AUTHORS)),
     default="recipes",
     show_default=True,
-    help="Who writes kernels: executable skills, language models (needs -m), or both: recipes seed and models go on.",
+    help=(
+        "Who writes kernels: executable skills, language models (needs -m), or both: recipes seed "
+        "and models go on."
+    ),
 )
 @model_options
 @click.option(
@@ -64,9 +84,22 @@ AUTHORS = {"recipes": ("recipes",), "llm": ("llm",), "both": ("recipes", "llm")}
     show_default=True,
     help="How a round's candidates are shared out; best-of-n is the control that search must beat.",
 )
-@click.option("--usd", type=click.FloatRange(min=0), help="Most that language models may cost; default: no limit.")
-@click.option("--tokens", type=click.IntRange(min=0), help="Most tokens that language models may read and write; default: no limit.")
-@click.option("--out", type=click.Path(path_type=Path), envvar="KMEM_OUT", help="Run directory; default: runs/<problem>-<run id>.")
+@click.option(
+    "--usd",
+    type=click.FloatRange(min=0),
+    help="Most that language models may cost; default: no limit.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=0),
+    help="Most tokens that language models may read and write; default: no limit.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    envvar="KMEM_OUT",
+    help="Run directory; default: runs/<problem>-<run id>.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random choice.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.pass_obj
@@ -94,30 +127,53 @@ def optimize(
 ) -> None:
     """Make the module in PROBLEM fast.
 
-    PROBLEM is a Python file (or a directory with problem.py) that defines Model, get_inputs() and perhaps get_init_inputs(). The winner is
-    best_kernel.py in the run directory, with report.md beside it and the three fastest kernels in top_kernels/. Exit code 0: a verified
-    kernel was produced; 3: nothing beat the best baseline; 130: interrupted, and `kmem runs resume` goes on.
+    PROBLEM is a Python file (or a directory with problem.py) that defines Model, get_inputs() and
+    perhaps get_init_inputs(). The winner is best_kernel.py in the run directory, with report.md
+    beside it and the three fastest kernels in top_kernels/. Exit code 0: a verified kernel was
+    produced; 3: nothing beat the best baseline; 130: interrupted, and `kmem runs resume` goes on.
     """
-    from kmem.devices import resolve_target  # these import torch, which `kmem --help` should not pay for
+    # these import torch, which `kmem --help` should not pay for
+    from kmem.devices import resolve_target
     from kmem.problem.load import load_problem
 
     loaded = load_problem(problem)
     device, _ = resolve_target(target)
     run = make_run(
-        loaded, device.name, Contract(Precision(precision), Purity(purity)), Budget(rounds, minutes, usd=usd, tokens=tokens),
-        memory_mode, seed, out,
-    )  # fmt: skip
+        loaded,
+        device.name,
+        Contract(Precision(precision), Purity(purity)),
+        Budget(rounds, minutes, usd=usd, tokens=tokens),
+        memory_mode,
+        seed,
+        out,
+    )
     run = replace(run, authors=AUTHORS[author], strategy=Strategy(strategy))
     if author != "recipes":
         if not models:
             raise click.UsageError(f"--author {author} needs a language model: give one with -m")
-        run = replace(run, models=choose_models(models, registry.providers, base_url, temperatures, efforts, output_limits))
+        run = replace(
+            run,
+            models=choose_models(
+                models, registry.providers, base_url, temperatures, efforts, output_limits
+            ),
+        )
     elif click.get_current_context().get_parameter_source("models") is ParameterSource.COMMANDLINE:
-        raise click.UsageError("-m names a language model, but --author recipes asks none: add --author llm or --author both")
+        raise click.UsageError(
+            "-m names a language model, but --author recipes asks none: add --author llm or "
+            "--author both"
+        )
     execute_run(run, registry, as_json=as_json)
 
 
-def make_run(problem: Problem, target: str, contract: Contract, budget: Budget, memory_mode: str, seed: int, out: Path | None) -> Run:
+def make_run(
+    problem: Problem,
+    target: str,
+    contract: Contract,
+    budget: Budget,
+    memory_mode: str,
+    seed: int,
+    out: Path | None,
+) -> Run:
     """A new run with an id of its own."""
     import secrets
     from datetime import UTC, datetime
@@ -125,7 +181,15 @@ def make_run(problem: Problem, target: str, contract: Contract, budget: Budget, 
     run_id = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     place = out or Path("runs") / f"{problem.name}-{run_id}"
     return Run(
-        run_id, problem, target, contract, budget, memory_mode, seed, str(place.resolve()), datetime.now(UTC).isoformat(timespec="seconds")
+        run_id,
+        problem,
+        target,
+        contract,
+        budget,
+        memory_mode,
+        seed,
+        str(place.resolve()),
+        datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
@@ -149,38 +213,66 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
         click.echo(f"run {run.id} in {run.out_dir}", err=True)
         kills = directory.kills()
         if kills:
-            click.echo(f"the process at work on it was killed; taken up again at {kills[-1]}", err=True)
+            click.echo(
+                f"the process at work on it was killed; taken up again at {kills[-1]}", err=True
+            )
         try:
             if present:
                 device = measured_ceilings(device, memory)
             # beside the database: compiled kernels are shared by all runs
-            with EvaluatorProcesses(Path(run.out_dir), memory.path.parent / "cache", present=present) as processes, Progress(run) as show:
+            with (
+                EvaluatorProcesses(
+                    Path(run.out_dir), memory.path.parent / "cache", present=present
+                ) as processes,
+                Progress(run) as show,
+            ):
                 session = open_session(run.problem, run.contract, device, present, registry, memory)
 
                 def open_evaluator(announce: Announce) -> LiveEvaluator:
                     return LiveEvaluator(run, session, registry, processes, announce)
 
-                result = run_loop(run, session, memory, registry, show, open_evaluator=open_evaluator)
+                result = run_loop(
+                    run, session, memory, registry, show, open_evaluator=open_evaluator
+                )
             usage = Spending(run.budget, RunArchive(memory, run.id)).usage()
             lessons = memory.lessons(run.id)
             report = write_report(
-                directory, run, result, memory.attempts(run.id), memory.diagnoses(run.id),
-                (*session.notes, *(f"its process was killed; taken up again at {time}" for time in kills)),
-                lessons=lessons, usage=usage,
-            )  # fmt: skip
+                directory,
+                run,
+                result,
+                memory.attempts(run.id),
+                memory.diagnoses(run.id),
+                (
+                    *session.notes,
+                    *(f"its process was killed; taken up again at {time}" for time in kills),
+                ),
+                lessons=lessons,
+                usage=usage,
+            )
             directory.write_text("result.json", to_json(result))
         except KeyboardInterrupt:
-            click.echo(f"\nInterrupted. Nothing measured is lost: kmem runs resume {run.id}", err=True)
+            click.echo(
+                f"\nInterrupted. Nothing measured is lost: kmem runs resume {run.id}", err=True
+            )
             memory.set_run_state(run.id, RunState.INTERRUPTED)
             raise SystemExit(EXIT_INTERRUPTED) from None
         except BaseException as ex:
             memory.set_run_state(run.id, RunState.FAILED)
             if isinstance(ex, KmemError) and memory.attempts(run.id):
-                click.echo(f"Nothing measured is lost; when it is mended: kmem runs resume {run.id}", err=True)
+                click.echo(
+                    f"Nothing measured is lost; when it is mended: kmem runs resume {run.id}",
+                    err=True,
+                )
             raise
     click.echo(summarise(result), err=True)
     if worth := sum(lesson.worth_a_skill for lesson in lessons):
-        click.echo(f"{worth} of {len(lessons)} lessons may hold for other modules: kmem skills distill {run.id}", err=True)
+        click.echo(
+            (
+                f"{worth} of {len(lessons)} lessons may hold for other modules: kmem skills "
+                f"distill {run.id}"
+            ),
+            err=True,
+        )
     if result.best is not None:  # otherwise the summary says so
         click.echo(f"It stopped because {result.reason}.", err=True)
     click.echo(f"report: {report}", err=True)
@@ -193,10 +285,12 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
 
 
 def measured_ceilings(device: Device, memory: "Memory") -> Device:
-    """The device with its rates as measured here: remembered, or measured now and kept. The bound is only as good as these.
+    """The device with its rates as measured here: remembered, or measured now and kept.
 
-    Of several runs that start together one measures, with the GPU to itself, and the others wait for what it finds. Where GPUs of one name
-    are measured at once, all take what was kept first.
+    The bound is only as good as these.
+
+    Of several runs that start together one measures, with the GPU to itself, and the others wait
+    for what it finds. Where GPUs of one name are measured at once, all take what was kept first.
     """
     from kmem.measure.resources import open_lease
     from kmem.profile.ceilings import measure_ceilings
@@ -206,7 +300,9 @@ def measured_ceilings(device: Device, memory: "Memory") -> Device:
     if known is not None:
         return known
     with (
-        open_lease(memory.path.parent / "cache" / "locks", lambda text: click.echo(text, err=True)) as lease,
+        open_lease(
+            memory.path.parent / "cache" / "locks", lambda text: click.echo(text, err=True)
+        ) as lease,
         lease.hold(exclusive=True),
     ):
         known = memory.ceilings(device.name)
@@ -221,10 +317,13 @@ def measured_ceilings(device: Device, memory: "Memory") -> Device:
         return known or measured
 
 
-def result_summary(run: Run, result: RunResult, directory: "RunDirectory", usage: "Sequence[Usage]") -> dict[str, object]:
+def result_summary(
+    run: Run, result: RunResult, directory: "RunDirectory", usage: "Sequence[Usage]"
+) -> dict[str, object]:
     """The result as one flat JSON object; times in ms, `estimated` true where no GPU measured them.
 
-    `recalled` says that the winner came from memory: its speedup is no new gain. `usage` has a row per role and model, the total last.
+    `recalled` says that the winner came from memory: its speedup is no new gain. `usage` has a row
+    per role and model, the total last.
     """
     from kmem.explore.models.budget import total_usage
 
@@ -239,7 +338,11 @@ def result_summary(run: Run, result: RunResult, directory: "RunDirectory", usage
         "speedup": result.speedup,
         "ratio_low": timing.ratio_low if timing else None,
         "ratio_high": timing.ratio_high if timing else None,
-        "baselines_ms": {baseline.name: baseline.timing.latency_ms for baseline in result.baselines if baseline.timing},
+        "baselines_ms": {
+            baseline.name: baseline.timing.latency_ms
+            for baseline in result.baselines
+            if baseline.timing
+        },
         "paired_baseline_ms": timing.reference_ms if timing else None,
         "bound_ms": result.bound.time_ms if result.bound else None,
         "speed_of_light": result.speed_of_light,
@@ -255,7 +358,12 @@ def result_summary(run: Run, result: RunResult, directory: "RunDirectory", usage
         "measurements": result.measurements,
         "seconds": round(result.seconds, 1),
         "choices": [
-            {"site": choice.site, "operator": choice.operator, "recipe": choice.recipe, "knobs": dict(choice.knobs)}
+            {
+                "site": choice.site,
+                "operator": choice.operator,
+                "recipe": choice.recipe,
+                "knobs": dict(choice.knobs),
+            }
             for choice in (result.best.candidate.kernel.choices if result.best else ())
         ],
         "best_kernel": str(directory.best_kernel) if result.best else None,
@@ -266,12 +374,16 @@ def result_summary(run: Run, result: RunResult, directory: "RunDirectory", usage
 
 
 class Progress(AbstractContextManager["Callable[[Event], None]"]):
-    """A live panel on a terminal, plain lines elsewhere, with the time since the start: stage, best time, distance to the bound, budget."""
+    """A live panel on a terminal, plain lines elsewhere, with the time since the start: stage, best
+    time, distance to the bound, budget.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._live: Live | None = None
-        self._recent = [f"{'trace':11} tracing {run.problem.name} and finding the bound for {run.target}"]
+        self._recent = [
+            f"{'trace':11} tracing {run.problem.name} and finding the bound for {run.target}"
+        ]
         self._event: Event | None = None
         self._event_at = 0.0
         self._started = time.monotonic()
@@ -283,17 +395,30 @@ class Progress(AbstractContextManager["Callable[[Event], None]"]):
         console = Console(stderr=True)
         if not console.is_terminal:
             return self._print_line
-        self._live = Live(get_renderable=self._render, console=console, refresh_per_second=4, transient=True)
+        self._live = Live(
+            get_renderable=self._render, console=console, refresh_per_second=4, transient=True
+        )
         self._live.__enter__()
         return self._update
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         if self._live is not None:
             self._live.__exit__(kind, value, traceback)
 
     def _print_line(self, event: "Event") -> None:
         seconds = time.monotonic() - self._started
-        click.echo(f"{event.stage:11} {event.text}  [{_standing(event, event.seconds_left)}, at {seconds:.1f} s]", err=True)
+        click.echo(
+            (
+                f"{event.stage:11} {event.text}  [{_standing(event, event.seconds_left)}, at "
+                f"{seconds:.1f} s]"
+            ),
+            err=True,
+        )
 
     def _update(self, event: "Event") -> None:
         self._recent = [*self._recent[-5:], f"{event.stage:11} {event.text}"]
@@ -309,12 +434,18 @@ class Progress(AbstractContextManager["Callable[[Event], None]"]):
             left = max(0.0, self._event.seconds_left - (time.monotonic() - self._event_at))
             lines += ["", _standing(self._event, left)]
         # Text, not markup: a message may hold square brackets.
-        return Panel(Text("\n".join(lines)), title=Text(f"{self._run.problem.name} on {self._run.target}"), title_align="left")
+        return Panel(
+            Text("\n".join(lines)),
+            title=Text(f"{self._run.problem.name} on {self._run.target}"),
+            title_align="left",
+        )
 
 
 def _standing(event: "Event", seconds_left: float) -> str:
     unit = " ms est." if event.estimated else " ms"
-    parts = [f"best {event.best_ms:.4g}{unit}" if event.best_ms is not None else "nothing passed yet"]
+    parts = [
+        f"best {event.best_ms:.4g}{unit}" if event.best_ms is not None else "nothing passed yet"
+    ]
     if event.baseline_ms is not None:
         parts.append(f"baseline {event.baseline_ms:.4g}{unit}")
     if event.speed_of_light is not None:

@@ -19,7 +19,9 @@ purity_option = click.option(
     help="Whether library calls may compete.",
 )
 target_option = click.option(
-    "--target", envvar="KMEM_TARGET", help="Device to optimise for, such as h200; default: the GPU of this machine."
+    "--target",
+    envvar="KMEM_TARGET",
+    help="Device to optimise for, such as h200; default: the GPU of this machine.",
 )
 memory_option = click.option(
     "--memory",

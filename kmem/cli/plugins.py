@@ -8,13 +8,33 @@ from kmem.plugins import KINDS, Registry
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: all registered names under `plugins`.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object: all registered names under `plugins`.",
+)
 @click.pass_obj
 def plugins(registry: Registry, as_json: bool) -> None:
-    """List everything plugins registered: skills, authors, providers, profilers, executors, checkers."""
-    rows = [(kind.removesuffix("s"), name, registry.origins[kind, name]) for kind in KINDS for name in sorted(getattr(registry, kind))]
+    """List everything plugins registered: skills, authors, providers, profilers, executors,
+    checkers.
+    """
+    rows = [
+        (kind.removesuffix("s"), name, registry.origins[kind, name])
+        for kind in KINDS
+        for name in sorted(getattr(registry, kind))
+    ]
     if as_json:
-        click.echo(json.dumps({"plugins": [{"kind": kind, "name": name, "plugin": plugin} for kind, name, plugin in rows]}))
+        click.echo(
+            json.dumps(
+                {
+                    "plugins": [
+                        {"kind": kind, "name": name, "plugin": plugin}
+                        for kind, name, plugin in rows
+                    ]
+                }
+            )
+        )
         return
     for kind, name, plugin in rows:
         click.echo(f"{kind:10} {name:32} {plugin}")

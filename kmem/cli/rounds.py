@@ -1,4 +1,6 @@
-"""A round of a run whole, for `kmem runs show --round`: what was seen, asked, answered, tried, measured and learnt."""
+"""A round of a run whole, for `kmem runs show --round`: what was seen, asked, answered, tried,
+measured and learnt.
+"""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -33,7 +35,11 @@ def read_round(memory: "Memory", run_id: str, number: int) -> WholeRound:
     diagnoses = [entry for entry in memory.diagnoses(run_id) if entry.round == number]
     attempts = [attempt for attempt in memory.attempts(run_id) if attempt.round == number]
     if number not in plans and not diagnoses and not attempts:
-        known = f"it has rounds {', '.join(map(str, sorted(plans)))}" if plans else "no round of it was kept"
+        known = (
+            f"it has rounds {', '.join(map(str, sorted(plans)))}"
+            if plans
+            else "no round of it was kept"
+        )
         raise MemoryStoreError(f"Run {run_id} has no round {number}; {known}")
     own = {attempt.candidate.kernel.hash for attempt in attempts}
     seen = own | {entry.kernel for entry in diagnoses}
@@ -53,16 +59,37 @@ def describe_whole_round(found: WholeRound) -> str:
     """The round for people."""
     from kmem.run.conversations import render_conversation
 
-    lines = [describe_round(found.number, found.diagnoses, found.plan, found.attempts, found.lessons)]
+    lines = [
+        describe_round(found.number, found.diagnoses, found.plan, found.attempts, found.lessons)
+    ]
     for profile in found.profiles:
-        times = ", ".join(f"{launch.name} {launch.duration_ms:.4g} ms" for launch in profile.launches if launch.duration_ms is not None)
+        times = ", ".join(
+            f"{launch.name} {launch.duration_ms:.4g} ms"
+            for launch in profile.launches
+            if launch.duration_ms is not None
+        )
         kind = " (estimated)" if profile.estimated else ""
-        lines.append(f"Profile of kernel {profile.kernel[:12]} by {profile.profiler}{kind}: {times or f'{len(profile.launches)} launches'}")
+        lines.append(
+            f"Profile of kernel {profile.kernel[:12]} by {profile.profiler}{kind}: "
+            f"{times or f'{len(profile.launches)} launches'}"
+        )
     lines += [f"\n{render_conversation(record)}" for record in found.conversations]
     for attempt in found.attempts:
-        task, measurement, kernel = attempt.candidate.task, attempt.measurement, attempt.candidate.kernel
-        time = f", {measurement.latency_ms:.4g} ms{' est.' if measurement.estimated else ''}" if measurement.latency_ms is not None else ""
-        lines.append(f"\n==== candidate {kernel.hash[:12]}: {task.move.value} {task.skill}, {measurement.status.value}{time}")
+        task, measurement, kernel = (
+            attempt.candidate.task,
+            attempt.measurement,
+            attempt.candidate.kernel,
+        )
+        time = (
+            f", {measurement.latency_ms:.4g} ms{' est.' if measurement.estimated else ''}"
+            if measurement.latency_ms is not None
+            else ""
+        )
+        lines.append(
+            f"\n"
+            f"==== candidate {kernel.hash[:12]}: {task.move.value} {task.skill}, "
+            f"{measurement.status.value}{time}"
+        )
         lines.append(kernel.source)
         if measurement.log:
             lines.append(f"---- log\n{measurement.log}")
@@ -72,7 +99,9 @@ def describe_whole_round(found: WholeRound) -> str:
 
 
 def whole_round_data(found: WholeRound) -> dict[str, object]:
-    """The round for programs: what `kmem why --json` says, with conversations, whole attempts, profiles and verdicts."""
+    """The round for programs: what `kmem why --json` says, with conversations, whole attempts,
+    profiles and verdicts.
+    """
     from kmem.serialize import to_data
 
     return {

@@ -1,4 +1,5 @@
-"""`kmem skills`: what the library knows and what it earned; the commands by which it grows are in growth.py.
+"""`kmem skills`: what the library knows and what it earned; the commands by which it grows are in
+growth.py.
 
 The registry of plugins comes as the click context's object; its `skills` maps names to directories.
 """
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from kmem.records import Diagnosis
     from kmem.skills import Skill
 
-# kmem.memory (sqlite_utils), rich and yaml are imported inside the commands: `kmem --help` must not pay for them.
+# kmem.memory (sqlite_utils), rich and yaml are imported inside the commands: `kmem --help` must not
+# pay for them.
 
 
 @click.group(invoke_without_command=True)
@@ -34,12 +36,15 @@ def skills(ctx: click.Context) -> None:
 
 
 @skills.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: all skills under `skills`.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object: all skills under `skills`."
+)
 @click.pass_obj
 def list_skills(registry: "Registry", as_json: bool = False) -> None:
     """List skills and where each stands.
 
-    Its status is bundled, plugin, added, draft, verified (a draft that was reproduced) or retracted.
+    Its status is bundled, plugin, added, draft, verified (a draft that was reproduced) or
+    retracted.
     """
     from kmem.memory.skills.standing import skill_standings
     from kmem.memory.store import Memory
@@ -48,7 +53,9 @@ def list_skills(registry: "Registry", as_json: bool = False) -> None:
     with Memory() as memory:
         standings = skill_standings(memory, library)
     if as_json:
-        click.echo(json.dumps({"skills": [_summary(skill, standings[skill.name]) for skill in library]}))
+        click.echo(
+            json.dumps({"skills": [_summary(skill, standings[skill.name]) for skill in library]})
+        )
         return
     _print_table(
         ("skill", "status", "operators", "bottlenecks", "recipe"),
@@ -67,12 +74,15 @@ def list_skills(registry: "Registry", as_json: bool = False) -> None:
 
 @skills.command("show")
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of rendered text.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON object instead of rendered text."
+)
 @click.pass_obj
 def show_skill(registry: "Registry", name: str, as_json: bool) -> None:
     """Show a skill's text and what it has earned.
 
-    After the text: where it stands and why, and its track record, the outcomes measured here or imported.
+    After the text: where it stands and why, and its track record, the outcomes measured here or
+    imported.
     """
     from kmem.curate.sources import skill_source
     from kmem.memory.skills.standing import skill_standing
@@ -81,7 +91,11 @@ def show_skill(registry: "Registry", name: str, as_json: bool) -> None:
 
     skill = find_skill(registry, name)
     with Memory() as memory:
-        records, standing, origin = memory.skill_record(name), skill_standing(memory, skill), skill_source(memory.path, name)
+        records, standing, origin = (
+            memory.skill_record(name),
+            skill_standing(memory, skill),
+            skill_source(memory.path, name),
+        )
     if as_json:
         body = {
             "license": skill.license,
@@ -104,18 +118,41 @@ def show_skill(registry: "Registry", name: str, as_json: bool) -> None:
 
 @skills.command("search")
 @click.argument("query", required=False, default="")
-@click.option("--op", "operators", multiple=True, help="Only skills about this operator, such as max_pool; may be repeated.")
+@click.option(
+    "--op",
+    "operators",
+    multiple=True,
+    help="Only skills about this operator, such as max_pool; may be repeated.",
+)
 @click.option("--arch", help="Only skills for this architecture, such as sm_90.")
-@click.option("--ncu", "report", type=click.Path(path_type=Path), help="Also match the bottleneck of this Nsight Compute report (CSV).")
-@click.option("--limit", type=click.IntRange(min=1), default=10, show_default=True, help="How many skills to print at most.")
+@click.option(
+    "--ncu",
+    "report",
+    type=click.Path(path_type=Path),
+    help="Also match the bottleneck of this Nsight Compute report (CSV).",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="How many skills to print at most.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a table.")
 @click.pass_obj
 def search_skills(
-    registry: "Registry", query: str, operators: tuple[str, ...], arch: str | None, report: Path | None, limit: int, as_json: bool
+    registry: "Registry",
+    query: str,
+    operators: tuple[str, ...],
+    arch: str | None,
+    report: Path | None,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """Search skills by meaning and by words.
 
-    Prints why each was found, and what its recorded outcomes promise. Drafts come last and labelled; retracted skills are left out.
+    Prints why each was found, and what its recorded outcomes promise. Drafts come last and
+    labelled; retracted skills are left out.
     """
     from dataclasses import replace
 
@@ -144,16 +181,28 @@ def search_skills(
         )
         hits = order_hits(memory, {skill.name: skill for skill in library}, hits, limit)
         earned = memory.posteriors(
-            [hit.name for hit in hits], bottleneck=diagnosis.bottleneck if diagnosis else None, operators=operators, arch=arch or "",
+            [hit.name for hit in hits],
+            bottleneck=diagnosis.bottleneck if diagnosis else None,
+            operators=operators,
+            arch=arch or "",
             versions=installed_versions(),
-        )  # fmt: skip
-    _print_hits([replace(hit, reasons=(*hit.reasons, earned[hit.name].reason)) for hit in hits], diagnosis, as_json)
+        )
+    _print_hits(
+        [replace(hit, reasons=(*hit.reasons, earned[hit.name].reason)) for hit in hits],
+        diagnosis,
+        as_json,
+    )
 
 
 @skills.command("new")
 @click.argument("name")
 @click.option(
-    "--dir", "directory", type=click.Path(file_okay=False, path_type=Path), default=Path("."), show_default=True, help="Where to make it."
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("."),
+    show_default=True,
+    help="Where to make it.",
 )
 def new_skill(name: str, directory: Path) -> None:
     """Start a skill: make the directory NAME with a SKILL.md to fill in."""
@@ -168,22 +217,31 @@ def new_skill(name: str, directory: Path) -> None:
     except FileExistsError as ex:
         raise OutputError(f"{target} exists already; choose another name or --dir") from ex
     except OSError as ex:
-        raise OutputError(f"Directory {target} cannot be made ({ex.strerror}); choose another with --dir") from ex
+        raise OutputError(
+            f"Directory {target} cannot be made ({ex.strerror}); choose another with --dir"
+        ) from ex
     click.echo(str(target))
 
 
 @skills.command("validate")
 @click.argument("directories", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
-    "--embed/--no-embed", default=True, show_default=True, help="Whether to look for near-duplicate descriptions (loads the model)."
+    "--embed/--no-embed",
+    default=True,
+    show_default=True,
+    help="Whether to look for near-duplicate descriptions (loads the model).",
 )
 @click.pass_obj
 def validate_skills(registry: "Registry", directories: tuple[Path, ...], embed: bool) -> None:
-    """Print every fault of the skills in DIRECTORIES (default: all registered); a recipe.py among them is run."""
+    """Print every fault of the skills in DIRECTORIES (default: all registered); a recipe.py among
+    them is run.
+    """
     from kmem.memory.store import Memory
     from kmem.skills import validate_library
 
-    chosen = [path for directory in directories for path in _skills_in(directory)] or list(registry.skills.values())
+    chosen = [path for directory in directories for path in _skills_in(directory)] or list(
+        registry.skills.values()
+    )
     checked, faults = _read_each(chosen)
     names = {skill.name for skill in checked}
     others, _ = _read_each([path for name, path in registry.skills.items() if name not in names])
@@ -196,7 +254,10 @@ def validate_skills(registry: "Registry", directories: tuple[Path, ...], embed: 
     for fault in faults:
         click.echo(fault)
     if faults:
-        raise SkillError(f"{_count(faults, 'fault')} in {_count(chosen, 'skill')}; mend the SKILL.md files named above")
+        raise SkillError(
+            f"{_count(faults, 'fault')} in {_count(chosen, 'skill')}; mend the SKILL.md files "
+            f"named above"
+        )
     click.echo(f"{_count(chosen, 'skill')}, no faults", err=True)
 
 
@@ -236,7 +297,9 @@ def _check_operators(operators: Sequence[str]) -> None:
 
     for name in operators:
         if name not in OPERATORS:
-            raise click.BadParameter(f"'{name}' is not an operator; they are: {', '.join(OPERATORS)}", param_hint="--op")
+            raise click.BadParameter(
+                f"'{name}' is not an operator; they are: {', '.join(OPERATORS)}", param_hint="--op"
+            )
 
 
 def _summary(skill: "Skill", standing: "SkillStanding") -> dict[str, object]:
@@ -259,9 +322,13 @@ def _status_text(standing: "SkillStanding", origin: "SkillOrigin | None") -> str
     lines = [f"{standing.reason[0].upper()}{standing.reason[1:]}."]
     if origin is not None:
         left_out = "; its recipe.py was left out" if origin.recipe_left_out else ""
-        lines.append(f"Added from {origin.address}{f' at {origin.revision[:12]}' if origin.revision else ''}{left_out}.")
+        lines.append(
+            f"Added from "
+            f"{origin.address}{f' at {origin.revision[:12]}' if origin.revision else ''}{left_out}."
+        )
     lines += [
-        f"- {each.effect} on {each.problem}, {each.device}, seed {'unknown' if each.seed is None else each.seed}, by {each.origin} "
+        f"- {each.effect} on {each.problem}, {each.device}, seed "
+        f"{'unknown' if each.seed is None else each.seed}, by {each.origin} "
         f"(outcome {each.outcome[:12]})"
         for each in standing.reproductions
     ]
@@ -272,10 +339,18 @@ def _track_record(records: "Sequence[TrackRecord]") -> str:
     if not records:
         return "Never measured in this memory."
     rows = [
-        f"| {item.arch} | {item.tried} | {item.passed} | {item.improved} | {_times(item.speedup)} | {item.recalled} |" for item in records
+        (
+            f"| {item.arch} | {item.tried} | {item.passed} | {item.improved} | "
+            f"{_times(item.speedup)} | {item.recalled} |"
+        )
+        for item in records
     ]
     return "\n".join(
-        ["| arch | tried | passed | improved | geometric-mean speedup of its steps | recalled |", "|---|---|---|---|---|---|", *rows]
+        [
+            "| arch | tried | passed | improved | geometric-mean speedup of its steps | recalled |",
+            "|---|---|---|---|---|---|",
+            *rows,
+        ]
     )
 
 
@@ -287,7 +362,10 @@ def _print_hits(hits: "Sequence[SkillHit]", diagnosis: "Diagnosis | None", as_js
     from kmem.serialize import to_data
 
     if as_json:
-        found = {"diagnosis": to_data(diagnosis) if diagnosis else None, "skills": [to_data(hit) for hit in hits]}
+        found = {
+            "diagnosis": to_data(diagnosis) if diagnosis else None,
+            "skills": [to_data(hit) for hit in hits],
+        }
         click.echo(json.dumps(found, indent=2))
         return
     if diagnosis is not None:
@@ -295,7 +373,10 @@ def _print_hits(hits: "Sequence[SkillHit]", diagnosis: "Diagnosis | None", as_js
     if not hits:
         click.echo("No skill fits; leave out --op or --arch, or use other words", err=True)
         return
-    _print_table(("skill", "score", "why"), [(hit.name, f"{hit.score:.4f}", "; ".join(hit.reasons)) for hit in hits])
+    _print_table(
+        ("skill", "score", "why"),
+        [(hit.name, f"{hit.score:.4f}", "; ".join(hit.reasons)) for hit in hits],
+    )
 
 
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -304,7 +385,8 @@ def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for place, column in enumerate(columns):
-        table.add_column(column, no_wrap=place == 0)  # a name cut short could not be copied into the next command
+        # a name cut short could not be copied into the next command
+        table.add_column(column, no_wrap=place == 0)
     for row in rows:
         table.add_row(*row)
     Console().print(table)

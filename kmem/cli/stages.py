@@ -1,4 +1,6 @@
-"""`kmem profile | kmem diagnose | kmem prescribe`: the first three stages as commands that pipe JSON lines."""
+"""`kmem profile | kmem diagnose | kmem prescribe`: the first three stages as commands that pipe
+JSON lines.
+"""
 
 import sys
 from pathlib import Path
@@ -12,7 +14,8 @@ from kmem.plugins import Registry, lookup
 if TYPE_CHECKING:
     from kmem.records import Bound, Device, Diagnosis, Prescription, Profile
 
-# Problem loading and devices import torch, memory imports sqlite_utils: inside the functions, so that `kmem --help` does not pay for them.
+# Problem loading and devices import torch, memory imports sqlite_utils: inside the functions, so
+# that `kmem --help` does not pay for them.
 
 _PRECISIONS = ("match", "tf32", "bf16")
 _DEFAULT_REPORT_TARGET = "h200"
@@ -20,20 +23,43 @@ _DEFAULT_REPORT_TARGET = "h200"
 
 @click.command()
 @click.argument("problem", type=click.Path(path_type=Path))
-@click.argument("kernel", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False)
-@click.option("--target", envvar="KMEM_TARGET", help="Device to profile for, such as h200; default: the GPU of this machine.")
+@click.argument(
+    "kernel", type=click.Path(path_type=Path, exists=True, dir_okay=False), required=False
+)
+@click.option(
+    "--target",
+    envvar="KMEM_TARGET",
+    help="Device to profile for, such as h200; default: the GPU of this machine.",
+)
 @click.option(
     "--profiler",
     default="auto",
     show_default=True,
-    help="ncu (hardware counters), cupti (times), static (no GPU; estimated), or auto: the first that works.",
+    help=(
+        "ncu (hardware counters), cupti (times), static (no GPU; estimated), or auto: the first "
+        "that works."
+    ),
 )
-@click.option("--precision", type=click.Choice(_PRECISIONS), default="match", show_default=True, help="Accuracy contract to run under.")
+@click.option(
+    "--precision",
+    type=click.Choice(_PRECISIONS),
+    default="match",
+    show_default=True,
+    help="Accuracy contract to run under.",
+)
 @click.pass_obj
-def profile(registry: Registry, problem: Path, kernel: Path | None, target: str | None, profiler: str, precision: str) -> None:
+def profile(
+    registry: Registry,
+    problem: Path,
+    kernel: Path | None,
+    target: str | None,
+    profiler: str,
+    precision: str,
+) -> None:
     """Profile every launch of one forward and print a Profile as one JSON line.
 
-    PROBLEM is a problem file; KERNEL a file with ModelNew, by default the problem's own Model. Pipe the line into `kmem diagnose`.
+    PROBLEM is a problem file; KERNEL a file with ModelNew, by default the problem's own Model. Pipe
+    the line into `kmem diagnose`.
     """
     from kmem.devices import resolve_target
     from kmem.problem.load import FULL, load_problem
@@ -48,7 +74,19 @@ def profile(registry: Registry, problem: Path, kernel: Path | None, target: str 
     executor = lookup(registry.executors, "local", "executor")
     contract = Contract(Precision(precision))
     click.echo(
-        to_json(collect_profile(candidate, loaded, FULL, contract, device, registry.profilers, executor, present=present, name=profiler))
+        to_json(
+            collect_profile(
+                candidate,
+                loaded,
+                FULL,
+                contract,
+                device,
+                registry.profilers,
+                executor,
+                present=present,
+                name=profiler,
+            )
+        )
     )
 
 
@@ -57,24 +95,46 @@ def profile(registry: Registry, problem: Path, kernel: Path | None, target: str 
     "--ncu",
     "report",
     type=click.Path(path_type=Path),
-    help="Read an Nsight Compute report (CSV of --page raw or details, or .ncu-rep) instead of stdin.",
+    help=(
+        "Read an Nsight Compute report (CSV of --page raw or details, or .ncu-rep) instead of "
+        "stdin."
+    ),
 )
 @click.option(
-    "--problem", type=click.Path(path_type=Path), help="Problem file: adds the bound, so that redundant traffic and headroom can be seen."
+    "--problem",
+    type=click.Path(path_type=Path),
+    help="Problem file: adds the bound, so that redundant traffic and headroom can be seen.",
 )
-@click.option("--target", envvar="KMEM_TARGET", help="Device of the profile; default: as the profile says, else the GPU here, else h200.")
-@click.option("--precision", type=click.Choice(_PRECISIONS), default="match", show_default=True, help="Accuracy contract of the bound.")
 @click.option(
-    "--latency-ms", type=click.FloatRange(min=0, min_open=True), help="Time of one forward in ms; default: the sum over its launches."
+    "--target",
+    envvar="KMEM_TARGET",
+    help="Device of the profile; default: as the profile says, else the GPU here, else h200.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(_PRECISIONS),
+    default="match",
+    show_default=True,
+    help="Accuracy contract of the bound.",
+)
+@click.option(
+    "--latency-ms",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Time of one forward in ms; default: the sum over its launches.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON also when stdout is a terminal.")
 def diagnose(
-    report: Path | None, problem: Path | None, target: str | None, precision: str, latency_ms: float | None, as_json: bool
+    report: Path | None,
+    problem: Path | None,
+    target: str | None,
+    precision: str,
+    latency_ms: float | None,
+    as_json: bool,
 ) -> None:
     """Name the bottleneck with its evidence, by arithmetic.
 
-    Reads a Profile JSON line on stdin (from `kmem profile`) or the --ncu report. Prints a Diagnosis as one JSON
-    line, or text on a terminal.
+    Reads a Profile JSON line on stdin (from `kmem profile`) or the --ncu report. Prints a Diagnosis
+    as one JSON line, or text on a terminal.
     """
     from kmem.serialize import to_json
 
@@ -84,15 +144,38 @@ def diagnose(
 
 
 @click.command()
-@click.option("--op", "operators", multiple=True, help="Operator the kernel computes, such as max_pool; may be repeated. Default: any.")
-@click.option("--target", envvar="KMEM_TARGET", help="Device whose skills and records count; default: the GPU here, else h200.")
 @click.option(
-    "--precision", type=click.Choice(_PRECISIONS), default="match", show_default=True, help="Accuracy contract that skills must keep."
+    "--op",
+    "operators",
+    multiple=True,
+    help="Operator the kernel computes, such as max_pool; may be repeated. Default: any.",
 )
-@click.option("--limit", type=click.IntRange(min=1), default=3, show_default=True, help="How many skills to offer.")
+@click.option(
+    "--target",
+    envvar="KMEM_TARGET",
+    help="Device whose skills and records count; default: the GPU here, else h200.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(_PRECISIONS),
+    default="match",
+    show_default=True,
+    help="Accuracy contract that skills must keep.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="How many skills to offer.",
+)
 @click.pass_obj
-def prescribe(registry: Registry, operators: tuple[str, ...], target: str | None, precision: str, limit: int) -> None:
-    """Offer skills for a Diagnosis JSON line on stdin; print one Prescription a line, best first, each with its reasons."""
+def prescribe(
+    registry: Registry, operators: tuple[str, ...], target: str | None, precision: str, limit: int
+) -> None:
+    """Offer skills for a Diagnosis JSON line on stdin; print one Prescription a line, best first,
+    each with its reasons.
+    """
     from kmem.records import Diagnosis
     from kmem.serialize import to_json
 
@@ -117,9 +200,15 @@ def diagnose_report(path: Path, problem: str | None, target: str | None = None) 
 def describe_diagnosis(diagnosis: "Diagnosis") -> str:
     """A diagnosis as a few lines for people."""
     lines = [diagnosis.summary]
-    lines += [f"  {item.metric} = {item.value:.4g} ({item.comparison} {item.threshold:g})" for item in diagnosis.evidence]
+    lines += [
+        f"  {item.metric} = {item.value:.4g} ({item.comparison} {item.threshold:g})"
+        for item in diagnosis.evidence
+    ]
     if diagnosis.speed_of_light is not None and diagnosis.headroom_ms is not None:
-        lines.append(f"  speed of light {diagnosis.speed_of_light:.1%}, headroom {diagnosis.headroom_ms:.4g} ms")
+        lines.append(
+            f"  speed of light {diagnosis.speed_of_light:.1%}, headroom "
+            f"{diagnosis.headroom_ms:.4g} ms"
+        )
     if diagnosis.secondary:
         lines.append(f"  also: {', '.join(item.value for item in diagnosis.secondary)}")
     if diagnosis.estimated:
@@ -149,7 +238,9 @@ def _read_stdin(cls: type, source: str):  # noqa: ANN202 - an instance of cls
     try:
         return from_json(cls, text)
     except ValueError as ex:
-        raise ProfilerError(f"stdin is not a {cls.__name__} as `{source}` prints it: {str(ex).splitlines()[0]}") from ex
+        raise ProfilerError(
+            f"stdin is not a {cls.__name__} as `{source}` prints it: {str(ex).splitlines()[0]}"
+        ) from ex
 
 
 def _resolve_device(name: str | None) -> "Device":
@@ -163,7 +254,13 @@ def _resolve_device(name: str | None) -> "Device":
     return present or named_target(_DEFAULT_REPORT_TARGET)
 
 
-def _diagnose(profile: "Profile", problem: str | None, target: str | None, precision: str, latency_ms: float | None) -> "Diagnosis":
+def _diagnose(
+    profile: "Profile",
+    problem: str | None,
+    target: str | None,
+    precision: str,
+    latency_ms: float | None,
+) -> "Diagnosis":
     from kmem.diagnose.bottleneck import diagnose as name_bottleneck
 
     device = _resolve_device(target or profile.device or None)
@@ -180,7 +277,12 @@ def _trace_bound(problem: str, precision: str, device: "Device") -> "Bound | Non
 
 
 def _prescribe(
-    registry: Registry, diagnosis: "Diagnosis", operators: tuple[str, ...], target: str | None, precision: str, limit: int
+    registry: Registry,
+    diagnosis: "Diagnosis",
+    operators: tuple[str, ...],
+    target: str | None,
+    precision: str,
+    limit: int,
 ) -> "tuple[Prescription, ...]":
     from kmem.memory.store import Memory
     from kmem.prescribe.consult import consult_memory
@@ -192,4 +294,6 @@ def _prescribe(
         library = list(load_library(registry).values())
         memory.sync_library(library)
         contract = Contract(Precision(precision))
-        return consult_memory(memory, diagnosis, operators, library, device.arch, contract, versions(), limit=limit)
+        return consult_memory(
+            memory, diagnosis, operators, library, device.arch, contract, versions(), limit=limit
+        )

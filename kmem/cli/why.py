@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("run_id", metavar="RUN")
 @click.argument("number", metavar="[ROUND]", type=click.IntRange(min=0), required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the rounds under `rounds`.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object: the rounds under `rounds`."
+)
 def why(run_id: str, number: int | None, as_json: bool) -> None:
     """Say why RUN did what it did in ROUND (default: in every round).
 
-    Shows the diagnosis with its evidence, each skill offered with its reasons, what was planned and what was vetoed, what came of it,
-    and what was learnt: claims that the next profile falsified.
+    Shows the diagnosis with its evidence, each skill offered with its reasons, what was planned and
+    what was vetoed, what came of it, and what was learnt: claims that the next profile falsified.
     RUN may be a unique prefix of its id.
     """
     from kmem.memory.store import Memory
@@ -35,7 +37,9 @@ def why(run_id: str, number: int | None, as_json: bool) -> None:
         attempts = memory.attempts(run.id)
     rounds = sorted({*(entry.round for entry in diagnoses), *plans})
     if number is not None and number not in rounds:
-        known = f"it has rounds {', '.join(map(str, rounds))}" if rounds else "no round of it was kept"
+        known = (
+            f"it has rounds {', '.join(map(str, rounds))}" if rounds else "no round of it was kept"
+        )
         raise MemoryStoreError(f"Run {run.id} has no round {number}; {known}")
     shown = []
     for each in rounds if number is None else [number]:
@@ -51,14 +55,24 @@ def why(run_id: str, number: int | None, as_json: bool) -> None:
 
 
 def describe_round(
-    number: int, diagnoses: "list[RoundDiagnosis]", plan: "Plan | None", attempts: "list[Attempt]", lessons: "list[Lesson]"
+    number: int,
+    diagnoses: "list[RoundDiagnosis]",
+    plan: "Plan | None",
+    attempts: "list[Attempt]",
+    lessons: "list[Lesson]",
 ) -> str:
-    """A round for people: what was seen of each kernel gone on from, offered, decided, got and learnt."""
+    """A round for people: what was seen of each kernel gone on from, offered, decided, got and
+    learnt.
+    """
     from kmem.cli.stages import describe_diagnosis
 
     lines = [f"Round {number}"]
     if not diagnoses:
-        lines.append("  Diagnosis: none, nothing had been measured yet" if number == 0 else "  Diagnosis: none was made")
+        lines.append(
+            "  Diagnosis: none, nothing had been measured yet"
+            if number == 0
+            else "  Diagnosis: none was made"
+        )
     for found in diagnoses:
         lines.append(f"  Diagnosis of kernel {found.kernel[:12]}")
         lines += [f"    {line}" for line in describe_diagnosis(found.diagnosis).splitlines()]
@@ -67,7 +81,10 @@ def describe_round(
             lines += [f"    - {reason}" for reason in prescription.reasons]
     if plan is not None:
         lines.append(f"  Plan: {plan.reason}")
-        lines += [f"    {task.move.value} {task.skill}, {task.samples} candidates: {task.reason}" for task in plan.tasks]
+        lines += [
+            f"    {task.move.value} {task.skill}, {task.samples} candidates: {task.reason}"
+            for task in plan.tasks
+        ]
         lines += [f"    vetoed {veto.skill}: {veto.reason}" for veto in plan.vetoes]
     if attempts:
         lines.append(f"  Came of it: {_describe_attempts(attempts)}")
@@ -82,13 +99,24 @@ def _describe_attempts(attempts: "list[Attempt]") -> str:
         return text
     best = min(passed, key=lambda attempt: attempt.measurement.latency_ms)
     estimated = " (estimated)" if best.measurement.estimated else ""
-    return f"{text}, the fastest {best.measurement.latency_ms:.4g} ms{estimated} by {best.candidate.task.skill}"
+    return (
+        f"{text}, the fastest {best.measurement.latency_ms:.4g} ms{estimated} by "
+        f"{best.candidate.task.skill}"
+    )
 
 
 def round_data(
-    number: int, diagnoses: "list[RoundDiagnosis]", plan: "Plan | None", attempts: "list[Attempt]", lessons: "list[Lesson]"
+    number: int,
+    diagnoses: "list[RoundDiagnosis]",
+    plan: "Plan | None",
+    attempts: "list[Attempt]",
+    lessons: "list[Lesson]",
 ) -> dict[str, object]:
-    """A round for programs. `kernel`, `diagnosis` and `prescriptions` are those of the fastest kernel gone on from; `diagnoses` has all."""
+    """A round for programs.
+
+    `kernel`, `diagnosis` and `prescriptions` are those of the fastest kernel gone on from;
+    `diagnoses` has all.
+    """
     from kmem.serialize import to_data
 
     found = diagnoses[0] if diagnoses else None
@@ -98,7 +126,9 @@ def round_data(
         "lessons": [to_data(lesson) for lesson in lessons],
         "kernel": found.kernel if found else None,
         "diagnosis": to_data(found.diagnosis) if found else None,
-        "prescriptions": [to_data(prescription) for prescription in found.prescriptions] if found else [],
+        "prescriptions": [to_data(prescription) for prescription in found.prescriptions]
+        if found
+        else [],
         "plan": to_data(plan) if plan else None,
         "attempts": [
             {

@@ -1,20 +1,26 @@
-"""Triton text for attention: softmax(scale * Q K^T) V without the score matrix (fused), or with it once, in half precision (two stages).
+"""Triton text for attention: softmax(scale * Q K^T) V without the score matrix (fused), or with it
+once, in half precision (two stages).
 
-fp32 goes through the tensor cores as sums of two fp16 parts of each row, scaled by a power of two (x = 2**-s * (high + low)), three
-products each: `kmem_split_rows` writes the parts of Q, K and V. A product of parts is one short chain, small terms first, added to an fp32
-sum in registers every step: inside a tensor core a long sum loses its low bits. The scales of V's rows are divided out of the
-probabilities, relative to the largest of a tile. bf16 and fp16 are multiplied as they are.
+fp32 goes through the tensor cores as sums of two fp16 parts of each row, scaled by a power of two
+(x = 2**-s * (high + low)), three products each: `kmem_split_rows` writes the parts of Q, K and V. A
+product of parts is one short chain, small terms first, added to an fp32 sum in registers every
+step: inside a tensor core a long sum loses its low bits. The scales of V's rows are divided out of
+the probabilities, relative to the largest of a tile. bf16 and fp16 are multiplied as they are.
 
-Fused (`kmem_attention`): a block of queries keeps its output in registers while keys and values stream by (online softmax), so heads
-must be narrow. Two stages, for wide heads: `kmem_attention_scores` writes exp2(score - largest of the tile's row) in parts, with that
-largest score and the sum; `kmem_attention_weights` turns these into one factor per row and tile, and `kmem_attention_output` applies it to
-every tile's product, which has to leave the tensor core there anyway.
+Fused (`kmem_attention`): a block of queries keeps its output in registers while keys and values
+stream by (online softmax), so heads must be narrow. Two stages, for wide heads:
+`kmem_attention_scores` writes exp2(score - largest of the tile's row) in parts, with that largest
+score and the sum; `kmem_attention_weights` turns these into one factor per row and tile, and
+`kmem_attention_output` applies it to every tile's product, which has to leave the tensor core there
+anyway.
 
-A score is rounded before the largest is found and subtracted. Contracted to one fma, SCALE * product - largest would take the rounded
-largest from its own unrounded product: at 1e10 up to 2**9 is left where 0 is meant, and exp2 of that is infinite, or 0.
+A score is rounded before the largest is found and subtracted. Contracted to one fma, SCALE *
+product - largest would take the rounded largest from its own unrounded product: at 1e10 up to 2**9
+is left where 0 is meant, and exp2 of that is infinite, or 0.
 
-Source: Dao, "FlashAttention-2", arXiv 2307.08691 (online softmax); Ootomo, Yokota, IJHPCA 36(4), 2022, and probes on an H200, 2026-11-20
-(split products and promotion, as in split_matmul.py). A row whose scores are all -inf gives zeros, as torch's does.
+Source: Dao, "FlashAttention-2", arXiv 2307.08691 (online softmax); Ootomo, Yokota, IJHPCA 36(4),
+2022, and probes on an H200, 2026-11-20 (split products and promotion, as in split_matmul.py). A row
+whose scores are all -inf gives zeros, as torch's does.
 """
 
 SPLIT_ROWS = (

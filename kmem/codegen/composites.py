@@ -14,7 +14,9 @@ if TYPE_CHECKING:  # lowering.py calls this module; the name is needed for annot
 
 
 def lower_reduction(space: "Lowering", node: Node) -> None:
-    """Append the statements of a reduction or composite node; it must have passed `Lowering.form_of`."""
+    """Append the statements of a reduction or composite node; it must have passed
+    `Lowering.form_of`.
+    """
     source = space.read(node.args[0].name, "full")
     name = node.target.split(".")[1]
     if name in ("softmax", "log_softmax"):
@@ -54,7 +56,11 @@ def _reduction(space: "Lowering", node: Node, source: str, name: str) -> None:
 def _extremum(space: "Lowering", node: Node, source: str, name: str) -> None:
     """(values, indices), either alone; with indices, a minimum is the maximum of the negated row."""
     out, graph = variable(node.name), space.graph
-    taken = [user for user in graph.users(node.name) if graph.users(user.name) or user.name in graph.outputs]
+    taken = [
+        user
+        for user in graph.users(node.name)
+        if graph.users(user.name) or user.name in graph.outputs
+    ]
     if isinstance(node.output, tuple) and taken and all(user.args[1] == 0 for user in taken):
         (value,) = space.reduce((f"{out}_value",), name, source)
         for user in taken:
@@ -87,11 +93,21 @@ def _variance(space: "Lowering", node: Node, source: str, name: str) -> None:
 
 
 def read_norm(graph: OpGraph, node: Node) -> tuple[float, object, bool] | None:
-    """Order, dimensions (None: all) and keepdim of a norm over elements, of any spelling; None for the norm of a matrix as a map."""
+    """Order, dimensions (None: all) and keepdim of a norm over elements, of any spelling; None for
+    the norm of a matrix as a map.
+    """
     if node.target == "aten.linalg_matrix_norm.str_ord":
         is_frobenius = argument(node, 1, "ord", "fro") == "fro"
-        return (2, argument(node, 2, "dim", (-2, -1)), bool(argument(node, 3, "keepdim", False))) if is_frobenius else None
-    order, dims, keep = argument(node, 1, "ord"), argument(node, 2, "dim"), bool(argument(node, 3, "keepdim", False))
+        return (
+            (2, argument(node, 2, "dim", (-2, -1)), bool(argument(node, 3, "keepdim", False)))
+            if is_frobenius
+            else None
+        )
+    order, dims, keep = (
+        argument(node, 1, "ord"),
+        argument(node, 2, "dim"),
+        bool(argument(node, 3, "keepdim", False)),
+    )
     if node.target == "aten.linalg_norm.default" and order is not None:
         rank = len(graph.spec(node.args[0].name).shape)
         if len(dims or range(rank)) != 1:
@@ -118,11 +134,20 @@ def _softmax(space: "Lowering", node: Node, source: str) -> None:
         space.map(out, f"({source} - {top}) - {offset}", source, top, offset)
     else:
         weight = space.map(f"{out}_weight", f"tl.exp({source} - {top})", source, top)
-        inverse = space.map(f"{out}_inverse", f"tl.div_rn(1.0, {total})", total)  # a sum of exponentials lies in [1, row length]
+        # a sum of exponentials lies in [1, row length]
+        inverse = space.map(f"{out}_inverse", f"tl.div_rn(1.0, {total})", total)
         space.map(out, f"{weight} * {inverse}", weight, inverse)
 
 
-def _affine(space: "Lowering", out: str, text: str, reads: tuple[str, ...], weight: object, bias: object, strides) -> None:  # noqa: ANN001
+def _affine(
+    space: "Lowering",
+    out: str,
+    text: str,
+    reads: tuple[str, ...],
+    weight: object,
+    bias: object,
+    strides,
+) -> None:  # noqa: ANN001
     """out = text * weight + bias, each optional; `strides(spec)` lays them along the axes."""
     for kind, value in (("weight", weight), ("bias", bias)):
         if isinstance(value, Ref):
@@ -136,23 +161,38 @@ def _affine(space: "Lowering", out: str, text: str, reads: tuple[str, ...], weig
 def _centered_norm(space: "Lowering", node: Node, source: str, name: str) -> None:
     out = variable(node.name)
     if name in ("layer_norm", "group_norm"):
-        weight, bias, eps = argument(node, 2, "weight"), argument(node, 3, "bias"), argument(node, 4, "eps", 1e-5)
+        weight, bias, eps = (
+            argument(node, 2, "weight"),
+            argument(node, 3, "bias"),
+            argument(node, 4, "eps", 1e-5),
+        )
     else:
-        weight, bias, eps = argument(node, 1, "weight"), argument(node, 2, "bias"), argument(node, 7, "eps", 1e-5)
+        weight, bias, eps = (
+            argument(node, 1, "weight"),
+            argument(node, 2, "bias"),
+            argument(node, 7, "eps", 1e-5),
+        )
     mean, m2 = space.reduce((f"{out}_mean", f"{out}_m2"), "moments", source)
     variance = f"tl.div_rn({m2}, {write_number(space.columns)})"
-    scale = space.map(f"{out}_scale", f"tl.div_rn(1.0, tl.sqrt_rn({variance} + {write_number(eps)}))", m2)
+    scale = space.map(
+        f"{out}_scale", f"tl.div_rn(1.0, tl.sqrt_rn({variance} + {write_number(eps)}))", m2
+    )
 
     def strides(spec):  # noqa: ANN001, ANN202 - a TensorSpec to strides per axis
         return space.strides(spec, "full") if name == "layer_norm" else space.channel_strides(spec)
 
     if name == "batch_norm":
         _update_running(space, node, mean, m2, strides)
-    _affine(space, out, f"({source} - {mean}) * {scale}", (source, mean, scale), weight, bias, strides)
+    _affine(
+        space, out, f"({source} - {mean}) * {scale}", (source, mean, scale), weight, bias, strides
+    )
 
 
 def _update_running(space: "Lowering", node: Node, mean: str, m2: str, strides) -> None:  # noqa: ANN001 - spec to strides per axis
-    """Running statistics move towards the batch's by `momentum`, the variance unbiased. Source: torch.nn.BatchNorm2d."""
+    """Running statistics move towards the batch's by `momentum`, the variance unbiased.
+
+    Source: torch.nn.BatchNorm2d.
+    """
     momentum = argument(node, 6, "momentum", 0.1)
     unbiased = f"tl.div_rn({m2}, {write_number(max(space.columns - 1, 0))})"
     for place, fresh, read in ((3, mean, mean), (4, unbiased, m2)):
@@ -161,18 +201,37 @@ def _update_running(space: "Lowering", node: Node, mean: str, m2: str, strides) 
             spec = space.graph.spec(buffer.name)
             old = f"{variable(node.name)}_running_{place}"
             space.load(old, buffer.name, strides(spec))
-            new = space.map(f"{old}_new", f"{write_number(1 - momentum)} * {old} + {write_number(momentum)} * {fresh}", old, read)
+            new = space.map(
+                f"{old}_new",
+                f"{write_number(1 - momentum)} * {old} + {write_number(momentum)} * {fresh}",
+                old,
+                read,
+            )
             space.change(new, buffer.name, strides(spec))
 
 
 def _rms_norm(space: "Lowering", node: Node, source: str) -> None:
-    """Source: torch.nn.functional.rms_norm; eps defaults to the machine epsilon of the input's type (torch.finfo)."""
+    """Source: torch.nn.functional.rms_norm; eps defaults to the machine epsilon of the input's type
+    (torch.finfo).
+    """
     out = variable(node.name)
     eps = argument(node, 3, "eps")
     if eps is None:
-        eps = {"float32": 2.0**-23, "float16": 2.0**-23, "bfloat16": 2.0**-23}[space.graph.spec(node.args[0].name).dtype]
+        eps = {"float32": 2.0**-23, "float16": 2.0**-23, "bfloat16": 2.0**-23}[
+            space.graph.spec(node.args[0].name).dtype
+        ]
     square = space.map(f"{out}_square", f"{source} * {source}", source)
     (total,) = space.reduce((f"{out}_sum",), "sum", square)
     mean = f"tl.div_rn({total}, {write_number(space.columns)})"
-    scale = space.map(f"{out}_scale", f"tl.div_rn(1.0, tl.sqrt_rn({mean} + {write_number(eps)}))", total)
-    _affine(space, out, f"{source} * {scale}", (source, scale), argument(node, 2, "weight"), None, lambda spec: space.strides(spec, "full"))
+    scale = space.map(
+        f"{out}_scale", f"tl.div_rn(1.0, tl.sqrt_rn({mean} + {write_number(eps)}))", total
+    )
+    _affine(
+        space,
+        out,
+        f"{source} * {scale}",
+        (source, scale),
+        argument(node, 2, "weight"),
+        None,
+        lambda spec: space.strides(spec, "full"),
+    )

@@ -1,8 +1,10 @@
-"""Read matrix products of every spelling into one form: out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n], with strides.
+"""Read matrix products of every spelling into one form: out[batch, m, n] = sum over k of a[batch,
+m, k] * b[batch, k, n], with strides.
 
-Owned here: the einsum view of aten.mm, bmm, mv, dot, matmul, linear, addmm, baddbmm, addmv and two-operand einsum; merging of axes whose
-strides allow it (so a 4D tensor times a matrix becomes one tall product); the sites a product takes (with a triu or tril and what is
-pointwise after it: epilogue.py). Kernels: matmul.py, split_matmul.py and the skills' own.
+Owned here: the einsum view of aten.mm, bmm, mv, dot, matmul, linear, addmm, baddbmm, addmv and
+two-operand einsum; merging of axes whose strides allow it (so a 4D tensor times a matrix becomes
+one tall product); the sites a product takes (with a triu or tril and what is pointwise after it:
+epilogue.py). Kernels: matmul.py, split_matmul.py and the skills' own.
 """
 
 from collections.abc import Sequence
@@ -13,14 +15,17 @@ from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.recipes import Operand, Site
 from kmem.records import DTYPE_BYTES, Contract, Precision, TensorSpec
 
-#: Offsets inside one tile are 32-bit: a tile of 256 lines may not span more. Batch and tile offsets are 64-bit.
+#: Offsets inside one tile are 32-bit: a tile of 256 lines may not span more. Batch and tile offsets
+#: are 64-bit.
 MAX_STRIDE = (2**31 - 1) // 512
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop of the product: its size and its step, in elements, through a, b, out and the epilogue's operands (0 where one lacks it)."""
+    """A loop of the product: its size and its step, in elements, through a, b, out and the
+    epilogue's operands (0 where one lacks it).
+    """
 
     size: int
     a: int = 0
@@ -31,10 +36,12 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One product in canonical form. `batch` has exactly two axes (size 1 if unused), the outer one first.
+    """One product in canonical form.
 
-    `triangle` is "none", "upper" or "lower": sums outside it need not be computed; `diagonal` as in torch.triu.
-    `operand_specs` belong to the epilogue's operands, whose steps the axes hold.
+    `batch` has exactly two axes (size 1 if unused), the outer one first.
+
+    `triangle` is "none", "upper" or "lower": sums outside it need not be computed; `diagonal` as in
+    torch.triu. `operand_specs` belong to the epilogue's operands, whose steps the axes hold.
     """
 
     m: Axis
@@ -61,7 +68,10 @@ class Product:
     def operand_steps(self) -> list[tuple[int, int, int, int]]:
         """For each operand of the epilogue its steps along both batch axes, m and n."""
         axes = (*self.batch, self.m, self.n)
-        return [tuple(axis.operands[index] if axis.operands else 0 for axis in axes) for index in range(len(self.operand_specs))]
+        return [
+            tuple(axis.operands[index] if axis.operands else 0 for axis in axes)
+            for index in range(len(self.operand_specs))
+        ]
 
     @property
     def full_operands(self) -> int:
@@ -72,14 +82,20 @@ class Product:
     def operand_bytes(self) -> tuple[int, int, int]:
         """Bytes of a, b and out, each counted once."""
         width = DTYPE_BYTES[self.dtype]
-        batches_a = (self.batch[0].size if self.batch[0].a else 1) * (self.batch[1].size if self.batch[1].a else 1)
-        batches_b = (self.batch[0].size if self.batch[0].b else 1) * (self.batch[1].size if self.batch[1].b else 1)
+        batches_a = (self.batch[0].size if self.batch[0].a else 1) * (
+            self.batch[1].size if self.batch[1].a else 1
+        )
+        batches_b = (self.batch[0].size if self.batch[0].b else 1) * (
+            self.batch[1].size if self.batch[1].b else 1
+        )
         m, n, k = self.m.size, self.n.size, self.k.size
         return batches_a * m * k * width, batches_b * k * n * width, self.out.numel * width
 
 
 def find_products(graph: OpGraph, contract: Contract) -> list[Site]:
-    """Every product of the graph as a site whose detail is a `Product`, with the triu or tril and the pointwise nodes that follow it."""
+    """Every product of the graph as a site whose detail is a `Product`, with the triu or tril and
+    the pointwise nodes that follow it.
+    """
     sites, taken = [], set()
     for node in graph.nodes:
         read = _operands(node, graph)
@@ -88,7 +104,8 @@ def find_products(graph: OpGraph, contract: Contract) -> list[Site]:
         labels, names, bias = read
         triangle = _triangle(graph, node)
         start = triangle or node
-        # What follows may have strides that keep axes from merging: then the product goes without it.
+        # What follows may have strides that keep axes from merging: then the product goes without
+        # it.
         for members in (grow_epilogue(graph, start, taken), ()):
             last = members[-1] if members else start
             epilogue = write_epilogue(graph, node, bias, triangle, members)
@@ -105,17 +122,22 @@ def find_products(graph: OpGraph, contract: Contract) -> list[Site]:
             )
             if product is None:
                 continue
-            nodes = tuple(dict.fromkeys((node.name, start.name, *(member.name for member in members))))
+            nodes = tuple(
+                dict.fromkeys((node.name, start.name, *(member.name for member in members)))
+            )
             taken.update(nodes)
             sites.append(
                 Site(
                     name=node.name,
                     operator=_operator(node, product),
                     nodes=nodes,
-                    inputs=tuple(Operand(name, graph.spec(name)) for name in (*names, *epilogue.operands)),
+                    inputs=tuple(
+                        Operand(name, graph.spec(name)) for name in (*names, *epilogue.operands)
+                    ),
                     outputs=(Operand(last.name, last.spec),),
                     detail=product,
-                    bytes=sum(product.operand_bytes) + sum(spec.bytes for spec in product.operand_specs),
+                    bytes=sum(product.operand_bytes)
+                    + sum(spec.bytes for spec in product.operand_specs),
                     flops=product.flops * (0.5 if triangle else 1.0),
                     flags=("algebraic",) if triangle else (),
                 )
@@ -129,7 +151,12 @@ def _triangle(graph: OpGraph, node: Node) -> Node | None:
     if not graph.has_one_user(node.name):
         return None
     user = graph.users(node.name)[0]
-    return user if user.target in ("aten.triu.default", "aten.tril.default") and user.args[0] == Ref(node.name) else None
+    return (
+        user
+        if user.target in ("aten.triu.default", "aten.tril.default")
+        and user.args[0] == Ref(node.name)
+        else None
+    )
 
 
 def _kept(triangle: Node | None) -> tuple[str, int]:
@@ -153,11 +180,17 @@ def _operator(node: Node, product: Product) -> str:
 #: Products whose operands come first: target -> equation.
 _PLAIN = {"aten.mv.default": "mk,k->m", "aten.dot.default": "k,k->"}
 #: beta * bias + alpha * product: target -> the product's equation.
-_ADDED = {"aten.addmm.default": "mk,kn->mn", "aten.baddbmm.default": "bmk,bkn->bmn", "aten.addmv.default": "mk,k->m"}
+_ADDED = {
+    "aten.addmm.default": "mk,kn->mn",
+    "aten.baddbmm.default": "bmk,bkn->bmn",
+    "aten.addmv.default": "mk,k->m",
+}
 
 
 def _operands(node: Node, graph: OpGraph) -> tuple[str, tuple[str, str], Bias | None] | None:
-    """The einsum equation of a node, the names of its operands and its bias; None if it is no product."""
+    """The einsum equation of a node, the names of its operands and its bias; None if it is no
+    product.
+    """
     if not isinstance(node.output, TensorSpec):
         return None
     if node.target in ("aten.mm.default", "aten.bmm.default", "aten.matmul.default"):
@@ -167,15 +200,32 @@ def _operands(node: Node, graph: OpGraph) -> tuple[str, tuple[str, str], Bias | 
         return _PLAIN[node.target], (node.args[0].name, node.args[1].name), None
     if node.target == "aten.linear.default":
         a, b = node.args[0].name, node.args[1].name
-        bias = Bias(node.args[2].name) if len(node.args) > 2 and isinstance(node.args[2], Ref) else None
+        bias = (
+            Bias(node.args[2].name)
+            if len(node.args) > 2 and isinstance(node.args[2], Ref)
+            else None
+        )
         lead = "uvwxyz"[: len(graph.spec(a).shape) - 1]
         return (f"{lead}k,nk->{lead}n", (a, b), bias) if len(graph.spec(b).shape) == 2 else None
     if node.target in _ADDED:
         bias, a, b = (operand.name for operand in node.args[:3])
-        return _ADDED[node.target], (a, b), Bias(bias, float(node.kwargs.get("alpha", 1)), float(node.kwargs.get("beta", 1)))
-    if node.target == "aten.einsum.default" and not node.kwargs and len(node.args) == 2 and len(node.args[1]) == 2:
+        return (
+            _ADDED[node.target],
+            (a, b),
+            Bias(bias, float(node.kwargs.get("alpha", 1)), float(node.kwargs.get("beta", 1))),
+        )
+    if (
+        node.target == "aten.einsum.default"
+        and not node.kwargs
+        and len(node.args) == 2
+        and len(node.args[1]) == 2
+    ):
         equation = node.args[0].replace(" ", "")
-        return (equation, tuple(operand.name for operand in node.args[1]), None) if "->" in equation and "." not in equation else None
+        return (
+            (equation, tuple(operand.name for operand in node.args[1]), None)
+            if "->" in equation and "." not in equation
+            else None
+        )
     return None
 
 
@@ -203,12 +253,14 @@ def read_product(
         equation: "ab,bc->ac" with single letters; a letter of size 1 in one operand broadcasts.
         specs: of the two operands; `out` of the result, whose strides the kernels write.
         operand_specs: of the epilogue's operands, which broadcast to the result's shape.
-    Returns:
-        None where the kernels do not apply: mixed or other dtypes, empty, a repeated or lone letter, axes that do not merge, huge strides.
+    Returns: None where the kernels do not apply: mixed or other dtypes, empty, a repeated or lone
+        letter, axes that do not merge, huge strides.
     """
     inputs, result = equation.split("->")
     left, right = inputs.split(",")
-    if any(len(set(term)) != len(term) for term in (left, right, result)) or {spec.dtype for spec in (*specs, out)} - {specs[0].dtype}:
+    if any(len(set(term)) != len(term) for term in (left, right, result)) or {
+        spec.dtype for spec in (*specs, out)
+    } - {specs[0].dtype}:
         return None
     if specs[0].dtype not in DTYPES or any(len(spec.shape) > len(result) for spec in operand_specs):
         return None
@@ -217,19 +269,31 @@ def read_product(
     groups: dict[str, list[Axis]] = {"batch": [], "m": [], "n": [], "k": []}
     for letter in dict.fromkeys(result + left + right):
         size = max(spec[letter][0] for spec in steps if letter in spec)
-        a, b, c, *others = (spec[letter][1] if letter in spec and spec[letter][0] != 1 else 0 for spec in steps)
-        kind = {(True, True, True): "batch", (True, False, True): "m", (False, True, True): "n", (True, True, False): "k"}.get(
-            tuple(letter in spec for spec in steps[:3])
+        a, b, c, *others = (
+            spec[letter][1] if letter in spec and spec[letter][0] != 1 else 0 for spec in steps
         )
-        if kind is None or size == 0 or (kind == "k" and any(spec[letter][0] != size for spec in steps[:2])):
+        kind = {
+            (True, True, True): "batch",
+            (True, False, True): "m",
+            (False, True, True): "n",
+            (True, True, False): "k",
+        }.get(tuple(letter in spec for spec in steps[:3]))
+        if (
+            kind is None
+            or size == 0
+            or (kind == "k" and any(spec[letter][0] != size for spec in steps[:2]))
+        ):
             return None
         if size > 1:
             groups[kind].append(Axis(size, a, b, c, tuple(others)))
-    if triangle != "none" and not (result[-2:-1] in left and result[-1:] in right and len(result) >= 2):
+    if triangle != "none" and not (
+        result[-2:-1] in left and result[-1:] in right and len(result) >= 2
+    ):
         return None  # triu counts rows and columns of the last two axes
     batch = groups["batch"]
     for kind in ("m", "n"):
-        # Rows (columns) that do not merge into one axis, or that triu must not count, are a batch that the other operand lacks.
+        # Rows (columns) that do not merge into one axis, or that triu must not count, are a batch
+        # that the other operand lacks.
         merged = _merge(groups[kind]) if triangle == "none" else groups[kind]
         batch, groups[kind] = [*batch, *merged[:-1]], merged[-1:]
     groups["k"], batch = _merge(groups["k"]), _merge(batch)
@@ -240,12 +304,25 @@ def read_product(
         return None
     outer, inner = ([Axis(1)] * (2 - len(batch)) + batch)[:2]
     return Product(
-        m, n, k, (outer, inner), specs[0].dtype, out, precision, triangle, diagonal, epilogue or Epilogue(), tuple(operand_specs)
+        m,
+        n,
+        k,
+        (outer, inner),
+        specs[0].dtype,
+        out,
+        precision,
+        triangle,
+        diagonal,
+        epilogue or Epilogue(),
+        tuple(operand_specs),
     )
 
 
 def _steps(letters: str, spec: TensorSpec) -> dict[str, tuple[int, int]]:
-    return {letter: (size, step) for letter, size, step in zip(letters, spec.shape, spec.stride, strict=True)}
+    return {
+        letter: (size, step)
+        for letter, size, step in zip(letters, spec.shape, spec.stride, strict=True)
+    }
 
 
 def _merge(axes: Sequence[Axis]) -> list[Axis]:

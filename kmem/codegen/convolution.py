@@ -1,11 +1,15 @@
-"""Read dense convolutions of every rank into one form, with the pointwise nodes after them: what the convolution recipes match.
+"""Read dense convolutions of every rank into one form, with the pointwise nodes after them: what
+the convolution recipes match.
 
-out[n, co, p] = sum over taps and channels of w[co, c, tap] * x[n, c, p * stride + tap * dilation - padding], by group. Positions p of an
-image are one axis, for contiguous outputs lie so; then what follows a product element by element (epilogue.py) follows a convolution too:
-its rows are output channels, its columns positions, its batch axes images and groups. Kernels: staged_conv.py, direct_conv.py.
+out[n, co, p] = sum over taps and channels of w[co, c, tap] * x[n, c, p * stride + tap * dilation -
+padding], by group. Positions p of an image are one axis, for contiguous outputs lie so; then what
+follows a product element by element (epilogue.py) follows a convolution too: its rows are output
+channels, its columns positions, its batch axes images and groups. Kernels: staged_conv.py,
+direct_conv.py.
 
-A transposed convolution of stride 1 is one too: o = i - padding + k * dilation, so output o gets input o - border + t * dilation through
-tap k = last - t, where border = dilation * last - padding, which may be negative. Others are transposed.py's.
+A transposed convolution of stride 1 is one too: o = i - padding + k * dilation, so output o gets
+input o - border + t * dilation through tap k = last - t, where border = dilation * last - padding,
+which may be negative. Others are transposed.py's.
 """
 
 from collections.abc import Sequence
@@ -19,19 +23,38 @@ from kmem.recipes import Operand, Site
 from kmem.records import TensorSpec
 
 DTYPES = ("float32", "bfloat16", "float16")
-_RANKS = {f"aten.conv{rank}d.{overload}": rank for rank in (1, 2, 3) for overload in ("default", "padding")}
+_RANKS = {
+    f"aten.conv{rank}d.{overload}": rank
+    for rank in (1, 2, 3)
+    for overload in ("default", "padding")
+}
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-_TRANSPOSED_RANKS = {"aten.conv_transpose1d.default": 1, "aten.conv_transpose2d.input": 2, "aten.conv_transpose3d.input": 3}
-_TRANSPOSED_NAMES = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
+_TRANSPOSED_RANKS = {
+    "aten.conv_transpose1d.default": 1,
+    "aten.conv_transpose2d.input": 2,
+    "aten.conv_transpose3d.input": 3,
+}
+_TRANSPOSED_NAMES = (
+    "input",
+    "weight",
+    "bias",
+    "stride",
+    "padding",
+    "output_padding",
+    "groups",
+    "dilation",
+)
 _MAX_OFFSET = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A dense convolution over contiguous tensors; depth and height axes of size 1 where the rank has none.
+    """A dense convolution over contiguous tensors; depth and height axes of size 1 where the rank
+    has none.
 
-    `flipped` weights lie as a transposed convolution's: (channels in, output channels of a group, taps), the taps backwards.
-    `operand_steps`: for each operand of the epilogue its steps, in elements, along images, groups, output channels of a group, positions.
+    `flipped` weights lie as a transposed convolution's: (channels in, output channels of a group,
+    taps), the taps backwards. `operand_steps`: for each operand of the epilogue its steps, in
+    elements, along images, groups, output channels of a group, positions.
     """
 
     axes: tuple[Axis, Axis, Axis]
@@ -73,7 +96,9 @@ class Convolution:
 
     @property
     def full_operands(self) -> int:
-        """Operands of the epilogue that differ along both channels and positions: a tile of registers each."""
+        """Operands of the epilogue that differ along both channels and positions: a tile of
+        registers each.
+        """
         return sum(channel != 0 and position != 0 for _, _, channel, position in self.operand_steps)
 
     @property
@@ -83,11 +108,17 @@ class Convolution:
     @property
     def is_padded(self) -> bool:
         """Whether a tap of any output lies outside the input."""
-        return any(axis.padding or (axis.out - 1) * axis.stride + (axis.kernel - 1) * axis.dilation >= axis.size for axis in self.axes)
+        return any(
+            axis.padding
+            or (axis.out - 1) * axis.stride + (axis.kernel - 1) * axis.dilation >= axis.size
+            for axis in self.axes
+        )
 
 
 def find_convolutions(graph: OpGraph) -> list[Site]:
-    """Every dense convolution as a site whose detail is a `Convolution`, with its bias and the pointwise nodes that follow it."""
+    """Every dense convolution as a site whose detail is a `Convolution`, with its bias and the
+    pointwise nodes that follow it.
+    """
     sites: list[Site] = []
     taken: set[str] = set()
     for node in graph.nodes:
@@ -96,19 +127,40 @@ def find_convolutions(graph: OpGraph) -> list[Site]:
             continue
         tensors = convolution_tensors(node)
         bias = tensors.get("bias")
-        # What follows may read something whose positions are no single axis: then the convolution goes without it.
+        # What follows may read something whose positions are no single axis: then the convolution
+        # goes without it.
         for members in (grow_epilogue(graph, node, taken), ()):
-            epilogue = write_epilogue(graph, node, Bias(bias) if bias is not None else None, None, members)
-            steps = _operand_steps(graph, base, epilogue, bias, members) if epilogue is not None else None
+            epilogue = write_epilogue(
+                graph, node, Bias(bias) if bias is not None else None, None, members
+            )
+            steps = (
+                _operand_steps(graph, base, epilogue, bias, members)
+                if epilogue is not None
+                else None
+            )
             if epilogue is None or steps is None:
                 continue
             last = members[-1] if members else node
             detail = replace(base, out=last.spec, epilogue=epilogue, operand_steps=steps)
-            inputs = tuple(Operand(name, graph.spec(name)) for name in (tensors["input"], tensors["weight"], *epilogue.operands))
+            inputs = tuple(
+                Operand(name, graph.spec(name))
+                for name in (tensors["input"], tensors["weight"], *epilogue.operands)
+            )
             nodes = (node.name, *(member.name for member in members))
             taken.update(nodes)
             size = sum(operand.spec.bytes for operand in inputs) + last.spec.bytes
-            sites.append(Site(node.name, operator_of(detail), nodes, inputs, (Operand(last.name, last.spec),), detail, size, detail.flops))
+            sites.append(
+                Site(
+                    node.name,
+                    operator_of(detail),
+                    nodes,
+                    inputs,
+                    (Operand(last.name, last.spec),),
+                    detail,
+                    size,
+                    detail.flops,
+                )
+            )
             break
     return sites
 
@@ -121,51 +173,91 @@ def operator_of(detail: Convolution) -> str:
 
 
 def _arguments(node: Node) -> dict[str, Arg]:
-    return {**dict(zip(_NAMES if node.target in _RANKS else _TRANSPOSED_NAMES, node.args, strict=False)), **node.kwargs}
+    return {
+        **dict(
+            zip(_NAMES if node.target in _RANKS else _TRANSPOSED_NAMES, node.args, strict=False)
+        ),
+        **node.kwargs,
+    }
 
 
 def convolution_tensors(node: Node) -> dict[str, str]:
-    """The values that a convolution node reads: `input`, `weight` and, if it has one, `bias`, in this order."""
+    """The values that a convolution node reads: `input`, `weight` and, if it has one, `bias`, in
+    this order.
+    """
     return {name: value.name for name, value in _arguments(node).items() if isinstance(value, Ref)}
 
 
 def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
-    """The convolution of a node without what follows it; None for other nodes, depthwise ones and what the kernels do not cover."""
-    rank, flipped = _RANKS.get(node.target) or _TRANSPOSED_RANKS.get(node.target), node.target in _TRANSPOSED_RANKS
+    """The convolution of a node without what follows it; None for other nodes, depthwise ones and
+    what the kernels do not cover.
+    """
+    rank, flipped = (
+        _RANKS.get(node.target) or _TRANSPOSED_RANKS.get(node.target),
+        node.target in _TRANSPOSED_RANKS,
+    )
     if rank is None:
         return None
     given = _arguments(node)
     specs = [graph.spec(name) for name in convolution_tensors(node).values()]
     source, weight, result = specs[0], specs[1], node.spec
     (groups,) = per_axis(given.get("groups"), 1, 1)
-    if len(source.shape) != rank + 2 or source.dtype not in DTYPES or result.numel == 0 or groups == source.shape[1] > 1:
+    if (
+        len(source.shape) != rank + 2
+        or source.dtype not in DTYPES
+        or result.numel == 0
+        or groups == source.shape[1] > 1
+    ):
         return None
     if any(spec.dtype != source.dtype or not spec.is_contiguous for spec in (*specs, result)):
         return None
     if max(prod(source.shape[1:]), prod(result.shape[1:])) > _MAX_OFFSET:
         return None  # offsets within an image are 32-bit
-    stride, dilation = per_axis(given.get("stride"), rank, 1), per_axis(given.get("dilation"), rank, 1)
+    stride, dilation = (
+        per_axis(given.get("stride"), rank, 1),
+        per_axis(given.get("dilation"), rank, 1),
+    )
     kernel, padding = weight.shape[2:], given.get("padding", 0)
     if isinstance(padding, str):
-        # torch pads "same" by dilation * (kernel - 1) in all, the odd one at the end; the end follows from the output size
-        padding = tuple(step * (taps - 1) // 2 for step, taps in zip(dilation, kernel, strict=True)) if padding == "same" else 0
+        # torch pads "same" by dilation * (kernel - 1) in all, the odd one at the end; the end
+        # follows from the output size
+        padding = (
+            tuple(step * (taps - 1) // 2 for step, taps in zip(dilation, kernel, strict=True))
+            if padding == "same"
+            else 0
+        )
     borders = per_axis(padding, rank)
     if flipped:
         if max(stride) > 1:
             return None
-        borders = tuple(step * (taps - 1) - border for step, taps, border in zip(dilation, kernel, borders, strict=True))
+        borders = tuple(
+            step * (taps - 1) - border
+            for step, taps, border in zip(dilation, kernel, borders, strict=True)
+        )
     axes = make_axes(source.shape[2:], result.shape[2:], kernel, stride, borders, dilation)
-    return Convolution(axes, source.dtype, source.shape[0], source.shape[1], result.shape[1], groups, result, flipped)
+    return Convolution(
+        axes,
+        source.dtype,
+        source.shape[0],
+        source.shape[1],
+        result.shape[1],
+        groups,
+        result,
+        flipped,
+    )
 
 
 def _operand_steps(
     graph: OpGraph, base: Convolution, epilogue: Epilogue, bias: str | None, members: Sequence[Node]
 ) -> tuple[tuple[int, int, int, int], ...] | None:
-    """Steps of every epilogue operand; None if the output is not contiguous or an operand has no single step over positions."""
+    """Steps of every epilogue operand; None if the output is not contiguous or an operand has no
+    single step over positions.
+    """
     if not (members[-1].spec if members else base.out).is_contiguous:
         return None
     if bias is not None and any(bias in member.refs() for member in members):
-        return None  # one name with two meanings: a value per channel, and one that broadcasts from the right
+        # one name with two meanings: a value per channel, and one that broadcasts from the right
+        return None
     found = []
     for name in epilogue.operands:
         if name == bias:
@@ -187,27 +279,42 @@ def _operand_steps(
 def _aligned_steps(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
     """Steps of a tensor that broadcasts to a shape: 0 where it has size 1 or no such axis."""
     missing = len(shape) - len(spec.shape)
-    return [0] * missing + [step if size != 1 else 0 for size, step in zip(spec.shape, spec.stride, strict=True)]
+    return [0] * missing + [
+        step if size != 1 else 0 for size, step in zip(spec.shape, spec.stride, strict=True)
+    ]
 
 
 def output_arguments(detail: Convolution) -> str:
-    """Launch arguments of kmem_store_tile: rows are a group's output channels, columns positions, batch axes images and groups."""
+    """Launch arguments of kmem_store_tile: rows are a group's output channels, columns positions,
+    batch axes images and groups.
+    """
     rows, columns = detail.group_out, detail.positions
     return (
-        f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}, OUT_OUTER={detail.channels_out * columns}, "
-        f"OUT_INNER={rows * columns}, OUT_M={columns}, OUT_N=1{launch_operands(detail.operand_steps)}"
+        f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}, "
+        f"OUT_OUTER={detail.channels_out * columns}, "
+        f"OUT_INNER={rows * columns}, OUT_M={columns}, "
+        f"OUT_N=1{launch_operands(detail.operand_steps)}"
     )
 
 
 def window_arguments(detail: Convolution, sizes: Sequence[int]) -> str:
-    """Launch arguments of the window: sizes of what is read, outputs, kernel, stride and dilation of depth, height and width."""
+    """Launch arguments of the window: sizes of what is read, outputs, kernel, stride and dilation
+    of depth, height and width.
+    """
     named = {"": sizes}
     for name, attribute in (("O", "out"), ("K", "kernel"), ("S", "stride"), ("L", "dilation")):
         named[name] = [getattr(axis, attribute) for axis in detail.axes]
-    return ", ".join(f"{name}{letter}={size}" for name, values in named.items() for letter, size in zip("DHW", values, strict=True))
+    return ", ".join(
+        f"{name}{letter}={size}"
+        for name, values in named.items()
+        for letter, size in zip("DHW", values, strict=True)
+    )
 
 
 def launch_head(detail: Convolution) -> str:
     """First lines of `launch(x, w, e0, ...)`: the signature and the allocation of the result."""
     operands = "".join(f", e{index}" for index in range(len(detail.operand_steps)))
-    return f"def launch(x, w{operands}):\n    out = torch.empty({detail.out.shape!r}, dtype=x.dtype, device=x.device)\n"
+    return (
+        f"def launch(x, w{operands}):\n"
+        f"    out = torch.empty({detail.out.shape!r}, dtype=x.dtype, device=x.device)\n"
+    )

@@ -1,8 +1,10 @@
-"""Triton text for convolutions that read the input where it lies: output channels by positions, one tap and some channels a step.
+"""Triton text for convolutions that read the input where it lies: output channels by positions, one
+tap and some channels a step.
 
-Positions are the dense axis of loads and stores, so nothing is converted or copied; every tap reads the same lines again, from L1 and L2.
-fp32 is rounded to TF32 on its way to the tensor cores, as cuDNN does by PyTorch's default; the weights are packed and rounded once a call.
-Sibling: staged_conv.py, which pays two passes over the input for a faster product.
+Positions are the dense axis of loads and stores, so nothing is converted or copied; every tap reads
+the same lines again, from L1 and L2. fp32 is rounded to TF32 on its way to the tensor cores, as
+cuDNN does by PyTorch's default; the weights are packed and rounded once a call. Sibling:
+staged_conv.py, which pays two passes over the input for a faster product.
 """
 
 from kmem.codegen.convolution import Convolution, launch_head, output_arguments, window_arguments
@@ -100,23 +102,34 @@ _KERNELS = (SCALES, ROUND_TF32, STORE_HALVES, PACK_FILTER, STORE_TILE, _LOAD, _C
 
 def emit_direct(detail: Convolution, settings: Settings) -> Emission:
     """The kernels and the launcher at one setting (block_p, block_co, block_k)."""
-    block_p, block_co, block_k = (int(settings[name]) for name in ("block_p", "block_co", "block_k"))
+    block_p, block_co, block_k = (
+        int(settings[name]) for name in ("block_p", "block_co", "block_k")
+    )
     padded_c = ceil_div(detail.group_in, block_k) * block_k
     padded_k, padded_out = detail.taps * padded_c, ceil_div(detail.group_out, block_co) * block_co
     rows = detail.groups * padded_out
-    borders = ", ".join(f"B{letter}={axis.padding}" for letter, axis in zip("DHW", detail.axes, strict=True))
+    borders = ", ".join(
+        f"B{letter}={axis.padding}" for letter, axis in zip("DHW", detail.axes, strict=True)
+    )
     lines = [
         # On the CPU (interpreter) nothing is rounded, as eager's convolution is exact there.
         "tf32 = x.dtype is torch.float32 and not x.is_cpu",
         f"packed = torch.empty({rows * padded_k}, dtype=x.dtype, device=x.device)",
-        f"kmem_pack_filter[({rows},)](w, packed, packed, packed, C={detail.group_in}, CP={padded_c}, M={detail.group_out}, "
-        f"COP={padded_out}, TAPS={detail.taps}, PADDED_K={padded_k}, SKEW=0, TERMS=1, SCALED=False, ROUND=tf32, "
+        f"kmem_pack_filter[({rows},)](w, packed, packed, packed, C={detail.group_in}, "
+        f"CP={padded_c}, M={detail.group_out}, "
+        f"COP={padded_out}, TAPS={detail.taps}, PADDED_K={padded_k}, SKEW=0, TERMS=1, "
+        f"SCALED=False, ROUND=tf32, "
         f"FLIPPED={detail.flipped}, BLOCK={min(1024, next_power(padded_k))})",
         f"kmem_direct_conv{detail.epilogue.suffix}[({padded_out // block_co * ceil_div(detail.positions, block_p) * detail.batches},)]("
-        f"x, packed, out, {output_arguments(detail)}, {window_arguments(detail, [axis.size for axis in detail.axes])}, {borders}, "
-        f"C={detail.group_in}, CP={padded_c}, COP={padded_out}, PADDED={detail.is_padded}, TF32=tf32, WIDEN=x.is_cpu, "
-        f"BLOCK_P={block_p}, BLOCK_CO={block_co}, BLOCK_K={block_k}, num_warps={block_p // LANES}, num_stages=1)",
+        f"x, packed, out, {output_arguments(detail)}, "
+        f"{window_arguments(detail, [axis.size for axis in detail.axes])}, {borders}, "
+        f"C={detail.group_in}, CP={padded_c}, COP={padded_out}, PADDED={detail.is_padded}, "
+        f"TF32=tf32, WIDEN=x.is_cpu, "
+        f"BLOCK_P={block_p}, BLOCK_CO={block_co}, BLOCK_K={block_k}, "
+        f"num_warps={block_p // LANES}, num_stages=1)",
         "return out",
     ]
     launcher = launch_head(detail) + "".join(f"    {line}\n" for line in lines)
-    return Emission(specialise(_KERNELS, detail.epilogue), launcher, own_size_only=detail.dtype == "float32")
+    return Emission(
+        specialise(_KERNELS, detail.epilogue), launcher, own_size_only=detail.dtype == "float32"
+    )

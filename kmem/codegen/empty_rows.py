@@ -1,7 +1,9 @@
-"""Filling the rows of a transposed convolution that no tap reaches, written as Triton text; transposed.py calls it.
+"""Filling the rows of a transposed convolution that no tap reaches, written as Triton text;
+transposed.py calls it.
 
-Rows without taps that follow a row with taps are written with it. What is left are runs within a plane of the output: all of it if no tap
-reaches its depth, else the rows before the first with taps.
+Rows without taps that follow a row with taps are written with it. What is left are runs within a
+plane of the output: all of it if no tap reaches its depth, else the rows before the first with
+taps.
 """
 
 from kmem.codegen.windows import Axis, phase_taps
@@ -51,10 +53,14 @@ def {name}(
 
 
 def write_fill(depth: Axis, height: Axis) -> tuple[str, str]:
-    """(name, source) of the device function by which every program writes its share of the runs; it calls FILL_RUN."""
+    """(name, source) of the device function by which every program writes its share of the runs; it
+    calls FILL_RUN.
+    """
     tapped = [phase for phase, taps in enumerate(phase_taps(depth)) if taps.count]
     lead = min(phase for phase, taps in enumerate(phase_taps(height)) if taps.count)
     has_taps = " | ".join(f"(phase == {phase})" for phase in tapped)
-    text = _FILL.format(name="NAME", sd=depth.stride, has_taps=has_taps, lead=lead, block=FILL_BLOCK).strip()
+    text = _FILL.format(
+        name="NAME", sd=depth.stride, has_taps=has_taps, lead=lead, block=FILL_BLOCK
+    ).strip()
     name = f"kmem_fill_{content_hash(text)[:10]}"
     return name, text.replace("NAME", name)

@@ -1,8 +1,10 @@
-"""What follows a matrix product element by element and is written with it: bias, activation, scaling, residual, triangle.
+"""What follows a matrix product element by element and is written with it: bias, activation,
+scaling, residual, triangle.
 
-`grow_epilogue` finds the nodes; `write_epilogue` turns them into statements on the tile of sums, named by position and not by node, so that
-equal chains give equal text; `specialise` puts the statements into the kernels that store tiles. Siblings: contraction.py decides what is
-a product, matmul.py holds the kernels, pointwise.py the expression of each operator.
+`grow_epilogue` finds the nodes; `write_epilogue` turns them into statements on the tile of sums,
+named by position and not by node, so that equal chains give equal text; `specialise` puts the
+statements into the kernels that store tiles. Siblings: contraction.py decides what is a product,
+matmul.py holds the kernels, pointwise.py the expression of each operator.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,8 +17,13 @@ from kmem.records import content_hash
 #: More operands than this would need a pointer and a tile of registers each beside the sums.
 MAX_OPERANDS = 4
 
-#: In kernel templates: the operands' pointers and steps, as parameters of a definition and as arguments of a call.
-PARAMETERS, ARGUMENTS, STATEMENTS = "EPILOGUE_PARAMETERS", "EPILOGUE_ARGUMENTS", "    EPILOGUE_STATEMENTS\n"
+#: In kernel templates: the operands' pointers and steps, as parameters of a definition and as
+#: arguments of a call.
+PARAMETERS, ARGUMENTS, STATEMENTS = (
+    "EPILOGUE_PARAMETERS",
+    "EPILOGUE_ARGUMENTS",
+    "    EPILOGUE_STATEMENTS\n",
+)
 _STEPS = ("OUTER", "INNER", "M", "N")
 
 LOAD_OPERAND = (
@@ -57,7 +64,9 @@ def kmem_keep_triangle(values, rows, columns, TRIANGLE: tl.constexpr, DIAGONAL: 
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """What a product's own operator adds: alpha * product + beta * the graph value `name`, which is not read where beta is 0."""
+    """What a product's own operator adds: alpha * product + beta * the graph value `name`, which is
+    not read where beta is 0.
+    """
 
     name: str
     alpha: float = 1.0
@@ -66,7 +75,8 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """Statements on `acc`, the fp32 tile of sums; operand i is `x<i>`, and the last statement makes what is stored.
+    """Statements on `acc`, the fp32 tile of sums; operand i is `x<i>`, and the last statement makes
+    what is stored.
 
     `operands` are graph values, of fp32, bf16 or fp16, that broadcast to the product's shape.
     """
@@ -81,9 +91,11 @@ class Epilogue:
 
 
 def grow_epilogue(graph: OpGraph, start: Node, taken: Collection[str] = ()) -> tuple[Node, ...]:
-    """The longest run of pointwise nodes after a product of which only the last is read elsewhere; empty if there is none.
+    """The longest run of pointwise nodes after a product of which only the last is read elsewhere;
+    empty if there is none.
 
-    Every node has the product's shape. A node does not join if another product took it, or if it depends on this one by another way too.
+    Every node has the product's shape. A node does not join if another product took it, or if it
+    depends on this one by another way too.
     """
     joined, dependent, members = {start.name}, {start.name}, []
     for node in graph.nodes:
@@ -97,9 +109,15 @@ def grow_epilogue(graph: OpGraph, start: Node, taken: Collection[str] = ()) -> t
     while members:
         chosen = {start.name, *(node.name for node in members)}
         inner = chosen - {members[-1].name}
-        leaks = any(user.name not in chosen for name in inner for user in graph.users(name)) or inner & set(graph.outputs)
+        leaks = any(
+            user.name not in chosen for name in inner for user in graph.users(name)
+        ) or inner & set(graph.outputs)
         outside = {name for node in members for name in node.refs()} - chosen
-        if not leaks and members[-1].spec.dtype == start.spec.dtype and len(outside) <= MAX_OPERANDS:
+        if (
+            not leaks
+            and members[-1].spec.dtype == start.spec.dtype
+            and len(outside) <= MAX_OPERANDS
+        ):
             return tuple(members)
         members.pop()
     return ()
@@ -108,11 +126,20 @@ def grow_epilogue(graph: OpGraph, start: Node, taken: Collection[str] = ()) -> t
 def _may_join(graph: OpGraph, node: Node, start: Node) -> bool:
     if write_pointwise(graph, node, str) is None or node.spec.shape != start.spec.shape:
         return False
-    return all(graph.spec(name).dtype in FLOATS or name == start.name or graph.spec(name).shape == start.spec.shape for name in node.refs())
+    return all(
+        graph.spec(name).dtype in FLOATS
+        or name == start.name
+        or graph.spec(name).shape == start.spec.shape
+        for name in node.refs()
+    )
 
 
-def write_epilogue(graph: OpGraph, product: Node, bias: Bias | None, triangle: Node | None, members: Sequence[Node]) -> Epilogue | None:
-    """Statements for a product's own bias, a triu or tril, and pointwise nodes, in this order; None if an operand is not a float tensor."""
+def write_epilogue(
+    graph: OpGraph, product: Node, bias: Bias | None, triangle: Node | None, members: Sequence[Node]
+) -> Epilogue | None:
+    """Statements for a product's own bias, a triu or tril, and pointwise nodes, in this order; None
+    if an operand is not a float tensor.
+    """
     variables, operands, statements = {product.name: "acc"}, [], []
 
     def name_of(name: str) -> str:
@@ -124,11 +151,20 @@ def write_epilogue(graph: OpGraph, product: Node, bias: Bias | None, triangle: N
     if bias is not None:
         scaled = "acc" if bias.alpha == 1 else f"acc * {write_number(bias.alpha)}"
         if bias.beta != 0:
-            scaled += f" + {name_of(bias.name)}" if bias.beta == 1 else f" + {name_of(bias.name)} * {write_number(bias.beta)}"
+            scaled += (
+                f" + {name_of(bias.name)}"
+                if bias.beta == 1
+                else f" + {name_of(bias.name)} * {write_number(bias.beta)}"
+            )
         statements.append(("biased", scaled))
         variables[product.name] = "biased"
     if triangle is not None:
-        statements.append(("kept", f"kmem_keep_triangle({variables[product.name]}, rows, columns, TRIANGLE, DIAGONAL)"))
+        statements.append(
+            (
+                "kept",
+                f"kmem_keep_triangle({variables[product.name]}, rows, columns, TRIANGLE, DIAGONAL)",
+            )
+        )
         variables[triangle.name] = "kept"
     for index, node in enumerate(members):
         text = write_pointwise(graph, node, name_of)
@@ -140,20 +176,35 @@ def write_epilogue(graph: OpGraph, product: Node, bias: Bias | None, triangle: N
 
 
 def launch_operands(steps: Sequence[tuple[int, int, int, int]]) -> str:
-    """Keyword arguments of a launch: each operand's pointer and its steps along both batch axes, m and n."""
+    """Keyword arguments of a launch: each operand's pointer and its steps along both batch axes, m
+    and n.
+    """
     return "".join(
-        f", e{index}=e{index}, " + ", ".join(f"E{index}_{name}={step}" for name, step in zip(_STEPS, operand, strict=True))
+        f", e{index}=e{index}, "
+        + ", ".join(f"E{index}_{name}={step}" for name, step in zip(_STEPS, operand, strict=True))
         for index, operand in enumerate(steps)
     )
 
 
-def specialise(kernels: Sequence[tuple[str, str]], epilogue: Epilogue) -> tuple[tuple[str, str], ...]:
-    """Kernels with the epilogue written in; those it changes get its suffix, what it calls comes first."""
+def specialise(
+    kernels: Sequence[tuple[str, str]], epilogue: Epilogue
+) -> tuple[tuple[str, str], ...]:
+    """Kernels with the epilogue written in; those it changes get its suffix, what it calls comes
+    first.
+    """
     count = len(epilogue.operands)
-    parameters = "".join(f"e{index}, " + "".join(f"E{index}_{name}: tl.constexpr, " for name in _STEPS) for index in range(count))
-    arguments = "".join(f"e{index}, " + "".join(f"E{index}_{name}, " for name in _STEPS) for index in range(count))
+    parameters = "".join(
+        f"e{index}, " + "".join(f"E{index}_{name}: tl.constexpr, " for name in _STEPS)
+        for index in range(count)
+    )
+    arguments = "".join(
+        f"e{index}, " + "".join(f"E{index}_{name}, " for name in _STEPS) for index in range(count)
+    )
     loads = [
-        f"x{index} = kmem_load_operand(e{index}, batch // BATCH_INNER, batch % BATCH_INNER, rows, columns, M, N, "
+        (
+            f"x{index} = kmem_load_operand(e{index}, batch // BATCH_INNER, batch % BATCH_INNER, "
+            f"rows, columns, M, N, "
+        )
         + ", ".join(f"E{index}_{name}" for name in _STEPS)
         + ")"
         for index in range(count)
@@ -165,7 +216,11 @@ def specialise(kernels: Sequence[tuple[str, str]], epilogue: Epilogue) -> tuple[
     changed = [name for name, text in kernels if PARAMETERS in text]
     written = []
     for name, text in kernels:
-        text = text.replace(STATEMENTS, statements).replace(f"{PARAMETERS} ", parameters).replace(f"{ARGUMENTS} ", arguments)
+        text = (
+            text.replace(STATEMENTS, statements)
+            .replace(f"{PARAMETERS} ", parameters)
+            .replace(f"{ARGUMENTS} ", arguments)
+        )
         for other in changed:
             text = text.replace(f"{other}(", f"{other}{epilogue.suffix}(")
         written.append((name + epilogue.suffix if name in changed else name, text))

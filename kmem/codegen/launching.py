@@ -1,7 +1,8 @@
 """Index arithmetic, kernel entries and allocations that the writers of kernels share.
 
-Variables it makes: `block` and `part` (given) -> `row` (BK, 1) number of each row, `k` (BK, 1) place along the innermost kept axis,
-`k_valid`, `o0..` scalars of the outer kept axes; `columns` -> `r` (1, BR), `valid`, and `r0..` when the row has several axes.
+Variables it makes: `block` and `part` (given) -> `row` (BK, 1) number of each row, `k` (BK, 1)
+place along the innermost kept axis, `k_valid`, `o0..` scalars of the outer kept axes; `columns` ->
+`r` (1, BR), `valid`, and `r0..` when the row has several axes.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ def next_power_of_two(number: int) -> int:
 
 
 class OffsetWriter:
-    """Offsets and masks of a region's operands as text; strides are named constants S_<value>_<axis>."""
+    """Offsets and masks of a region's operands as text; strides are named constants
+    S_<value>_<axis>.
+    """
 
     def __init__(self, region: Region) -> None:
         self.region = region
@@ -45,7 +48,8 @@ class OffsetWriter:
     def columns(self, start: str, end: str) -> list[str]:
         """A tile of BR elements of the row from `start` (a multiple of BR), masked at `end`.
 
-        Where BR divides the innermost reduced axis, the tile lies within one step of the outer ones, whose indices are then numbers.
+        Where BR divides the innermost reduced axis, the tile lies within one step of the outer
+        ones, whose indices are then numbers.
         """
         lines = [f"r = {start} + tl.arange(0, BR)[None, :]", f"valid = r < {end}"]
         lines += ["if WIDE:", "    r = r.to(tl.int64)"]
@@ -53,8 +57,14 @@ class OffsetWriter:
             last = len(self.reduced) - 1
             lines += [f"if {self._within_one()}:"]
             lines += [f"    r{last} = r - ({start}) // R{last} * R{last}"]
-            # a tile beyond the end has its start clamped, so that operands of the outer axes alone need no mask
-            lines += [f"    rest{last} = tl.minimum({start}, R - 1) // R{last} + tl.zeros((1, 1), tl.int32)"]
+            # a tile beyond the end has its start clamped, so that operands of the outer axes alone
+            # need no mask
+            lines += [
+                (
+                    f"    rest{last} = tl.minimum({start}, R - 1) // R{last} + tl.zeros((1, 1), "
+                    f"tl.int32)"
+                )
+            ]
             lines += ["else:", f"    r{last} = r % R{last}", f"    rest{last} = r // R{last}"]
             rest = f"rest{last}"
             for place in reversed(range(last)):
@@ -70,7 +80,9 @@ class OffsetWriter:
 
     def offset(self, name: str, strides: tuple[int, ...]) -> str:
         """Sum of index times stride over the axes an operand moves along; "0" if none."""
-        terms = [f"o{place} * S_{name}_{axis}" for place, axis in enumerate(self.outer) if strides[axis]]
+        terms = [
+            f"o{place} * S_{name}_{axis}" for place, axis in enumerate(self.outer) if strides[axis]
+        ]
         text = " + ".join(terms)
         if self.inner is not None and strides[self.inner]:
             text = f"{text} + k * S_{name}_{self.inner}" if text else f"k * S_{name}_{self.inner}"
@@ -82,10 +94,14 @@ class OffsetWriter:
         return text or "0"
 
     def covers_tile(self, strides: tuple[int, ...]) -> bool:
-        """Whether an operand has an element of its own for every element of the tile (then it is streamed)."""
+        """Whether an operand has an element of its own for every element of the tile (then it is
+        streamed).
+        """
         return all(strides[axis] for axis in (*self.kept[-1:], *self.reduced))
 
-    def mask(self, strides: tuple[int, ...], *, is_store: bool = False, is_row: bool = False) -> str:
+    def mask(
+        self, strides: tuple[int, ...], *, is_store: bool = False, is_row: bool = False
+    ) -> str:
         """The mask of a load or store, None where the tile divides the axes."""
         rows = is_store or (self.inner is not None and bool(strides[self.inner]))
         columns = not is_row and (is_store or any(strides[axis] for axis in self.reduced))
@@ -94,13 +110,18 @@ class OffsetWriter:
         if len(self.reduced) > 1 and not is_store and not strides[self.reduced[-1]]:
             is_even = f"(EVEN_R or {self._within_one()})"
         if rows and columns:
-            return f"(None if EVEN_K else k_valid) if {is_even} else (valid if EVEN_K else k_valid & valid)"
+            return (
+                f"(None if EVEN_K else k_valid) if {is_even} else (valid if EVEN_K else k_valid & "
+                f"valid)"
+            )
         if columns:
             return f"None if {is_even} else valid"
         return row_mask if rows else "None"
 
     def constants(self, settings: Settings) -> dict[str, object]:
-        """Every constexpr argument of a row kernel by name, for settings as rowwise_space.fit_settings leaves them."""
+        """Every constexpr argument of a row kernel by name, for settings as
+        rowwise_space.fit_settings leaves them.
+        """
         region = self.region
         inner = region.axes[self.inner].size if self.inner is not None else 1
         split = int(settings["SPLIT"])
@@ -109,11 +130,26 @@ class OffsetWriter:
         constants: dict[str, object] = {"R": region.columns, "KI": inner, "ROWS": region.rows}
         constants |= {f"O{place}": region.axes[axis].size for place, axis in enumerate(self.outer)}
         if len(self.reduced) > 1:
-            constants |= {f"R{place}": region.axes[axis].size for place, axis in enumerate(self.reduced)}
-        items = {load.name: load.strides for load in region.loads} | {f"{store.pointer}_out": store.strides for store in region.stores}
-        constants |= {f"S_{name}_{axis}": strides[axis] for name, strides in items.items() for axis in range(len(strides)) if strides[axis]}
+            constants |= {
+                f"R{place}": region.axes[axis].size for place, axis in enumerate(self.reduced)
+            }
+        items = {load.name: load.strides for load in region.loads} | {
+            f"{store.pointer}_out": store.strides for store in region.stores
+        }
+        constants |= {
+            f"S_{name}_{axis}": strides[axis]
+            for name, strides in items.items()
+            for axis in range(len(strides))
+            if strides[axis]
+        }
         blocks = -(-inner // block_rows)
-        constants |= {"BK": block_rows, "BR": block_columns, "SPLIT": split, "SPLIT_TILE": next_power_of_two(split), "SEGMENT": segment}
+        constants |= {
+            "BK": block_rows,
+            "BR": block_columns,
+            "SPLIT": split,
+            "SPLIT_TILE": next_power_of_two(split),
+            "SEGMENT": segment,
+        }
         constants |= {
             "STEPS": -(-segment // block_columns),
             "INNER_BLOCKS": blocks,
@@ -121,14 +157,22 @@ class OffsetWriter:
             "PASSES": max(region.passes().values()),
         }
         even_columns = segment % block_columns == 0 and segment * split == region.columns
-        constants |= {"EVEN_K": inner % block_rows == 0, "EVEN_R": even_columns, "WIDE": region.is_wide}
+        constants |= {
+            "EVEN_K": inner % block_rows == 0,
+            "EVEN_R": even_columns,
+            "WIDE": region.is_wide,
+        }
         return constants
 
 
 def entry(name: str, pointers: Sequence[str], constants: Sequence[str], body: Sequence[str]) -> str:
     """A jitted function of pointers and constexpr arguments."""
     arguments = ", ".join([*pointers, *(f"{constant}: tl.constexpr" for constant in constants)])
-    return f"@triton.jit\ndef {name}({arguments}):\n" + "\n".join(f"    {line}" for line in body) + "\n"
+    return (
+        f"@triton.jit\ndef {name}({arguments}):\n"
+        + "\n".join(f"    {line}" for line in body)
+        + "\n"
+    )
 
 
 def allocations(region: Region) -> list[str]:
@@ -137,7 +181,13 @@ def allocations(region: Region) -> list[str]:
     for index, operand in enumerate(region.outputs):
         spec = operand.spec
         if spec.is_contiguous:
-            lines.append(f"q{index} = torch.empty({spec.shape!r}, dtype=torch.{spec.dtype}, device=p0.device)")
+            lines.append(
+                f"q{index} = torch.empty({spec.shape!r}, dtype=torch.{spec.dtype}, "
+                f"device=p0.device)"
+            )
         else:
-            lines.append(f"q{index} = torch.empty_strided({spec.shape!r}, {spec.stride!r}, dtype=torch.{spec.dtype}, device=p0.device)")
+            lines.append(
+                f"q{index} = torch.empty_strided({spec.shape!r}, {spec.stride!r}, "
+                f"dtype=torch.{spec.dtype}, device=p0.device)"
+            )
     return lines

@@ -1,7 +1,9 @@
-"""Which nodes of a graph form one region: growth from an anchor over pointwise neighbours and further reductions of the same rows.
+"""Which nodes of a graph form one region: growth from an anchor over pointwise neighbours and
+further reductions of the same rows.
 
-`find_row_regions` grows from reductions, softmax and norms; `find_pointwise_regions` from pointwise nodes alone. Growth keeps the node
-set convex: a node joins only if nothing it reads from outside depends on the region.
+`find_row_regions` grows from reductions, softmax and norms; `find_pointwise_regions` from pointwise
+nodes alone. Growth keeps the node set convex: a node joins only if nothing it reads from outside
+depends on the region.
 """
 
 from dataclasses import dataclass
@@ -40,10 +42,13 @@ def find_row_regions(graph: OpGraph) -> list[FoundRegion]:
 
 
 def find_pointwise_regions(graph: OpGraph) -> list[FoundRegion]:
-    """Maximal regions of pointwise nodes over one shape, in graph order, not overlapping; shape changes alone are not one."""
+    """Maximal regions of pointwise nodes over one shape, in graph order, not overlapping; shape
+    changes alone are not one.
+    """
     growth = _Growth(graph)
     anchors = [node for node in graph.nodes if is_channelwise(node) or _is_pointwise(graph, node)]
-    for node in sorted(anchors, key=lambda node: -node.spec.numel):  # so that what is broadcast joins what it is broadcast to
+    # so that what is broadcast joins what it is broadcast to
+    for node in sorted(anchors, key=lambda node: -node.spec.numel):
         growth.grow(node, _Space(node.spec.shape))
     return growth.in_order()
 
@@ -88,7 +93,9 @@ class _Growth:
             self.ancestors[node.name] = mine
 
     def grow(self, anchor: Node, space: _Space) -> None:
-        """Add the largest region around an anchor that no region holds yet; if it cannot be lowered whole, the anchor's own."""
+        """Add the largest region around an anchor that no region holds yet; if it cannot be lowered
+        whole, the anchor's own.
+        """
         alone = self._unit(anchor)
         if alone & self.taken:
             return
@@ -109,29 +116,50 @@ class _Growth:
         return sorted(self.found, key=lambda region: self._order[region.anchor])
 
     def _unit(self, node: Node) -> set[str]:
-        """A node with what must go where it goes: the operator a getitem reads, all getitems of an operator, and markers."""
+        """A node with what must go where it goes: the operator a getitem reads, all getitems of an
+        operator, and markers.
+        """
         if node.target == "getitem":
             node = self.nodes[node.args[0].name]
         unit = {node.name}
         if isinstance(node.output, tuple):
-            unit |= {user.name for user in self.users.get(node.name, ()) if user.target == "getitem"}
-        return unit | {user.name for name in unit for user in self.users.get(name, ()) if user.target in _MARKERS}
+            unit |= {
+                user.name for user in self.users.get(node.name, ()) if user.target == "getitem"
+            }
+        return unit | {
+            user.name
+            for name in unit
+            for user in self.users.get(name, ())
+            if user.target in _MARKERS
+        }
 
     def _neighbours(self, chosen: set[str]) -> list[Node]:
         near: set[str] = set()
         for name in chosen:
             near.update(self.nodes[name].refs())
             near.update(user.name for user in self.users.get(name, ()))
-        return [node for node in self.graph.nodes if node.name in near - chosen and node.target not in _MARKERS]
+        return [
+            node
+            for node in self.graph.nodes
+            if node.name in near - chosen and node.target not in _MARKERS
+        ]
 
     def _fits(self, node: Node, space: _Space, chosen: set[str]) -> bool:
-        """Whether a neighbour may join: the set stays convex and can be lowered, and no producer is fused that others read as well."""
+        """Whether a neighbour may join: the set stays convex and can be lowered, and no producer is
+        fused that others read as well.
+        """
         members = self._unit(node)
         joined = chosen | members
-        outside = {name for member in joined for name in self.nodes[member].refs() if name not in joined}
-        if len(outside) > MAX_INPUTS or any(self.ancestors.get(name, set()) & joined for name in outside):
+        outside = {
+            name for member in joined for name in self.nodes[member].refs() if name not in joined
+        }
+        if len(outside) > MAX_INPUTS or any(
+            self.ancestors.get(name, set()) & joined for name in outside
+        ):
             return False
-        is_consumer = any(name in chosen for member in members for name in self.nodes[member].refs())
+        is_consumer = any(
+            name in chosen for member in members for name in self.nodes[member].refs()
+        )
         users = {user.name for name in members for user in self.users.get(name, ())}
         if not is_consumer and (users - joined or members & set(self.graph.outputs)):
             return False
@@ -139,7 +167,9 @@ class _Growth:
 
     def _lower(self, anchor: Node, space: _Space, chosen: set[str]) -> FoundRegion | None:
         lowering = Lowering(self.graph, space.shape, space.dims, space.groups)
-        nodes = sorted((self.nodes[name] for name in chosen), key=lambda node: self._order[node.name])
+        nodes = sorted(
+            (self.nodes[name] for name in chosen), key=lambda node: self._order[node.name]
+        )
         if not all(node.target in _MARKERS or lowering.add(node) for node in nodes):
             return None
         outputs = tuple(
@@ -147,7 +177,10 @@ class _Growth:
             for node in nodes
             if not isinstance(node.output, tuple)
             and node.output is not None
-            and (node.name in self.graph.outputs or any(user.name not in chosen for user in self.users.get(node.name, ())))
+            and (
+                node.name in self.graph.outputs
+                or any(user.name not in chosen for user in self.users.get(node.name, ()))
+            )
         )
         region = lowering.finish(_operator(self.graph, nodes, lowering), outputs)
         if region is None:
@@ -156,7 +189,9 @@ class _Growth:
 
 
 def _operator(graph: OpGraph, nodes: list[Node], lowering: Lowering) -> str:
-    """The vocabulary's name for what a region computes, read off its first reduction and whether the row's elements are divided by it."""
+    """The vocabulary's name for what a region computes, read off its first reduction and whether
+    the row's elements are divided by it.
+    """
     for node in nodes:
         if node.target in COMPOSITES and is_reduction(node):
             return COMPOSITES[node.target]
@@ -164,13 +199,24 @@ def _operator(graph: OpGraph, nodes: list[Node], lowering: Lowering) -> str:
     if first is None:
         return "pointwise"
     operator = PLAIN_REDUCTIONS[first.target]
-    divided = {name for node in nodes if node.target == "aten.div.Tensor" and node.spec.shape == lowering.shape for name in node.refs()}
-    scales = any(item.read for item in lowering.statements if isinstance(item, Reduce)) and bool(divided)
+    divided = {
+        name
+        for node in nodes
+        if node.target == "aten.div.Tensor" and node.spec.shape == lowering.shape
+        for name in node.refs()
+    }
+    scales = any(item.read for item in lowering.statements if isinstance(item, Reduce)) and bool(
+        divided
+    )
     if not scales:
         return operator
     if operator == "vector_norm":
         order, _, _ = read_norm(graph, first)
-        return "l1_norm" if order == 1 else ("frobenius_norm" if len(lowering.dims) == len(lowering.shape) else "l2_norm")
+        return (
+            "l1_norm"
+            if order == 1
+            else ("frobenius_norm" if len(lowering.dims) == len(lowering.shape) else "l2_norm")
+        )
     source = graph.node(first.args[0].name) if isinstance(first.args[0], Ref) else None
     if operator in ("mean", "sum") and source is not None:
         if source.target == "aten.abs.default":

@@ -1,8 +1,10 @@
-"""Triton text that the matrix-product recipes share: tile order, store, split-K reduction, launch arguments and times of a `Product`.
+"""Triton text that the matrix-product recipes share: tile order, store, split-K reduction, launch
+arguments and times of a `Product`.
 
-Every kernel takes all sizes and strides as `tl.constexpr`, so one text serves every workload. A kernel that stores tiles is a template
-until epilogue.specialise fills it in. Owned elsewhere: reading products (contraction.py), what follows them (epilogue.py), splitting
-operands into half precision (split_matmul.py), the plain tile and matrix-vector kernels (their recipes).
+Every kernel takes all sizes and strides as `tl.constexpr`, so one text serves every workload. A
+kernel that stores tiles is a template until epilogue.specialise fills it in. Owned elsewhere:
+reading products (contraction.py), what follows them (epilogue.py), splitting operands into half
+precision (split_matmul.py), the plain tile and matrix-vector kernels (their recipes).
 """
 
 from dataclasses import dataclass
@@ -111,9 +113,12 @@ def output_arguments(product: Product) -> str:
     """Launch arguments that every kernel writing the result takes."""
     outer, inner = product.batch
     return (
-        f"M={product.m.size}, N={product.n.size}, BATCH={product.batches}, BATCH_INNER={inner.size}, "
-        f"OUT_OUTER={outer.out}, OUT_INNER={inner.out}, OUT_M={product.m.out}, OUT_N={product.n.out}, "
-        f"TRIANGLE={product.triangle!r}, DIAGONAL={product.diagonal}{launch_operands(product.operand_steps)}"
+        f"M={product.m.size}, N={product.n.size}, BATCH={product.batches}, "
+        f"BATCH_INNER={inner.size}, "
+        f"OUT_OUTER={outer.out}, OUT_INNER={inner.out}, OUT_M={product.m.out}, "
+        f"OUT_N={product.n.out}, "
+        f"TRIANGLE={product.triangle!r}, "
+        f"DIAGONAL={product.diagonal}{launch_operands(product.operand_steps)}"
     )
 
 
@@ -121,15 +126,26 @@ def operand_arguments(product: Product) -> str:
     """Launch arguments for reading both operands where they lie."""
     outer, inner = product.batch
     return (
-        f"K={product.k.size}, A_OUTER={outer.a}, A_INNER={inner.a}, A_M={product.m.a}, A_K={product.k.a}, "
+        f"K={product.k.size}, A_OUTER={outer.a}, A_INNER={inner.a}, A_M={product.m.a}, "
+        f"A_K={product.k.a}, "
         f"B_OUTER={outer.b}, B_INNER={inner.b}, B_K={product.k.b}, B_N={product.n.b}"
     )
 
 
 def write_launcher(product: Product, launches: str, splits: int) -> str:
-    """`launch(a, b, e0, ...)`: allocate the result, run `launches` (lines that write `target`), then sum the splits of K if several."""
-    lines = [f"def launch({', '.join(['a', 'b', *(f'e{index}' for index in range(len(product.operand_specs)))])}):"]
-    lines.append(f"    out = torch.empty_strided({product.out.shape!r}, {product.out.stride!r}, dtype=a.dtype, device=a.device)")
+    """`launch(a, b, e0, ...)`: allocate the result, run `launches` (lines that write `target`),
+    then sum the splits of K if several.
+    """
+    lines = [
+        (
+            f"def "
+            f"launch({', '.join(['a', 'b', *(f'e{index}' for index in range(len(product.operand_specs)))])}):"
+        )
+    ]
+    lines.append(
+        f"    out = torch.empty_strided({product.out.shape!r}, {product.out.stride!r}, "
+        f"dtype=a.dtype, device=a.device)"
+    )
     if splits > 1:
         shape = (splits, product.batches, product.m.size, product.n.size)
         lines.append(f"    target = torch.empty({shape!r}, dtype=torch.float32, device=a.device)")
@@ -141,7 +157,8 @@ def write_launcher(product: Product, launches: str, splits: int) -> str:
         rows = min(next_power_of_two(product.m.size), max(1, 1024 // columns))
         grid = product.batches * ceil_div(product.m.size, rows) * ceil_div(product.n.size, columns)
         lines.append(
-            f"    kmem_reduce_splits{product.epilogue.suffix}[({grid},)](target, out, {output_arguments(product)}, "
+            f"    kmem_reduce_splits{product.epilogue.suffix}[({grid},)](target, out, "
+            f"{output_arguments(product)}, "
             f"SPLITS={splits}, BLOCK_R={rows}, BLOCK_C={columns})"
         )
     lines.append("    return out")
@@ -150,19 +167,31 @@ def write_launcher(product: Product, launches: str, splits: int) -> str:
 
 def tile_count(product: Product, settings: Settings) -> tuple[int, int]:
     """Rows and columns of output tiles at a setting with block_m and block_n."""
-    return ceil_div(product.m.size, int(settings["block_m"])), ceil_div(product.n.size, int(settings["block_n"]))
+    return ceil_div(product.m.size, int(settings["block_m"])), ceil_div(
+        product.n.size, int(settings["block_n"])
+    )
 
 
 def tile_sizes(size: int, values: tuple[int, ...]) -> tuple[int, ...]:
-    """Those tile sizes that are not wasteful for a length: none above its next power of two, at least the smallest."""
+    """Those tile sizes that are not wasteful for a length: none above its next power of two, at
+    least the smallest.
+    """
     return tuple(value for value in values if value <= max(values[0], next_power_of_two(size)))
 
 
-def split_choices(product: Product, block_m: int, block_n: int, block_k: int, device: Device) -> tuple[int, ...]:
-    """Numbers of splits of K worth trying: 1, and enough to give every SM one or two programs where the output has too few tiles."""
+def split_choices(
+    product: Product, block_m: int, block_n: int, block_k: int, device: Device
+) -> tuple[int, ...]:
+    """Numbers of splits of K worth trying: 1, and enough to give every SM one or two programs where
+    the output has too few tiles.
+    """
     tiles = product.batches * ceil_div(product.m.size, block_m) * ceil_div(product.n.size, block_n)
     most = product.k.size // (4 * block_k)
-    wanted = {1} | {min(most, waves * device.sm_count // tiles) for waves in (1, 2) if tiles * 2 <= device.sm_count}
+    wanted = {1} | {
+        min(most, waves * device.sm_count // tiles)
+        for waves in (1, 2)
+        if tiles * 2 <= device.sm_count
+    }
     return tuple(sorted(value for value in wanted if value >= 1))
 
 
@@ -170,8 +199,9 @@ def split_choices(product: Product, block_m: int, block_n: int, block_k: int, de
 class TileLoop:
     """What the time of a tiled product depends on beside its settings.
 
-    flops_per_s: reached by large tiles that never wait. products: tensor-core products per multiplication. live_tiles: fp32 tiles of the
-    output in registers at once. shared_bytes: of operand tiles, per element of block_m + block_n and of K. step_s: overhead a step.
+    flops_per_s: reached by large tiles that never wait. products: tensor-core products per
+    multiplication. live_tiles: fp32 tiles of the output in registers at once. shared_bytes: of
+    operand tiles, per element of block_m + block_n and of K. step_s: overhead a step.
     full_intensity: m * n / (m + n) from which a tile is large.
     """
 
@@ -183,54 +213,81 @@ class TileLoop:
     full_intensity: float = 64.0
 
 
-#: From issuing a tile's loads to their arrival in shared memory; what a program costs beside its steps and its store (start, first loads),
-#: and for a tile of 128x128 the layout changes of its result. Source: fitted to the H200 runs of tools/gpu_matmul.py on 2026-11-21 (bf16
-#: 4096^3 at 128x256x32, 3 and 4 stages: 0.24, 0.19 ms; 32768 x 32 and 64 x 32768: 4.9, 5.6 us a tile of 128x128, 3.3, 3.9 of 64x128).
+#: From issuing a tile's loads to their arrival in shared memory; what a program costs beside its
+#: steps and its store (start, first loads), and for a tile of 128x128 the layout changes of its
+#: result. Source: fitted to the H200 runs of tools/gpu_matmul.py on 2026-11-21 (bf16 4096^3 at
+#: 128x256x32, 3 and 4 stages: 0.24, 0.19 ms; 32768 x 32 and 64 x 32768: 4.9, 5.6 us a tile of
+#: 128x128, 3.3, 3.9 of 64x128).
 _LOAD_LATENCY_S = 0.97e-6
 _PROGRAM_S, _RESULT_S = 1.0e-6, 1.2e-6
 
 
 def ceiling(device: Device, name: str) -> float:
-    """What a tuned library product reaches on a device, in FLOP/s: its peak if measured, else 0.8 of the data sheet's.
+    """What a tuned library product reaches on a device, in FLOP/s: its peak if measured, else 0.8
+    of the data sheet's.
 
-    Source of 0.8: H200 ceilings of 808 (bf16), 781 (fp16), 423 (TF32) and 51 (fp32) against 989, 989, 494 and 67 TFLOP/s.
+    Source of 0.8: H200 ceilings of 808 (bf16), 781 (fp16), 423 (TF32) and 51 (fp32) against 989,
+    989, 494 and 67 TFLOP/s.
     """
     return device.peak_flops_per_s[name] * (1.0 if device.measured else 0.8)
 
 
 def resident_programs(settings: Settings, loop: TileLoop, device: Device) -> int:
-    """Programs that share an SM, by registers (the tiles of sums and about 60 more a thread) and shared memory; at least one."""
-    block_m, block_n, block_k, warps, stages = (int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages"))
+    """Programs that share an SM, by registers (the tiles of sums and about 60 more a thread) and
+    shared memory; at least one.
+    """
+    block_m, block_n, block_k, warps, stages = (
+        int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages")
+    )
     threads = warps * device.warp_size
     registers = min(255, loop.live_tiles * block_m * block_n // threads + 60)
     shared = (block_m + block_n) * block_k * loop.shared_bytes * stages
-    return max(1, min(device.registers_per_sm // (registers * threads), device.shared_bytes_per_sm // shared, 16 // warps * 2))
+    return max(
+        1,
+        min(
+            device.registers_per_sm // (registers * threads),
+            device.shared_bytes_per_sm // shared,
+            16 // warps * 2,
+        ),
+    )
 
 
 def product_cost_ms(product: Product, settings: Settings, device: Device, loop: TileLoop) -> float:
-    """Time of a tiled product: for each SM the larger of what its programs need of it together and what one needs alone over how many
-    there are, not below the bytes over the bandwidth.
+    """Time of a tiled product: for each SM the larger of what its programs need of it together and
+    what one needs alone over how many there are, not below the bytes over the bandwidth.
 
     Args:
         settings: with block_m, block_n, block_k, warps, stages and splits.
     """
-    block_m, block_n, block_k, splits, stages = (int(settings[name]) for name in ("block_m", "block_n", "block_k", "splits", "stages"))
+    block_m, block_n, block_k, splits, stages = (
+        int(settings[name]) for name in ("block_m", "block_n", "block_k", "splits", "stages")
+    )
     tiles_m, tiles_n = tile_count(product, settings)
     tiles = tiles_m * tiles_n * product.batches * splits
     used = max(1, tiles // 2 if product.triangle != "none" and min(tiles_m, tiles_n) > 1 else tiles)
     steps = ceil_div(ceil_div(product.k.size, block_k), splits)
     resident = min(resident_programs(settings, loop, device), ceil_div(used, device.sm_count))
-    rate = loop.flops_per_s / device.sm_count * min(1.0, block_m * block_n / (block_m + block_n) / loop.full_intensity)
+    rate = (
+        loop.flops_per_s
+        / device.sm_count
+        * min(1.0, block_m * block_n / (block_m + block_n) / loop.full_intensity)
+    )
     work_s = steps * (2.0 * loop.products * block_m * block_n * block_k / rate + loop.step_s)
     width = 4 if splits > 1 else operand_width(product)
     store_s = block_m * block_n * width / (0.85 * device.dram_bytes_per_s / device.sm_count)
     alone_s = max(work_s, steps * _LOAD_LATENCY_S / (stages - 1)) + store_s + _PROGRAM_S
     alone_s += _RESULT_S * min(1.0, block_m * block_n / 2**14)
-    per_sm = used / device.sm_count if used > 4 * device.sm_count else ceil_div(used, device.sm_count)
+    per_sm = (
+        used / device.sm_count if used > 4 * device.sm_count else ceil_div(used, device.sm_count)
+    )
     compute_ms = per_sm * max(work_s, store_s, alone_s / resident) * 1e3
-    partial_bytes = 8 * splits * product.batches * product.m.size * product.n.size if splits > 1 else 0
+    partial_bytes = (
+        8 * splits * product.batches * product.m.size * product.n.size if splits > 1 else 0
+    )
     operand_a, operand_b, result = product.operand_bytes
-    bytes_ms = (operand_a + operand_b + result + partial_bytes) / (0.85 * device.dram_bytes_per_s) * 1e3
+    bytes_ms = (
+        (operand_a + operand_b + result + partial_bytes) / (0.85 * device.dram_bytes_per_s) * 1e3
+    )
     return max(compute_ms, bytes_ms) + device.launch_ms * (1 + (splits > 1))
 
 

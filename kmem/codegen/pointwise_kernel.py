@@ -1,8 +1,8 @@
 """The kernel for a region without reductions: one flat index, a tile of BLOCK elements per program.
 
-Operands laid out as the output use the flat index itself (16-byte vectors); broadcast or strided ones decode it into axes, whose sizes
-are constexpr, so
-that division becomes multiplication. The index is 32-bit below 2^31 elements. Settings: BLOCK, num_warps, HINT ("keep" or "stream":
+Operands laid out as the output use the flat index itself (16-byte vectors); broadcast or strided
+ones decode it into axes, whose sizes are constexpr, so that division becomes multiplication. The
+index is 32-bit below 2^31 elements. Settings: BLOCK, num_warps, HINT ("keep" or "stream":
 evict_first loads).
 """
 
@@ -36,25 +36,51 @@ def emit_pointwise(region: Region, settings: Settings) -> Emission:
         elif isinstance(item, Load):
             offset = _offset(item.name, item.strides, dense)
             access = (
-                f"p{item.operand}" if offset is None else f"p{item.operand} + {offset}, mask=mask{policy if item.strides == dense else ''}"
+                f"p{item.operand}"
+                if offset is None
+                else (
+                    f"p{item.operand} + {offset}, "
+                    f"mask=mask{policy if item.strides == dense else ''}"
+                )
             )
             body.append(f"{item.name} = tl.load({access}).to({compute_type(item.dtype)})")
-            constants |= {f"S_{item.name}_{axis}": stride for axis, stride in enumerate(item.strides) if stride and item.strides != dense}
+            constants |= {
+                f"S_{item.name}_{axis}": stride
+                for axis, stride in enumerate(item.strides)
+                if stride and item.strides != dense
+            }
     for store in region.stores:
         name = f"q{store.output}"
-        constants |= {f"S_{name}_{axis}": stride for axis, stride in enumerate(store.strides) if stride and store.strides != dense}
+        constants |= {
+            f"S_{name}_{axis}": stride
+            for axis, stride in enumerate(store.strides)
+            if stride and store.strides != dense
+        }
         offset = _offset(name, store.strides, dense) or "i"
-        body.append(f"tl.store({name} + {offset}, tl.broadcast_to({store.value}, (BLOCK,)).to({name}.dtype.element_ty), mask=mask)")
+        body.append(
+            f"tl.store({name} + {offset}, tl.broadcast_to({store.value}, "
+            f"(BLOCK,)).to({name}.dtype.element_ty), mask=mask)"
+        )
     block = int(settings["BLOCK"])
-    constants |= {"BLOCK": block, "EVEN": region.rows % block == 0, "WIDE": region.is_wide or region.rows + block >= 2**31}
-    pointers = [f"p{index}" for index in range(len(region.inputs))] + [f"q{index}" for index in range(len(region.outputs))]
+    constants |= {
+        "BLOCK": block,
+        "EVEN": region.rows % block == 0,
+        "WIDE": region.is_wide or region.rows + block >= 2**31,
+    }
+    pointers = [f"p{index}" for index in range(len(region.inputs))] + [
+        f"q{index}" for index in range(len(region.outputs))
+    ]
     text = entry("pointwise", pointers, list(constants), body)
     name = f"pointwise_{content_hash(text)[:8]}"
     lines = [f"{key} = {value}" for key, value in constants.items()] + allocations(region)
     arguments = ", ".join([*pointers, *(f"{key}={key}" for key in constants)])
     lines += [f"{name}[(triton.cdiv(N, BLOCK),)]({arguments}, num_warps={settings['num_warps']})"]
     lines += ["return " + ", ".join(f"q{index}" for index in range(len(region.outputs)))]
-    launcher = f"def launch({', '.join(pointers[: len(region.inputs)])}):\n" + "\n".join(f"    {line}" for line in lines) + "\n"
+    launcher = (
+        f"def launch({', '.join(pointers[: len(region.inputs)])}):\n"
+        + "\n".join(f"    {line}" for line in lines)
+        + "\n"
+    )
     helpers = tuple((helper, source) for helper, source in HELPERS.items() if f"{helper}(" in text)
     return Emission((*helpers, (name, text.replace("def pointwise(", f"def {name}(", 1))), launcher)
 
@@ -93,18 +119,34 @@ def pointwise_space(region: Region, device: Device) -> Space:
         per_thread = int(settings["BLOCK"]) // (int(settings["num_warps"]) * device.warp_size)
         return 2 <= per_thread <= 32
 
-    return Space({"BLOCK": (512, 1024, 2048, 4096, 8192), "num_warps": (4, 8), "HINT": ("keep", "stream")}, is_legal)
+    return Space(
+        {"BLOCK": (512, 1024, 2048, 4096, 8192), "num_warps": (4, 8), "HINT": ("keep", "stream")},
+        is_legal,
+    )
 
 
 def pointwise_cost_ms(region: Region, settings: Settings, device: Device) -> float:
     """Bytes over bandwidth, less where few elements per thread or few programs leave it idle.
 
-    Source of the factors: swish, tanh and gelu of 4096 x 393216 at ten settings each on an H200 (tools/gpu_rowwise.py, 2026-11-21).
+    Source of the factors: swish, tanh and gelu of 4096 x 393216 at ten settings each on an H200
+    (tools/gpu_rowwise.py, 2026-11-21).
     """
     block, threads = int(settings["BLOCK"]), int(settings["num_warps"]) * device.warp_size
     programs = -(-region.rows // block)
     per_thread = block / threads
-    shape = 1.0 + 0.02 * max(0.0, log2(block / 1024)) + (0.1 if per_thread < 4 else 0.01 * abs(log2(per_thread / 8)))
+    shape = (
+        1.0
+        + 0.02 * max(0.0, log2(block / 1024))
+        + (0.1 if per_thread < 4 else 0.01 * abs(log2(per_thread / 8)))
+    )
     fill = min(1.0, programs / device.sm_count)
     streaming = 1.02 if settings["HINT"] == "stream" else 1.0
-    return 1e3 * region.bytes / (0.93 * device.dram_bytes_per_s) * shape * streaming / max(fill, 1e-3) ** 0.5 + device.launch_ms
+    return (
+        1e3
+        * region.bytes
+        / (0.93 * device.dram_bytes_per_s)
+        * shape
+        * streaming
+        / max(fill, 1e-3) ** 0.5
+        + device.launch_ms
+    )

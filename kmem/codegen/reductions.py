@@ -1,12 +1,14 @@
-"""Row reductions as Triton text: what each kind keeps, and how tiles, lanes and partial results of it combine.
+"""Row reductions as Triton text: what each kind keeps, and how tiles, lanes and partial results of
+it combine.
 
 A kind has one or two fp32 (index: int32) states per row. Four texts make them:
 - `direct`: from one tile that holds all of the row's (or the program's) elements;
 - `start`, `update`, `finish`: lane by lane over the tiles of a loop, then across lanes once;
-- `combine`: from the states that several programs left for one row.
-Names in the surrounding kernel: BK, BR tile sizes, EVEN_R (no tail), valid (1, BR) mask, r (1, BR) index in the row, count (elements this
-program reduces, as fp32), lane_count (1, BR) elements per lane, part_count (1, SPLIT) elements per partial, part_valid its mask, step the
-1-based loop step. All reduce along axis 1 and keep it; `combine` of a single row's parts reduces to scalars. NaN and ties follow torch: a
+- `combine`: from the states that several programs left for one row. Names in the surrounding
+kernel: BK, BR tile sizes, EVEN_R (no tail), valid (1, BR) mask, r (1, BR) index in the row, count
+(elements this program reduces, as fp32), lane_count (1, BR) elements per lane, part_count (1,
+SPLIT) elements per partial, part_valid its mask, step the 1-based loop step. All reduce along axis
+1 and keep it; `combine` of a single row's parts reduces to scalars. NaN and ties follow torch: a
 NaN wins every max, min and argmax; the first of equals wins.
 """
 
@@ -14,7 +16,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
-#: Arguments of a reduction that takes each row of a tile by itself, and of one whose tile is a single row and becomes a scalar.
+#: Arguments of a reduction that takes each row of a tile by itself, and of one whose tile is a
+#: single row and becomes a scalar.
 BY_ROW, TO_SCALAR = ", axis=1, keep_dims=True", ""
 #: Text of a reduction of a tile over BY_ROW or TO_SCALAR.
 Across: TypeAlias = Callable[[str, str], str]
@@ -26,10 +29,14 @@ def multiply(a, b):
 
 
 class Reduction(ABC):
-    """One kind of row reduction over fp32 values; `states` are suffixes of its variables, in the order results are named."""
+    """One kind of row reduction over fp32 values; `states` are suffixes of its variables, in the
+    order results are named.
+    """
 
     states: tuple[str, ...]
-    wants_rounded_values = False  # whether no compiler may fuse the last operation of what is reduced with the first of the reduction
+    # whether no compiler may fuse the last operation of what is reduced with the first of the
+    # reduction
+    wants_rounded_values = False
     index_states: tuple[str, ...] = ()  # those that are int32
 
     @abstractmethod
@@ -57,7 +64,9 @@ class Reduction(ABC):
         return []
 
     def reuse(self, value: str, name: tuple[str, ...]) -> dict[str, str]:
-        """Element expressions over the combined states -> cheaper ones from what `direct` and `keep` left in registers."""
+        """Element expressions over the combined states -> cheaper ones from what `direct` and
+        `keep` left in registers.
+        """
         return {}
 
 
@@ -72,7 +81,12 @@ class _Fold(Reduction):
     def _fold(self, name: str, tile: str, over: str = BY_ROW) -> list[str]:
         lines = [f"{name} = {self.across(tile, over)}"]
         if self.keeps_nan:  # tl.max and tl.min drop NaN; torch does not
-            lines += [f"{name} = tl.where(tl.max(({tile} != {tile}).to(tl.int32){over}) != 0, float('nan'), {name})"]
+            lines += [
+                (
+                    f"{name} = tl.where(tl.max(({tile} != {tile}).to(tl.int32){over}) != 0, "
+                    f"float('nan'), {name})"
+                )
+            ]
         return lines
 
     def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
@@ -96,16 +110,24 @@ class _Fold(Reduction):
 
     def combine(self, name: tuple[str, ...], over: str) -> list[str]:
         parts = f"{name[0]}_parts"
-        return [f"{parts} = tl.where(part_valid, {parts}, {self.identity})", *self._fold(name[0], parts, over)]
+        return [
+            f"{parts} = tl.where(part_valid, {parts}, {self.identity})",
+            *self._fold(name[0], parts, over),
+        ]
 
 
 class _ArgMax(Reduction):
-    """The greatest value and the first index it stands at. Source: torch.argmax (NaN counts as greatest)."""
+    """The greatest value and the first index it stands at.
+
+    Source: torch.argmax (NaN counts as greatest).
+    """
 
     states = ("value", "index")
     index_states = ("index",)
 
-    def _pick(self, name: tuple[str, ...], values: str, indices: str, over: str = BY_ROW) -> list[str]:
+    def _pick(
+        self, name: tuple[str, ...], values: str, indices: str, over: str = BY_ROW
+    ) -> list[str]:
         best, index = name
         return [
             f"{best} = tl.max({values}{over})",
@@ -124,7 +146,10 @@ class _ArgMax(Reduction):
         # A lane's first index stands for a row of -inf: the smallest of them is torch's answer.
         return [
             f"{name[0]}_lanes = tl.full((BK, BR), float('-inf'), tl.float32)",
-            f"{name[1]}_lanes = tl.zeros((BK, BR), tl.int32) + (begin + tl.arange(0, BR)[None, :]).to(tl.int32)",
+            (
+                f"{name[1]}_lanes = tl.zeros((BK, BR), tl.int32) + (begin + tl.arange(0, BR)[None, "
+                f":]).to(tl.int32)"
+            ),
         ]
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
@@ -149,14 +174,18 @@ class _ArgMax(Reduction):
 
 
 class _SoftmaxStatistics(Reduction):
-    """The maximum m (0 for a row of -inf) and the sum of exp(x - m), in one pass. Source: Milakov, Gimelshein, arXiv:1805.02867.
+    """The maximum m (0 for a row of -inf) and the sum of exp(x - m), in one pass.
 
-    A NaN may be lost from the maximum (tl.max drops it on a GPU) but never from the sum. Where the maximum is +inf, the sum is NaN, as
-    softmax has it; with `infinite_sum` the base is 0 there and the sum is +inf unless there is a NaN, as torch.logsumexp has it.
+    Source: Milakov, Gimelshein, arXiv:1805.02867.
+
+    A NaN may be lost from the maximum (tl.max drops it on a GPU) but never from the sum. Where the
+    maximum is +inf, the sum is NaN, as softmax has it; with `infinite_sum` the base is 0 there and
+    the sum is +inf unless there is a NaN, as torch.logsumexp has it.
     """
 
     states = ("max", "sum")
-    # x * scale - m as one fma takes a maximum that was rounded from a product that was not: at 1e10 up to 500 is left where 0 is meant.
+    # x * scale - m as one fma takes a maximum that was rounded from a product that was not: at 1e10
+    # up to 500 is left where 0 is meant.
     wants_rounded_values = True
 
     def __init__(self, infinite_sum: bool) -> None:
@@ -164,10 +193,14 @@ class _SoftmaxStatistics(Reduction):
 
     def _base(self, top: str) -> str:
         """What is subtracted in exponents, given a maximum."""
-        return f"tl.where({f'tl.abs({top})' if self.infinite_sum else f'-{top}'} == float('inf'), 0.0, {top})"
+        return (
+            f"tl.where({f'tl.abs({top})' if self.infinite_sum else f'-{top}'} == float('inf'), "
+            f"0.0, {top})"
+        )
 
     def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
-        # The masked tile takes the value's name, so that exp(value - max) here and in the result are one instruction.
+        # The masked tile takes the value's name, so that exp(value - max) here and in the result
+        # are one instruction.
         return [
             f"{value} = {value} if EVEN_R else tl.where(valid, {value}, float('-inf'))",
             f"{name[0]} = tl.max({value}, axis=1, keep_dims=True)",
@@ -180,13 +213,17 @@ class _SoftmaxStatistics(Reduction):
         return [f"{state}_own = {state}" for state in name]
 
     def reuse(self, value: str, name: tuple[str, ...]) -> dict[str, str]:
-        # exp(x - m) = exp(x - own m) exp(own m - m), one exponential per element instead of two; a part of -inf has weights and sum 0
+        # exp(x - m) = exp(x - own m) exp(own m - m), one exponential per element instead of two; a
+        # part of -inf has weights and sum 0
         top, total = name
         factor = f"tl.where({total}_own == 0.0, 0.0, tl.exp({top}_own - {top}))"
         return {f"tl.exp({value} - {top})": f"{total}_weights * {factor}"}
 
     def start(self, name: tuple[str, ...]) -> list[str]:
-        return [f"{name[0]}_lanes = tl.full((BK, BR), float('-inf'), tl.float32)", f"{name[1]}_lanes = tl.zeros((BK, BR), tl.float32)"]
+        return [
+            f"{name[0]}_lanes = tl.full((BK, BR), float('-inf'), tl.float32)",
+            f"{name[1]}_lanes = tl.zeros((BK, BR), tl.float32)",
+        ]
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
         top, total = f"{name[0]}_lanes", f"{name[1]}_lanes"
@@ -194,11 +231,16 @@ class _SoftmaxStatistics(Reduction):
             f"{name[0]}_tile = {value} if EVEN_R else tl.where(valid, {value}, float('-inf'))",
             f"{name[0]}_new = tl.maximum({top}, {name[0]}_tile)",
             f"{name[0]}_base = {self._base(f'{name[0]}_new')}",
-            f"{total} = {total} * tl.exp({top} - {name[0]}_base) + tl.exp({name[0]}_tile - {name[0]}_base)",
+            (
+                f"{total} = {total} * tl.exp({top} - {name[0]}_base) + tl.exp({name[0]}_tile - "
+                f"{name[0]}_base)"
+            ),
             f"{top} = {name[0]}_new",
         ]
 
-    def _merge(self, name: tuple[str, ...], tops: str, totals: str, over: str = BY_ROW) -> list[str]:
+    def _merge(
+        self, name: tuple[str, ...], tops: str, totals: str, over: str = BY_ROW
+    ) -> list[str]:
         return [
             f"{name[0]} = tl.max({tops}{over})",
             f"{name[0]} = {self._base(name[0])}",
@@ -221,13 +263,19 @@ class _SoftmaxStatistics(Reduction):
 
 
 class _Moments(Reduction):
-    """Mean and sum of squared deviations. Sources: Welford 1962 (lanes); Chan, Golub, LeVeque 1983, eq. 2.1 (merging)."""
+    """Mean and sum of squared deviations.
+
+    Sources: Welford 1962 (lanes); Chan, Golub, LeVeque 1983, eq. 2.1 (merging).
+    """
 
     states = ("mean", "m2")
 
     def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
         return [
-            f"{name[0]} = tl.sum({value} if EVEN_R else tl.where(valid, {value}, 0.0), axis=1, keep_dims=True) / count",
+            (
+                f"{name[0]} = tl.sum({value} if EVEN_R else tl.where(valid, {value}, 0.0), axis=1, "
+                f"keep_dims=True) / count"
+            ),
             f"{name[1]}_tile = {value} - {name[0]}",
             f"{name[1]}_tile = {name[1]}_tile if EVEN_R else tl.where(valid, {name[1]}_tile, 0.0)",
             f"{name[1]} = tl.sum({name[1]}_tile * {name[1]}_tile, axis=1, keep_dims=True)",
@@ -245,10 +293,19 @@ class _Moments(Reduction):
             f"{m2} += {name[0]}_delta * ({name[0]}_tile - {mean})",
         ]
 
-    def _merge(self, name: tuple[str, ...], means: str, m2s: str, counts: str, total: str, over: str = BY_ROW) -> list[str]:
+    def _merge(
+        self,
+        name: tuple[str, ...],
+        means: str,
+        m2s: str,
+        counts: str,
+        total: str,
+        over: str = BY_ROW,
+    ) -> list[str]:
         return [
             f"{name[0]} = tl.sum({means} * {counts}{over}) / {total}",
-            # once more from there: where the mean is large, the first sum has lost digits that the differences keep
+            # once more from there: where the mean is large, the first sum has lost digits that the
+            # differences keep
             f"{name[0]} += tl.sum(({means} - {name[0]}) * {counts}{over}) / {total}",
             f"{name[1]}_shift = {means} - {name[0]}",
             f"{name[1]} = tl.sum({m2s} + {counts} * {name[1]}_shift * {name[1]}_shift{over})",
@@ -268,7 +325,11 @@ def _across(function: str) -> Across:
 
 
 def _product(tile: str, over: str) -> str:
-    return f"tl.reduce({tile}, 1, multiply, keep_dims=True)" if over == BY_ROW else f"tl.reduce({tile}, None, multiply)"
+    return (
+        f"tl.reduce({tile}, 1, multiply, keep_dims=True)"
+        if over == BY_ROW
+        else f"tl.reduce({tile}, None, multiply)"
+    )
 
 
 _NAN = ", propagate_nan=tl.PropagateNan.ALL)"

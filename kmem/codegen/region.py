@@ -1,7 +1,9 @@
-"""A region: pointwise operators and reductions over one common set of dimensions, as a small program over tiles.
+"""A region: pointwise operators and reductions over one common set of dimensions, as a small
+program over tiles.
 
-Owned here: the program's statements (Load, Map, Reduce, Store), the axes of its iteration space, and how operands lie along them. Made
-from a graph by lowering.py; written as kernels by rowwise.py and pointwise_kernel.py.
+Owned here: the program's statements (Load, Map, Reduce, Store), the axes of its iteration space,
+and how operands lie along them. Made from a graph by lowering.py; written as kernels by rowwise.py
+and pointwise_kernel.py.
 """
 
 from collections.abc import Sequence
@@ -13,7 +15,9 @@ from kmem.records import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop of the iteration space: `size` steps of `step` along dimension `dim` of the full shape."""
+    """A loop of the iteration space: `size` steps of `step` along dimension `dim` of the full
+    shape.
+    """
 
     size: int
     dim: int
@@ -23,7 +27,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`name` = element of input `operand`; one stride (in elements) per axis, 0 where it broadcasts."""
+    """`name` = element of input `operand`; one stride (in elements) per axis, 0 where it
+    broadcasts.
+    """
 
     name: str
     operand: int
@@ -51,9 +57,11 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Output number `output` takes value `value`; one stride per axis (0 along reduced axes of a row-level output).
+    """Output number `output` takes value `value`; one stride per axis (0 along reduced axes of a
+    row-level output).
 
-    With `in_place` it is input number `output` that takes it (a module's buffer, which the forward changes).
+    With `in_place` it is input number `output` that takes it (a module's buffer, which the forward
+    changes).
     """
 
     value: str
@@ -71,7 +79,9 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Output number `output` takes `text`, an expression over total_0, total_1, ...: the sums of row-level `values` over all rows."""
+    """Output number `output` takes `text`, an expression over total_0, total_1, ...: the sums of
+    row-level `values` over all rows.
+    """
 
     values: tuple[str, ...]
     text: str
@@ -80,7 +90,9 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """What one kernel family computes. `inputs` and `outputs` are in launch order; `operator` is its name in the vocabulary.
+    """What one kernel family computes.
+
+    `inputs` and `outputs` are in launch order; `operator` is its name in the vocabulary.
 
     With a `total`, what rows left is summed over all rows by one more program.
     """
@@ -120,7 +132,11 @@ class Region:
     def kinds_of_computed(self) -> set[str]:
         """Kinds of the reductions that read a computed value, not a loaded one."""
         computed = {item.name for item in self.statements if isinstance(item, Map)}
-        return {item.kind for item in self.statements if isinstance(item, Reduce) and item.read in computed}
+        return {
+            item.kind
+            for item in self.statements
+            if isinstance(item, Reduce) and item.read in computed
+        }
 
     @property
     def changes_inputs(self) -> bool:
@@ -129,7 +145,9 @@ class Region:
     @property
     def is_wide(self) -> bool:
         """Whether an offset can exceed 32 bits."""
-        return any(_extent(self.axes, item.strides) >= 2**31 for item in (*self.loads, *self.stores))
+        return any(
+            _extent(self.axes, item.strides) >= 2**31 for item in (*self.loads, *self.stores)
+        )
 
     @property
     def loads(self) -> tuple[Load, ...]:
@@ -146,17 +164,28 @@ class Region:
 
     @property
     def held_loads(self) -> int:
-        """How many operands have an element of their own for every element of a tile: what registers must hold of a row."""
+        """How many operands have an element of their own for every element of a tile: what
+        registers must hold of a row.
+        """
 
         def fills(load: Load) -> bool:
-            return all(load.strides[index] for index in self.reduced) and (not self.kept or any(load.strides[index] for index in self.kept))
+            return all(load.strides[index] for index in self.reduced) and (
+                not self.kept or any(load.strides[index] for index in self.kept)
+            )
 
         return max(1, sum(fills(load) for load in self.loads))
 
     @property
     def row_is_contiguous(self) -> bool:
-        """Whether the largest load runs along the row with unit stride (otherwise along the innermost kept axis)."""
-        return not self.kept or any(load.strides[index] == 1 for load in self.loads for index in self.reduced if self.axes[index].size > 1)
+        """Whether the largest load runs along the row with unit stride (otherwise along the
+        innermost kept axis).
+        """
+        return not self.kept or any(
+            load.strides[index] == 1
+            for load in self.loads
+            for index in self.reduced
+            if self.axes[index].size > 1
+        )
 
     def levels(self) -> dict[str, bool]:
         """Value name -> whether it changes along the row."""
@@ -175,12 +204,17 @@ class Region:
         return found
 
 
-def value_levels(axes: Sequence[Axis], statements: Sequence[Load | Map | Reduce]) -> dict[str, bool]:
+def value_levels(
+    axes: Sequence[Axis], statements: Sequence[Load | Map | Reduce]
+) -> dict[str, bool]:
     """Value name -> whether it changes along the row, for statements in order."""
     found: dict[str, bool] = {}
     for statement in statements:
         if isinstance(statement, Load):
-            found[statement.name] = any(stride and axis.reduced for axis, stride in zip(axes, statement.strides, strict=True))
+            found[statement.name] = any(
+                stride and axis.reduced
+                for axis, stride in zip(axes, statement.strides, strict=True)
+            )
         elif isinstance(statement, Map):
             found[statement.name] = any(found[name] for name in statement.reads)
         else:
@@ -199,30 +233,46 @@ def _extent(axes: tuple[Axis, ...], strides: tuple[int, ...]) -> int:
     return sum((axis.size - 1) * stride for axis, stride in zip(axes, strides, strict=True)) + 1
 
 
-def axis_strides(axes: tuple[Axis, ...], shape: tuple[int, ...], spec: TensorSpec) -> tuple[int, ...]:
-    """Strides of an operand along the axes of a space of `shape`, aligned from the right as broadcasting does."""
+def axis_strides(
+    axes: tuple[Axis, ...], shape: tuple[int, ...], spec: TensorSpec
+) -> tuple[int, ...]:
+    """Strides of an operand along the axes of a space of `shape`, aligned from the right as
+    broadcasting does.
+    """
     missing = len(shape) - len(spec.shape)
     strides = []
     for axis in axes:
         place = axis.dim - missing
-        strides.append(spec.stride[place] * axis.step if place >= 0 and spec.shape[place] != 1 else 0)
+        strides.append(
+            spec.stride[place] * axis.step if place >= 0 and spec.shape[place] != 1 else 0
+        )
     return tuple(strides)
 
 
 def simplify_axes(region: Region) -> Region:
-    """The same region with axes of size 1 dropped, ordered by falling stride within kept and reduced, and neighbours merged.
+    """The same region with axes of size 1 dropped, ordered by falling stride within kept and
+    reduced, and neighbours merged.
 
-    Two neighbours merge when every load and store steps over them as over one axis. A reduction that names positions in the row (argmax)
-    has its only reduced axis kept in order by construction, for neighbours are merged but never swapped when indices matter.
+    Two neighbours merge when every load and store steps over them as over one axis. A reduction
+    that names positions in the row (argmax) has its only reduced axis kept in order by
+    construction, for neighbours are merged but never swapped when indices matter.
     """
     items = (*region.loads, *region.stores)
-    indexed = any(isinstance(statement, Reduce) and statement.kind == "argmax" for statement in region.statements)
+    indexed = any(
+        isinstance(statement, Reduce) and statement.kind == "argmax"
+        for statement in region.statements
+    )
     order = []
     for reduced in (False, True):
-        group = [index for index, axis in enumerate(region.axes) if axis.reduced is reduced and axis.size > 1]
+        group = [
+            index
+            for index, axis in enumerate(region.axes)
+            if axis.reduced is reduced and axis.size > 1
+        ]
         if not (reduced and indexed):
             lead = max(items, key=lambda item: _extent(region.axes, item.strides))
-            group.sort(key=lambda index: -lead.strides[index])  # stable: broadcast axes stay in place
+            # stable: broadcast axes stay in place
+            group.sort(key=lambda index: -lead.strides[index])
         order.append(group)
     merged: list[list[int]] = []
     for group in order:
@@ -230,16 +280,24 @@ def simplify_axes(region: Region) -> Region:
         for index in group:
             previous = merged[-1][-1] if merged and not fresh else None
             size = region.axes[index].size
-            if previous is not None and all(item.strides[previous] == item.strides[index] * size for item in items):
+            if previous is not None and all(
+                item.strides[previous] == item.strides[index] * size for item in items
+            ):
                 merged[-1].append(index)
             else:
                 merged.append([index])
             fresh = False
-    axes = tuple(replace(region.axes[group[-1]], size=_product(region.axes[index].size for index in group)) for group in merged)
+    axes = tuple(
+        replace(region.axes[group[-1]], size=_product(region.axes[index].size for index in group))
+        for group in merged
+    )
 
     def narrow(strides: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(strides[group[-1]] for group in merged)
 
-    statements = tuple(replace(item, strides=narrow(item.strides)) if isinstance(item, Load) else item for item in region.statements)
+    statements = tuple(
+        replace(item, strides=narrow(item.strides)) if isinstance(item, Load) else item
+        for item in region.statements
+    )
     stores = tuple(replace(item, strides=narrow(item.strides)) for item in region.stores)
     return replace(region, axes=axes, statements=statements, stores=stores)

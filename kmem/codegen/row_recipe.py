@@ -1,8 +1,15 @@
-"""What the row-wise and pointwise recipes share: from a found region to a Site, its space, cost and text."""
+"""What the row-wise and pointwise recipes share: from a found region to a Site, its space, cost and
+text.
+"""
 
 from collections.abc import Collection, Sequence
 
-from kmem.codegen.matching import FoundRegion, find_pointwise_regions, find_row_regions, is_supported_dtype
+from kmem.codegen.matching import (
+    FoundRegion,
+    find_pointwise_regions,
+    find_row_regions,
+    is_supported_dtype,
+)
 from kmem.codegen.pointwise_kernel import emit_pointwise, pointwise_cost_ms, pointwise_space
 from kmem.codegen.region import Region
 from kmem.codegen.rowwise import emit_rows
@@ -18,7 +25,16 @@ _MAX_COLUMNS = 2**31 - 2**17
 def _site(found: FoundRegion) -> Site:
     region = found.region
     flops = float(region.rows * region.columns * len(region.statements))
-    return Site(found.anchor, region.operator, found.nodes, region.inputs, region.outputs, region, region.bytes, flops)
+    return Site(
+        found.anchor,
+        region.operator,
+        found.nodes,
+        region.inputs,
+        region.outputs,
+        region,
+        region.bytes,
+        flops,
+    )
 
 
 def _region(site: Site) -> Region:
@@ -29,26 +45,45 @@ def _region(site: Site) -> Region:
 class RowRecipe(Recipe):
     """Regions with reductions whose operator is one of `operators`.
 
-    Args:
-        purpose: first word of the kernels' names.
-        operators: names of the vocabulary.
-        element_output: True for regions that write as many elements as they read (norms, softmax), False for those that leave one value
-        per row.
-        targets: if given, only regions with one of these nodes.
+    Args: purpose: first word of the kernels' names. operators: names of the vocabulary.
+        element_output: True for regions that write as many elements as they read (norms, softmax),
+        False for those that leave one value per row. targets: if given, only regions with one of
+        these nodes.
     """
 
-    def __init__(self, purpose: str, operators: tuple[str, ...], element_output: bool, targets: Collection[str] | None = None) -> None:
-        self.purpose, self.operators, self.element_output, self.targets = purpose, operators, element_output, targets
+    def __init__(
+        self,
+        purpose: str,
+        operators: tuple[str, ...],
+        element_output: bool,
+        targets: Collection[str] | None = None,
+    ) -> None:
+        self.purpose, self.operators, self.element_output, self.targets = (
+            purpose,
+            operators,
+            element_output,
+            targets,
+        )
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
-        return [_site(found) for found in find_row_regions(graph) if self._takes(found.region) and self._has_target(graph, found)]
+        return [
+            _site(found)
+            for found in find_row_regions(graph)
+            if self._takes(found.region) and self._has_target(graph, found)
+        ]
 
     def _has_target(self, graph: OpGraph, found: FoundRegion) -> bool:
-        return self.targets is None or any(node.target in self.targets for node in graph.nodes if node.name in found.nodes)
+        return self.targets is None or any(
+            node.target in self.targets for node in graph.nodes if node.name in found.nodes
+        )
 
     def _takes(self, region: Region) -> bool:
         fits = is_supported_dtype(region) and 0 < region.columns < _MAX_COLUMNS and region.rows > 0
-        return fits and region.operator in self.operators and region.has_element_output is self.element_output
+        return (
+            fits
+            and region.operator in self.operators
+            and region.has_element_output is self.element_output
+        )
 
     def space(self, site: Site, device: Device) -> Space:
         return row_space(_region(site), device)

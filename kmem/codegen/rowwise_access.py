@@ -1,14 +1,19 @@
-"""Loads and stores of row kernels, and how lines that do not start at 16 bytes are still read and written 16 bytes at a time.
+"""Loads and stores of row kernels, and how lines that do not start at 16 bytes are still read and
+written 16 bytes at a time.
 
-A row of 65535 fp32 values starts up to 3 values before a multiple of 16 bytes; those are its head. Loads from its start would move 4 bytes
-each, with an address and a mask for every value. `_RotatedAccess` numbers the elements of a row from the first aligned one, those of the
-head last: slot s is element s + head, or s + head - R from there on. Tiles of slots are then whole aligned vectors up to `bound`, and the
-elements beyond, fewer than a vector's on either side of the row's end, go one by one.
+A row of 65535 fp32 values starts up to 3 values before a multiple of 16 bytes; those are its head.
+Loads from its start would move 4 bytes each, with an address and a mask for every value.
+`_RotatedAccess` numbers the elements of a row from the first aligned one, those of the head last:
+slot s is element s + head, or s + head - R from there on. Tiles of slots are then whole aligned
+vectors up to `bound`, and the elements beyond, fewer than a vector's on either side of the row's
+end, go one by one.
 
-Where rows run across memory, element r of 4095 neighbouring rows is a line of 4095 values, and lines start at 4 places beside 16 bytes, in
-turn. Lines of one class, r % 4, start alike. `_ClassedAccess` lets a part reduce one class: it numbers the rows from the last aligned place
-before a line, slot s being row s - shift, and tiles of slots are whole aligned vectors. Those that two lines share are read for both; what
-they hold of the other line goes to slots before row 0 or after the last, which are not stored, so that loads need no mask for it.
+Where rows run across memory, element r of 4095 neighbouring rows is a line of 4095 values, and
+lines start at 4 places beside 16 bytes, in turn. Lines of one class, r % 4, start alike.
+`_ClassedAccess` lets a part reduce one class: it numbers the rows from the last aligned place
+before a line, slot s being row s - shift, and tiles of slots are whole aligned vectors. Those that
+two lines share are read for both; what they hold of the other line goes to slots before row 0 or
+after the last, which are not stored, so that loads need no mask for it.
 """
 
 from collections.abc import Sequence
@@ -25,11 +30,17 @@ _VECTOR_BYTES = 16
 
 
 def vector_lanes(region: Region) -> int:
-    """Elements of an aligned vector, if rows start beside them and programs of one row should rotate theirs; otherwise 1.
+    """Elements of an aligned vector, if rows start beside them and programs of one row should
+    rotate theirs; otherwise 1.
 
-    Every operand as large as the tile must lie alike: unit stride along the row, and the same distance from a multiple of 16 bytes.
+    Every operand as large as the tile must lie alike: unit stride along the row, and the same
+    distance from a multiple of 16 bytes.
     """
-    if not region.kept or len(region.reduced) != 1 or any(isinstance(item, Reduce) and item.kind == "argmax" for item in region.statements):
+    if (
+        not region.kept
+        or len(region.reduced) != 1
+        or any(isinstance(item, Reduce) and item.kind == "argmax" for item in region.statements)
+    ):
         return 1  # argmax takes the first of equals, in the order of slots
     items = [(load.strides, load.dtype) for load in region.loads if _covers(region, load.strides)]
     items += [(store.strides, store.dtype) for store in region.stores if not store.is_row]
@@ -39,34 +50,53 @@ def vector_lanes(region: Region) -> int:
 
 
 def line_classes(region: Region) -> int:
-    """Classes of lines by where they start beside 16 bytes, if parts of a row should reduce one class each; otherwise 1.
+    """Classes of lines by where they start beside 16 bytes, if parts of a row should reduce one
+    class each; otherwise 1.
 
-    Every operand as large as the tile must lie alike, with unit stride along the innermost kept axis, and must end at 16 bytes, so that
-    whole vectors end within it.
+    Every operand as large as the tile must lie alike, with unit stride along the innermost kept
+    axis, and must end at 16 bytes, so that whole vectors end within it.
     """
     if not region.kept or len(region.reduced) != 1 or region.has_element_output:
         return 1
     inner, step = region.kept[-1], region.reduced[0]
     items = [(load.strides, load.dtype) for load in region.loads if _covers(region, load.strides)]
     lanes = _lanes_if_alike(items, (*region.kept[:-1], step), inner)
-    ends = [1 + sum((axis.size - 1) * stride for axis, stride in zip(region.axes, strides, strict=True)) for strides, _ in items]
+    ends = [
+        1 + sum((axis.size - 1) * stride for axis, stride in zip(region.axes, strides, strict=True))
+        for strides, _ in items
+    ]
     classes = lanes // gcd(lanes, *(strides[step] for strides, _ in items))
     is_worthwhile = region.axes[inner].size >= 4 * lanes and region.columns >= classes
     return classes if is_worthwhile and not any(end % lanes for end in ends) else 1
 
 
-def _lanes_if_alike(items: Sequence[tuple[Sequence[int], str]], others: Sequence[int], unit: int) -> int:
-    """Elements of an aligned vector, if operands (strides, dtype) have unit stride along `unit` and lie alike along `others`; else 1."""
+def _lanes_if_alike(
+    items: Sequence[tuple[Sequence[int], str]], others: Sequence[int], unit: int
+) -> int:
+    """Elements of an aligned vector, if operands (strides, dtype) have unit stride along `unit` and
+    lie alike along `others`; else 1.
+    """
     lanes = max((_VECTOR_BYTES // DTYPE_BYTES[dtype] for _, dtype in items), default=1)
     places = {tuple(strides[axis] % lanes for axis in others) for strides, _ in items}
-    return lanes if len(places) == 1 and all(strides[unit] == 1 and min(strides) >= 0 for strides, _ in items) else 1
+    return (
+        lanes
+        if len(places) == 1
+        and all(strides[unit] == 1 and min(strides) >= 0 for strides, _ in items)
+        else 1
+    )
 
 
 def row_access(region: Region, settings: Settings) -> "RowAccess":
-    """What writes the loads and stores of programs at settings as rowwise_space.fit_settings leaves them."""
+    """What writes the loads and stores of programs at settings as rowwise_space.fit_settings leaves
+    them.
+    """
     if settings["STRATEGY"] == "classes":
         return _ClassedAccess(region)
-    return _RotatedAccess(region) if settings["BK"] == 1 and vector_lanes(region) > 1 else RowAccess(region)
+    return (
+        _RotatedAccess(region)
+        if settings["BK"] == 1 and vector_lanes(region) > 1
+        else RowAccess(region)
+    )
 
 
 def _covers(region: Region, strides: Sequence[int]) -> bool:
@@ -81,8 +111,9 @@ def _covering(region: Region) -> dict[str, tuple[int, ...]]:
 class RowAccess(OffsetWriter):
     """Loads and stores of a tile at (k, r) under the masks of OffsetWriter.
 
-    `width` is the tile's, and `rest`, if any, writes a tile of its own for the elements that `store` leaves out. `left` is how many
-    elements the row has from the first of part `part_index` on.
+    `width` is the tile's, and `rest`, if any, writes a tile of its own for the elements that
+    `store` leaves out. `left` is how many elements the row has from the first of part `part_index`
+    on.
     """
 
     width = "BR"
@@ -96,25 +127,42 @@ class RowAccess(OffsetWriter):
     def load(self, item: Load, policy: str) -> list[str]:
         """The value of a load; `policy` is further arguments of tl.load."""
         offset, mask = self.offset(item.name, item.strides), self.mask(item.strides)
-        return [f"{item.name} = tl.load(p{item.operand} + {offset}, mask={mask}{policy}).to({compute_type(item.dtype)})"]
+        return [
+            (
+                f"{item.name} = tl.load(p{item.operand} + {offset}, "
+                f"mask={mask}{policy}).to({compute_type(item.dtype)})"
+            )
+        ]
 
     def store(self, store: Store, policy: str) -> str:
         """A row-level or an element-level store; `policy` is further arguments of tl.store."""
         mask = self.mask(store.strides, is_store=True, is_row=store.is_row)
         width, place = ("1", "k0") if store.is_row else (self.width, "tile0")
-        return self._store_at(store, f"{self.offset(f'{store.pointer}_out', store.strides)} + {place}", width, f"{mask}{policy}")
+        return self._store_at(
+            store,
+            f"{self.offset(f'{store.pointer}_out', store.strides)} + {place}",
+            width,
+            f"{mask}{policy}",
+        )
 
     def _store_at(self, store: Store, offset: str, width: str, mask: str) -> str:
-        value = f"tl.broadcast_to({store.value}, (BK, {width})).to({store.pointer}.dtype.element_ty)"
+        value = (
+            f"tl.broadcast_to({store.value}, (BK, {width})).to({store.pointer}.dtype.element_ty)"
+        )
         return f"tl.store({store.pointer} + {offset}, {value}, mask={mask})"
 
 
 class _RotatedAccess(RowAccess):
-    """One row a program, rotated to its first aligned element (see the module's docstring). LANES is `vector_lanes`."""
+    """One row a program, rotated to its first aligned element (see the module's docstring).
+
+    LANES is `vector_lanes`.
+    """
 
     def __init__(self, region: Region) -> None:
         super().__init__(region)
-        self.covering = {f"{store.pointer}_out": store.strides for store in region.stores if not store.is_row}
+        self.covering = {
+            f"{store.pointer}_out": store.strides for store in region.stores if not store.is_row
+        }
         self.covering |= _covering(region)
         self.rest = _LeftOverAccess(region)
 
@@ -122,42 +170,78 @@ class _RotatedAccess(RowAccess):
         return super().constants(settings) | {"LANES": vector_lanes(self.region)}
 
     def rows(self) -> list[str]:
-        first = self._first(next(iter(self.covering)), "tile")  # BK is 1; a number, as branches need it, where k is a tensor
-        return [*super().rows(), f"head = (-({first})).to(tl.int32) & (LANES - 1)", "bound = (R - head) // LANES * LANES"]
+        # BK is 1; a number, as branches need it, where k is a tensor
+        first = self._first(next(iter(self.covering)), "tile")
+        return [
+            *super().rows(),
+            f"head = (-({first})).to(tl.int32) & (LANES - 1)",
+            "bound = (R - head) // LANES * LANES",
+        ]
 
     def columns(self, start: str, end: str) -> list[str]:
-        lines = [f"slot = {start} + tl.arange(0, BR)[None, :]", f"valid = slot < {end}", "whole = slot < bound", *_elements("r", "slot")]
+        lines = [
+            f"slot = {start} + tl.arange(0, BR)[None, :]",
+            f"valid = slot < {end}",
+            "whole = slot < bound",
+            *_elements("r", "slot"),
+        ]
         lines += [f"group = ({start} - bound) // LANES + tl.arange(0, BR // LANES)[None, :, None]"]
         for number in range(2):  # the vectors of slots from `bound` on, whose elements lie apart
-            lines += [f"slot{number} = bound + tl.arange({number} * LANES, {number + 1} * LANES)[None, None, :]"]
-            lines += [f"valid{number} = (slot{number} < R) & (slot{number} < {start} + BR)", *_elements(f"r{number}", f"slot{number}")]
+            lines += [
+                (
+                    f"slot{number} = bound + tl.arange({number} * LANES, {number + 1} * "
+                    f"LANES)[None, None, :]"
+                )
+            ]
+            lines += [
+                f"valid{number} = (slot{number} < R) & (slot{number} < {start} + BR)",
+                *_elements(f"r{number}", f"slot{number}"),
+            ]
         return lines
 
     def load(self, item: Load, policy: str) -> list[str]:
         if item.name not in self.covering:
             return super().load(item, policy)
         name, cast = item.name, f".to({compute_type(item.dtype)})"
-        lines = [f"{name} = tl.load(p{item.operand} + {self._slots(name)}, mask=whole{policy}){cast}"]
+        lines = [
+            f"{name} = tl.load(p{item.operand} + {self._slots(name)}, mask=whole{policy}){cast}"
+        ]
         lines += [f"{name}_3d = tl.reshape({name}, (1, BR // LANES, LANES))"]
         for number in range(2):
             place = f"p{item.operand} + {self._first(name, 'k')} + r{number}"
-            lines += [f"{name}_3d = tl.where(group == {number}, tl.load({place}, mask=valid{number}){cast}, {name}_3d)"]
+            lines += [
+                (
+                    f"{name}_3d = tl.where(group == {number}, tl.load({place}, "
+                    f"mask=valid{number}){cast}, {name}_3d)"
+                )
+            ]
         return [*lines, f"{name} = tl.reshape({name}_3d, (1, BR))"]
 
     def store(self, store: Store, policy: str) -> str:
         if store.is_row:
             return super().store(store, policy)
-        return self._store_at(store, self._slots(f"{store.pointer}_out"), self.width, f"whole{policy}")
+        return self._store_at(
+            store, self._slots(f"{store.pointer}_out"), self.width, f"whole{policy}"
+        )
 
     def _first(self, name: str, inner: str) -> str:
         """Offset of a row's first element."""
         strides = self.covering[name]
         return " + ".join(
-            [*(f"o{place} * S_{name}_{axis}" for place, axis in enumerate(self.outer) if strides[axis]), f"{inner} * S_{name}_{self.inner}"]
+            [
+                *(
+                    f"o{place} * S_{name}_{axis}"
+                    for place, axis in enumerate(self.outer)
+                    if strides[axis]
+                ),
+                f"{inner} * S_{name}_{self.inner}",
+            ]
         )
 
     def _slots(self, name: str) -> str:
-        """Offsets of slots below `bound`, written so that a compiler sees a multiple of LANES and a run."""
+        """Offsets of slots below `bound`, written so that a compiler sees a multiple of LANES and a
+        run.
+        """
         return f"({self._first(name, 'k')} + LANES - 1) // LANES * LANES + slot"
 
 
@@ -167,32 +251,52 @@ class _LeftOverAccess(RowAccess):
     width = "2 * LANES"
 
     def columns(self, start: str, end: str) -> list[str]:
-        lines = [f"slot = bound + tl.arange(0, {self.width})[None, :]", f"valid = (slot >= {start}) & (slot < {end})"]
+        lines = [
+            f"slot = bound + tl.arange(0, {self.width})[None, :]",
+            f"valid = (slot >= {start}) & (slot < {end})",
+        ]
         return [*lines, *_elements("r", "slot"), f"tile0 = tl.zeros((BK, {self.width}), tl.int32)"]
 
-    def mask(self, strides: tuple[int, ...], *, is_store: bool = False, is_row: bool = False) -> str:
+    def mask(
+        self, strides: tuple[int, ...], *, is_store: bool = False, is_row: bool = False
+    ) -> str:
         return "valid" if is_store or strides[self.reduced[0]] else "None"
 
 
 def _elements(name: str, slot: str) -> list[str]:
     """`name` = which element of a rotated row each slot is."""
-    return [f"{name} = {slot} + head - tl.where({slot} < R - head, 0, R)", "if WIDE:", f"    {name} = {name}.to(tl.int64)"]
+    return [
+        f"{name} = {slot} + head - tl.where({slot} < R - head, 0, R)",
+        "if WIDE:",
+        f"    {name} = {name}.to(tl.int64)",
+    ]
 
 
 class _ClassedAccess(RowAccess):
-    """Lines of one class a part (see the module's docstring); begin..end counts those of the class. LANES are elements of a vector."""
+    """Lines of one class a part (see the module's docstring); begin..end counts those of the class.
+
+    LANES are elements of a vector.
+    """
 
     left = "(R - part_index % CLASSES + CLASSES - 1) // CLASSES - part_index // CLASSES * SEGMENT"
 
     def __init__(self, region: Region) -> None:
         super().__init__(region)
         self.covering = _covering(region)
-        self.lanes = max(_VECTOR_BYTES // DTYPE_BYTES[load.dtype] for load in region.loads if load.name in self.covering)
+        self.lanes = max(
+            _VECTOR_BYTES // DTYPE_BYTES[load.dtype]
+            for load in region.loads
+            if load.name in self.covering
+        )
 
     def constants(self, settings: Settings) -> dict[str, object]:
         constants = super().constants(settings)
         blocks = -(-(self.region.axes[self.inner].size + self.lanes - 1) // int(settings["BK"]))
-        constants |= {"INNER_BLOCKS": blocks, "BLOCKS": constants["BLOCKS"] // constants["INNER_BLOCKS"] * blocks, "EVEN_K": False}
+        constants |= {
+            "INNER_BLOCKS": blocks,
+            "BLOCKS": constants["BLOCKS"] // constants["INNER_BLOCKS"] * blocks,
+            "EVEN_K": False,
+        }
         return constants | {"LANES": self.lanes, "CLASSES": line_classes(self.region)}
 
     def rows(self) -> list[str]:
@@ -213,19 +317,36 @@ class _ClassedAccess(RowAccess):
         ]
 
     def columns(self, start: str, end: str) -> list[str]:
-        lines = [f"place = {start} + tl.arange(0, BR)[None, :]", f"valid = place < {end}", "if WIDE:", "    place = place.to(tl.int64)"]
+        lines = [
+            f"place = {start} + tl.arange(0, BR)[None, :]",
+            f"valid = place < {end}",
+            "if WIDE:",
+            "    place = place.to(tl.int64)",
+        ]
         return [*lines, "r = place * CLASSES + part % CLASSES"]
 
     def load(self, item: Load, policy: str) -> list[str]:
         if item.name not in self.covering:
             return super().load(item, policy)
         # written so that a compiler sees a multiple of LANES and a run
-        offset = f"({self._first(item.name)}) // LANES * LANES + place * (CLASSES * S_{item.name}_{self.reduced[0]}) + slot"
+        offset = (
+            f"({self._first(item.name)}) // LANES * LANES + place * (CLASSES * "
+            f"S_{item.name}_{self.reduced[0]}) + slot"
+        )
         mask = "whole if EVEN_R else whole & valid"
-        return [f"{item.name} = tl.load(p{item.operand} + {offset}, mask={mask}{policy}).to({compute_type(item.dtype)})"]
+        return [
+            (
+                f"{item.name} = tl.load(p{item.operand} + {offset}, "
+                f"mask={mask}{policy}).to({compute_type(item.dtype)})"
+            )
+        ]
 
     def _first(self, name: str) -> str:
         """Offset of the first line of this program's class."""
         strides = self.covering[name]
-        terms = [f"o{axis} * S_{name}_{self.outer[axis]}" for axis in range(len(self.outer)) if strides[self.outer[axis]]]
+        terms = [
+            f"o{axis} * S_{name}_{self.outer[axis]}"
+            for axis in range(len(self.outer))
+            if strides[self.outer[axis]]
+        ]
         return " + ".join([*terms, f"(part % CLASSES).to(tl.int64) * S_{name}_{self.reduced[0]}"])

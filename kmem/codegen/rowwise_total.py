@@ -9,7 +9,9 @@ _TILE = 16384
 
 
 def emit_total(region: Region, purpose: str) -> tuple[tuple[str, str], str]:
-    """(name, text) of the kernel and its launch. It reads t0.. (ROWS,), fp32, one per value; it sums lane by lane, then across lanes.
+    """(name, text) of the kernel and its launch.
+
+    It reads t0.. (ROWS,), fp32, one per value; it sums lane by lane, then across lanes.
 
     Args:
         region: one with a total.
@@ -19,7 +21,10 @@ def emit_total(region: Region, purpose: str) -> tuple[tuple[str, str], str]:
     names = [f"total_{index}" for index in range(len(total.values))]
     lines = [f"{name} = tl.zeros((TILE,), tl.float32)" for name in names]
     lines += ["for start in range(0, ROWS, TILE):", "    i = start + tl.arange(0, TILE)"]
-    lines += [f"    {name} += tl.load(t{index} + i, mask=i < ROWS, other=0.0)" for index, name in enumerate(names)]
+    lines += [
+        f"    {name} += tl.load(t{index} + i, mask=i < ROWS, other=0.0)"
+        for index, name in enumerate(names)
+    ]
     lines += [f"{name} = tl.sum({name}, axis=0)" for name in names]
     pointer = f"q{total.output}"
     lines += [f"tl.store({pointer}, ({total.text}).to({pointer}.dtype.element_ty))"]
@@ -27,5 +32,8 @@ def emit_total(region: Region, purpose: str) -> tuple[tuple[str, str], str]:
     text = entry(f"{purpose}_total", pointers, ["ROWS", "TILE"], lines)
     unique = f"{purpose}_total_{content_hash(text)[:8]}"
     tile = min(_TILE, next_power_of_two(region.rows))
-    launch = f"{unique}[(1,)]({', '.join(pointers)}, ROWS=ROWS, TILE={tile}, num_warps={max(1, tile // 512)})"
+    launch = (
+        f"{unique}[(1,)]({', '.join(pointers)}, ROWS=ROWS, TILE={tile}, "
+        f"num_warps={max(1, tile // 512)})"
+    )
     return (unique, text.replace(f"def {purpose}_total(", f"def {unique}(", 1)), launch

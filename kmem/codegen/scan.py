@@ -1,7 +1,9 @@
-"""What a scan recipe writes: a running sum or product with the layout operators and pointwise chains around it folded in.
+"""What a scan recipe writes: a running sum or product with the layout operators and pointwise
+chains around it folded in.
 
-Owned here: the records that describe one scan (`Scan` and its loads and store), whatever flips, shifts, paddings and masks stood around it
-in the graph. Found by scan_matching.py; written by scan_kernel.py; tuned by scan_space.py.
+Owned here: the records that describe one scan (`Scan` and its loads and store), whatever flips,
+shifts, paddings and masks stood around it in the graph. Found by scan_matching.py; written by
+scan_kernel.py; tuned by scan_space.py.
 """
 
 from dataclasses import dataclass
@@ -12,10 +14,11 @@ from kmem.recipes import Operand
 
 @dataclass(frozen=True, slots=True)
 class ScanLoad:
-    """`name` = element of input `operand` at base + sum of kept index times stride + position times step (in elements).
+    """`name` = element of input `operand` at base + sum of kept index times stride + position times
+    step (in elements).
 
-    It exists for positions low..high; elsewhere nothing is read. Strides and step are negative where the graph flips, 0 where it
-    broadcasts.
+    It exists for positions low..high; elsewhere nothing is read. Strides and step are negative
+    where the graph flips, 0 where it broadcasts.
     """
 
     name: str
@@ -40,10 +43,12 @@ class ScanStore:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One scan over `length` positions for each index of the kept axes (sizes `kept`, the densest last).
+    """One scan over `length` positions for each index of the kept axes (sizes `kept`, the densest
+    last).
 
-    `before` makes the scanned value `source` from inputs; `after` makes `result` from `scanned` (the name SCANNED) and inputs.
-    With `reverse` a position takes in itself and all later ones. `kind` is "sum" or "prod".
+    `before` makes the scanned value `source` from inputs; `after` makes `result` from `scanned`
+    (the name SCANNED) and inputs. With `reverse` a position takes in itself and all later ones.
+    `kind` is "sum" or "prod".
     """
 
     kind: str
@@ -72,7 +77,9 @@ class Scan:
 
     @property
     def is_dense(self) -> bool:
-        """Whether positions lie next to each other in memory (otherwise the densest kept axis does)."""
+        """Whether positions lie next to each other in memory (otherwise the densest kept axis
+        does).
+        """
         return not self.kept or abs(self.store.step) == 1
 
     @property
@@ -85,7 +92,12 @@ class Scan:
         """Whether an offset can exceed 32 bits."""
         sizes = (*self.kept, self.length)
         return any(
-            sum(size * abs(stride) for size, stride in zip(sizes, (*item.strides, item.step), strict=True)) + abs(item.base) >= 2**31
+            sum(
+                size * abs(stride)
+                for size, stride in zip(sizes, (*item.strides, item.step), strict=True)
+            )
+            + abs(item.base)
+            >= 2**31
             for item in (*self.loads, self.store)
         )
 

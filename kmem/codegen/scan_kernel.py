@@ -1,11 +1,14 @@
-"""Kernels for one scan: a program per row that carries a total from tile to tile, or several programs per row in two launches.
+"""Kernels for one scan: a program per row that carries a total from tile to tile, or several
+programs per row in two launches.
 
 Strategies (the STRATEGY knob):
-- "carry": one program goes over its BK rows tile by tile; inputs are read once and results written once.
-- "split": one kernel leaves the totals of SPLIT segments per row, a second scans each segment on top of the totals that precede it.
-A tile is (BK rows, BR positions), scanned along axis 1; the layout puts lanes along whichever axis is dense in memory, so scans over any
-dimension share one text. Totals combine in a fixed order: results repeat bitwise. Everything computes in fp32; sizes, strides and bounds
-are constexpr arguments.
+- "carry": one program goes over its BK rows tile by tile; inputs are read once and results written
+  once.
+- "split": one kernel leaves the totals of SPLIT segments per row, a second scans each segment on
+top of the totals that precede it. A tile is (BK rows, BR positions), scanned along axis 1; the
+layout puts lanes along whichever axis is dense in memory, so scans over any dimension share one
+text. Totals combine in a fixed order: results repeat bitwise. Everything computes in fp32; sizes,
+strides and bounds are constexpr arguments.
 """
 
 from kmem.codegen.launching import entry, next_power_of_two
@@ -19,8 +22,18 @@ from kmem.records import content_hash
 
 #: kind -> (identity, scan of a tile, total of a tile, how two totals combine).
 _TEXTS = {
-    "sum": ("0.0", "tl.cumsum({0}, axis=1, reverse=REVERSE)", "tl.sum({0}, axis=1, keep_dims=True)", "+"),
-    "prod": ("1.0", "tl.cumprod({0}, axis=1, reverse=REVERSE)", "tl.reduce({0}, 1, multiply, keep_dims=True)", "*"),
+    "sum": (
+        "0.0",
+        "tl.cumsum({0}, axis=1, reverse=REVERSE)",
+        "tl.sum({0}, axis=1, keep_dims=True)",
+        "+",
+    ),
+    "prod": (
+        "1.0",
+        "tl.cumprod({0}, axis=1, reverse=REVERSE)",
+        "tl.reduce({0}, 1, multiply, keep_dims=True)",
+        "*",
+    ),
 }
 
 
@@ -30,7 +43,9 @@ def emit_scan(scan: Scan, settings: Settings) -> Emission:
 
 
 class _Writer:
-    """Text of one scan's kernels; strides are named constants S_<value>_<axis>, the step along the scan S_<value>_r."""
+    """Text of one scan's kernels; strides are named constants S_<value>_<axis>, the step along the
+    scan S_<value>_r.
+    """
 
     def __init__(self, scan: Scan, settings: Settings) -> None:
         self.scan, self.settings = scan, settings
@@ -41,12 +56,24 @@ class _Writer:
         constants = self._constants()
         grid = "BLOCKS * SPLIT"
         if self.settings["STRATEGY"] == "carry":
-            bodies = [("kmem_scan_carry", [*pointers, "q"], ["block = tl.program_id(0)", "part = 0"], self._scan_lines())]
+            bodies = [
+                (
+                    "kmem_scan_carry",
+                    [*pointers, "q"],
+                    ["block = tl.program_id(0)", "part = 0"],
+                    self._scan_lines(),
+                )
+            ]
         else:
             program = ["pid = tl.program_id(0)", "block = pid // SPLIT", "part = pid % SPLIT"]
             bodies = [
                 ("kmem_scan_totals", [*pointers, "totals"], program, self._total_lines()),
-                ("kmem_scan_apply", [*pointers, "q", "totals"], program, [*self._prefix_lines(), *self._scan_lines()[1:]]),
+                (
+                    "kmem_scan_apply",
+                    [*pointers, "q", "totals"],
+                    program,
+                    [*self._prefix_lines(), *self._scan_lines()[1:]],
+                ),
             ]
         kernels, launches = [], []
         for name, arguments, program, lines in bodies:
@@ -54,21 +81,40 @@ class _Writer:
             unique = f"{name}_{content_hash(text)[:8]}"
             kernels.append((unique, text.replace(f"def {name}(", f"def {unique}(", 1)))
             passed = ", ".join([*arguments, *(f"{key}={key}" for key in constants)])
-            launches.append(f"{unique}[({grid},)]({passed}, num_warps={self.settings['num_warps']})")
-        return Emission((*self._helpers(kernels), *kernels), self._launcher(pointers, constants, launches))
+            launches.append(
+                f"{unique}[({grid},)]({passed}, num_warps={self.settings['num_warps']})"
+            )
+        return Emission(
+            (*self._helpers(kernels), *kernels), self._launcher(pointers, constants, launches)
+        )
 
     def _helpers(self, kernels: list[tuple[str, str]]) -> list[tuple[str, str]]:
         text = "\n".join(source for _, source in kernels)
-        return [(name, source) for name, source in {**HELPERS, "multiply": MULTIPLY}.items() if f"{name}(" in text or f"{name}," in text]
+        return [
+            (name, source)
+            for name, source in {**HELPERS, "multiply": MULTIPLY}.items()
+            if f"{name}(" in text or f"{name}," in text
+        ]
 
-    def _launcher(self, pointers: list[str], constants: dict[str, object], launches: list[str]) -> str:
+    def _launcher(
+        self, pointers: list[str], constants: dict[str, object], launches: list[str]
+    ) -> str:
         lines = [f"{key} = {value}" for key, value in constants.items()]
         spec = self.scan.output.spec
-        lines += [f"q = torch.empty_strided({spec.shape!r}, {spec.stride!r}, dtype=torch.{spec.dtype}, device=p0.device)"]
+        lines += [
+            (
+                f"q = torch.empty_strided({spec.shape!r}, {spec.stride!r}, "
+                f"dtype=torch.{spec.dtype}, device=p0.device)"
+            )
+        ]
         if len(launches) > 1:
             lines += ["totals = torch.empty(ROWS * SPLIT, dtype=torch.float32, device=p0.device)"]
         lines += [*launches, "return q"]
-        return f"def launch({', '.join(pointers)}):\n" + "\n".join(f"    {line}" for line in lines) + "\n"
+        return (
+            f"def launch({', '.join(pointers)}):\n"
+            + "\n".join(f"    {line}" for line in lines)
+            + "\n"
+        )
 
     def _constants(self) -> dict[str, object]:
         scan, settings = self.scan, self.settings
@@ -79,16 +125,31 @@ class _Writer:
         constants |= {f"O{place}": size for place, size in enumerate(scan.kept[:-1])}
         for item in (*scan.loads, scan.store):
             name = _name(item)
-            constants |= {f"S_{name}_{axis}": stride for axis, stride in enumerate(item.strides) if stride}
+            constants |= {
+                f"S_{name}_{axis}": stride for axis, stride in enumerate(item.strides) if stride
+            }
             constants |= {f"S_{name}_r": item.step} if item.step else {}
         blocks = -(-inner // rows)
-        constants |= {"BK": rows, "BR": block, "SPLIT": split, "SPLIT_TILE": next_power_of_two(split), "SEGMENT": segment}
+        constants |= {
+            "BK": rows,
+            "BR": block,
+            "SPLIT": split,
+            "SPLIT_TILE": next_power_of_two(split),
+            "SEGMENT": segment,
+        }
         constants |= {"INNER_BLOCKS": blocks, "BLOCKS": scan.rows // inner * blocks}
         is_even = segment % block == 0 and segment * split == scan.length
-        return constants | {"EVEN_K": inner % rows == 0, "EVEN_R": is_even, "WIDE": scan.is_wide, "REVERSE": scan.reverse}
+        return constants | {
+            "EVEN_K": inner % rows == 0,
+            "EVEN_R": is_even,
+            "WIDE": scan.is_wide,
+            "REVERSE": scan.reverse,
+        }
 
     def _row_lines(self) -> list[str]:
-        """Decode `block` into the outer kept axes (scalars o0..) and BK places `k` along the densest, `part` into positions begin..end."""
+        """Decode `block` into the outer kept axes (scalars o0..) and BK places `k` along the
+        densest, `part` into positions begin..end.
+        """
         lines = [
             "k = block % INNER_BLOCKS * BK + tl.arange(0, BK)[:, None]",
             "k_valid = k < KI",
@@ -98,11 +159,22 @@ class _Writer:
             "    k = k.to(tl.int64)",
         ]
         for place in reversed(range(len(self.scan.kept) - 1)):
-            lines += [f"o{place} = outer % O{place}", f"outer = outer // O{place}"] if place else ["o0 = outer"]
-        return [*lines, "begin = part * SEGMENT", "end = tl.minimum(begin + SEGMENT, N)", "last = begin + (end - 1 - begin) // BR * BR"]
+            lines += (
+                [f"o{place} = outer % O{place}", f"outer = outer // O{place}"]
+                if place
+                else ["o0 = outer"]
+            )
+        return [
+            *lines,
+            "begin = part * SEGMENT",
+            "end = tl.minimum(begin + SEGMENT, N)",
+            "last = begin + (end - 1 - begin) // BR * BR",
+        ]
 
     def _tile_lines(self) -> list[str]:
-        """Positions `r` of the tile whose turn comes at `start`: in a reverse scan the last one first."""
+        """Positions `r` of the tile whose turn comes at `start`: in a reverse scan the last one
+        first.
+        """
         return [
             "r = (last - (start - begin) if REVERSE else start) + tl.arange(0, BR)[None, :]",
             "valid = r < end",
@@ -111,13 +183,20 @@ class _Writer:
         ]
 
     def _source_lines(self) -> list[str]:
-        source = f"{self.scan.source} if EVEN_R else tl.where(valid, {self.scan.source}, {self.identity})"
-        return [*(self._write(item) for item in self.scan.before), f"source = tl.broadcast_to({source}, (BK, BR))"]
+        source = (
+            f"{self.scan.source} if EVEN_R else tl.where(valid, {self.scan.source}, "
+            f"{self.identity})"
+        )
+        return [
+            *(self._write(item) for item in self.scan.before),
+            f"source = tl.broadcast_to({source}, (BK, BR))",
+        ]
 
     def _scan_lines(self) -> list[str]:
         body = self._tile_lines() + self._source_lines()
         body += [f"{SCANNED} = {self.scan_text.format('source')} {self.combine} carry"]
-        body += [f"carry = carry {self.combine} {self.total_text.format('source')}"]  # does not wait for the scan
+        # does not wait for the scan
+        body += [f"carry = carry {self.combine} {self.total_text.format('source')}"]
         body += [self._write(item) for item in self.scan.after] + [self._write_result()]
         return [
             f"carry = tl.full((BK, 1), {self.identity}, tl.float32)",
@@ -128,16 +207,28 @@ class _Writer:
     def _total_lines(self) -> list[str]:
         body = self._tile_lines() + self._source_lines()
         body += [f"lanes = lanes {self.combine} source"]
-        lines = [f"lanes = tl.full((BK, BR), {self.identity}, tl.float32)", "for start in range(begin, end, BR):"]
+        lines = [
+            f"lanes = tl.full((BK, BR), {self.identity}, tl.float32)",
+            "for start in range(begin, end, BR):",
+        ]
         lines += [f"    {line}" for line in body]
-        return [*lines, f"tl.store(totals + row * SPLIT + part, {self.total_text.format('lanes')}, mask=k_valid)"]
+        return [
+            *lines,
+            (
+                f"tl.store(totals + row * SPLIT + part, {self.total_text.format('lanes')}, "
+                f"mask=k_valid)"
+            ),
+        ]
 
     def _prefix_lines(self) -> list[str]:
         """The total of every segment that comes before this one."""
         return [
             "other = tl.arange(0, SPLIT_TILE)[None, :]",
             "precedes = (other > part) & (other < SPLIT) if REVERSE else other < part",
-            f"ahead = tl.load(totals + row * SPLIT + other, mask=k_valid & precedes, other={self.identity})",
+            (
+                f"ahead = tl.load(totals + row * SPLIT + other, mask=k_valid & precedes, "
+                f"other={self.identity})"
+            ),
             f"carry = {self.total_text.format('ahead')}",
         ]
 
@@ -146,17 +237,27 @@ class _Writer:
             return f"{item.name} = {item.text}"
         offset, mask = self._offset(item), self._mask(item)
         hint = ', eviction_policy="evict_first"' if item.step else ""
-        return f"{item.name} = tl.load(p{item.operand} + {offset}, mask={mask}{hint}).to({compute_type(item.dtype)})"
+        return (
+            f"{item.name} = tl.load(p{item.operand} + {offset}, "
+            f"mask={mask}{hint}).to({compute_type(item.dtype)})"
+        )
 
     def _write_result(self) -> str:
         mask = "(None if EVEN_K else k_valid) if EVEN_R else (valid if EVEN_K else k_valid & valid)"
-        return f"tl.store(q + {self._offset(self.scan.store)}, ({self.scan.result}).to(q.dtype.element_ty), mask={mask})"
+        return (
+            f"tl.store(q + {self._offset(self.scan.store)}, "
+            f"({self.scan.result}).to(q.dtype.element_ty), mask={mask})"
+        )
 
     def _offset(self, item: ScanLoad | ScanStore) -> str:
         """What is scalar first, so that the tile's part stays 32-bit."""
         name, last = _name(item), len(self.scan.kept) - 1
         terms = [str(item.base)] if item.base else []
-        terms += [f"o{axis} * S_{name}_{axis}" for axis, stride in enumerate(item.strides[:last]) if stride]
+        terms += [
+            f"o{axis} * S_{name}_{axis}"
+            for axis, stride in enumerate(item.strides[:last])
+            if stride
+        ]
         text = f"({' + '.join(terms)})" if terms else ""
         tile = [f"k * S_{name}_{last}"] if last >= 0 and item.strides[last] else []
         tile += [f"r * S_{name}_r"] if item.step else []
@@ -165,11 +266,16 @@ class _Writer:
     def _mask(self, item: ScanLoad) -> str:
         by_row = bool(item.strides) and item.strides[-1] != 0
         rows, columns = ("None if EVEN_K else k_valid", "None if EVEN_R else valid")
-        tests = [f"(r >= {item.low})"] * (item.low > 0) + [f"(r < {item.high})"] * (item.high < self.scan.length)
+        tests = [f"(r >= {item.low})"] * (item.low > 0) + [f"(r < {item.high})"] * (
+            item.high < self.scan.length
+        )
         if item.step and tests:
             return " & ".join([*tests, "valid", *["k_valid"] * by_row])
         if by_row and item.step:
-            return "(None if EVEN_K else k_valid) if EVEN_R else (valid if EVEN_K else k_valid & valid)"
+            return (
+                "(None if EVEN_K else k_valid) if EVEN_R else (valid if EVEN_K else k_valid & "
+                "valid)"
+            )
         return columns if item.step else (rows if by_row else "None")
 
 

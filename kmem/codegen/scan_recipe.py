@@ -18,8 +18,8 @@ _MAX_LENGTH = 2**31 - 2**17
 class ScanRecipe(Recipe):
     """Running sums and products over any dimension, with the pointwise chains around them.
 
-    Args:
-        folds_layout: True for scans with flips, slices or paddings around them, False for those without.
+    Args: folds_layout: True for scans with flips, slices or paddings around them, False for those
+        without.
     """
 
     operators = tuple(_OPERATORS.values())
@@ -29,7 +29,9 @@ class ScanRecipe(Recipe):
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         return [
-            _site(found) for found in find_scans(graph) if found.scan.folds_layout is self.folds_layout and found.scan.length < _MAX_LENGTH
+            _site(found)
+            for found in find_scans(graph)
+            if found.scan.folds_layout is self.folds_layout and found.scan.length < _MAX_LENGTH
         ]
 
     def space(self, site: Site, device: Device) -> Space:
@@ -45,7 +47,16 @@ class ScanRecipe(Recipe):
 def _site(found: FoundScan) -> Site:
     scan = found.scan
     flops = float(scan.rows * scan.length * (1 + len(scan.before) + len(scan.after)))
-    return Site(found.anchor, _OPERATORS[scan.kind], found.nodes, scan.inputs, (scan.output,), scan, scan.bytes, flops)
+    return Site(
+        found.anchor,
+        _OPERATORS[scan.kind],
+        found.nodes,
+        scan.inputs,
+        (scan.output,),
+        scan,
+        scan.bytes,
+        flops,
+    )
 
 
 def _scan(site: Site) -> Scan:

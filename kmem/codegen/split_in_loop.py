@@ -1,19 +1,25 @@
-"""Triton text for fp32 products that split their operands while reading them: for outputs so small against K that the memory is the limit.
+"""Triton text for fp32 products that split their operands while reading them: for outputs so small
+against K that the memory is the limit.
 
-split_matmul.py writes the fp16 parts first and reads them back: four passes over the operands. Here a program reads fp32 tiles and splits
-them on the way to the tensor cores, so the memory sends both operands twice: once for the scales, once for the product (where neighbouring
-tiles find them in L2). The scales are per line and step of K, whatever the rest of the line holds; every step is a sum of its own, added
-to the fp32 total. BLOCK_K is therefore also the length of a tensor-core sum; the cross terms are summed first, into the same registers.
+split_matmul.py writes the fp16 parts first and reads them back: four passes over the operands. Here
+a program reads fp32 tiles and splits them on the way to the tensor cores, so the memory sends both
+operands twice: once for the scales, once for the product (where neighbouring tiles find them in
+L2). The scales are per line and step of K, whatever the rest of the line holds; every step is a sum
+of its own, added to the fp32 total. BLOCK_K is therefore also the length of a tensor-core sum; the
+cross terms are summed first, into the same registers.
 
-The scales come from a pass of their own because largest magnitudes are reductions across warps: found by each tile for itself in the loop,
-they and the search for lost entries were a third of its instructions and 11 of its 13 barriers (SASS for sm_90, 64x128x32 and 128x128x64).
+The scales come from a pass of their own because largest magnitudes are reductions across warps:
+found by each tile for itself in the loop, they and the search for lost entries were a third of its
+instructions and 11 of its 13 barriers (SASS for sm_90, 64x128x32 and 128x128x64).
 
-A step in which fp16 parts would lose an entry (scaled below 2**-14: see split_matmul.py; an infinity; a line whose magnitudes lie outside
-2**-46 .. 2**75) is noted by that pass and left out of the total, and `kmem_mend_steps` adds it in exact fp32. A NaN stays in its line by
-itself. Kernels, in order of launch: `kmem_step_scales` (for each operand), `kmem_split_in_loop`, `kmem_mend_steps`, then matmul.py's
-`kmem_reduce_splits`.
+A step in which fp16 parts would lose an entry (scaled below 2**-14: see split_matmul.py; an
+infinity; a line whose magnitudes lie outside 2**-46 .. 2**75) is noted by that pass and left out of
+the total, and `kmem_mend_steps` adds it in exact fp32. A NaN stays in its line by itself. Kernels,
+in order of launch: `kmem_step_scales` (for each operand), `kmem_split_in_loop`, `kmem_mend_steps`,
+then matmul.py's `kmem_reduce_splits`.
 
-Source of the split: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores", IJHPCA 36(4), 2022.
+Source of the split: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores",
+IJHPCA 36(4), 2022.
 """
 
 from kmem.codegen.contraction import Product
@@ -21,16 +27,18 @@ from kmem.codegen.matmul import ceil_div, ceiling, next_power_of_two, operand_ar
 from kmem.recipes import Settings
 from kmem.records import Device
 
-#: Rows and columns of a piece of a tile that one program mends, and its steps of K. Compiled for sm_90: 64 x 64 x 16 does not spill.
+#: Rows and columns of a piece of a tile that one program mends, and its steps of K. Compiled for
+#: sm_90: 64 x 64 x 16 does not spill.
 PIECE, PIECE_K = 64, 16
-#: Elements of a block of the pass for the scales, 64 to a thread, and of its side that is not contiguous.
+#: Elements of a block of the pass for the scales, 64 to a thread, and of its side that is not
+#: contiguous.
 SCALES_BLOCK, SCALES_LINES = 8192, 32
-#: Instructions of a step: for an element of an operand (scale, two roundings, to and from shared memory), for one of the output (unscale,
-#: add), and for each thread beside these. Source: SASS for sm_90 of the loops of 128x128x64 and 128x128x32 on 8 warps (812, 569) and
-#: 64x128x32 on 4 (688).
+#: Instructions of a step: for an element of an operand (scale, two roundings, to and from shared
+#: memory), for one of the output (unscale, add), and for each thread beside these. Source: SASS for
+#: sm_90 of the loops of 128x128x64 and 128x128x32 on 8 warps (812, 569) and 64x128x32 on 4 (688).
 _PER_OPERAND, _PER_OUTPUT, _PER_THREAD = 6.5, 3.0, 200.0
-#: From the end of the loads of a step to its last tensor-core product, beside work that issues: two barriers and latencies. Not measured
-#: yet.
+#: From the end of the loads of a step to its last tensor-core product, beside work that issues: two
+#: barriers and latencies. Not measured yet.
 _STEP_LATENCY_S = 0.3e-6
 #: Warp instructions a second that one SM issues: four schedulers at 1.7 GHz.
 _ISSUES_PER_S = 4 * 1.7e9
@@ -194,13 +202,17 @@ IN_LOOP_KERNELS = (STEP_SCALES, SPLIT_IN_LOOP, MEND_STEPS)
 
 
 def in_loop_splits(settings: Settings) -> int:
-    """Splits of K that a setting stands for: the sums must lie in scratch until they are mended, so there are two at least."""
+    """Splits of K that a setting stands for: the sums must lie in scratch until they are mended, so
+    there are two at least.
+    """
     return max(2, int(settings["splits"]))
 
 
 def write_in_loop(product: Product, settings: Settings, terms: int) -> str:
     """The launches that write `target`, the sums of every split."""
-    block_m, block_n, block_k, splits = (int(settings[name]) for name in ("block_m", "block_n", "block_k", "splits"))
+    block_m, block_n, block_k, splits = (
+        int(settings[name]) for name in ("block_m", "block_n", "block_k", "splits")
+    )
     splits = in_loop_splits(settings)
     steps = ceil_div(ceil_div(product.k.size, block_k), splits)
     tiles_m, tiles_n = tile_count(product, settings)
@@ -208,17 +220,21 @@ def write_in_loop(product: Product, settings: Settings, terms: int) -> str:
     piece_m, piece_n = min(PIECE, block_m), min(PIECE, block_n)
     inner = product.batch[1]
     shared = (
-        f"M={product.m.size}, N={product.n.size}, BATCH={product.batches}, BATCH_INNER={inner.size}, {operand_arguments(product)}, "
+        f"M={product.m.size}, N={product.n.size}, BATCH={product.batches}, "
+        f"BATCH_INNER={inner.size}, {operand_arguments(product)}, "
         f"STEPS={steps}, SPLITS={splits}, BLOCK_M={block_m}, BLOCK_N={block_n}, BLOCK_K={block_k}"
     )
     return "\n".join(
         (
             *_write_scales(product, "a", block_m, block_k),
             *_write_scales(product, "b", block_n, block_k),
-            f"kmem_split_in_loop[({programs},)](a, b, a_exponents, b_exponents, a_left_out, b_left_out, target, {shared}, TERMS={terms}, "
+            f"kmem_split_in_loop[({programs},)](a, b, a_exponents, b_exponents, a_left_out, "
+            f"b_left_out, target, {shared}, TERMS={terms}, "
             f"num_warps={settings['warps']}, num_stages={settings['stages']})",
-            f"kmem_mend_steps[({programs * (block_m // piece_m) * (block_n // piece_n)},)](a, b, a_left_out, b_left_out, target, {shared}, "
-            f"PADDED_STEPS={next_power_of_two(steps)}, PIECE_M={piece_m}, PIECE_N={piece_n}, PIECE_K={PIECE_K}, num_warps=4, num_stages=2)",
+            f"kmem_mend_steps[({programs * (block_m // piece_m) * (block_n // piece_n)},)](a, b, "
+            f"a_left_out, b_left_out, target, {shared}, "
+            f"PADDED_STEPS={next_power_of_two(steps)}, PIECE_M={piece_m}, PIECE_N={piece_n}, "
+            f"PIECE_K={PIECE_K}, num_warps=4, num_stages=2)",
         )
     )
 
@@ -232,46 +248,80 @@ def _write_scales(product: Product, name: str, tile: int, block_k: int) -> tuple
     steps = min(next_power_of_two(all_steps), max(1, SCALES_BLOCK // (lines * block_k)))
     device = f"device={name}.device"
     return (
-        f"{name}_exponents = torch.empty({(product.batches, all_steps, padded)!r}, dtype=torch.int32, {device})",
-        f"{name}_left_out = torch.zeros({(product.batches, padded // tile, all_steps)!r}, dtype=torch.int8, {device})",
-        f"kmem_step_scales[({product.batches * (padded // lines) * ceil_div(all_steps, steps)},)]({name}, {name}_exponents, "
-        f"{name}_left_out, LINES={axis.size}, K={product.k.size}, BATCH_INNER={inner.size}, X_OUTER={getattr(outer, name)}, "
-        f"X_INNER={getattr(inner, name)}, X_LINE={getattr(axis, name)}, X_K={getattr(product.k, name)}, PADDED_LINES={padded}, "
-        f"ALL_STEPS={all_steps}, TILE={tile}, BLOCK_L={lines}, BLOCK_S={steps}, BLOCK_K={block_k}, num_warps=4)",
+        (
+            f"{name}_exponents = torch.empty({(product.batches, all_steps, padded)!r}, "
+            f"dtype=torch.int32, {device})"
+        ),
+        (
+            f"{name}_left_out = torch.zeros({(product.batches, padded // tile, all_steps)!r}, "
+            f"dtype=torch.int8, {device})"
+        ),
+        f"kmem_step_scales[({product.batches * (padded // lines) * ceil_div(all_steps, steps)},)]({name}, "
+        f"{name}_exponents, "
+        f"{name}_left_out, LINES={axis.size}, K={product.k.size}, BATCH_INNER={inner.size}, "
+        f"X_OUTER={getattr(outer, name)}, "
+        f"X_INNER={getattr(inner, name)}, X_LINE={getattr(axis, name)}, "
+        f"X_K={getattr(product.k, name)}, PADDED_LINES={padded}, "
+        f"ALL_STEPS={all_steps}, TILE={tile}, BLOCK_L={lines}, BLOCK_S={steps}, "
+        f"BLOCK_K={block_k}, num_warps=4)",
     )
 
 
 def is_legal_in_loop(settings: Settings, device: Device) -> bool:
-    """Whether a setting fits: a sum and a total of the output's tile, and the elements of both operands' tiles, in registers."""
-    block_m, block_n, block_k, warps, stages = (int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages"))
+    """Whether a setting fits: a sum and a total of the output's tile, and the elements of both
+    operands' tiles, in registers.
+    """
+    block_m, block_n, block_k, warps, stages = (
+        int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages")
+    )
     values = (2 * block_m * block_n + (block_m + block_n) * block_k) / (warps * device.warp_size)
     # 192 of them: 253 registers; 224 (64x128x64 on 4 warps): 80 bytes spilled.
-    if int(settings["splits"]) < 2 or block_m != 16 * warps:  # one split would be two, as in_loop_splits says
+    # one split would be two, as in_loop_splits says
+    if int(settings["splits"]) < 2 or block_m != 16 * warps:
         return False
-    return values <= 192 and (block_m + block_n) * block_k * 4 * stages <= device.shared_bytes_per_block
+    return (
+        values <= 192
+        and (block_m + block_n) * block_k * 4 * stages <= device.shared_bytes_per_block
+    )
 
 
 def in_loop_cost_ms(product: Product, settings: Settings, device: Device, terms: int) -> float:
     """Time of the launches before the splits are added, where no step has to be mended.
 
-    Per step and SM the instructions of all programs there, or one program's instructions, products and latency one after the other.
+    Per step and SM the instructions of all programs there, or one program's instructions, products
+    and latency one after the other.
     """
-    block_m, block_n, block_k, warps, stages = (int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages"))
+    block_m, block_n, block_k, warps, stages = (
+        int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages")
+    )
     splits, threads = in_loop_splits(settings), warps * device.warp_size
     tiles_m, tiles_n = tile_count(product, settings)
     steps = ceil_div(ceil_div(product.k.size, block_k), splits)
     programs = tiles_m * tiles_n * product.batches * splits
     elements, outputs = (block_m + block_n) * block_k, block_m * block_n
-    issue_s = warps * ((_PER_OPERAND * elements + _PER_OUTPUT * outputs) / threads + _PER_THREAD) / _ISSUES_PER_S
+    issue_s = (
+        warps
+        * ((_PER_OPERAND * elements + _PER_OUTPUT * outputs) / threads + _PER_THREAD)
+        / _ISSUES_PER_S
+    )
     tensor_s = 2.0 * terms * outputs * block_k / (ceiling(device, "fp16") / device.sm_count)
     registers = (2 * outputs + elements) // threads + 30
-    fits = min(device.registers_per_sm // (registers * threads), device.shared_bytes_per_sm // (elements * 4 * stages))
+    fits = min(
+        device.registers_per_sm // (registers * threads),
+        device.shared_bytes_per_sm // (elements * 4 * stages),
+    )
     per_sm = ceil_div(programs, device.sm_count)
     resident = max(1, min(fits, per_sm))
     step_s = max(issue_s, tensor_s, (issue_s + tensor_s + _STEP_LATENCY_S) / resident)
     operand_a, operand_b, result = product.operand_bytes
-    # The operands are read twice; the scratch is written, read by the mending programs only where they must, and read again to be added.
+    # The operands are read twice; the scratch is written, read by the mending programs only where
+    # they must, and read again to be added.
     rate = 0.85 * device.dram_bytes_per_s
     scales_s = (operand_a + operand_b) / rate
-    bytes_s = (operand_a + operand_b + result + 8 * splits * product.batches * product.m.size * product.n.size) / rate
+    bytes_s = (
+        operand_a
+        + operand_b
+        + result
+        + 8 * splits * product.batches * product.m.size * product.n.size
+    ) / rate
     return (scales_s + max(per_sm * steps * step_s, bytes_s)) * 1e3 + 7 * device.launch_ms

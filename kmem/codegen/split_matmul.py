@@ -1,18 +1,22 @@
-"""Triton text for products whose operands are written as sums of scaled half-precision parts: x = 2**-s * (high + low / 2048).
+"""Triton text for products whose operands are written as sums of scaled half-precision parts: x =
+2**-s * (high + low / 2048).
 
-`high` is x * 2**s rounded to fp16, `low` the rest times 2048, so both keep 11 bits and three tensor-core products (high*high, high*low,
-low*high) give about 22. The scale s is an exact power of two per line (row of A, column of B), such that the largest magnitude lands in
-[2**14, 2**15): nothing overflows.
+`high` is x * 2**s rounded to fp16, `low` the rest times 2048, so both keep 11 bits and three
+tensor-core products (high*high, high*low, low*high) give about 22. The scale s is an exact power of
+two per line (row of A, column of B), such that the largest magnitude lands in [2**14, 2**15):
+nothing overflows.
 
-Small entries of a line lose bits: below 2**-14 (scaled) `high` is subnormal and an entry's error is absolute, 2**-36. A line without such
-entries is *even*. Tiles of uneven or non-finite lines are mended in exact fp32 unless the loss is provably harmless: if the entries of at
-least 2**8 in a row and in a column number together more than K * (1 + 2**-14), they meet at K * 2**-14 places or more, so the sum of
-magnitudes is at least K * 2, while the lost bits amount to at most K * 2**-36 * 2**15 from either side: a share of 2**-21 or less.
-Kernels, in order of launch: `kmem_largest`, `kmem_split_operand` (for each operand), `kmem_parts_matmul`, `kmem_mend_tiles`.
+Small entries of a line lose bits: below 2**-14 (scaled) `high` is subnormal and an entry's error is
+absolute, 2**-36. A line without such entries is *even*. Tiles of uneven or non-finite lines are
+mended in exact fp32 unless the loss is provably harmless: if the entries of at least 2**8 in a row
+and in a column number together more than K * (1 + 2**-14), they meet at K * 2**-14 places or more,
+so the sum of magnitudes is at least K * 2, while the lost bits amount to at most K * 2**-36 * 2**15
+from either side: a share of 2**-21 or less. Kernels, in order of launch: `kmem_largest`,
+`kmem_split_operand` (for each operand), `kmem_parts_matmul`, `kmem_mend_tiles`.
 
-Source: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores", IJHPCA 36(4), 2022 (the split and the factor 2048);
-measured accumulation behaviour: probes on an H200, torch 2.11, Triton 3.6, 2026-11-20 (promotion to a second
-fp32 accumulator every 128 elements of K).
+Source: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores", IJHPCA 36(4), 2022
+(the split and the factor 2048); measured accumulation behaviour: probes on an H200, torch 2.11,
+Triton 3.6, 2026-11-20 (promotion to a second fp32 accumulator every 128 elements of K).
 """
 
 SCALES = (

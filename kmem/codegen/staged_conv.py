@@ -1,16 +1,21 @@
-"""Triton text for convolutions whose input is staged channels-last in half precision first, so that the product loads whole vectors.
+"""Triton text for convolutions whose input is staged channels-last in half precision first, so that
+the product loads whole vectors.
 
-Four launches: `kmem_largest_finite` finds each image's largest magnitude, `kmem_stage_image` writes the image channels-last with its border
-of zeros, `kmem_pack_filter` writes each output channel's weights as one row, `kmem_staged_conv` multiplies, (positions x taps * channels)
-by (taps * channels x output channels). fp32 is written as fp16 scaled by a power of two (per image, per output channel), which keeps as
-many significant bits as TF32 does (11) at twice its rate and half its bytes; with TERMS=3 a second fp16 holds the next 11 bits and three
-products give what exact fp32 gives, as in split_matmul.py. Half precision is staged as it is.
+Four launches: `kmem_largest_finite` finds each image's largest magnitude, `kmem_stage_image` writes
+the image channels-last with its border of zeros, `kmem_pack_filter` writes each output channel's
+weights as one row, `kmem_staged_conv` multiplies, (positions x taps * channels) by (taps * channels
+x output channels). fp32 is written as fp16 scaled by a power of two (per image, per output
+channel), which keeps as many significant bits as TF32 does (11) at twice its rate and half its
+bytes; with TERMS=3 a second fp16 holds the next 11 bits and three products give what exact fp32
+gives, as in split_matmul.py. Half precision is staged as it is.
 
-Covered: values that are not finite give what they give in a sum of products. Not covered: an image some of whose finite values are below
-2**-29 (TERMS=3: 2**-40) of its largest keeps these with an absolute error of that size.
+Covered: values that are not finite give what they give in a sum of products. Not covered: an image
+some of whose finite values are below 2**-29 (TERMS=3: 2**-40) of its largest keeps these with an
+absolute error of that size.
 
-Source: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores", IJHPCA 36(4), 2022; PTX ISA, "Alternate Floating-Point
-Data Formats" (TF32: 10 explicit bits of significand, as fp16).
+Source: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores", IJHPCA 36(4),
+2022; PTX ISA, "Alternate Floating-Point Data Formats" (TF32: 10 explicit bits of significand, as
+fp16).
 """
 
 from collections.abc import Sequence
@@ -23,9 +28,11 @@ from kmem.codegen.transposed import STORE_PARTS as ROUND_TF32
 from kmem.codegen.windows import Axis, next_power
 from kmem.recipes import Emission, Settings
 
-#: Elements of K that one tensor-core sum may hold before it moves to a second accumulator. Source: as in split-fp16-matmul.
+#: Elements of K that one tensor-core sum may hold before it moves to a second accumulator. Source:
+#: as in split-fp16-matmul.
 PROMOTE_ELEMENTS = 128
-#: Programs that look for the largest magnitude of one image, at most: the staging kernel reads as many results.
+#: Programs that look for the largest magnitude of one image, at most: the staging kernel reads as
+#: many results.
 MAX_CHUNKS, CHUNK_ELEMENTS = 64, 8192
 
 _LARGEST = (
@@ -220,12 +227,16 @@ _KERNELS = (SCALES, ROUND_TF32, STORE_HALVES, _LARGEST, _STAGE, PACK_FILTER, STO
 
 
 def staged_channels(detail: Convolution) -> int:
-    """Channels of one group, padded to whole vectors of 8 (16 bytes), or of 4 where there are no more."""
+    """Channels of one group, padded to whole vectors of 8 (16 bytes), or of 4 where there are no
+    more.
+    """
     return 4 if detail.group_in <= 4 else ceil_div(detail.group_in, 8) * 8
 
 
 def staged_axis(axis: Axis) -> int:
-    """Positions of an axis that are staged: from the first that a tap reads, padding included, to the last."""
+    """Positions of an axis that are staged: from the first that a tap reads, padding included, to
+    the last.
+    """
     return (axis.out - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1
 
 
@@ -239,17 +250,30 @@ def contraction(detail: Convolution, block_k: int) -> int:
 
 
 def promote_steps(detail: Convolution, settings: Settings) -> int:
-    """Steps of K in one short sum; 0 where the whole sum is short, or as exact as its contract asks."""
+    """Steps of K in one short sum; 0 where the whole sum is short, or as exact as its contract
+    asks.
+    """
     long = detail.taps * staged_channels(detail) > PROMOTE_ELEMENTS
-    return max(1, PROMOTE_ELEMENTS // int(settings["block_k"])) if int(settings["terms"]) == 3 and long else 0
+    return (
+        max(1, PROMOTE_ELEMENTS // int(settings["block_k"]))
+        if int(settings["terms"]) == 3 and long
+        else 0
+    )
 
 
 def emit_staged(detail: Convolution, settings: Settings) -> Emission:
-    """The kernels and the launcher at one setting (terms, block_p, block_co, block_k, copy_bytes, warps, stages)."""
-    terms, block_p, block_co, block_k = (int(settings[name]) for name in ("terms", "block_p", "block_co", "block_k"))
+    """The kernels and the launcher at one setting (terms, block_p, block_co, block_k, copy_bytes,
+    warps, stages).
+    """
+    terms, block_p, block_co, block_k = (
+        int(settings[name]) for name in ("terms", "block_p", "block_co", "block_k")
+    )
     scaled = detail.dtype == "float32"
     padded_c, sizes = staged_channels(detail), staged_sizes(detail)
-    padded_k, padded_out = contraction(detail, block_k), ceil_div(detail.group_out, block_co) * block_co
+    padded_k, padded_out = (
+        contraction(detail, block_k),
+        ceil_div(detail.group_out, block_co) * block_co,
+    )
     skew = 4 if int(settings["copy_bytes"]) == 8 else 0
     lines = _stage_lines(detail, padded_c, sizes, terms, skew, scaled)
     rows = detail.groups * padded_out
@@ -258,28 +282,41 @@ def emit_staged(detail: Convolution, settings: Settings) -> Emission:
         f"w_high = torch.empty({skew + rows * padded_k}, dtype={half}, device=x.device)",
         "w_low = torch.empty_like(w_high)" if terms == 3 else "w_low = w_high  # not read",
         f"w_exponents = torch.empty({rows}, dtype=torch.int32, device=x.device)",
-        f"kmem_pack_filter[({rows},)](w, w_exponents, w_high, w_low, C={detail.group_in}, CP={padded_c}, "
-        f"M={detail.group_out}, COP={padded_out}, TAPS={detail.taps}, PADDED_K={padded_k}, SKEW={skew}, TERMS={terms}, SCALED={scaled}, "
+        f"kmem_pack_filter[({rows},)](w, w_exponents, w_high, w_low, C={detail.group_in}, "
+        f"CP={padded_c}, "
+        f"M={detail.group_out}, COP={padded_out}, TAPS={detail.taps}, PADDED_K={padded_k}, "
+        f"SKEW={skew}, TERMS={terms}, SCALED={scaled}, "
         f"ROUND=False, FLIPPED={detail.flipped}, BLOCK={min(1024, next_power(padded_k))})",
         f"kmem_staged_conv{detail.epilogue.suffix}[({padded_out // block_co * ceil_div(detail.positions, block_p) * detail.batches},)]("
-        f"high, low, exponents, w_high, w_low, w_exponents, out, {output_arguments(detail)}, {window_arguments(detail, sizes)}, "
-        f"CP={padded_c}, COP={padded_out}, PADDED_K={padded_k}, VECTOR={min(8, padded_c)}, SKEW={skew}, TERMS={terms}, "
-        f"PROMOTE={promote_steps(detail, settings)}, SCALED={scaled}, WIDEN={'False' if terms == 3 else 'x.is_cpu'}, "
-        f"BLOCK_P={block_p}, BLOCK_CO={block_co}, BLOCK_K={block_k}, num_warps={settings['warps']}, num_stages={settings['stages']})",
+        f"high, low, exponents, w_high, w_low, w_exponents, out, {output_arguments(detail)}, "
+        f"{window_arguments(detail, sizes)}, "
+        f"CP={padded_c}, COP={padded_out}, PADDED_K={padded_k}, VECTOR={min(8, padded_c)}, "
+        f"SKEW={skew}, TERMS={terms}, "
+        f"PROMOTE={promote_steps(detail, settings)}, SCALED={scaled}, "
+        f"WIDEN={'False' if terms == 3 else 'x.is_cpu'}, "
+        f"BLOCK_P={block_p}, BLOCK_CO={block_co}, BLOCK_K={block_k}, "
+        f"num_warps={settings['warps']}, num_stages={settings['stages']})",
         "return out",
     ]
     launcher = launch_head(detail) + "".join(f"    {line}\n" for line in lines)
-    return Emission(specialise(_KERNELS, detail.epilogue), launcher, own_size_only=scaled and terms == 1)
+    return Emission(
+        specialise(_KERNELS, detail.epilogue), launcher, own_size_only=scaled and terms == 1
+    )
 
 
 def _half(scaled: bool, terms: int) -> str:
-    """Type of the staged values. On the CPU (interpreter) one term is not rounded, as eager's TF32 is not there."""
+    """Type of the staged values.
+
+    On the CPU (interpreter) one term is not rounded, as eager's TF32 is not there.
+    """
     if not scaled:
         return "x.dtype"
     return "torch.float16" if terms == 3 else "(torch.float32 if x.is_cpu else torch.float16)"
 
 
-def _stage_lines(detail: Convolution, padded_c: int, sizes: Sequence[int], terms: int, skew: int, scaled: bool) -> list[str]:
+def _stage_lines(
+    detail: Convolution, padded_c: int, sizes: Sequence[int], terms: int, skew: int, scaled: bool
+) -> list[str]:
     """The launches that find the scales and write the staged input."""
     depth, height, width = sizes
     image = detail.channels_in * detail.inputs
@@ -291,25 +328,39 @@ def _stage_lines(detail: Convolution, padded_c: int, sizes: Sequence[int], terms
     block_w = max(16, min(next_power(width), 4096 // block_c, 256))
     grid = detail.batches * depth * height * ceil_div(width, block_w)
     half = _half(scaled, terms)
-    borders = "".join(f"B{letter}={axis.padding}, " for letter, axis in zip("DHW", detail.axes, strict=True))
-    inputs = "".join(f"{letter}={axis.size}, " for letter, axis in zip("DHW", detail.axes, strict=True))
+    borders = "".join(
+        f"B{letter}={axis.padding}, " for letter, axis in zip("DHW", detail.axes, strict=True)
+    )
+    inputs = "".join(
+        f"{letter}={axis.size}, " for letter, axis in zip("DHW", detail.axes, strict=True)
+    )
     lines = [
-        f"high = torch.empty({skew + detail.batches * depth * height * width * padded_c}, dtype={half}, device=x.device)",
+        (
+            f"high = torch.empty({skew + detail.batches * depth * height * width * padded_c}, "
+            f"dtype={half}, device=x.device)"
+        ),
         "low = torch.empty_like(high)" if terms == 3 else "low = high  # not read",
         f"exponents = torch.empty({detail.batches}, dtype=torch.int32, device=x.device)",
     ]
     if scaled:
         lines += [
             f"largest = torch.empty({detail.images * chunks}, dtype=torch.int32, device=x.device)",
-            f"kmem_largest_finite[({detail.images * chunks},)](x, largest, SIZE={image}, CHUNK={chunk}, CHUNKS={chunks}, BLOCK={block})",
+            (
+                f"kmem_largest_finite[({detail.images * chunks},)](x, largest, SIZE={image}, "
+                f"CHUNK={chunk}, CHUNKS={chunks}, BLOCK={block})"
+            ),
         ]
     else:
         lines.append("largest = exponents  # not read")
     lines.append(
-        f"kmem_stage_image[({grid},)](x, largest, exponents, high, low, C={detail.group_in}, CP={padded_c}, "
-        f"GROUPS={detail.groups}, {inputs}{borders}PD={depth}, PH={height}, PW={width}, CHUNKS={chunks}, "
-        f"CHUNKS_PADDED={next_power(chunks)}, SKEW={skew}, TERMS={terms}, SCALED={scaled}, BLOCK_C={block_c}, BLOCK_W={block_w}, "
-        # Few channels make small blocks: several values a thread, and no barriers of four warps around two of them.
+        f"kmem_stage_image[({grid},)](x, largest, exponents, high, low, C={detail.group_in}, "
+        f"CP={padded_c}, "
+        f"GROUPS={detail.groups}, {inputs}{borders}PD={depth}, PH={height}, PW={width}, "
+        f"CHUNKS={chunks}, "
+        f"CHUNKS_PADDED={next_power(chunks)}, SKEW={skew}, TERMS={terms}, SCALED={scaled}, "
+        f"BLOCK_C={block_c}, BLOCK_W={block_w}, "
+        # Few channels make small blocks: several values a thread, and no barriers of four warps
+        # around two of them.
         f"num_warps={max(1, min(4, block_c * block_w // 512))})"
     )
     return lines

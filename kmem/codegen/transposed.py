@@ -1,15 +1,17 @@
 """Transposed convolution by output phases, written as Triton text.
 
-Output position o gets input i through tap k where o = i * stride - padding + k * dilation. With o = stride * m + phase, the taps of a
-phase are those with (phase + padding - k * dilation) divisible by the stride, and i = m + that quotient: every phase is a dense convolution
-over the lattice of m, with its own few taps, and a phase without taps is a structural zero that only receives the bias.
+Output position o gets input i through tap k where o = i * stride - padding + k * dilation. With o =
+stride * m + phase, the taps of a phase are those with (phase + padding - k * dilation) divisible by
+the stride, and i = m + that quotient: every phase is a dense convolution over the lattice of m,
+with its own few taps, and a phase without taps is a structural zero that only receives the bias.
 
-Three launches: the input is staged channels-last with a border of zeros (so the products load whole vectors without masks), the weights
-are packed with the contraction innermost, and the products run as implicit GEMMs, (positions x taps * channels) by
-(taps * channels x output channels). A program computes all phases along the row for a block of lattice rows and columns and interleaves
-them in registers, so that whole output rows are written in order, zeros included, and the rows without taps that follow. Planes without
-taps every program fills a share of (empty_rows.py), half of the programs before their products and half after, so that writing hides
-multiplying.
+Three launches: the input is staged channels-last with a border of zeros (so the products load whole
+vectors without masks), the weights are packed with the contraction innermost, and the products run
+as implicit GEMMs, (positions x taps * channels) by (taps * channels x output channels). A program
+computes all phases along the row for a block of lattice rows and columns and interleaves them in
+registers, so that whole output rows are written in order, zeros included, and the rows without taps
+that follow. Planes without taps every program fills a share of (empty_rows.py), half of the
+programs before their products and half after, so that writing hides multiplying.
 """
 
 from collections.abc import Sequence
@@ -26,12 +28,15 @@ VECTOR_BYTES = 16  # widest asynchronous copy of one thread. Source: PTX ISA, cp
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One program: `band` x `rows` x `columns` lattice positions by `channels` output channels, `depth` of the contraction per step.
+    """One program: `band` x `rows` x `columns` lattice positions by `channels` output channels,
+    `depth` of the contraction per step.
 
-    `rows` are multiplied at once; a band is lattice rows side by side along height that share what they read.
+    `rows` are multiplied at once; a band is lattice rows side by side along height that share what
+    they read.
 
-    `copy_bytes` 16 moves operands through L2 only, 8 through L1 too, where the taps of a tile meet again.
-    Source: PTX ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all levels).
+    `copy_bytes` 16 moves operands through L2 only, 8 through L1 too, where the taps of a tile meet
+    again. Source: PTX ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all
+    levels).
     """
 
     band: int
@@ -47,7 +52,9 @@ class Tile:
 
 
 def staged_axis(axis: Axis) -> tuple[int, int]:
-    """(first input position, count) that the phases of an axis read; positions outside the input are staged as zeros."""
+    """(first input position, count) that the phases of an axis read; positions outside the input
+    are staged as zeros.
+    """
     used = [taps for taps in phase_taps(axis) if taps.count]
     first = min(taps.shift - (taps.count - 1) * taps.shift_step for taps in used)
     return first, lattice_size(axis) - first + max(taps.shift for taps in used)
@@ -117,8 +124,9 @@ _PROLOGUE = """
     empty = tl.zeros((BLOCK_CO, ROWS, COLUMNS), y.dtype.element_ty) + bias_row.to(y.dtype.element_ty)[:, None, None]
 """
 
-# The first phases have the most rows; blocks past those of a later one have nothing to do. Positions past the lattice compute its last
-# one again, which is never stored; a last band that would end past it begins sooner and stores a few rows twice.
+# The first phases have the most rows; blocks past those of a later one have nothing to do.
+# Positions past the lattice compute its last one again, which is never stored; a last band that
+# would end past it begins sooner and stores a few rows twice.
 _PART = """
     LD_{index}: tl.constexpr = (OD - {phase_d} + {sd} - 1) // {sd}
     LH_{index}: tl.constexpr = (OH - {phase_h} + {sh} - 1) // {sh}
@@ -163,7 +171,8 @@ _STORE = """
         ok = (co < COG)[:, None, None] & (r < LD_{index} * LB_{index})[None, :, None]
 """
 
-# What follows the last column with taps: columns of phases without any, and the rows up to the next with taps.
+# What follows the last column with taps: columns of phases without any, and the rows up to the next
+# with taps.
 _STORE_TAIL = """
         if column_block == COLUMN_BLOCKS - 1:
             left = ((OH - oh) * OW)[None, :, None]
@@ -175,21 +184,36 @@ _STORE_TAIL = """
 
 
 def write_phase_kernel(axes: Sequence[Axis], *, has_bias: bool, band: int) -> tuple[str, str]:
-    """(name, source) of the kernel for one structure; a program computes `band` lattice rows of each it has.
+    """(name, source) of the kernel for one structure; a program computes `band` lattice rows of
+    each it has.
 
-    Arguments: x (staged by STAGE_INPUT), w (packed by PACK_WEIGHT), y, bias if there is one, then constexprs; see `write_phase_launcher`.
+    Arguments: x (staged by STAGE_INPUT), w (packed by PACK_WEIGHT), y, bias if there is one, then
+    constexprs; see `write_phase_launcher`.
     """
     depth, height, width = axes
     strides = {"sd": depth.stride, "sh": height.stride}
-    by_depth, by_height = ([(phase, taps) for phase, taps in enumerate(phase_taps(axis)) if taps.count] for axis in (depth, height))
+    by_depth, by_height = (
+        [(phase, taps) for phase, taps in enumerate(phase_taps(axis)) if taps.count]
+        for axis in (depth, height)
+    )
     parts = list(product(by_depth, by_height))
-    bias = "tl.load(bias + group * COG + co, mask=co < COG, other=0.0).to(tl.float32)" if has_bias else "tl.zeros((BLOCK_CO,), tl.float32)"
+    bias = (
+        "tl.load(bias + group * COG + co, mask=co < COG, other=0.0).to(tl.float32)"
+        if has_bias
+        else "tl.zeros((BLOCK_CO,), tl.float32)"
+    )
     taps = depth.kernel * height.kernel * width.kernel
     fill_name, fill_source = write_fill(depth, height)
-    fill = f"{fill_name}(y, {'bias' if has_bias else 'y'}, SAMPLES, COUT, OD, OH, OW, {has_bias}, VECTOR)"
+    fill = (
+        f"{fill_name}(y, {'bias' if has_bias else 'y'}, SAMPLES, COUT, OD, OH, OW, {has_bias}, "
+        f"VECTOR)"
+    )
     fills = has_empty_rows(axes)
     # programs that meet on one SM fill at different times, so that some multiply while others write
-    early, late = (f"\n    if pid // {FILL_TURN} % 2 == {turn}:\n        {fill}" if fills else "" for turn in (0, 1))
+    early, late = (
+        f"\n    if pid // {FILL_TURN} % 2 == {turn}:\n        {fill}" if fills else ""
+        for turn in (0, 1)
+    )
     body = _PROLOGUE.format(parts=len(parts), bias=bias, taps=taps, fill=early, sw=width.stride)
     first_d, first_h, first_w = (staged_axis(axis)[0] for axis in axes)
     rows_with_taps = [phase for phase, _ in by_height] + [by_height[0][0] + height.stride]
@@ -202,11 +226,18 @@ def write_phase_kernel(axes: Sequence[Axis], *, has_bias: bool, band: int) -> tu
                 continue
             names.append(f"phase_{phase_w}")
             body += _write_product(
-                names[-1], _from(d, first_d), _from(h, first_h), _from(w, first_w), kernel=(height.kernel, width.kernel), band=band
+                names[-1],
+                _from(d, first_d),
+                _from(h, first_h),
+                _from(w, first_w),
+                kernel=(height.kernel, width.kernel),
+                band=band,
             )
         gap = next(row for row in rows_with_taps if row > phase_h) - phase_h
         for b in range(band):
-            body += _STORE.format(index=index, phase_d=phase_d, at=b * height.stride + phase_h, **strides)
+            body += _STORE.format(
+                index=index, phase_d=phase_d, at=b * height.stride + phase_h, **strides
+            )
             if gap * width.out > lattice_size(width) * width.stride:
                 body += _STORE_TAIL.format(gap=gap, lanes=TAIL_LANES)
             body += _write_row([name if name == "empty" else f"{name}_{b}" for name in names])
@@ -218,33 +249,79 @@ def write_phase_kernel(axes: Sequence[Axis], *, has_bias: bool, band: int) -> tu
     return name, f"{fill_source}\n\n{kernel}" if fills else kernel
 
 
-def _write_product(target: str, d: Taps, h: Taps, w: Taps, *, kernel: tuple[int, int], band: int) -> str:
-    """Sum the products of a phase into `target`_0, `target`_1, ...: one result for each lattice row of a band.
+def _write_product(
+    target: str, d: Taps, h: Taps, w: Taps, *, kernel: tuple[int, int], band: int
+) -> str:
+    """Sum the products of a phase into `target`_0, `target`_1, ...: one result for each lattice row
+    of a band.
 
-    In a band an input row is read once for all rows that it reaches, and the taps along height are unrolled.
+    In a band an input row is read once for all rows that it reaches, and the taps along height are
+    unrolled.
     """
     kh, kw = kernel
-    text = "".join(f"        acc_{b} = tl.zeros((ROWS * COLUMNS, BLOCK_CO), tl.float32)\n" for b in range(band))
+    text = "".join(
+        f"        acc_{b} = tl.zeros((ROWS * COLUMNS, BLOCK_CO), tl.float32)\n" for b in range(band)
+    )
     if band == 1:
-        text += _STEP.format(count=d.count * h.count * w.count, d=d, h=h, w=w, hw=h.count * w.count, kh=kh, kw=kw).lstrip("\n")
+        text += _STEP.format(
+            count=d.count * h.count * w.count, d=d, h=h, w=w, hw=h.count * w.count, kh=kh, kw=kw
+        ).lstrip("\n")
         taps, reads = [0], {(0, 0): 0}
     else:
-        text += _STEP.format(count=d.count * w.count, d=d, h=Taps(1), w=w, hw=w.count, kh=kh, kw=kw).lstrip("\n")
-        taps, reads = list(range(h.count)), {(b, tap): b + h.shift - tap * h.shift_step for tap in range(h.count) for b in range(band)}
+        text += _STEP.format(
+            count=d.count * w.count, d=d, h=Taps(1), w=w, hw=w.count, kh=kh, kw=kw
+        ).lstrip("\n")
+        taps, reads = (
+            list(range(h.count)),
+            {
+                (b, tap): b + h.shift - tap * h.shift_step
+                for tap in range(h.count)
+                for b in range(band)
+            },
+        )
     for row in sorted(set(reads.values())):
-        text += _LOAD.format(name=f"tile_{row}", at=f"(x_at + {row} * (PW * CP)) + from_x", low="LOW_X").lstrip("\n")
+        text += _LOAD.format(
+            name=f"tile_{row}", at=f"(x_at + {row} * (PW * CP)) + from_x", low="LOW_X"
+        ).lstrip("\n")
     for tap in taps:
         offset = 0 if band == 1 else (h.first + tap * h.step) * kw
-        text += _LOAD.format(name=f"weight_{tap}", at=f"(w_at + {offset} * CP) + from_w", low="LOW_W").lstrip("\n")
+        text += _LOAD.format(
+            name=f"weight_{tap}", at=f"(w_at + {offset} * CP) + from_w", low="LOW_W"
+        ).lstrip("\n")
     for tap in taps:  # neighbours in this order are sums of their own
-        text += "".join(_MULTIPLY.format(b=b, row=reads[b, tap], tap=tap).lstrip("\n") for b in range(band))
+        text += "".join(
+            _MULTIPLY.format(b=b, row=reads[b, tap], tap=tap).lstrip("\n") for b in range(band)
+        )
     return text + "".join(_RESULT.format(target=target, b=b).lstrip("\n") for b in range(band))
 
 
 _SIZES = (
-    "CP", "COG", "COP", "COUT", "GROUPS", "SAMPLES", "PD", "PH", "PW", "OD", "OH", "OW", "LW", "ROW_BLOCKS", "BAND", "ROWS", "COLUMNS",
-    "BLOCK_CO", "BLOCK_K", "VECTOR", "SKEW", "LOW_X", "LOW_W", "TF32", "WIDEN",
-)  # fmt: skip
+    "CP",
+    "COG",
+    "COP",
+    "COUT",
+    "GROUPS",
+    "SAMPLES",
+    "PD",
+    "PH",
+    "PW",
+    "OD",
+    "OH",
+    "OW",
+    "LW",
+    "ROW_BLOCKS",
+    "BAND",
+    "ROWS",
+    "COLUMNS",
+    "BLOCK_CO",
+    "BLOCK_K",
+    "VECTOR",
+    "SKEW",
+    "LOW_X",
+    "LOW_W",
+    "TF32",
+    "WIDEN",
+)
 
 
 def _from(taps: Taps, first: int) -> Taps:
@@ -253,9 +330,11 @@ def _from(taps: Taps, first: int) -> Taps:
 
 
 def _write_row(names: Sequence[str]) -> str:
-    """Store the phases along a row interleaved; a stride that is no power of two leaves the last lanes of every position masked off.
+    """Store the phases along a row interleaved; a stride that is no power of two leaves the last
+    lanes of every position masked off.
 
-    Positions and lanes are one dimension there too: in two, Triton 3.6 would give a warp a few lanes of each of four channels to store.
+    Positions and lanes are one dimension there too: in two, Triton 3.6 would give a warp a few
+    lanes of each of four channels to store.
     """
     lanes = next_power(len(names))
     value = _interleave([*names, *["empty"] * (lanes - len(names))])
@@ -266,7 +345,8 @@ def _write_row(names: Sequence[str]) -> str:
     return (
         f"        lane = tl.arange(0, COLUMNS * {lanes})[None, None, :]\n"
         f"        ow = {place}\n"
-        f"        tl.store(y_at + (row + ow), tl.reshape({value}, (BLOCK_CO, ROWS, COLUMNS * {lanes})), mask={mask})\n"
+        f"        tl.store(y_at + (row + ow), tl.reshape({value}, (BLOCK_CO, ROWS, COLUMNS * "
+        f"{lanes})), mask={mask})\n"
     )
 
 
@@ -292,45 +372,85 @@ def write_phase_launcher(
 ) -> str:
     """`launch(x, w[, bias])`: stage the input, pack the weights, then all phases.
 
-    `split` keeps fp32 as two TF32 parts and sums three products. On the CPU (interpreter) other fp32 is not rounded, as eager's is not
-    there, and half precision is widened for products, because the interpreter's tl.dot reads bfloat16 as integers.
+    `split` keeps fp32 as two TF32 parts and sums three products. On the CPU (interpreter) other
+    fp32 is not rounded, as eager's is not there, and half precision is widened for products,
+    because the interpreter's tl.dot reads bfloat16 as integers.
     """
     depth, height, width = axes
     staged = [staged_axis(axis) for axis in axes]
     per_group_in, per_group_out = channels_in // groups, output[1] // groups
-    padded_in, padded_out = staged_channels(per_group_in, dtype), -(-per_group_out // tile.channels) * tile.channels
+    padded_in, padded_out = (
+        staged_channels(per_group_in, dtype),
+        -(-per_group_out // tile.channels) * tile.channels,
+    )
     taps, planes = prod(axis.kernel for axis in axes), output[0] * groups
     vector = VECTOR_BYTES // DTYPE_BYTES[dtype]
     skew = 0 if tile.copy_bytes == VECTOR_BYTES else vector // 2
-    size_x, size_w = planes * staged_size(axes, per_group_in, dtype), groups * padded_out * taps * padded_in
+    size_x, size_w = (
+        planes * staged_size(axes, per_group_in, dtype),
+        groups * padded_out * taps * padded_in,
+    )
     low_x, low_w = (size_x, size_w) if split else (0, 0)
     block_w = min((64, 32, 128), key=lambda block: -(-staged[2][1] // block) * block)
     stage_grid = planes * staged[0][1] * staged[1][1] * -(-staged[2][1] // block_w)
-    positions = (depth.size, height.size, width.size, *(count for _, count in staged), *(first for first, _ in staged))
+    positions = (
+        depth.size,
+        height.size,
+        width.size,
+        *(count for _, count in staged),
+        *(first for first, _ in staged),
+    )
     stage_sizes = ", ".join(map(str, (per_group_in, padded_in, *positions)))
-    pack_sizes = ", ".join(map(str, (per_group_in, padded_in, per_group_out, padded_out, taps, size_w)))
-    grid = prod(sum(taps.count > 0 for taps in phase_taps(axis)) for axis in (depth, height)) * -(-lattice_size(width) // tile.columns)
+    pack_sizes = ", ".join(
+        map(str, (per_group_in, padded_in, per_group_out, padded_out, taps, size_w))
+    )
+    grid = prod(sum(taps.count > 0 for taps in phase_taps(axis)) for axis in (depth, height)) * -(
+        -lattice_size(width) // tile.columns
+    )
     row_blocks = -(-lattice_size(depth) * -(-lattice_size(height) // tile.band) // tile.rows)
     grid *= row_blocks * (padded_out // tile.channels) * planes
     sizes = (
-        padded_in, per_group_out, padded_out, output[1], groups, output[0], *(count for _, count in staged),
-        depth.out, height.out, width.out, lattice_size(width), row_blocks, tile.band, tile.rows, tile.columns, tile.channels, tile.depth,
-        vector, skew, low_x, low_w,
-    )  # fmt: skip
+        padded_in,
+        per_group_out,
+        padded_out,
+        output[1],
+        groups,
+        output[0],
+        *(count for _, count in staged),
+        depth.out,
+        height.out,
+        width.out,
+        lattice_size(width),
+        row_blocks,
+        tile.band,
+        tile.rows,
+        tile.columns,
+        tile.channels,
+        tile.depth,
+        vector,
+        skew,
+        low_x,
+        low_w,
+    )
     pointers = "staged, packed, y" + (", bias" if has_bias else "")
     return (
         f"def launch(x, w{', bias' if has_bias else ''}):\n"
         "    tf32 = x.dtype is torch.float32 and not x.is_cpu\n"
-        f"    staged = torch.empty({skew + (2 if split else 1) * size_x}, dtype=x.dtype, device=x.device)\n"
-        f"    packed = torch.empty({skew + (2 if split else 1) * size_w}, dtype=w.dtype, device=w.device)\n"
+        f"    staged = torch.empty({skew + (2 if split else 1) * size_x}, dtype=x.dtype, "
+        f"device=x.device)\n"
+        f"    packed = torch.empty({skew + (2 if split else 1) * size_w}, dtype=w.dtype, "
+        f"device=w.device)\n"
         f"    y = torch.empty({tuple(output)!r}, dtype=x.dtype, device=x.device)\n"
         f"    rounded = {'True' if split else 'tf32'}\n"
         f"    kmem_stage_input[({stage_grid},)](\n"
-        f"        x, staged, {stage_sizes}, {skew}, rounded, {low_x}, {min(64, next_power(padded_in))}, {block_w}, num_warps=4\n"
+        f"        x, staged, {stage_sizes}, {skew}, rounded, {low_x}, "
+        f"{min(64, next_power(padded_in))}, {block_w}, num_warps=4\n"
         "    )\n"
-        f"    kmem_pack_transposed_weight[({-(-size_w // 256)},)](w, packed, {pack_sizes}, {skew}, rounded, {low_w}, 256)\n"
+        f"    kmem_pack_transposed_weight[({-(-size_w // 256)},)](w, packed, {pack_sizes}, {skew}, "
+        f"rounded, {low_w}, 256)\n"
         f"    {kernel}[({grid},)](\n"
-        f"        {pointers}, {', '.join(map(str, sizes))}, tf32, x.is_cpu, num_warps={warps}, num_stages={stages}\n"
+        f"        {pointers}, {', '.join(map(str, sizes))}, tf32, x.is_cpu, num_warps={warps}, "
+        f"num_stages={stages}\n"
         "    )\n"
         "    return y\n"
     )

@@ -1,4 +1,6 @@
-"""Operands of a transposed convolution, as Triton text: staging the input, packing the weights, loading and multiplying both."""
+"""Operands of a transposed convolution, as Triton text: staging the input, packing the weights,
+loading and multiplying both.
+"""
 
 STAGE_INPUT = (
     "kmem_stage_input",

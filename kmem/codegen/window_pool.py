@@ -1,20 +1,29 @@
-"""Pooling as Triton text, whole windows at a time: for windows that stencil.py does not take, being too wide to unroll or to gather.
+"""Pooling as Triton text, whole windows at a time: for windows that stencil.py does not take, being
+too wide to unroll or to gather.
 
-A program makes `block` neighbouring outputs. Their windows' columns are a tile (outputs, taps of a row, padded to a power of two), so that
-windows which follow each other without a gap are read as one run; the tile is combined over the window's rows by a loop and along itself
-once, at the end. Columns that windows share are read again, from L1. One kernel text serves every structure and size.
+A program makes `block` neighbouring outputs. Their windows' columns are a tile (outputs, taps of a
+row, padded to a power of two), so that windows which follow each other without a gap are read as
+one run; the tile is combined over the window's rows by a loop and along itself once, at the end.
+Columns that windows share are read again, from L1. One kernel text serves every structure and size.
 """
 
 from math import prod
 
-from kmem.codegen.strip_tuning import BLOCKS_PER_S, CLOCK_HZ, HIDDEN_SHARE, WARP_INSTRUCTIONS_PER_CLOCK
+from kmem.codegen.strip_tuning import (
+    BLOCKS_PER_S,
+    CLOCK_HZ,
+    HIDDEN_SHARE,
+    WARP_INSTRUCTIONS_PER_CLOCK,
+)
 from kmem.codegen.windows import Axis, next_power
 from kmem.recipes import Settings, Site, Space
 from kmem.records import Device
 
-#: Columns of one window's row, at most: the tile of the fewest outputs then still fits in registers.
+#: Columns of one window's row, at most: the tile of the fewest outputs then still fits in
+#: registers.
 MAX_WINDOW_COLUMNS = 1024
-MIN_THREAD_VALUES, MAX_THREAD_VALUES = 4, 16  # of the tile, each with its address: with 32 a thread has 222 registers
+# of the tile, each with its address: with 32 a thread has 222 registers
+MIN_THREAD_VALUES, MAX_THREAD_VALUES = 4, 16
 LOAD_INSTRUCTIONS = 6  # of one element of the tile: address, predicate, load, combine
 
 _KERNELS = (
@@ -83,7 +92,9 @@ def kmem_window_pool(
 
 
 def window_space(axes: tuple[Axis, Axis, Axis]) -> Space:
-    """Outputs and warps of a program, such that a thread has some loads under way and keeps its tile in registers."""
+    """Outputs and warps of a program, such that a thread has some loads under way and keeps its
+    tile in registers.
+    """
 
     def is_legal(settings: Settings) -> bool:
         values = int(settings["block"]) * next_power(axes[2].kernel) / (32 * int(settings["warps"]))
@@ -92,8 +103,12 @@ def window_space(axes: tuple[Axis, Axis, Axis]) -> Space:
     return Space({"block": (1, 4, 16, 32, 64, 128, 256), "warps": (1, 2, 4, 8)}, is_legal)
 
 
-def window_cost_ms(site: Site, axes: tuple[Axis, Axis, Axis], settings: Settings, outputs: int, device: Device) -> float:
-    """The slowest of memory, issue slots and starting programs, plus a share of the others, as in strip_tuning.py."""
+def window_cost_ms(
+    site: Site, axes: tuple[Axis, Axis, Axis], settings: Settings, outputs: int, device: Device
+) -> float:
+    """The slowest of memory, issue slots and starting programs, plus a share of the others, as in
+    strip_tuning.py.
+    """
     programs = -(-outputs // int(settings["block"]))
     rows = axes[0].kernel * axes[1].kernel
     loads = programs * int(settings["block"]) * next_power(axes[2].kernel) * rows
@@ -103,24 +118,43 @@ def window_cost_ms(site: Site, axes: tuple[Axis, Axis, Axis], settings: Settings
         programs / BLOCKS_PER_S,
     )
     idle = max(1.0, device.sm_count * 8 / (programs * int(settings["warps"])))
-    return 1e3 * idle * (max(seconds) + HIDDEN_SHARE * (sum(seconds) - max(seconds))) + device.launch_ms
+    return (
+        1e3 * idle * (max(seconds) + HIDDEN_SHARE * (sum(seconds) - max(seconds)))
+        + device.launch_ms
+    )
 
 
 def write_window_pool(
-    axes: tuple[Axis, Axis, Axis], output: tuple[int, ...], combine: str, divisor: float, count_padding: bool, settings: Settings
+    axes: tuple[Axis, Axis, Axis],
+    output: tuple[int, ...],
+    combine: str,
+    divisor: float,
+    count_padding: bool,
+    settings: Settings,
 ) -> tuple[tuple[tuple[str, str], ...], str]:
-    """The kernels and `launch(x)` at one setting (block, warps); arguments as of stencil.write_strip_launcher."""
+    """The kernels and `launch(x)` at one setting (block, warps); arguments as of
+    stencil.write_strip_launcher.
+    """
     count, block = prod(output), int(settings["block"])
     sizes = [
         f"{name}{letter}={getattr(axis, attribute)}"
-        for name, attribute in (("", "size"), ("O", "out"), ("K", "kernel"), ("S", "stride"), ("B", "padding"), ("L", "dilation"))
+        for name, attribute in (
+            ("", "size"),
+            ("O", "out"),
+            ("K", "kernel"),
+            ("S", "stride"),
+            ("B", "padding"),
+            ("L", "dilation"),
+        )
         for letter, axis in zip("DHW", axes, strict=True)
     ]
     return _KERNELS, (
         "def launch(x):\n"
         f"    y = torch.empty({tuple(output)!r}, dtype=x.dtype, device=x.device)\n"
-        f"    kmem_window_pool[({-(-count // block)},)](x, y, COUNT={count}, {', '.join(sizes)}, MAX={combine == 'max'}, "
-        f"DIVISOR={divisor}, COUNT_PADDING={int(count_padding)}, TAPS={next_power(axes[2].kernel)}, BLOCK={block}, "
+        f"    kmem_window_pool[({-(-count // block)},)](x, y, COUNT={count}, {', '.join(sizes)}, "
+        f"MAX={combine == 'max'}, "
+        f"DIVISOR={divisor}, COUNT_PADDING={int(count_padding)}, "
+        f"TAPS={next_power(axes[2].kernel)}, BLOCK={block}, "
         f"num_warps={settings['warps']})\n"
         "    return y\n"
     )

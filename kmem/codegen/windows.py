@@ -1,6 +1,8 @@
-"""Windows over contiguous N, C, (D, H, W) tensors: the axes of a pooling or convolution, a program's tile, and where its taps lie.
+"""Windows over contiguous N, C, (D, H, W) tensors: the axes of a pooling or convolution, a
+program's tile, and where its taps lie.
 
-Plain integers, no text; stencil.py and transposed.py write kernels from it. Last the phases of a transposed one.
+Plain integers, no text; stencil.py and transposed.py write kernels from it. Last the phases of a
+transposed one.
 """
 
 from collections import Counter
@@ -9,14 +11,18 @@ from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
-MAX_LANES = 32  # columns a thread may hold of one row before the split tree costs more than it saves
+# columns a thread may hold of one row before the split tree costs more than it saves
+MAX_LANES = 32
 MIN_GROUPS = 16  # a program is never narrower, so that no value of it is a single element
-MAX_ROW_TAPS = 512  # loads times window columns unrolled into one text; above that compile time, not run time, decides
+# loads times window columns unrolled into one text; above that compile time, not run time, decides
+MAX_ROW_TAPS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a window: sizes of input and output, and kernel, stride, padding, dilation in elements."""
+    """One axis of a window: sizes of input and output, and kernel, stride, padding, dilation in
+    elements.
+    """
 
     size: int = 1
     out: int = 1
@@ -28,7 +34,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What one program does: `strips` side by side, each `depths` x `rows` output rows of `groups` groups of `lanes` output columns."""
+    """What one program does: `strips` side by side, each `depths` x `rows` output rows of `groups`
+    groups of `lanes` output columns.
+    """
 
     depths: int
     rows: int
@@ -39,7 +47,9 @@ class Tile:
 
 
 def per_axis(value: object, rank: int, default: object = None) -> tuple[int, ...]:
-    """An ATen int list as one integer per axis: one element counts for all axes, an empty list for `default`."""
+    """An ATen int list as one integer per axis: one element counts for all axes, an empty list for
+    `default`.
+    """
     if value is None or value == ():
         value = default
     values = value if isinstance(value, tuple) else (value,)
@@ -47,10 +57,17 @@ def per_axis(value: object, rank: int, default: object = None) -> tuple[int, ...
 
 
 def make_axes(
-    sizes: Sequence[int], outs: Sequence[int], kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+    sizes: Sequence[int],
+    outs: Sequence[int],
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
 ) -> tuple[Axis, Axis, Axis]:
     """Depth, row and column axes; missing leading axes have one position."""
-    found = [Axis(*values) for values in zip(sizes, outs, kernel, stride, padding, dilation, strict=True)]
+    found = [
+        Axis(*values) for values in zip(sizes, outs, kernel, stride, padding, dilation, strict=True)
+    ]
     return tuple([Axis()] * (3 - len(found)) + found)
 
 
@@ -60,13 +77,17 @@ def next_power(number: int) -> int:
 
 
 def lanes_in(axis: Axis, lanes: int) -> int:
-    """Columns of one input group: the largest power of two that divides the input step of one output group."""
+    """Columns of one input group: the largest power of two that divides the input step of one
+    output group.
+    """
     step = axis.stride * lanes
     return min(step & -step, MAX_LANES)
 
 
 def column_taps(axis: Axis, lanes: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """(output lane, tap) -> (distance in groups, input lane): column = stride * lane - padding + tap * dilation."""
+    """(output lane, tap) -> (distance in groups, input lane): column = stride * lane - padding +
+    tap * dilation.
+    """
     width = lanes_in(axis, lanes)
     return {
         (lane, tap): divmod(axis.stride * lane - axis.padding + tap * axis.dilation, width)
@@ -76,7 +97,9 @@ def column_taps(axis: Axis, lanes: int) -> dict[tuple[int, int], tuple[int, int]
 
 
 def row_starts(axis: Axis, count: int) -> dict[int, list[tuple[int, int]]]:
-    """Input position relative to the strip's start -> the (output position, tap) pairs that read it, in ascending order."""
+    """Input position relative to the strip's start -> the (output position, tap) pairs that read
+    it, in ascending order.
+    """
     found: dict[int, list[tuple[int, int]]] = {}
     for out in range(count):
         for tap in range(axis.kernel):
@@ -86,7 +109,9 @@ def row_starts(axis: Axis, count: int) -> dict[int, list[tuple[int, int]]]:
 
 def gather_groups(axis: Axis, lanes: int) -> int:
     """Groups a program must hold for `shift` "gather": a whole row of input and of output."""
-    return next_power(max(-(-axis.size // lanes_in(axis, lanes)), -(-axis.out // lanes), MIN_GROUPS))
+    return next_power(
+        max(-(-axis.size // lanes_in(axis, lanes)), -(-axis.out // lanes), MIN_GROUPS)
+    )
 
 
 def loads_per_strip(axes: Sequence[Axis], tile: Tile) -> int:
@@ -97,13 +122,17 @@ def loads_per_strip(axes: Sequence[Axis], tile: Tile) -> int:
 
 
 def is_writable(axes: Sequence[Axis], tile: Tile) -> bool:
-    """Whether the unrolled text and the registers of a tile stay within reason; correctness does not depend on it."""
+    """Whether the unrolled text and the registers of a tile stay within reason; correctness does
+    not depend on it.
+    """
     return loads_per_strip(axes, tile) * axes[2].kernel <= MAX_ROW_TAPS
 
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """The taps of one phase of an axis: tap first + t * step reads input m + shift - t * shift_step, for t < count."""
+    """The taps of one phase of an axis: tap first + t * step reads input m + shift - t *
+    shift_step, for t < count.
+    """
 
     count: int
     first: int = 0
@@ -115,15 +144,22 @@ class Taps:
 def phase_taps(axis: Axis) -> list[Taps]:
     """Taps by output phase, one entry for each of `stride` phases.
 
-    Source: o = i * stride - padding + k * dilation, from the size formula in torch.nn.ConvTranspose2d's reference.
+    Source: o = i * stride - padding + k * dilation, from the size formula in
+    torch.nn.ConvTranspose2d's reference.
     """
     common = gcd(axis.stride, axis.dilation)
     found = []
     for phase in range(axis.stride):
-        taps = [tap for tap in range(axis.kernel) if (phase + axis.padding - tap * axis.dilation) % axis.stride == 0]
+        taps = [
+            tap
+            for tap in range(axis.kernel)
+            if (phase + axis.padding - tap * axis.dilation) % axis.stride == 0
+        ]
         if taps:
             shift = (phase + axis.padding - taps[0] * axis.dilation) // axis.stride
-            found.append(Taps(len(taps), taps[0], axis.stride // common, shift, axis.dilation // common))
+            found.append(
+                Taps(len(taps), taps[0], axis.stride // common, shift, axis.dilation // common)
+            )
         else:
             found.append(Taps(0))
     return found
@@ -146,5 +182,9 @@ def has_empty_rows(axes: Sequence[Axis]) -> bool:
 
 
 def taps_by_phase(axes: Sequence[Axis]) -> Counter[int]:
-    """Number of taps -> number of phases that have as many; a tap is one multiply-add per lattice position and pair of channels."""
-    return Counter(prod(taps.count for taps in phases) for phases in product(*map(phase_taps, axes)))
+    """Number of taps -> number of phases that have as many; a tap is one multiply-add per lattice
+    position and pair of channels.
+    """
+    return Counter(
+        prod(taps.count for taps in phases) for phases in product(*map(phase_taps, axes))
+    )

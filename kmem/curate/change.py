@@ -1,4 +1,6 @@
-"""What differs between a kernel and the one it was made from: the diff, its fingerprint, and whether an existing skill explains it."""
+"""What differs between a kernel and the one it was made from: the diff, its fingerprint, and
+whether an existing skill explains it.
+"""
 
 import ast
 import difflib
@@ -19,27 +21,39 @@ class Explanation:
 def diff_sources(parent: Kernel, child: Kernel) -> str:
     """The unified diff from parent to child, as `diff -u` prints it; each line ends with a newline."""
     lines = difflib.unified_diff(
-        parent.source.splitlines(), child.source.splitlines(), f"{parent.hash[:12]}.py", f"{child.hash[:12]}.py", lineterm=""
+        parent.source.splitlines(),
+        child.source.splitlines(),
+        f"{parent.hash[:12]}.py",
+        f"{child.hash[:12]}.py",
+        lineterm="",
     )
     return "".join(f"{line}\n" for line in lines)
 
 
 def change_fingerprint(parent: Kernel, child: Kernel) -> str:
-    """SHA-256 of the lines taken away and of the lines added, each in order, without what surrounds them.
+    """SHA-256 of the lines taken away and of the lines added, each in order, without what surrounds
+    them.
 
-    Both texts are brought to one form first (`ast.unparse`), so that neither comments nor formatting count; the same edit of two kernels
-    that differ elsewhere is one change. Covered: texts that Python reads; another text is compared as it is.
+    Both texts are brought to one form first (`ast.unparse`), so that neither comments nor
+    formatting count; the same edit of two kernels that differ elsewhere is one change. Covered:
+    texts that Python reads; another text is compared as it is.
     """
     removed, added = changed_lines(parent, child)
     return content_hash(*(f"- {line}" for line in removed), *(f"+ {line}" for line in added))
 
 
 def changed_lines(parent: Kernel, child: Kernel) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The lines taken away and the lines added, each in order, without comments, formatting and indentation."""
-    before, after = _without_common_ends(_canonical(parent.source).splitlines(), _canonical(child.source).splitlines())
+    """The lines taken away and the lines added, each in order, without comments, formatting and
+    indentation.
+    """
+    before, after = _without_common_ends(
+        _canonical(parent.source).splitlines(), _canonical(child.source).splitlines()
+    )
     removed: list[str] = []
     added: list[str] = []
-    for kind, low, high, new_low, new_high in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    for kind, low, high, new_low, new_high in difflib.SequenceMatcher(
+        None, before, after, autojunk=False
+    ).get_opcodes():
         if kind != "equal":
             removed += (line.strip() for line in before[low:high])
             added += (line.strip() for line in after[new_low:new_high])
@@ -47,7 +61,9 @@ def changed_lines(parent: Kernel, child: Kernel) -> tuple[tuple[str, ...], tuple
 
 
 def _without_common_ends(before: list[str], after: list[str]) -> tuple[list[str], list[str]]:
-    """Both without the lines they begin and end with alike: where lines repeat, these would decide what is matched with what."""
+    """Both without the lines they begin and end with alike: where lines repeat, these would decide
+    what is matched with what.
+    """
     start = 0
     while start < min(len(before), len(after)) and before[start] == after[start]:
         start += 1
@@ -60,17 +76,23 @@ def _without_common_ends(before: list[str], after: list[str]) -> tuple[list[str]
 def explain_change(parent: Kernel, child: Kernel, skill: str) -> Explanation | None:
     """Which existing skills a change belongs to; None if it is something new.
 
-    A kernel that recipes wrote is explained by them: other knobs of the same recipes, or other recipes. One that differs from its parent
-    only in the values of module-level constants, the knobs of kernels that no recipe wrote, is explained by the skill of its task.
+    A kernel that recipes wrote is explained by them: other knobs of the same recipes, or other
+    recipes. One that differs from its parent only in the values of module-level constants, the
+    knobs of kernels that no recipe wrote, is explained by the skill of its task.
     """
     if child.choices:
-        return Explanation(tuple(dict.fromkeys(choice.recipe for choice in child.choices)), _describe_choices(parent, child))
+        return Explanation(
+            tuple(dict.fromkeys(choice.recipe for choice in child.choices)),
+            _describe_choices(parent, child),
+        )
     before, after = _constants(parent.source), _constants(child.source)
     if before is None or after is None or before[0] != after[0]:
         return None
     names = [name for name in after[1] if before[1].get(name) != after[1][name]]
     return Explanation(
-        (skill,), ", ".join(f"{name} {before[1].get(name)} -> {after[1][name]}" for name in names) or "nothing but formatting"
+        (skill,),
+        ", ".join(f"{name} {before[1].get(name)} -> {after[1][name]}" for name in names)
+        or "nothing but formatting",
     )
 
 
@@ -80,10 +102,17 @@ def _describe_choices(parent: Kernel, child: Kernel) -> str:
     for choice in child.choices:
         old = before.get(choice.site)
         if old is None or old.recipe != choice.recipe:
-            parts.append(f"{choice.recipe} in place of {old.recipe if old else 'what was there'} at {choice.operator}")
+            parts.append(
+                f"{choice.recipe} in place of {old.recipe if old else 'what was there'} at "
+                f"{choice.operator}"
+            )
             continue
         knobs = dict(old.knobs)
-        parts += [f"{choice.recipe} {name} {knobs.get(name)} -> {value}" for name, value in choice.knobs if knobs.get(name) != value]
+        parts += [
+            f"{choice.recipe} {name} {knobs.get(name)} -> {value}"
+            for name, value in choice.knobs
+            if knobs.get(name) != value
+        ]
     return ", ".join(parts) or "the same recipes and knobs"
 
 
@@ -95,14 +124,20 @@ def _canonical(source: str) -> str:
 
 
 def _constants(source: str) -> tuple[str, dict[str, str]] | None:
-    """The module with the values of its top-level constants masked, and those values as text; None if it is no Python."""
+    """The module with the values of its top-level constants masked, and those values as text; None
+    if it is no Python.
+    """
     try:
         tree = parse_python(source)
     except (SyntaxError, ValueError):
         return None
     values = {}
     for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name) and _is_plain(statement.value):
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(statement.targets[0], ast.Name)
+            and _is_plain(statement.value)
+        ):
             values[statement.targets[0].id] = ast.unparse(statement.value)
             statement.value = ast.Constant(None)
     return ast.dump(tree), values
@@ -111,5 +146,9 @@ def _constants(source: str) -> tuple[str, dict[str, str]] | None:
 def _is_plain(value: ast.expr) -> bool:
     """A number or text, or one wrapped for Triton: `tl.constexpr(128)`."""
     if isinstance(value, ast.Call):
-        return ast.unparse(value.func).split(".")[-1] == "constexpr" and len(value.args) == 1 and _is_plain(value.args[0])
+        return (
+            ast.unparse(value.func).split(".")[-1] == "constexpr"
+            and len(value.args) == 1
+            and _is_plain(value.args[0])
+        )
     return isinstance(value, ast.Constant) and isinstance(value.value, int | str)

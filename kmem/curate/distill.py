@@ -1,4 +1,6 @@
-"""From runs to draft skills: find the wins, leave to existing skills what is theirs, and keep the rest beside the database as drafts."""
+"""From runs to draft skills: find the wins, leave to existing skills what is theirs, and keep the
+rest beside the database as drafts.
+"""
 
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -48,14 +50,16 @@ class Distilled:
     left_out: tuple[str, ...]
 
 
-def distill_runs(memory: Memory, runs: Iterable[Run], existing: Mapping[str, Path], out: Path | None = None) -> Distilled:
+def distill_runs(
+    memory: Memory, runs: Iterable[Run], existing: Mapping[str, Path], out: Path | None = None
+) -> Distilled:
     """Turn the wins of runs, oldest run first, into drafts.
 
     Args:
         existing: the skills registered now, name -> directory.
         out: where to put a copy of each draft for review; None for nowhere.
-    Raises:
-        OutputError: if a draft cannot be written. SkillError: if one came out faulty, or a draft's name means something else.
+    Raises: OutputError: if a draft cannot be written. SkillError: if one came out faulty, or a
+        draft's name means something else.
     """
     drafts: list[DistilledDraft] = []
     knobs: list[KnobEvidence] = []
@@ -71,14 +75,24 @@ def distill_runs(memory: Memory, runs: Iterable[Run], existing: Mapping[str, Pat
             if explanation is None and _is_draft(known.get(win.skill)):
                 explanation = Explanation((win.skill,), "the draft applied to another kernel")
             if explanation is not None:
-                knobs.append(KnobEvidence(explanation.skills, explanation.text, run.id, win.effect, outcomes))
+                knobs.append(
+                    KnobEvidence(explanation.skills, explanation.text, run.id, win.effect, outcomes)
+                )
                 continue
             name, is_new = draft_name(win), draft_name(win) not in known
             if is_new:
                 known[name] = _keep_draft(memory, win, licences)
             if out is not None:
-                write_draft(out / name, {file.relative_to(known[name]).as_posix(): file.read_text("utf-8") for file in _files(known[name])})
-            drafts.append(DistilledDraft(name, str(known[name]), is_new, run.id, win.effect, outcomes))
+                write_draft(
+                    out / name,
+                    {
+                        file.relative_to(known[name]).as_posix(): file.read_text("utf-8")
+                        for file in _files(known[name])
+                    },
+                )
+            drafts.append(
+                DistilledDraft(name, str(known[name]), is_new, run.id, win.effect, outcomes)
+            )
     return Distilled(tuple(drafts), tuple(knobs), tuple(left_out))
 
 
@@ -88,7 +102,9 @@ def _is_draft(path: Path | None) -> bool:
 
 
 def _keep_draft(memory: Memory, win: Win, licences: Mapping[str, str]) -> Path:
-    """Add the draft beside the database, checked like any skill that is added; it appears whole or not at all."""
+    """Add the draft beside the database, checked like any skill that is added; it appears whole or
+    not at all.
+    """
     present = added_skills_root(memory.path) / draft_name(win)
     if present.is_dir():  # another process distilled the same since the registry was read
         return present

@@ -1,8 +1,10 @@
-"""A measured win as a skill directory: SKILL.md with every section filled from records, and the kernels it came from.
+"""A measured win as a skill directory: SKILL.md with every section filled from records, and the
+kernels it came from.
 
-Nothing here is invented: what was changed is the diff, what it brought is the measurement, why is left to whoever reads it. The name
-holds the fingerprint of the change, so that the same knowledge distilled twice, here or elsewhere, is one draft. The text holds no time
-of writing: the same records give the same bytes.
+Nothing here is invented: what was changed is the diff, what it brought is the measurement, why is
+left to whoever reads it. The name holds the fingerprint of the change, so that the same knowledge
+distilled twice, here or elsewhere, is one draft. The text holds no time of writing: the same
+records give the same bytes.
 """
 
 import re
@@ -20,18 +22,21 @@ from kmem.skills import DRAFT
 from kmem.vocabulary import SIGNATURE_METRICS
 
 _FINGERPRINT_DIGITS = 12
-#: Lines of the diff that go into the text itself, of the 150 a body may have; the whole diff is in references/.
+#: Lines of the diff that go into the text itself, of the 150 a body may have; the whole diff is in
+#: references/.
 _DIFF_LINES = 60
 _MAX_CLAIMS = 4
 _LINE_CHARACTERS = 240
-#: A metric moved if it changed by this share of its value and this share of its scale. Source: chosen; counters of two runs of one kernel
-#: differ by a few percent.
+#: A metric moved if it changed by this share of its value and this share of its scale. Source:
+#: chosen; counters of two runs of one kernel differ by a few percent.
 _MOVED_SHARE, _MOVED_SCALE = 0.10, 0.02
 _UNSTATED_LICENCE = "LicenseRef-not-stated"
 
 
 def draft_name(win: Win) -> str:
-    """`learnt-<operator>-<fingerprint>`: the same change to the same kind of operator has the same name everywhere."""
+    """`learnt-<operator>-<fingerprint>`: the same change to the same kind of operator has the same
+    name everywhere.
+    """
     operator = (win.outcome.operators or ("opaque",))[0].replace("_", "-")
     return f"learnt-{operator}-{change_fingerprint(*win.kernels)[:_FINGERPRINT_DIGITS]}"
 
@@ -51,7 +56,9 @@ def draft_files(win: Win, licences: Mapping[str, str]) -> dict[str, str]:
         "references/parent.py": parent.source,
         "references/child.py": child.source,
         "references/change.diff": diff_sources(parent, child),
-        "references/outcomes.jsonl": "".join(f"{to_json(entry.outcome)}\n" for entry in win.outcomes),
+        "references/outcomes.jsonl": "".join(
+            f"{to_json(entry.outcome)}\n" for entry in win.outcomes
+        ),
     }
 
 
@@ -63,7 +70,9 @@ def write_draft(directory: Path, files: Mapping[str, str]) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text, encoding="utf-8")
     except OSError as ex:
-        raise OutputError(f"Directory {directory} cannot be written ({ex.strerror}); choose another with --out") from ex
+        raise OutputError(
+            f"Directory {directory} cannot be written ({ex.strerror}); choose another with --out"
+        ) from ex
 
 
 def moved_metrics(before: Signature, after: Signature) -> list[tuple[str, float, float]]:
@@ -74,35 +83,53 @@ def moved_metrics(before: Signature, after: Signature) -> list[tuple[str, float,
             old, new = before.values[metric], after.values[metric]
             if abs(new - old) >= max(_MOVED_SHARE * abs(old), _MOVED_SCALE * scale):
                 found.append((metric, old, new))
-    return sorted(found, key=lambda entry: (-abs(entry[2] - entry[1]) / SIGNATURE_METRICS[entry[0]].scale, entry[0]))
+    return sorted(
+        found,
+        key=lambda entry: (-abs(entry[2] - entry[1]) / SIGNATURE_METRICS[entry[0]].scale, entry[0]),
+    )
 
 
 def win_claims(win: Win) -> tuple[Claim, ...]:
-    """What must be seen where the draft is used again: of each metric that moved, and of the time, half the change measured here."""
+    """What must be seen where the draft is used again: of each metric that moved, and of the time,
+    half the change measured here.
+    """
     claims = [Claim("speed_of_light", ">=", round((1.0 + win.effect.value) / 2, 3), relative=True)]
     if win.before is not None and win.after is not None:
-        for metric, old, new in moved_metrics(win.before.diagnosis.signature, win.after.diagnosis.signature):
+        for metric, old, new in moved_metrics(
+            win.before.diagnosis.signature, win.after.diagnosis.signature
+        ):
             comparison = ">=" if new > old else "<="
             if metric == "speed_of_light":
                 continue  # the time says it already
             if old > 0:
-                claims.append(Claim(metric, comparison, round((1.0 + new / old) / 2, 3), relative=True))
+                claims.append(
+                    Claim(metric, comparison, round((1.0 + new / old) / 2, 3), relative=True)
+                )
             else:
                 claims.append(Claim(metric, comparison, round((old + new) / 2, 3)))
     return tuple(claims[: _MAX_CLAIMS + 1])
 
 
 def _description(win: Win) -> str:
-    removed, added = (set(re.findall(r"\btl\.\w+|\bnum_warps\b|\bnum_stages\b", "\n".join(lines))) for lines in changed_lines(*win.kernels))
+    removed, added = (
+        set(re.findall(r"\btl\.\w+|\bnum_warps\b|\bnum_stages\b", "\n".join(lines)))
+        for lines in changed_lines(*win.kernels)
+    )
     gained, lost = sorted(added - removed), sorted(removed - added)
     words = [f"brings in {', '.join(gained[:6])}"] if gained else []
     words += [f"does without {', '.join(lost[:6])}"] if lost else []
     operators = " and ".join(win.outcome.operators[:3]).replace("_", " ")
-    bottleneck = f" limited by {win.child.bottleneck.value.replace('_', ' ')}" if win.child.bottleneck else ""
+    bottleneck = (
+        f" limited by {win.child.bottleneck.value.replace('_', ' ')}"
+        if win.child.bottleneck
+        else ""
+    )
     what = f" ({'; '.join(words)})" if words else ""
     return (
-        f"A change{what} to a {operators} kernel that measured {win.effect.value:.2f}x its parent's speed on one problem. "
-        f"Use when a {operators} kernel on {win.outcome.arch}{bottleneck} is written like the parent in references/."
+        f"A change{what} to a {operators} kernel that measured {win.effect.value:.2f}x its "
+        f"parent's speed on one problem. "
+        f"Use when a {operators} kernel on {win.outcome.arch}{bottleneck} is written like the "
+        f"parent in references/."
     )
 
 
@@ -112,13 +139,18 @@ def _metadata(win: Win) -> dict[str, str]:
     if win.child.bottleneck is not None:
         found["kmem-bottlenecks"] = win.child.bottleneck.value
     if win.before is not None:
-        conditions = [f"{item.metric} {item.comparison} {_plain_number(item.threshold)}" for item in win.before.diagnosis.evidence]
+        conditions = [
+            f"{item.metric} {item.comparison} {_plain_number(item.threshold)}"
+            for item in win.before.diagnosis.evidence
+        ]
         if conditions:
             found["kmem-signature"] = ", ".join(conditions)
     found["kmem-claims"] = ", ".join(map(str, win_claims(win)))
     found["kmem-arch"] = outcome.arch
     found["kmem-precision"] = outcome.contract.precision.value
-    found["kmem-source"] = f"run {win.run.id}; outcomes {' '.join(entry.hash for entry in win.outcomes)}"
+    found["kmem-source"] = (
+        f"run {win.run.id}; outcomes {' '.join(entry.hash for entry in win.outcomes)}"
+    )
     found["kmem-status"] = DRAFT
     return found
 
@@ -143,32 +175,48 @@ def _mechanism(win: Win) -> list[str]:
     parent, child = win.parent.measurement, win.child.measurement
     removed, added = changed_lines(*win.kernels)
     lines = [
-        f"{len(removed)} lines of the parent were replaced by {len(added)} (references/change.diff). The time of one forward fell from "
+        f"{len(removed)} lines of the parent were replaced by {len(added)} "
+        f"(references/change.diff). The time of one forward fell from "
         f"{parent.latency_ms:.4g} ms to {child.latency_ms:.4g} ms:",
         f"{win.effect}, {win.interval_source}.",
     ]
     if win.before is not None and win.after is not None:
         moved = moved_metrics(win.before.diagnosis.signature, win.after.diagnosis.signature)
-        lines += ["Between the two profiles these metrics moved:"] if moved else ["No metric of the two profiles moved beyond noise."]
+        lines += (
+            ["Between the two profiles these metrics moved:"]
+            if moved
+            else ["No metric of the two profiles moved beyond noise."]
+        )
         lines += [f"- `{metric}` from {old:.4g} to {new:.4g}" for metric, old, new in moved]
     else:
-        lines.append("Only one of the two kernels was profiled, or none: which resource it saves was not measured.")
+        lines.append(
+            "Only one of the two kernels was profiled, or none: which resource it saves was not "
+            "measured."
+        )
     return [*lines, "Why it is faster has not been established."]
 
 
 def _use_when(win: Win) -> list[str]:
-    lines = [f"- The graph has {', '.join(win.outcome.operators) or 'an operator'}, and the kernel holds what the diff takes away."]
+    lines = [
+        (
+            f"- The graph has {', '.join(win.outcome.operators) or 'an operator'}, and the kernel "
+            f"holds what the diff takes away."
+        )
+    ]
     if win.before is not None:
         lines.append(f"- The diagnosis is like the parent's: {win.before.diagnosis.summary}")
     elif win.child.bottleneck is not None:
-        lines.append(f"- The diagnosis is `{win.child.bottleneck.value}`, as it was for the parent.")
+        lines.append(
+            f"- The diagnosis is `{win.child.bottleneck.value}`, as it was for the parent."
+        )
     return lines
 
 
 def _do_not_use_when(win: Win) -> list[str]:
     outcome = win.outcome
     lines = [
-        f"- The device is not {outcome.arch}, or accuracy must be better than the contract `{outcome.contract.precision.value}`: "
+        f"- The device is not {outcome.arch}, or accuracy must be better than the contract "
+        f"`{outcome.contract.precision.value}`: "
         f"it was measured on {outcome.device} under that contract only.",
     ]
     if outcome.flags:
@@ -180,23 +228,42 @@ def _in_triton(win: Win) -> list[str]:
     diff = diff_sources(*win.kernels).splitlines()
     lines = ["```diff", *diff[:_DIFF_LINES], "```"]
     if len(diff) > _DIFF_LINES:
-        lines.append(f"The first {_DIFF_LINES} of {len(diff)} lines; the whole is references/change.diff.")
+        lines.append(
+            f"The first {_DIFF_LINES} of {len(diff)} lines; the whole is references/change.diff."
+        )
     if win.skill != "unaided":
         lines.append(f"It was written with the skill `{win.skill}`.")
     said = [lesson for lesson in win.lessons if not lesson.checks]
-    lines += [f"In its author's words, which nobody checked: {_first_line(lesson.text)}" for lesson in said]
+    lines += [
+        f"In its author's words, which nobody checked: {_first_line(lesson.text)}"
+        for lesson in said
+    ]
     return lines
 
 
 def _pitfalls(win: Win) -> list[str]:
-    failed = [attempt for attempt in win.siblings if attempt.measurement.status not in (Status.PASSED, Status.INTERRUPTED)]
-    slower = len([attempt for attempt in win.siblings if attempt.measurement.status is Status.PASSED])
+    failed = [
+        attempt
+        for attempt in win.siblings
+        if attempt.measurement.status not in (Status.PASSED, Status.INTERRUPTED)
+    ]
+    slower = len(
+        [attempt for attempt in win.siblings if attempt.measurement.status is Status.PASSED]
+    )
     lines = [f"- Another attempt in this direction: {_failure(attempt)}" for attempt in failed]
     refuted = [check for lesson in win.lessons for check in lesson.checks if check.held is False]
-    lines += [f"- The claim `{check.claim}` did not hold: {_number(check.before)} became {_number(check.after)}." for check in refuted]
+    lines += [
+        (
+            f"- The claim `{check.claim}` did not hold: {_number(check.before)} became "
+            f"{_number(check.after)}."
+        )
+        for check in refuted
+    ]
     if slower:
         lines.append(f"- {slower} other attempts in this direction passed and gained less.")
-    return list(dict.fromkeys(lines))[:8] or ["- None was seen: nothing else was tried in this direction in that run."]
+    return list(dict.fromkeys(lines))[:8] or [
+        "- None was seen: nothing else was tried in this direction in that run."
+    ]
 
 
 def _number(value: float | None) -> str:
@@ -219,6 +286,7 @@ def _how_to_check(win: Win) -> list[str]:
         "Half of what was measured, times the parent's value:",
         *(f"- `{claim}`" for claim in win_claims(win)),
         "",
-        f"Measured in run {win.run.id} on {outcome.device} ({versions}), problem graph {outcome.graph_hash[:12]}, seed {win.run.seed}, "
+        f"Measured in run {win.run.id} on {outcome.device} ({versions}), problem graph "
+        f"{outcome.graph_hash[:12]}, seed {win.run.seed}, "
         f"by {outcome.origin}.",
     ]

@@ -1,7 +1,9 @@
-"""The library as folders for agents that read skills: one directory a skill in the Agent Skills format, and an index they can begin with.
+"""The library as folders for agents that read skills: one directory a skill in the Agent Skills
+format, and an index they can begin with.
 
-A file `.kmem-export.json` lists what an export wrote, with hashes. The next export replaces and removes exactly those files, and refuses a
-directory that holds anything else: nobody's own skills or edits are ever overwritten.
+A file `.kmem-export.json` lists what an export wrote, with hashes. The next export replaces and
+removes exactly those files, and refuses a directory that holds anything else: nobody's own skills
+or edits are ever overwritten.
 """
 
 import json
@@ -30,28 +32,42 @@ class Exported:
     removed: int
 
 
-def export_skills(skills: Sequence[Skill], standings: Mapping[str, SkillStanding], directory: Path, only: str = "*") -> Exported:
+def export_skills(
+    skills: Sequence[Skill],
+    standings: Mapping[str, SkillStanding],
+    directory: Path,
+    only: str = "*",
+) -> Exported:
     """Lay skills out below a directory; doing so again changes nothing.
 
-    Args:
-        standings: of each skill, by name; retracted ones are left out, drafts are labelled in the index.
-        only: shell pattern on names.
-    Raises:
-        SkillError: if no skill fits the pattern.
-        OutputError: if the directory holds files that no export wrote or somebody changed since, or cannot be written.
+    Args: standings: of each skill, by name; retracted ones are left out, drafts are labelled in the
+        index. only: shell pattern on names.
+    Raises: SkillError: if no skill fits the pattern. OutputError: if the directory holds files that
+        no export wrote or somebody changed since, or cannot be written.
     """
-    chosen = [skill for skill in skills if fnmatchcase(skill.name, only) and standings[skill.name].standing is not Standing.RETRACTED]
+    chosen = [
+        skill
+        for skill in skills
+        if fnmatchcase(skill.name, only)
+        and standings[skill.name].standing is not Standing.RETRACTED
+    ]
     if not chosen:
         raise SkillError(f"No skill's name fits '{only}'; `kmem skills list` shows them all")
     files = {INDEX: render_index(chosen, standings).encode()}
     for skill in chosen:
-        files |= {f"{skill.name}/{path.relative_to(skill.path).as_posix()}": path.read_bytes() for path in _files(skill.path)}
+        files |= {
+            f"{skill.name}/{path.relative_to(skill.path).as_posix()}": path.read_bytes()
+            for path in _files(skill.path)
+        }
     try:
         own = _own_files(directory)
         _refuse_foreign(directory, own)
         return _write(directory, files, own, len(chosen))
     except OSError as ex:
-        raise OutputError(f"Directory {directory} cannot be written ({ex.strerror or ex}); choose another with --to") from ex
+        raise OutputError(
+            f"Directory {directory} cannot be written ({ex.strerror or ex}); choose another with "
+            f"--to"
+        ) from ex
 
 
 def render_index(skills: Sequence[Skill], standings: Mapping[str, SkillStanding]) -> str:
@@ -59,52 +75,79 @@ def render_index(skills: Sequence[Skill], standings: Mapping[str, SkillStanding]
     lines = [
         "# Skills for fast GPU kernels",
         "",
-        "One directory a skill, in the Agent Skills format: read SKILL.md of the one whose description fits, and the files it names.",
-        "`kmem skills search` ranks them for a question or a profile, `kmem mcp` serves them with their track record, and",
+        (
+            "One directory a skill, in the Agent Skills format: read SKILL.md of the one whose "
+            "description fits, and the files it names."
+        ),
+        (
+            "`kmem skills search` ranks them for a question or a profile, `kmem mcp` serves them "
+            "with their track record, and"
+        ),
         "`kmem skills export` wrote this directory and will replace what it wrote.",
         "",
     ]
     for skill in sorted(skills, key=lambda skill: skill.name):
         label = " (draft, not verified)" if standings[skill.name].standing is Standing.DRAFT else ""
-        lines.append(f"- [{skill.name}]({skill.name}/SKILL.md){label}: {' '.join(skill.description.split())}")
+        lines.append(
+            f"- [{skill.name}]({skill.name}/SKILL.md){label}: {' '.join(skill.description.split())}"
+        )
     return "\n".join(lines) + "\n"
 
 
 def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return sorted(
+        path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    )
 
 
 def _own_files(directory: Path) -> dict[str, list[str]]:
-    """What exports wrote here: relative path -> SHA-256, two of them while one replaces the other; empty if there was none."""
+    """What exports wrote here: relative path -> SHA-256, two of them while one replaces the other;
+    empty if there was none.
+    """
     manifest = directory / MANIFEST
     if not manifest.is_file():
         return {}
     try:
         return {
-            str(name): [str(digest) for digest in digests] for name, digests in json.loads(manifest.read_text(encoding="utf-8")).items()
+            str(name): [str(digest) for digest in digests]
+            for name, digests in json.loads(manifest.read_text(encoding="utf-8")).items()
         }
     except (ValueError, AttributeError, TypeError) as ex:
-        raise OutputError(f"{manifest} is damaged; remove {directory} if nothing in it is yours, or choose another with --to") from ex
+        raise OutputError(
+            f"{manifest} is damaged; remove {directory} if nothing in it is yours, or choose "
+            f"another with --to"
+        ) from ex
 
 
 def _refuse_foreign(directory: Path, own: Mapping[str, list[str]]) -> None:
     if not directory.exists():
         return
-    for path in sorted(path for path in directory.rglob("*") if path.is_file() or path.is_symlink()):
+    for path in sorted(
+        path for path in directory.rglob("*") if path.is_file() or path.is_symlink()
+    ):
         name = path.relative_to(directory).as_posix()
         if name == MANIFEST or "__pycache__" in path.parts or path.suffix == ".partial":
             continue
         if name not in own:
-            raise OutputError(f"{path} is not from an export; choose another directory with --to, or move it away")
+            raise OutputError(
+                f"{path} is not from an export; choose another directory with --to, or move it away"
+            )
         if path.is_symlink() or _digest(path.read_bytes()) not in own[name]:
-            raise OutputError(f"{path} was changed since it was exported; move it away, or choose another directory with --to")
+            raise OutputError(
+                f"{path} was changed since it was exported; move it away, or choose another "
+                f"directory with --to"
+            )
 
 
-def _write(directory: Path, files: Mapping[str, bytes], own: Mapping[str, list[str]], skills: int) -> Exported:
+def _write(
+    directory: Path, files: Mapping[str, bytes], own: Mapping[str, list[str]], skills: int
+) -> Exported:
     directory.mkdir(parents=True, exist_ok=True)
     new = {name: [_digest(data)] for name, data in files.items()}
     # Whatever a kill leaves half replaced is still known as this export's own.
-    _write_manifest(directory, {name: [*own.get(name, ()), *new.get(name, ())] for name in {*own, *new}})
+    _write_manifest(
+        directory, {name: [*own.get(name, ()), *new.get(name, ())] for name in {*own, *new}}
+    )
     written = 0
     for name, data in files.items():
         place = directory / name
@@ -116,7 +159,13 @@ def _write(directory: Path, files: Mapping[str, bytes], own: Mapping[str, list[s
     for name in gone:
         (directory / name).unlink()
     for folder in sorted(
-        {parent for name in gone for parent in (directory / name).parents if parent.is_relative_to(directory)}, reverse=True
+        {
+            parent
+            for name in gone
+            for parent in (directory / name).parents
+            if parent.is_relative_to(directory)
+        },
+        reverse=True,
     ):
         if folder != directory and not any(folder.iterdir()):
             folder.rmdir()
@@ -125,7 +174,9 @@ def _write(directory: Path, files: Mapping[str, bytes], own: Mapping[str, list[s
 
 
 def _write_manifest(directory: Path, digests: Mapping[str, list[str]]) -> None:
-    _replace(directory / MANIFEST, (json.dumps(dict(sorted(digests.items())), indent=1) + "\n").encode())
+    _replace(
+        directory / MANIFEST, (json.dumps(dict(sorted(digests.items())), indent=1) + "\n").encode()
+    )
 
 
 def _replace(place: Path, data: bytes) -> None:

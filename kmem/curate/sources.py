@@ -1,11 +1,13 @@
-"""Where added skills come from: a directory, a file, an archive, a git repository, or an address on the web.
+"""Where added skills come from: a directory, a file, an archive, a git repository, or an address on
+the web.
 
     DIR | SKILL.md | X.zip | X.tar.gz                                   on this machine
-    https://HOST/X.zip | .tar.gz | SKILL.md                             one file, fetched
-    https://, ssh://, git@HOST:, file://, or PATH.git [@REVISION] [#SUBDIRECTORY]     a git repository, cloned
+    https://HOST/X.zip | .tar.gz | SKILL.md                             one file, fetched https://,
+    ssh://, git@HOST:, file://, or PATH.git [@REVISION] [#SUBDIRECTORY]     a git repository, cloned
 
-What is fetched goes to a temporary place, is checked whole (either all skills of a source are added or none), and its code is not run: a
-recipe.py from elsewhere is left out unless the user trusts it. Address, commit and licence are kept beside the added skills.
+What is fetched goes to a temporary place, is checked whole (either all skills of a source are added
+or none), and its code is not run: a recipe.py from elsewhere is left out unless the user trusts it.
+Address, commit and licence are kept beside the added skills.
 """
 
 import os
@@ -27,7 +29,8 @@ from kmem.memory.team.git import run_git
 from kmem.serialize import from_json, to_json
 from kmem.skills import read_skill
 
-#: A whole repository as an archive may come with much that is no skill; more than this is taken for a mistake.
+#: A whole repository as an archive may come with much that is no skill; more than this is taken for
+#: a mistake.
 MAX_DOWNLOAD_BYTES = 64 * 2**20
 _TIMEOUT_S = 30.0
 _GIT_ADDRESS = re.compile(r"^(?:(?:https?|ssh|git|file)://.+|[\w.-]+@[\w.-]+:.+|.+\.git)$")
@@ -60,20 +63,25 @@ class _Fetched:
     revision: str | None = None
 
 
-def add_from(address: str, db_path: Path, existing: Mapping[str, Path], *, trust_code: bool = False) -> list[AddedSkill]:
+def add_from(
+    address: str, db_path: Path, existing: Mapping[str, Path], *, trust_code: bool = False
+) -> list[AddedSkill]:
     """Add every skill an address holds.
 
-    Args:
-        existing: the skills registered now, name -> directory.
-        trust_code: keep, and import once, a recipe.py that comes from elsewhere. One from this machine always is.
-    Raises:
-        SkillError: if the address cannot be read or holds no skill, or with every fault of every skill it holds; then none is added.
-        MemoryStoreError: if git fails. OutputError: if the directory beside the database cannot be written.
+    Args: existing: the skills registered now, name -> directory. trust_code: keep, and import once,
+        a recipe.py that comes from elsewhere. One from this machine always is.
+    Raises: SkillError: if the address cannot be read or holds no skill, or with every fault of
+        every skill it holds; then none is added. MemoryStoreError: if git fails. OutputError: if
+        the directory beside the database cannot be written.
     """
     added: list[AddedSkill] = []
     with tempfile.TemporaryDirectory(prefix="kmem-add-") as scratch:
         is_remote = _is_remote(address)
-        fetched = _fetch(address, Path(scratch)) if is_remote else _open_local(Path(address), Path(scratch))
+        fetched = (
+            _fetch(address, Path(scratch))
+            if is_remote
+            else _open_local(Path(address), Path(scratch))
+        )
         _check_all(address, fetched.directories)
         with _all_or_none(db_path) as new:
             for directory in fetched.directories:
@@ -81,8 +89,13 @@ def add_from(address: str, db_path: Path, existing: Mapping[str, Path], *, trust
                 skill = add_skill(directory, db_path, existing, with_recipe=not left_out)
                 new.append(skill.path)
                 added.append(AddedSkill(skill.name, skill.path, left_out))
-                if is_remote and skill.path.parent == added_skills_root(db_path):  # not one that came with kmem all the same
-                    _keep_origin(db_path, skill.name, SkillOrigin(address, fetched.revision, skill.license, left_out))
+                # not one that came with kmem all the same
+                if is_remote and skill.path.parent == added_skills_root(db_path):
+                    _keep_origin(
+                        db_path,
+                        skill.name,
+                        SkillOrigin(address, fetched.revision, skill.license, left_out),
+                    )
     return added
 
 
@@ -94,7 +107,9 @@ def skill_source(db_path: Path, name: str) -> SkillOrigin | None:
 
 @contextmanager
 def _all_or_none(db_path: Path) -> Iterator[list[Path]]:
-    """Collects the directories of skills as they are added; if anything raises, those that were not there before are removed."""
+    """Collects the directories of skills as they are added; if anything raises, those that were not
+    there before are removed.
+    """
     root = added_skills_root(db_path)
     present = set(root.iterdir()) if root.is_dir() else set()
     new: list[Path] = []
@@ -109,7 +124,9 @@ def _all_or_none(db_path: Path) -> Iterator[list[Path]]:
 
 
 def _is_remote(address: str) -> bool:
-    """Whether it must be fetched; a repository is, wherever it lies: what is in it was written elsewhere."""
+    """Whether it must be fetched; a repository is, wherever it lies: what is in it was written
+    elsewhere.
+    """
     location = _split_revision(address.partition("#")[0])[0]
     return _GIT_ADDRESS.match(location) is not None
 
@@ -128,22 +145,34 @@ def _keep_origin(db_path: Path, name: str, origin: SkillOrigin) -> None:
 
 
 def _origin_file(db_path: Path, name: str) -> Path:
-    return added_skills_root(db_path) / ".origins" / f"{name}.json"  # not inside the skill, whose bytes are its identity
+    # not inside the skill, whose bytes are its identity
+    return added_skills_root(db_path) / ".origins" / f"{name}.json"
 
 
 def _check_all(address: str, directories: tuple[Path, ...]) -> None:
     if not directories:
-        raise SkillError(f"{address} holds no skill: there is no SKILL.md in it; name the directory that has one")
-    faults = [f"  {directory.resolve().name}: {fault}" for directory in directories for fault in read_skill(directory)[1]]
+        raise SkillError(
+            f"{address} holds no skill: there is no SKILL.md in it; name the directory that has one"
+        )
+    faults = [
+        f"  {directory.resolve().name}: {fault}"
+        for directory in directories
+        for fault in read_skill(directory)[1]
+    ]
     if faults:
-        raise SkillError(f"Nothing was added: {address} has {len(faults)} faults:\n" + "\n".join(faults))
+        raise SkillError(
+            f"Nothing was added: {address} has {len(faults)} faults:\n" + "\n".join(faults)
+        )
 
 
 def _open_local(path: Path, scratch: Path) -> _Fetched:
     if path.is_dir():
         return _Fetched(tuple(_skills_below(path)))
     if not path.is_file():
-        raise SkillError(f"No skill at {path}; name a directory with a SKILL.md, a SKILL.md, a .zip, a .tar.gz, or the URL of one")
+        raise SkillError(
+            f"No skill at {path}; name a directory with a SKILL.md, a SKILL.md, a .zip, a .tar.gz, "
+            f"or the URL of one"
+        )
     return _open_file(path, scratch)
 
 
@@ -155,7 +184,10 @@ def _open_file(path: Path, scratch: Path) -> _Fetched:
     elif path.name.endswith(ARCHIVES):
         unpack_archive(path, content)
     else:
-        raise SkillError(f"File {path} is no skill; name a directory with a SKILL.md, a SKILL.md, a .zip or a .tar.gz")
+        raise SkillError(
+            f"File {path} is no skill; name a directory with a SKILL.md, a SKILL.md, a .zip or a "
+            f".tar.gz"
+        )
     return _Fetched(tuple(_named(directory, content) for directory in _skills_below(content)))
 
 
@@ -170,7 +202,9 @@ def _skills_below(root: Path) -> list[Path]:
 
 
 def _named(directory: Path, content: Path) -> Path:
-    """A skill at the top of what was fetched takes the name its frontmatter says; elsewhere its directory must have it."""
+    """A skill at the top of what was fetched takes the name its frontmatter says; elsewhere its
+    directory must have it.
+    """
     skill = read_skill(directory)[0]
     if directory != content or skill is None:
         return directory
@@ -194,15 +228,24 @@ def _download(url: str, target: Path) -> None:
             file.write(data)
     except urllib.error.HTTPError as ex:
         raise SkillError(f"{url} answered {ex.code} {ex.reason}; check the address") from ex
-    except (urllib.error.URLError, OSError, ValueError) as ex:  # refused, unknown host, timed out, cut off, malformed
-        raise SkillError(f"{url} cannot be fetched ({getattr(ex, 'reason', ex)}); check the address and the network") from ex
+    # refused, unknown host, timed out, cut off, malformed
+    except (urllib.error.URLError, OSError, ValueError) as ex:
+        raise SkillError(
+            f"{url} cannot be fetched ({getattr(ex, 'reason', ex)}); check the address and the "
+            f"network"
+        ) from ex
     if len(data) > MAX_DOWNLOAD_BYTES:
-        raise SkillError(f"{url} is larger than {MAX_DOWNLOAD_BYTES} bytes; name the skill's directory in its git repository instead")
+        raise SkillError(
+            f"{url} is larger than {MAX_DOWNLOAD_BYTES} bytes; name the skill's directory in its "
+            f"git repository instead"
+        )
 
 
 def _clone(address: str, revision: str | None, subdirectory: str, scratch: Path) -> _Fetched:
     if address.startswith("-"):
-        raise SkillError(f"'{address}' is no address of a git repository; give a URL or a directory")
+        raise SkillError(
+            f"'{address}' is no address of a git repository; give a URL or a directory"
+        )
     clone = scratch / "content"
     run_git(scratch, ["clone", "--quiet", "--no-checkout", "--", address, str(clone)])
     if revision is None:
@@ -212,14 +255,26 @@ def _clone(address: str, revision: str | None, subdirectory: str, scratch: Path)
     else:
         commit = _resolve(clone, revision) or _resolve(clone, f"origin/{revision}")
         if commit is None:
-            raise SkillError(f"Repository {address} has no revision '{revision}'; name a branch, a tag or a commit")
+            raise SkillError(
+                f"Repository {address} has no revision '{revision}'; name a branch, a tag or a "
+                f"commit"
+            )
     run_git(clone, ["checkout", "--quiet", "--detach", commit])
     place = (clone / subdirectory).resolve()
     if not place.is_relative_to(clone.resolve()) or not place.is_dir():
-        raise SkillError(f"Repository {address} has no directory '{subdirectory}' at {commit[:12]}; check what follows the #")
-    return _Fetched(tuple(_named(directory, clone.resolve()) for directory in _skills_below(place)), commit)
+        raise SkillError(
+            f"Repository {address} has no directory '{subdirectory}' at {commit[:12]}; check what "
+            f"follows the #"
+        )
+    return _Fetched(
+        tuple(_named(directory, clone.resolve()) for directory in _skills_below(place)), commit
+    )
 
 
 def _resolve(clone: Path, revision: str) -> str | None:
-    found = run_git(clone, ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"], allow=("",))
+    found = run_git(
+        clone,
+        ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"],
+        allow=("",),
+    )
     return found.strip() if found else None

@@ -1,4 +1,6 @@
-"""The measured improvements of a run: attempts that beat the kernel they were made from, beyond what a rerun moves."""
+"""The measured improvements of a run: attempts that beat the kernel they were made from, beyond
+what a rerun moves.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +23,10 @@ class RecordedOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Win:
-    """One improvement, with everything that is known about it. `outcomes` are what the ledger holds of the winning kernel, oldest first."""
+    """One improvement, with everything that is known about it.
+
+    `outcomes` are what the ledger holds of the winning kernel, oldest first.
+    """
 
     run: Run
     parent: Attempt
@@ -30,7 +35,8 @@ class Win:
     interval_source: str  # how the interval came about, in words
     before: RoundDiagnosis | None  # of the parent, if it was profiled
     after: RoundDiagnosis | None  # of the child
-    siblings: tuple[Attempt, ...]  # what else the run tried from the same parent with the same skill
+    # what else the run tried from the same parent with the same skill
+    siblings: tuple[Attempt, ...]
     outcomes: tuple[RecordedOutcome, ...]
     lessons: tuple[Lesson, ...] = ()  # what the run noted about the winning kernel
 
@@ -50,14 +56,18 @@ class Win:
 
 
 def find_wins(memory: Memory, run: Run) -> tuple[list[Win], list[str]]:
-    """The wins of a run, in the order they were measured, and why other improvements are none, one line each.
+    """The wins of a run, in the order they were measured, and why other improvements are none, one
+    line each.
 
-    Of several attempts from one parent with one skill the one with the largest effect stands for all. The parent of a repaired kernel is
-    the nearest one before it that passed. Estimates are no measurements: they are left out without a word.
+    Of several attempts from one parent with one skill the one with the largest effect stands for
+    all. The parent of a repaired kernel is the nearest one before it that passed. Estimates are no
+    measurements: they are left out without a word.
     """
     attempts = [attempt for attempt in memory.attempts(run.id) if not attempt.measurement.estimated]
     by_hash = {attempt.candidate.kernel.hash: attempt for attempt in attempts}
-    diagnoses = {entry.kernel: entry for entry in memory.diagnoses(run.id) if not entry.diagnosis.estimated}
+    diagnoses = {
+        entry.kernel: entry for entry in memory.diagnoses(run.id) if not entry.diagnosis.estimated
+    }
     lessons = memory.lessons(run.id)
     best: dict[tuple[str, str], Win] = {}
     left_out = []
@@ -65,7 +75,9 @@ def find_wins(memory: Memory, run: Run) -> tuple[list[Win], list[str]]:
         parent = _parent(child, by_hash)
         if parent is None or child.measurement.status is not Status.PASSED:
             continue
-        effect, source = measured_effect(parent.measurement.timing, child.measurement.timing, parent.candidate.kernel.hash)
+        effect, source = measured_effect(
+            parent.measurement.timing, child.measurement.timing, parent.candidate.kernel.hash
+        )
         name = f"run {run.id}, kernel {child.candidate.kernel.hash[:12]}"
         if effect.value < MIN_IMPROVEMENT:
             continue
@@ -74,34 +86,57 @@ def find_wins(memory: Memory, run: Run) -> tuple[list[Win], list[str]]:
             continue
         outcomes = _outcomes(memory, child)
         if not outcomes:
-            left_out.append(f"{name}: {effect} is not in the ledger (the run had --memory {run.memory_mode}, or it was retracted)")
+            left_out.append(
+                f"{name}: {effect} is not in the ledger (the run had --memory {run.memory_mode}, "
+                f"or it was retracted)"
+            )
             continue
         key = (parent.candidate.kernel.hash, child.candidate.task.skill)
         siblings = tuple(
             other
             for other in attempts
-            if other is not child and other.candidate.task.skill == key[1] and _parent_hash(other) in (key[0], _parent_hash(child))
+            if other is not child
+            and other.candidate.task.skill == key[1]
+            and _parent_hash(other) in (key[0], _parent_hash(child))
         )
         child_hash = child.candidate.kernel.hash
         noted = tuple(lesson for lesson in lessons if lesson.kernel == child_hash)
         win = Win(
-            run, parent, child, effect, source, diagnoses.get(key[0]), diagnoses.get(child_hash), siblings, outcomes, noted
-        )  # fmt: skip
+            run,
+            parent,
+            child,
+            effect,
+            source,
+            diagnoses.get(key[0]),
+            diagnoses.get(child_hash),
+            siblings,
+            outcomes,
+            noted,
+        )
         if key not in best or win.effect.value > best[key].effect.value:
             best[key] = win
     return list(best.values()), left_out
 
 
 def measured_effect(before: Timing, after: Timing, before_hash: str) -> tuple[Interval, str]:
-    """The speedup from one timed kernel to another, with the best interval there is, and how that came about.
+    """The speedup from one timed kernel to another, with the best interval there is, and how that
+    came about.
 
-    Timed in pairs: the judge's own. Both timed in pairs against one reference: the quotient of the two intervals, ends against ends.
-    Otherwise the 20th to 80th percentiles of the two times, ends against ends. The last two are wider than a 95% interval of the quotient
-    would be for noise that does not drift, and hold without knowing how the noises are related.
+    Timed in pairs: the judge's own. Both timed in pairs against one reference: the quotient of the
+    two intervals, ends against ends. Otherwise the 20th to 80th percentiles of the two times, ends
+    against ends. The last two are wider than a 95% interval of the quotient would be for noise that
+    does not drift, and hold without knowing how the noises are related.
     """
     value = before.latency_ms / after.latency_ms
-    if after.reference == before_hash and after.ratio is not None and after.ratio_low is not None and after.ratio_high is not None:
-        return Interval(after.ratio_low, after.ratio, after.ratio_high), "95% interval, timed pair by pair"
+    if (
+        after.reference == before_hash
+        and after.ratio is not None
+        and after.ratio_low is not None
+        and after.ratio_high is not None
+    ):
+        return Interval(
+            after.ratio_low, after.ratio, after.ratio_high
+        ), "95% interval, timed pair by pair"
     if before.reference == after.reference is not None and None not in (
         before.ratio_low,
         before.ratio_high,
@@ -109,11 +144,19 @@ def measured_effect(before: Timing, after: Timing, before_hash: str) -> tuple[In
         after.ratio_high,
     ):
         return (
-            Interval(after.ratio_low / before.ratio_high, after.ratio / before.ratio, after.ratio_high / before.ratio_low),
+            Interval(
+                after.ratio_low / before.ratio_high,
+                after.ratio / before.ratio,
+                after.ratio_high / before.ratio_low,
+            ),
             f"from the 95% intervals of both against {after.reference}",
         )
     return (
-        Interval(before.latency_ms_p20 / after.latency_ms_p80, value, before.latency_ms_p80 / after.latency_ms_p20),
+        Interval(
+            before.latency_ms_p20 / after.latency_ms_p80,
+            value,
+            before.latency_ms_p80 / after.latency_ms_p20,
+        ),
         "from the 20th to 80th percentiles of both times",
     )
 
@@ -142,4 +185,6 @@ def _outcomes(memory: Memory, attempt: Attempt) -> tuple[RecordedOutcome, ...]:
         """,
         [attempt.candidate.task.skill, attempt.candidate.kernel.hash],
     )
-    return tuple(RecordedOutcome(str(row["hash"]), from_json(Outcome, row["record"])) for row in rows)
+    return tuple(
+        RecordedOutcome(str(row["hash"]), from_json(Outcome, row["record"])) for row in rows
+    )

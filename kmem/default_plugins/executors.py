@@ -1,4 +1,6 @@
-"""The `local` executor: a fresh directory, an own process group, a time limit, a scrubbed environment, capped output."""
+"""The `local` executor: a fresh directory, an own process group, a time limit, a scrubbed
+environment, capped output.
+"""
 
 import os
 import signal
@@ -16,7 +18,8 @@ from kmem.hookspecs import hookimpl
 from kmem.host.environment import scrubbed_environment
 from kmem.interfaces import Executor, Job, JobResult
 
-#: Most bytes kept of each output stream; a kernel's error log can be endless, and its head and tail say what happened.
+#: Most bytes kept of each output stream; a kernel's error log can be endless, and its head and tail
+#: say what happened.
 OUTPUT_LIMIT = 2 * 2**20
 #: Most bytes read back from one file under out/.
 FILE_LIMIT = 64 * 2**20
@@ -25,18 +28,27 @@ FILE_LIMIT = 64 * 2**20
 class LocalExecutor(Executor):
     """Runs jobs on this machine.
 
-    The word `python` in argv means this interpreter; `JobResult.files` are named relative to out/. Covered and not covered: see the ABC.
+    The word `python` in argv means this interpreter; `JobResult.files` are named relative to out/.
+    Covered and not covered: see the ABC.
     """
 
     name = "local"
 
     def run(self, job: Job, *, timeout_s: float) -> JobResult:
-        """Run one job; see `Executor.run`. Raises ExecutorError: if the directory cannot be written or the program is not there."""
+        """Run one job; see `Executor.run`.
+
+        Raises ExecutorError: if the directory cannot be written or the program is not there.
+        """
         try:
-            with tempfile.TemporaryDirectory(prefix="kmem-job-", ignore_cleanup_errors=True) as place:
+            with tempfile.TemporaryDirectory(
+                prefix="kmem-job-", ignore_cleanup_errors=True
+            ) as place:
                 return _run_in(Path(place), job, timeout_s)
         except OSError as ex:
-            raise ExecutorError(f"Cannot run {job.argv[0]} in {tempfile.gettempdir()}: {ex}; check the program and the disk") from ex
+            raise ExecutorError(
+                f"Cannot run {job.argv[0]} in {tempfile.gettempdir()}: {ex}; check the program and "
+                f"the disk"
+            ) from ex
 
 
 def _run_in(directory: Path, job: Job, timeout_s: float) -> JobResult:
@@ -72,9 +84,12 @@ def _run_in(directory: Path, job: Job, timeout_s: float) -> JobResult:
         kill_group(process.pid)
         process.wait()
     for reader in readers:
-        reader.join(timeout=5)  # a grandchild that left the group may still hold the pipe; its output is not waited for
+        # a grandchild that left the group may still hold the pipe; its output is not waited for
+        reader.join(timeout=5)
     seconds = time.monotonic() - start
-    return JobResult(exit_code, outputs[0].text(), outputs[1].text(), _read_files(directory / "out"), seconds)
+    return JobResult(
+        exit_code, outputs[0].text(), outputs[1].text(), _read_files(directory / "out"), seconds
+    )
 
 
 def kill_group(group: int) -> None:

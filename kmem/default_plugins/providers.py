@@ -1,4 +1,6 @@
-"""The built-in language-model providers: openai (and compatible servers), anthropic, command, replay."""
+"""The built-in language-model providers: openai (and compatible servers), anthropic, command,
+replay.
+"""
 
 from collections.abc import Callable
 

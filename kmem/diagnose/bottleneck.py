@@ -1,29 +1,45 @@
-"""Name what limits a kernel, by arithmetic: the signature against the bound and the rules' thresholds. No language model."""
+"""Name what limits a kernel, by arithmetic: the signature against the bound and the rules'
+thresholds. No language model.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 
 from kmem.diagnose.rules import INFERRED, RULES, Rule
 from kmem.diagnose.signature import hottest_launch, make_signature
-from kmem.records import Attempt, Bottleneck, Bound, Device, Diagnosis, Evidence, Profile, Signature, Status
+from kmem.records import (
+    Attempt,
+    Bottleneck,
+    Bound,
+    Device,
+    Diagnosis,
+    Evidence,
+    Profile,
+    Signature,
+    Status,
+)
 
-#: How many verified attempts at a bottleneck without a gain refute it for this run, and the gain that counts.
-#: One attempt may be a poor try; the judge resolves 2%.
+#: How many verified attempts at a bottleneck without a gain refute it for this run, and the gain
+#: that counts. One attempt may be a poor try; the judge resolves 2%.
 REFUTING_ATTEMPTS = 2
 REAL_GAIN = 1.02
 _TENSOR_UNITS = ("tf32", "bf16", "fp16")
 
 
 def diagnose(
-    profile: Profile, device: Device, bound: Bound | None, *, latency_ms: float | None, history: Sequence[Attempt] = ()
+    profile: Profile,
+    device: Device,
+    bound: Bound | None,
+    *,
+    latency_ms: float | None,
+    history: Sequence[Attempt] = (),
 ) -> Diagnosis:
     """Name the bottleneck of one forward.
 
-    Args:
-        profile: every launch with raw counters.
-        bound: of the problem, None if it is not known; then only counters speak.
-        latency_ms: of one forward as the judge timed it; None takes the sum of the profile's durations.
-        history: this run's attempts: a bottleneck they refuted is named second.
+    Args: profile: every launch with raw counters. bound: of the problem, None if it is not known;
+        then only counters speak. latency_ms: of one forward as the judge timed it; None takes the
+        sum of the profile's durations. history: this run's attempts: a bottleneck they refuted is
+        named second.
     """
     signature = make_signature(profile, device, bound, host_ms=latency_ms)
     busy_ms = _busy_ms(profile)
@@ -31,7 +47,9 @@ def diagnose(
     facts = collect_facts(profile, signature, device, bound)
     fired = [(rule, evidence) for rule in RULES if (evidence := rule.evidence(facts)) is not None]
     if not fired:
-        fired = [(rule, evidence) for rule in INFERRED if (evidence := rule.evidence(facts)) is not None]
+        fired = [
+            (rule, evidence) for rule in INFERRED if (evidence := rule.evidence(facts)) is not None
+        ]
     refuted = refuted_bottlenecks(history)
     standing = [item for item in fired if item[0].bottleneck not in refuted] or fired
     rule, evidence = standing[0] if standing else (None, ())
@@ -43,15 +61,21 @@ def diagnose(
         evidence=evidence,
         signature=signature,
         speed_of_light=bound.time_ms / time_ms if bound is not None and time_ms else None,
-        headroom_ms=max(0.0, time_ms - bound.time_ms) if bound is not None and time_ms is not None else None,
-        summary=_summarise(bottleneck, rule, evidence, time_ms, bound, hottest.name if hottest else None),
+        headroom_ms=max(0.0, time_ms - bound.time_ms)
+        if bound is not None and time_ms is not None
+        else None,
+        summary=_summarise(
+            bottleneck, rule, evidence, time_ms, bound, hottest.name if hottest else None
+        ),
         hottest=hottest.name if hottest else None,
         secondary=tuple(dict.fromkeys(others)),
         estimated=profile.estimated,
     )
 
 
-def collect_facts(profile: Profile, signature: Signature, device: Device, bound: Bound | None) -> Mapping[str, float]:
+def collect_facts(
+    profile: Profile, signature: Signature, device: Device, bound: Bound | None
+) -> Mapping[str, float]:
     """The signature's metrics and the facts rules.EXTRA_FACTS explains, as far as they are known."""
     facts = dict(signature.values)
     busy_ms = _busy_ms(profile)
@@ -60,22 +84,35 @@ def collect_facts(profile: Profile, signature: Signature, device: Device, bound:
     if "waves" in facts and facts["waves"] >= 1.0:
         facts["tail_efficiency_pct"] = 100.0 * facts["waves"] / math.ceil(facts["waves"])
     if bound is not None and bound.time_ms > 0:
-        tensor_s = sum(bound.flops.get(unit, 0.0) / device.peak_flops_per_s[unit] for unit in _TENSOR_UNITS)
+        tensor_s = sum(
+            bound.flops.get(unit, 0.0) / device.peak_flops_per_s[unit] for unit in _TENSOR_UNITS
+        )
         facts["bound_tensor_pct"] = min(100.0, 1e5 * tensor_s / bound.time_ms)
-        facts["bound_bytes_pct"] = min(100.0, 1e5 * bound.bytes / device.dram_bytes_per_s / bound.time_ms)
+        facts["bound_bytes_pct"] = min(
+            100.0, 1e5 * bound.bytes / device.dram_bytes_per_s / bound.time_ms
+        )
     return facts
 
 
 def refuted_bottlenecks(history: Sequence[Attempt]) -> frozenset[Bottleneck]:
-    """Bottlenecks that this run's verified attempts answered without any gain. A failed candidate refutes nothing."""
+    """Bottlenecks that this run's verified attempts answered without any gain.
+
+    A failed candidate refutes nothing.
+    """
     gains: dict[Bottleneck, list[float]] = {}
     for attempt in history:
-        if attempt.bottleneck is not None and attempt.measurement.status is Status.PASSED and attempt.speedup is not None:
+        if (
+            attempt.bottleneck is not None
+            and attempt.measurement.status is Status.PASSED
+            and attempt.speedup is not None
+        ):
             gains.setdefault(attempt.bottleneck, []).append(attempt.speedup)
     return frozenset(
         bottleneck
         for bottleneck, speedups in gains.items()
-        if bottleneck is not Bottleneck.AT_BOUND and len(speedups) >= REFUTING_ATTEMPTS and max(speedups) < REAL_GAIN
+        if bottleneck is not Bottleneck.AT_BOUND
+        and len(speedups) >= REFUTING_ATTEMPTS
+        and max(speedups) < REAL_GAIN
     )
 
 
@@ -85,15 +122,31 @@ def _busy_ms(profile: Profile) -> float | None:
 
 
 def _summarise(
-    bottleneck: Bottleneck, rule: Rule | None, evidence: Sequence[Evidence], time_ms: float | None, bound: Bound | None, hottest: str | None
+    bottleneck: Bottleneck,
+    rule: Rule | None,
+    evidence: Sequence[Evidence],
+    time_ms: float | None,
+    bound: Bound | None,
+    hottest: str | None,
 ) -> str:
-    phrase = rule.phrase if rule else "no counter or time names a busy unit, which leaves too little work in flight: fewer dependent steps"
-    facts = ", ".join(f"{item.metric} {item.value:.3g} {item.comparison} {item.threshold:g}" for item in evidence)
+    phrase = (
+        rule.phrase
+        if rule
+        else (
+            "no counter or time names a busy unit, which leaves too little work in flight: fewer "
+            "dependent steps"
+        )
+    )
+    facts = ", ".join(
+        f"{item.metric} {item.value:.3g} {item.comparison} {item.threshold:g}" for item in evidence
+    )
     parts = [f"{bottleneck.value}: {phrase}"]
     if facts:
         parts.append(f"({facts})")
     if bound is not None and time_ms is not None:
-        parts.append(f"at {time_ms:.4g} ms against a bound of {bound.time_ms:.4g} ms set by {bound.limiter}")
+        parts.append(
+            f"at {time_ms:.4g} ms against a bound of {bound.time_ms:.4g} ms set by {bound.limiter}"
+        )
     if hottest is not None:
         parts.append(f"in {hottest[:80]}")
     return " ".join(parts)

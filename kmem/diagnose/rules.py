@@ -1,8 +1,9 @@
-"""The rules of a diagnosis: which facts name which bottleneck, most telling first, each threshold with its reason.
+"""The rules of a diagnosis: which facts name which bottleneck, most telling first, each threshold
+with its reason.
 
-A rule fires if every condition of `all_of` holds and, where given, one of `any_of`, and none of `unless`. A fact that is unknown makes
-no condition hold, so that a missing counter neither names nor hides a bottleneck. Facts are the signature's metrics and those of
-bottleneck.collect_facts.
+A rule fires if every condition of `all_of` holds and, where given, one of `any_of`, and none of
+`unless`. A fact that is unknown makes no condition hold, so that a missing counter neither names
+nor hides a bottleneck. Facts are the signature's metrics and those of bottleneck.collect_facts.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,9 @@ EXTRA_FACTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One bottleneck, the conditions that name it, why those thresholds, and the phrase that explains it (and is embedded)."""
+    """One bottleneck, the conditions that name it, why those thresholds, and the phrase that
+    explains it (and is embedded).
+    """
 
     bottleneck: Bottleneck
     all_of: tuple[Condition, ...]
@@ -42,18 +45,33 @@ class Rule:
         alternatives = tuple(condition for condition in self.any_of if condition.holds(facts))
         if self.any_of and not alternatives:
             return None
-        return tuple(Evidence(item.metric, facts[item.metric], item.comparison, item.number) for item in (*self.all_of, *alternatives))
+        return tuple(
+            Evidence(item.metric, facts[item.metric], item.comparison, item.number)
+            for item in (*self.all_of, *alternatives)
+        )
 
 
 def _conditions(text: str) -> tuple[Condition, ...]:
     parts = (part.split() for part in text.split(",") if part.strip())
-    found = tuple(Condition(metric, comparison, float(number)) for metric, comparison, number in parts)
+    found = tuple(
+        Condition(metric, comparison, float(number)) for metric, comparison, number in parts
+    )
     assert all(condition.comparison in _COMPARISONS for condition in found), text
     return found
 
 
-def _rule(bottleneck: Bottleneck, phrase: str, source: str, *, all_of: str = "", any_of: str = "", unless: str = "") -> Rule:
-    return Rule(bottleneck, _conditions(all_of), _conditions(any_of), _conditions(unless), phrase, source)
+def _rule(
+    bottleneck: Bottleneck,
+    phrase: str,
+    source: str,
+    *,
+    all_of: str = "",
+    any_of: str = "",
+    unless: str = "",
+) -> Rule:
+    return Rule(
+        bottleneck, _conditions(all_of), _conditions(any_of), _conditions(unless), phrase, source
+    )
 
 
 RULES: tuple[Rule, ...] = (
@@ -72,13 +90,22 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.LAUNCH_OVERHEAD,
-        "many tiny kernel launches: launching takes longer than the work; fuse the kernels into one or capture a graph",
-        "a launch costs 2-4 us on a stream (kmem doctor measures it), so kernels of 10 us spend a quarter or more on it",
+        (
+            "many tiny kernel launches: launching takes longer than the work; fuse the kernels "
+            "into one or capture a graph"
+        ),
+        (
+            "a launch costs 2-4 us on a stream (kmem doctor measures it), so kernels of 10 us "
+            "spend a quarter or more on it"
+        ),
         all_of="launches >= 4, mean_launch_us <= 10",
     ),
     _rule(
         Bottleneck.LAUNCH_OVERHEAD,
-        "gaps between many kernel launches leave the GPU idle; fuse the kernels into one or capture a graph",
+        (
+            "gaps between many kernel launches leave the GPU idle; fuse the kernels into one or "
+            "capture a graph"
+        ),
         "a third of the forward with no kernel running is more than any kernel fix of it can give",
         all_of="launches >= 4, host_overhead_pct >= 33",
     ),
@@ -90,65 +117,114 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.ALGORITHMIC,
-        "keeps arithmetic units busy for a result that needs little arithmetic: skip structural zeros, share repeated work, use algebra",
-        "four times slower than the bytes that must move, which are the bound, with a pipe over 60% busy: most of its work is not needed",
+        (
+            "keeps arithmetic units busy for a result that needs little arithmetic: skip "
+            "structural zeros, share repeated work, use algebra"
+        ),
+        (
+            "four times slower than the bytes that must move, which are the bound, with a pipe "
+            "over 60% busy: most of its work is not needed"
+        ),
         all_of="bound_bytes_pct >= 90, speed_of_light <= 0.25",
         any_of="tensor_pipe_pct >= 60, fma_pipe_pct >= 60",
         unless="bound_tensor_pct >= 20",
     ),
     _rule(
         Bottleneck.LOW_PARALLELISM,
-        "the grid is too small to fill the multiprocessors: split the work over more blocks (split-K, split reduction, smaller tiles)",
-        "half a wave leaves at least half of the block slots empty; a kernel that saturates a unit all the same is not short of blocks",
+        (
+            "the grid is too small to fill the multiprocessors: split the work over more blocks "
+            "(split-K, split reduction, smaller tiles)"
+        ),
+        (
+            "half a wave leaves at least half of the block slots empty; a kernel that saturates a "
+            "unit all the same is not short of blocks"
+        ),
         all_of="waves <= 0.5",
         unless="dram_throughput_pct >= 60, l2_throughput_pct >= 60, sm_throughput_pct >= 60",
     ),
     _rule(
         Bottleneck.REGISTER_SPILL,
         "registers spill to local memory: smaller tiles, fewer live values, less unrolling",
-        "eight registers; ptxas spills a few cold ones at no cost. Source: CUDA C++ Best Practices Guide, Register Pressure",
+        (
+            "eight registers; ptxas spills a few cold ones at no cost. Source: CUDA C++ Best "
+            "Practices Guide, Register Pressure"
+        ),
         all_of="spill_bytes_per_thread >= 32",
         unless="dram_throughput_pct >= 85",
     ),
     _rule(
         Bottleneck.UNCOALESCED,
-        "uncoalesced global loads: neighbouring threads read scattered addresses and waste most of each 32-byte sector; "
+        "uncoalesced global loads: neighbouring threads read scattered addresses and waste most of "
+        "each 32-byte sector; "
         "make the lanes follow the unit-stride axis",
-        "half of the fetched bytes unused. Source: Nsight Compute, Source Counters section, rule UncoalescedGlobalAccess",
+        (
+            "half of the fetched bytes unused. Source: Nsight Compute, Source Counters section, "
+            "rule UncoalescedGlobalAccess"
+        ),
         all_of="sector_efficiency_pct <= 50",
-        any_of="dram_throughput_pct >= 50, l2_throughput_pct >= 50, l1_throughput_pct >= 60, memory_stall_pct >= 50",
+        any_of=(
+            "dram_throughput_pct >= 50, l2_throughput_pct >= 50, l1_throughput_pct >= 60, "
+            "memory_stall_pct >= 50"
+        ),
     ),
     _rule(
         Bottleneck.REDUNDANT_TRAFFIC,
-        "moves more bytes through DRAM than the problem needs: fuse the passes, keep values on chip, read inputs once",
-        "30% above the minimum is more than caches and partial sectors explain; only worth it where memory is busy",
+        (
+            "moves more bytes through DRAM than the problem needs: fuse the passes, keep values on "
+            "chip, read inputs once"
+        ),
+        (
+            "30% above the minimum is more than caches and partial sectors explain; only worth it "
+            "where memory is busy"
+        ),
         all_of="traffic_ratio >= 1.3",
         any_of="dram_throughput_pct >= 40, l2_throughput_pct >= 60, bound_bytes_pct >= 60",
     ),
     _rule(
         Bottleneck.ALGORITHMIC,
-        "executes arithmetic that the result does not need: skip structural zeros, share repeated work, use algebra",
-        "half as much again as the definition needs is more than address arithmetic done in floating point",
+        (
+            "executes arithmetic that the result does not need: skip structural zeros, share "
+            "repeated work, use algebra"
+        ),
+        (
+            "half as much again as the definition needs is more than address arithmetic done in "
+            "floating point"
+        ),
         all_of="work_ratio >= 1.5",
         any_of="sm_throughput_pct >= 50, fma_pipe_pct >= 40",
     ),
     _rule(
         Bottleneck.ALGORITHMIC,
-        "keeps the tensor cores busy with products that the result does not need: skip structural zeros, use algebra, narrower operands",
+        (
+            "keeps the tensor cores busy with products that the result does not need: skip "
+            "structural zeros, use algebra, narrower operands"
+        ),
         "busy tensor cores at 60% of the bound or less do at least half as much again as needed",
         all_of="tensor_pipe_pct >= 75, speed_of_light <= 0.6",
     ),
     _rule(
         Bottleneck.TENSOR_CORE_IDLE,
-        "the matrix product does not use the tensor cores enough: tl.dot with suitable tiles, precision splits, deeper pipelining",
-        "a tuned Hopper GEMM keeps the pipe above 80% busy (tests/recordings/ncu_matmul_bf16.csv: 90%)",
+        (
+            "the matrix product does not use the tensor cores enough: tl.dot with suitable tiles, "
+            "precision splits, deeper pipelining"
+        ),
+        (
+            "a tuned Hopper GEMM keeps the pipe above 80% busy "
+            "(tests/recordings/ncu_matmul_bf16.csv: 90%)"
+        ),
         all_of="bound_tensor_pct >= 40, tensor_pipe_pct <= 60",
         unless="dram_throughput_pct >= 75",
     ),
     _rule(
         Bottleneck.REDUNDANT_TRAFFIC,
-        "several streaming kernels pass intermediate results through DRAM: fuse them, keep values on chip, read inputs once",
-        "two kernels that both stream at half of the peak or more move values out and in again, unless the traffic is known to be minimal",
+        (
+            "several streaming kernels pass intermediate results through DRAM: fuse them, keep "
+            "values on chip, read inputs once"
+        ),
+        (
+            "two kernels that both stream at half of the peak or more move values out and in "
+            "again, unless the traffic is known to be minimal"
+        ),
         all_of="launches >= 2, dram_throughput_pct >= 50",
         unless="traffic_ratio <= 1.3",
     ),
@@ -160,56 +236,94 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.DIVERGENCE_OR_MASKING,
-        "threads are predicated off or masked out of the instructions executed: drop masks, size tiles to the data, make branches uniform",
-        "a plain streaming Triton kernel shows 24% (tests/recordings/ncu_pointwise_triton.csv), so well above that",
+        (
+            "threads are predicated off or masked out of the instructions executed: drop masks, "
+            "size tiles to the data, make branches uniform"
+        ),
+        (
+            "a plain streaming Triton kernel shows 24% "
+            "(tests/recordings/ncu_pointwise_triton.csv), so well above that"
+        ),
         all_of="branch_divergence_pct >= 40, sm_throughput_pct >= 50",
     ),
     _rule(
         Bottleneck.SPECIAL_FUNCTION_BOUND,
-        "the special-function unit (exp, log, rsqrt, sin, conversions) is the busiest pipe: fewer or cheaper transcendentals",
-        "Source: Nsight Compute, Compute Workload Analysis: a pipe over 60% is highly utilised, over 80% a bottleneck",
+        (
+            "the special-function unit (exp, log, rsqrt, sin, conversions) is the busiest pipe: "
+            "fewer or cheaper transcendentals"
+        ),
+        (
+            "Source: Nsight Compute, Compute Workload Analysis: a pipe over 60% is highly "
+            "utilised, over 80% a bottleneck"
+        ),
         all_of="xu_pipe_pct >= 60",
     ),
     _rule(
         Bottleneck.L2_OR_L1_BANDWIDTH,
-        "L2 or L1 traffic is the limit: re-use values in registers or shared memory, larger tiles, wider accesses",
-        "Source: Nsight Compute, GPU Speed Of Light: over 80% is a bottleneck; L2 counters pass 75% at the wall of mixed reads and writes",
+        (
+            "L2 or L1 traffic is the limit: re-use values in registers or shared memory, larger "
+            "tiles, wider accesses"
+        ),
+        (
+            "Source: Nsight Compute, GPU Speed Of Light: over 80% is a bottleneck; L2 counters "
+            "pass 75% at the wall of mixed reads and writes"
+        ),
         any_of="l2_throughput_pct >= 75, l1_throughput_pct >= 75",
         unless="tensor_pipe_pct >= 75, dram_throughput_pct >= 75",
     ),
     _rule(
         Bottleneck.FMA_BOUND,
-        "instruction issue or the fp32 FMA pipe is the limit: fewer instructions per result, hoisted index arithmetic, "
+        "instruction issue or the fp32 FMA pipe is the limit: fewer instructions per result, "
+        "hoisted index arithmetic, "
         "tensor cores where allowed",
-        "Source: Nsight Compute, GPU Speed Of Light rule: compute over 60% and above memory is compute-bound",
+        (
+            "Source: Nsight Compute, GPU Speed Of Light rule: compute over 60% and above memory is "
+            "compute-bound"
+        ),
         any_of="fma_pipe_pct >= 60, sm_throughput_pct >= 65",
         unless="tensor_pipe_pct >= 75",
     ),
     _rule(
         Bottleneck.LOW_PARALLELISM,
-        "a partial last wave leaves the device half empty: change the tile or use a persistent grid",
+        (
+            "a partial last wave leaves the device half empty: change the tile or use a persistent "
+            "grid"
+        ),
         "a quarter of the block slots idle over the run; beyond three waves the tail is under 10%",
         all_of="tail_efficiency_pct <= 75, waves <= 3",
         unless="dram_throughput_pct >= 70, sm_throughput_pct >= 80",
     ),
     _rule(
         Bottleneck.OCCUPANCY_LIMITED,
-        "too few resident warps to hide latency, held down by registers or shared memory: smaller tiles, fewer stages, fewer registers",
-        "Source: Volkov 2016, chapter 5: streaming needs about 40% occupancy at one load in flight a thread",
+        (
+            "too few resident warps to hide latency, held down by registers or shared memory: "
+            "smaller tiles, fewer stages, fewer registers"
+        ),
+        (
+            "Source: Volkov 2016, chapter 5: streaming needs about 40% occupancy at one load in "
+            "flight a thread"
+        ),
         all_of="occupancy_pct <= 35, waves >= 1",
         any_of="memory_stall_pct >= 40, barrier_stall_pct >= 40",
         unless="tensor_pipe_pct >= 60",
     ),
     _rule(
         Bottleneck.LATENCY,
-        "waits for memory latency with too little in flight: more independent loads per thread, software pipelining, more warps",
-        "most stall cycles wait for memory while no memory unit is busy. Source: Nsight Compute, Warp State Statistics",
+        (
+            "waits for memory latency with too little in flight: more independent loads per "
+            "thread, software pipelining, more warps"
+        ),
+        (
+            "most stall cycles wait for memory while no memory unit is busy. Source: Nsight "
+            "Compute, Warp State Statistics"
+        ),
         any_of="memory_stall_pct >= 40, barrier_stall_pct >= 30",
         unless="dram_throughput_pct >= 60, l2_throughput_pct >= 75, sm_throughput_pct >= 60",
     ),
 )
 
-#: Without counters (CUPTI, static) there is little to go by: these are tried after RULES, on the bound alone.
+#: Without counters (CUPTI, static) there is little to go by: these are tried after RULES, on the
+#: bound alone.
 INFERRED: tuple[Rule, ...] = (
     _rule(
         Bottleneck.DRAM_BANDWIDTH,
@@ -219,13 +333,22 @@ INFERRED: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.REDUNDANT_TRAFFIC,
-        "several kernels pass intermediate results through DRAM: fuse them, keep values on chip, read inputs once",
-        "more than one launch for a problem limited by bytes means that values go out and come back",
+        (
+            "several kernels pass intermediate results through DRAM: fuse them, keep values on "
+            "chip, read inputs once"
+        ),
+        (
+            "more than one launch for a problem limited by bytes means that values go out and come "
+            "back"
+        ),
         all_of="launches >= 2, bound_bytes_pct >= 60, speed_of_light <= 0.75",
     ),
     _rule(
         Bottleneck.TENSOR_CORE_IDLE,
-        "a matrix product far below the tensor cores' rate: tl.dot with suitable tiles, precision splits, deeper pipelining",
+        (
+            "a matrix product far below the tensor cores' rate: tl.dot with suitable tiles, "
+            "precision splits, deeper pipelining"
+        ),
         "limited by tensor cores in the bound and at less than 60% of it",
         all_of="bound_tensor_pct >= 60, speed_of_light <= 0.6",
     ),

@@ -1,4 +1,6 @@
-"""Turn a profile's raw counters into the dimensions a diagnosis is made of, weighted by time over launches; missing stays absent."""
+"""Turn a profile's raw counters into the dimensions a diagnosis is made of, weighted by time over
+launches; missing stays absent.
+"""
 
 from collections.abc import Mapping
 
@@ -13,11 +15,15 @@ LOCAL_WORD_BYTES = 4.0  # one register
 _FLOPS = {"fp32_additions": 1.0, "fp32_products": 1.0, "fp32_multiply_adds": 2.0}
 #: Quantities that are metrics as they stand and are averaged over time.
 _AVERAGED = tuple(
-    name for name in SIGNATURE_METRICS if name.endswith("_pct") or name in ("registers_per_thread", "shared_bytes_per_block", "waves")
+    name
+    for name in SIGNATURE_METRICS
+    if name.endswith("_pct") or name in ("registers_per_thread", "shared_bytes_per_block", "waves")
 )
 
 
-def make_signature(profile: Profile, device: Device, bound: Bound | None, *, host_ms: float | None = None) -> Signature:
+def make_signature(
+    profile: Profile, device: Device, bound: Bound | None, *, host_ms: float | None = None
+) -> Signature:
     """The signature of a profile.
 
     Args:
@@ -30,7 +36,11 @@ def make_signature(profile: Profile, device: Device, bound: Bound | None, *, hos
     quantities = [_derive(read_quantities(launch.metrics), launch, device) for launch in launches]
     values: dict[str, float] = {"launches": float(len(launches))}
     for name in (*_AVERAGED, "spill_bytes_per_thread"):
-        known = [(weight, entry[name]) for weight, entry in zip(weights, quantities, strict=True) if name in entry]
+        known = [
+            (weight, entry[name])
+            for weight, entry in zip(weights, quantities, strict=True)
+            if name in entry
+        ]
         total = sum(weight for weight, _ in known)
         if total > 0:
             values[name] = sum(weight * value for weight, value in known) / total
@@ -56,7 +66,9 @@ def _weights(launches: tuple[Launch, ...]) -> list[float]:
 
 
 def _derive(quantities: dict[str, float], launch: Launch, device: Device) -> dict[str, float]:
-    """Metrics of one launch that are made of several counters; an ingredient that is missing leaves its metric out."""
+    """Metrics of one launch that are made of several counters; an ingredient that is missing leaves
+    its metric out.
+    """
     found = dict(quantities)
     warp_cycles = quantities.get("warp_cycles")
     if warp_cycles:
@@ -64,31 +76,51 @@ def _derive(quantities: dict[str, float], launch: Launch, device: Device) -> dic
             memory = quantities["stall_long_scoreboard"] + quantities.get("stall_lg_throttle", 0.0)
             found["memory_stall_pct"] = min(100.0, 100.0 * memory / warp_cycles)
         if "stall_barrier" in quantities:
-            found["barrier_stall_pct"] = min(100.0, 100.0 * quantities["stall_barrier"] / warp_cycles)
-    if quantities.get("load_bytes_per_sector"):  # 0 says that the kernel has no such loads (it uses TMA), not that they are bad
-        found["sector_efficiency_pct"] = min(100.0, 100.0 * quantities["load_bytes_per_sector"] / SECTOR_BYTES)
+            found["barrier_stall_pct"] = min(
+                100.0, 100.0 * quantities["stall_barrier"] / warp_cycles
+            )
+    # 0 says that the kernel has no such loads (it uses TMA), not that they are bad
+    if quantities.get("load_bytes_per_sector"):
+        found["sector_efficiency_pct"] = min(
+            100.0, 100.0 * quantities["load_bytes_per_sector"] / SECTOR_BYTES
+        )
     if "threads_per_instruction" in quantities:
-        found["branch_divergence_pct"] = max(0.0, 100.0 * (1.0 - quantities["threads_per_instruction"] / device.warp_size))
+        found["branch_divergence_pct"] = max(
+            0.0, 100.0 * (1.0 - quantities["threads_per_instruction"] / device.warp_size)
+        )
     if "local_store_instructions" in quantities and quantities.get("threads"):
-        stores_per_thread = quantities["local_store_instructions"] * device.warp_size / quantities["threads"]
+        stores_per_thread = (
+            quantities["local_store_instructions"] * device.warp_size / quantities["threads"]
+        )
         found["spill_bytes_per_thread"] = LOCAL_WORD_BYTES * stores_per_thread
     if quantities.get("waves") == 0.0 and launch.grid is not None:
-        # ncu rounds waves to two digits, which is zero for a few blocks; this is the least they can be.
-        found["waves"] = launch.grid[0] * launch.grid[1] * launch.grid[2] / (device.sm_count * device.max_blocks_per_sm)
+        # ncu rounds waves to two digits, which is zero for a few blocks; this is the least they can
+        # be.
+        found["waves"] = (
+            launch.grid[0]
+            * launch.grid[1]
+            * launch.grid[2]
+            / (device.sm_count * device.max_blocks_per_sm)
+        )
     if all(name in quantities for name in _FLOPS):
         found["fp32_flops"] = sum(flops * quantities[name] for name, flops in _FLOPS.items())
     return found
 
 
-def _ratios(launches: tuple[Launch, ...], quantities: list[dict[str, float]], bound: Bound | None) -> Mapping[str, float]:
+def _ratios(
+    launches: tuple[Launch, ...], quantities: list[dict[str, float]], bound: Bound | None
+) -> Mapping[str, float]:
     """Sums over the whole forward against what it needs."""
     if bound is None or not quantities:
         return {}
     found = {}
-    if bound.bytes and all("dram_read_bytes" in entry and "dram_write_bytes" in entry for entry in quantities):
+    if bound.bytes and all(
+        "dram_read_bytes" in entry and "dram_write_bytes" in entry for entry in quantities
+    ):
         moved = sum(entry["dram_read_bytes"] + entry["dram_write_bytes"] for entry in quantities)
         found["traffic_ratio"] = moved / bound.bytes
-    # Tensor-core operations have no counter that is the same on every GPU, so only fp32 arithmetic is compared, where it is what limits.
+    # Tensor-core operations have no counter that is the same on every GPU, so only fp32 arithmetic
+    # is compared, where it is what limits.
     if bound.limiter == "fp32" and all("fp32_flops" in entry for entry in quantities):
         found["work_ratio"] = sum(entry["fp32_flops"] for entry in quantities) / bound.flops["fp32"]
     return found

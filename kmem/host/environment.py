@@ -1,29 +1,41 @@
-"""What the environment says: how many cores to plan with, and what of it a candidate's process gets (nothing that looks like a secret)."""
+"""What the environment says: how many cores to plan with, and what of it a candidate's process gets
+(nothing that looks like a secret).
+"""
 
 import os
 import re
 from collections.abc import Mapping
 
-#: Names that hold credentials by convention: OPENAI_API_KEY, HF_TOKEN, AWS_SECRET_ACCESS_KEY, DB_PASSWORD, ...
+#: Names that hold credentials by convention: OPENAI_API_KEY, HF_TOKEN, AWS_SECRET_ACCESS_KEY,
+#: DB_PASSWORD, ...
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
 
-#: Cores that this process may plan with, where several share the machine; `kmem bench --jobs` sets it.
+#: Cores that this process may plan with, where several share the machine; `kmem bench --jobs` sets
+#: it.
 CORES_VARIABLE = "KMEM_CORES"
 
 
 def own_cores() -> int | None:
-    """The cores that KMEM_CORES leaves to this process, at least 1; None if it is not set to a number, and the machine is its own."""
+    """The cores that KMEM_CORES leaves to this process, at least 1; None if it is not set to a
+    number, and the machine is its own.
+    """
     named = os.environ.get(CORES_VARIABLE, "")
     return max(1, int(named)) if named.isdigit() else None
 
 
-def scrubbed_environment(extra: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None) -> dict[str, str]:
+def scrubbed_environment(
+    extra: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Environment variables for a job, without those whose names look like credentials.
 
     Args:
         extra: set last, whatever they are called.
         base: what to start from; this process's environment by default.
     """
-    kept = {name: value for name, value in (os.environ if base is None else base).items() if not _SECRET.search(name)}
+    kept = {
+        name: value
+        for name, value in (os.environ if base is None else base).items()
+        if not _SECRET.search(name)
+    }
     kept.update(extra or {})
     return kept

@@ -1,10 +1,13 @@
-"""One lease per GPU, so that judges in several processes neither time at once nor disturb a timing with their checks.
+"""One lease per GPU, so that judges in several processes neither time at once nor disturb a timing
+with their checks.
 
-A lease is a file lock named after the GPU's UUID, so that `CUDA_VISIBLE_DEVICES` may give one card two numbers. Checks hold it shared,
-timing holds it alone. The system releases it when the process ends, however it ends.
+A lease is a file lock named after the GPU's UUID, so that `CUDA_VISIBLE_DEVICES` may give one card
+two numbers. Checks hold it shared, timing holds it alone. The system releases it when the process
+ends, however it ends.
 
-Who takes turns: the judges of candidates, the workers of baselines while Inductor tunes, and the program that a profiler watches. The
-latter two run without kmem's judge, so this file imports nothing of kmem.
+Who takes turns: the judges of candidates, the workers of baselines while Inductor tunes, and the
+program that a profiler watches. The latter two run without kmem's judge, so this file imports
+nothing of kmem.
 
 Not covered: programs other than kmem, and a database (hence cache directory) of another user.
 """
@@ -21,7 +24,9 @@ DIRECTORY_VARIABLE = "KMEM_GPU_LOCKS"
 
 
 class GpuLease:
-    """The right to use one GPU. So far, in seconds: `exclusive_s` it was held alone, `waited_s` others had it while it was wanted."""
+    """The right to use one GPU. So far, in seconds: `exclusive_s` it was held alone, `waited_s`
+    others had it while it was wanted.
+    """
 
     def __init__(self, directory: Path, gpu: str, on_wait: Callable[[str], None]) -> None:
         """Nothing is held yet.
@@ -40,7 +45,10 @@ class GpuLease:
 
     @contextmanager
     def hold(self, *, exclusive: bool) -> Iterator[None]:
-        """Hold the GPU, shared or alone. May be nested: held alone it stays so, shared it is had alone while the inner one lasts."""
+        """Hold the GPU, shared or alone.
+
+        May be nested: held alone it stays so, shared it is had alone while the inner one lasts.
+        """
         outer, wanted = self._mode, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         if outer in (wanted, fcntl.LOCK_EX):
             yield
@@ -60,9 +68,12 @@ class GpuLease:
         return str(self._place[0]), self._place[1]
 
     def pause(self) -> None:
-        """Between two steps of a long check: whoever waits to have the GPU alone gets it now, not when the check has ended."""
+        """Between two steps of a long check: whoever waits to have the GPU alone gets it now, not
+        when the check has ended.
+        """
         if self._mode == fcntl.LOCK_SH:
-            self._lock(fcntl.LOCK_SH, on_wait=lambda text: None)  # a check that is passed over for moments is no news
+            # a check that is passed over for moments is no news
+            self._lock(fcntl.LOCK_SH, on_wait=lambda text: None)
 
     def __enter__(self) -> "GpuLease":
         return self
@@ -75,12 +86,14 @@ class GpuLease:
         self._gate.close()
 
     def _lock(self, mode: int, on_wait: Callable[[str], None] | None = None) -> None:
-        # What is held goes first, so that two holders of a shared lock who both want it alone cannot wait for each other.
+        # What is held goes first, so that two holders of a shared lock who both want it alone
+        # cannot wait for each other.
         fcntl.flock(self._file, fcntl.LOCK_UN)
         self._mode = fcntl.LOCK_UN
         if mode == fcntl.LOCK_UN:
             return
-        # Everyone passes the gate; who waits to have the GPU alone keeps it shut, so that later sharers cannot starve it.
+        # Everyone passes the gate; who waits to have the GPU alone keeps it shut, so that later
+        # sharers cannot starve it.
         started = time.monotonic()
         for file in (self._gate, self._file):
             _wait_for(file, mode, on_wait or self._on_wait)

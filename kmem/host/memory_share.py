@@ -1,8 +1,10 @@
-"""Who may fill how much of one GPU's memory, so that judges in several processes do not take it from each other's candidates.
+"""Who may fill how much of one GPU's memory, so that judges in several processes do not take it
+from each other's candidates.
 
-A judge asks for its share before it puts anything on the card and waits until that fits beside the others'. Shares stand in a file beside
-the GPU's lease, by process; those of processes that are gone count no more. Somebody who is alone always gets in: whether a problem fits
-at all is for the device to say.
+A judge asks for its share before it puts anything on the card and waits until that fits beside the
+others'. Shares stand in a file beside the GPU's lease, by process; those of processes that are gone
+count no more. Somebody who is alone always gets in: whether a problem fits at all is for the device
+to say.
 
 Not covered: programs other than kmem.
 """
@@ -24,7 +26,9 @@ _POLL_S = 0.5
 class MemoryShare:
     """One process's share of one GPU's memory; nothing is held until `acquire`."""
 
-    def __init__(self, directory: Path, gpu: str, total_bytes: int, on_wait: Callable[[str], None]) -> None:
+    def __init__(
+        self, directory: Path, gpu: str, total_bytes: int, on_wait: Callable[[str], None]
+    ) -> None:
         """Nothing is held yet.
 
         Args:
@@ -32,12 +36,19 @@ class MemoryShare:
         Raises:
             ExecutorError: if the file cannot be made.
         """
-        self._path, self._usable, self._on_wait = directory / f"gpu-{gpu}.memory", int(USABLE * total_bytes), on_wait
+        self._path, self._usable, self._on_wait = (
+            directory / f"gpu-{gpu}.memory",
+            int(USABLE * total_bytes),
+            on_wait,
+        )
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._path.touch()
         except OSError as ex:
-            raise ExecutorError(f"Cannot make {self._path}: {ex}; free space there or choose another place with KMEM_DB") from ex
+            raise ExecutorError(
+                f"Cannot make {self._path}: {ex}; free space there or choose another place with "
+                f"KMEM_DB"
+            ) from ex
 
     def acquire(self, nbytes: int) -> float:
         """Wait for room; the seconds it took. A share this process has already is replaced."""
@@ -68,7 +79,10 @@ class MemoryShare:
         try:
             return self._change(change)
         except OSError as ex:
-            raise ExecutorError(f"Cannot write {self._path}: {ex}; free space there or choose another place with KMEM_DB") from ex
+            raise ExecutorError(
+                f"Cannot write {self._path}: {ex}; free space there or choose another place with "
+                f"KMEM_DB"
+            ) from ex
 
     def _change(self, change: Callable[[dict[str, int]], object]) -> object:
         with open(self._path, "r+", encoding="utf-8") as file:

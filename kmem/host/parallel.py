@@ -14,11 +14,15 @@ Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 
-def in_parallel(ask: Callable[[Question], Answer], questions: Sequence[Question], give_up: Callable[[], None]) -> list[Answer]:
-    """Answers in the order of the questions, AT_ONCE of them asked side by side; a single question is asked in this thread.
+def in_parallel(
+    ask: Callable[[Question], Answer], questions: Sequence[Question], give_up: Callable[[], None]
+) -> list[Answer]:
+    """Answers in the order of the questions, AT_ONCE of them asked side by side; a single question
+    is asked in this thread.
 
-    Once one has failed, questions not yet begun are left out, and when all have ended the first error, in the order of the questions, is
-    raised. Daemon threads, because a pool would keep an interrupted process waiting for the slowest model.
+    Once one has failed, questions not yet begun are left out, and when all have ended the first
+    error, in the order of the questions, is raised. Daemon threads, because a pool would keep an
+    interrupted process waiting for the slowest model.
 
     Args:
         give_up: makes those who are asked end soon; called on KeyboardInterrupt.
@@ -38,7 +42,9 @@ def in_parallel(ask: Callable[[Question], Answer], questions: Sequence[Question]
             except BaseException as ex:  # noqa: BLE001 - raised again below, in the thread that asked
                 failed[place] = ex
 
-    threads = [threading.Thread(target=work, args=(place,), daemon=True) for place in range(len(questions))]
+    threads = [
+        threading.Thread(target=work, args=(place,), daemon=True) for place in range(len(questions))
+    ]
     for thread in threads:
         thread.start()
     try:

@@ -1,8 +1,11 @@
-"""Run every arm on every problem and seed, on recorded landscapes. Everything follows from the landscapes, the arms and the seeds.
+"""Run every arm on every problem and seed, on recorded landscapes.
 
-For each seed the problems are shuffled into an order. First each is searched with an empty memory that is written to: the outcomes these
-runs leave are what the arms `read`, `placebo` and `oracle` are made from. Then every arm searches every problem, each run with a database
-of its own that holds what arms.py says.
+Everything follows from the landscapes, the arms and the seeds.
+
+For each seed the problems are shuffled into an order. First each is searched with an empty memory
+that is written to: the outcomes these runs leave are what the arms `read`, `placebo` and `oracle`
+are made from. Then every arm searches every problem, each run with a database of its own that holds
+what arms.py says.
 """
 
 import multiprocessing
@@ -49,7 +52,10 @@ EACH = "each"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What to compare. `left_out` are operator classes no memory may know of; `each` is every problem's own."""
+    """What to compare.
+
+    `left_out` are operator classes no memory may know of; `each` is every problem's own.
+    """
 
     arms: tuple[Arm, ...]
     seeds: int
@@ -60,7 +66,10 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run: which problem, with which memory, and what it cost and reached. `known` is how many outcomes the memory held."""
+    """One run: which problem, with which memory, and what it cost and reached.
+
+    `known` is how many outcomes the memory held.
+    """
 
     problem: str
     family: str
@@ -70,23 +79,32 @@ class Trial:
     metrics: RunMetrics
 
 
-def ablate(landscapes: Sequence[Landscape], setup: Setup, on_progress: Callable[[int, int], None]) -> list[Trial]:
+def ablate(
+    landscapes: Sequence[Landscape], setup: Setup, on_progress: Callable[[int, int], None]
+) -> list[Trial]:
     """Every trial, ordered by problem, seed and arm.
 
-    With operator classes left out only their problems are searched: the others are what memory may know.
+    With operator classes left out only their problems are searched: the others are what memory may
+    know.
 
     Args:
         on_progress: told (seeds done, seeds in all).
-    Raises:
-        LandscapeError: if a landscape is not measured, has no setting that passed or cannot be replayed, or nothing is left to search.
+    Raises: LandscapeError: if a landscape is not measured, has no setting that passed or cannot be
+        replayed, or nothing is left to search.
     """
     for landscape in landscapes:
         if landscape.header.estimated:
-            raise LandscapeError(f"{landscape.name} holds estimates, which teach memory nothing; record it where the device is")
+            raise LandscapeError(
+                f"{landscape.name} holds estimates, which teach memory nothing; record it where "
+                f"the device is"
+            )
     families = {landscape.header.family for landscape in landscapes}
     unknown = sorted(set(setup.left_out) - families - {EACH})
     if unknown:
-        raise LandscapeError(f"No landscape is of class {', '.join(unknown)}; there are {', '.join(sorted(families))} (or {EACH})")
+        raise LandscapeError(
+            f"No landscape is of class {', '.join(unknown)}; there are "
+            f"{', '.join(sorted(families))} (or {EACH})"
+        )
     cores = min(setup.seeds, len(os.sched_getaffinity(0)))
     trials: list[Trial] = []
     if cores == 1:
@@ -109,7 +127,8 @@ def _run_seed(landscapes: Sequence[Landscape], setup: Setup, seed: int) -> list[
     with tempfile.TemporaryDirectory(prefix="kmem-ablate-", dir=_fast_directory()) as directory:
         bench = _Bench(landscapes, setup, Path(directory))
         order = random.Random(f"order:{seed}").sample(range(len(landscapes)), len(landscapes))
-        left = {place: bench.search(place, Arm.RW, seed, ())[1] for place in order}  # what a search without memory would leave
+        # what a search without memory would leave
+        left = {place: bench.search(place, Arm.RW, seed, ())[1] for place in order}
         wanted = [place for place in order if bench.is_target(place)]
         trials = []
         for arm in setup.arms:
@@ -123,12 +142,16 @@ def _run_seed(landscapes: Sequence[Landscape], setup: Setup, seed: int) -> list[
 
 
 def _fast_directory() -> str | None:
-    """Memory, where the system has a file system for it: hundreds of short-lived databases need no disk."""
+    """Memory, where the system has a file system for it: hundreds of short-lived databases need no
+    disk.
+    """
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class _Bench:
-    """The landscapes opened for searching, and a database with the library in it that every run's own is copied from."""
+    """The landscapes opened for searching, and a database with the library in it that every run's
+    own is copied from.
+    """
 
     def __init__(self, landscapes: Sequence[Landscape], setup: Setup, directory: Path) -> None:
         self._landscapes, self._setup, self._directory = landscapes, setup, directory
@@ -136,7 +159,10 @@ class _Bench:
         library = load_library(registry)
         self._sessions = [open_recorded_session(landscape, library) for landscape in landscapes]
         # An author keeps the ranking of the last module it saw: each module gets one of its own.
-        self._registries = [replace(registry, authors={**registry.authors, RecipeAuthor.name: RecipeAuthor()}) for _ in landscapes]
+        self._registries = [
+            replace(registry, authors={**registry.authors, RecipeAuthor.name: RecipeAuthor()})
+            for _ in landscapes
+        ]
         self._embedder = _remembering(load_embedder())
         self._template = directory / "template.db"
         with Memory(self._template, self._embedder) as memory:
@@ -153,7 +179,9 @@ class _Bench:
         left_out = self._setup.left_out
         return not left_out or EACH in left_out or self._sources[place].family in left_out
 
-    def recollect(self, place: int, arm: Arm, seed: int, left: dict[int, list[LedgerEntry]]) -> list[LedgerEntry]:
+    def recollect(
+        self, place: int, arm: Arm, seed: int, left: dict[int, list[LedgerEntry]]
+    ) -> list[LedgerEntry]:
         """What an arm's memory holds when it searches a problem.
 
         Args:
@@ -162,44 +190,76 @@ class _Bench:
         if arm is Arm.OFF:
             return []
         target = self._sources[place]
-        left_out = frozenset({target.family} if EACH in self._setup.left_out else self._setup.left_out)
+        left_out = frozenset(
+            {target.family} if EACH in self._setup.left_out else self._setup.left_out
+        )
         allowed = set(admissible([self._sources[other] for other in left], target, left_out))
         entries = {other: left[other] for other in sorted(left) if self._sources[other] in allowed}
         if arm is Arm.ORACLE:
             others = {self._landscapes[other].name: other for other in entries if entries[other]}
-            nearest = nearest_other_size(self._landscapes[place], [self._landscapes[other] for other in others.values()])
-            return [ledger_entry(oracle_outcome(nearest, entries[others[nearest.name]][0].outcome))] if nearest else []
+            nearest = nearest_other_size(
+                self._landscapes[place], [self._landscapes[other] for other in others.values()]
+            )
+            return (
+                [ledger_entry(oracle_outcome(nearest, entries[others[nearest.name]][0].outcome))]
+                if nearest
+                else []
+            )
         known = [entry for other in entries for entry in entries[other]]
         if arm is Arm.PLACEBO:
-            return [ledger_entry(outcome) for outcome in shuffle_outcomes([entry.outcome for entry in known], seed)]
+            return [
+                ledger_entry(outcome)
+                for outcome in shuffle_outcomes([entry.outcome for entry in known], seed)
+            ]
         return known
 
-    def search(self, place: int, arm: Arm, seed: int, known: Sequence[LedgerEntry]) -> tuple[list[Attempt], list[LedgerEntry]]:
-        """One run of kmem's loop. Returns its attempts, and the outcomes it left where its memory is written to."""
+    def search(
+        self, place: int, arm: Arm, seed: int, known: Sequence[LedgerEntry]
+    ) -> tuple[list[Attempt], list[LedgerEntry]]:
+        """One run of kmem's loop.
+
+        Returns its attempts, and the outcomes it left where its memory is written to.
+        """
         session, landscape = self._sessions[place], self._landscapes[place]
         out_dir = self._directory / "run"
         database = self._directory / "run.db"
         shutil.copyfile(self._template, database)
         run = Run(
-            "replay", session.problem, session.device.name, session.contract, self._setup.budget, MEMORY_MODES[arm], seed, str(out_dir),
-            CREATED_AT, strategy=self._setup.strategy,
-        )  # fmt: skip
+            "replay",
+            session.problem,
+            session.device.name,
+            session.contract,
+            self._setup.budget,
+            MEMORY_MODES[arm],
+            seed,
+            str(out_dir),
+            CREATED_AT,
+            strategy=self._setup.strategy,
+        )
         try:
             with Memory(database, self._embedder) as memory:
                 memory.record_entries(sorted(known, key=lambda entry: entry.hash))
                 memory.start_run(run)
                 optimize(
-                    run, session, memory, self._registries[place], lambda event: None,
+                    run,
+                    session,
+                    memory,
+                    self._registries[place],
+                    lambda event: None,
                     open_evaluator=lambda announce: RecordedEvaluator(landscape, session),
-                )  # fmt: skip
+                )
                 own = memory.outcomes(graph_hash=session.graph.hash)
-                return memory.attempts(run.id), sorted(map(_canonical, own), key=lambda entry: entry.hash)
+                return memory.attempts(run.id), sorted(
+                    map(_canonical, own), key=lambda entry: entry.hash
+                )
         finally:
             shutil.rmtree(out_dir, ignore_errors=True)
             for file in self._directory.glob("run.db*"):
                 file.unlink()
 
-    def trial(self, place: int, arm: Arm, seed: int, known: int, attempts: Sequence[Attempt]) -> Trial:
+    def trial(
+        self, place: int, arm: Arm, seed: int, known: int, attempts: Sequence[Attempt]
+    ) -> Trial:
         """What a run cost."""
         source = self._sources[place]
         metrics = run_metrics(attempts, self._landscapes[place], self._setup.budget.rounds + 1)
@@ -212,7 +272,9 @@ def _canonical(outcome: Outcome) -> LedgerEntry:
 
 
 def _remembering(embedder: Embedder | None) -> Embedder | None:
-    """The embedder with every vector kept in this process: the databases of runs are too short-lived to keep them."""
+    """The embedder with every vector kept in this process: the databases of runs are too
+    short-lived to keep them.
+    """
     return _RememberingEmbedder(embedder) if embedder is not None else None
 
 

@@ -1,10 +1,11 @@
-"""The arms of an ablation: what the memory of a run on one problem holds, made from what other runs left.
+"""The arms of an ablation: what the memory of a run on one problem holds, made from what other runs
+left.
 
-off      no memory at all.
-read     the outcomes of searches without memory on the other problems; nothing is added.
-rw       the outcomes of this arm's own runs on the problems that came earlier in the order; it grows.
-placebo  as read, but what was done no longer belongs to what came of it: as many outcomes, of the same recipes, without information.
-oracle   the best recorded setting of the nearest other size of the same problem: what perfect memory of one run would offer.
+off      no memory at all. read     the outcomes of searches without memory on the other problems;
+nothing is added. rw       the outcomes of this arm's own runs on the problems that came earlier in
+the order; it grows. placebo  as read, but what was done no longer belongs to what came of it: as
+many outcomes, of the same recipes, without information. oracle   the best recorded setting of the
+nearest other size of the same problem: what perfect memory of one run would offer.
 
 No arm ever holds an outcome of the problem's own graph.
 """
@@ -30,7 +31,13 @@ class Arm(Enum):
 
 
 #: How each arm's runs use their memory: kmem's own --memory.
-MEMORY_MODES = {Arm.OFF: "off", Arm.READ: "read", Arm.RW: "rw", Arm.PLACEBO: "read", Arm.ORACLE: "read"}
+MEMORY_MODES = {
+    Arm.OFF: "off",
+    Arm.READ: "read",
+    Arm.RW: "rw",
+    Arm.PLACEBO: "read",
+    Arm.ORACLE: "read",
+}
 #: Outcomes of a replay carry no time of their own, so that the same ablation has the same outcomes.
 CREATED_AT = "2000-01-01T00:00:00.000+00:00"
 
@@ -45,14 +52,22 @@ class Source:
 
 
 def admissible(sources: Sequence[Source], target: Source, left_out: frozenset[str]) -> list[Source]:
-    """The problems a run on `target` may know of: never its own graph, and nothing of the operator classes left out."""
-    return [source for source in sources if source.graph_hash != target.graph_hash and source.family not in left_out]
+    """The problems a run on `target` may know of: never its own graph, and nothing of the operator
+    classes left out.
+    """
+    return [
+        source
+        for source in sources
+        if source.graph_hash != target.graph_hash and source.family not in left_out
+    ]
 
 
 def shuffle_outcomes(outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:
-    """A placebo: the deeds (knobs, kernel) of each recipe are dealt anew over its results, and skills' names are exchanged.
+    """A placebo: the deeds (knobs, kernel) of each recipe are dealt anew over its results, and
+    skills' names are exchanged.
 
-    Knobs stay with their recipe, so that what is recalled can be written and costs what a real recollection costs.
+    Knobs stay with their recipe, so that what is recalled can be written and costs what a real
+    recollection costs.
     """
     generator = random.Random(f"placebo:{seed}")
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -64,15 +79,22 @@ def shuffle_outcomes(outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:
         for place, giver in zip(places, dealt, strict=True):
             deed = outcomes[giver]
             shuffled[place] = replace(
-                outcomes[place], choices=_at_sites_of(deed.choices, outcomes[place].choices), source_hash=deed.source_hash, move=deed.move
+                outcomes[place],
+                choices=_at_sites_of(deed.choices, outcomes[place].choices),
+                source_hash=deed.source_hash,
+                move=deed.move,
             )
     skills = sorted({outcome.skill for outcome in outcomes})
     exchanged = dict(zip(skills, generator.sample(skills, len(skills)), strict=True))
     return [replace(outcome, skill=exchanged[outcome.skill]) for outcome in shuffled]
 
 
-def _at_sites_of(choices: tuple[SiteChoice, ...], here: tuple[SiteChoice, ...]) -> tuple[SiteChoice, ...]:
-    return tuple(replace(place, knobs=choice.knobs) for choice, place in zip(choices, here, strict=True))
+def _at_sites_of(
+    choices: tuple[SiteChoice, ...], here: tuple[SiteChoice, ...]
+) -> tuple[SiteChoice, ...]:
+    return tuple(
+        replace(place, knobs=choice.knobs) for choice, place in zip(choices, here, strict=True)
+    )
 
 
 def nearest_other_size(landscape: Landscape, others: Sequence[Landscape]) -> Landscape | None:
@@ -80,13 +102,17 @@ def nearest_other_size(landscape: Landscape, others: Sequence[Landscape]) -> Lan
     alike = [
         other
         for other in others
-        if other.header.structure_hash == landscape.header.structure_hash and other.header.graph_hash != landscape.header.graph_hash
+        if other.header.structure_hash == landscape.header.structure_hash
+        and other.header.graph_hash != landscape.header.graph_hash
     ]
     if not alike:
         return None
     import numpy as np  # as late as everywhere in kmem
 
-    sizes, theirs = (np.array(given, dtype=np.int64) for given in (landscape.header.sizes, [other.header.sizes for other in alike]))
+    sizes, theirs = (
+        np.array(given, dtype=np.int64)
+        for given in (landscape.header.sizes, [other.header.sizes for other in alike])
+    )
     distances = size_distance(sizes, theirs)
     return min(zip(alike, distances, strict=True), key=lambda pair: (pair[1], pair[0].name))[0]
 
@@ -100,8 +126,20 @@ def oracle_outcome(landscape: Landscape, like: Outcome) -> Outcome:
     best = landscape.best
     eager_ms = landscape.eager.latency_ms if landscape.eager else None
     return replace(
-        like, skill=best.choices[0].recipe, choices=best.choices, move=Move.SEED, status=best.status, latency_ms=best.latency_ms,
-        latency_ms_p20=best.timing.latency_ms_p20, latency_ms_p80=best.timing.latency_ms_p80, parent_ms=None, parent_hash=None,
-        baseline="eager" if eager_ms else None, baseline_ms=eager_ms, ratio=eager_ms / best.latency_ms if eager_ms else None,
-        ratio_low=None, ratio_high=None, source_hash=best.source_hash,
-    )  # fmt: skip
+        like,
+        skill=best.choices[0].recipe,
+        choices=best.choices,
+        move=Move.SEED,
+        status=best.status,
+        latency_ms=best.latency_ms,
+        latency_ms_p20=best.timing.latency_ms_p20,
+        latency_ms_p80=best.timing.latency_ms_p80,
+        parent_ms=None,
+        parent_hash=None,
+        baseline="eager" if eager_ms else None,
+        baseline_ms=eager_ms,
+        ratio=eager_ms / best.latency_ms if eager_ms else None,
+        ratio_low=None,
+        ratio_high=None,
+        source_hash=best.source_hash,
+    )

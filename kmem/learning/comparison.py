@@ -1,4 +1,6 @@
-"""Arms compared with the search without memory, pair by pair (same problem, same seed), with bootstrap intervals over problems."""
+"""Arms compared with the search without memory, pair by pair (same problem, same seed), with
+bootstrap intervals over problems.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,12 +12,14 @@ from kmem.learning.arms import Arm
 if TYPE_CHECKING:
     import numpy as np
 
-    #: Figures of one arm by name, (problems, seeds) each; and places in such a table, one set of them per resample.
+    #: Figures of one arm by name, (problems, seeds) each; and places in such a table, one set of
+    #: them per resample.
     Tables: TypeAlias = dict[str, np.ndarray]
     Places: TypeAlias = tuple[np.ndarray, ...]
 
 RESAMPLES = 2000
-#: A run that ends more than this much slower than the one without memory has suffered negative transfer.
+#: A run that ends more than this much slower than the one without memory has suffered negative
+#: transfer.
 HARM = 1.02
 
 
@@ -33,13 +37,17 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What an arm's memory changed. Shares are of all runs of the arm; the plain figures are means over runs.
+    """What an arm's memory changed.
 
-    `saved` is the share of measurements to the target that memory spared: 1 - (sum with memory) / (sum without). `final_speed` is the
-    geometric mean of time without over time with memory, at the end. `negative_transfer` is the share of runs that end more than 2% slower
-    than the run without memory of the same problem and seed: worse performance on the target, as the field uses the word (source: Pan and
-    Yang, "A Survey on Transfer Learning", 2010). Runs that were held up beside it: `more_measurements` to the target, be it one, and
-    `later_rounds` (a round's candidates are measured as one batch).
+    Shares are of all runs of the arm; the plain figures are means over runs.
+
+    `saved` is the share of measurements to the target that memory spared: 1 - (sum with memory) /
+    (sum without). `final_speed` is the geometric mean of time without over time with memory, at the
+    end. `negative_transfer` is the share of runs that end more than 2% slower than the run without
+    memory of the same problem and seed: worse performance on the target, as the field uses the word
+    (source: Pan and Yang, "A Survey on Transfer Learning", 2010). Runs that were held up beside it:
+    `more_measurements` to the target, be it one, and `later_rounds` (a round's candidates are
+    measured as one batch).
     """
 
     arm: Arm
@@ -60,10 +68,12 @@ class Comparison:
 def compare_arms(trials: Sequence[Trial], *, seed: int = 0) -> list[Comparison]:
     """Every arm against `off`, in the order of the arms; `off` itself too, for its plain figures.
 
-    The intervals are percentiles of a bootstrap that draws problems first and then seeds within each, so that seeds of one problem do not
-    pass for evidence about another. Source: Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8 (strategy 2).
+    The intervals are percentiles of a bootstrap that draws problems first and then seeds within
+    each, so that seeds of one problem do not pass for evidence about another. Source: Davison and
+    Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8 (strategy 2).
 
-    Raises ValueError: without trials of the arm `off`, or with a problem and seed that one arm lacks.
+    Raises ValueError: without trials of the arm `off`, or with a problem and seed that one arm
+    lacks.
     """
     import numpy as np  # as late as everywhere in kmem
 
@@ -72,14 +82,25 @@ def compare_arms(trials: Sequence[Trial], *, seed: int = 0) -> list[Comparison]:
     by_key = {(trial.arm, trial.problem, trial.seed): trial for trial in trials}
     arms = [arm for arm in Arm if any(trial.arm is arm for trial in trials)]
     if Arm.OFF not in arms or len(by_key) != len(arms) * len(problems) * len(seeds):
-        raise ValueError("arms are compared pair by pair: every arm, off among them, needs every problem and seed")
+        raise ValueError(
+            "arms are compared pair by pair: every arm, off among them, needs every problem and "
+            "seed"
+        )
 
     def table(arm: Arm, figure: Callable[[Trial], float]) -> "np.ndarray":
-        return np.array([[figure(by_key[arm, problem, seed]) for seed in seeds] for problem in problems], dtype=float)
+        return np.array(
+            [[figure(by_key[arm, problem, seed]) for seed in seeds] for problem in problems],
+            dtype=float,
+        )
 
     draws = _draws(len(problems), len(seeds), seed)
     without = {name: table(Arm.OFF, figure) for name, figure in _FIGURES.items()}
-    return [_compare(arm, {name: table(arm, figure) for name, figure in _FIGURES.items()}, without, draws) for arm in arms]
+    return [
+        _compare(
+            arm, {name: table(arm, figure) for name, figure in _FIGURES.items()}, without, draws
+        )
+        for arm in arms
+    ]
 
 
 def _final_ms(trial: Trial) -> float:
@@ -130,7 +151,11 @@ def _compare(arm: Arm, with_memory: "Tables", without: "Tables", draws: "Places"
         reached=float(with_memory["reached"].mean()),
         area=float(with_memory["area"].mean()),
         measurements=float(with_memory["measurements"].mean()),
-        saved=interval(lambda places: 1.0 - mean(with_memory["to_target"], places) / mean(without["to_target"], places)),
+        saved=interval(
+            lambda places: (
+                1.0 - mean(with_memory["to_target"], places) / mean(without["to_target"], places)
+            )
+        ),
         final_speed=interval(lambda places: np.exp(mean(log_speed, places))),
         area_gained=interval(lambda places: mean(with_memory["area"] - without["area"], places)),
         negative_transfer=interval(lambda places: mean(slower.astype(float), places)),

@@ -1,8 +1,10 @@
-"""A landscape: every recorded knob setting of one problem with what became of it; and the directory of them.
+"""A landscape: every recorded knob setting of one problem with what became of it; and the directory
+of them.
 
-While it is being recorded a landscape is `<problem>.jsonl`, its header first and one line per setting as each is known, so that a kill
-loses at most the setting in flight. `pack_landscape` turns a finished one into `<problem>.jsonl.xz`, the form that ships. Kernels' texts
-are not kept: recipes write them again, and `source_hash` tells whether today's recipe still writes the same.
+While it is being recorded a landscape is `<problem>.jsonl`, its header first and one line per
+setting as each is known, so that a kill loses at most the setting in flight. `pack_landscape` turns
+a finished one into `<problem>.jsonl.xz`, the form that ships. Kernels' texts are not kept: recipes
+write them again, and `source_hash` tells whether today's recipe still writes the same.
 """
 
 import json
@@ -16,7 +18,17 @@ from kmem.errors import LandscapeError
 from kmem.explore.recipes.cover import SiteOption
 from kmem.profile.compile import CompileReport, CompileStatus
 from kmem.recipes import Operand
-from kmem.records import Contract, Device, Knob, Launch, Measurement, Problem, SiteChoice, Status, Timing
+from kmem.records import (
+    Contract,
+    Device,
+    Knob,
+    Launch,
+    Measurement,
+    Problem,
+    SiteChoice,
+    Status,
+    Timing,
+)
 from kmem.serialize import from_data, to_data
 from kmem.vocabulary import OPERATORS
 
@@ -28,7 +40,9 @@ Choices = tuple[SiteChoice, ...]
 
 @dataclass(frozen=True, slots=True)
 class RecordedSite:
-    """A site as its recipe matched it, with the recipe's knobs and their values in its order: enough to search it without the recipe."""
+    """A site as its recipe matched it, with the recipe's knobs and their values in its order:
+    enough to search it without the recipe.
+    """
 
     recipe: str
     name: str
@@ -44,7 +58,10 @@ class RecordedSite:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What was measured on what. `seed` chose the settings and the judge's inputs; `estimated` means that no GPU was there."""
+    """What was measured on what.
+
+    `seed` chose the settings and the judge's inputs; `estimated` means that no GPU was there.
+    """
 
     format: int
     problem: Problem
@@ -58,18 +75,21 @@ class Header:
     contract: Contract
     estimated: bool
     seed: int
-    settings: int  # how many were asked for; a landscape of fewer points has no more, or is not finished
+    # how many were asked for; a landscape of fewer points has no more, or is not finished
+    settings: int
     versions: dict[str, str]
     created_at: str  # ISO 8601, UTC
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One setting: what the cost model said, how it compiled, and the verdict of the judge's screening.
+    """One setting: what the cost model said, how it compiled, and the verdict of the judge's
+    screening.
 
-    No `choices` means the module as it is, every operator a library call: eager's time, raced with the others. `launches` is the static
-    profile of the compile report. A module whose binaries and grids are those of an earlier point (`same_as`, its source hash) was not
-    measured again and carries that point's verdict.
+    No `choices` means the module as it is, every operator a library call: eager's time, raced with
+    the others. `launches` is the static profile of the compile report. A module whose binaries and
+    grids are those of an earlier point (`same_as`, its source hash) was not measured again and
+    carries that point's verdict.
     """
 
     choices: Choices
@@ -86,7 +106,10 @@ class Point:
 
     def __post_init__(self) -> None:
         if (self.status is Status.PASSED) != (self.timing is not None):
-            raise ValueError(f"status {self.status.value} with timing {self.timing}: a timing is set if and only if passed")
+            raise ValueError(
+                f"status {self.status.value} with timing {self.timing}: a timing is set if and "
+                f"only if passed"
+            )
 
     @property
     def latency_ms(self) -> float | None:
@@ -111,8 +134,14 @@ class Landscape:
 
     @property
     def settings(self) -> dict[Choices, Point]:
-        """Every setting that has its verdict, by its choices, without the module as it is; others are as if they did not exist."""
-        return {point.choices: point for point in self.points if point.choices and point.status is not Status.INTERRUPTED}
+        """Every setting that has its verdict, by its choices, without the module as it is; others
+        are as if they did not exist.
+        """
+        return {
+            point.choices: point
+            for point in self.points
+            if point.choices and point.status is not Status.INTERRUPTED
+        }
 
     @property
     def is_searchable(self) -> bool:
@@ -124,40 +153,81 @@ class Landscape:
         """The fastest setting that passed. Raises LandscapeError if none did."""
         passed = [point for point in self.settings.values() if point.timing is not None]
         if not passed:
-            raise LandscapeError(f"No setting of {self.name} passed; record it again, or remove it from the directory")
+            raise LandscapeError(
+                f"No setting of {self.name} passed; record it again, or remove it from the "
+                f"directory"
+            )
         return min(passed, key=lambda point: (point.timing.latency_ms, point.source_hash))
 
 
-def make_point(kernel_hash: str, choices: Choices, flags: tuple[str, ...], estimated_ms: float | None, report: CompileReport) -> Point:
-    """A setting that is compiled but not judged yet: INTERRUPTED, or BUILD_FAILED if it did not compile."""
+def make_point(
+    kernel_hash: str,
+    choices: Choices,
+    flags: tuple[str, ...],
+    estimated_ms: float | None,
+    report: CompileReport,
+) -> Point:
+    """A setting that is compiled but not judged yet: INTERRUPTED, or BUILD_FAILED if it did not
+    compile.
+    """
     status = Status.BUILD_FAILED if report.status is CompileStatus.FAILED else Status.INTERRUPTED
     log = report.log[-_LOG_CHARACTERS:] if status is Status.BUILD_FAILED else ""
-    return Point(choices, kernel_hash, flags, estimated_ms, report.status, report.ptx_hash, report.launches, status, None, log)
+    return Point(
+        choices,
+        kernel_hash,
+        flags,
+        estimated_ms,
+        report.status,
+        report.ptx_hash,
+        report.launches,
+        status,
+        None,
+        log,
+    )
 
 
 def judged(point: Point, measurement: Measurement) -> Point:
     """The point with its verdict."""
-    return replace(point, status=measurement.status, timing=measurement.timing, log=measurement.log[-_LOG_CHARACTERS:])
+    return replace(
+        point,
+        status=measurement.status,
+        timing=measurement.timing,
+        log=measurement.log[-_LOG_CHARACTERS:],
+    )
 
 
 def same_verdict(point: Point, twin: Point) -> Point:
-    """The point with the verdict of one that compiled to the same binaries and grids: they run alike."""
-    return replace(point, status=twin.status, timing=twin.timing, log=twin.log, same_as=twin.source_hash)
+    """The point with the verdict of one that compiled to the same binaries and grids: they run
+    alike.
+    """
+    return replace(
+        point, status=twin.status, timing=twin.timing, log=twin.log, same_as=twin.source_hash
+    )
 
 
 def record_sites(options: Sequence[SiteOption]) -> tuple[RecordedSite, ...]:
     """What is kept of the sites of a problem."""
     return tuple(
         RecordedSite(
-            option.recipe.name, option.site.name, option.site.operator, option.site.nodes, option.site.inputs, option.site.outputs,
-            option.site.bytes, option.site.flops, option.site.flags, tuple(option.space.knobs.items()),
+            option.recipe.name,
+            option.site.name,
+            option.site.operator,
+            option.site.nodes,
+            option.site.inputs,
+            option.site.outputs,
+            option.site.bytes,
+            option.site.flops,
+            option.site.flags,
+            tuple(option.space.knobs.items()),
         )
         for option in options
-    )  # fmt: skip
+    )
 
 
 def operator_family(sites: Sequence[RecordedSite]) -> str:
-    """The operator class of a problem: that of the site that covers most of the graph (bytes decide between equals)."""
+    """The operator class of a problem: that of the site that covers most of the graph (bytes decide
+    between equals).
+    """
     if not sites:
         return OPERATORS["opaque"]
     return OPERATORS[max(sites, key=lambda site: (len(site.nodes), site.bytes)).operator]
@@ -170,18 +240,33 @@ class LandscapeDirectory:
         self.root = root
 
     def read(self, only: Sequence[str] = ()) -> tuple[Landscape, ...]:
-        """Every landscape (whose name matches one of the shell patterns, if there are any), by name.
+        """Every landscape (whose name matches one of the shell patterns, if there are any), by
+        name.
 
         Raises LandscapeError if there is none, or one cannot be read.
         """
-        names = sorted({path.name.split(".")[0] for path in self.root.glob("*.jsonl*")}) if self.root.is_dir() else []
-        names = [name for name in names if not only or any(fnmatchcase(name, pattern) for pattern in only)]
+        names = (
+            sorted({path.name.split(".")[0] for path in self.root.glob("*.jsonl*")})
+            if self.root.is_dir()
+            else []
+        )
+        names = [
+            name
+            for name in names
+            if not only or any(fnmatchcase(name, pattern) for pattern in only)
+        ]
         if not names:
-            raise LandscapeError(f"No landscapes in {self.root}; record some with kmem bench SUITE --record {self.root}")
+            raise LandscapeError(
+                f"No landscapes in {self.root}; record some with kmem bench SUITE --record "
+                f"{self.root}"
+            )
         return tuple(landscape for name in names if (landscape := self.find(name)) is not None)
 
     def find(self, name: str) -> Landscape | None:
-        """One landscape, finished or not; None if there is no such file. Raises LandscapeError if it is damaged."""
+        """One landscape, finished or not; None if there is no such file.
+
+        Raises LandscapeError if it is damaged.
+        """
         open_, packed = self._path(name), self._path(name, packed=True)
         place = open_ if open_.is_file() else packed
         if not place.is_file():
@@ -191,10 +276,17 @@ class LandscapeDirectory:
             data = [json.loads(line) for line in lines]
             header = from_data(Header, data[0])
             if header.format != FORMAT:
-                raise LandscapeError(f"{place} has format {header.format}, this kmem reads {FORMAT}; record it again")
-            points = {point.choices: point for point in (from_data(Point, entry) for entry in data[1:])}  # the last word on each
+                raise LandscapeError(
+                    f"{place} has format {header.format}, this kmem reads {FORMAT}; record it again"
+                )
+            # the last word on each
+            points = {
+                point.choices: point for point in (from_data(Point, entry) for entry in data[1:])
+            }
         except (OSError, lzma.LZMAError, ValueError, IndexError) as ex:
-            raise LandscapeError(f"Landscape {place} cannot be read ({str(ex).splitlines()[0]}); record it again") from ex
+            raise LandscapeError(
+                f"Landscape {place} cannot be read ({str(ex).splitlines()[0]}); record it again"
+            ) from ex
         return Landscape(header, tuple(points.values()))
 
     def is_finished(self, name: str) -> bool:
@@ -206,17 +298,28 @@ class LandscapeDirectory:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._path(header.problem.name, packed=True).unlink(missing_ok=True)
-            self._path(header.problem.name).write_text(json.dumps(to_data(header), sort_keys=True) + "\n", encoding="utf-8")
+            self._path(header.problem.name).write_text(
+                json.dumps(to_data(header), sort_keys=True) + "\n", encoding="utf-8"
+            )
         except OSError as ex:
-            raise LandscapeError(f"Cannot write landscapes to {self.root}: {ex.strerror or ex}; choose another with --record") from ex
+            raise LandscapeError(
+                f"Cannot write landscapes to {self.root}: {ex.strerror or ex}; choose another with "
+                f"--record"
+            ) from ex
 
     def append(self, name: str, point: Point) -> None:
-        """Add a setting; on return it is with the system. Raises LandscapeError if it cannot be written."""
+        """Add a setting; on return it is with the system.
+
+        Raises LandscapeError if it cannot be written.
+        """
         try:
             with open(self._path(name), "a", encoding="utf-8") as file:
                 file.write(json.dumps(to_data(point), sort_keys=True) + "\n")
         except OSError as ex:
-            raise LandscapeError(f"Cannot write {self._path(name)}: {ex.strerror or ex}; free some space and run again") from ex
+            raise LandscapeError(
+                f"Cannot write {self._path(name)}: {ex.strerror or ex}; free some space and run "
+                f"again"
+            ) from ex
 
     def pack(self, name: str) -> Path:
         """Compress a finished landscape, each setting once, and remove its open file."""
@@ -236,7 +339,9 @@ class LandscapeDirectory:
 
 
 def _lines(place: Path) -> Iterator[str]:
-    """The lines of a file; a last line without its end was being written when the recorder was killed, and is left out."""
+    """The lines of a file; a last line without its end was being written when the recorder was
+    killed, and is left out.
+    """
     data = lzma.decompress(place.read_bytes()) if place.suffix == ".xz" else place.read_bytes()
     for line in data.decode().splitlines(keepends=True):
         if line.endswith("\n"):

@@ -12,29 +12,33 @@ TARGET_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """`to_target` counts measurements until a kernel reached 95% of the best recorded speed, that one included.
+    """`to_target` counts measurements until a kernel reached 95% of the best recorded speed, that
+    one included.
 
-    A run that never got there is charged for every setting of the landscape, for that is what finding it would have cost (`reached` tells).
-    `area` is the mean, over as many measurements as the landscape has settings, of the best speed so far over the best recorded one: 1 if
-    the first measurement is the best; a run that ended keeps its last value.
+    A run that never got there is charged for every setting of the landscape, for that is what
+    finding it would have cost (`reached` tells). `area` is the mean, over as many measurements as
+    the landscape has settings, of the best speed so far over the best recorded one: 1 if the first
+    measurement is the best; a run that ended keeps its last value.
     """
 
     reached: bool
     to_target: int
     rounds_to_target: int
     area: float
-    final_ms: float | None  # the module as it is if nothing passed; None if that was not timed either
+    # the module as it is if nothing passed; None if that was not timed either
+    final_ms: float | None
     measurements: int
 
 
 def run_metrics(attempts: Sequence[Attempt], landscape: Landscape, rounds: int) -> RunMetrics:
     """The metrics of a run.
 
-    Args:
-        attempts: oldest first. What did not compile was not measured and costs nothing.
-        rounds: that the run could have had, the first included: what a run is charged that never got there.
+    Args: attempts: oldest first. What did not compile was not measured and costs nothing. rounds:
+        that the run could have had, the first included: what a run is charged that never got there.
     """
-    measured = [attempt for attempt in attempts if attempt.measurement.status is not Status.BUILD_FAILED]
+    measured = [
+        attempt for attempt in attempts if attempt.measurement.status is not Status.BUILD_FAILED
+    ]
     horizon = len(landscape.settings)
     best_ms = landscape.best.latency_ms
     target_ms = best_ms / TARGET_SHARE
@@ -50,5 +54,16 @@ def run_metrics(attempts: Sequence[Attempt], landscape: Landscape, rounds: int) 
         shares.append(best_ms / best_so_far if best_so_far is not None else 0.0)
     shares += [shares[-1] if shares else 0.0] * (horizon - len(shares))
     to_target, rounds_to_target = arrived or (horizon, rounds)
-    final_ms = best_so_far if best_so_far is not None or landscape.eager is None else landscape.eager.latency_ms
-    return RunMetrics(arrived is not None, to_target, rounds_to_target, sum(shares[:horizon]) / horizon, final_ms, len(measured))
+    final_ms = (
+        best_so_far
+        if best_so_far is not None or landscape.eager is None
+        else landscape.eager.latency_ms
+    )
+    return RunMetrics(
+        arrived is not None,
+        to_target,
+        rounds_to_target,
+        sum(shares[:horizon]) / horizon,
+        final_ms,
+        len(measured),
+    )

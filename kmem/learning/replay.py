@@ -1,12 +1,14 @@
-"""Answer a search from a landscape: the loop, the authors, the strategies and the memory are kmem's own; only the evaluator is recorded.
+"""Answer a search from a landscape: the loop, the authors, the strategies and the memory are kmem's
+own; only the evaluator is recorded.
 
-A replayed session has the recorded sites and, of each recipe, the recorded settings and nothing else: the author ranks and moves among
-them as it would among all. Of a landscape whose recording was cut off these are the settings judged until then. Kernels' texts are
-stand-ins that name their settings, for nothing compiles or runs them. Times are the recorded medians as they are: the same search of the
-same landscape is the same run, to the last byte.
+A replayed session has the recorded sites and, of each recipe, the recorded settings and nothing
+else: the author ranks and moves among them as it would among all. Of a landscape whose recording
+was cut off these are the settings judged until then. Kernels' texts are stand-ins that name their
+settings, for nothing compiles or runs them. Times are the recorded medians as they are: the same
+search of the same landscape is the same run, to the last byte.
 
-Covered: landscapes whose kernels cover one site each. Not covered: timing noise between repeats, settings of several sites at once,
-kernels that no recipe wrote, and the cost of compiling.
+Covered: landscapes whose kernels cover one site each. Not covered: timing noise between repeats,
+settings of several sites at once, kernels that no recipe wrote, and the cost of compiling.
 """
 
 import math
@@ -36,7 +38,9 @@ def launch({inputs}):
 
 
 class RecordedRecipe(Recipe):
-    """One recipe of a landscape: its sites, and the settings that were recorded of them at the cost model's times of then."""
+    """One recipe of a landscape: its sites, and the settings that were recorded of them at the cost
+    model's times of then.
+    """
 
     def __init__(self, name: str, sites: Sequence[RecordedSite], points: Sequence[Point]) -> None:
         self.name = name
@@ -47,7 +51,9 @@ class RecordedRecipe(Recipe):
         for site in sites:
             here = [point for point in points if point.choices[0].site == site.name]
             self._spaces[site.name] = _space(site, here)
-            self._costs |= {(site.name, point.choices[0].knobs): point.estimated_ms for point in here}
+            self._costs |= {
+                (site.name, point.choices[0].knobs): point.estimated_ms for point in here
+            }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         return self._sites
@@ -64,7 +70,17 @@ class RecordedRecipe(Recipe):
 
 
 def _restore(site: RecordedSite) -> Site:
-    return Site(site.name, site.operator, site.nodes, site.inputs, site.outputs, None, site.bytes, site.flops, site.flags)
+    return Site(
+        site.name,
+        site.operator,
+        site.nodes,
+        site.inputs,
+        site.outputs,
+        None,
+        site.bytes,
+        site.flops,
+        site.flags,
+    )
 
 
 def _space(site: RecordedSite, points: Sequence[Point]) -> Space:
@@ -74,7 +90,10 @@ def _space(site: RecordedSite, points: Sequence[Point]) -> Space:
     for knobs in recorded:
         for name, value in knobs:
             occurring.setdefault(name, set()).add(value)
-    values = {name: tuple(value for value in order if value in occurring.get(name, ())) for name, order in site.knobs}
+    values = {
+        name: tuple(value for value in order if value in occurring.get(name, ()))
+        for name, order in site.knobs
+    }
     return Space(values, lambda settings: _knobs(settings) in recorded)
 
 
@@ -87,29 +106,46 @@ def open_recorded_session(landscape: Landscape, skills: Mapping[str, Skill]) -> 
 
     Args:
         skills: the library, by name.
-    Raises:
-        LandscapeError: if the problem no longer traces to the recorded sites, or a kernel of the landscape covers several sites.
+    Raises: LandscapeError: if the problem no longer traces to the recorded sites, or a kernel of
+        the landscape covers several sites.
     """
     header = landscape.header
     graph = trace_problem(execute_problem(header.problem, FULL), header.contract.precision)
     nodes = {node.name for node in graph.nodes}
     if not all(nodes.issuperset(site.nodes) for site in header.sites):
-        raise LandscapeError(f"{landscape.name} traces to another graph than when it was recorded; record it again")
+        raise LandscapeError(
+            f"{landscape.name} traces to another graph than when it was recorded; record it again"
+        )
     if any(len(choices) > 1 for choices in landscape.settings):
-        raise LandscapeError(f"Kernels of {landscape.name} cover several sites at once, which cannot be replayed; leave it out")
+        raise LandscapeError(
+            f"Kernels of {landscape.name} cover several sites at once, which cannot be replayed; "
+            f"leave it out"
+        )
     recipes: dict[str, Recipe] = {}
     writable: dict[str, float] = {}
     for name in sorted({choices[0].recipe for choices in landscape.settings}):
-        points = [point for choices, point in landscape.settings.items() if choices[0].recipe == name]
+        points = [
+            point for choices, point in landscape.settings.items() if choices[0].recipe == name
+        ]
         written = {point.choices[0].site for point in points}
         sites = [site for site in header.sites if site.recipe == name and site.name in written]
         recipes[name] = RecordedRecipe(name, sites, points)
         writable[name] = float(sum(site.bytes for site in sites))
     bound = graph_bound(graph, header.device, header.contract)
     return Session(
-        header.problem, header.contract, header.device, not header.estimated, {"full": FULL}, {"full": graph}, bound, dict(skills), recipes,
-        header.operators, writable, ("replayed from a recorded landscape",),
-    )  # fmt: skip
+        header.problem,
+        header.contract,
+        header.device,
+        not header.estimated,
+        {"full": FULL},
+        {"full": graph},
+        bound,
+        dict(skills),
+        recipes,
+        header.operators,
+        writable,
+        ("replayed from a recorded landscape",),
+    )
 
 
 class RecordedEvaluator(Evaluator):
@@ -128,7 +164,11 @@ class RecordedEvaluator(Evaluator):
     def baselines(self) -> tuple[Baseline, ...]:
         """Eager alone was recorded."""
         eager = self._landscape.eager
-        return (Baseline("eager", eager.timing, self._landscape.header.estimated),) if eager is not None and eager.timing else ()
+        return (
+            (Baseline("eager", eager.timing, self._landscape.header.estimated),)
+            if eager is not None and eager.timing
+            else ()
+        )
 
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         failed, ready = [], []
@@ -141,18 +181,27 @@ class RecordedEvaluator(Evaluator):
                 ready.append(kernel)
         return Admitted(tuple(failed), tuple(ready))
 
-    def screen(self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]) -> None:
+    def screen(
+        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+    ) -> None:
         for index, kernel in enumerate(kernels):
             on_result(index, self._measurement(kernel))
 
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
         """The verdict of the screening, with the ratio to eager: nothing more was recorded."""
         found = self._measurement(kernel)
-        eager = next((baseline.timing for baseline in baselines if baseline.timing is not None), None)
+        eager = next(
+            (baseline.timing for baseline in baselines if baseline.timing is not None), None
+        )
         if found.timing is None or eager is None:
             return found
         ratio = eager.latency_ms / found.timing.latency_ms
-        return replace(found, timing=replace(found.timing, reference="eager", reference_ms=eager.latency_ms, ratio=ratio))
+        return replace(
+            found,
+            timing=replace(
+                found.timing, reference="eager", reference_ms=eager.latency_ms, ratio=ratio
+            ),
+        )
 
     def profile(self, attempt: Attempt) -> Profile:
         """The static profile of the compile report."""
@@ -166,9 +215,17 @@ class RecordedEvaluator(Evaluator):
     def _point(self, kernel: Kernel) -> Point:
         choices: Choices = kernel.choices
         if choices not in self._points:
-            raise LandscapeError(f"Nothing is recorded of {choices} in {self._landscape.name}; replay recipes only")
+            raise LandscapeError(
+                f"Nothing is recorded of {choices} in {self._landscape.name}; replay recipes only"
+            )
         return self._points[choices]
 
     def _measurement(self, kernel: Kernel) -> Measurement:
         point = self._point(kernel)
-        return Measurement(point.status, point.timing, self._landscape.header.estimated, flags=point.flags, log=point.log)
+        return Measurement(
+            point.status,
+            point.timing,
+            self._landscape.header.estimated,
+            flags=point.flags,
+            log=point.log,
+        )

@@ -1,8 +1,10 @@
-"""Which knob settings of a problem are worth recording: all if they are few, else the leaders, their neighbours and an even sample.
+"""Which knob settings of a problem are worth recording: all if they are few, else the leaders,
+their neighbours and an even sample.
 
-A search that is replayed can only go where something was recorded, so what any search would try first must be there: settings that lead
-the cost model's ranking here, those that lead it at other sizes of the same problem (memory may recall them here), and the neighbours of
-the leaders (a tuner moves there). The rest is drawn by hash, so that two sizes of a problem draw the same settings.
+A search that is replayed can only go where something was recorded, so what any search would try
+first must be there: settings that lead the cost model's ranking here, those that lead it at other
+sizes of the same problem (memory may recall them here), and the neighbours of the leaders (a tuner
+moves there). The rest is drawn by hash, so that two sizes of a problem draw the same settings.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +15,8 @@ from kmem.problem.graph import OpGraph
 from kmem.recipes import Settings
 from kmem.records import Contract, Device, Knob, SiteChoice, content_hash
 
-#: Shares of a recipe's settings: leaders here, leaders at other sizes, neighbours of the leaders. An even sample takes what is left.
+#: Shares of a recipe's settings: leaders here, leaders at other sizes, neighbours of the leaders.
+#: An even sample takes what is left.
 _LEADERS, _LEADERS_ELSEWHERE, _NEIGHBOURS = 0.3, 0.2, 0.2
 #: The neighbours of so many leaders are looked at.
 _WITH_NEIGHBOURS = 4
@@ -22,7 +25,10 @@ Knobs = tuple[tuple[str, Knob], ...]
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A kernel to be written: the sites it covers, and one setting for each. `estimated_ms` is the cost model's sum over them."""
+    """A kernel to be written: the sites it covers, and one setting for each.
+
+    `estimated_ms` is the cost model's sum over them.
+    """
 
     skill: str
     cover: tuple[SiteOption, ...]
@@ -41,7 +47,9 @@ def leading_settings(options: Sequence[SiteOption], count: int) -> dict[str, lis
     """The settings that lead the ranking of each recipe's first site, best first, at most `count`."""
     leaders: dict[str, list[Knobs]] = {}
     for option in options:
-        leaders.setdefault(option.recipe.name, [_knobs(setting) for _, setting in option.ranked[:count]])
+        leaders.setdefault(
+            option.recipe.name, [_knobs(setting) for _, setting in option.ranked[:count]]
+        )
     return leaders
 
 
@@ -55,9 +63,11 @@ def sample_drafts(
     seed: int,
     elsewhere: Sequence[Mapping[str, Sequence[Knobs]]] = (),
 ) -> list[Draft]:
-    """Kernels to record, of every recipe that matches, best ranked first within a recipe, at most about `count`.
+    """Kernels to record, of every recipe that matches, best ranked first within a recipe, at most
+    about `count`.
 
-    Sites of the recipe in question move together, as they do when the recipe author seeds; the others keep their best-ranked setting.
+    Sites of the recipe in question move together, as they do when the recipe author seeds; the
+    others keep their best-ranked setting.
 
     Args:
         elsewhere: `leading_settings` at other sizes of the same problem.
@@ -66,7 +76,11 @@ def sample_drafts(
     spaces = {name: len(_first(options, name).ranked) for name in names}
     drafts: dict[tuple[SiteChoice, ...], Draft] = {}
     for name, share in _shares(spaces, count).items():
-        own = [(option.recipe.name, option.site.name) for option in options if option.recipe.name == name]
+        own = [
+            (option.recipe.name, option.site.name)
+            for option in options
+            if option.recipe.name == name
+        ]
         cover = tuple(cover_graph(graph, options, contract, device, prefer=own))
         first = next(option for option in cover if option.recipe.name == name)
         there = [knobs for leaders in elsewhere for knobs in leaders.get(name, ())]
@@ -81,7 +95,9 @@ def _first(options: Sequence[SiteOption], name: str) -> SiteOption:
 
 
 def _shares(spaces: Mapping[str, int], count: int) -> dict[str, int]:
-    """`count` dealt equally over the recipes; what a small space leaves over goes to the larger ones."""
+    """`count` dealt equally over the recipes; what a small space leaves over goes to the larger
+    ones.
+    """
     shares: dict[str, int] = {}
     left = count
     for place, name in enumerate(sorted(spaces, key=lambda name: (spaces[name], name))):
@@ -90,7 +106,9 @@ def _shares(spaces: Mapping[str, int], count: int) -> dict[str, int]:
     return dict(sorted(shares.items()))
 
 
-def _sample_ranks(option: SiteOption, count: int, seed: int, elsewhere: Sequence[Knobs]) -> list[int]:
+def _sample_ranks(
+    option: SiteOption, count: int, seed: int, elsewhere: Sequence[Knobs]
+) -> list[int]:
     """Places in the ranking, in order."""
     if len(option.ranked) <= count:
         return list(range(len(option.ranked)))
@@ -107,7 +125,9 @@ def _sample_ranks(option: SiteOption, count: int, seed: int, elsewhere: Sequence
     take(range(len(option.ranked)), _LEADERS)
     take((ranks[knobs] for knobs in elsewhere if knobs in ranks), _LEADERS_ELSEWHERE)
     take(_neighbours(option, ranks), _NEIGHBOURS)
-    by_hash = sorted(ranks, key=lambda knobs: content_hash(str(seed), option.recipe.name, repr(knobs)))
+    by_hash = sorted(
+        ranks, key=lambda knobs: content_hash(str(seed), option.recipe.name, repr(knobs))
+    )
     take((ranks[knobs] for knobs in by_hash), 1.0)
     return sorted(chosen)
 
@@ -119,9 +139,13 @@ def _neighbours(option: SiteOption, ranks: Mapping[Knobs, int]) -> Iterator[int]
 
 
 def _draft(name: str, cover: tuple[SiteOption, ...], rank: int) -> Draft:
-    places = [min(rank, len(option.ranked) - 1) if option.recipe.name == name else 0 for option in cover]
+    places = [
+        min(rank, len(option.ranked) - 1) if option.recipe.name == name else 0 for option in cover
+    ]
     chosen = [option.ranked[place] for option, place in zip(cover, places, strict=True)]
-    return Draft(name, cover, tuple(setting for _, setting in chosen), sum(cost_ms for cost_ms, _ in chosen))
+    return Draft(
+        name, cover, tuple(setting for _, setting in chosen), sum(cost_ms for cost_ms, _ in chosen)
+    )
 
 
 def _knobs(setting: Settings) -> Knobs:

@@ -1,7 +1,9 @@
-"""The protocol: tools.py over stdio by the mcp SDK. Stdout carries the protocol and nothing else; the SDK sends stray prints to stderr.
+"""The protocol: tools.py over stdio by the mcp SDK. Stdout carries the protocol and nothing else;
+the SDK sends stray prints to stderr.
 
-Every failure a caller can mend is a result marked as an error, in one line that names the remedy. A bug of ours is logged with its
-traceback on stderr, and the agent is told that much. The SDK demands async in one place: how it calls tools.
+Every failure a caller can mend is a result marked as an error, in one line that names the remedy. A
+bug of ours is logged with its traceback on stderr, and the agent is told that much. The SDK demands
+async in one place: how it calls tools.
 """
 
 from collections.abc import Callable
@@ -39,7 +41,9 @@ class OneLineServer(MCPServer):
         expected = known[name].input_schema.get("properties", {})
         unknown = [argument for argument in arguments if argument not in expected]
         if unknown:
-            raise ToolError(f"{name} takes no argument '{unknown[0]}'; it takes {', '.join(expected)}")
+            raise ToolError(
+                f"{name} takes no argument '{unknown[0]}'; it takes {', '.join(expected)}"
+            )
         try:
             return await super().call_tool(name, arguments, context)
         except UnexpectedToolError:
@@ -51,7 +55,9 @@ class OneLineServer(MCPServer):
 def build_server(registry: Registry) -> MCPServer:
     """The server with every tool; `run()` serves stdio until the client hangs up."""
     tools = Tools(registry)
-    server = OneLineServer("kmem", version=kmem.__version__, instructions=INSTRUCTIONS, log_level="WARNING")
+    server = OneLineServer(
+        "kmem", version=kmem.__version__, instructions=INSTRUCTIONS, log_level="WARNING"
+    )
     for tool in (
         tools.search_skills,
         tools.explain,
@@ -81,6 +87,9 @@ def _mended(tool: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result
 
 def _one_line(name: str, error: ToolError) -> str:
     if isinstance(error.__cause__, ValidationError):
-        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].lower()}" for fault in error.__cause__.errors()]
+        faults = [
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].lower()}"
+            for fault in error.__cause__.errors()
+        ]
         return f"{name} cannot be called so: {'; '.join(faults)}"
     return str(error).removeprefix(f"Error executing tool {name}: ")

@@ -1,8 +1,10 @@
-"""The tools an agent gets: search_skills, explain, profile, diagnose, verify, measure, record, best_kernel.
+"""The tools an agent gets: search_skills, explain, profile, diagnose, verify, measure, record,
+best_kernel.
 
-Each is a method whose annotations are its schema and whose docstring is what the agent reads; each returns plain JSON data and raises
-KmemError with one line that names the remedy. They run the same code as the commands of the same names. server.py calls them in threads;
-the lock keeps to one judge at a time.
+Each is a method whose annotations are its schema and whose docstring is what the agent reads; each
+returns plain JSON data and raises KmemError with one line that names the remedy. They run the same
+code as the commands of the same names. server.py calls them in threads; the lock keeps to one judge
+at a time.
 """
 
 import logging
@@ -38,20 +40,37 @@ from kmem.vocabulary import OPERATORS
 
 logger = logging.getLogger(__name__)
 
-#: Profiles, estimates and remembered kernels are for this device where there is no GPU and none is named.
+#: Profiles, estimates and remembered kernels are for this device where there is no GPU and none is
+#: named.
 DEFAULT_TARGET = "h200"
 
-ProblemPath: TypeAlias = Annotated[str, Field(description="Path of the problem file: Model, get_inputs() and perhaps get_init_inputs().")]
-KernelPath: TypeAlias = Annotated[str | None, Field(description="Path of the kernel file, which defines ModelNew.")]
-KernelSource: TypeAlias = Annotated[str | None, Field(description="The kernel file's text, instead of a path.")]
-Target: TypeAlias = Annotated[str | None, Field(description="Device, such as h200; default: the GPU here, else h200.")]
+ProblemPath: TypeAlias = Annotated[
+    str,
+    Field(
+        description="Path of the problem file: Model, get_inputs() and perhaps get_init_inputs()."
+    ),
+]
+KernelPath: TypeAlias = Annotated[
+    str | None, Field(description="Path of the kernel file, which defines ModelNew.")
+]
+KernelSource: TypeAlias = Annotated[
+    str | None, Field(description="The kernel file's text, instead of a path.")
+]
+Target: TypeAlias = Annotated[
+    str | None, Field(description="Device, such as h200; default: the GPU here, else h200.")
+]
 PrecisionName: TypeAlias = Annotated[
-    Literal["match", "tf32", "bf16"], Field(description="Accuracy contract; match is as accurate as eager PyTorch.")
+    Literal["match", "tf32", "bf16"],
+    Field(description="Accuracy contract; match is as accurate as eager PyTorch."),
 ]
 PurityName: TypeAlias = Annotated[
-    Literal["library", "triton"], Field(description="Whether library calls may be part of the kernel; triton: they may not.")
+    Literal["library", "triton"],
+    Field(description="Whether library calls may be part of the kernel; triton: they may not."),
 ]
-Seed: TypeAlias = Annotated[int | None, Field(description="Seed of inputs and parameters, to repeat a verdict; default: drawn anew.")]
+Seed: TypeAlias = Annotated[
+    int | None,
+    Field(description="Seed of inputs and parameters, to repeat a verdict; default: drawn anew."),
+]
 Json: TypeAlias = "dict[str, object]"
 
 
@@ -67,16 +86,31 @@ class Tools:
 
     def search_skills(
         self,
-        query: Annotated[str, Field(description="What to look for, in words: a symptom, an operator, a technique.", min_length=1)],
-        operators: Annotated[list[str] | None, Field(description="Only skills about one of these operators, such as max_pool.")] = None,
-        arch: Annotated[str | None, Field(description="Only skills for this architecture, such as sm_90.")] = None,
+        query: Annotated[
+            str,
+            Field(
+                description="What to look for, in words: a symptom, an operator, a technique.",
+                min_length=1,
+            ),
+        ],
+        operators: Annotated[
+            list[str] | None,
+            Field(description="Only skills about one of these operators, such as max_pool."),
+        ] = None,
+        arch: Annotated[
+            str | None, Field(description="Only skills for this architecture, such as sm_90.")
+        ] = None,
         limit: Annotated[int, Field(description="How many skills at most.", ge=1, le=50)] = 5,
     ) -> Json:
-        """Search the memory's skills by meaning and words; each comes with its standing and why it was found. Read one with explain."""
+        """Search the memory's skills by meaning and words; each comes with its standing and why it
+        was found. Read one with explain.
+        """
         _check_operators(operators or ())
         with Memory() as memory:
             library = self._library(memory)
-            hits = memory.search_skills(query, operators=operators, arch=arch, limit=len(self._registry.skills))
+            hits = memory.search_skills(
+                query, operators=operators, arch=arch, limit=len(self._registry.skills)
+            )
             found = order_hits(memory, library, hits, limit)
             return {
                 "skills": [
@@ -93,15 +127,30 @@ class Tools:
 
     def explain(
         self,
-        skill: Annotated[str | None, Field(description="Name of a skill: its whole text, where it stands, and its track record.")] = None,
-        run: Annotated[str | None, Field(description="Id of a run, or a unique prefix: why it did what it did, by round.")] = None,
+        skill: Annotated[
+            str | None,
+            Field(
+                description="Name of a skill: its whole text, where it stands, and its track record."
+            ),
+        ] = None,
+        run: Annotated[
+            str | None,
+            Field(description="Id of a run, or a unique prefix: why it did what it did, by round."),
+        ] = None,
         round: Annotated[int | None, Field(description="Only this round of the run.", ge=0)] = None,
     ) -> Json:
-        """Read a skill in full with what it has earned here, or why a run did what it did. Give either skill or run."""
+        """Read a skill in full with what it has earned here, or why a run did what it did.
+
+        Give either skill or run.
+        """
         if (skill is None) == (run is None):
             raise CaseError("Say what to explain: either skill or run")
         with Memory() as memory:
-            return self._explain_skill(memory, skill) if skill is not None else _explain_run(memory, run or "", round)
+            return (
+                self._explain_skill(memory, skill)
+                if skill is not None
+                else _explain_run(memory, run or "", round)
+            )
 
     def _explain_skill(self, memory: Memory, name: str) -> Json:
         skill = self._find_skill(name)
@@ -118,8 +167,11 @@ class Tools:
             "reproductions": [to_data(each) for each in standing.reproductions],
         }
 
-    def best_kernel(self, problem: ProblemPath, target: Target = None, precision: PrecisionName = "match") -> Json:
-        """The fastest kernels the memory holds for this problem's graph, with source where it is kept, and the nearest for graphs like it.
+    def best_kernel(
+        self, problem: ProblemPath, target: Target = None, precision: PrecisionName = "match"
+    ) -> Json:
+        """The fastest kernels the memory holds for this problem's graph, with source where it is
+        kept, and the nearest for graphs like it.
 
         What it measured elsewhere is not proved here: verify or measure it before you rely on it.
         """
@@ -127,7 +179,12 @@ class Tools:
             session = self._open_session(problem, precision, target, memory)
             graph = session.graph
             found = memory.recall(
-                graph.hash, graph.structure_hash, session.operators, graph_sizes(graph), arch=session.device.arch, contract=session.contract
+                graph.hash,
+                graph.structure_hash,
+                session.operators,
+                graph_sizes(graph),
+                arch=session.device.arch,
+                contract=session.contract,
             )
             return {
                 "graph": graph.hash,
@@ -153,41 +210,81 @@ class Tools:
         kernel_source: KernelSource = None,
         target: Target = None,
         precision: PrecisionName = "match",
-        profiler: Annotated[str, Field(description="ncu, cupti, static, or auto: the first that works.")] = "auto",
+        profiler: Annotated[
+            str, Field(description="ncu, cupti, static, or auto: the first that works.")
+        ] = "auto",
     ) -> Json:
-        """Profile every launch of one forward, with raw counters; without a kernel the problem's own Model. Estimates are labelled."""
-        return to_data(self._profile(problem, kernel, kernel_source, target, precision, profiler)[0])
+        """Profile every launch of one forward, with raw counters; without a kernel the problem's
+        own Model. Estimates are labelled.
+        """
+        return to_data(
+            self._profile(problem, kernel, kernel_source, target, precision, profiler)[0]
+        )
 
     def diagnose(
         self,
-        problem: Annotated[str | None, Field(description="Path of the problem file; needed unless a report is given.")] = None,
+        problem: Annotated[
+            str | None,
+            Field(description="Path of the problem file; needed unless a report is given."),
+        ] = None,
         kernel: KernelPath = None,
         kernel_source: KernelSource = None,
-        report: Annotated[str | None, Field(description="Nsight Compute report (CSV or .ncu-rep) to read instead of profiling.")] = None,
-        operators: Annotated[list[str] | None, Field(description="Operators the kernel computes: skills for them are offered.")] = None,
+        report: Annotated[
+            str | None,
+            Field(
+                description="Nsight Compute report (CSV or .ncu-rep) to read instead of profiling."
+            ),
+        ] = None,
+        operators: Annotated[
+            list[str] | None,
+            Field(description="Operators the kernel computes: skills for them are offered."),
+        ] = None,
         target: Target = None,
         precision: PrecisionName = "match",
-        latency_ms: Annotated[float | None, Field(description="Time of one forward in ms, if it is known.", gt=0)] = None,
+        latency_ms: Annotated[
+            float | None, Field(description="Time of one forward in ms, if it is known.", gt=0)
+        ] = None,
     ) -> Json:
-        """Name the bottleneck by arithmetic, with evidence and headroom, and offer at most three skills for it, each with its reasons."""
+        """Name the bottleneck by arithmetic, with evidence and headroom, and offer at most three
+        skills for it, each with its reasons.
+        """
         if problem is None and report is None:
-            raise CaseError("Say what to diagnose: problem (with a kernel, if there is one) or report")
+            raise CaseError(
+                "Say what to diagnose: problem (with a kernel, if there is one) or report"
+            )
         _check_operators(operators or ())
         if report is not None:
             device, _ = _device(target)
             profile = Profile("", "ncu", device.name, False, read_report(Path(report)))
         else:
-            profile, device = self._profile(problem or "", kernel, kernel_source, target, precision, "auto")
+            profile, device = self._profile(
+                problem or "", kernel, kernel_source, target, precision, "auto"
+            )
         contract = Contract(Precision(precision))
-        bound = trace_bound(load_problem(problem), FULL, contract, device) if problem is not None else None
+        bound = (
+            trace_bound(load_problem(problem), FULL, contract, device)
+            if problem is not None
+            else None
+        )
         diagnosis = name_bottleneck(profile, device, bound, latency_ms=latency_ms)
         with Memory() as memory:
             library = list(self._library(memory).values())
-            offered = consult_memory(memory, diagnosis, operators or (), library, device.arch, contract, versions())
-        return {"diagnosis": to_data(diagnosis), "prescriptions": [to_data(each) for each in offered]}
+            offered = consult_memory(
+                memory, diagnosis, operators or (), library, device.arch, contract, versions()
+            )
+        return {
+            "diagnosis": to_data(diagnosis),
+            "prescriptions": [to_data(each) for each in offered],
+        }
 
     def _profile(
-        self, problem: str, kernel: str | None, source: str | None, target: str | None, precision: str, profiler: str
+        self,
+        problem: str,
+        kernel: str | None,
+        source: str | None,
+        target: str | None,
+        precision: str,
+        profiler: str,
     ) -> tuple[Profile, Device]:
         loaded = load_problem(problem)
         device, present = _device(target)
@@ -197,7 +294,15 @@ class Tools:
         contract = Contract(Precision(precision))
         with self._judging:
             profile = collect_profile(
-                candidate, loaded, FULL, contract, device, self._registry.profilers, executor, present=present, name=profiler
+                candidate,
+                loaded,
+                FULL,
+                contract,
+                device,
+                self._registry.profilers,
+                executor,
+                present=present,
+                name=profiler,
             )
         return profile, device
 
@@ -213,13 +318,17 @@ class Tools:
         seed: Seed = None,
         target: Target = None,
     ) -> Json:
-        """Judge a kernel against the module it replaces: the same values within eager's own error, on many inputs, honestly computed.
+        """Judge a kernel against the module it replaces: the same values within eager's own error,
+        on many inputs, honestly computed.
 
-        Without a GPU the verdict comes from the Triton interpreter on small sizes and the time is an estimate, marked as such.
+        Without a GPU the verdict comes from the Triton interpreter on small sizes and the time is
+        an estimate, marked as such.
         """
         present = detect_device()
         device = present or named_target(target or DEFAULT_TARGET)
-        return self._judge(problem, kernel, kernel_source, precision, purity, seed, device, gpu=present is not None)
+        return self._judge(
+            problem, kernel, kernel_source, precision, purity, seed, device, gpu=present is not None
+        )
 
     def measure(
         self,
@@ -237,7 +346,9 @@ class Tools:
         device = detect_device()
         if device is None:
             raise TargetError("No GPU here to measure on; verify judges a kernel without one")
-        return self._judge(problem, kernel, kernel_source, precision, purity, seed, device, gpu=True)
+        return self._judge(
+            problem, kernel, kernel_source, precision, purity, seed, device, gpu=True
+        )
 
     def _judge(
         self,
@@ -253,36 +364,64 @@ class Tools:
     ) -> Json:
         text = _kernel_text(kernel, source)
         contract = Contract(Precision(precision), Purity(purity))
-        case = make_case(Path(problem), text or "", contract, seed, (), None, name=kernel or "The kernel")
+        case = make_case(
+            Path(problem), text or "", contract, seed, (), None, name=kernel or "The kernel"
+        )
         with self._judging:
             measurement, baselines = judge_case(case, device, gpu=gpu, announce=logger.info)
         name = self._verdicts.keep(Verdict(case, device, measurement, baselines))
         data = to_data(measurement)
         if measurement.latency_ms is not None and not math.isfinite(measurement.latency_ms):
             data["timing"] = None  # no estimate; JSON has no infinity
-        return {"verdict": name, **data, "kernel": case.kernel.hash, "baselines": [to_data(baseline) for baseline in baselines]}
+        return {
+            "verdict": name,
+            **data,
+            "kernel": case.kernel.hash,
+            "baselines": [to_data(baseline) for baseline in baselines],
+        }
 
     def record(
         self,
         verdict: Annotated[str, Field(description="The verdict, as measure named it.")],
-        skill: Annotated[str, Field(description="The skill the kernel followed, or 'unaided'.")] = UNAIDED,
-        parent: Annotated[str | None, Field(description="The verdict on the kernel it was made from, if that was measured too.")] = None,
+        skill: Annotated[
+            str, Field(description="The skill the kernel followed, or 'unaided'.")
+        ] = UNAIDED,
+        parent: Annotated[
+            str | None,
+            Field(
+                description="The verdict on the kernel it was made from, if that was measured too."
+            ),
+        ] = None,
     ) -> Json:
-        """Store the outcome of a kernel the judge of this server measured, good or bad, so that the skill's record learns from it.
+        """Store the outcome of a kernel the judge of this server measured, good or bad, so that the
+        skill's record learns from it.
 
         Only verdicts are taken, never numbers.
         """
-        found, before = self._verdicts.find(verdict), self._verdicts.find(parent) if parent is not None else None
+        found, before = (
+            self._verdicts.find(verdict),
+            self._verdicts.find(parent) if parent is not None else None,
+        )
         if skill != UNAIDED:
             self._find_skill(skill)
         with Memory() as memory:
             session = open_session(
-                found.case.problem, found.case.contract, found.device, not found.measurement.estimated, self._registry, memory
+                found.case.problem,
+                found.case.contract,
+                found.device,
+                not found.measurement.estimated,
+                self._registry,
+                memory,
             )
             outcome = outcome_of(found, before, skill, session, memory.contributor)
             memory.put_kernel(recorded_kernel(found, before))
             is_new = memory.record_outcome(outcome)
-        return {"outcome": outcome.hash, "is_new": is_new, "skill": skill, "status": outcome.status.value}
+        return {
+            "outcome": outcome.hash,
+            "is_new": is_new,
+            "skill": skill,
+            "status": outcome.status.value,
+        }
 
     # ---- shared
 
@@ -294,16 +433,30 @@ class Tools:
 
     def _find_skill(self, name: str) -> Skill:
         if name not in self._registry.skills:
-            raise NotRegistered(f"No skill named '{name}'; search_skills finds one of the {len(self._registry.skills)} there are")
+            raise NotRegistered(
+                f"No skill named '{name}'; search_skills finds one of the "
+                f"{len(self._registry.skills)} there are"
+            )
         return load_skill(self._registry.skills[name])
 
-    def _open_session(self, problem: str, precision: str, target: str | None, memory: Memory) -> Session:
+    def _open_session(
+        self, problem: str, precision: str, target: str | None, memory: Memory
+    ) -> Session:
         device, present = _device(target)
-        return open_session(load_problem(problem), Contract(Precision(precision)), device, present, self._registry, memory)
+        return open_session(
+            load_problem(problem),
+            Contract(Precision(precision)),
+            device,
+            present,
+            self._registry,
+            memory,
+        )
 
 
 def _device(target: str | None) -> tuple[Device, bool]:
-    """The device asked for, and whether it is here; without a name the GPU here, else DEFAULT_TARGET."""
+    """The device asked for, and whether it is here; without a name the GPU here, else
+    DEFAULT_TARGET.
+    """
     present = detect_device()
     if present is not None and (target is None or target.lower() == present.name):
         return present, True
@@ -326,11 +479,17 @@ def _check_operators(operators: Sequence[str]) -> None:
 
 def _explain_run(memory: Memory, run_id: str, number: int | None) -> Json:
     run = memory.run(run_id)
-    diagnoses, plans, attempts = memory.diagnoses(run.id), memory.plans(run.id), memory.attempts(run.id)
+    diagnoses, plans, attempts = (
+        memory.diagnoses(run.id),
+        memory.plans(run.id),
+        memory.attempts(run.id),
+    )
     lessons = memory.lessons(run.id)
     rounds = sorted({*(entry.round for entry in diagnoses), *(entry.round for entry in plans)})
     if number is not None and number not in rounds:
-        raise MemoryStoreError(f"Run {run.id} has no round {number}; it has: {', '.join(map(str, rounds)) or 'none'}")
+        raise MemoryStoreError(
+            f"Run {run.id} has no round {number}; it has: {', '.join(map(str, rounds)) or 'none'}"
+        )
     return {
         "run": run.id,
         "problem": run.problem.name,

@@ -1,6 +1,9 @@
-"""What the judge said since this server started, and the outcomes those verdicts become. Numbers that somebody typed have no way in.
+"""What the judge said since this server started, and the outcomes those verdicts become.
 
-Kept in this process alone: a file could be written by anyone. After a restart a kernel is measured again before it is recorded.
+Numbers that somebody typed have no way in.
+
+Kept in this process alone: a file could be written by anyone. After a restart a kernel is measured
+again before it is recorded.
 """
 
 import secrets
@@ -36,19 +39,26 @@ class Verdicts:
         return name
 
     def find(self, name: str) -> Verdict:
-        """A verdict by name. Raises EvidenceError if the judge of this server gave none of that name."""
+        """A verdict by name.
+
+        Raises EvidenceError if the judge of this server gave none of that name.
+        """
         if name not in self._by_name:
-            raise EvidenceError(f"The judge of this server gave no verdict named '{name}'; call measure, then record the verdict it names")
+            raise EvidenceError(
+                f"The judge of this server gave no verdict named '{name}'; call measure, then "
+                f"record the verdict it names"
+            )
         return self._by_name[name]
 
 
-def outcome_of(verdict: Verdict, parent: Verdict | None, skill: str, session: Session, origin: str) -> Outcome:
+def outcome_of(
+    verdict: Verdict, parent: Verdict | None, skill: str, session: Session, origin: str
+) -> Outcome:
     """The outcome a verdict stands for, as a run would have recorded it.
 
-    Args:
-        parent: the verdict on the kernel it was made from, on the same problem under the same contract; None if there was none.
-        session: of the verdict's problem, for the identities of its graph.
-        origin: this memory's contributor.
+    Args: parent: the verdict on the kernel it was made from, on the same problem under the same
+        contract; None if there was none. session: of the verdict's problem, for the identities of
+        its graph. origin: this memory's contributor.
     Raises:
         EvidenceError: if nothing was measured, or the two verdicts cannot be compared.
     """
@@ -56,9 +66,14 @@ def outcome_of(verdict: Verdict, parent: Verdict | None, skill: str, session: Se
 
     case, measurement, timing = verdict.case, verdict.measurement, verdict.measurement.timing
     if measurement.estimated:
-        raise EvidenceError("The verdict was reached without a GPU, and the ledger holds nothing estimated; measure on a GPU to record it")
+        raise EvidenceError(
+            "The verdict was reached without a GPU, and the ledger holds nothing estimated; "
+            "measure on a GPU to record it"
+        )
     if measurement.status is Status.INTERRUPTED:
-        raise EvidenceError("The judge was interrupted, which says nothing about the kernel; measure it again")
+        raise EvidenceError(
+            "The judge was interrupted, which says nothing about the kernel; measure it again"
+        )
     return Outcome(
         problem=case.problem.name,
         graph_hash=session.graph.hash,
@@ -97,7 +112,11 @@ def outcome_of(verdict: Verdict, parent: Verdict | None, skill: str, session: Se
 
 def recorded_kernel(verdict: Verdict, parent: Verdict | None) -> Kernel:
     """The kernel as it is kept beside its outcome."""
-    return Kernel(verdict.case.kernel.source, parent=parent.case.kernel.hash if parent else None, flags=verdict.measurement.flags)
+    return Kernel(
+        verdict.case.kernel.source,
+        parent=parent.case.kernel.hash if parent else None,
+        flags=verdict.measurement.flags,
+    )
 
 
 def _parent_ms(verdict: Verdict, parent: Verdict | None) -> float | None:
@@ -110,8 +129,12 @@ def _parent_ms(verdict: Verdict, parent: Verdict | None) -> float | None:
     )
     if not same or parent.measurement.estimated:
         raise EvidenceError(
-            "The parent's verdict is of another problem, contract or device, or an estimate; measure the parent the same way"
+            "The parent's verdict is of another problem, contract or device, or an estimate; "
+            "measure the parent the same way"
         )
     if parent.measurement.latency_ms is None:
-        raise EvidenceError("The parent did not pass, so nothing can be compared with it; name the last kernel that passed, or none")
+        raise EvidenceError(
+            "The parent did not pass, so nothing can be compared with it; name the last kernel "
+            "that passed, or none"
+        )
     return parent.measurement.latency_ms

@@ -1,4 +1,5 @@
-"""Evidence bundles: everything that stands behind one verdict, in one JSON file that `kmem verify` can repeat anywhere.
+"""Evidence bundles: everything that stands behind one verdict, in one JSON file that `kmem verify`
+can repeat anywhere.
 
 In order: the bundle, writing and reading it, and what a repetition finds different.
 """
@@ -13,15 +14,20 @@ from kmem.errors import EvidenceError
 from kmem.records import Baseline, Contract, Device, Measurement, Problem, Status, content_hash
 from kmem.serialize import from_data, to_json
 
-#: Raised whenever a field changes its meaning; a bundle of another number is refused rather than guessed at.
+#: Raised whenever a field changes its meaning; a bundle of another number is refused rather than
+#: guessed at.
 FORMAT = 1
-#: A repeated latency outside p20..p80 of the recorded one is named only beyond this share, for those are percentiles of one short session.
+#: A repeated latency outside p20..p80 of the recorded one is named only beyond this share, for
+#: those are percentiles of one short session.
 _LATENCY_SLACK = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """One verdict with its evidence. The measurement holds errors per input family, flags, library share, versions and clocks."""
+    """One verdict with its evidence.
+
+    The measurement holds errors per input family, flags, library share, versions and clocks.
+    """
 
     format: int
     problem: Problem
@@ -36,7 +42,8 @@ class Bundle:
     checkers: tuple[str, ...]  # further source checks that found nothing
     measurement: Measurement
     baselines: tuple[Baseline, ...]
-    samples_ms: Mapping[str, tuple[tuple[float, ...], ...]]  # by side ("candidate" or a baseline), by A B B A block
+    # by side ("candidate" or a baseline), by A B B A block
+    samples_ms: Mapping[str, tuple[tuple[float, ...], ...]]
     operators: Mapping[str, int]  # what one forward dispatched
     gpu_kernels: tuple[tuple[str, float], ...]  # name and microseconds of what one forward ran
     binaries: Mapping[str, str]  # SHA-256 of the PTX by Triton kernel, where it was compiled here
@@ -64,33 +71,53 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
         partial.write_text(to_json(bundle) + "\n", encoding="utf-8")
         os.replace(partial, path)
     except OSError as ex:
-        raise EvidenceError(f"Cannot write the evidence to {path}: {ex.strerror or ex}; free space or choose another place") from ex
+        raise EvidenceError(
+            f"Cannot write the evidence to {path}: {ex.strerror or ex}; free space or choose "
+            f"another place"
+        ) from ex
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle. Raises EvidenceError: if it is missing, no bundle, of another format, or altered since it was written."""
+    """Read a bundle.
+
+    Raises EvidenceError: if it is missing, no bundle, of another format, or altered since it was
+    written.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as ex:
-        raise EvidenceError(f"Cannot read {path}: {ex.strerror or ex}; give the path of an evidence bundle") from ex
+        raise EvidenceError(
+            f"Cannot read {path}: {ex.strerror or ex}; give the path of an evidence bundle"
+        ) from ex
     except ValueError as ex:
-        raise EvidenceError(f"{path} is no JSON: {str(ex).splitlines()[0]}; give the path of an evidence bundle") from ex
+        raise EvidenceError(
+            f"{path} is no JSON: {str(ex).splitlines()[0]}; give the path of an evidence bundle"
+        ) from ex
     found = data.get("format") if isinstance(data, dict) else None
     if not isinstance(found, int):
-        raise EvidenceError(f"{path} is no evidence bundle: it names no format; `kmem verify PROBLEM KERNEL` judges files")
+        raise EvidenceError(
+            f"{path} is no evidence bundle: it names no format; `kmem verify PROBLEM KERNEL` "
+            f"judges files"
+        )
     if found != FORMAT:
-        raise EvidenceError(f"{path} is an evidence bundle of format {found}, this kmem reads format {FORMAT}; use the kmem that wrote it")
+        raise EvidenceError(
+            f"{path} is an evidence bundle of format {found}, this kmem reads format {FORMAT}; use "
+            f"the kmem that wrote it"
+        )
     try:
         bundle = from_data(Bundle, data)
     except ValueError as ex:
-        raise EvidenceError(f"{path} is damaged: {_first_fault(ex)}; get it again from where it was written") from ex
+        raise EvidenceError(
+            f"{path} is damaged: {_first_fault(ex)}; get it again from where it was written"
+        ) from ex
     for name, text, recorded in (
         ("problem", bundle.problem.source, bundle.problem_hash),
         ("kernel", bundle.kernel_source, bundle.kernel_hash),
     ):
         if content_hash(text) != recorded:
             raise EvidenceError(
-                f"{path} was altered: its {name} is not the one whose hash it gives; get it again from where it was written"
+                f"{path} was altered: its {name} is not the one whose hash it gives; get it again "
+                f"from where it was written"
             )
     return bundle
 
@@ -104,18 +131,29 @@ def _first_fault(error: ValueError) -> str:
 def compare_bundles(recorded: Bundle, here: Measurement, device: Device) -> list[Deviation]:
     """What differs between a recorded verdict and its repetition; empty if it holds in full.
 
-    Errors are compared by verdict: they depend on the order of sums, which libraries and devices choose.
+    Errors are compared by verdict: they depend on the order of sums, which libraries and devices
+    choose.
     """
     then = recorded.measurement
     found = [
         Deviation("verdict", then.status.value, here.status.value),
         Deviation("device", recorded.device.full_name, device.full_name),
-        Deviation("time", "estimated" if then.estimated else "measured", "estimated" if here.estimated else "measured"),
+        Deviation(
+            "time",
+            "estimated" if then.estimated else "measured",
+            "estimated" if here.estimated else "measured",
+        ),
         Deviation("flags", ", ".join(then.flags) or "none", ", ".join(here.flags) or "none"),
     ]
     for name in ("kmem", "torch", "triton", "python", "driver"):
         if name in then.environment or name in here.environment:
-            found.append(Deviation(name, then.environment.get(name, "unknown"), here.environment.get(name, "unknown")))
+            found.append(
+                Deviation(
+                    name,
+                    then.environment.get(name, "unknown"),
+                    here.environment.get(name, "unknown"),
+                )
+            )
     found = [deviation for deviation in found if deviation.recorded != deviation.here]
     if then.status is Status.PASSED and here.status is Status.PASSED:
         found += _compare_times(then, here)
@@ -129,14 +167,24 @@ def _compare_times(then: Measurement, here: Measurement) -> list[Deviation]:
     if not low <= new.latency_ms <= high:
         found.append(
             Deviation(
-                "latency", f"{old.latency_ms:.4g} ms ({old.latency_ms_p20:.4g} to {old.latency_ms_p80:.4g})", f"{new.latency_ms:.4g} ms"
+                "latency",
+                f"{old.latency_ms:.4g} ms ({old.latency_ms_p20:.4g} to {old.latency_ms_p80:.4g})",
+                f"{new.latency_ms:.4g} ms",
             )
         )
     if old.reference != new.reference:
         found.append(Deviation("best baseline", str(old.reference), str(new.reference)))
-    elif old.ratio is not None and new.ratio is not None and (new.ratio_high < old.ratio_low or old.ratio_high < new.ratio_low):
+    elif (
+        old.ratio is not None
+        and new.ratio is not None
+        and (new.ratio_high < old.ratio_low or old.ratio_high < new.ratio_low)
+    ):
         found.append(
-            Deviation("ratio", _interval(old.ratio, old.ratio_low, old.ratio_high), _interval(new.ratio, new.ratio_low, new.ratio_high))
+            Deviation(
+                "ratio",
+                _interval(old.ratio, old.ratio_low, old.ratio_high),
+                _interval(new.ratio, new.ratio_low, new.ratio_high),
+            )
         )
     return found
 

@@ -1,6 +1,9 @@
-"""One kernel in one worker, held to the reference case by case. Any fault ends it as a `Refused` with the status and the reason.
+"""One kernel in one worker, held to the reference case by case.
 
-In order: loading, one case (outputs, mutation, accuracy), state, repeats, other sizes and layouts, provenance.
+Any fault ends it as a `Refused` with the status and the reason.
+
+In order: loading, one case (outputs, mutation, accuracy), state, repeats, other sizes and layouts,
+provenance.
 """
 
 import random
@@ -27,7 +30,9 @@ from kmem.records import Contract, ErrorReport, Kernel, Status
 
 
 class Refused(Exception):
-    """A verdict against the candidate; `taints_worker` says that it left its worker unfit for others."""
+    """A verdict against the candidate; `taints_worker` says that it left its worker unfit for
+    others.
+    """
 
     def __init__(self, status: Status, reason: str, *, taints_worker: bool = False) -> None:
         super().__init__(reason)
@@ -36,7 +41,9 @@ class Refused(Exception):
 
 @dataclass
 class Examination:
-    """What has been found about one kernel so far; `worker` may be shared with other kernels, `kernel` is loaded in it by `load`."""
+    """What has been found about one kernel so far; `worker` may be shared with other kernels,
+    `kernel` is loaded in it by `load`.
+    """
 
     kernel: Kernel
     worker: WorkerProcess
@@ -46,20 +53,27 @@ class Examination:
     lease: GpuLease | None = None  # held shared meanwhile; None without a GPU
     errors: list[ErrorReport] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
-    refused: dict[str, str] = field(default_factory=dict)  # families and sizes left out: what the module itself raises
+    # families and sizes left out: what the module itself raises
+    refused: dict[str, str] = field(default_factory=dict)
     share: float | None = None
     launches: int = 0
-    answer: Answer | None = None  # to a case at the workload's own sizes; known once one was checked
+    # to a case at the workload's own sizes; known once one was checked
+    answer: Answer | None = None
     reference: Reference | None = None
     deadline: float | None = None  # time.monotonic() after which optional cases are left out
     operators: Mapping[str, int] = field(default_factory=dict)  # what one forward dispatched
     gpu_kernels: tuple[tuple[str, float], ...] = ()  # what one forward ran, with microseconds
     binaries: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the PTX by Triton kernel
-    samples_ms: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)  # by side and block
+    # by side and block
+    samples_ms: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        return f"{self.kernel.hash[:16]}-{self.reference.name}" if self.reference else self.kernel.hash[:16]
+        return (
+            f"{self.kernel.hash[:16]}-{self.reference.name}"
+            if self.reference
+            else self.kernel.hash[:16]
+        )
 
     # ---- loading
 
@@ -70,12 +84,20 @@ class Examination:
         path = write_candidate(self.kernel.source, self.worker.directory)
         attach_once(self.worker, reference.state)
         attach_once(self.worker, reference.inputs)
-        load_module(self.worker, self.key, path, "ModelNew", reference, timeout_s=self.load_timeout_s)
+        load_module(
+            self.worker, self.key, path, "ModelNew", reference, timeout_s=self.load_timeout_s
+        )
 
     def release_outputs(self) -> None:
-        """Large outputs leave the device while the kernel is timed: the memory is wanted for fresh inputs."""
+        """Large outputs leave the device while the kernel is timed: the memory is wanted for fresh
+        inputs.
+        """
         shared = self._reference.outputs
-        if shared is not None and shared.nbytes > KEPT_BYTES and shared.name in self.worker.attached:
+        if (
+            shared is not None
+            and shared.nbytes > KEPT_BYTES
+            and shared.name in self.worker.attached
+        ):
             detach(self.worker, shared)
             self._reference.drop_outputs()
 
@@ -84,13 +106,15 @@ class Examination:
 
     # ---- values
 
-    def check_case(self, family: str, seed: int, expected: Expected | None = None) -> Expected | None:
+    def check_case(
+        self, family: str, seed: int, expected: Expected | None = None
+    ) -> Expected | None:
         """One family on the workload's own inputs: shapes, mutation, accuracy.
 
-        Args:
-            expected: computed before for the same family and seed (screening judges many kernels on one case).
-        Returns:
-            The right answer; None where the module itself refuses such values, and so defines no answer for them.
+        Args: expected: computed before for the same family and seed (screening judges many kernels
+            on one case).
+        Returns: The right answer; None where the module itself refuses such values, and so defines
+            no answer for them.
         """
         reference = self._reference
         self._pause()
@@ -102,12 +126,17 @@ class Examination:
             if expected.answer.changed_inputs:
                 reference.fill(family, seed)
         self.answer = expected.answer
-        self._run_and_compare(reference.inputs, reference.output_arguments(expected), expected, family, seed)
+        self._run_and_compare(
+            reference.inputs, reference.output_arguments(expected), expected, family, seed
+        )
         reference.note_adversaries(expected)
         return expected
 
     def check_families(self, families: Sequence[str], seed_for: Callable[..., int]) -> None:
-        """One case per family, each under a seed of its own. Beyond the deadline the artificial ones are left out: "abridged"."""
+        """One case per family, each under a seed of its own.
+
+        Beyond the deadline the artificial ones are left out: "abridged".
+        """
         for family in families:
             if self._is_late and family not in SCREENING_FAMILIES:
                 self.flags.add("abridged")
@@ -115,7 +144,9 @@ class Examination:
             self.check_case(family, seed_for("family", self._reference.name, family))
 
     def check_state(self, expected: Expected) -> None:
-        """Parameters and buffers after one forward of a freshly loaded module are those the reference would have."""
+        """Parameters and buffers after one forward of a freshly loaded module are those the
+        reference would have.
+        """
         reference = self._reference
         if not reference.state_names:
             return
@@ -123,24 +154,45 @@ class Examination:
         try:
             attach_once(self.worker, after)
             after.poison()
-            self.worker.request("state", timeout_s=self.run_timeout_s, key=self.key, outputs=after.name, names=reference.state_names)
+            self.worker.request(
+                "state",
+                timeout_s=self.run_timeout_s,
+                key=self.key,
+                outputs=after.name,
+                names=reference.state_names,
+            )
             after.fetch()
             for name, value in zip(reference.state_names, after.values, strict=True):
                 assert isinstance(value, torch.Tensor)
                 answer = expected.answer
                 if name in answer.eager_state:
                     floor = reference.floor_for(value.dtype)
-                    eager, oracle = answer.eager_state[name], answer.oracle_state.get(name, answer.eager_state[name].double())
-                    if not is_within(measure_error(value, oracle, eager), measure_error(eager, oracle, eager), floor):
-                        raise Refused(Status.WRONG_VALUES, f"after a forward, buffer {name} is not what the module leaves there")
+                    eager, oracle = (
+                        answer.eager_state[name],
+                        answer.oracle_state.get(name, answer.eager_state[name].double()),
+                    )
+                    if not is_within(
+                        measure_error(value, oracle, eager),
+                        measure_error(eager, oracle, eager),
+                        floor,
+                    ):
+                        raise Refused(
+                            Status.WRONG_VALUES,
+                            f"after a forward, buffer {name} is not what the module leaves there",
+                        )
                 elif not torch.equal(value, reference.initial_state[name]):
-                    raise Refused(Status.MUTATED_INPUT, f"a forward changed {name}, which the module leaves alone")
+                    raise Refused(
+                        Status.MUTATED_INPUT,
+                        f"a forward changed {name}, which the module leaves alone",
+                    )
             detach(self.worker, after)
         finally:
             after.remove()
 
     def check_repeats(self, seed: int) -> None:
-        """The same call twice gives the same answer, and a later call leaves an earlier result alone."""
+        """The same call twice gives the same answer, and a later call leaves an earlier result
+        alone.
+        """
         reference = self._reference
         reference.fill("drawn", seed)
         expected = reference.expect(reference.inputs.values, seed)
@@ -154,24 +206,39 @@ class Examination:
             again = self._run(reference.inputs, outputs, expected, seed)
             if [bit_sum(value) for value in again] == bits:
                 continue
-            again = [value.to("cpu", copy=True) for value in again]  # the first answer takes its place
-            for one, two, floor, own in zip(self._reread("first", outputs, expected), again, expected.answer.floors, eager, strict=True):
+            # the first answer takes its place
+            again = [value.to("cpu", copy=True) for value in again]
+            for one, two, floor, own in zip(
+                self._reread("first", outputs, expected),
+                again,
+                expected.answer.floors,
+                eager,
+                strict=True,
+            ):
                 if not is_within(measure_error(two, one, one), own, floor):
-                    raise Refused(Status.NOT_REPEATABLE, "the same call on the same inputs gave another answer")
+                    raise Refused(
+                        Status.NOT_REPEATABLE,
+                        "the same call on the same inputs gave another answer",
+                    )
         if not expected.answer.aliases_inputs:  # views of the inputs change with them
             reference.fill("drawn", seed + 1)
             self._run(reference.inputs, outputs, expected, seed)
             if [bit_sum(value) for value in self._reread("first", outputs, expected)] != bits:
                 raise Refused(
-                    Status.NOT_REPEATABLE, "a later call changed the result of an earlier one: it returns a buffer that it uses again"
+                    Status.NOT_REPEATABLE,
+                    (
+                        "a later call changed the result of an earlier one: it returns a buffer "
+                        "that it uses again"
+                    ),
                 )
         self._forget("first")
 
     def check_timed(self, spots: Spots, seed: int) -> None:
-        """Timed calls returned what is right for their inputs: some of them, chosen now that all have run, by the spots they left.
+        """Timed calls returned what is right for their inputs: some of them, chosen now that all
+        have run, by the spots they left.
 
-        Those are ranked by their distance from eager. The furthest are held to the contract: eager's answer, with what the call returned
-        in its places.
+        Those are ranked by their distance from eager. The furthest are held to the contract:
+        eager's answer, with what the call returned in its places.
         """
         reference = self._reference
         for result in spots.results:
@@ -181,7 +248,9 @@ class Examination:
         for result in chosen:
             self._pause()
             reference.fill("drawn", result.seed)
-            distances.append(result.distance(reference.run_eager(reference.inputs.values, result.seed)))
+            distances.append(
+                result.distance(reference.run_eager(reference.inputs.values, result.seed))
+            )
         for index in sorted(range(len(chosen)), key=lambda index: -distances[index])[:SETTLED]:
             result = chosen[index]
             self._pause()
@@ -196,27 +265,39 @@ class Examination:
         """Have the worker let go of a kept result: its memory is wanted."""
         self.worker.request("forget", timeout_s=self.run_timeout_s, keep=keep)
 
-    def _reread(self, keep: str, outputs: SharedArguments, expected: Expected) -> list[torch.Tensor]:
+    def _reread(
+        self, keep: str, outputs: SharedArguments, expected: Expected
+    ) -> list[torch.Tensor]:
         """What a result that was kept in the worker holds now."""
         attach_once(self.worker, outputs)
         outputs.poison()
-        answer = self.worker.request("reread", timeout_s=self.run_timeout_s, keep=keep, outputs=outputs.name)
+        answer = self.worker.request(
+            "reread", timeout_s=self.run_timeout_s, keep=keep, outputs=outputs.name
+        )
         check_description(answer, expected.answer, self._reference.device)
         outputs.fetch()
         return [value for value in outputs.values if isinstance(value, torch.Tensor)]
 
     def check_variants(self, seed: int, *, own_size_only: bool = False) -> None:
-        """The same values in other layouts, and other sizes, wherever the module itself accepts them.
+        """The same values in other layouts, and other sizes, wherever the module itself accepts
+        them.
 
-        With `own_size_only`, for a kernel that works at this size alone: not where copies of the inputs would crowd the device, and not
-        misaligned, for which eager's library may have kernels of another accuracy."""
+        With `own_size_only`, for a kernel that works at this size alone: not where copies of the
+        inputs would crowd the device, and not misaligned, for which eager's library may have
+        kernels of another accuracy.
+        """
         reference = self._reference
         if own_size_only and tensor_bytes(reference.inputs.values) > KEPT_BYTES:
             return
         reference.fill("drawn" if "normal" in reference.refused else "normal", seed)
-        base = [value.clone() if isinstance(value, torch.Tensor) else value for value in reference.inputs.values]
+        base = [
+            value.clone() if isinstance(value, torch.Tensor) else value
+            for value in reference.inputs.values
+        ]
         fallbacks = 0
-        variants: list[tuple[str, list[object], list | None]] = [(name, base, layout) for name, layout in other_layouts(base)]
+        variants: list[tuple[str, list[object], list | None]] = [
+            (name, base, layout) for name, layout in other_layouts(base)
+        ]
         variants += [(name, values, None) for name, values in other_sizes(base)]
         for name, values, layout in variants:
             if own_size_only and name == "misaligned":
@@ -228,7 +309,8 @@ class Examination:
             try:
                 shared.write(values)
                 expected = reference.expect_case(name, shared.values, seed)
-                if expected is None or expected.answer.changed_inputs:  # what the module itself does not accept, no candidate has to
+                # what the module itself does not accept, no candidate has to
+                if expected is None or expected.answer.changed_inputs:
                     continue
                 fallbacks += self._check_variant(name, shared, expected, seed)
             finally:
@@ -236,7 +318,9 @@ class Examination:
         if fallbacks and self.launches:
             self.flags.add("specialised")
 
-    def _check_variant(self, name: str, shared: SharedArguments, expected: Expected, seed: int) -> int:
+    def _check_variant(
+        self, name: str, shared: SharedArguments, expected: Expected, seed: int
+    ) -> int:
         """1 if no Triton kernel was launched for this variant, else 0."""
         outputs = self._reference.new_arguments("variant-outputs", expected.answer.layouts)
         try:
@@ -246,7 +330,10 @@ class Examination:
             try:
                 self._run_and_compare(shared, outputs, expected, f"{name}", seed)
             except WorkerFailure as failure:
-                raise Refused(Status.WRONG_CONTRACT, f"{name}: the module accepts such inputs, the candidate raises {failure}") from failure
+                raise Refused(
+                    Status.WRONG_CONTRACT,
+                    f"{name}: the module accepts such inputs, the candidate raises {failure}",
+                ) from failure
             ran, self.launches = self.launches, launches
             for place in (shared, outputs):
                 detach(self.worker, place)
@@ -255,7 +342,9 @@ class Examination:
             outputs.remove()
 
     def take_flags(self, reference: Reference) -> None:
-        """What is true of the problem rather than of the kernel: "degenerate", "stochastic", "oracle_on_cpu", and what it refuses."""
+        """What is true of the problem rather than of the kernel: "degenerate", "stochastic",
+        "oracle_on_cpu", and what it refuses.
+        """
         self.flags |= reference.flags
         self.refused |= reference.refused
         if reference.surviving_adversaries:
@@ -264,27 +353,45 @@ class Examination:
     # ---- provenance
 
     def check_provenance(self, seed: int, *, gpu: bool) -> None:
-        """What ran: operators, Triton launches that matter, GPU kernels and their binaries. Raises Refused with IMPURE."""
+        """What ran: operators, Triton launches that matter, GPU kernels and their binaries.
+
+        Raises Refused with IMPURE.
+        """
         reference = self._reference
         reference.fill("drawn", seed)
         self.operators = self.worker.request(
-            "operators", timeout_s=self.run_timeout_s, key=self.key, inputs=reference.inputs.name, seed=seed
+            "operators",
+            timeout_s=self.run_timeout_s,
+            key=self.key,
+            inputs=reference.inputs.name,
+            seed=seed,
         )["operators"]
         needs_launches = not self.launches or self._needs_launches(seed)
         if gpu:
-            with self.lease.hold(exclusive=True) if self.lease else nullcontext():  # beside other work kernels take longer than they do
-                seen = self.worker.request("kernels", timeout_s=self.run_timeout_s, key=self.key, inputs=reference.inputs.name)
-            self.gpu_kernels = tuple((str(name), float(time_us)) for name, time_us in seen["kernels"])
+            # beside other work kernels take longer than they do
+            with self.lease.hold(exclusive=True) if self.lease else nullcontext():
+                seen = self.worker.request(
+                    "kernels",
+                    timeout_s=self.run_timeout_s,
+                    key=self.key,
+                    inputs=reference.inputs.name,
+                )
+            self.gpu_kernels = tuple(
+                (str(name), float(time_us)) for name, time_us in seen["kernels"]
+            )
             self.binaries = {str(name): str(digest) for name, digest in seen["binaries"].items()}
             self.share = library_share(self.gpu_kernels, seen["own"])
-        reason = impurity(self.contract.purity, self.operators, self.share, self.launches, needs_launches)
+        reason = impurity(
+            self.contract.purity, self.operators, self.share, self.launches, needs_launches
+        )
         if reason is not None:
             raise Refused(Status.IMPURE, reason)
 
     def _needs_launches(self, seed: int) -> bool:
         """Whether the answer is wrong once every Triton launch is a no-op.
 
-        On values of its own: partial results of an earlier call may still lie in the scratch memory that this one is given.
+        On values of its own: partial results of an earlier call may still lie in the scratch memory
+        that this one is given.
         """
         reference = self._reference
         reference.fill("drawn", seed + 1)
@@ -317,24 +424,51 @@ class Examination:
         assert self.reference is not None, "load comes first"
         return self.reference
 
-    def _run_and_compare(self, inputs: SharedArguments, outputs: SharedArguments, expected: Expected, family: str, seed: int) -> None:
+    def _run_and_compare(
+        self,
+        inputs: SharedArguments,
+        outputs: SharedArguments,
+        expected: Expected,
+        family: str,
+        seed: int,
+    ) -> None:
         before = inputs.checksums()
         values = self._run(inputs, outputs, expected, seed)
         inputs.fetch()
         after = inputs.checksums()
-        tensors = [index for index, value in enumerate(inputs.values) if isinstance(value, torch.Tensor)]
-        changed = {index for index, one, two in zip(tensors, before, after, strict=True) if one != two}
+        tensors = [
+            index for index, value in enumerate(inputs.values) if isinstance(value, torch.Tensor)
+        ]
+        changed = {
+            index for index, one, two in zip(tensors, before, after, strict=True) if one != two
+        }
         allowed = set(expected.answer.changed_inputs)
         if changed - allowed:
-            raise Refused(Status.MUTATED_INPUT, f"{family}: input {min(changed - allowed)} was changed by the forward")
+            raise Refused(
+                Status.MUTATED_INPUT,
+                f"{family}: input {min(changed - allowed)} was changed by the forward",
+            )
         if allowed - changed:
-            raise Refused(Status.WRONG_VALUES, f"{family}: the module modifies input {min(allowed)}, the candidate does not")
+            raise Refused(
+                Status.WRONG_VALUES,
+                f"{family}: the module modifies input {min(allowed)}, the candidate does not",
+            )
         self._compare(values, expected, family, seed, inputs)
 
     def _run(
-        self, inputs: SharedArguments, outputs: SharedArguments, expected: Expected, seed: int, *, keep: str | None = None, suppress: bool = False
+        self,
+        inputs: SharedArguments,
+        outputs: SharedArguments,
+        expected: Expected,
+        seed: int,
+        *,
+        keep: str | None = None,
+        suppress: bool = False,
     ) -> list[torch.Tensor]:
-        """One forward; its outputs, in the shared until something else is put there. With `keep` the worker holds on to them."""
+        """One forward; its outputs, in the shared until something else is put there.
+
+        With `keep` the worker holds on to them.
+        """
         self._pause()
         attach_once(self.worker, outputs)
         outputs.poison()
@@ -349,7 +483,11 @@ class Examination:
             keep=keep,
         )
         if answer["patched"]:
-            raise Refused(Status.REFUSED_SOURCE, f"while it ran it replaced {', '.join(answer['patched'][:5])}", taints_worker=True)
+            raise Refused(
+                Status.REFUSED_SOURCE,
+                f"while it ran it replaced {', '.join(answer['patched'][:5])}",
+                taints_worker=True,
+            )
         check_description(answer, expected.answer, self._reference.device)
         if not suppress:
             self.launches = int(answer["launches"])
@@ -357,7 +495,12 @@ class Examination:
         return [value for value in outputs.values if isinstance(value, torch.Tensor)]
 
     def _compare(
-        self, values: Sequence[torch.Tensor], expected: Expected, family: str, seed: int, inputs: SharedArguments | None = None
+        self,
+        values: Sequence[torch.Tensor],
+        expected: Expected,
+        family: str,
+        seed: int,
+        inputs: SharedArguments | None = None,
     ) -> Comparison:
         try:
             compared = expected.compare(values)
@@ -366,14 +509,19 @@ class Examination:
                 noise = self._reference.input_noise(expected, seed)
         except InputsChanged as ex:
             raise Refused(Status.MUTATED_INPUT, f"{family}: {ex}") from ex
-        for index, (found, eager, floor, spare) in enumerate(zip(compared.found, compared.eager, compared.floors, noise, strict=True)):
+        for index, (found, eager, floor, spare) in enumerate(
+            zip(compared.found, compared.eager, compared.floors, noise, strict=True)
+        ):
             allowed = max(2 * eager.relative_error, floor, spare.relative_error if spare else 0.0)
-            self.errors.append(ErrorReport(family, seed, found.relative_error, eager.relative_error, allowed))
+            self.errors.append(
+                ErrorReport(family, seed, found.relative_error, eager.relative_error, allowed)
+            )
             if family == "drawn" and found.beyond_kernelbench:
                 self.flags.add("beyond_kernelbench")
             if not is_within(found, eager, floor, spare):
                 detail = found.fault or (
-                    f"relative error {found.relative_error:.2e} (allowed {allowed:.2e}, eager {eager.relative_error:.2e}), "
+                    f"relative error {found.relative_error:.2e} (allowed {allowed:.2e}, eager "
+                    f"{eager.relative_error:.2e}), "
                     f"worst row {found.row_error:.2e} (eager {eager.row_error:.2e})"
                 )
                 raise Refused(Status.WRONG_VALUES, f"output {index} on family {family}: {detail}")
@@ -381,20 +529,41 @@ class Examination:
 
 
 def check_description(answer: Mapping[str, object], wanted: Answer, device: torch.device) -> None:
-    """Hold what the worker says about its outputs to the reference's: how many, what type, shape and dtype. Raises Refused."""
+    """Hold what the worker says about its outputs to the reference's: how many, what type, shape
+    and dtype. Raises Refused.
+    """
     outputs = answer.get("outputs")
     if not isinstance(outputs, list) or len(outputs) != len(wanted.layouts):
         count = len(outputs) if isinstance(outputs, list) else None
         raise Refused(Status.WRONG_CONTRACT, f"{count} outputs, expected {len(wanted.layouts)}")
     if (answer.get("structure") != "tensor") != wanted.returns_tuple:
         raise Refused(
-            Status.WRONG_CONTRACT, f"returns a {answer.get('structure')}, expected a {'tuple' if wanted.returns_tuple else 'tensor'}"
+            Status.WRONG_CONTRACT,
+            (
+                f"returns a {answer.get('structure')}, expected a "
+                f"{'tuple' if wanted.returns_tuple else 'tensor'}"
+            ),
         )
     for index, (found, right) in enumerate(zip(outputs, wanted.layouts, strict=True)):
         if found.get("type") != "tensor":
-            raise Refused(Status.WRONG_CONTRACT, f"output {index} is a {found.get('type')}, expected a plain torch.Tensor")
-        for name, value in (("shape", list(right.shape)), ("dtype", str(right.dtype)), ("device", device.type)):
+            raise Refused(
+                Status.WRONG_CONTRACT,
+                f"output {index} is a {found.get('type')}, expected a plain torch.Tensor",
+            )
+        for name, value in (
+            ("shape", list(right.shape)),
+            ("dtype", str(right.dtype)),
+            ("device", device.type),
+        ):
             if found.get(name) != value:
-                raise Refused(Status.WRONG_CONTRACT, f"output {index} has {name} {found.get(name)}, expected {value}")
-        if found.get("expanded") and all(step != 0 or size <= 1 for size, step in zip(right.shape, right.stride(), strict=True)):
-            raise Refused(Status.WRONG_CONTRACT, f"output {index} is an expanded view; the module writes every element")
+                raise Refused(
+                    Status.WRONG_CONTRACT,
+                    f"output {index} has {name} {found.get(name)}, expected {value}",
+                )
+        if found.get("expanded") and all(
+            step != 0 or size <= 1 for size, step in zip(right.shape, right.stride(), strict=True)
+        ):
+            raise Refused(
+                Status.WRONG_CONTRACT,
+                f"output {index} is an expanded view; the module writes every element",
+            )

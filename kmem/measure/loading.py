@@ -1,4 +1,6 @@
-"""What a worker is given before it runs anything: a file it may import, shared tensors, a module with the reference's parameters."""
+"""What a worker is given before it runs anything: a file it may import, shared tensors, a module
+with the reference's parameters.
+"""
 
 import secrets
 from pathlib import Path
@@ -11,14 +13,19 @@ from kmem.records import Precision
 
 
 def write_candidate(source: str, directory: Path) -> Path:
-    """Put a source where the worker may import it, under a name that no other candidate of this worker has. Raises ExecutorError."""
+    """Put a source where the worker may import it, under a name that no other candidate of this
+    worker has. Raises ExecutorError.
+    """
     place = directory / "candidates"
     path = place / f"candidate_{secrets.token_hex(6)}.py"
     try:
         place.mkdir(exist_ok=True)
         path.write_text(source, encoding="utf-8")
     except OSError as ex:
-        raise ExecutorError(f"Cannot write {path}: {ex.strerror}; free space there or choose another place with --out") from ex
+        raise ExecutorError(
+            f"Cannot write {path}: {ex.strerror}; free space there or choose another place with "
+            f"--out"
+        ) from ex
     return path
 
 
@@ -30,15 +37,26 @@ def attach_once(worker: WorkerProcess, shared: SharedArguments) -> None:
 
 
 def detach(worker: WorkerProcess, shared: SharedArguments) -> None:
-    """Have a worker let go of a list of shared arguments, and of the memory that it keeps beyond need."""
+    """Have a worker let go of a list of shared arguments, and of the memory that it keeps beyond
+    need.
+    """
     worker.request("detach", timeout_s=60.0, name=shared.name)
     worker.attached.discard(shared.name)
 
 
 def load_module(
-    worker: WorkerProcess, key: str, path: Path, class_name: str, reference: Reference, *, timeout_s: float, compile_mode: str | None = None
+    worker: WorkerProcess,
+    key: str,
+    path: Path,
+    class_name: str,
+    reference: Reference,
+    *,
+    timeout_s: float,
+    compile_mode: str | None = None,
 ) -> None:
-    """Construct `class_name` from a file in a worker, with the reference's parameters, mode and precision flags."""
+    """Construct `class_name` from a file in a worker, with the reference's parameters, mode and
+    precision flags.
+    """
     worker.request(
         "load",
         timeout_s=timeout_s,
@@ -46,7 +64,9 @@ def load_module(
         path=str(path),
         class_name=class_name,
         init=reference.init,
-        state=[[name, reference.state.name, index] for index, name in enumerate(reference.state_names)],
+        state=[
+            [name, reference.state.name, index] for index, name in enumerate(reference.state_names)
+        ],
         training=reference.training,
         dtype="bfloat16" if reference.contract.precision is Precision.BF16 else None,
         tf32=reference.contract.precision is Precision.TF32,

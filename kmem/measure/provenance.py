@@ -1,31 +1,91 @@
-"""Who did the work: verdicts on the operators a candidate dispatched and on the GPU kernels it ran. Pure functions of what was observed.
+"""Who did the work: verdicts on the operators a candidate dispatched and on the GPU kernels it ran.
 
-On a GPU the profiler's list of kernels decides; in the interpreter only the dispatch log is there, because Triton kernels run on the CPU.
+Pure functions of what was observed.
+
+On a GPU the profiler's list of kernels decides; in the interpreter only the dispatch log is there,
+because Triton kernels run on the CPU.
 """
 
 from collections.abc import Mapping, Sequence
 
 from kmem.records import Purity
 
-#: Share of GPU time outside the file's own Triton kernels that `--purity triton` tolerates (fills, copies).
+#: Share of GPU time outside the file's own Triton kernels that `--purity triton` tolerates (fills,
+#: copies).
 FOREIGN_SHARE = 0.01
-#: Operators that compute nothing: allocation, fills, copies and views. Everything else is a library doing the work.
+#: Operators that compute nothing: allocation, fills, copies and views. Everything else is a library
+#: doing the work.
 NOT_COMPUTING = frozenset(
     {
-        "empty", "empty_strided", "empty_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full", "zeros",
-        "zeros_like", "ones", "ones_like", "full", "full_like", "fill_", "zero_", "copy_", "clone", "_to_copy", "contiguous",
-        "lift_fresh", "detach", "alias", "view", "_unsafe_view", "_reshape_alias", "_reshape_copy", "reshape", "view_as_real",
-        "view_as_complex", "as_strided", "expand", "permute", "transpose", "t", "unsqueeze", "squeeze", "select", "slice", "narrow",
-        "unfold", "split", "split_with_sizes", "chunk", "unbind", "diagonal", "flatten", "unflatten", "movedim", "swapaxes",
-        "resize_", "set_", "arange", "scalar_tensor", "pin_memory", "record_stream", "is_pinned", "sym_size", "sym_stride",
+        "empty",
+        "empty_strided",
+        "empty_like",
+        "new_empty",
+        "new_empty_strided",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "zeros",
+        "zeros_like",
+        "ones",
+        "ones_like",
+        "full",
+        "full_like",
+        "fill_",
+        "zero_",
+        "copy_",
+        "clone",
+        "_to_copy",
+        "contiguous",
+        "lift_fresh",
+        "detach",
+        "alias",
+        "view",
+        "_unsafe_view",
+        "_reshape_alias",
+        "_reshape_copy",
+        "reshape",
+        "view_as_real",
+        "view_as_complex",
+        "as_strided",
+        "expand",
+        "permute",
+        "transpose",
+        "t",
+        "unsqueeze",
+        "squeeze",
+        "select",
+        "slice",
+        "narrow",
+        "unfold",
+        "split",
+        "split_with_sizes",
+        "chunk",
+        "unbind",
+        "diagonal",
+        "flatten",
+        "unflatten",
+        "movedim",
+        "swapaxes",
+        "resize_",
+        "set_",
+        "arange",
+        "scalar_tensor",
+        "pin_memory",
+        "record_stream",
+        "is_pinned",
+        "sym_size",
+        "sym_stride",
         "sym_numel",
     }
-)  # fmt: skip
+)
 
 
 def computing_operators(operators: Mapping[str, int]) -> dict[str, int]:
     """The operators of a dispatch log ("aten.mm.default": count) that compute something."""
-    return {name: count for name, count in operators.items() if _short_name(name) not in NOT_COMPUTING}
+    return {
+        name: count for name, count in operators.items() if _short_name(name) not in NOT_COMPUTING
+    }
 
 
 def _short_name(operator: str) -> str:
@@ -36,8 +96,8 @@ def _short_name(operator: str) -> str:
 def library_share(kernels: Sequence[tuple[str, float]], own: Sequence[str]) -> float:
     """Share of GPU time, 0..1, in kernels that were not compiled from the candidate's file.
 
-    Args:
-        kernels: (name, microseconds) as profiled. own: names of the `@triton.jit` functions in the file.
+    Args: kernels: (name, microseconds) as profiled. own: names of the `@triton.jit` functions in
+        the file.
     """
     names = frozenset(own)
     total = sum(time for _, time in kernels)
@@ -45,12 +105,18 @@ def library_share(kernels: Sequence[tuple[str, float]], own: Sequence[str]) -> f
     return foreign / total if total else 0.0
 
 
-def impurity(purity: Purity, operators: Mapping[str, int], share: float | None, launches: int, needs_launches: bool) -> str | None:
+def impurity(
+    purity: Purity,
+    operators: Mapping[str, int],
+    share: float | None,
+    launches: int,
+    needs_launches: bool,
+) -> str | None:
     """Why a candidate breaks the declared purity, or None.
 
-    Args:
-        share: `library_share`, None without a GPU. launches: Triton launches of one forward.
-        needs_launches: whether the answer changes when those launches do nothing; a decoy's does not.
+    Args: share: `library_share`, None without a GPU. launches: Triton launches of one forward.
+        needs_launches: whether the answer changes when those launches do nothing; a decoy's does
+        not.
     """
     if launches and not needs_launches:
         return "its Triton kernels are a decoy: without them the answer is the same"

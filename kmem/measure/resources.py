@@ -1,7 +1,8 @@
-"""What one judge makes once and lends to its steps: references, timed inputs, workers, seeds, and the lease on the GPU.
+"""What one judge makes once and lends to its steps: references, timed inputs, workers, seeds, and
+the lease on the GPU.
 
-Workers are of three kinds: one for screening, shared by many candidates; fresh ones for verifying; and clean ones for baselines, which
-never see a candidate nor a cache that candidates write to.
+Workers are of three kinds: one for screening, shared by many candidates; fresh ones for verifying;
+and clean ones for baselines, which never see a candidate nor a cache that candidates write to.
 """
 
 import hashlib
@@ -31,15 +32,23 @@ logger = logging.getLogger(__name__)
 
 
 def open_lease(directory: Path, on_wait: Callable[[str], None]) -> GpuLease:
-    """The lease of the visible GPU; see GpuLease. Raises ExecutorError: if its lock files cannot be made."""
+    """The lease of the visible GPU; see GpuLease.
+
+    Raises ExecutorError: if its lock files cannot be made.
+    """
     try:
         return GpuLease(directory, gpu_uuid(), on_wait)
     except OSError as ex:
-        raise ExecutorError(f"Cannot make a lock file in {directory}: {ex}; free space there or choose another with KMEM_DB") from ex
+        raise ExecutorError(
+            f"Cannot make a lock file in {directory}: {ex}; free space there or choose another "
+            f"with KMEM_DB"
+        ) from ex
 
 
 class JudgeResources:
-    """Everything here is made when first asked for; `close` ends the workers and removes shared memory."""
+    """Everything here is made when first asked for; `close` ends the workers and removes shared
+    memory.
+    """
 
     def __init__(
         self,
@@ -53,19 +62,29 @@ class JudgeResources:
         lease: GpuLease | None,
         on_event: Callable[[str], None],
     ) -> None:
-        """Args: lease: None without a GPU. directory: for shared memory where the memory file system has no room."""
-        self.problem, self.contract, self.workers, self.lease, self.gpu = problem, contract, workers, lease, lease is not None
+        """Args: lease: None without a GPU. directory: for shared memory where the memory file
+        system has no room.
+        """
+        self.problem, self.contract, self.workers, self.lease, self.gpu = (
+            problem,
+            contract,
+            workers,
+            lease,
+            lease is not None,
+        )
         self._workloads, self._seed, self._on_event = dict(workloads), seed, on_event
         self._device = torch.device("cuda:0" if self.gpu else "cpu")
         self._shared = SharedDirectory(directory)
-        #: The workload that verdicts are about: the full one, but in the interpreter the small one if there is one.
+        #: The workload that verdicts are about: the full one, but in the interpreter the small one
+        #: if there is one.
         self.main = "full" if self.gpu or "small" not in workloads else "small"
         self.has_small = "small" in workloads and self.main != "small"
         self._references: dict[str, Reference] = {}
         self._inputs: TimedInputs | None = None
         self._screening: WorkerProcess | None = None
         self._baseline_workers: dict[str, WorkerProcess] = {}
-        self._starting: dict[str, WorkerProcess] = {}  # processes of baselines that are still to be loaded
+        # processes of baselines that are still to be loaded
+        self._starting: dict[str, WorkerProcess] = {}
         self._ipc: bool | None = None
         self._refused: dict[str, str] | None = None
 
@@ -92,23 +111,38 @@ class JudgeResources:
     # ---- the reference and its inputs
 
     def reference(self, workload: str | None = None) -> Reference:
-        """The problem at one workload, by default the main one. Raises ProblemError and DeviceMemoryError."""
+        """The problem at one workload, by default the main one.
+
+        Raises ProblemError and DeviceMemoryError.
+        """
         workload = workload or self.main
         if workload not in self._references:
-            self._references[workload] = self._make_reference(workload, self._device, ipc=self._can_share_cuda())
+            self._references[workload] = self._make_reference(
+                workload, self._device, ipc=self._can_share_cuda()
+            )
             if self.gpu:
                 self._references[workload].refused |= self._refused_inputs()
         return self._references[workload]
 
     def _make_reference(self, workload: str, device: torch.device, *, ipc: bool) -> Reference:
         seed = self.seed_for("parameters", workload)
-        return Reference(self.problem, self._workloads[workload], self.contract, device, seed=seed, directory=self._shared.path, ipc=ipc)
+        return Reference(
+            self.problem,
+            self._workloads[workload],
+            self.contract,
+            device,
+            seed=seed,
+            directory=self._shared.path,
+            ipc=ipc,
+        )
 
     def _refused_inputs(self) -> dict[str, str]:
         """What the module raises for, tried once on the CPU before the GPU is asked."""
         if self._refused is None:
             name = "small" if self.has_small else self.main
-            is_small = self.has_small or tensor_bytes(self._references[name].inputs.values) <= SMALL_BYTES
+            is_small = (
+                self.has_small or tensor_bytes(self._references[name].inputs.values) <= SMALL_BYTES
+            )
             make = partial(self._make_reference, name, torch.device("cpu"), ipc=False)
             self._refused = find_refused(make, self.seed_for) if is_small else {}
         return self._refused
@@ -124,16 +158,25 @@ class JudgeResources:
         if self._ipc is None:
             self._ipc = self.gpu and self._probe_ipc()
             if self.gpu and not self._ipc:
-                self._on_event("CUDA IPC is refused here: inputs travel through shared memory on the host")
+                self._on_event(
+                    "CUDA IPC is refused here: inputs travel through shared memory on the host"
+                )
         return self._ipc
 
     def _probe_ipc(self) -> bool:
         worker = self.workers.take()
         try:
-            shared = SharedArguments("probe", [torch.arange(8, device=self._device)], self._device, self._shared.path, ipc=True)
+            shared = SharedArguments(
+                "probe",
+                [torch.arange(8, device=self._device)],
+                self._device,
+                self._shared.path,
+                ipc=True,
+            )
             attach_once(worker, shared)
             detach(worker, shared)
-        except (RuntimeError, WorkerLost) as ex:  # torch reports a refused handle as a RuntimeError; in the worker it is fatal
+        # torch reports a refused handle as a RuntimeError; in the worker it is fatal
+        except (RuntimeError, WorkerLost) as ex:
             logger.info("CUDA IPC probe failed: %s", ex)
             self.workers.discard(worker)
             return False
@@ -143,7 +186,9 @@ class JudgeResources:
     # ---- workers
 
     def screening_worker(self) -> WorkerProcess:
-        """The worker that candidates share while they are only screened; another one if the last has died."""
+        """The worker that candidates share while they are only screened; another one if the last
+        has died.
+        """
         if self._screening is None or not self._screening.alive:
             self._screening = self.workers.take()
         return self._screening
@@ -157,12 +202,18 @@ class JudgeResources:
         self._baseline_workers[name] = worker
 
     def prepare_baseline_worker(self, name: str) -> None:
-        """Have the process for this baseline come up, if there is none, while a candidate is checked."""
-        if not any(name in workers and workers[name].alive for workers in (self._baseline_workers, self._starting)):
+        """Have the process for this baseline come up, if there is none, while a candidate is
+        checked.
+        """
+        if not any(
+            name in workers and workers[name].alive
+            for workers in (self._baseline_workers, self._starting)
+        ):
             self._starting[name] = self.workers.start(clean=True)
 
     def baseline_worker(self, name: str) -> WorkerProcess:
-        """A clean worker with this baseline loaded and compiled, so that no candidate's time is spent on that.
+        """A clean worker with this baseline loaded and compiled, so that no candidate's time is
+        spent on that.
 
         Raises ExecutorError: if a baseline that was timed before cannot be started again.
         """
@@ -175,6 +226,8 @@ class JudgeResources:
                 start_baseline(worker, name, self.problem.source, self.reference())
                 call_baseline(worker, name, self.reference().inputs.name)
             except (WorkerFailure, WorkerLost) as ex:
-                raise ExecutorError(f"Baseline {name} ran before and fails now: {ex}; run again") from ex
+                raise ExecutorError(
+                    f"Baseline {name} ran before and fails now: {ex}; run again"
+                ) from ex
             self._baseline_workers[name] = worker
         return worker

@@ -1,10 +1,13 @@
-"""Read a candidate's source before it runs and refuse what no kernel needs, with the line and the reason.
+"""Read a candidate's source before it runs and refuse what no kernel needs, with the line and the
+reason.
 
-On the syntax tree, not on text: comments and strings steer nothing. This is an early, readable refusal, not the wall: what ran is judged
-from execution (provenance.py), and the process boundary holds without it.
+On the syntax tree, not on text: comments and strings steer nothing. This is an early, readable
+refusal, not the wall: what ran is judged from execution (provenance.py), and the process boundary
+holds without it.
 
-Covered: imports, dynamic code, files, network, processes, threads, streams, frame walking, private torch modules, changed modules and
-global flags, torch.compile and C++ extensions. Not covered: what a library function does inside.
+Covered: imports, dynamic code, files, network, processes, threads, streams, frame walking, private
+torch modules, changed modules and global flags, torch.compile and C++ extensions. Not covered: what
+a library function does inside.
 """
 
 import ast
@@ -13,13 +16,29 @@ from dataclasses import dataclass
 
 from kmem.host.syntax import parse_python
 
-#: What a kernel file may import; a problem file's own imports are added, since an emitted module carries the problem's `Model`.
+#: What a kernel file may import; a problem file's own imports are added, since an emitted module
+#: carries the problem's `Model`.
 ALLOWED_MODULES = frozenset(
     {
-        "torch", "triton", "math", "typing", "functools", "dataclasses", "collections", "itertools", "operator", "enum", "numbers",
-        "abc", "contextlib", "warnings", "copy", "numpy", "__future__",
+        "torch",
+        "triton",
+        "math",
+        "typing",
+        "functools",
+        "dataclasses",
+        "collections",
+        "itertools",
+        "operator",
+        "enum",
+        "numbers",
+        "abc",
+        "contextlib",
+        "warnings",
+        "copy",
+        "numpy",
+        "__future__",
     }
-)  # fmt: skip
+)
 #: Parts of torch and triton that are not for kernels, and why.
 REFUSED_PATHS = {
     "torch.compile": "torch.compile inside a candidate is the baseline, not a kernel",
@@ -93,12 +112,37 @@ REFUSED_NAMES = {
 }
 REFUSED_ATTRIBUTES = frozenset(
     {
-        "__globals__", "__code__", "__closure__", "__builtins__", "__subclasses__", "__bases__", "__mro__", "__dict__",
-        "__getattribute__", "__loader__", "__spec__", "__import__", "f_back", "f_globals", "f_locals", "f_builtins", "gi_frame",
-        "cr_frame", "ag_frame", "tb_frame", "tb_next", "__traceback__", "__reduce__", "__reduce_ex__", "_share_cuda_",
-        "_new_shared_cuda", "from_file", "__torch_function__", "__torch_dispatch__",
+        "__globals__",
+        "__code__",
+        "__closure__",
+        "__builtins__",
+        "__subclasses__",
+        "__bases__",
+        "__mro__",
+        "__dict__",
+        "__getattribute__",
+        "__loader__",
+        "__spec__",
+        "__import__",
+        "f_back",
+        "f_globals",
+        "f_locals",
+        "f_builtins",
+        "gi_frame",
+        "cr_frame",
+        "ag_frame",
+        "tb_frame",
+        "tb_next",
+        "__traceback__",
+        "__reduce__",
+        "__reduce_ex__",
+        "_share_cuda_",
+        "_new_shared_cuda",
+        "from_file",
+        "__torch_function__",
+        "__torch_dispatch__",
     }
-)  # fmt: skip
+)
 _REFUSED_SUBCLASSED = ("Tensor", "TorchDispatchMode", "TorchFunctionMode")
 _COMPUTED_ACCESS = frozenset({"getattr", "setattr", "delattr", "hasattr"})
 
@@ -124,7 +168,8 @@ def check_source(source: str, *, problem_source: str = "") -> list[Refusal]:
         SyntaxError: if the candidate does not parse (a build failure, not a refusal).
     """
     allowed = ALLOWED_MODULES | _imported_roots(problem_source)
-    # An emitted module carries the problem's own Model: what the problem does itself is no fault of the candidate.
+    # An emitted module carries the problem's own Model: what the problem does itself is no fault of
+    # the candidate.
     excused = {refusal.what for refusal in _find_refusals(problem_source, allowed)}
     return [refusal for refusal in _find_refusals(source, allowed) if refusal.what not in excused]
 
@@ -156,11 +201,15 @@ class _Checker(ast.NodeVisitor):
         self.refusals: list[Refusal] = []
 
     def collect_aliases(self, tree: ast.Module) -> None:
-        """Names bound to modules or their attributes, by import or by plain assignment; repeated until nothing new is found."""
+        """Names bound to modules or their attributes, by import or by plain assignment; repeated
+        until nothing new is found.
+        """
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    self.aliases[alias.asname or alias.name.split(".")[0]] = alias.name if alias.asname else alias.name.split(".")[0]
+                    self.aliases[alias.asname or alias.name.split(".")[0]] = (
+                        alias.name if alias.asname else alias.name.split(".")[0]
+                    )
             elif isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     self.aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
@@ -171,7 +220,11 @@ class _Checker(ast.NodeVisitor):
                 path = self._path(node.value)
                 if path is not None:
                     self.aliases.update(
-                        {target.id: path for target in node.targets if isinstance(target, ast.Name) and target.id not in self.aliases}
+                        {
+                            target.id: path
+                            for target in node.targets
+                            if isinstance(target, ast.Name) and target.id not in self.aliases
+                        }
                     )
             if len(self.aliases) == known:
                 break
@@ -188,7 +241,11 @@ class _Checker(ast.NodeVisitor):
             self._check_import(node, f"{node.module}.{alias.name}", wildcard=alias.name == "*")
 
     def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load) and node.id in REFUSED_NAMES and node.id not in self.aliases:
+        if (
+            isinstance(node.ctx, ast.Load)
+            and node.id in REFUSED_NAMES
+            and node.id not in self.aliases
+        ):
             self._refuse(node, node.id, REFUSED_NAMES[node.id])
         self._check_path(node)
 
@@ -197,7 +254,9 @@ class _Checker(ast.NodeVisitor):
             self._refuse(node, f".{node.attr}", "reaches interpreter or tensor internals")
         path = self._path(node)
         if path is not None and not isinstance(node.ctx, ast.Load):
-            self._refuse(node, f"assignment to {path}", "changes a module or global flag that others rely on")
+            self._refuse(
+                node, f"assignment to {path}", "changes a module or global flag that others rely on"
+            )
         elif not self._check_path(node):
             self.generic_visit(node)
 
@@ -212,20 +271,32 @@ class _Checker(ast.NodeVisitor):
             owner = self._path(node.args[0])
             named = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
             if node.func.id in ("setattr", "delattr") and owner is not None:
-                self._refuse(node, f"{node.func.id} on {owner}", "changes a module that others rely on")
+                self._refuse(
+                    node, f"{node.func.id} on {owner}", "changes a module that others rely on"
+                )
             elif not named:
-                self._refuse(node, f"{node.func.id} with a computed name", "hides which attribute is used")
+                self._refuse(
+                    node, f"{node.func.id} with a computed name", "hides which attribute is used"
+                )
             elif owner is not None:
                 self._report_path(node, f"{owner}.{node.args[1].value}")
             if named and node.args[1].value in REFUSED_ATTRIBUTES:
-                self._refuse(node, f"{node.func.id} of {node.args[1].value}", "reaches interpreter or tensor internals")
+                self._refuse(
+                    node,
+                    f"{node.func.id} of {node.args[1].value}",
+                    "reaches interpreter or tensor internals",
+                )
         self.generic_visit(node)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         for base in node.bases:
             path = self._path(base) or ""
             if path.startswith("torch") and path.rsplit(".", 1)[-1] in _REFUSED_SUBCLASSED:
-                self._refuse(node, f"a subclass of {path}", "tensor subclasses and modes can defer or hide work")
+                self._refuse(
+                    node,
+                    f"a subclass of {path}",
+                    "tensor subclasses and modes can defer or hide work",
+                )
         self.generic_visit(node)
 
     def _check_import(self, node: ast.AST, name: str, wildcard: bool = False) -> None:
@@ -236,12 +307,16 @@ class _Checker(ast.NodeVisitor):
                 "a kernel file may import torch, triton, numpy and a few standard modules only",
             )
         elif wildcard:
-            self._refuse(node, f"import * from {name.removesuffix('.*')}", "hides which names are used")
+            self._refuse(
+                node, f"import * from {name.removesuffix('.*')}", "hides which names are used"
+            )
         else:
             self._report_path(node, name)
 
     def _path(self, node: ast.AST) -> str | None:
-        """The dotted path of a name or attribute chain that starts at an imported module; None for anything else."""
+        """The dotted path of a name or attribute chain that starts at an imported module; None for
+        anything else.
+        """
         if isinstance(node, ast.Name):
             return self.aliases.get(node.id)
         if isinstance(node, ast.Attribute):

@@ -1,4 +1,6 @@
-"""The time of a kernel that passed every check, and whether it can be true: pairs against the best baseline, floor, clocks, CUDA graph."""
+"""The time of a kernel that passed every check, and whether it can be true: pairs against the best
+baseline, floor, clocks, CUDA graph.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -8,7 +10,14 @@ from kmem.measure.examine import Examination, Refused
 from kmem.measure.loading import attach_once, detach
 from kmem.measure.oracle.spots import Spots
 from kmem.measure.resources import JudgeResources
-from kmem.measure.timing.gpu_clock import FIRST_CALLS, gpu_state, is_short, time_alone, time_graph, time_pairs
+from kmem.measure.timing.gpu_clock import (
+    FIRST_CALLS,
+    gpu_state,
+    is_short,
+    time_alone,
+    time_graph,
+    time_pairs,
+)
 from kmem.measure.timing.statistics import implausible_reason, physical_floor_ms, summarize_samples
 from kmem.records import Baseline, Bound, Device, Status, Timing, fastest_baseline
 
@@ -17,19 +26,22 @@ SURPRISING_RATIO = 10.0
 
 
 def time_against_best(
-    examination: Examination, baselines: Sequence[Baseline], resources: JudgeResources, bound: Bound | None, device: Device, seed: int
+    examination: Examination,
+    baselines: Sequence[Baseline],
+    resources: JudgeResources,
+    bound: Bound | None,
+    device: Device,
+    seed: int,
 ) -> tuple[Timing, Mapping[str, str]]:
     """Time a loaded kernel with the GPU to itself.
 
-    Args:
-        baselines: the best of them is started if it is not running; without any the timing has no ratio.
-        bound: its time is the physical floor. seed: of the bootstrap.
-    Returns:
-        The timing and the state of the machine it was taken in. The raw samples go into the examination.
-    Raises:
-        Refused, ClocksDisagree: if the time cannot be true, or what a timed call returned is wrong. WorkerFailure, WorkerLost: if the
-            candidate fails.
-        ExecutorError: if the baseline fails.
+    Args: baselines: the best of them is started if it is not running; without any the timing has no
+        ratio. bound: its time is the physical floor. seed: of the bootstrap.
+    Returns: The timing and the state of the machine it was taken in. The raw samples go into the
+        examination.
+    Raises: Refused, ClocksDisagree: if the time cannot be true, or what a timed call returned is
+        wrong. WorkerFailure, WorkerLost: if the candidate fails. ExecutorError: if the baseline
+        fails.
     """
     inputs, reference = resources.timed_inputs(), resources.reference()
     inputs.refresh()
@@ -44,23 +56,42 @@ def time_against_best(
         if not reference.is_stochastic:
             assert examination.answer is not None, "a kernel is timed after its values were checked"
             calls = max(FIRST_CALLS, len(inputs.names))
-            spots = stack.enter_context(Spots(reference, examination.answer, calls=calls, seed=resources.seed_for("spots")))
+            spots = stack.enter_context(
+                Spots(reference, examination.answer, calls=calls, seed=resources.seed_for("spots"))
+            )
         for worker in workers:
             inputs.show(worker)
             if spots is not None:
                 attach_once(worker, spots.shared)
         with resources.hold_gpu(exclusive=True):
             if baseline is None:
-                batches, host_ms = time_alone(candidate, inputs.names, inputs.refresh, spots=spots, **common)
+                batches, host_ms = time_alone(
+                    candidate, inputs.names, inputs.refresh, spots=spots, **common
+                )
                 timing = summarize_samples([sample for batch in batches for sample in batch])
                 examination.samples_ms = {"candidate": tuple(batches)}
             else:
                 against = (baseline, best.name, best.name)
-                paired = time_pairs(candidate, against, inputs.names, inputs.refresh, seed=seed, spots=spots, **common)
+                paired = time_pairs(
+                    candidate,
+                    against,
+                    inputs.names,
+                    inputs.refresh,
+                    seed=seed,
+                    spots=spots,
+                    **common,
+                )
                 timing, host_ms = paired.timing, paired.host_ms
-                examination.samples_ms = {"candidate": paired.candidate_ms, best.name: paired.reference_ms}
+                examination.samples_ms = {
+                    "candidate": paired.candidate_ms,
+                    best.name: paired.reference_ms,
+                }
             state = gpu_state(gpu_uuid())
-            graph_ms = time_graph(*candidate, inputs.names[0], **common) if is_short(timing.latency_ms) else None
+            graph_ms = (
+                time_graph(*candidate, inputs.names[0], **common)
+                if is_short(timing.latency_ms)
+                else None
+            )
         if spots is not None:
             for worker in workers:
                 detach(worker, spots.shared)

@@ -10,10 +10,19 @@ from kmem.serialize import from_json, to_json
 
 
 class DeviceStorage(Storage):
-    """Methods of `Memory` about devices and baselines. `versions` maps a component (torch, triton, driver) to its version."""
+    """Methods of `Memory` about devices and baselines.
+
+    `versions` maps a component (torch, triton, driver) to its version.
+    """
 
     def put_baselines(
-        self, problem_hash: str, workload: str, device: str, contract: Contract, versions: Mapping[str, str], baselines: Sequence[Baseline]
+        self,
+        problem_hash: str,
+        workload: str,
+        device: str,
+        contract: Contract,
+        versions: Mapping[str, str],
+        baselines: Sequence[Baseline],
     ) -> None:
         """Keep how fast the module itself runs; the same names again are replaced."""
         key = _baseline_key(problem_hash, workload, device, contract, versions)
@@ -27,7 +36,12 @@ class DeviceStorage(Storage):
             )
 
     def baselines(
-        self, problem_hash: str, workload: str, device: str, contract: Contract, versions: Mapping[str, str]
+        self,
+        problem_hash: str,
+        workload: str,
+        device: str,
+        contract: Contract,
+        versions: Mapping[str, str],
     ) -> tuple[Baseline, ...]:
         """The baselines kept for exactly these versions, by name; empty if there are none."""
         rows = self.read(
@@ -40,15 +54,29 @@ class DeviceStorage(Storage):
         return tuple(from_json(Baseline, row["record"]) for row in rows)
 
     def put_ceilings(self, device: Device, versions: Mapping[str, str]) -> None:
-        """Keep a device's measured ceilings under its name and these versions, replacing what was measured with them before."""
+        """Keep a device's measured ceilings under its name and these versions, replacing what was
+        measured with them before.
+        """
         with self.write() as connection:
             connection.execute(
-                "insert or replace into ceilings (device, versions, record, measured_at) values (?, ?, ?, ?)",
-                [device.name, _canonical(versions), to_json(device), datetime.now(UTC).isoformat(timespec="microseconds")],
+                (
+                    "insert or replace into ceilings (device, versions, record, measured_at) "
+                    "values (?, ?, ?, ?)"
+                ),
+                [
+                    device.name,
+                    _canonical(versions),
+                    to_json(device),
+                    datetime.now(UTC).isoformat(timespec="microseconds"),
+                ],
             )
 
-    def ceilings(self, device_name: str, versions: Mapping[str, str] | None = None) -> Device | None:
-        """The ceilings measured last for a device (with these versions, if given); None if nobody measured it."""
+    def ceilings(
+        self, device_name: str, versions: Mapping[str, str] | None = None
+    ) -> Device | None:
+        """The ceilings measured last for a device (with these versions, if given); None if nobody
+        measured it.
+        """
         rows = self.read(
             """
             select record from ceilings where device = ? and (? is null or versions = ?)
@@ -63,5 +91,7 @@ def _canonical(versions: Mapping[str, str]) -> str:
     return json.dumps(dict(versions), sort_keys=True)
 
 
-def _baseline_key(problem_hash: str, workload: str, device: str, contract: Contract, versions: Mapping[str, str]) -> list[str]:
+def _baseline_key(
+    problem_hash: str, workload: str, device: str, contract: Contract, versions: Mapping[str, str]
+) -> list[str]:
     return [problem_hash, workload, device, to_json(contract), _canonical(versions)]

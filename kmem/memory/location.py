@@ -1,4 +1,7 @@
-"""Where the database lies. Standard library only, so that the command line can say it without opening anything."""
+"""Where the database lies.
+
+Standard library only, so that the command line can say it without opening anything.
+"""
 
 import os
 import sys
@@ -8,7 +11,8 @@ from pathlib import Path
 def default_db_path() -> Path:
     """`KMEM_DB` if set, else kmem.db in the user's data directory.
 
-    Source: XDG Base Directory Specification 0.8 (XDG_DATA_HOME, else ~/.local/share); on macOS ~/Library/Application Support.
+    Source: XDG Base Directory Specification 0.8 (XDG_DATA_HOME, else ~/.local/share); on macOS
+    ~/Library/Application Support.
     """
     named = os.environ.get("KMEM_DB")
     if named:

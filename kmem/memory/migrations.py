@@ -1,7 +1,9 @@
-"""The tables of the database, as append-only migrations: `mNNN_verb_noun(db)`, never edited after a release.
+"""The tables of the database, as append-only migrations: `mNNN_verb_noun(db)`, never edited after a
+release.
 
-db/schema.sql is generated from these by tools/write_schema.py. Every table is strict. Records are kept whole as JSON (kmem/serialize.py)
-in a column `record`; the other columns exist because a query needs them. The tables of runs are in tables.py.
+db/schema.sql is generated from these by tools/write_schema.py. Every table is strict. Records are
+kept whole as JSON (kmem/serialize.py) in a column `record`; the other columns exist because a query
+needs them. The tables of runs are in tables.py.
 """
 
 from sqlite_utils import Database
@@ -18,7 +20,9 @@ migrations = Migrations("kmem")
 
 @migrations()
 def m001_create_tables(db: Database) -> None:
-    """Runs and their short-term memory, kernels, the outcome ledger, devices, skills and embeddings."""
+    """Runs and their short-term memory, kernels, the outcome ledger, devices, skills and
+    embeddings.
+    """
     db.execute(f"pragma application_id = {APPLICATION_ID:d}")  # a pragma takes no bound parameter
     for statement in (*RUNS, *_LEDGER, *_DEVICES, *_LIBRARY):
         db.execute(statement)
@@ -41,28 +45,36 @@ def m002_add_plans(db: Database) -> None:
 
 @migrations()
 def m003_add_evidence(db: Database) -> None:
-    """The ledger summed up for posteriors; empty until somebody asks, however many outcomes there are."""
+    """The ledger summed up for posteriors; empty until somebody asks, however many outcomes there
+    are.
+    """
     for statement in _EVIDENCE:
         db.execute(statement)
 
 
 @migrations()
 def m004_add_contributors(db: Database) -> None:
-    """This memory's name in a team, trust and licences by origin, redacted copies, segments already merged."""
+    """This memory's name in a team, trust and licences by origin, redacted copies, segments already
+    merged.
+    """
     for statement in _CONTRIBUTORS:
         db.execute(statement)
 
 
 @migrations()
 def m005_sum_outcomes_as_they_arrive(db: Database) -> None:
-    """Sums of the ledger that each outcome updates itself, recalled kernels apart; they are derived anew when first asked for."""
+    """Sums of the ledger that each outcome updates itself, recalled kernels apart; they are derived
+    anew when first asked for.
+    """
     for statement in _SUMS:
         db.execute(statement)
 
 
 @migrations()
 def m006_add_conversations(db: Database) -> None:
-    """What each run asked language models and was answered, what it learnt from its measurements, and the judge's final verdicts."""
+    """What each run asked language models and was answered, what it learnt from its measurements,
+    and the judge's final verdicts.
+    """
     for statement in CONVERSATIONS:
         db.execute(statement)
 
@@ -76,8 +88,14 @@ def m007_add_unanswered(db: Database) -> None:
 
 @migrations()
 def m008_find_outcomes_of_recipes(db: Database) -> None:
-    """How a recipe's settings did on a graph, found among a million outcomes. See kmem/memory/ledger/experience.py."""
-    db.execute("create index outcomes_by_recipe on outcomes (skill, graph_hash, arch, precision, purity) where status = 'passed'")
+    """How a recipe's settings did on a graph, found among a million outcomes.
+
+    See kmem/memory/ledger/experience.py.
+    """
+    db.execute(
+        "create index outcomes_by_recipe on outcomes (skill, graph_hash, arch, precision, purity) "
+        "where status = 'passed'"
+    )
 
 
 _LEDGER = (
@@ -106,7 +124,10 @@ _LEDGER = (
         record text not null
     ) strict
     """,
-    "create index outcomes_by_graph on outcomes (graph_hash, arch, precision, purity, status, latency_ms)",
+    (
+        "create index outcomes_by_graph on outcomes (graph_hash, arch, precision, purity, status, "
+        "latency_ms)"
+    ),
     "create index outcomes_by_skill on outcomes (skill, arch, status, log_speedup)",
     """
     create table outcome_operators (
@@ -217,7 +238,10 @@ _LIBRARY = (
     ) strict
     """,
     "insert into library_version (id, version) values (1, 0)",
-    "create virtual table skill_text using fts5 (name, description, body, tokenize = 'porter unicode61')",
+    (
+        "create virtual table skill_text using fts5 (name, description, body, tokenize = 'porter "
+        "unicode61')"
+    ),
     """
     create table embeddings (
         model text not null,
@@ -229,7 +253,8 @@ _LIBRARY = (
 )
 
 _EVIDENCE = (
-    # Sums are integers, in units of 1e-9: they do not depend on the order of addition. See kmem/memory/ledger/track_records.py.
+    # Sums are integers, in units of 1e-9: they do not depend on the order of addition. See
+    # kmem/memory/ledger/track_records.py.
     """
     create table evidence (
         skill text not null,
@@ -287,7 +312,8 @@ _CONTRIBUTORS = (
         licence text not null
     ) strict
     """,
-    # A redacted outcome is another record than the outcome it was made from; where both are known, the redacted one is retracted.
+    # A redacted outcome is another record than the outcome it was made from; where both are known,
+    # the redacted one is retracted.
     """
     create table redactions (
         redacted_hash text primary key,
@@ -310,7 +336,8 @@ _SUMS = (
     "drop index outcomes_by_skill",
     "alter table outcomes drop column log_speedup",
     "create index outcomes_by_skill on outcomes (skill)",
-    # Few outcomes were refused by the judge, and recall asks of every winner whether its kernel ever was. See kmem/memory/ledger/recall.py.
+    # Few outcomes were refused by the judge, and recall asks of every winner whether its kernel
+    # ever was. See kmem/memory/ledger/recall.py.
     """
     create index outcomes_refused on outcomes (graph_hash, source_hash, arch)
     where status in (
@@ -321,7 +348,8 @@ _SUMS = (
     "drop table evidence_signatures",
     "drop table evidence_retracted",
     "drop table evidence_watermark",
-    # Log-speedups in units of 1e-9, signature totals of 1e-6: sums of integers do not depend on the order. See kmem/memory/ledger/tally.py.
+    # Log-speedups in units of 1e-9, signature totals of 1e-6: sums of integers do not depend on the
+    # order. See kmem/memory/ledger/tally.py.
     """
     create table evidence (
         id integer primary key,
@@ -353,7 +381,8 @@ _SUMS = (
         primary key (skill, origin)
     ) strict, without rowid
     """,
-    # outcome: the last one summed; revision: counts changes; generation: counts derivations anew, after which row numbers mean other cells.
+    # outcome: the last one summed; revision: counts changes; generation: counts derivations anew,
+    # after which row numbers mean other cells.
     """
     create table evidence_state (
         id integer primary key check (id = 1),

@@ -1,8 +1,10 @@
-"""The connection below every noun of the memory: opening, migrating, short transactions, and errors a user can mend.
+"""The connection below every noun of the memory: opening, migrating, short transactions, and errors
+a user can mend.
 
-Covered: several processes writing at once (write-ahead log, one writer at a time, others wait), `kill -9` at any moment (what was
-committed stays), files that are damaged, foreign, newer, read-only, locked or on a full disk (MemoryStoreError names the remedy).
-Not covered: network file systems without working locks.
+Covered: several processes writing at once (write-ahead log, one writer at a time, others wait),
+`kill -9` at any moment (what was committed stays), files that are damaged, foreign, newer,
+read-only, locked or on a full disk (MemoryStoreError names the remedy). Not covered: network file
+systems without working locks.
 """
 
 import sqlite3
@@ -42,7 +44,8 @@ def storage_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as ex:
-        remedy = _REMEDIES.get(getattr(ex, "sqlite_errorcode", 0) & 0xFF)  # errors raised by the driver itself carry no code
+        # errors raised by the driver itself carry no code
+        remedy = _REMEDIES.get(getattr(ex, "sqlite_errorcode", 0) & 0xFF)
         if remedy is None:
             raise
         raise MemoryStoreError(f"Database {path} {remedy} ({ex})") from ex
@@ -61,7 +64,10 @@ class Storage:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as ex:
-            raise MemoryStoreError(f"Directory {path.parent} for the database cannot be made ({ex.strerror}); {_ELSEWHERE}") from ex
+            raise MemoryStoreError(
+                f"Directory {path.parent} for the database cannot be made ({ex.strerror}); "
+                f"{_ELSEWHERE}"
+            ) from ex
         with storage_errors(path):
             # No implicit transactions: `write` begins each one itself, as a writer from the start.
             connection = sqlite3.connect(path, timeout=lock_timeout_s, isolation_level=None)
@@ -75,19 +81,26 @@ class Storage:
 
     def _prepare(self, lock_timeout_s: float) -> None:
         self.db.execute("pragma foreign_keys = on")
-        self.db.execute("pragma cache_size = -65536")  # KiB at most: SQLite's 2 MB would spill a merge to disk and read it back
+        # KiB at most: SQLite's 2 MB would spill a merge to disk and read it back
+        self.db.execute("pragma cache_size = -65536")
         if self.db.execute("select 1 from sqlite_master limit 1").fetchone() is not None:
             if self.db.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
-                raise MemoryStoreError(f"Database {self.path} belongs to another program; {_ELSEWHERE}")
-            newer = {row.name for row in migrations.applied(self.db)} - {row.name for row in migrations.pending(Database(memory=True))}
+                raise MemoryStoreError(
+                    f"Database {self.path} belongs to another program; {_ELSEWHERE}"
+                )
+            newer = {row.name for row in migrations.applied(self.db)} - {
+                row.name for row in migrations.pending(Database(memory=True))
+            }
             if newer:
                 raise MemoryStoreError(
-                    f"Database {self.path} was written by a newer kmem ({', '.join(sorted(newer))}); upgrade kmem or {_ELSEWHERE}"
+                    f"Database {self.path} was written by a newer kmem "
+                    f"({', '.join(sorted(newer))}); upgrade kmem or {_ELSEWHERE}"
                 )
             if not migrations.pending(self.db):
                 return
         _enable_write_ahead_log(self.db, lock_timeout_s)
-        with self.write():  # two processes may open a new file at once: the second finds nothing pending
+        # two processes may open a new file at once: the second finds nothing pending
+        with self.write():
             migrations.apply(self.db)
 
     def read(self, sql: str, parameters: Sequence[Value] = ()) -> list[Row]:
@@ -99,12 +112,15 @@ class Storage:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Several reads of one state of the database, whatever others write meanwhile; inside `write` they see its changes."""
+        """Several reads of one state of the database, whatever others write meanwhile; inside
+        `write` they see its changes.
+        """
         with storage_errors(self.path):
             if self.db.conn.in_transaction:
                 yield self.db.conn
                 return
-            self.db.conn.execute("begin")  # deferred: with a write-ahead log, the first read fixes the state
+            # deferred: with a write-ahead log, the first read fixes the state
+            self.db.conn.execute("begin")
             try:
                 yield self.db.conn
             finally:
@@ -112,13 +128,17 @@ class Storage:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: committed at the end, undone if anything raises. Nested uses join the outer one."""
+        """One transaction: committed at the end, undone if anything raises.
+
+        Nested uses join the outer one.
+        """
         with storage_errors(self.path):
             if self.db.conn.in_transaction:
                 yield self.db.conn
                 return
-            # Immediate: a transaction that reads first and writes later would fail at once, not wait, if another wrote in between.
-            # Source: sqlite.org/lang_transaction.html, section 2.2.
+            # Immediate: a transaction that reads first and writes later would fail at once, not
+            # wait, if another wrote in between. Source: sqlite.org/lang_transaction.html, section
+            # 2.2.
             self.db.conn.execute("begin immediate")
             try:
                 yield self.db.conn

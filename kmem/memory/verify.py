@@ -13,7 +13,11 @@ from kmem.serialize import from_json
 
 @dataclass(frozen=True, slots=True)
 class MemoryStats:
-    """How much a memory holds. `recalled` counts remembered kernels that passed again: no new successes, so no part of any posterior."""
+    """How much a memory holds.
+
+    `recalled` counts remembered kernels that passed again: no new successes, so no part of any
+    posterior.
+    """
 
     path: str
     runs: int
@@ -30,7 +34,9 @@ class MemoryStats:
 
 
 def memory_stats(memory: Memory) -> MemoryStats:
-    """Count records; `skills` are those that names mean now, `bytes` is the size of the database file."""
+    """Count records; `skills` are those that names mean now, `bytes` is the size of the database
+    file.
+    """
     memory.refresh_evidence()
     (row,) = memory.read(
         """
@@ -52,9 +58,11 @@ def memory_stats(memory: Memory) -> MemoryStats:
 
 @dataclass(frozen=True, slots=True)
 class SkillStats:
-    """What a skill has been through, and what to expect of it whatever the case: its posterior for no bottleneck or operator in particular.
+    """What a skill has been through, and what to expect of it whatever the case: its posterior for
+    no bottleneck or operator in particular.
 
-    `speedup` is the expected factor of a kernel that passes, `gained_again` the geometric mean factor of recalled ones, None without any.
+    `speedup` is the expected factor of a kernel that passes, `gained_again` the geometric mean
+    factor of recalled ones, None without any.
     """
 
     skill: str
@@ -68,7 +76,10 @@ class SkillStats:
 
 
 def skill_stats(memory: Memory, versions: Mapping[str, str]) -> list[SkillStats]:
-    """Every skill with outcomes, the most tried first, then by name. `versions` of torch and triton age evidence."""
+    """Every skill with outcomes, the most tried first, then by name.
+
+    `versions` of torch and triton age evidence.
+    """
     memory.refresh_evidence()
     rows = memory.read(
         """
@@ -76,15 +87,22 @@ def skill_stats(memory: Memory, versions: Mapping[str, str]) -> list[SkillStats]
         from evidence group by skill having sum(tried) > 0 or sum(recalled) > 0 order by tried desc, skill
         """
     )
-    found = memory.posteriors([row["skill"] for row in rows], bottleneck=None, operators=(), arch="", versions=versions)
+    found = memory.posteriors(
+        [row["skill"] for row in rows], bottleneck=None, operators=(), arch="", versions=versions
+    )
     return [
         SkillStats(
-            row["skill"], row["tried"], row["passed"], row["recalled"],
+            row["skill"],
+            row["tried"],
+            row["passed"],
+            row["recalled"],
             math.exp(row["again_e9"] * LOG_UNIT / row["recalled"]) if row["recalled"] else None,
-            found[row["skill"]].correct, math.exp(found[row["skill"]].log_speedup), found[row["skill"]].improves,
+            found[row["skill"]].correct,
+            math.exp(found[row["skill"]].log_speedup),
+            found[row["skill"]].improves,
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def verify_memory(memory: Memory) -> list[str]:
@@ -97,16 +115,22 @@ def _sqlite_faults(memory: Memory) -> Iterator[str]:
         if row["integrity_check"] != "ok":
             yield f"SQLite: {row['integrity_check']}"
     for row in memory.read("pragma foreign_key_check"):
-        yield f"table {row['table']}, row {row['rowid']}: points to a row of {row['parent']} that is not there"
+        yield (
+            f"table {row['table']}, row {row['rowid']}: points to a row of {row['parent']} that is "
+            f"not there"
+        )
 
 
 def _hash_faults(memory: Memory) -> Iterator[str]:
-    for row in memory.read("select hash from kernels order by hash"):  # one text at a time: all of them may not fit in memory
+    # one text at a time: all of them may not fit in memory
+    for row in memory.read("select hash from kernels order by hash"):
         (kernel,) = memory.read("select source from kernels where hash = ?", [row["hash"]])
         if content_hash(kernel["source"]) != row["hash"]:
             yield f"kernel {row['hash'][:12]}: its source has another hash"
     last = ""
-    while rows := memory.read("select hash, record from outcomes where hash > ? order by hash limit 1000", [last]):
+    while rows := memory.read(
+        "select hash, record from outcomes where hash > ? order by hash limit 1000", [last]
+    ):
         for row in rows:
             yield from _outcome_faults(row["hash"], row["record"])
         last = rows[-1]["hash"]
@@ -115,7 +139,10 @@ def _hash_faults(memory: Memory) -> Iterator[str]:
             if from_json(Retraction, row["record"]).hash != row["hash"]:
                 yield f"retraction {row['hash'][:12]}: its record has another hash"
         except ValueError as ex:
-            yield f"retraction {row['hash'][:12]}: its record cannot be read ({str(ex).splitlines()[0]})"
+            yield (
+                f"retraction {row['hash'][:12]}: its record cannot be read "
+                f"({str(ex).splitlines()[0]})"
+            )
 
 
 def _outcome_faults(expected: str, record: str) -> Iterator[str]:

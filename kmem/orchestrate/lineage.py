@@ -1,4 +1,6 @@
-"""What an attempt answered: its arm (who tried what), and the task and base behind a chain of repairs."""
+"""What an attempt answered: its arm (who tried what), and the task and base behind a chain of
+repairs.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
@@ -6,7 +8,8 @@ from typing import Protocol, TypeAlias
 from kmem.interfaces import UNAIDED
 from kmem.records import Attempt, Move, Task
 
-#: Author, skill and, of an idea without a skill, its instruction: what a strategy gives samples to and a veto speaks of.
+#: Author, skill and, of an idea without a skill, its instruction: what a strategy gives samples to
+#: and a veto speaks of.
 Arm: TypeAlias = tuple[str, str, str]
 
 
@@ -23,19 +26,30 @@ class Idea(Protocol):
 
 def arm_of(idea: Idea) -> Arm:
     """Which arm a direction or task belongs to."""
-    return idea.author, idea.skill, " ".join(idea.instruction.split()) if idea.skill == UNAIDED else ""
+    return (
+        idea.author,
+        idea.skill,
+        " ".join(idea.instruction.split()) if idea.skill == UNAIDED else "",
+    )
 
 
 def origin(task: Task, history: Sequence[Attempt]) -> Task:
-    """The task whose failed candidate a chain of repairs goes back to; the task itself if it repairs nothing."""
+    """The task whose failed candidate a chain of repairs goes back to; the task itself if it
+    repairs nothing.
+    """
     while task.move is Move.REPAIR:
         task = repaired_attempt(task, history).candidate.task
     return task
 
 
 def repaired_attempt(task: Task, history: Sequence[Attempt]) -> Attempt:
-    """The failed attempt a repair task is about: the last one of its parent. Raises StopIteration if history lacks it."""
-    return next(attempt for attempt in reversed(history) if attempt.candidate.kernel.hash == task.parent)
+    """The failed attempt a repair task is about: the last one of its parent.
+
+    Raises StopIteration if history lacks it.
+    """
+    return next(
+        attempt for attempt in reversed(history) if attempt.candidate.kernel.hash == task.parent
+    )
 
 
 def base_of(task: Task, history: Sequence[Attempt]) -> str | None:
@@ -65,9 +79,19 @@ def chain_length(task: Task, history: Sequence[Attempt]) -> int:
 
 
 def kind(attempt: Attempt) -> tuple[tuple[str, str, str], ...]:
-    """What an attempt chose by name rather than by number: recipes and their knobs of kind; without a recipe, its author and skill."""
+    """What an attempt chose by name rather than by number: recipes and their knobs of kind; without
+    a recipe, its author and skill.
+    """
     choices = attempt.candidate.kernel.choices
     if not choices:
         return ((attempt.candidate.author, attempt.candidate.task.skill, ""),)
     named = [(choice.recipe, "", "") for choice in choices]
-    return tuple(named + [(choice.recipe, name, value) for choice in choices for name, value in choice.knobs if isinstance(value, str)])
+    return tuple(
+        named
+        + [
+            (choice.recipe, name, value)
+            for choice in choices
+            for name, value in choice.knobs
+            if isinstance(value, str)
+        ]
+    )

@@ -1,4 +1,6 @@
-"""Plan a round: recalled winners and seeds first, later what the strategy makes of the authors' directions, less what is vetoed."""
+"""Plan a round: recalled winners and seeds first, later what the strategy makes of the authors'
+directions, less what is vetoed.
+"""
 
 import random
 from collections import Counter
@@ -9,9 +11,21 @@ from kmem.orchestrate.lineage import Arm
 from kmem.orchestrate.stop import has_won
 from kmem.orchestrate.strategies import Offer, share_samples
 from kmem.orchestrate.vetoes import is_vetoed
-from kmem.records import Attempt, Budget, Experience, Move, Plan, Recalled, SiteChoice, Strategy, Task, Veto
+from kmem.records import (
+    Attempt,
+    Budget,
+    Experience,
+    Move,
+    Plan,
+    Recalled,
+    SiteChoice,
+    Strategy,
+    Task,
+    Veto,
+)
 
-#: Measured settings of one recipe for one graph from which a ranking learns more than from the winner alone.
+#: Measured settings of one recipe for one graph from which a ranking learns more than from the
+#: winner alone.
 _ENOUGH_TO_RANK = 4
 
 
@@ -24,39 +38,63 @@ def plan_first_round(
     experience: Sequence[Experience] = (),
     rewrites: bool = True,
 ) -> Plan:
-    """Round 0: what memory recalls, and a seed in every direction; best-of-n spends the samples of all rounds here.
+    """Round 0: what memory recalls, and a seed in every direction; best-of-n spends the samples of
+    all rounds here.
 
-    An exact hit is re-verified alone, before anything else is spent. A near hit goes in front of the seeds if its graph is known for little
-    else; where memory tells how many settings fared there, the ranking of the seeds has learnt from all of them (explore/calibration.py).
+    An exact hit is re-verified alone, before anything else is spent. A near hit goes in front of
+    the seeds if its graph is known for little else; where memory tells how many settings fared
+    there, the ranking of the seeds has learnt from all of them (explore/calibration.py).
 
-    Args:
-        experience: what memory knows of other graphs' settings.
-        rewrites: whether an author works in this run that writes a kernel again from remembered choices.
+    Args: experience: what memory knows of other graphs' settings. rewrites: whether an author works
+        in this run that writes a kernel again from remembered choices.
     """
-    exact = [hit for hit in recalled if hit.exact and has_won(hit.outcome) and (hit.source or (hit.outcome.choices and rewrites))]
+    exact = [
+        hit
+        for hit in recalled
+        if hit.exact and has_won(hit.outcome) and (hit.source or (hit.outcome.choices and rewrites))
+    ]
     if exact:
         outcome = exact[0].outcome
-        reason = f"memory holds a winner for this very graph ({outcome.latency_ms:.4g} ms on {outcome.device})"
-        return Plan((Task(Move.RECALL, outcome.skill, None, 1, reason, outcome.choices),), (), reason)
+        reason = (
+            f"memory holds a winner for this very graph ({outcome.latency_ms:.4g} ms on "
+            f"{outcome.device})"
+        )
+        return Plan(
+            (Task(Move.RECALL, outcome.skill, None, 1, reason, outcome.choices),), (), reason
+        )
     tasks = []
-    settings_of = Counter((graph, recipe) for graph, recipe, _ in {(entry.graph, entry.recipe, entry.knobs) for entry in experience})
+    settings_of = Counter(
+        (graph, recipe)
+        for graph, recipe, _ in {(entry.graph, entry.recipe, entry.knobs) for entry in experience}
+    )
     seen: set[tuple[SiteChoice, ...]] = set()
     for hit in recalled:
-        if all(settings_of[hit.outcome.graph_hash, choice.recipe] >= _ENOUGH_TO_RANK for choice in hit.outcome.choices):
+        if all(
+            settings_of[hit.outcome.graph_hash, choice.recipe] >= _ENOUGH_TO_RANK
+            for choice in hit.outcome.choices
+        ):
             continue
         if rewrites and hit.outcome.choices and hit.outcome.choices not in seen and len(seen) < 2:
             seen.add(hit.outcome.choices)
             reason = f"memory holds a winner for a like graph (size distance {hit.distance:.2f})"
             tasks.append(Task(Move.RECALL, hit.outcome.skill, None, 1, reason, hit.outcome.choices))
-    samples = budget.candidates_per_round * (budget.rounds + 1 if strategy is Strategy.BEST_OF_N else 1)
+    samples = budget.candidates_per_round * (
+        budget.rounds + 1 if strategy is Strategy.BEST_OF_N else 1
+    )
     tasks += plan_seeds(directions, samples)
     if not tasks:
         return Plan((), (), "no executable skill matches any part of the module")
-    return Plan(tuple(tasks), (), f"directions to begin in: {len(directions)}; like winners recalled: {len(seen)}")
+    return Plan(
+        tuple(tasks),
+        (),
+        f"directions to begin in: {len(directions)}; like winners recalled: {len(seen)}",
+    )
 
 
 def plan_seeds(directions: Sequence[Direction], samples: int) -> list[Task]:
-    """One task per direction, with samples shared equally, in the order in which they are named; at least two samples each."""
+    """One task per direction, with samples shared equally, in the order in which they are named; at
+    least two samples each.
+    """
     share = max(2, samples // max(1, len(directions)))
     return [make_task(direction, None, share) for direction in directions]
 
@@ -71,32 +109,66 @@ def plan_round(
     budget: Budget,
     seed: int,
 ) -> Plan:
-    """Rounds after the first: the strategy's shares of what is offered and not vetoed; seeds again if nothing has passed yet."""
+    """Rounds after the first: the strategy's shares of what is offered and not vetoed; seeds again
+    if nothing has passed yet.
+    """
     open_offers = [
         Offer(
             offer.parent,
-            tuple(direction for direction in offer.directions if not is_vetoed(direction, offer.parent_hash, vetoes)),
+            tuple(
+                direction
+                for direction in offer.directions
+                if not is_vetoed(direction, offer.parent_hash, vetoes)
+            ),
         )
         for offer in offers
     ]
     if not any(offer.parent for offer in open_offers):
-        seeds = plan_seeds([direction for offer in open_offers for direction in offer.directions], budget.candidates_per_round)
-        return Plan(tuple(seeds), tuple(vetoes), "nothing has passed yet: begin again, further down the ranking")
-    shares = share_samples(strategy, open_offers, history, doubts, budget.candidates_per_round, random.Random(f"{seed}:{number}"))
+        seeds = plan_seeds(
+            [direction for offer in open_offers for direction in offer.directions],
+            budget.candidates_per_round,
+        )
+        return Plan(
+            tuple(seeds),
+            tuple(vetoes),
+            "nothing has passed yet: begin again, further down the ranking",
+        )
+    shares = share_samples(
+        strategy,
+        open_offers,
+        history,
+        doubts,
+        budget.candidates_per_round,
+        random.Random(f"{seed}:{number}"),
+    )
     if not shares:
         proposed = any(offer.directions for offer in offers)
-        reason = "everything proposed is refuted in this run" if proposed else "the authors have nothing to propose"
+        reason = (
+            "everything proposed is refuted in this run"
+            if proposed
+            else "the authors have nothing to propose"
+        )
         return Plan((), tuple(vetoes), reason)
     tasks = tuple(make_task(share.direction, share.parent, share.samples) for share in shares)
     parents = len({share.parent for share in shares})
     samples = sum(share.samples for share in shares)
     kernels = "one kernel" if parents == 1 else f"{parents} kernels"
-    return Plan(tasks, tuple(vetoes), f"{strategy.value}: {samples} samples, {len(tasks)} tasks, from {kernels}")
+    return Plan(
+        tasks,
+        tuple(vetoes),
+        f"{strategy.value}: {samples} samples, {len(tasks)} tasks, from {kernels}",
+    )
 
 
 def make_task(direction: Direction, parent: str | None, samples: int) -> Task:
     """The task of taking a direction from a parent (hash)."""
     return Task(
-        direction.move, direction.skill, parent, samples, direction.reason,
-        author=direction.author, claims=direction.claims, instruction=direction.instruction,
-    )  # fmt: skip
+        direction.move,
+        direction.skill,
+        parent,
+        samples,
+        direction.reason,
+        author=direction.author,
+        claims=direction.claims,
+        instruction=direction.instruction,
+    )

@@ -1,13 +1,15 @@
-"""The strategies: from which kernels a round goes on, and which direction gets how many samples. Deterministic given the seed.
+"""The strategies: from which kernels a round goes on, and which direction gets how many samples.
 
-greedy      the best kernel, the most promising direction: all samples.
-beam        BEAM_PARENTS kernels that differ in kind, BEAM_DIRECTIONS distinct directions of each: equal shares.
-bandit      the best kernel, every direction, by Thompson sampling.
-best-of-n   no parent, no diagnosis, no history: all the run's samples as independent first kernels (plan.py), the control that search
+Deterministic given the seed.
+
+greedy      the best kernel, the most promising direction: all samples. beam        BEAM_PARENTS
+kernels that differ in kind, BEAM_DIRECTIONS distinct directions of each: equal shares. bandit
+the best kernel, every direction, by Thompson sampling. best-of-n   no parent, no diagnosis, no
+history: all the run's samples as independent first kernels (plan.py), the control that search
             must beat.
 
-Promise is the order in which the authors name directions, after those that were tried from this kernel without gain or whose claims were
-falsified, fewest such rounds first.
+Promise is the order in which the authors name directions, after those that were tried from this
+kernel without gain or whose claims were falsified, fewest such rounds first.
 """
 
 import math
@@ -23,13 +25,16 @@ from kmem.records import Attempt, Strategy
 
 BEAM_PARENTS = 3
 BEAM_DIRECTIONS = 2
-#: A falsified claim counts as so many tries: it narrows the guess about an arm, so that it is chosen for its time, not for hope.
+#: A falsified claim counts as so many tries: it narrows the guess about an arm, so that it is
+#: chosen for its time, not for hope.
 _TRIES_PER_DOUBT = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A kernel to go on from (None: from nothing) and what the authors could do, most promising first."""
+    """A kernel to go on from (None: from nothing) and what the authors could do, most promising
+    first.
+    """
 
     parent: Attempt | None
     directions: tuple[Direction, ...]
@@ -80,43 +85,68 @@ def share_samples(
     if strategy is Strategy.GREEDY:
         return [Share(offers[0].parent_hash, _by_promise(offers[0], history, doubts)[0], samples)]
     if strategy is Strategy.BEAM:
-        chosen = [(offer, direction) for offer in offers for direction in _by_promise(offer, history, doubts)[:BEAM_DIRECTIONS]]
+        chosen = [
+            (offer, direction)
+            for offer in offers
+            for direction in _by_promise(offer, history, doubts)[:BEAM_DIRECTIONS]
+        ]
         return _deal_equally(chosen, samples)
     return _thompson(offers, history, doubts, samples, generator)
 
 
-def _by_promise(offer: Offer, history: Sequence[Attempt], doubts: Mapping[Arm, int]) -> list[Direction]:
+def _by_promise(
+    offer: Offer, history: Sequence[Attempt], doubts: Mapping[Arm, int]
+) -> list[Direction]:
     """Distinct arms, most promising first."""
     fruitless: dict[Arm, set[int]] = {}
     for attempt in history:
         gained = attempt.speedup is not None and attempt.speedup >= MIN_IMPROVEMENT
         if not gained and base_of(attempt.candidate.task, history) == offer.parent_hash:
             fruitless.setdefault(arm_of(attempt.candidate.task), set()).add(attempt.round)
-    distinct = list({arm_of(direction): direction for direction in reversed(offer.directions)}.values())[::-1]
-    return sorted(distinct, key=lambda direction: len(fruitless.get(arm_of(direction), ())) + doubts.get(arm_of(direction), 0))
+    distinct = list(
+        {arm_of(direction): direction for direction in reversed(offer.directions)}.values()
+    )[::-1]
+    return sorted(
+        distinct,
+        key=lambda direction: (
+            len(fruitless.get(arm_of(direction), ())) + doubts.get(arm_of(direction), 0)
+        ),
+    )
 
 
 def _deal_equally(chosen: Sequence[tuple[Offer, Direction]], samples: int) -> list[Share]:
     """Equal shares, what is left over to the first; those for whom nothing is left get nothing."""
     each, over = divmod(samples, len(chosen))
-    shares = [Share(offer.parent_hash, direction, each + (place < over)) for place, (offer, direction) in enumerate(chosen)]
+    shares = [
+        Share(offer.parent_hash, direction, each + (place < over))
+        for place, (offer, direction) in enumerate(chosen)
+    ]
     return [share for share in shares if share.samples]
 
 
 def _thompson(
-    offers: Sequence[Offer], history: Sequence[Attempt], doubts: Mapping[Arm, int], samples: int, generator: random.Random
+    offers: Sequence[Offer],
+    history: Sequence[Attempt],
+    doubts: Mapping[Arm, int],
+    samples: int,
+    generator: random.Random,
 ) -> list[Share]:
     """Each sample goes to the arm with the smallest draw of log time.
 
-    An arm's draw is normal around the log of the time it promises (see `_promised_ms`), with deviation 0.5 / sqrt(tries + 1) (half an
-    e-fold for an untried arm, whose mean is that of the best arm). Source: Thompson sampling, Russo et al., "A Tutorial on Thompson
-    Sampling", 2018, section 3.
+    An arm's draw is normal around the log of the time it promises (see `_promised_ms`), with
+    deviation 0.5 / sqrt(tries + 1) (half an e-fold for an untried arm, whose mean is that of the
+    best arm). Source: Thompson sampling, Russo et al., "A Tutorial on Thompson Sampling", 2018,
+    section 3.
     """
     groups = by_arm(history)
     arms = [(offer, direction) for offer in offers for direction in offer.directions]
     times = {}
     for place, (offer, direction) in enumerate(arms):
-        passed = [attempt for attempt in groups.get(arm_of(direction), ()) if attempt.measurement.timing is not None]
+        passed = [
+            attempt
+            for attempt in groups.get(arm_of(direction), ())
+            if attempt.measurement.timing is not None
+        ]
         if passed:
             times[place] = math.log(_promised_ms(direction, offer, passed, history))
     optimistic = min(times.values(), default=0.0)
@@ -128,14 +158,20 @@ def _thompson(
             tries = len(groups.get(arm, ())) + counts[place] + _TRIES_PER_DOUBT * doubts.get(arm, 0)
             draws.append(generator.gauss(times.get(place, optimistic), 0.5 / math.sqrt(tries + 1)))
         counts[draws.index(min(draws))] += 1
-    return [Share(offer.parent_hash, direction, count) for (offer, direction), count in zip(arms, counts, strict=True) if count]
+    return [
+        Share(offer.parent_hash, direction, count)
+        for (offer, direction), count in zip(arms, counts, strict=True)
+        if count
+    ]
 
 
-def _promised_ms(direction: Direction, offer: Offer, passed: Sequence[Attempt], history: Sequence[Attempt]) -> float:
+def _promised_ms(
+    direction: Direction, offer: Offer, passed: Sequence[Attempt], history: Sequence[Attempt]
+) -> float:
     """What an arm's kernels that passed make one expect: its best time, if it writes whole kernels.
 
-    An edit told in words is worth what it gained, whatever it was made to: from the kernel at hand it promises that kernel's time over its
-    best gain, and nothing more once it is in that kernel.
+    An edit told in words is worth what it gained, whatever it was made to: from the kernel at hand
+    it promises that kernel's time over its best gain, and nothing more once it is in that kernel.
     """
     gains = [attempt.speedup for attempt in passed if attempt.speedup is not None]
     if offer.parent is None or not direction.instruction or not gains:

@@ -1,8 +1,10 @@
-"""What a run has evidence against, with the reason: failures, far too slow, falsified claims, repairs that did not help.
+"""What a run has evidence against, with the reason: failures, far too slow, falsified claims,
+repairs that did not help.
 
-Everything follows from the run's attempts and lessons, so that it survives going back to an earlier kernel and resuming. The rule for a
-falsified claim: without a gain the arm is vetoed for the rest of the run; with one it only loses weight (`doubts`), because the kernel is
-faster for another reason than was claimed.
+Everything follows from the run's attempts and lessons, so that it survives going back to an earlier
+kernel and resuming. The rule for a falsified claim: without a gain the arm is vetoed for the rest
+of the run; with one it only loses weight (`doubts`), because the kernel is faster for another
+reason than was claimed.
 """
 
 from collections import Counter
@@ -20,28 +22,48 @@ _FAILURES_TO_VETO = 3
 
 
 def find_vetoes(
-    history: Sequence[Attempt], best: Attempt | None, lessons: Sequence[Lesson], repairs: Mapping[str, int]
+    history: Sequence[Attempt],
+    best: Attempt | None,
+    lessons: Sequence[Lesson],
+    repairs: Mapping[str, int],
 ) -> tuple[Veto, ...]:
-    """Everything this run will not try again; nothing while no kernel has passed, for then there is nothing better to try.
+    """Everything this run will not try again; nothing while no kernel has passed, for then there is
+    nothing better to try.
 
     Args:
         repairs: by author, how many repairs in a chain it is granted.
     """
     if best is None:
         return ()
-    vetoes = [*_refuted_by_times(history, best), *_refuted_by_claims(history, lessons), *_beyond_repair(history, repairs)]
-    return tuple({(veto.author, veto.skill, veto.instruction, veto.parent): veto for veto in reversed(vetoes)}.values())[::-1]
+    vetoes = [
+        *_refuted_by_times(history, best),
+        *_refuted_by_claims(history, lessons),
+        *_beyond_repair(history, repairs),
+    ]
+    return tuple(
+        {
+            (veto.author, veto.skill, veto.instruction, veto.parent): veto
+            for veto in reversed(vetoes)
+        }.values()
+    )[::-1]
 
 
 def is_vetoed(direction: Direction, parent: str | None, vetoes: Sequence[Veto]) -> bool:
     """Whether a veto speaks of this direction from this parent (hash)."""
     arm = arm_of(direction)
-    return any((veto.author, veto.skill, veto.instruction) == arm and veto.parent in (None, parent) for veto in vetoes)
+    return any(
+        (veto.author, veto.skill, veto.instruction) == arm and veto.parent in (None, parent)
+        for veto in vetoes
+    )
 
 
 def count_doubts(history: Sequence[Attempt], lessons: Sequence[Lesson]) -> Counter[Arm]:
     """How many falsified claims each arm has that came with a gain all the same."""
-    return Counter(arm_of(attempt.candidate.task) for attempt, _, gained in _falsified(history, lessons) if gained)
+    return Counter(
+        arm_of(attempt.candidate.task)
+        for attempt, _, gained in _falsified(history, lessons)
+        if gained
+    )
 
 
 def by_arm(history: Sequence[Attempt]) -> dict[Arm, list[Attempt]]:
@@ -53,22 +75,44 @@ def by_arm(history: Sequence[Attempt]) -> dict[Arm, list[Attempt]]:
 
 
 def _refuted_by_times(history: Sequence[Attempt], best: Attempt) -> list[Veto]:
-    """Arms with nothing but failures (a chain of repairs is one), or far slower than the best after enough tries."""
+    """Arms with nothing but failures (a chain of repairs is one), or far slower than the best after
+    enough tries.
+    """
     vetoes = []
-    in_best = {best.candidate.task.skill, *(choice.recipe for choice in best.candidate.kernel.choices)}
+    in_best = {
+        best.candidate.task.skill,
+        *(choice.recipe for choice in best.candidate.kernel.choices),
+    }
     for arm, attempts in by_arm(history).items():
         passed = [attempt for attempt in attempts if attempt.measurement.status is Status.PASSED]
         counted = [
             attempt
             for attempt in attempts
-            if attempt.measurement.status is not Status.INTERRUPTED and attempt.candidate.task.move is not Move.REPAIR
+            if attempt.measurement.status is not Status.INTERRUPTED
+            and attempt.candidate.task.move is not Move.REPAIR
         ]
         if not passed and len(counted) >= _FAILURES_TO_VETO:
-            vetoes.append(_veto(arm, f"{len(counted)} candidates, none passed: {counted[-1].measurement.status.value}"))
+            vetoes.append(
+                _veto(
+                    arm,
+                    (
+                        f"{len(counted)} candidates, none passed: "
+                        f"{counted[-1].measurement.status.value}"
+                    ),
+                )
+            )
         elif len(passed) >= _ENOUGH_TRIES and arm[1] not in in_best:
-            slower = min(attempt.measurement.latency_ms for attempt in passed) / best.measurement.latency_ms
+            slower = (
+                min(attempt.measurement.latency_ms for attempt in passed)
+                / best.measurement.latency_ms
+            )
             if slower > _REFUTED_RATIO:
-                vetoes.append(_veto(arm, f"{len(passed)} candidates, the fastest {slower:.2f}x slower than the best"))
+                vetoes.append(
+                    _veto(
+                        arm,
+                        f"{len(passed)} candidates, the fastest {slower:.2f}x slower than the best",
+                    )
+                )
     return vetoes
 
 
@@ -86,25 +130,45 @@ def _beyond_repair(history: Sequence[Attempt], repairs: Mapping[str, int]) -> li
     for attempt in history:
         task = attempt.candidate.task
         if repairs.get(task.author, 0) and attempt.measurement.status is not Status.INTERRUPTED:
-            outcomes.setdefault((arm_of(origin(task, history)), base_of(task, history)), []).append(attempt)
+            outcomes.setdefault((arm_of(origin(task, history)), base_of(task, history)), []).append(
+                attempt
+            )
     vetoes = []
     for (arm, base), attempts in outcomes.items():
-        # From nothing there is no base to go back to: only the rule for repeated failures ends first kernels.
-        if base is not None and all(attempt.measurement.status is not Status.PASSED for attempt in attempts):
+        # From nothing there is no base to go back to: only the rule for repeated failures ends
+        # first kernels.
+        if base is not None and all(
+            attempt.measurement.status is not Status.PASSED for attempt in attempts
+        ):
             repaired = sum(attempt.candidate.task.move is Move.REPAIR for attempt in attempts)
-            vetoes.append(_veto(arm, f"failed and {repaired} repairs did not help: {attempts[-1].measurement.status.value}", base))
+            vetoes.append(
+                _veto(
+                    arm,
+                    (
+                        f"failed and {repaired} repairs did not help: "
+                        f"{attempts[-1].measurement.status.value}"
+                    ),
+                    base,
+                )
+            )
     return vetoes
 
 
-def _falsified(history: Sequence[Attempt], lessons: Sequence[Lesson]) -> list[tuple[Attempt, ClaimCheck, bool]]:
-    """Each lesson's first falsified claim, with the attempt it was about and whether that gained on its base."""
+def _falsified(
+    history: Sequence[Attempt], lessons: Sequence[Lesson]
+) -> list[tuple[Attempt, ClaimCheck, bool]]:
+    """Each lesson's first falsified claim, with the attempt it was about and whether that gained on
+    its base.
+    """
     found = []
     attempts = {attempt.candidate.kernel.hash: attempt for attempt in history}
     for lesson in lessons:
         check = next((check for check in lesson.checks if check.held is False), None)
         attempt = attempts.get(lesson.kernel)
         if check is not None and attempt is not None:
-            found.append((attempt, check, attempt.speedup is not None and attempt.speedup >= MIN_IMPROVEMENT))
+            found.append(
+                (attempt, check, attempt.speedup is not None and attempt.speedup >= MIN_IMPROVEMENT)
+            )
     return found
 
 

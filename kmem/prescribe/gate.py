@@ -1,6 +1,7 @@
 """Whether a skill applies to a diagnosis: typed tests in three-valued logic.
 
-True, False or None (unknown): a False anywhere excludes the skill; an unknown neither passes as true nor excludes, and the reasons name it.
+True, False or None (unknown): a False anywhere excludes the skill; an unknown neither passes as
+true nor excludes, and the reasons name it.
 """
 
 import math
@@ -13,18 +14,20 @@ from kmem.vocabulary import OPERATORS
 
 #: Kinds of tests that may be given up so that something can be offered, in this order.
 RELAXABLE = ("signature", "bottleneck", "operator")
-#: What an operator's family counts beside the operator itself, and a bottleneck named second beside the first. Source: chosen, so that the
-#: order of backing off is operator, family, any operator.
+#: What an operator's family counts beside the operator itself, and a bottleneck named second beside
+#: the first. Source: chosen, so that the order of backing off is operator, family, any operator.
 RELATED = 0.6
 LATER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A gate's answer with its reasons; `strength` is the share of the skill's typed tests that are known to hold (1.0 if it has none).
+    """A gate's answer with its reasons; `strength` is the share of the skill's typed tests that are
+    known to hold (1.0 if it has none).
 
-    `relevance`, 0 to 1, says how closely the skill is about this very case; see `Gate.relevance`. `refused` names the kinds of
-    tests (RELAXABLE, "architecture", "precision") that are known not to hold.
+    `relevance`, 0 to 1, says how closely the skill is about this very case; see `Gate.relevance`.
+    `refused` names the kinds of tests (RELAXABLE, "architecture", "precision") that are known not
+    to hold.
     """
 
     strength: float
@@ -38,13 +41,19 @@ class Verdict:
 
     @property
     def is_forbidden(self) -> bool:
-        """Whether the skill may not be used here whatever else is relaxed: it would not run, or not be accurate enough."""
+        """Whether the skill may not be used here whatever else is relaxed: it would not run, or not
+        be accurate enough.
+        """
         return bool(self.refused - set(RELAXABLE))
 
     @property
     def relaxed(self) -> int:
-        """How far tests must be relaxed to let the skill through: 0 not at all, 1 signature, 2 bottleneck too, 3 operator too."""
-        return max((RELAXABLE.index(kind) + 1 for kind in self.refused if kind in RELAXABLE), default=0)
+        """How far tests must be relaxed to let the skill through: 0 not at all, 1 signature, 2
+        bottleneck too, 3 operator too.
+        """
+        return max(
+            (RELAXABLE.index(kind) + 1 for kind in self.refused if kind in RELAXABLE), default=0
+        )
 
     @property
     def relaxed_name(self) -> str:
@@ -52,25 +61,42 @@ class Verdict:
         return " and ".join(kind for kind in RELAXABLE if kind in self.refused)
 
 
-def gate_skill(skill: Skill, diagnosis: Diagnosis | None, operators: Sequence[str], arch: str, contract: Contract) -> Verdict:
+def gate_skill(
+    skill: Skill,
+    diagnosis: Diagnosis | None,
+    operators: Sequence[str],
+    arch: str,
+    contract: Contract,
+) -> Verdict:
     """Test one skill; see `Gate`."""
     return Gate(diagnosis, operators, arch, contract).test(skill)
 
 
 class Gate:
-    """The tests of one question: operators, architecture, precision, bottleneck and signature conditions, in that order."""
+    """The tests of one question: operators, architecture, precision, bottleneck and signature
+    conditions, in that order.
+    """
 
-    def __init__(self, diagnosis: Diagnosis | None, operators: Sequence[str], arch: str, contract: Contract) -> None:
+    def __init__(
+        self, diagnosis: Diagnosis | None, operators: Sequence[str], arch: str, contract: Contract
+    ) -> None:
         self._diagnosis = diagnosis
         self._operators = operators
         self._arch = arch
         self._contract = contract
         # What `passes` asks of every skill there is, worked out once.
         families = {OPERATORS[name] for name in operators}
-        self._related = {"any", *(name for name, family in OPERATORS.items() if family in families or not operators)}
-        self._precisions = {name for name, contracts in _ALLOWED.items() if contract.precision in contracts}
+        self._related = {
+            "any",
+            *(name for name, family in OPERATORS.items() if family in families or not operators),
+        }
+        self._precisions = {
+            name for name, contracts in _ALLOWED.items() if contract.precision in contracts
+        }
         self._archs: dict[tuple[str, ...], bool] = {}
-        self._treated = (diagnosis.bottleneck, *diagnosis.secondary) if diagnosis is not None else ()
+        self._treated = (
+            (diagnosis.bottleneck, *diagnosis.secondary) if diagnosis is not None else ()
+        )
         self._operator_tests: dict[tuple[str, ...], tuple[bool | None, str]] = {}
         self._informations: dict[tuple[str, ...], float] = {}
 
@@ -79,7 +105,9 @@ class Gate:
         return self.strength(skill) is not None
 
     def strength(self, skill: Skill) -> float | None:
-        """The strength `test` would give a skill it lets through, else None; without the reasons: ten thousand skills take milliseconds."""
+        """The strength `test` would give a skill it lets through, else None; without the reasons:
+        ten thousand skills take milliseconds.
+        """
         if self._related.isdisjoint(skill.operators) or skill.precision not in self._precisions:
             return None
         if skill.arch not in self._archs:
@@ -119,15 +147,23 @@ class Gate:
                 tests.append(("signature", holds, f"{condition} {state}"))
         held = sum(answer is True for _, answer, _ in tests)
         refused = frozenset(kind for kind, answer, _ in tests if answer is False)
-        return Verdict(held / len(tests), self.relevance(skill), tuple(reason for _, _, reason in tests), refused)
+        return Verdict(
+            held / len(tests),
+            self.relevance(skill),
+            tuple(reason for _, _, reason in tests),
+            refused,
+        )
 
     def relevance(self, skill: Skill) -> float:
-        """The mean of 1 (the skill passed), how much naming these operators says, and which of the bottlenecks it treats.
+        """The mean of 1 (the skill passed), how much naming these operators says, and which of the
+        bottlenecks it treats.
 
-        A skill that names one operator says the most about it, one for any operator nothing: the share of the vocabulary's information,
-        1 - log(operators named) / log(operators there are), counting RELATED for a family and less where it names few of the graph's
-        operators. The first bottleneck counts 1, a later one LATER, none 0. Source: inverse document frequency, Sparck Jones, "A
-        statistical interpretation of term specificity", Journal of Documentation 28(1), 1972.
+        A skill that names one operator says the most about it, one for any operator nothing: the
+        share of the vocabulary's information, 1 - log(operators named) / log(operators there are),
+        counting RELATED for a family and less where it names few of the graph's operators. The
+        first bottleneck counts 1, a later one LATER, none 0. Source: inverse document frequency,
+        Sparck Jones, "A statistical interpretation of term specificity", Journal of Documentation
+        28(1), 1972.
         """
         if skill.operators not in self._informations:
             self._informations[skill.operators] = self._operator_information(skill)
@@ -139,7 +175,8 @@ class Gate:
         return self._operator_tests[skill.operators]
 
     def _treats_any(self, skill: Skill) -> bool:
-        # Asked ten thousand times: `in` of a tuple compares by identity first, where a set would hash each enum in Python.
+        # Asked ten thousand times: `in` of a tuple compares by identity first, where a set would
+        # hash each enum in Python.
         for bottleneck in self._treated:  # noqa: SIM110 - a generator takes three times as long
             if bottleneck in skill.bottlenecks:
                 return True
@@ -202,4 +239,10 @@ _ALLOWED = {
 
 def _match_precision(skill: Skill, contract: Contract) -> tuple[bool | None, str]:
     allowed = contract.precision in _ALLOWED[skill.precision]
-    return allowed, f"precision {skill.precision} {'fits' if allowed else 'is below'} the contract {contract.precision.value}"
+    return (
+        allowed,
+        (
+            f"precision {skill.precision} {'fits' if allowed else 'is below'} the contract "
+            f"{contract.precision.value}"
+        ),
+    )

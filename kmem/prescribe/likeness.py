@@ -1,4 +1,6 @@
-"""How alike a diagnosis and a skill are: by signature, by meaning, by words; what is unknown is left out, never taken for zero."""
+"""How alike a diagnosis and a skill are: by signature, by meaning, by words; what is unknown is
+left out, never taken for zero.
+"""
 
 import math
 from collections.abc import Mapping
@@ -8,8 +10,9 @@ from kmem.memory.skills.search import RRF_K
 from kmem.records import Signature
 from kmem.vocabulary import SIGNATURE_METRICS
 
-#: Signatures this far apart (root mean square over metrics, each in units of its scale) are 1/e alike. Source: chosen; a quarter of a scale
-#: is what separates two levels of a throughput in the diagnosis rules.
+#: Signatures this far apart (root mean square over metrics, each in units of its scale) are 1/e
+#: alike. Source: chosen; a quarter of a scale is what separates two levels of a throughput in the
+#: diagnosis rules.
 SIGNATURE_LENGTH = 0.25
 
 
@@ -21,25 +24,37 @@ class Likeness:
     reasons: tuple[str, ...]
 
 
-def skill_likeness(similarity: float | None, text_rank: int | None, signature: Signature, winning: Mapping[str, float] | None) -> Likeness:
+def skill_likeness(
+    similarity: float | None,
+    text_rank: int | None,
+    signature: Signature,
+    winning: Mapping[str, float] | None,
+) -> Likeness:
     """Compare a diagnosis with a skill.
 
-    Args:
-        similarity: cosine of the diagnosis' summary and the skill's description; None if unknown.
-        text_rank: the skill's place, from 1, among those that share words with the summary; None if it shares none.
-        winning: mean signature of what the skill improved before (`Memory.winning_signatures`); None if nothing is recorded.
+    Args: similarity: cosine of the diagnosis' summary and the skill's description; None if unknown.
+        text_rank: the skill's place, from 1, among those that share words with the summary; None if
+        it shares none. winning: mean signature of what the skill improved before
+        (`Memory.winning_signatures`); None if nothing is recorded.
     """
     parts: list[tuple[float, str]] = []
     distance = signature_distance(signature.values, winning or {})
     if distance is not None:
-        parts.append((math.exp(-distance / SIGNATURE_LENGTH), f"signature distance {distance:.2f} from what it improved before"))
+        parts.append(
+            (
+                math.exp(-distance / SIGNATURE_LENGTH),
+                f"signature distance {distance:.2f} from what it improved before",
+            )
+        )
     if similarity is not None:
         parts.append((max(0.0, similarity), f"similarity {similarity:.2f}"))
     if text_rank is not None:
         parts.append((_rank_likeness(text_rank), f"full-text rank {text_rank}"))
     if not parts:
         return Likeness(None, ())
-    return Likeness(sum(value for value, _ in parts) / len(parts), tuple(reason for _, reason in parts))
+    return Likeness(
+        sum(value for value, _ in parts) / len(parts), tuple(reason for _, reason in parts)
+    )
 
 
 def greatest_likeness(similarity: float | None, text_rank: int | None) -> float:
@@ -57,9 +72,13 @@ def _rank_likeness(text_rank: int) -> float:
 
 
 def signature_distance(first: Mapping[str, float], second: Mapping[str, float]) -> float | None:
-    """Root mean square difference over the metrics both know, each in units of its scale and at most 1; None if they share none."""
+    """Root mean square difference over the metrics both know, each in units of its scale and at
+    most 1; None if they share none.
+    """
     shared = [name for name in SIGNATURE_METRICS if name in first and name in second]
     if not shared:
         return None
-    differences = [min(1.0, abs(first[name] - second[name]) / SIGNATURE_METRICS[name].scale) for name in shared]
+    differences = [
+        min(1.0, abs(first[name] - second[name]) / SIGNATURE_METRICS[name].scale) for name in shared
+    ]
     return math.sqrt(sum(difference**2 for difference in differences) / len(differences))

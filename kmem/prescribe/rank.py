@@ -1,6 +1,8 @@
-"""Rank skills for a diagnosis: gate, then likeness, then the posterior of recorded outcomes; under a ceiling, without conflicts.
+"""Rank skills for a diagnosis: gate, then likeness, then the posterior of recorded outcomes; under
+a ceiling, without conflicts.
 
-gate.py says whether a skill applies, likeness.py how alike it is, kmem/memory/ledger/posteriors.py what it earned. This module puts them together.
+gate.py says whether a skill applies, likeness.py how alike it is, kmem/memory/ledger/posteriors.py
+what it earned. This module puts them together.
 """
 
 import heapq
@@ -16,9 +18,11 @@ from kmem.records import Bottleneck, Contract, Diagnosis, Prescription
 from kmem.skills import Skill
 
 MAX_PRESCRIPTIONS = 3  # more than three skills made agents worse. Source: SkillsBench
-#: A ceiling below this share of the time is not worth a skill. An improvement counts from 0.5% (orchestrate/stop.py, MIN_IMPROVEMENT).
+#: A ceiling below this share of the time is not worth a skill. An improvement counts from 0.5%
+#: (orchestrate/stop.py, MIN_IMPROVEMENT).
 MIN_WORTH = 0.005
-#: These change what has to be done, so that the headroom above the bound of the work as traced does not limit them.
+#: These change what has to be done, so that the headroom above the bound of the work as traced does
+#: not limit them.
 _BEYOND_THE_BOUND = frozenset({Bottleneck.ALGORITHMIC})
 #: Before any evidence a skill is as likely to help as not.
 _NO_EVIDENCE = 0.5
@@ -29,14 +33,17 @@ _BATCH = 64
 
 
 class _Candidate(NamedTuple):
-    """A skill that may be offered, before its signatures were looked up; `most` is what its score is at most."""
+    """A skill that may be offered, before its signatures were looked up; `most` is what its score
+    is at most.
+    """
 
     skill: Skill
     fit: float  # strength x relevance
     similarity: float | None
     text_rank: int | None
     posterior: Posterior | None
-    place: tuple[int, int]  # how far the gate had to be relaxed (0: not), and whether the ceiling leaves nothing
+    # how far the gate had to be relaxed (0: not), and whether the ceiling leaves nothing
+    place: tuple[int, int]
     most: float
 
 
@@ -65,46 +72,82 @@ def prescribe_skills(
 ) -> tuple[Prescription, ...]:
     """The skills to offer, best first, at most `limit`, no two of which conflict.
 
-    score = strength x relevance x (0.5 + likeness / 2) x P(correct and faster): the share of typed tests known to hold, how closely the
-    skill is about these operators and this bottleneck, how alike diagnosis and skill are (0 if unknown), and the posterior. Skills for the
-    operator, its family (which the gate counts as unknown) and any operator compete, in this order where all else is equal.
-    If none of them passes the gate, tests are relaxed in this order, and the reasons say so: signature, bottleneck, operator; never the
-    architecture and the precision, so the answer is empty only if no skill may be used here at all. A skill whose resource leaves no
-    headroom comes after all others.
+    score = strength x relevance x (0.5 + likeness / 2) x P(correct and faster): the share of typed
+    tests known to hold, how closely the skill is about these operators and this bottleneck, how
+    alike diagnosis and skill are (0 if unknown), and the posterior. Skills for the operator, its
+    family (which the gate counts as unknown) and any operator compete, in this order where all else
+    is equal. If none of them passes the gate, tests are relaxed in this order, and the reasons say
+    so: signature, bottleneck, operator; never the architecture and the precision, so the answer is
+    empty only if no skill may be used here at all. A skill whose resource leaves no headroom comes
+    after all others.
 
-    Args:
-        matches: of the diagnosis' summary.
-        posteriors: gives those of the skills named, for this bottleneck, operators and architecture; a missing one counts as never tried.
-        signatures: gives the mean signature of what each skill named improved before; asked only for those that could be offered.
-        is_offered: whether a skill may be offered at all; asked in order of rank, until enough are found.
+    Args: matches: of the diagnosis' summary. posteriors: gives those of the skills named, for this
+        bottleneck, operators and architecture; a missing one counts as never tried. signatures:
+        gives the mean signature of what each skill named improved before; asked only for those that
+        could be offered. is_offered: whether a skill may be offered at all; asked in order of rank,
+        until enough are found.
     """
     gate = Gate(diagnosis, operators, arch, contract)
-    allowed = [(skill, strength, 0) for skill in skills if (strength := gate.strength(skill)) is not None] or _nearest(skills, gate)
+    allowed = [
+        (skill, strength, 0) for skill in skills if (strength := gate.strength(skill)) is not None
+    ] or _nearest(skills, gate)
     earned = posteriors([skill.name for skill, _, _ in allowed])
     candidates = [
-        _candidate(skill, strength * gate.relevance(skill), relaxed, diagnosis, matches, earned.get(skill.name))
+        _candidate(
+            skill,
+            strength * gate.relevance(skill),
+            relaxed,
+            diagnosis,
+            matches,
+            earned.get(skill.name),
+        )
         for skill, strength, relaxed in allowed
     ]
-    ranked = (entry for entry in _best_first(candidates, diagnosis, signatures) if is_offered(entry.skill))
+    ranked = (
+        entry for entry in _best_first(candidates, diagnosis, signatures) if is_offered(entry.skill)
+    )
     return tuple(
-        Prescription(entry.skill.name, entry.score, (*_reasons(entry, gate.test(entry.skill), diagnosis), *displaced))
+        Prescription(
+            entry.skill.name,
+            entry.score,
+            (*_reasons(entry, gate.test(entry.skill), diagnosis), *displaced),
+        )
         for entry, displaced in _without_conflicts(ranked, limit)
     )
 
 
 def _nearest(skills: Sequence[Skill], gate: Gate) -> list[tuple[Skill, float, int]]:
-    """The skills for which the fewest tests must be given up, where none passes them all: each with its strength, and how many they are."""
-    allowed = [(skill, verdict.strength, verdict.relaxed) for skill in skills if not (verdict := gate.test(skill)).is_forbidden]
+    """The skills for which the fewest tests must be given up, where none passes them all: each with
+    its strength, and how many they are.
+    """
+    allowed = [
+        (skill, verdict.strength, verdict.relaxed)
+        for skill in skills
+        if not (verdict := gate.test(skill)).is_forbidden
+    ]
     least = min((relaxed for _, _, relaxed in allowed), default=0)
     return [entry for entry in allowed if entry[2] == least]
 
 
 def _candidate(
-    skill: Skill, fit: float, relaxed: int, diagnosis: Diagnosis, matches: TextMatches, posterior: Posterior | None
+    skill: Skill,
+    fit: float,
+    relaxed: int,
+    diagnosis: Diagnosis,
+    matches: TextMatches,
+    posterior: Posterior | None,
 ) -> _Candidate:
     similarity, text_rank = matches.similarity.get(skill.name), matches.text_rank.get(skill.name)
     most = _score(fit, greatest_likeness(similarity, text_rank), posterior)
-    return _Candidate(skill, fit, similarity, text_rank, posterior, (relaxed, int(_is_worthless(skill, diagnosis))), most)
+    return _Candidate(
+        skill,
+        fit,
+        similarity,
+        text_rank,
+        posterior,
+        (relaxed, int(_is_worthless(skill, diagnosis))),
+        most,
+    )
 
 
 def _score(fit: float, likeness: float, posterior: Posterior | None) -> float:
@@ -116,9 +159,13 @@ def _best_first(
     diagnosis: Diagnosis,
     signatures: Callable[[Sequence[str]], Mapping[str, Mapping[str, float]]],
 ) -> Iterator[_Ranked]:
-    """Candidates by place, score and name. What a score is at most orders them until it must be known: only the first are looked up."""
+    """Candidates by place, score and name.
+
+    What a score is at most orders them until it must be known: only the first are looked up.
+    """
     heap: list[tuple[tuple[int, int], float, str, _Candidate, _Ranked | None]] = [
-        (candidate.place, -candidate.most, candidate.skill.name, candidate, None) for candidate in candidates
+        (candidate.place, -candidate.most, candidate.skill.name, candidate, None)
+        for candidate in candidates
     ]
     heapq.heapify(heap)
     while heap:
@@ -131,9 +178,20 @@ def _best_first(
         known = signatures([candidate.skill.name for candidate in batch])
         for candidate in batch:
             winning = known.get(candidate.skill.name)
-            likeness = skill_likeness(candidate.similarity, candidate.text_rank, diagnosis.signature, winning)
+            likeness = skill_likeness(
+                candidate.similarity, candidate.text_rank, diagnosis.signature, winning
+            )
             score = _score(candidate.fit, likeness.value or 0.0, candidate.posterior)
-            heapq.heappush(heap, (candidate.place, -score, candidate.skill.name, candidate, _Ranked(candidate, score, likeness)))
+            heapq.heappush(
+                heap,
+                (
+                    candidate.place,
+                    -score,
+                    candidate.skill.name,
+                    candidate,
+                    _Ranked(candidate, score, likeness),
+                ),
+            )
 
 
 def _reasons(ranked: _Ranked, verdict: Verdict, diagnosis: Diagnosis) -> list[str]:
@@ -141,14 +199,20 @@ def _reasons(ranked: _Ranked, verdict: Verdict, diagnosis: Diagnosis) -> list[st
     posterior = ranked.candidate.posterior
     reasons = [*verdict.reasons, *ranked.likeness.reasons]
     if verdict.relaxed:
-        reasons.insert(0, f"no skill passes every gate; offered without regard to {verdict.relaxed_name}")
+        reasons.insert(
+            0, f"no skill passes every gate; offered without regard to {verdict.relaxed_name}"
+        )
     reasons.append(posterior.reason if posterior else "never tried")
     return reasons + _ceiling(ranked.skill, diagnosis, posterior)
 
 
 def _is_worthless(skill: Skill, diagnosis: Diagnosis) -> bool:
     """Whether the resource a skill addresses leaves it nothing."""
-    if diagnosis.headroom_ms is None or diagnosis.speed_of_light is None or diagnosis.speed_of_light < 1.0 - MIN_WORTH:
+    if (
+        diagnosis.headroom_ms is None
+        or diagnosis.speed_of_light is None
+        or diagnosis.speed_of_light < 1.0 - MIN_WORTH
+    ):
         return False
     return _BEYOND_THE_BOUND.isdisjoint(skill.bottlenecks)
 
@@ -156,24 +220,37 @@ def _is_worthless(skill: Skill, diagnosis: Diagnosis) -> bool:
 def _ceiling(skill: Skill, diagnosis: Diagnosis, posterior: Posterior | None) -> list[str]:
     """What a skill can save at most, in words; nothing is said where the bound is unknown.
 
-    The time is headroom / (1 - speed of light), for headroom = time - bound and speed of light = bound / time.
+    The time is headroom / (1 - speed of light), for headroom = time - bound and speed of light =
+    bound / time.
     """
     headroom_ms, speed_of_light = diagnosis.headroom_ms, diagnosis.speed_of_light
     if headroom_ms is None or speed_of_light is None or _BEYOND_THE_BOUND & set(skill.bottlenecks):
         return []
     if _is_worthless(skill, diagnosis):
-        return [f"its ceiling is {headroom_ms:.3g} ms: the kernel runs at {speed_of_light:.1%} of the speed of light"]
+        return [
+            (
+                f"its ceiling is {headroom_ms:.3g} ms: the kernel runs at {speed_of_light:.1%} of "
+                f"the speed of light"
+            )
+        ]
     if posterior is None or posterior.log_speedup <= 0:
         return [f"can save at most {headroom_ms:.3g} ms"]
     time_ms = headroom_ms / (1.0 - speed_of_light)
     expected_ms = time_ms * (1.0 - math.exp(-posterior.log_speedup))
     if expected_ms > headroom_ms:
-        return [f"expected to save {headroom_ms:.3g} ms, its ceiling (its record alone would promise {expected_ms:.3g} ms)"]
+        return [
+            (
+                f"expected to save {headroom_ms:.3g} ms, its ceiling (its record alone would "
+                f"promise {expected_ms:.3g} ms)"
+            )
+        ]
     return [f"expected to save {expected_ms:.3g} ms of at most {headroom_ms:.3g} ms"]
 
 
 def _without_conflicts(ranked: Iterable[_Ranked], limit: int) -> list[tuple[_Ranked, list[str]]]:
-    """The best, leaving out each skill that conflicts with a better one; each with reasons that name those it displaced."""
+    """The best, leaving out each skill that conflicts with a better one; each with reasons that
+    name those it displaced.
+    """
     chosen: list[_Ranked] = []
     displaced: dict[str, list[str]] = {}
     for entry in ranked:
@@ -183,7 +260,9 @@ def _without_conflicts(ranked: Iterable[_Ranked], limit: int) -> list[tuple[_Ran
             if len(chosen) == limit:
                 break
         else:
-            displaced.setdefault(rival.skill.name, []).append(f"offered instead of {entry.skill.name}, which it conflicts with")
+            displaced.setdefault(rival.skill.name, []).append(
+                f"offered instead of {entry.skill.name}, which it conflicts with"
+            )
     return [(entry, displaced.get(entry.skill.name, [])) for entry in chosen]
 
 

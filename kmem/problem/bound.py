@@ -1,13 +1,16 @@
-"""Bytes, operations and the least time of a traced graph on a device; and an estimate of what eager PyTorch takes.
+"""Bytes, operations and the least time of a traced graph on a device; and an estimate of what eager
+PyTorch takes.
 
-`graph_bound` is the roofline of the whole forward as if it were one perfect kernel: inputs and parameters read once, outputs written
-once, every operation done on the fastest unit the contract allows. `unfused_ms` is the opposite: every node its own kernel, a labelled
-estimate that stands in for a measured baseline where there is no GPU. Counting is work.py's.
+`graph_bound` is the roofline of the whole forward as if it were one perfect kernel: inputs and
+parameters read once, outputs written once, every operation done on the fastest unit the contract
+allows. `unfused_ms` is the opposite: every node its own kernel, a labelled estimate that stands in
+for a measured baseline where there is no GPU. Counting is work.py's.
 
-Covered: dead nodes are not counted; inputs of which only slices are used count as those; products of which a triangle is kept count that
-triangle, products with `torch.diag(...)` one multiplication per result.
-Not covered (the bound is then above what algebra or caching could reach): results that need fewer operations than their definition says
-(a sum after a linear layer), input elements no window touches, output bytes that are still in L2 when the last kernel ends.
+Covered: dead nodes are not counted; inputs of which only slices are used count as those; products
+of which a triangle is kept count that triangle, products with `torch.diag(...)` one multiplication
+per result. Not covered (the bound is then above what algebra or caching could reach): results that
+need fewer operations than their definition says (a sum after a linear layer), input elements no
+window touches, output bytes that are still in L2 when the last kernel ends.
 """
 
 from collections.abc import Mapping
@@ -16,24 +19,29 @@ from kmem.problem.graph import Node, OpGraph
 from kmem.problem.work import VIEWS, Work, input_specs, node_work, operator_name
 from kmem.records import DTYPE_BYTES, Bound, Contract, Device, Precision, TensorSpec
 
-#: How an fp32 product may be done so that it errs no more than eager does: unit -> products on it per product. Exact fp32 by two fp16
-#: parts of each operand and three products. Source: Ootomo and Yokota, "Recovering single precision accuracy from Tensor Cores", IJHPCA
-#: 36(4), 2022; measured on an H200 at errors below those of cuBLAS fp32. TF32 keeps 11 significant bits, as fp16 does once rows and
-#: columns are scaled into its range, so one fp16 product errs like one TF32 product. Source: PTX ISA, "Alternate Floating-Point Data
-#: Formats".
+#: How an fp32 product may be done so that it errs no more than eager does: unit -> products on it
+#: per product. Exact fp32 by two fp16 parts of each operand and three products. Source: Ootomo and
+#: Yokota, "Recovering single precision accuracy from Tensor Cores", IJHPCA 36(4), 2022; measured on
+#: an H200 at errors below those of cuBLAS fp32. TF32 keeps 11 significant bits, as fp16 does once
+#: rows and columns are scaled into its range, so one fp16 product errs like one TF32 product.
+#: Source: PTX ISA, "Alternate Floating-Point Data Formats".
 _EXACT_WAYS: Mapping[str, int] = {"fp32": 1, "fp16": 3}
 _TF32_WAYS: Mapping[str, int] = {"tf32": 1, "fp16": 1}
 
-#: fp32 operations of an exponential done as a polynomial on the FMA pipe beside the special-function unit: about 8 multiply-adds.
-#: Source: FlashAttention-4 and Cody and Waite, "Software Manual for the Elementary Functions" (range reduction plus degree 5).
+#: fp32 operations of an exponential done as a polynomial on the FMA pipe beside the
+#: special-function unit: about 8 multiply-adds. Source: FlashAttention-4 and Cody and Waite,
+#: "Software Manual for the Elementary Functions" (range reduction plus degree 5).
 _POLYNOMIAL_FLOPS = 16
 
-#: Share of the datasheet's rate that eager's own kernels reach, for estimates on devices nobody measured.
-#: Source: one H200, 2026-11-20: copy 4.25 of 4.8 TB/s; fp32 50.9 of 67, TF32 367 of 494.5, bf16 722 of 989.5 TFLOP/s.
+#: Share of the datasheet's rate that eager's own kernels reach, for estimates on devices nobody
+#: measured. Source: one H200, 2026-11-20: copy 4.25 of 4.8 TB/s; fp32 50.9 of 67, TF32 367 of
+#: 494.5, bf16 722 of 989.5 TFLOP/s.
 _REACHED = {"bytes": 0.885, "fp32": 0.76, "tf32": 0.74, "bf16": 0.73, "fp16": 0.73, "special": 0.76}
 
 #: Eager kernels that read their input twice: once for statistics, once for the result.
-_TWO_PASSES = frozenset({"softmax", "log_softmax", "layer_norm", "group_norm", "instance_norm", "batch_norm"})
+_TWO_PASSES = frozenset(
+    {"softmax", "log_softmax", "layer_norm", "group_norm", "instance_norm", "batch_norm"}
+)
 
 #: Operators of which only the bytes they return are read from their (only large) input.
 _PARTIAL = frozenset({"select", "slice", "narrow", "embedding", "index_select"})
@@ -44,9 +52,9 @@ def graph_bound(graph: OpGraph, device: Device, contract: Contract) -> Bound | N
 
     Args:
         graph: as traced at the contract's precision.
-    Returns:
-        None for an opaque graph, of which nothing is known. `flops` are keyed by the unit that would do them; `time_ms` is the largest of
-        bytes over bandwidth and operations over peak (roofline, see records.Bound).
+    Returns: None for an opaque graph, of which nothing is known. `flops` are keyed by the unit that
+        would do them; `time_ms` is the largest of bytes over bandwidth and operations over peak
+        (roofline, see records.Bound).
     """
     if graph.opaque_reason is not None:
         return None
@@ -54,7 +62,9 @@ def graph_bound(graph: OpGraph, device: Device, contract: Contract) -> Bound | N
     read, written = _bytes_read(graph, live), _bytes_written(graph)
     flops: dict[str, float] = {}
     for node in live:
-        for unit, amount in _fastest_units(_kept_work(graph, node), _compute_dtype(graph, node), device, contract).items():
+        for unit, amount in _fastest_units(
+            _kept_work(graph, node), _compute_dtype(graph, node), device, contract
+        ).items():
             flops[unit] = flops.get(unit, 0.0) + amount
     rates = dict(device.peak_flops_per_s)
     rates["special"] += rates["fp32"] / _POLYNOMIAL_FLOPS
@@ -65,12 +75,18 @@ def graph_bound(graph: OpGraph, device: Device, contract: Contract) -> Bound | N
 
 
 def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract) -> float:
-    """An estimate of one node as eager runs it: a kernel of its own, its operands from and to memory; 0 for a view."""
+    """An estimate of one node as eager runs it: a kernel of its own, its operands from and to
+    memory; 0 for a view.
+    """
     name = operator_name(node)
     if name in VIEWS or (name == "dropout" and not graph.training):
         return 0.0
     specs = input_specs(graph, node)
-    outputs = [spec for spec in (node.output if isinstance(node.output, tuple) else (node.output,)) if spec is not None]
+    outputs = [
+        spec
+        for spec in (node.output if isinstance(node.output, tuple) else (node.output,))
+        if spec is not None
+    ]
     moved = sum(map(_storage_bytes, specs)) + sum(map(_storage_bytes, outputs))
     if name in _PARTIAL:
         moved = 2 * sum(map(_storage_bytes, outputs))
@@ -78,7 +94,9 @@ def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract)
         moved += _storage_bytes(specs[0])
     reached = {} if device.measured else _REACHED
     seconds = [moved / (device.dram_bytes_per_s * reached.get("bytes", 1.0))]
-    for unit, amount in _eager_units(node_work(graph, node), _compute_dtype(graph, node), contract).items():
+    for unit, amount in _eager_units(
+        node_work(graph, node), _compute_dtype(graph, node), contract
+    ).items():
         seconds.append(amount / (device.peak_flops_per_s[unit] * reached.get(unit, 1.0)))
     return max(seconds) * 1e3 + device.launch_ms
 
@@ -90,7 +108,8 @@ def unfused_ms(graph: OpGraph, device: Device, contract: Contract) -> float | No
     return sum(node_cost_ms(graph, node, device, contract) for node in graph.nodes)
 
 
-# --- bytes ----------------------------------------------------------------------------------------------------------------------------
+# --- bytes
+# ----------------------------------------------------------------------------------------------------------------------------
 
 
 def _live_nodes(graph: OpGraph) -> list[Node]:
@@ -98,7 +117,9 @@ def _live_nodes(graph: OpGraph) -> list[Node]:
     wanted = set(graph.outputs)
     live = []
     for node in reversed(graph.nodes):
-        changes_state = node.target.split(".")[1].endswith("_") if node.target.startswith("aten.") else False
+        changes_state = (
+            node.target.split(".")[1].endswith("_") if node.target.startswith("aten.") else False
+        )
         if node.name in wanted or changes_state:
             live.append(node)
             wanted.update(node.refs())
@@ -116,14 +137,22 @@ def _bytes_read(graph: OpGraph, live: list[Node]) -> int:
         if placeholder.spec is None or not users or placeholder.kind == "constant":
             continue
         size = _storage_bytes(placeholder.spec)
-        if placeholder.name not in graph.outputs and all(_reads_part(node, placeholder.name) for node in users):
-            size = min(size, sum(node.spec.numel * DTYPE_BYTES[placeholder.spec.dtype] for node in users))
+        if placeholder.name not in graph.outputs and all(
+            _reads_part(node, placeholder.name) for node in users
+        ):
+            size = min(
+                size, sum(node.spec.numel * DTYPE_BYTES[placeholder.spec.dtype] for node in users)
+            )
         total += size
     return total
 
 
 def _reads_part(node: Node, name: str) -> bool:
-    return operator_name(node) in _PARTIAL and isinstance(node.output, TensorSpec) and next(node.refs()) == name
+    return (
+        operator_name(node) in _PARTIAL
+        and isinstance(node.output, TensorSpec)
+        and next(node.refs()) == name
+    )
 
 
 def _bytes_written(graph: OpGraph) -> int:
@@ -154,28 +183,43 @@ def _storage_bytes(spec: TensorSpec) -> int:
 
 
 def _traffic_ms(read: int, written: int, device: Device) -> float:
-    """As much of the reading as there is writing runs at the copy's rate, the rest of it at the read-only rate."""
+    """As much of the reading as there is writing runs at the copy's rate, the rest of it at the
+    read-only rate.
+    """
     copied = read + written if written >= read else 2 * written
-    return (copied / device.dram_bytes_per_s + (read + written - copied) / device.read_bytes_per_s) * 1e3
+    return (
+        copied / device.dram_bytes_per_s + (read + written - copied) / device.read_bytes_per_s
+    ) * 1e3
 
 
-# --- operations -----------------------------------------------------------------------------------------------------------------------
+# --- operations
+# -----------------------------------------------------------------------------------------------------------------------
 
 
 def _kept_work(graph: OpGraph, node: Node) -> Work:
-    """A node's work, less the products whose results a triangle mask drops and those with the zeros of a matrix made from its diagonal."""
+    """A node's work, less the products whose results a triangle mask drops and those with the zeros
+    of a matrix made from its diagonal.
+    """
     work = node_work(graph, node)
     if work.product_fma and any(_is_diagonal(graph, name) for name in node.refs()):
         return Work(simple=node.spec.numel)
     users = graph.users(node.name)
-    if not work.product_fma or len(users) != 1 or node.name in graph.outputs or operator_name(users[0]) not in ("tril", "triu"):
+    if (
+        not work.product_fma
+        or len(users) != 1
+        or node.name in graph.outputs
+        or operator_name(users[0]) not in ("tril", "triu")
+    ):
         return work
     rows, columns = node.spec.shape[-2:]
     diagonal = users[0].args[1] if len(users[0].args) > 1 else 0
-    below = sum(min(columns, max(0, row + diagonal + 1)) for row in range(rows))  # elements with column <= row + diagonal
+    # elements with column <= row + diagonal
+    below = sum(min(columns, max(0, row + diagonal + 1)) for row in range(rows))
     if operator_name(users[0]) == "triu":
         below = rows * columns - sum(min(columns, max(0, row + diagonal)) for row in range(rows))
-    return Work(work.product_fma * below // (rows * columns), work.conv_fma, work.simple, work.special)
+    return Work(
+        work.product_fma * below // (rows * columns), work.conv_fma, work.simple, work.special
+    )
 
 
 def _is_diagonal(graph: OpGraph, name: str) -> bool:
@@ -188,8 +232,12 @@ def _is_diagonal(graph: OpGraph, name: str) -> bool:
 
 
 def _compute_dtype(graph: OpGraph, node: Node) -> str:
-    """The floating dtype a node computes in: that of its widest floating operand (outputs of an argmax are integers)."""
-    specs = input_specs(graph, node) or ([node.output] if isinstance(node.output, TensorSpec) else [])
+    """The floating dtype a node computes in: that of its widest floating operand (outputs of an
+    argmax are integers).
+    """
+    specs = input_specs(graph, node) or (
+        [node.output] if isinstance(node.output, TensorSpec) else []
+    )
     floating = [spec.dtype for spec in specs if "float" in spec.dtype]
     return max(floating, key=DTYPE_BYTES.__getitem__, default="float32")
 
@@ -197,7 +245,10 @@ def _compute_dtype(graph: OpGraph, node: Node) -> str:
 def _fastest_units(work: Work, dtype: str, device: Device, contract: Contract) -> dict[str, float]:
     """Operations by unit, products on whichever unit finishes them first."""
     flops: dict[str, float] = {}
-    for multiply_adds, exact in ((work.product_fma, contract.precision is Precision.MATCH), (work.conv_fma, False)):
+    for multiply_adds, exact in (
+        (work.product_fma, contract.precision is Precision.MATCH),
+        (work.conv_fma, False),
+    ):
         if not multiply_adds:
             continue
         if dtype in ("float16", "bfloat16"):
@@ -210,7 +261,9 @@ def _fastest_units(work: Work, dtype: str, device: Device, contract: Contract) -
         flops[unit] = flops.get(unit, 0.0) + 2.0 * ways[unit] * multiply_adds
     if work.simple:
         # half-precision pairs share an instruction, so they count half
-        flops["fp32"] = flops.get("fp32", 0.0) + work.simple * (0.5 if DTYPE_BYTES[dtype] == 2 else 1.0)
+        flops["fp32"] = flops.get("fp32", 0.0) + work.simple * (
+            0.5 if DTYPE_BYTES[dtype] == 2 else 1.0
+        )
     if work.special:
         flops["special"] = float(work.special)
     return flops
@@ -219,7 +272,10 @@ def _fastest_units(work: Work, dtype: str, device: Device, contract: Contract) -
 def _eager_units(work: Work, dtype: str, contract: Contract) -> dict[str, float]:
     """Operations by the unit that eager PyTorch uses at its default flags."""
     flops: dict[str, float] = {"fp32": float(work.simple), "special": float(work.special)}
-    for multiply_adds, unit in ((work.product_fma, "fp32" if contract.precision is Precision.MATCH else "tf32"), (work.conv_fma, "tf32")):
+    for multiply_adds, unit in (
+        (work.product_fma, "fp32" if contract.precision is Precision.MATCH else "tf32"),
+        (work.conv_fma, "tf32"),
+    ):
         if dtype in ("float16", "bfloat16"):
             unit = "fp16" if dtype == "float16" else "bf16"
         flops[unit] = flops.get(unit, 0.0) + 2.0 * multiply_adds

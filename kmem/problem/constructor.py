@@ -1,7 +1,8 @@
 """How a class of a file may be called, read from its text: the file is not run.
 
-Covered: a constructor of its own, one inherited from a class of the file or of a module that is loaded here (torch and whatever the problem
-imports), other names for these. Not covered: decorators, metaclasses, `__new__` and bases that are computed; of these only a call can tell.
+Covered: a constructor of its own, one inherited from a class of the file or of a module that is
+loaded here (torch and whatever the problem imports), other names for these. Not covered:
+decorators, metaclasses, `__new__` and bases that are computed; of these only a call can tell.
 """
 
 import ast
@@ -19,20 +20,34 @@ _Found = inspect.Signature | None
 
 
 def constructor_signature(tree: ast.Module, name: str) -> _Found:
-    """The parameters, self left out, with which a name that the file binds is called; None where the text does not say."""
+    """The parameters, self left out, with which a name that the file binds is called; None where
+    the text does not say.
+    """
     return _resolve(ast.Name(name), _bindings(tree), frozenset())
 
 
 def _bindings(tree: ast.Module) -> dict[str, ast.AST | str]:
-    """What names stand for at the end of a module: a class, a function, an expression, or the dotted path of what was imported."""
+    """What names stand for at the end of a module: a class, a function, an expression, or the
+    dotted path of what was imported.
+    """
     found: dict[str, ast.AST | str] = {}
     for statement in tree.body:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef):
             found[statement.name] = statement
         elif isinstance(statement, ast.Import):
-            found.update({alias.asname or alias.name.partition(".")[0]: _imported(alias) for alias in statement.names})
+            found.update(
+                {
+                    alias.asname or alias.name.partition(".")[0]: _imported(alias)
+                    for alias in statement.names
+                }
+            )
         elif isinstance(statement, ast.ImportFrom) and not statement.level:
-            found.update({alias.asname or alias.name: f"{statement.module}.{alias.name}" for alias in statement.names})
+            found.update(
+                {
+                    alias.asname or alias.name: f"{statement.module}.{alias.name}"
+                    for alias in statement.names
+                }
+            )
         else:
             found.update(assigned_constants(statement))
     return found
@@ -43,7 +58,9 @@ def _imported(alias: ast.alias) -> str:
     return alias.name if alias.asname else alias.name.partition(".")[0]
 
 
-def _resolve(expression: ast.expr, bindings: dict[str, ast.AST | str], seen: frozenset[str]) -> _Found:
+def _resolve(
+    expression: ast.expr, bindings: dict[str, ast.AST | str], seen: frozenset[str]
+) -> _Found:
     """Args: seen: names on the way here, so that none is followed in a circle."""
     root, *path = ast.unparse(expression).split(".")
     bound = bindings.get(root)
@@ -55,10 +72,16 @@ def _resolve(expression: ast.expr, bindings: dict[str, ast.AST | str], seen: fro
         return _of_class(bound, bindings, seen | {root})
     if isinstance(bound, ast.FunctionDef):
         return None if bound.decorator_list else _of_arguments(bound.args)
-    return _resolve(bound, bindings, seen | {root}) if isinstance(bound, ast.Name | ast.Attribute) else None
+    return (
+        _resolve(bound, bindings, seen | {root})
+        if isinstance(bound, ast.Name | ast.Attribute)
+        else None
+    )
 
 
-def _of_class(found: ast.ClassDef, bindings: dict[str, ast.AST | str], seen: frozenset[str]) -> _Found:
+def _of_class(
+    found: ast.ClassDef, bindings: dict[str, ast.AST | str], seen: frozenset[str]
+) -> _Found:
     methods = {part.name: part for part in found.body if isinstance(part, ast.FunctionDef)}
     if found.decorator_list or found.keywords or "__new__" in methods:
         return None
@@ -77,11 +100,16 @@ def _of_arguments(arguments: ast.arguments) -> inspect.Signature:
     placed = [(each.arg, kinds.POSITIONAL_ONLY) for each in arguments.posonlyargs]
     placed += [(each.arg, kinds.POSITIONAL_OR_KEYWORD) for each in arguments.args]
     required = len(placed) - len(arguments.defaults)
-    found = [kinds(name, kind, default=kinds.empty if index < required else None) for index, (name, kind) in enumerate(placed)]
+    found = [
+        kinds(name, kind, default=kinds.empty if index < required else None)
+        for index, (name, kind) in enumerate(placed)
+    ]
     if arguments.vararg:
         found.append(kinds(arguments.vararg.arg, kinds.VAR_POSITIONAL))
     for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        found.append(kinds(each.arg, kinds.KEYWORD_ONLY, default=kinds.empty if default is None else None))
+        found.append(
+            kinds(each.arg, kinds.KEYWORD_ONLY, default=kinds.empty if default is None else None)
+        )
     if arguments.kwarg:
         found.append(kinds(arguments.kwarg.arg, kinds.VAR_KEYWORD))
     return inspect.Signature(found)

@@ -1,4 +1,6 @@
-"""Fake tensors, on which problems are checked and traced without memory or computing: casting them, and keeping torch quiet about them."""
+"""Fake tensors, on which problems are checked and traced without memory or computing: casting them,
+and keeping torch quiet about them.
+"""
 
 import io
 import logging
@@ -14,14 +16,20 @@ _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbol
 
 @contextmanager
 def quiet_fake_tensors() -> Iterator[None]:
-    """Hide what torch prints when fake tensors fail (tracebacks on its own logger, export's warnings): the exception carries the reason."""
+    """Hide what torch prints when fake tensors fail (tracebacks on its own logger, export's
+    warnings): the exception carries the reason.
+    """
     loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
     try:
         # export prints the graph it gave up on, straight to the streams
-        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            redirect_stdout(io.StringIO()),
+            redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -37,10 +45,13 @@ def cast_floating(value: object, dtype: torch.dtype) -> object:
 
 
 def cast_fake_module(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """What `model.to(dtype)` does, in place: that one swaps tensors, which fake ones refuse (they are weakly referenced by their mode)."""
+    """What `model.to(dtype)` does, in place: that one swaps tensors, which fake ones refuse (they
+    are weakly referenced by their mode).
+    """
     parameters = list(model.parameters())
     casts = {
-        id(old): torch.nn.Parameter(cast_floating(old.detach(), dtype), old.requires_grad) for old in parameters
+        id(old): torch.nn.Parameter(cast_floating(old.detach(), dtype), old.requires_grad)
+        for old in parameters
     }  # tied ones stay tied
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):

@@ -1,7 +1,8 @@
-"""The operator graph of one traced forward: values in execution order, as plain data (no torch objects).
+"""The operator graph of one traced forward: values in execution order, as plain data (no torch
+objects).
 
-Owned here: the shape of the graph, lookups recipes need, and its two identities. Made by trace.py; costed by bound.py; matched by
-recipes; re-emitted by codegen/module.py.
+Owned here: the shape of the graph, lookups recipes need, and its two identities. Made by trace.py;
+costed by bound.py; matched by recipes; re-emitted by codegen/module.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,9 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant torch object, kept as the Python expression that makes it: "torch.float32", "torch.contiguous_format"."""
+    """A constant torch object, kept as the Python expression that makes it: "torch.float32",
+    "torch.contiguous_format".
+    """
 
     expression: str
 
@@ -31,10 +34,12 @@ Arg: TypeAlias = "Ref | Literal | int | float | bool | str | None | tuple[Arg, .
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A value the forward starts from. `kind`: input, parameter, buffer or constant; `target`: its state_dict name, or "" for inputs.
+    """A value the forward starts from.
 
-    `spec` is None for an input that is no tensor; then `value` is what the trace saw (and the guard demands it again). A constant has
-    both: `value` is its number, or nested tuples of numbers.
+    `kind`: input, parameter, buffer or constant; `target`: its state_dict name, or "" for inputs.
+
+    `spec` is None for an input that is no tensor; then `value` is what the trace saw (and the guard
+    demands it again). A constant has both: `value` is its number, or nested tuples of numbers.
     """
 
     name: str
@@ -46,7 +51,10 @@ class Placeholder:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One call: `target` is "aten.relu.default" or "getitem". `output` is a tuple for operators with several results."""
+    """One call: `target` is "aten.relu.default" or "getitem".
+
+    `output` is a tuple for operators with several results.
+    """
 
     name: str
     target: str
@@ -77,9 +85,13 @@ def _refs(arg: Arg) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class OpGraph:
-    """One forward. `returns_tuple` is False when the module returns a bare tensor. `mode_matters`: train() and eval() trace differently.
+    """One forward.
 
-    `opaque_reason` is set, and `nodes` empty, if the module could not be traced; it then runs as it is.
+    `returns_tuple` is False when the module returns a bare tensor. `mode_matters`: train() and
+    eval() trace differently.
+
+    `opaque_reason` is set, and `nodes` empty, if the module could not be traced; it then runs as it
+    is.
     """
 
     placeholders: tuple[Placeholder, ...]
@@ -95,10 +107,15 @@ class OpGraph:
         return next((node for node in self.nodes if node.name == name), None)
 
     def placeholder(self, name: str) -> Placeholder | None:
-        return next((placeholder for placeholder in self.placeholders if placeholder.name == name), None)
+        return next(
+            (placeholder for placeholder in self.placeholders if placeholder.name == name), None
+        )
 
     def spec(self, name: str) -> TensorSpec:
-        """Shape, dtype and strides of a value. Raises KeyError for an unknown name, TypeError for one that is no single tensor."""
+        """Shape, dtype and strides of a value.
+
+        Raises KeyError for an unknown name, TypeError for one that is no single tensor.
+        """
         node = self.node(name)
         if node is not None:
             return node.spec
@@ -114,17 +131,24 @@ class OpGraph:
         return tuple(node for node in self.nodes if name in node.refs())
 
     def has_one_user(self, name: str) -> bool:
-        """Whether exactly one node reads the value and it is not an output: only then may it be fused away."""
+        """Whether exactly one node reads the value and it is not an output: only then may it be
+        fused away.
+        """
         return len(self.users(name)) == 1 and name not in self.outputs
 
     @property
     def hash(self) -> str:
-        """Identity of the computation at these sizes: operators, wiring, shapes, strides, dtypes, constants; not names."""
+        """Identity of the computation at these sizes: operators, wiring, shapes, strides, dtypes,
+        constants; not names.
+        """
         return content_hash(*self._canonical(sizes=True))
 
     @property
     def structure_hash(self) -> str:
-        """Identity without sizes: operators, wiring, ranks, dtypes. Integer arguments are left out, for many are sizes."""
+        """Identity without sizes: operators, wiring, ranks, dtypes.
+
+        Integer arguments are left out, for many are sizes.
+        """
         return content_hash(*self._canonical(sizes=False))
 
     def _canonical(self, *, sizes: bool) -> Iterator[str]:
@@ -135,11 +159,19 @@ class OpGraph:
         if self.opaque_reason is not None:
             yield "opaque"
         for placeholder in self.placeholders:
-            yield f"{order[placeholder.name]} {placeholder.kind} {_describe(placeholder.spec, sizes)} {placeholder.value!r}"
+            yield (
+                f"{order[placeholder.name]} {placeholder.kind} "
+                f"{_describe(placeholder.spec, sizes)} {placeholder.value!r}"
+            )
         for node in self.nodes:
             arguments = [_render(arg, order, sizes) for arg in node.args]
-            arguments += [f"{key}={_render(arg, order, sizes)}" for key, arg in sorted(node.kwargs.items())]
-            yield f"{order[node.name]} {node.target} {' '.join(arguments)} {_describe(node.output, sizes)}"
+            arguments += [
+                f"{key}={_render(arg, order, sizes)}" for key, arg in sorted(node.kwargs.items())
+            ]
+            yield (
+                f"{order[node.name]} {node.target} {' '.join(arguments)} "
+                f"{_describe(node.output, sizes)}"
+            )
         yield " ".join(order.get(name, name) for name in self.outputs)
 
 
@@ -166,5 +198,12 @@ def _render(arg: Arg, order: Mapping[str, str], sizes: bool) -> str:
 
 
 def graph_sizes(graph: OpGraph) -> tuple[int, ...]:
-    """Every size of every tensor placeholder, in order: graphs of one structure have equally many, so they can be compared."""
-    return tuple(size for placeholder in graph.placeholders if placeholder.spec is not None for size in placeholder.spec.shape)
+    """Every size of every tensor placeholder, in order: graphs of one structure have equally many,
+    so they can be compared.
+    """
+    return tuple(
+        size
+        for placeholder in graph.placeholders
+        if placeholder.spec is not None
+        for size in placeholder.spec.shape
+    )

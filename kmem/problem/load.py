@@ -1,8 +1,9 @@
 """Read a problem file, hold it to the contract, and build its module and inputs at a workload.
 
-The contract is KernelBench's: `Model(*get_init_inputs())` applied to `get_inputs()`; `get_init_inputs` may be absent. A problem may
-offer `get_small_inputs()` for machines without a GPU. The file's author is the user, so it is executed in this process.
-Every fault of the file is a ProblemError of one line; workload.py derives the small workload, trace.py the graph.
+The contract is KernelBench's: `Model(*get_init_inputs())` applied to `get_inputs()`;
+`get_init_inputs` may be absent. A problem may offer `get_small_inputs()` for machines without a
+GPU. The file's author is the user, so it is executed in this process. Every fault of the file is a
+ProblemError of one line; workload.py derives the small workload, trace.py the graph.
 """
 
 import ast
@@ -25,27 +26,36 @@ FULL = Workload("full")
 def load_problem(path: str | Path) -> Problem:
     """Read and check a problem file without executing it.
 
-    A directory stands for the `problem.py` in it. Raises ProblemError: if there is no such file, it does not parse, or it lacks
-    `Model` or `get_inputs`.
+    A directory stands for the `problem.py` in it. Raises ProblemError: if there is no such file, it
+    does not parse, or it lacks `Model` or `get_inputs`.
     """
     place = Path(path)
     if place.is_dir():
         place = place / "problem.py"
     if not place.is_file():
-        raise ProblemError(f"No problem file at {place}; give the path of a Python file with Model and get_inputs")
+        raise ProblemError(
+            f"No problem file at {place}; give the path of a Python file with Model and get_inputs"
+        )
     try:
         source = place.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as ex:
-        raise ProblemError(f"Cannot read {place}: {first_line(ex)}; give a readable UTF-8 file") from ex
+        raise ProblemError(
+            f"Cannot read {place}: {first_line(ex)}; give a readable UTF-8 file"
+        ) from ex
     try:
         tree = parse_python(source, filename=str(place))
     except (SyntaxError, ValueError) as ex:
         where = f"line {ex.lineno}: {ex.msg}" if isinstance(ex, SyntaxError) else str(ex)
         raise ProblemError(f"{place} is not valid Python, {where}; mend it and run again") from ex
     defined = _top_level_names(tree)
-    for name, what in (("Model", "a torch.nn.Module"), ("get_inputs", "a function that returns the list of forward's inputs")):
+    for name, what in (
+        ("Model", "a torch.nn.Module"),
+        ("get_inputs", "a function that returns the list of forward's inputs"),
+    ):
         if name not in defined:
-            raise ProblemError(f"{place} defines no {name}; the KernelBench contract wants {name}, {what}")
+            raise ProblemError(
+                f"{place} defines no {name}; the KernelBench contract wants {name}, {what}"
+            )
     name = place.parent.name if place.name == "problem.py" else place.stem
     return Problem(name, str(place.resolve()), source)
 
@@ -63,8 +73,14 @@ def _top_level_names(tree: ast.Module) -> set[str]:
 
 
 def assigned_constants(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
-    """Names a top-level statement assigns, each with its expression: `M = 4`, `M: int = 4`, and `M, N = 4, 8`."""
-    if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value is not None:
+    """Names a top-level statement assigns, each with its expression: `M = 4`, `M: int = 4`, and `M,
+    N = 4, 8`.
+    """
+    if (
+        isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and statement.value is not None
+    ):
         return [(statement.target.id, statement.value)]
     if not isinstance(statement, ast.Assign):
         return []
@@ -72,7 +88,11 @@ def assigned_constants(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
     for target in statement.targets:
         if isinstance(target, ast.Name):
             found.append((target.id, statement.value))
-        elif isinstance(target, ast.Tuple) and isinstance(statement.value, ast.Tuple) and len(target.elts) == len(statement.value.elts):
+        elif (
+            isinstance(target, ast.Tuple)
+            and isinstance(statement.value, ast.Tuple)
+            and len(target.elts) == len(statement.value.elts)
+        ):
             pairs = zip(target.elts, statement.value.elts, strict=True)
             found += [(name.id, value) for name, value in pairs if isinstance(name, ast.Name)]
     return found
@@ -85,21 +105,30 @@ def execute_problem(problem: Problem, workload: Workload = FULL) -> types.Module
     """
     module = types.ModuleType(f"kmem_problem_{problem.hash[:12]}_{workload.name}")
     module.__file__ = problem.path
-    tree = _Substitution(dict(workload.constants)).apply(parse_python(problem.source, filename=problem.path))
+    tree = _Substitution(dict(workload.constants)).apply(
+        parse_python(problem.source, filename=problem.path)
+    )
     try:
         with redirect_stdout(sys.stderr):  # stdout carries kmem's data alone
             exec(compile(tree, problem.path, "exec"), module.__dict__)
     except ModuleNotFoundError as ex:
-        raise ProblemError(f"{problem.path} needs the package {ex.name}, which is not installed here; install it and run again") from ex
+        raise ProblemError(
+            f"{problem.path} needs the package {ex.name}, which is not installed here; install it "
+            f"and run again"
+        ) from ex
     except (Exception, SystemExit) as ex:
-        raise ProblemError(f"{problem.path} fails when it is run: {first_line(ex)}; mend it and run again") from ex
+        raise ProblemError(
+            f"{problem.path} fails when it is run: {first_line(ex)}; mend it and run again"
+        ) from ex
     if workload.small_inputs:
         module.get_inputs = module.get_small_inputs
     return module
 
 
 class _Substitution(ast.NodeTransformer):
-    """Puts other values in place of named top-level constants; what is computed from them follows when the file runs."""
+    """Puts other values in place of named top-level constants; what is computed from them follows
+    when the file runs.
+    """
 
     def __init__(self, values: Mapping[str, int | tuple[int, ...]]) -> None:
         self.values = values
@@ -109,7 +138,9 @@ class _Substitution(ast.NodeTransformer):
         for statement in tree.body:
             for name, expression in assigned_constants(statement):
                 if name in self.values:
-                    self.expressions[expression] = ast.parse(_written(self.values[name], expression), mode="eval").body
+                    self.expressions[expression] = ast.parse(
+                        _written(self.values[name], expression), mode="eval"
+                    ).body
         return ast.fix_missing_locations(self.visit(tree))
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
@@ -121,16 +152,22 @@ class _Substitution(ast.NodeTransformer):
 
 
 def _written(value: int | tuple[int, ...], expression: ast.expr) -> str:
-    """The value as source: a list where the file has one, for a list and a tuple do not concatenate."""
+    """The value as source: a list where the file has one, for a list and a tuple do not
+    concatenate.
+    """
     if isinstance(value, int):
         return repr(value)
     return repr(list(value) if isinstance(expression, ast.List) else tuple(value))
 
 
-def build_model(module: types.ModuleType, device: torch.device | str, precision: Precision = Precision.MATCH) -> torch.nn.Module:
-    """`Model(*get_init_inputs())` on a device, in the mode its constructor leaves it, BF16 cast to bfloat16.
+def build_model(
+    module: types.ModuleType, device: torch.device | str, precision: Precision = Precision.MATCH
+) -> torch.nn.Module:
+    """`Model(*get_init_inputs())` on a device, in the mode its constructor leaves it, BF16 cast to
+    bfloat16.
 
-    Raises ProblemError: if `get_init_inputs` or the constructor raises, or Model is no module. DeviceMemoryError: if it does not fit.
+    Raises ProblemError: if `get_init_inputs` or the constructor raises, or Model is no module.
+    DeviceMemoryError: if it does not fit.
     """
     model = _construct_model(module, device)
     model = _call(module, "Model", lambda: model.to(device))
@@ -138,7 +175,11 @@ def build_model(module: types.ModuleType, device: torch.device | str, precision:
 
 
 def _construct_model(module: types.ModuleType, device: torch.device | str) -> torch.nn.Module:
-    init_inputs = _call(module, "get_init_inputs", lambda: list(module.get_init_inputs())) if hasattr(module, "get_init_inputs") else []
+    init_inputs = (
+        _call(module, "get_init_inputs", lambda: list(module.get_init_inputs()))
+        if hasattr(module, "get_init_inputs")
+        else []
+    )
 
     def construct() -> torch.nn.Module:
         with torch.device(device):
@@ -146,11 +187,16 @@ def _construct_model(module: types.ModuleType, device: torch.device | str) -> to
 
     model = _call(module, f"Model({', '.join(map(_shorten, init_inputs))})", construct)
     if not isinstance(model, torch.nn.Module):
-        raise ProblemError(f"{module.__file__}: Model makes a {type(model).__name__}; the contract wants a torch.nn.Module")
+        raise ProblemError(
+            f"{module.__file__}: Model makes a {type(model).__name__}; the contract wants a "
+            f"torch.nn.Module"
+        )
     return model
 
 
-def build_inputs(module: types.ModuleType, device: torch.device | str, precision: Precision = Precision.MATCH) -> list[object]:
+def build_inputs(
+    module: types.ModuleType, device: torch.device | str, precision: Precision = Precision.MATCH
+) -> list[object]:
     """`get_inputs()` made directly on a device, BF16 with floating tensors cast to bfloat16.
 
     Raises ProblemError: if it raises or returns nothing. DeviceMemoryError: if they do not fit.
@@ -162,7 +208,10 @@ def build_inputs(module: types.ModuleType, device: torch.device | str, precision
 
     inputs = _call(module, "get_inputs()", make)
     if not isinstance(inputs, list | tuple) or not inputs:
-        raise ProblemError(f"{module.__file__}: get_inputs() returned {inputs!r:.60}; it must return the list of forward's inputs")
+        raise ProblemError(
+            f"{module.__file__}: get_inputs() returned {inputs!r:.60}; it must return the list of "
+            f"forward's inputs"
+        )
     moved = [value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs]
     if precision is Precision.BF16:
         moved = [cast_floating(value, torch.bfloat16) for value in moved]
@@ -172,10 +221,15 @@ def build_inputs(module: types.ModuleType, device: torch.device | str, precision
 def check_forward(module: types.ModuleType, precision: Precision = Precision.MATCH) -> None:
     """Run one forward on fake tensors: nothing is computed, no memory is taken.
 
-    Covered: shapes, dtypes, devices and numbers of arguments that do not fit. Not covered: what depends on values; such a forward passes.
-    Raises ProblemError: if `get_inputs`, the constructor or the forward raises, with its own error in one line, or no tensor is returned.
+    Covered: shapes, dtypes, devices and numbers of arguments that do not fit. Not covered: what
+    depends on values; such a forward passes. Raises ProblemError: if `get_inputs`, the constructor
+    or the forward raises, with its own error in one line, or no tensor is returned.
     """
-    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+    from torch._subclasses.fake_tensor import (
+        DataDependentOutputException,
+        DynamicOutputShapeException,
+        FakeTensorMode,
+    )
     from torch.utils._pytree import tree_leaves
 
     try:
@@ -190,18 +244,28 @@ def check_forward(module: types.ModuleType, precision: Precision = Precision.MAT
             raise
         return
     if all(isinstance(leaf, int | float | str | None) for leaf in tree_leaves(outputs)):
-        raise ProblemError(f"{module.__file__}: forward returned {_shorten(outputs)}; it must return a tensor, or several")
+        raise ProblemError(
+            f"{module.__file__}: forward returned {_shorten(outputs)}; it must return a tensor, or "
+            f"several"
+        )
 
 
 def _call(module: types.ModuleType, what: str, function: Callable[[], object]) -> object:
-    """Call the user's code; whatever it raises, an exit too, becomes one line that names the file and the call."""
+    """Call the user's code; whatever it raises, an exit too, becomes one line that names the file
+    and the call.
+    """
     try:
         with redirect_stdout(sys.stderr):
             return function()
     except torch.OutOfMemoryError as ex:
-        raise DeviceMemoryError(f"{module.__file__}: {what} does not fit the device's memory; make its size constants smaller") from ex
+        raise DeviceMemoryError(
+            f"{module.__file__}: {what} does not fit the device's memory; make its size constants "
+            f"smaller"
+        ) from ex
     except (Exception, SystemExit) as ex:
-        raise ProblemError(f"{module.__file__}: {what} raised {first_line(ex)}; it must run in PyTorch as it is") from ex
+        raise ProblemError(
+            f"{module.__file__}: {what} raised {first_line(ex)}; it must run in PyTorch as it is"
+        ) from ex
 
 
 def _shorten(value: object) -> str:

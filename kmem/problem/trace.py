@@ -1,11 +1,14 @@
-"""Trace a module's forward to an `OpGraph`, on fake tensors: nothing is computed and no memory is taken.
+"""Trace a module's forward to an `OpGraph`, on fake tensors: nothing is computed and no memory is
+taken.
 
-torch.export is used before decomposition, so that composite operators (softmax, layer_norm, conv2d, linear) stay whole and can be
-matched; what it refuses (data-dependent control flow, exotic inputs) becomes an opaque graph with the reason, never an error.
+torch.export is used before decomposition, so that composite operators (softmax, layer_norm, conv2d,
+linear) stay whole and can be matched; what it refuses (data-dependent control flow, exotic inputs)
+becomes an opaque graph with the reason, never an error.
 
-Covered: modules whose inputs are tensors and plain scalars and which return a tensor or a flat list or tuple of tensors, in train and
-eval mode; small tensor constants made in forward from values. Not covered (opaque): nested inputs, dict outputs, larger constants,
-tensors that are neither parameters nor buffers (a hidden state kept in an attribute).
+Covered: modules whose inputs are tensors and plain scalars and which return a tensor or a flat list
+or tuple of tensors, in train and eval mode; small tensor constants made in forward from values. Not
+covered (opaque): nested inputs, dict outputs, larger constants, tensors that are neither parameters
+nor buffers (a hidden state kept in an attribute).
 """
 
 import logging
@@ -24,7 +27,8 @@ from kmem.records import Precision, TensorSpec
 
 logger = logging.getLogger(__name__)
 
-#: Constants up to this many elements are written into the emitted file; a larger one makes the graph opaque.
+#: Constants up to this many elements are written into the emitted file; a larger one makes the
+#: graph opaque.
 MAX_CONSTANT_ELEMENTS = 64
 
 
@@ -39,16 +43,22 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def tensor_spec(tensor: torch.Tensor) -> TensorSpec:
     """Shape, dtype and strides of a tensor, fake ones included."""
-    return TensorSpec(tuple(int(size) for size in tensor.shape), dtype_name(tensor.dtype), tuple(int(step) for step in tensor.stride()))
+    return TensorSpec(
+        tuple(int(size) for size in tensor.shape),
+        dtype_name(tensor.dtype),
+        tuple(int(step) for step in tensor.stride()),
+    )
 
 
-def trace_problem(module: ModuleType, precision: Precision = Precision.MATCH, *, both_modes: bool = True) -> OpGraph:
+def trace_problem(
+    module: ModuleType, precision: Precision = Precision.MATCH, *, both_modes: bool = True
+) -> OpGraph:
     """Trace an executed problem file (see load.execute_problem).
 
-    Args:
-        module: the namespace with `Model`, `get_inputs` and perhaps `get_init_inputs`.
-        precision: BF16 casts the module and its floating inputs to bfloat16 first, as the judge does.
-        both_modes: trace in train and in eval mode and find out whether the mode matters; else it counts as if it did, in half the time.
+    Args: module: the namespace with `Model`, `get_inputs` and perhaps `get_init_inputs`. precision:
+        BF16 casts the module and its floating inputs to bfloat16 first, as the judge does.
+        both_modes: trace in train and in eval mode and find out whether the mode matters; else it
+        counts as if it did, in half the time.
     """
     try:
         graph = _trace(module, precision, training=None)
@@ -62,13 +72,21 @@ def trace_problem(module: ModuleType, precision: Precision = Precision.MATCH, *,
 
 def _trace(module: ModuleType, precision: Precision, *, training: bool | None) -> OpGraph:
     with quiet_fake_tensors():
-        # Exporting runs the author's module, which may raise anything at all; whatever it raises is the reason in the report.
+        # Exporting runs the author's module, which may raise anything at all; whatever it raises is
+        # the reason in the report.
         try:
             mode = FakeTensorMode(allow_non_fake_inputs=True)
             with mode, torch.device("cpu"):
                 inputs = list(module.get_inputs())
             model = _make_model(module, mode)
-            nested = next((value for value in inputs if not isinstance(value, torch.Tensor | int | float | str | None)), None)
+            nested = next(
+                (
+                    value
+                    for value in inputs
+                    if not isinstance(value, torch.Tensor | int | float | str | None)
+                ),
+                None,
+            )
             if nested is not None:
                 raise _Untraceable(f"an input of type {type(nested).__name__}")
             if precision is Precision.BF16:
@@ -85,10 +103,13 @@ def _trace(module: ModuleType, precision: Precision, *, training: bool | None) -
     return _read_program(program, model.training)
 
 
-#: Texts of torch.export (non-strict, torch 2.11 to 2.13) -> what they mean for the author of a module.
+#: Texts of torch.export (non-strict, torch 2.11 to 2.13) -> what they mean for the author of a
+#: module.
 _EXPORT_TEXTS = {
-    "doesn't match mode": "forward uses a tensor that is neither input, parameter nor buffer",  # detect_fake_mode, torch/_guards.py
-    "was assigned during export": "forward keeps a tensor in an attribute",  # torch/_export/non_strict_utils.py
+    # detect_fake_mode, torch/_guards.py
+    "doesn't match mode": "forward uses a tensor that is neither input, parameter nor buffer",
+    # torch/_export/non_strict_utils.py
+    "was assigned during export": "forward keeps a tensor in an attribute",
 }
 
 
@@ -98,16 +119,26 @@ def _export_reason(error: Exception) -> str:
     for fragment, meaning in _EXPORT_TEXTS.items():
         if fragment in text:
             return meaning
-    return f"torch.export refused it: {type(error).__name__}: {text.splitlines()[0] if text else ''}"
+    return (
+        f"torch.export refused it: {type(error).__name__}: {text.splitlines()[0] if text else ''}"
+    )
 
 
 def _make_model(module: ModuleType, mode: FakeTensorMode) -> torch.nn.Module:
-    """The model on fake tensors; for real where its constructor reads a tensor's value, which a fake one does not have."""
+    """The model on fake tensors; for real where its constructor reads a tensor's value, which a
+    fake one does not have.
+    """
     try:
         with mode, torch.device("cpu"):
             return module.Model(*_init_inputs(module))
     except DataDependentOutputException:
-        logger.info("%s: Model reads tensor values in its constructor; it is built with real memory to be traced", module.__file__)
+        logger.info(
+            (
+                "%s: Model reads tensor values in its constructor; it is built with real memory to "
+                "be traced"
+            ),
+            module.__file__,
+        )
         with torch.device("cpu"):
             return module.Model(*_init_inputs(module))
 
@@ -141,10 +172,22 @@ def _read_program(program: torch.export.ExportedProgram, training: bool) -> OpGr
             value = node.meta["val"]
             if entry.kind is InputKind.CONSTANT_TENSOR:
                 constants[node.name] = node.name
-                placeholders.append(Placeholder(node.name, "constant", "", tensor_spec(value), _constant_value(program, entry.target)))
+                placeholders.append(
+                    Placeholder(
+                        node.name,
+                        "constant",
+                        "",
+                        tensor_spec(value),
+                        _constant_value(program, entry.target),
+                    )
+                )
                 continue
             if isinstance(value, torch.Tensor):
-                placeholders.append(Placeholder(node.name, _KINDS[entry.kind], entry.target or "", tensor_spec(value)))
+                placeholders.append(
+                    Placeholder(
+                        node.name, _KINDS[entry.kind], entry.target or "", tensor_spec(value)
+                    )
+                )
             elif value is None or isinstance(value, int | float | str):
                 placeholders.append(Placeholder(node.name, "input", "", None, value))
             else:
@@ -155,7 +198,15 @@ def _read_program(program: torch.export.ExportedProgram, training: bool) -> OpGr
                 constants[node.name] = constants[node.args[0].name]
                 continue
             kwargs = {key: _argument(value, constants) for key, value in node.kwargs.items()}
-            nodes.append(Node(node.name, target, _arguments(node.args, constants), kwargs, _output(node.meta.get("val"))))
+            nodes.append(
+                Node(
+                    node.name,
+                    target,
+                    _arguments(node.args, constants),
+                    kwargs,
+                    _output(node.meta.get("val")),
+                )
+            )
         elif node.op == "output":
             leaves = node.args[0]
             if not all(isinstance(leaf, torch.fx.Node) for leaf in leaves):
@@ -163,18 +214,25 @@ def _read_program(program: torch.export.ExportedProgram, training: bool) -> OpGr
             outputs = tuple(constants.get(leaf.name, leaf.name) for leaf in leaves)
         else:
             raise _Untraceable(f"a {node.op} node")
-    return OpGraph(tuple(placeholders), tuple(nodes), outputs, not spec.is_leaf(), training, mode_matters=False)
+    return OpGraph(
+        tuple(placeholders), tuple(nodes), outputs, not spec.is_leaf(), training, mode_matters=False
+    )
 
 
 #: What export writes around torch.tensor(...) in forward; the value is the constant's own.
 _CONSTANT_COPIES = ("aten.lift_fresh_copy.default", "aten.detach_.default", "aten.detach.default")
 
 
-def _constant_value(program: torch.export.ExportedProgram, name: str) -> int | float | bool | tuple[object, ...]:
+def _constant_value(
+    program: torch.export.ExportedProgram, name: str
+) -> int | float | bool | tuple[object, ...]:
     """A small constant as a number or nested tuples of numbers."""
     tensor = program.constants[name]
     if isinstance(tensor, FakeTensor) or tensor.numel() > MAX_CONSTANT_ELEMENTS:
-        raise _Untraceable(f"forward uses a tensor of {tensor.numel()} elements that is neither input, parameter nor buffer")
+        raise _Untraceable(
+            f"forward uses a tensor of {tensor.numel()} elements that is neither input, parameter "
+            f"nor buffer"
+        )
     return _as_tuples(tensor.tolist())
 
 

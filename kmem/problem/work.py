@@ -1,11 +1,14 @@
-"""The arithmetic one node of a traced graph needs at least: multiply-adds of products, plain operations, special functions.
+"""The arithmetic one node of a traced graph needs at least: multiply-adds of products, plain
+operations, special functions.
 
-Owned here: one rule per operator family, over shapes and arguments alone. bound.py adds the bytes and turns both into time.
+Owned here: one rule per operator family, over shapes and arguments alone. bound.py adds the bytes
+and turns both into time.
 
-Covered: every operator of KernelBench levels 1 to 3 as torch.export names it. An operator without a rule is counted as pointwise and
-named in the log once. Counts are lower bounds of the textbook definition: taps that fall on padding and structural zeros of transposed
-convolutions are left out, pooling and scans count each element once, however large the window.
-Not covered: algorithms that need fewer multiply-adds than the definition (Strassen, Winograd, FFT), and algebra across nodes.
+Covered: every operator of KernelBench levels 1 to 3 as torch.export names it. An operator without a
+rule is counted as pointwise and named in the log once. Counts are lower bounds of the textbook
+definition: taps that fall on padding and structural zeros of transposed convolutions are left out,
+pooling and scans count each element once, however large the window. Not covered: algorithms that
+need fewer multiply-adds than the definition (Strassen, Winograd, FFT), and algebra across nodes.
 """
 
 import logging
@@ -24,9 +27,10 @@ logger = logging.getLogger(__name__)
 class Work:
     """Operations of one node.
 
-    `product_fma`: multiply-adds of matrix products, exact fp32 in eager by default. `conv_fma`: those of convolutions and recurrent
-    layers, which eager does in TF32 by default (torch.backends.cudnn.allow_tf32). `simple`: adds, multiplies, comparisons. `special`:
-    results of exp, log, tanh, sin, sqrt and the like.
+    `product_fma`: multiply-adds of matrix products, exact fp32 in eager by default. `conv_fma`:
+    those of convolutions and recurrent layers, which eager does in TF32 by default
+    (torch.backends.cudnn.allow_tf32). `simple`: adds, multiplies, comparisons. `special`: results
+    of exp, log, tanh, sin, sqrt and the like.
     """
 
     product_fma: int = 0
@@ -36,7 +40,9 @@ class Work:
 
 
 def operator_name(node: Node) -> str:
-    """ "conv2d" for aten.conv2d.default, "add" for the in-place aten.add_.Tensor, "getitem" for itself."""
+    """ "conv2d" for aten.conv2d.default, "add" for the in-place aten.add_.Tensor, "getitem" for
+    itself.
+    """
     parts = node.target.split(".")
     return (parts[1] if len(parts) > 1 else parts[0]).rstrip("_")
 
@@ -93,7 +99,10 @@ _ONCE_PER_INPUT = _names(
 )
 
 #: The same, with one special-function result for each.
-_EXP_PER_INPUT = _names("cross_entropy_loss kl_div log_softmax logcumsumexp logsumexp nll_loss binary_cross_entropy softmax")
+_EXP_PER_INPUT = _names(
+    "cross_entropy_loss kl_div log_softmax logcumsumexp logsumexp nll_loss binary_cross_entropy "
+    "softmax"
+)
 
 #: Statistics of every element, then scale and shift of every element.
 _NORMS = _names("batch_norm group_norm instance_norm layer_norm native_layer_norm rms_norm")
@@ -102,7 +111,8 @@ _NORMS = _names("batch_norm group_norm instance_norm layer_norm native_layer_nor
 def node_work(graph: OpGraph, node: Node) -> Work:
     """Count one node.
 
-    Raises nothing: an operator without a rule, or with arguments its rule does not know, counts as one operation per element.
+    Raises nothing: an operator without a rule, or with arguments its rule does not know, counts as
+    one operation per element.
     """
     name = operator_name(node)
     if name in LAYOUT:
@@ -118,7 +128,11 @@ def node_work(graph: OpGraph, node: Node) -> Work:
     if name in _SPECIAL:
         return Work(simple=made, special=made)
     if name == "pow":
-        whole = len(node.args) > 1 and isinstance(node.args[1], int | float) and float(node.args[1]).is_integer()
+        whole = (
+            len(node.args) > 1
+            and isinstance(node.args[1], int | float)
+            and float(node.args[1]).is_integer()
+        )
         return Work(simple=made, special=0 if whole else made)
     if name in _ONCE_PER_INPUT:
         return Work(simple=read)
@@ -132,11 +146,15 @@ def node_work(graph: OpGraph, node: Node) -> Work:
 
 @cache  # each operator is named once, not once per node
 def _log_unknown(target: str) -> None:
-    logger.info("No rule counts the arithmetic of %s; it is taken as one operation per element", target)
+    logger.info(
+        "No rule counts the arithmetic of %s; it is taken as one operation per element", target
+    )
 
 
 def input_specs(graph: OpGraph, node: Node) -> list[TensorSpec]:
-    """Specs of the tensors a node reads, each value once, in order; tuples and scalars are left out."""
+    """Specs of the tensors a node reads, each value once, in order; tuples and scalars are left
+    out.
+    """
     specs = []
     for name in dict.fromkeys(node.refs()):
         value = graph.node(name) or graph.placeholder(name)
@@ -158,11 +176,14 @@ def _argument(node: Node, position: int, name: str, default: Arg) -> Arg:
     return node.kwargs.get(name, default)
 
 
-# --- products -------------------------------------------------------------------------------------------------------------------------
+# --- products
+# -------------------------------------------------------------------------------------------------------------------------
 
 
 def _matmul(node: Node, inputs: Sequence[TensorSpec]) -> Work:
-    """Output elements times the contracted length; `x @ x` reads one value twice, so the left operand comes first or alone."""
+    """Output elements times the contracted length; `x @ x` reads one value twice, so the left
+    operand comes first or alone.
+    """
     return Work(product_fma=output_elements(node) * inputs[0].shape[-1])
 
 
@@ -192,70 +213,110 @@ def _einsum(node: Node, inputs: Sequence[TensorSpec]) -> Work:
 
 
 def _attention(node: Node, inputs: Sequence[TensorSpec]) -> Work:
-    """Scores (length x keys x width) and weighted values, one exp per score; a causal mask leaves about half of both."""
+    """Scores (length x keys x width) and weighted values, one exp per score; a causal mask leaves
+    about half of both.
+    """
     references = [arg for arg in node.args[:3] if isinstance(arg, Ref)]
     if len({reference.name for reference in references}) == len(inputs) == 1:
         query = key = value = inputs[0]
     else:
-        query, key, value = inputs[0], inputs[min(1, len(inputs) - 1)], inputs[min(2, len(inputs) - 1)]
+        query, key, value = (
+            inputs[0],
+            inputs[min(1, len(inputs) - 1)],
+            inputs[min(2, len(inputs) - 1)],
+        )
     batch, rows, keys = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
     scores = rows * keys
     if _argument(node, 5, "is_causal", False):
         scores = sum(min(keys, row + 1) for row in range(rows))
-    return Work(product_fma=batch * scores * (query.shape[-1] + value.shape[-1]), special=batch * scores)
+    return Work(
+        product_fma=batch * scores * (query.shape[-1] + value.shape[-1]), special=batch * scores
+    )
 
 
 def _recurrent(node: Node, inputs: Sequence[TensorSpec]) -> Work:
-    """Every weight matrix once per element of the sequence; biases and states are 1- and 3-dimensional."""
+    """Every weight matrix once per element of the sequence; biases and states are 1- and
+    3-dimensional.
+    """
     sequence = inputs[0]
     steps = math.prod(sequence.shape[:-1])
     return Work(conv_fma=steps * sum(spec.numel for spec in inputs[1:] if len(spec.shape) == 2))
 
 
 def _convolution(node: Node, inputs: Sequence[TensorSpec]) -> Work:
-    """(Output, tap) pairs that hit the input, per dimension, times channels. Weight: (out, in / groups, *kernel)."""
+    """(Output, tap) pairs that hit the input, per dimension, times channels.
+
+    Weight: (out, in / groups, *kernel).
+    """
     image, weight = inputs[0], inputs[1]
     rank = len(weight.shape) - 2
     stride = _per_dimension(_argument(node, 3, "stride", 1), rank)
     dilation = _per_dimension(_argument(node, 5, "dilation", 1), rank)
     padding = _argument(node, 4, "padding", 0)
     if padding == "same":
-        before = [(kernel - 1) * step // 2 for kernel, step in zip(weight.shape[2:], dilation, strict=True)]
+        before = [
+            (kernel - 1) * step // 2
+            for kernel, step in zip(weight.shape[2:], dilation, strict=True)
+        ]
     else:
         before = _per_dimension(0 if padding == "valid" else padding, rank)
     if rank < 1 or not isinstance(node.output, TensorSpec):
         return Work(simple=output_elements(node))
     pairs = math.prod(
         _hits(
-            node.output.shape[-rank + axis], image.shape[-rank + axis], weight.shape[2 + axis], stride[axis], before[axis], dilation[axis]
+            node.output.shape[-rank + axis],
+            image.shape[-rank + axis],
+            weight.shape[2 + axis],
+            stride[axis],
+            before[axis],
+            dilation[axis],
         )
         for axis in range(rank)
     )
     batch = math.prod(image.shape[: -rank - 1])
-    return Work(conv_fma=batch * weight.shape[0] * weight.shape[1] * pairs, simple=output_elements(node) if len(inputs) > 2 else 0)
+    return Work(
+        conv_fma=batch * weight.shape[0] * weight.shape[1] * pairs,
+        simple=output_elements(node) if len(inputs) > 2 else 0,
+    )
 
 
 def _transposed_convolution(node: Node, inputs: Sequence[TensorSpec]) -> Work:
-    """(Input, tap) pairs that hit the output: exactly the structurally non-zero ones. Weight: (in, out / groups, *kernel)."""
+    """(Input, tap) pairs that hit the output: exactly the structurally non-zero ones.
+
+    Weight: (in, out / groups, *kernel).
+    """
     image, weight = inputs[0], inputs[1]
     rank = len(weight.shape) - 2
     stride = _per_dimension(_argument(node, 3, "stride", 1), rank)
     padding = _per_dimension(_argument(node, 4, "padding", 0), rank)
     dilation = _per_dimension(_argument(node, 7, "dilation", 1), rank)
     pairs = math.prod(
-        _hits(image.shape[-rank + axis], node.spec.shape[-rank + axis], weight.shape[2 + axis], stride[axis], padding[axis], dilation[axis])
+        _hits(
+            image.shape[-rank + axis],
+            node.spec.shape[-rank + axis],
+            weight.shape[2 + axis],
+            stride[axis],
+            padding[axis],
+            dilation[axis],
+        )
         for axis in range(rank)
     )
     batch = math.prod(image.shape[: -rank - 1])
-    return Work(conv_fma=batch * weight.shape[0] * weight.shape[1] * pairs, simple=output_elements(node) if len(inputs) > 2 else 0)
+    return Work(
+        conv_fma=batch * weight.shape[0] * weight.shape[1] * pairs,
+        simple=output_elements(node) if len(inputs) > 2 else 0,
+    )
 
 
-def _hits(positions: int, length: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+def _hits(
+    positions: int, length: int, kernel: int, stride: int, padding: int, dilation: int
+) -> int:
     """How many (position, tap) have 0 <= position * stride - padding + tap * dilation < length."""
     total = 0
     for tap in range(kernel):
         offset = tap * dilation - padding
-        first = max(0, -(offset // stride))  # smallest position with position * stride + offset >= 0
+        # smallest position with position * stride + offset >= 0
+        first = max(0, -(offset // stride))
         last = min(positions - 1, (length - 1 - offset) // stride)
         total += max(0, last - first + 1)
     return total

@@ -1,12 +1,14 @@
-"""Derive the small workload of a problem: sizes at which the Triton interpreter, which runs programs one by one, ends in seconds.
+"""Derive the small workload of a problem: sizes at which the Triton interpreter, which runs
+programs one by one, ends in seconds.
 
-The module-level integers of a problem file that only shape the inputs are replaced by smaller ones; those that reach `get_init_inputs`
-(directly or through other constants) shape parameters and stay. Every choice is checked by tracing on fake tensors: the same operators in
-the same order on the same parameters as at full size.
+The module-level integers of a problem file that only shape the inputs are replaced by smaller ones;
+those that reach `get_init_inputs` (directly or through other constants) shape parameters and stay.
+Every choice is checked by tracing on fake tensors: the same operators in the same order on the same
+parameters as at full size.
 
-Covered: integers and tuples or lists of integers assigned once at top level; what is computed from them follows when the file runs.
-Not covered: sizes written inside `get_inputs` (the problem must then offer `get_small_inputs()`), and whether the values still mean the
-same.
+Covered: integers and tuples or lists of integers assigned once at top level; what is computed from
+them follows when the file runs. Not covered: sizes written inside `get_inputs` (the problem must
+then offer `get_small_inputs()`), and whether the values still mean the same.
 """
 
 import ast
@@ -33,14 +35,18 @@ logger = logging.getLogger(__name__)
 #: Elements of all inputs and outputs that the interpreter handles in seconds.
 MAX_SMALL_ELEMENTS = 65536
 
-#: A workload of fewer elements hardly exercises a kernel's loops and masks; another way to shrink is tried then.
+#: A workload of fewer elements hardly exercises a kernel's loops and masks; another way to shrink
+#: is tried then.
 _AMPLE_ELEMENTS = 2048
 
-#: Constants up to this size are left alone: they are dimensions, kernel sizes, axes, or small already.
+#: Constants up to this size are left alone: they are dimensions, kernel sizes, axes, or small
+#: already.
 _KEEP_BELOW = 4
 
 #: Sizes tried, largest first.
-_LADDER = sorted({2, 3} | {step * 2**power for power in range(14) for step in (4, 5, 6, 7)}, reverse=True)
+_LADDER = sorted(
+    {2, 3} | {step * 2**power for power in range(14) for step in (4, 5, 6, 7)}, reverse=True
+)
 
 Sizes = dict[str, int | tuple[int, ...]]
 
@@ -51,16 +57,16 @@ class _Style:
 
     name: str
     shrink: Callable[[int, int, int], int]
-    small_batch: bool = False  # batches an eighth of the other sizes, for they repeat what one element shows
+    # batches an eighth of the other sizes, for they repeat what one element shows
+    small_batch: bool = False
 
 
 def derive_small_workload(problem: Problem) -> Workload:
     """The workload named "small".
 
-    Returns:
-        One with `small_inputs` if the problem has `get_small_inputs`; one without constants if it is small as it is; else the largest
-        sizes within MAX_SMALL_ELEMENTS. Where parameters are so large that nothing is, the smallest sizes that work, and a warning in the
-        log.
+    Returns: One with `small_inputs` if the problem has `get_small_inputs`; one without constants if
+        it is small as it is; else the largest sizes within MAX_SMALL_ELEMENTS. Where parameters are
+        so large that nothing is, the smallest sizes that work, and a warning in the log.
     Raises:
         ProblemError: if its inputs are large and no top-level constant shapes them alone.
     """
@@ -73,20 +79,33 @@ def derive_small_workload(problem: Problem) -> Workload:
     constants = find_input_constants(problem, full)
     if not constants:
         raise ProblemError(
-            f"{problem.path}: no top-level integer shapes the inputs alone, so no small workload can be derived; "
+            f"{problem.path}: no top-level integer shapes the inputs alone, so no small workload "
+            f"can be derived; "
             "name the sizes at top level or define get_small_inputs()"
         )
     workload = search.run(constants)
     if workload is None:
-        raise ProblemError(f"{problem.path}: the module works at no smaller sizes of {', '.join(constants)}; define get_small_inputs()")
+        raise ProblemError(
+            f"{problem.path}: the module works at no smaller sizes of {', '.join(constants)}; "
+            f"define get_small_inputs()"
+        )
     total = search.elements(workload)
     if total > MAX_SMALL_ELEMENTS:
-        logger.warning("%s: its parameters keep the small workload at %d elements; the interpreter will be slow", problem.path, total)
+        logger.warning(
+            (
+                "%s: its parameters keep the small workload at %d elements; the interpreter will "
+                "be slow"
+            ),
+            problem.path,
+            total,
+        )
     return workload
 
 
 def find_input_constants(problem: Problem, module: types.ModuleType) -> Sizes:
-    """Top-level integers (and tuples of them) that reach `get_inputs` and neither `get_init_inputs` nor `Model`, with their full values."""
+    """Top-level integers (and tuples of them) that reach `get_inputs` and neither `get_init_inputs`
+    nor `Model`, with their full values.
+    """
     tree = parse_python(problem.source)
     expressions: dict[str, ast.expr] = {}
     assigned_again: set[str] = set()
@@ -95,7 +114,9 @@ def find_input_constants(problem: Problem, module: types.ModuleType) -> Sizes:
             if name in expressions:
                 assigned_again.add(name)
             expressions[name] = expression
-    reads = {name: _names(expression) for name, expression in expressions.items()} | _definitions_read(problem, tree)
+    reads = {
+        name: _names(expression) for name, expression in expressions.items()
+    } | _definitions_read(problem, tree)
     shaping = _reached({"get_inputs"}, reads)
     protected = _reached({"get_init_inputs", "Model"}, reads)
     found: Sizes = {}
@@ -105,13 +126,19 @@ def find_input_constants(problem: Problem, module: types.ModuleType) -> Sizes:
         is_computed = bool(reads[name] & expressions.keys())
         if name not in shaping - protected - assigned_again or is_computed:
             continue
-        if numbers and all(type(number) is int for number in numbers) and max(numbers) > _KEEP_BELOW:
+        if (
+            numbers
+            and all(type(number) is int for number in numbers)
+            and max(numbers) > _KEEP_BELOW
+        ):
             found[name] = value if isinstance(value, int) else tuple(value)
     return found
 
 
 def _definitions_read(problem: Problem, tree: ast.Module) -> dict[str, set[str]]:
-    """For every top-level function and class the module-level names its body, defaults and bases read."""
+    """For every top-level function and class the module-level names its body, defaults and bases
+    read.
+    """
     reads: dict[str, set[str]] = {}
     for scope in symtable.symtable(problem.source, problem.path, "exec").get_children():
         reads.setdefault(scope.get_name(), set()).update(_globals_read(scope))
@@ -124,8 +151,14 @@ def _definitions_read(problem: Problem, tree: ast.Module) -> dict[str, set[str]]
 
 
 def _globals_read(scope: symtable.SymbolTable) -> set[str]:
-    """Module-level names that a function or class reads; a parameter of the same name is another thing."""
-    names = {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global() and symbol.is_referenced()}
+    """Module-level names that a function or class reads; a parameter of the same name is another
+    thing.
+    """
+    names = {
+        symbol.get_name()
+        for symbol in scope.get_symbols()
+        if symbol.is_global() and symbol.is_referenced()
+    }
     return names.union(*(_globals_read(child) for child in scope.get_children()))
 
 
@@ -150,17 +183,26 @@ def _odd_like(value: int, size: int) -> int:
     return size | 1 if value % 2 else size
 
 
-#: Ways to shrink, best first: sizes a little off powers of two exercise masks; equal sizes stay equal where a module relies on it;
-#: powers of two and halves of the full size suit modules that divide.
+#: Ways to shrink, best first: sizes a little off powers of two exercise masks; equal sizes stay
+#: equal where a module relies on it; powers of two and halves of the full size suit modules that
+#: divide.
 _STYLES = (
     _Style(
         "off powers of two",
-        lambda value, size, index: _odd_like(value, size + (1, 3, 2)[index % 3] if size > 3 else size),
+        lambda value, size, index: _odd_like(
+            value, size + (1, 3, 2)[index % 3] if size > 3 else size
+        ),
         small_batch=True,
     ),
     _Style("equal sizes", lambda value, size, index: _odd_like(value, size + 1)),
-    _Style("powers of two", lambda value, size, index: _odd_like(value, 2 ** (size.bit_length() - 1)), small_batch=True),
-    _Style("halves", lambda value, size, index: value >> max(0, math.ceil(math.log2(value / size)))),
+    _Style(
+        "powers of two",
+        lambda value, size, index: _odd_like(value, 2 ** (size.bit_length() - 1)),
+        small_batch=True,
+    ),
+    _Style(
+        "halves", lambda value, size, index: value >> max(0, math.ceil(math.log2(value / size)))
+    ),
 )
 
 
@@ -172,20 +214,30 @@ class _Search:
         self.graph = graph
 
     def run(self, constants: Sizes) -> Workload | None:
-        """The largest sizes within the budget; else the smallest that work; else the same with the constants that can be shrunk alone."""
+        """The largest sizes within the budget; else the smallest that work; else the same with the
+        constants that can be shrunk alone.
+        """
         chosen = self._shrink(constants)
         if chosen is None:
-            alone = {name: value for name, value in constants.items() if self._shrink({name: value}) is not None}
+            alone = {
+                name: value
+                for name, value in constants.items()
+                if self._shrink({name: value}) is not None
+            }
             chosen = self._shrink(alone) if alone and len(alone) < len(constants) else None
         return chosen
 
     def _shrink(self, constants: Sizes) -> Workload | None:
-        """The first style whose largest fitting sizes are ample, else the best of all styles, else the smallest sizes that work."""
+        """The first style whose largest fitting sizes are ample, else the best of all styles, else
+        the smallest sizes that work.
+        """
         best, most = None, 0
         smallest: Workload | None = None
         for style in _STYLES:
             for workload in _proposals(constants, style):
-                if self._input_elements(workload) > MAX_SMALL_ELEMENTS and workload != _propose(constants, style, _LADDER[-1]):
+                if self._input_elements(workload) > MAX_SMALL_ELEMENTS and workload != _propose(
+                    constants, style, _LADDER[-1]
+                ):
                     continue
                 total = self._valid_elements(workload)
                 if total is not None and total <= MAX_SMALL_ELEMENTS:
@@ -199,7 +251,11 @@ class _Search:
 
     def elements(self, workload: Workload) -> int:
         """Elements of all inputs and, if the graph can be traced, outputs."""
-        graph = self.graph if workload is FULL else trace_problem(execute_problem(self.problem, workload), both_modes=False)
+        graph = (
+            self.graph
+            if workload is FULL
+            else trace_problem(execute_problem(self.problem, workload), both_modes=False)
+        )
         return self._input_elements(workload) + _output_elements(graph)
 
     def _input_elements(self, workload: Workload) -> int:
@@ -214,7 +270,9 @@ class _Search:
         return sum(value.numel() for value in inputs if isinstance(value, torch.Tensor))
 
     def _valid_elements(self, workload: Workload) -> int | None:
-        """Inputs and outputs in elements if the forward is the same program on the same parameters at these sizes, else None."""
+        """Inputs and outputs in elements if the forward is the same program on the same parameters
+        at these sizes, else None.
+        """
         try:
             module = execute_problem(self.problem, workload)
             graph = trace_problem(module, both_modes=False)
@@ -228,7 +286,11 @@ class _Search:
 
 
 def _shape_of_program(graph: OpGraph) -> tuple[object, ...]:
-    parameters = [placeholder.spec for placeholder in graph.placeholders if placeholder.kind in ("parameter", "buffer")]
+    parameters = [
+        placeholder.spec
+        for placeholder in graph.placeholders
+        if placeholder.kind in ("parameter", "buffer")
+    ]
     ranks = [_rank(node.output) for node in graph.nodes]
     return (graph.opaque_reason is None, [node.target for node in graph.nodes], ranks, parameters)
 
@@ -254,7 +316,11 @@ def _propose(constants: Sizes, style: _Style, size: int) -> Workload:
         numbers = []
         aim = max(2, size // 8) if style.small_batch and "batch" in name.lower() else size
         for number in value if isinstance(value, tuple) else (value,):
-            small = number if number <= _KEEP_BELOW else max(2, min(number, style.shrink(number, aim, index)))
+            small = (
+                number
+                if number <= _KEEP_BELOW
+                else max(2, min(number, style.shrink(number, aim, index)))
+            )
             numbers.append(small)
             index += 1
         chosen.append((name, tuple(numbers) if isinstance(value, tuple) else numbers[0]))

@@ -1,7 +1,9 @@
-"""Measure what this GPU can do: copy and read bandwidth, matrix-product rates, special functions, the cost of a launch.
+"""Measure what this GPU can do: copy and read bandwidth, matrix-product rates, special functions,
+the cost of a launch.
 
-Each figure is the best of several repeats of one long run, timed with CUDA events on an otherwise idle device: a ceiling is what the
-hardware reached, not what it usually does. Takes some seconds and a tenth of the memory.
+Each figure is the best of several repeats of one long run, timed with CUDA events on an otherwise
+idle device: a ceiling is what the hardware reached, not what it usually does. Takes some seconds
+and a tenth of the memory.
 """
 
 import logging
@@ -16,7 +18,8 @@ logger = logging.getLogger(__name__)
 REPEATS = 7
 #: Bytes of the bandwidth buffers: far beyond any L2, at most a twentieth of the memory.
 BUFFER_BYTES = 2 * 2**30
-#: Side of the square products. Source: chosen where cuBLAS's rate has levelled off on an H200 (8192: within 1% of 16384).
+#: Side of the square products. Source: chosen where cuBLAS's rate has levelled off on an H200
+#: (8192: within 1% of 16384).
 MATRIX_SIDE = 8192
 FLOAT32_SIDE = 4096  # an fp32 product of 8192 takes over 20 ms for no better rate
 LAUNCHES = 2000
@@ -100,7 +103,9 @@ _SPECIAL_ROUNDS = 256
 
 
 def _measure_special() -> float:
-    """Special-function operations per second: chains of base-2 exponentials in registers, one per clock of the unit."""
+    """Special-function operations per second: chains of base-2 exponentials in registers, one per
+    clock of the unit.
+    """
     import torch
     import triton
 
@@ -108,7 +113,9 @@ def _measure_special() -> float:
 
     programs, block = 132 * 64, 1024
     result = torch.empty(programs * block, device="cuda")
-    best_ms = _best_ms(lambda: exponentials[(programs,)](result, ROUNDS=_SPECIAL_ROUNDS, BLOCK=block, num_warps=4))
+    best_ms = _best_ms(
+        lambda: exponentials[(programs,)](result, ROUNDS=_SPECIAL_ROUNDS, BLOCK=block, num_warps=4)
+    )
     logger.debug("special functions with triton %s: %.3f ms", triton.__version__, best_ms)
     return programs * block * _SPECIAL_ROUNDS / best_ms * 1e3
 
@@ -126,5 +133,6 @@ def _measure_launch_ms() -> float:
     with torch.cuda.graph(graph):
         for _ in range(LAUNCHES):
             value.add_(1)
-    # From a graph, so that Python's own time per launch is left out; it is the host's, not the stream's.
+    # From a graph, so that Python's own time per launch is left out; it is the host's, not the
+    # stream's.
     return _best_ms(graph.replay, 3) / LAUNCHES

@@ -1,7 +1,9 @@
-"""Compile whole modules for a target without a GPU, in parallel, each kernel's crash or hang its own report.
+"""Compile whole modules for a target without a GPU, in parallel, each kernel's crash or hang its
+own report.
 
-Used to profile statically, to rank candidates before they are measured, to drop duplicates (same PTX and grids), and to fill the
-Triton disk cache on all CPU cores so that the GPU never waits for a compiler. The work is done in compile_worker.py.
+Used to profile statically, to rank candidates before they are measured, to drop duplicates (same
+PTX and grids), and to fill the Triton disk cache on all CPU cores so that the GPU never waits for a
+compiler. The work is done in compile_worker.py.
 """
 
 import json
@@ -35,7 +37,10 @@ START_TIMEOUT_S = 120.0
 
 
 class CompileStatus(Enum):
-    """Whether every kernel of a module compiled. NEEDS_VALUES: the forward looks at its data, so that only a GPU can tell."""
+    """Whether every kernel of a module compiled.
+
+    NEEDS_VALUES: the forward looks at its data, so that only a GPU can tell.
+    """
 
     OK = "ok"
     FAILED = "failed"
@@ -46,9 +51,10 @@ class CompileStatus(Enum):
 class CompileReport:
     """What compiling one module found.
 
-    `launches` are in order of execution, library operators included (metrics `static__library`); what is read out of the binaries
-    (registers, instructions, occupancy) is among their metrics only if the pool was asked for it. `ptx_hash` is over the PTX, grids
-    and scalars of all launches and over the library operators, so that equal hashes do the same; None unless status is OK;
+    `launches` are in order of execution, library operators included (metrics `static__library`);
+    what is read out of the binaries (registers, instructions, occupancy) is among their metrics
+    only if the pool was asked for it. `ptx_hash` is over the PTX, grids and scalars of all launches
+    and over the library operators, so that equal hashes do the same; None unless status is OK;
     `library_ops` are the aten operators that would launch a kernel.
     """
 
@@ -64,16 +70,19 @@ class CompileReport:
 class CompileProcesses:
     """Long-lived compile processes for any problem; a context manager.
 
-    Each is started when first needed and keeps what it imported; the one that was used last is asked first.
+    Each is started when first needed and keeps what it imported; the one that was used last is
+    asked first.
     """
 
     def __init__(self, count: int, cache_dir: Path, *, niceness: int = 0) -> None:
         """Nothing runs yet.
 
-        Args:
-            cache_dir: Triton's cache. niceness: what the processes and their compilers add to their own, to leave the cores to others.
+        Args: cache_dir: Triton's cache. niceness: what the processes and their compilers add to
+            their own, to leave the cores to others.
         """
-        self._directory = tempfile.TemporaryDirectory(prefix="kmem-compile-", ignore_cleanup_errors=True)
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kmem-compile-", ignore_cleanup_errors=True
+        )
         self.directory = Path(self._directory.name)
         self._workers = [_Worker(self.directory, cache_dir, niceness) for _ in range(count)]
         self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
@@ -88,7 +97,9 @@ class CompileProcesses:
         self.close()
 
     def close(self) -> None:
-        """End every process, also while threads wait for answers (an interrupt); what was not begun is cancelled."""
+        """End every process, also while threads wait for answers (an interrupt); what was not begun
+        is cancelled.
+        """
         for worker in self._workers:
             worker.end()
         self._threads.shutdown(cancel_futures=True)
@@ -97,7 +108,9 @@ class CompileProcesses:
         self._directory.cleanup()
 
     def start(self, count: int) -> None:
-        """Have `count` of them come up now, before the first question: what they import takes seconds."""
+        """Have `count` of them come up now, before the first question: what they import takes
+        seconds.
+        """
         for worker in self._workers[::-1][:count]:  # those that are asked first
             worker.start()
 
@@ -119,7 +132,8 @@ class CompileProcesses:
 class CompilePool:
     """Compiles modules of one problem, workload, contract and device; a context manager.
 
-    Raises ProfilerError: if the target is not NVIDIA's. ProblemError: if the problem's inputs cannot be built on the meta device.
+    Raises ProfilerError: if the target is not NVIDIA's. ProblemError: if the problem's inputs
+    cannot be built on the meta device.
     """
 
     def __init__(
@@ -135,10 +149,10 @@ class CompilePool:
     ) -> None:
         """Nothing runs yet.
 
-        Args:
-            processes: how many to start and close with the pool, or some that others use too, which stay.
-            cache_dir: Triton's cache, of processes that are started; default: Triton's own place.
-            read_binaries: whether to disassemble what was compiled, which estimates need. It takes longer than compiling a small kernel.
+        Args: processes: how many to start and close with the pool, or some that others use too,
+            which stay. cache_dir: Triton's cache, of processes that are started; default: Triton's
+            own place. read_binaries: whether to disassemble what was compiled, which estimates
+            need. It takes longer than compiling a small kernel.
         """
         compute_capability(device.arch)
         self._device = device
@@ -146,12 +160,16 @@ class CompilePool:
         if isinstance(processes, CompileProcesses):
             self._processes = processes
         else:
-            self._processes = self._own = CompileProcesses(max(1, processes), cache_dir or default_cache_dir())
+            self._processes = self._own = CompileProcesses(
+                max(1, processes), cache_dir or default_cache_dir()
+            )
         setup = {
             "problem": asdict(problem),
             "workload": asdict(workload),
             "precision": contract.precision.value,
-            "device": {key: value for key, value in asdict(device).items() if key != "peak_flops_per_s"},
+            "device": {
+                key: value for key, value in asdict(device).items() if key != "peak_flops_per_s"
+            },
             "directory": str(self._processes.directory),
             "read_binaries": read_binaries,
         }
@@ -169,17 +187,24 @@ class CompilePool:
             self._own.close()
 
     def compile(
-        self, kernels: Sequence[Kernel], *, timeout_s: float, on_done: Callable[[CompileReport], None] | None = None
+        self,
+        kernels: Sequence[Kernel],
+        *,
+        timeout_s: float,
+        on_done: Callable[[CompileReport], None] | None = None,
     ) -> list[CompileReport]:
         """Compile modules; reports in the order of `kernels`.
 
-        Args:
-            timeout_s: for each kernel; one that takes longer is reported as failed and its process replaced.
-            on_done: called in this thread with each report as it comes.
+        Args: timeout_s: for each kernel; one that takes longer is reported as failed and its
+            process replaced. on_done: called in this thread with each report as it comes.
         """
-        answers = {self._processes.submit(self._setup, kernel.source, timeout_s): index for index, kernel in enumerate(kernels)}
+        answers = {
+            self._processes.submit(self._setup, kernel.source, timeout_s): index
+            for index, kernel in enumerate(kernels)
+        }
         done: queue.SimpleQueue[Future[dict[str, Any]]] = queue.SimpleQueue()
-        for answer in answers:  # not as_completed: it never hears of what is cancelled by a shutdown
+        # not as_completed: it never hears of what is cancelled by a shutdown
+        for answer in answers:
             answer.add_done_callback(done.put)
         reports: dict[int, CompileReport] = {}
         try:
@@ -207,19 +232,36 @@ def compile_kernels(
     timeout_s: float,
     on_done: Callable[[CompileReport], None] | None = None,
 ) -> list[CompileReport]:
-    """Compile modules in a pool made for this call; see `CompilePool` (keep one to compile several rounds)."""
-    with CompilePool(problem, workload, contract, device, processes=min(processes, max(1, len(kernels))), cache_dir=cache_dir) as pool:
+    """Compile modules in a pool made for this call; see `CompilePool` (keep one to compile several
+    rounds).
+    """
+    with CompilePool(
+        problem,
+        workload,
+        contract,
+        device,
+        processes=min(processes, max(1, len(kernels))),
+        cache_dir=cache_dir,
+    ) as pool:
         return pool.compile(kernels, timeout_s=timeout_s, on_done=on_done)
 
 
 def default_cache_dir() -> Path:
-    """Where Triton keeps compiled kernels: TRITON_CACHE_DIR, else ~/.triton/cache. Source: triton/knobs.py, cache_knobs."""
+    """Where Triton keeps compiled kernels: TRITON_CACHE_DIR, else ~/.triton/cache.
+
+    Source: triton/knobs.py, cache_knobs.
+    """
     named = os.environ.get("TRITON_CACHE_DIR")
-    return Path(named) if named else Path(os.environ.get("TRITON_HOME", Path.home())) / ".triton" / "cache"
+    return (
+        Path(named)
+        if named
+        else Path(os.environ.get("TRITON_HOME", Path.home())) / ".triton" / "cache"
+    )
 
 
 class _Worker:
-    """One compile process and its channel; started by the first question if not before, again after a crash or a hang, never after `end`.
+    """One compile process and its channel; started by the first question if not before, again after
+    a crash or a hang, never after `end`.
 
     One thread asks; another may `end` it meanwhile.
     """
@@ -244,15 +286,29 @@ class _Worker:
         if answer is not None:
             return answer
         seconds = time.monotonic() - started
-        reason = f"compiling took longer than {timeout_s:g} s" if seconds >= timeout_s else "the compile process died"
+        reason = (
+            f"compiling took longer than {timeout_s:g} s"
+            if seconds >= timeout_s
+            else "the compile process died"
+        )
         log = f"{reason}\n{self._error_tail()}".strip()
         self.stop()
         return {"status": "failed", "log": log, "seconds": seconds}
 
     def start(self) -> None:
-        """Start the process, which imports what it needs before it reads the first question. Raises ProfilerError: if it was ended."""
-        environment = scrubbed_environment({"TRITON_CACHE_DIR": str(self._cache_dir), "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"})
-        environment.pop("TRITON_INTERPRET", None)  # the interpreter would run the kernels instead of compiling them
+        """Start the process, which imports what it needs before it reads the first question.
+
+        Raises ProfilerError: if it was ended.
+        """
+        environment = scrubbed_environment(
+            {
+                "TRITON_CACHE_DIR": str(self._cache_dir),
+                "CUDA_VISIBLE_DEVICES": "",
+                "PYTHONUNBUFFERED": "1",
+            }
+        )
+        # the interpreter would run the kernels instead of compiling them
+        environment.pop("TRITON_INTERPRET", None)
         environment["OMP_NUM_THREADS"] = "1"  # one process per core
         handle, name = tempfile.mkstemp(dir=self._directory, suffix=".stderr")
         self._errors, self._buffer = Path(name), b""
@@ -261,10 +317,18 @@ class _Worker:
                 raise ProfilerError("The compile processes were ended")
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "kmem.profile.compile_worker"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, start_new_session=True,
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
         if self._niceness:
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, os.getpriority(os.PRIO_PROCESS, 0) + self._niceness)
+            os.setpriority(
+                os.PRIO_PROCESS,
+                self._process.pid,
+                os.getpriority(os.PRIO_PROCESS, 0) + self._niceness,
+            )
 
     def _set_up(self, setup: str) -> None:
         answer = self._exchange(setup, START_TIMEOUT_S)
@@ -272,7 +336,8 @@ class _Worker:
             log = answer["log"] if answer else self._error_tail()
             self.stop()
             raise ProblemError(
-                f"The problem cannot be set up on the meta device: {(log.strip().splitlines() or ['no message'])[-1]}; see kmem doctor"
+                f"The problem cannot be set up on the meta device: "
+                f"{(log.strip().splitlines() or ['no message'])[-1]}; see kmem doctor"
             )
         self._setup = setup
 
@@ -300,7 +365,10 @@ class _Worker:
             return file.read().decode(errors="replace")
 
     def end(self) -> None:
-        """Kill the process for good: who waits for its answer gets none. Its pipes stay open until `stop`, for they may be waited on."""
+        """Kill the process for good: who waits for its answer gets none.
+
+        Its pipes stay open until `stop`, for they may be waited on.
+        """
         with self._lock:
             self._ended = True
             if self._process is not None:
@@ -334,7 +402,9 @@ def _read_report(kernel: str, answer: dict[str, Any], device: Device) -> Compile
         launches=launches,
         ptx_hash=answer.get("ptx_hash"),
         seconds=answer["seconds"],
-        library_ops=tuple(launch.name for launch in launches if "static__library" in launch.metrics),
+        library_ops=tuple(
+            launch.name for launch in launches if "static__library" in launch.metrics
+        ),
     )
 
 
@@ -342,7 +412,8 @@ def _read_launch(entry: dict[str, Any], device: Device) -> Launch:
     grid = tuple(entry["grid"]) if entry["grid"] else None
     block = tuple(entry["block"]) if entry["block"] else None
     launch = Launch(entry["name"], None, grid, block, entry["metrics"])
-    if "static__registers_per_thread" not in launch.metrics:  # a library's kernel, or one whose binary was not read
+    # a library's kernel, or one whose binary was not read
+    if "static__registers_per_thread" not in launch.metrics:
         return launch
     occupancy = compute_occupancy(
         device,
@@ -350,7 +421,12 @@ def _read_launch(entry: dict[str, Any], device: Device) -> Launch:
         registers_per_thread=int(launch.metrics["static__registers_per_thread"]),
         shared_bytes_per_block=int(launch.metrics["static__shared_bytes_per_block"]),
     )
-    figures = {"static__occupancy_pct": 100.0 * occupancy.ratio, "static__blocks_per_sm": float(occupancy.blocks_per_sm)}
+    figures = {
+        "static__occupancy_pct": 100.0 * occupancy.ratio,
+        "static__blocks_per_sm": float(occupancy.blocks_per_sm),
+    }
     if occupancy.blocks_per_sm:
-        figures["static__waves"] = grid[0] * grid[1] * grid[2] / (occupancy.blocks_per_sm * device.sm_count)
+        figures["static__waves"] = (
+            grid[0] * grid[1] * grid[2] / (occupancy.blocks_per_sm * device.sm_count)
+        )
     return replace(launch, metrics={**launch.metrics, **figures})

@@ -1,17 +1,23 @@
-"""The process that compiles kernels without a GPU: one JSON line in per kernel, one JSON line out. Started by compile.py only.
+"""The process that compiles kernels without a GPU: one JSON line in per kernel, one JSON line out.
 
-A line with a problem sets it up; the kernels that follow are of that problem, until the next one. The process imports a candidate's file,
-builds the problem's module state and inputs on the meta device, and runs one forward in which every Triton launch becomes a compilation
-for the target (and is recorded), and every library operator only computes shapes. Launches of `triton.autotune` kernels compile their
-first configuration: choosing among them needs a GPU.
+Started by compile.py only.
 
-The Triton disk cache is warmed on the way. Its key (triton/runtime/cache.py, get_cache_key) is made of Triton's own version, the
-kernel's source, first line number and globals, argument types with divisibility by 16, constexpr values, the target with the ptxas
-version, the options (num_warps, num_stages, ...) and TRITON_* variables: not of the file's path nor of the machine. Meta tensors have
-data_ptr 0, which divides like the allocator's 512-byte aligned blocks; a view at an odd offset is the one case that misses.
+A line with a problem sets it up; the kernels that follow are of that problem, until the next one.
+The process imports a candidate's file, builds the problem's module state and inputs on the meta
+device, and runs one forward in which every Triton launch becomes a compilation for the target (and
+is recorded), and every library operator only computes shapes. Launches of `triton.autotune` kernels
+compile their first configuration: choosing among them needs a GPU.
 
-Covered: anything a candidate can raise or print. Not covered: a candidate that patches torch or triton for those after it in this
-process; its figures are estimates for ranking and never a verdict.
+The Triton disk cache is warmed on the way. Its key (triton/runtime/cache.py, get_cache_key) is made
+of Triton's own version, the kernel's source, first line number and globals, argument types with
+divisibility by 16, constexpr values, the target with the ptxas version, the options (num_warps,
+num_stages, ...) and TRITON_* variables: not of the file's path nor of the machine. Meta tensors
+have data_ptr 0, which divides like the allocator's 512-byte aligned blocks; a view at an odd offset
+is the one case that misses.
+
+Covered: anything a candidate can raise or print. Not covered: a candidate that patches torch or
+triton for those after it in this process; its figures are estimates for ranking and never a
+verdict.
 """
 
 import gc
@@ -45,7 +51,8 @@ from kmem.records import Precision, Problem, Workload
 
 #: Longest text kept of a compiler's or a candidate's error.
 LOG_LIMIT = 4000
-#: Numbers of this process's candidates: a file name used twice might find the byte code of the first.
+#: Numbers of this process's candidates: a file name used twice might find the byte code of the
+#: first.
 _numbers = itertools.count(1)
 #: Operators that launch no kernel: they allocate, alias or ask.
 _FREE_OPERATORS = frozenset(
@@ -96,16 +103,26 @@ class _Recorder(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         packet = str(func.overloadpacket)
         if packet not in _FREE_OPERATORS:
-            tensors = {id(leaf): leaf for leaf in _leaves([args, kwargs, result]) if isinstance(leaf, torch.Tensor)}
+            tensors = {
+                id(leaf): leaf
+                for leaf in _leaves([args, kwargs, result])
+                if isinstance(leaf, torch.Tensor)
+            }
             metrics = {
                 "static__library": 1.0,
-                "static__argument_bytes": float(sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())),
+                "static__argument_bytes": float(
+                    sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+                ),
             }
             counter = flop_registry.get(func.overloadpacket)
             if counter is not None:
                 metrics["static__flops"] = float(counter(*args, **(kwargs or {}), out_val=result))
-                floating = next((tensor for tensor in tensors.values() if tensor.is_floating_point()), None)
-                metrics["static__item_bytes"] = float(floating.element_size()) if floating is not None else 4.0
+                floating = next(
+                    (tensor for tensor in tensors.values() if tensor.is_floating_point()), None
+                )
+                metrics["static__item_bytes"] = (
+                    float(floating.element_size()) if floating is not None else 4.0
+                )
             self.session.note(
                 {"name": str(func), "grid": None, "block": None, "metrics": metrics},
                 str(func),
@@ -123,8 +140,12 @@ def _leaves(value: object) -> list[object]:
 
 
 def strip_debug(ptx: str) -> str:
-    """PTX without comments, source lines and debug sections, which name the candidate's file and differ where the code does not."""
-    code = re.sub(r"^\s*\.section\s+\.debug_\w+\s*\{.*?^\s*\}", "", ptx, flags=re.MULTILINE | re.DOTALL)
+    """PTX without comments, source lines and debug sections, which name the candidate's file and
+    differ where the code does not.
+    """
+    code = re.sub(
+        r"^\s*\.section\s+\.debug_\w+\s*\{.*?^\s*\}", "", ptx, flags=re.MULTILINE | re.DOTALL
+    )
     code = re.sub(r"^\s*\.(loc|file)\b.*$", "", code, flags=re.MULTILINE)
     code = re.sub(r"//.*$|^\$L__tmp\d+:$", "", code, flags=re.MULTILINE)
     return "\n".join(line.strip() for line in code.splitlines() if line.strip())
@@ -135,7 +156,9 @@ def _scalars(*values: object) -> list[object]:
 
 
 class CompileSession:
-    """Everything the kernels of one problem share: inputs on meta, the recording hook, the disassembler's cache."""
+    """Everything the kernels of one problem share: inputs on meta, the recording hook, the
+    disassembler's cache.
+    """
 
     def __init__(self, setup: dict[str, Any]) -> None:
         self.directory = Path(setup["directory"])
@@ -154,7 +177,8 @@ class CompileSession:
         self.digest = hashlib.sha256()
         self.figures: dict[str, dict[str, float]] = {}
         self._stop_recording = _record_launches(self)
-        gc.freeze()  # the collection after each kernel walked through all of torch: a fifth of a second
+        # the collection after each kernel walked through all of torch: a fifth of a second
+        gc.freeze()
 
     def close(self) -> None:
         """Launch as before, so that another problem can be set up."""
@@ -171,7 +195,11 @@ class CompileSession:
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module
             spec.loader.exec_module(module)
-            init_inputs = list(self.problem.get_init_inputs()) if hasattr(self.problem, "get_init_inputs") else []
+            init_inputs = (
+                list(self.problem.get_init_inputs())
+                if hasattr(self.problem, "get_init_inputs")
+                else []
+            )
             with torch.device("meta"):
                 model = module.ModelNew(*init_inputs).to("meta")
             if self.precision is Precision.BF16:
@@ -184,29 +212,55 @@ class CompileSession:
         return {"ptx_hash": self.digest.hexdigest()}
 
     def note(self, launch: dict[str, Any], code: str, scalars: list[str]) -> None:
-        """Add a launch, and what makes it different from others to the hash: code, sizes and scalar arguments."""
+        """Add a launch, and what makes it different from others to the hash: code, sizes and scalar
+        arguments.
+        """
         self.launches.append(launch)
-        self.digest.update(json.dumps([code, launch["grid"], launch["metrics"]["static__argument_bytes"], scalars]).encode())
+        self.digest.update(
+            json.dumps(
+                [code, launch["grid"], launch["metrics"]["static__argument_bytes"], scalars]
+            ).encode()
+        )
 
-    def record(self, function: Any, kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:
+    def record(
+        self, function: Any, kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any]
+    ) -> None:
         """Note one launch of a compiled kernel."""
         warps = kernel.metadata.num_warps
         storages: dict[int, int] = {}
         for value in arguments.values():
             if isinstance(value, torch.Tensor):
                 size = value.numel() * value.element_size()
-                storages[value.untyped_storage()._cdata] = max(size, storages.get(value.untyped_storage()._cdata, 0))
-        metrics = {**self._analyse(kernel), **count_program_work(kernel.asm["ttir"])} if self.read_binaries else {}
+                storages[value.untyped_storage()._cdata] = max(
+                    size, storages.get(value.untyped_storage()._cdata, 0)
+                )
+        metrics = (
+            {**self._analyse(kernel), **count_program_work(kernel.asm["ttir"])}
+            if self.read_binaries
+            else {}
+        )
         metrics["static__shared_bytes_per_block"] = float(kernel.metadata.shared)
         metrics["static__argument_bytes"] = float(sum(storages.values()))
-        metrics["static__num_warps"], metrics["static__num_stages"] = float(warps), float(kernel.metadata.num_stages)
+        metrics["static__num_warps"], metrics["static__num_stages"] = (
+            float(warps),
+            float(kernel.metadata.num_stages),
+        )
         for parameter in function.params:
             value = arguments.get(parameter.name)
             if parameter.is_constexpr and isinstance(value, int | float):
                 metrics[f"constexpr__{parameter.name}"] = float(value)
         padded = (*grid, 1, 1, 1)[:3]
-        launch = {"name": kernel.metadata.name, "grid": padded, "block": (warps * 32, 1, 1), "metrics": metrics}
-        self.note(launch, strip_debug(kernel.asm["ptx"]), [repr(value) for value in arguments.values() if isinstance(value, int | float)])
+        launch = {
+            "name": kernel.metadata.name,
+            "grid": padded,
+            "block": (warps * 32, 1, 1),
+            "metrics": metrics,
+        }
+        self.note(
+            launch,
+            strip_debug(kernel.asm["ptx"]),
+            [repr(value) for value in arguments.values() if isinstance(value, int | float)],
+        )
 
     def _analyse(self, kernel: Any) -> dict[str, float]:
         cubin = kernel.asm["cubin"]
@@ -215,7 +269,10 @@ class CompileSession:
             cuobjdump, nvdisasm = tool_paths()
             file = self.directory / f"kernel_{os.getpid()}.cubin"
             file.write_bytes(cubin)
-            self.figures[key] = {**read_resources(file, cuobjdump), **read_instructions(file, nvdisasm)}
+            self.figures[key] = {
+                **read_resources(file, cuobjdump),
+                **read_instructions(file, nvdisasm),
+            }
             file.unlink()
         return self.figures[key]
 
@@ -224,11 +281,17 @@ def _meta_inputs(problem: types.ModuleType, precision: Precision) -> list[object
     try:
         return build_inputs(problem, "meta", precision)
     except ProblemError:  # get_inputs looks at values: make them for once, then forget them
-        return [value.to("meta") if isinstance(value, torch.Tensor) else value for value in build_inputs(problem, "cpu", precision)]
+        return [
+            value.to("meta") if isinstance(value, torch.Tensor) else value
+            for value in build_inputs(problem, "cpu", precision)
+        ]
 
 
 def _record_launches(session: CompileSession) -> Callable[[], None]:
-    """Turn every launch of this process into a compilation that is recorded. Returns what undoes it."""
+    """Turn every launch of this process into a compilation that is recorded.
+
+    Returns what undoes it.
+    """
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
 
@@ -255,7 +318,9 @@ def _record_launches(session: CompileSession) -> Callable[[], None]:
 
 
 def _imitate_device(device: dict[str, Any]) -> None:
-    """Answer the questions kernels ask about their GPU (how many multiprocessors) for the target instead of failing without one."""
+    """Answer the questions kernels ask about their GPU (how many multiprocessors) for the target
+    instead of failing without one.
+    """
     properties = types.SimpleNamespace(
         name=device["full_name"],
         multi_processor_count=device["sm_count"],
@@ -275,7 +340,10 @@ def _imitate_device(device: dict[str, Any]) -> None:
 
 
 def serve(requests: TextIO, answers: TextIO) -> None:
-    """Answer each line with one line: a set-up line first, then kernels of that problem. Ends where a problem cannot be set up."""
+    """Answer each line with one line: a set-up line first, then kernels of that problem.
+
+    Ends where a problem cannot be set up.
+    """
     session: CompileSession | None = None
     for line in requests:
         request = json.loads(line)
@@ -293,8 +361,13 @@ def serve(requests: TextIO, answers: TextIO) -> None:
         try:
             answer = {"status": "ok", "log": "", **session.compile(request["source"])}
         except BaseException as ex:  # noqa: BLE001 - candidate code may raise anything, SystemExit and KeyboardInterrupt included; it is its report
-            answer = {"status": "needs_values" if _needs_values(ex) else "failed", "log": _shorten(traceback.format_exc())}
-        _answer(answers, {**answer, "launches": session.launches, "seconds": time.monotonic() - start})
+            answer = {
+                "status": "needs_values" if _needs_values(ex) else "failed",
+                "log": _shorten(traceback.format_exc()),
+            }
+        _answer(
+            answers, {**answer, "launches": session.launches, "seconds": time.monotonic() - start}
+        )
 
 
 def _needs_values(ex: BaseException) -> bool:
@@ -303,7 +376,8 @@ def _needs_values(ex: BaseException) -> bool:
     Source: messages of torch 2.11-2.13 for item(), copies and missing Meta kernels.
     """
     return isinstance(ex, RuntimeError | NotImplementedError) and any(
-        text in str(ex) for text in ("meta tensor", "Meta tensor", "'Meta' backend", "DataDependent")
+        text in str(ex)
+        for text in ("meta tensor", "Meta tensor", "'Meta' backend", "DataDependent")
     )
 
 
@@ -313,11 +387,17 @@ def _answer(answers: TextIO, message: dict[str, Any]) -> None:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= LOG_LIMIT else f"{text[: LOG_LIMIT // 4]}\n[...]\n{text[-LOG_LIMIT * 3 // 4 :]}"
+    return (
+        text
+        if len(text) <= LOG_LIMIT
+        else f"{text[: LOG_LIMIT // 4]}\n[...]\n{text[-LOG_LIMIT * 3 // 4 :]}"
+    )
 
 
 def _end_with(parent: int) -> None:
-    """Kill this process and its children (ptxas) once the parent is gone: a killed run must not leave compilers behind."""
+    """Kill this process and its children (ptxas) once the parent is gone: a killed run must not
+    leave compilers behind.
+    """
     while os.getppid() == parent:
         time.sleep(0.5)
     os.killpg(os.getpgrp(), signal.SIGKILL)
@@ -325,7 +405,8 @@ def _end_with(parent: int) -> None:
 
 if __name__ == "__main__":
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    # A candidate that prints must not write into the answers: they get the real stdout under another number, stdout becomes stderr.
+    # A candidate that prints must not write into the answers: they get the real stdout under
+    # another number, stdout becomes stderr.
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     serve(sys.stdin, channel)

@@ -1,6 +1,8 @@
-"""The `cupti` profiler: kernels and their times from torch.profiler, with resources from the trace and the compiled binaries.
+"""The `cupti` profiler: kernels and their times from torch.profiler, with resources from the trace
+and the compiled binaries.
 
-For GPUs whose counters the user may not read. Not covered: bytes moved, hit rates, stalls: those dimensions stay unknown.
+For GPUs whose counters the user may not read. Not covered: bytes moved, hit rates, stalls: those
+dimensions stay unknown.
 """
 
 import json
@@ -19,7 +21,8 @@ from kmem.records import Contract, Device, Kernel, Launch, Problem, Profile, Wor
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S = 180.0
-#: Fields of a kernel event and the counters they become. Source: libkineto/src/output_json.cpp, handleActivity for CUDA kernels.
+#: Fields of a kernel event and the counters they become. Source: libkineto/src/output_json.cpp,
+#: handleActivity for CUDA kernels.
 _FIELDS = {
     "registers per thread": "cupti__registers_per_thread",
     "shared memory": "cupti__shared_bytes_per_block",
@@ -39,38 +42,84 @@ class CuptiProfiler(Profiler):
         """None if a GPU is visible."""
         import torch  # seconds that commands without a GPU should not pay
 
-        return None if torch.cuda.is_available() else "no GPU is visible; use --profiler static with a --target"
+        return (
+            None
+            if torch.cuda.is_available()
+            else "no GPU is visible; use --profiler static with a --target"
+        )
 
     def profile(
-        self, kernel: Kernel, problem: Problem, workload: Workload, contract: Contract, device: Device, executor: Executor
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        workload: Workload,
+        contract: Contract,
+        device: Device,
+        executor: Executor,
     ) -> Profile:
-        """Profile every launch of one forward. Raises ProfilerError: if the job fails or records no kernel."""
-        result = executor.run(harness_job(("python", "harness.py", "cupti"), kernel, problem, workload, contract), timeout_s=TIMEOUT_S)
+        """Profile every launch of one forward.
+
+        Raises ProfilerError: if the job fails or records no kernel.
+        """
+        result = executor.run(
+            harness_job(("python", "harness.py", "cupti"), kernel, problem, workload, contract),
+            timeout_s=TIMEOUT_S,
+        )
         check_result(result, "torch.profiler", TIMEOUT_S)
         launches = read_trace(json.loads(result.files.get("trace.json", b"{}")))
         if not launches:
-            raise ProfilerError("torch.profiler recorded no kernel; another profiler may hold CUPTI, end it and try again")
+            raise ProfilerError(
+                "torch.profiler recorded no kernel; another profiler may hold CUPTI, end it and "
+                "try again"
+            )
         (report,) = compile_kernels(
-            [kernel], problem, workload, contract, device, processes=1, cache_dir=default_cache_dir(), timeout_s=TIMEOUT_S
+            [kernel],
+            problem,
+            workload,
+            contract,
+            device,
+            processes=1,
+            cache_dir=default_cache_dir(),
+            timeout_s=TIMEOUT_S,
         )
         if report.status is CompileStatus.OK:
             launches = add_static(launches, report.launches)
         else:
-            logger.info("no static figures for %s: %s", kernel.hash[:12], report.log.strip().splitlines()[-1:])
+            logger.info(
+                "no static figures for %s: %s",
+                kernel.hash[:12],
+                report.log.strip().splitlines()[-1:],
+            )
         return Profile(kernel.hash, self.name, device.name, False, launches)
 
 
 def read_trace(trace: Mapping[str, Any]) -> tuple[Launch, ...]:
-    """Kernel events of a chrome trace in order of start; copies and fills on the GPU count as launches without a grid."""
-    events = [event for event in trace.get("traceEvents", ()) if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    """Kernel events of a chrome trace in order of start; copies and fills on the GPU count as
+    launches without a grid.
+    """
+    events = [
+        event
+        for event in trace.get("traceEvents", ())
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+    ]
     return tuple(_read_event(event) for event in sorted(events, key=lambda event: event["ts"]))
 
 
 def _read_event(event: Mapping[str, Any]) -> Launch:
     fields = event.get("args", {})
-    metrics = {counter: float(fields[name]) for name, counter in _FIELDS.items() if isinstance(fields.get(name), int | float)}
+    metrics = {
+        counter: float(fields[name])
+        for name, counter in _FIELDS.items()
+        if isinstance(fields.get(name), int | float)
+    }
     grid, block = fields.get("grid"), fields.get("block")
-    return Launch(event["name"], event["dur"] / 1e3, tuple(grid) if grid else None, tuple(block) if block else None, metrics)
+    return Launch(
+        event["name"],
+        event["dur"] / 1e3,
+        tuple(grid) if grid else None,
+        tuple(block) if block else None,
+        metrics,
+    )
 
 
 def add_static(launches: Sequence[Launch], compiled: Sequence[Launch]) -> tuple[Launch, ...]:
@@ -82,5 +131,9 @@ def add_static(launches: Sequence[Launch], compiled: Sequence[Launch]) -> tuple[
     joined = []
     for launch in launches:
         matches = waiting.get((launch.name, launch.grid))
-        joined.append(replace(launch, metrics={**matches.popleft().metrics, **launch.metrics}) if matches else launch)
+        joined.append(
+            replace(launch, metrics={**matches.popleft().metrics, **launch.metrics})
+            if matches
+            else launch
+        )
     return tuple(joined)

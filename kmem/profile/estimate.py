@@ -1,13 +1,17 @@
-"""A time for a compiled module without running it: for ranking, and labelled `estimated` wherever it goes.
+"""A time for a compiled module without running it: for ranking, and labelled `estimated` wherever
+it goes.
 
-Each launch costs the largest of three times (its memory traffic, its tensor-core work, its instruction issue), stretched where too
-few blocks or too few bytes in flight keep the device from its peaks, plus the launch itself. Source: roofline with latency hiding by
-Little's law; Volkov, "Understanding Latency Hiding on GPUs", UC Berkeley 2016, chapters 3-4.
+Each launch costs the largest of three times (its memory traffic, its tensor-core work, its
+instruction issue), stretched where too few blocks or too few bytes in flight keep the device from
+its peaks, plus the launch itself. Source: roofline with latency hiding by Little's law; Volkov,
+"Understanding Latency Hiding on GPUs", UC Berkeley 2016, chapters 3-4.
 
-A binary does not say how often its loops run. Triton's IR does where sizes are constants (ttir.py); elsewhere a loop is taken to run as
-often as it must: until the blocks together have read every argument once, or have done the FLOPs the graph needs, whichever is more.
+A binary does not say how often its loops run. Triton's IR does where sizes are constants (ttir.py);
+elsewhere a loop is taken to run as often as it must: until the blocks together have read every
+argument once, or have done the FLOPs the graph needs, whichever is more.
 
-Covered: order among knob settings of one kernel, and rough scale. Not covered: L2 re-use, bank conflicts, divergence, clocks.
+Covered: order among knob settings of one kernel, and rough scale. Not covered: L2 re-use, bank
+conflicts, divergence, clocks.
 """
 
 from collections.abc import Sequence
@@ -15,14 +19,17 @@ from dataclasses import dataclass, replace
 
 from kmem.records import Bound, Device, Launch
 
-#: Warp instructions a multiprocessor issues per clock. Source: Hopper tuning guide, four schedulers with one issue each.
+#: Warp instructions a multiprocessor issues per clock. Source: Hopper tuning guide, four schedulers
+#: with one issue each.
 ISSUE_PER_CLOCK = 4.0
-#: Lanes per clock and multiprocessor. Source: CUDA C++ Programming Guide, "Arithmetic Instructions", compute capability 9.0.
+#: Lanes per clock and multiprocessor. Source: CUDA C++ Programming Guide, "Arithmetic
+#: Instructions", compute capability 9.0.
 FMA_LANES, SPECIAL_LANES = 128.0, 16.0
-#: Bytes a multiprocessor's L1 delivers per clock. Source: Luo et al. 2024 (below), L1 cache throughput.
+#: Bytes a multiprocessor's L1 delivers per clock. Source: Luo et al. 2024 (below), L1 cache
+#: throughput.
 L1_BYTES_PER_CLOCK = 128.0
-#: Time a DRAM access takes under load.
-#: Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024, table of latencies.
+#: Time a DRAM access takes under load. Source: Luo et al., "Benchmarking and Dissecting the Nvidia
+#: Hopper GPU Architecture", 2024, table of latencies.
 MEMORY_LATENCY_S = 6.0e-7
 #: Cycles a local-memory (spill) access costs a warp beyond its issue slot: an L1 hit, same source.
 SPILL_CYCLES = 8.0
@@ -45,26 +52,38 @@ class _Work:
 
 
 def estimate_kernel_ms(launches: Sequence[Launch], bound: Bound | None, device: Device) -> float:
-    """Estimated time of one forward in ms: the sum over its launches; infinite if a block of one cannot fit the device."""
+    """Estimated time of one forward in ms: the sum over its launches; infinite if a block of one
+    cannot fit the device.
+    """
     return sum(launch.duration_ms or 0.0 for launch in estimate_launches(launches, bound, device))
 
 
-def estimate_launches(launches: Sequence[Launch], bound: Bound | None, device: Device) -> tuple[Launch, ...]:
+def estimate_launches(
+    launches: Sequence[Launch], bound: Bound | None, device: Device
+) -> tuple[Launch, ...]:
     """The launches with estimated durations.
 
-    Args:
-        launches: as compile.py reports them; library operators (`static__library`) are costed by bytes and FLOPs at the device's peaks.
-        bound: of the whole graph: its FLOPs tell how often arithmetic loops run. None for an opaque graph.
+    Args: launches: as compile.py reports them; library operators (`static__library`) are costed by
+        bytes and FLOPs at the device's peaks. bound: of the whole graph: its FLOPs tell how often
+        arithmetic loops run. None for an opaque graph.
     """
     clock_hz = device.peak_flops_per_s["fp32"] / (2.0 * FMA_LANES * device.sm_count)
     library_flops = sum(launch.metrics.get("static__flops", 0.0) for launch in launches)
-    needed = sum(flops for unit, flops in bound.flops.items() if unit != "special") if bound is not None else 0.0
-    # FLOPs if every loop body ran once, on tensor cores if the module uses them at all, else on the FMA pipe.
+    needed = (
+        sum(flops for unit, flops in bound.flops.items() if unit != "special")
+        if bound is not None
+        else 0.0
+    )
+    # FLOPs if every loop body ran once, on tensor cores if the module uses them at all, else on the
+    # FMA pipe.
     once = sum(_once(launch, "tensor_flops") for launch in launches) or sum(
         device.warp_size * _once(launch, "fma_flops") for launch in launches
     )
     passes = max(0.0, needed - library_flops) / once if once else 1.0
-    return tuple(replace(launch, duration_ms=_launch_ms(launch, device, clock_hz, passes)) for launch in launches)
+    return tuple(
+        replace(launch, duration_ms=_launch_ms(launch, device, clock_hz, passes))
+        for launch in launches
+    )
 
 
 def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: float) -> float:
@@ -84,10 +103,24 @@ def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: flo
     if resident == 0:
         return float("inf")  # one block does not fit a multiprocessor
     busy_sms = min(float(device.sm_count), blocks)
-    # Blocks are dealt whole: the busiest multiprocessor has ceil(blocks / SMs) of them, the average one fewer.
-    imbalance = -(-blocks // device.sm_count) * device.sm_count / blocks if blocks > device.sm_count else 1.0
-    in_flight = min(resident, max(1.0, blocks / device.sm_count)) * warps * work.bytes_in_flight_per_warp * busy_sms
-    bandwidth = min(device.dram_bytes_per_s * share, in_flight / MEMORY_LATENCY_S) if in_flight else device.dram_bytes_per_s * share
+    # Blocks are dealt whole: the busiest multiprocessor has ceil(blocks / SMs) of them, the average
+    # one fewer.
+    imbalance = (
+        -(-blocks // device.sm_count) * device.sm_count / blocks
+        if blocks > device.sm_count
+        else 1.0
+    )
+    in_flight = (
+        min(resident, max(1.0, blocks / device.sm_count))
+        * warps
+        * work.bytes_in_flight_per_warp
+        * busy_sms
+    )
+    bandwidth = (
+        min(device.dram_bytes_per_s * share, in_flight / MEMORY_LATENCY_S)
+        if in_flight
+        else device.dram_bytes_per_s * share
+    )
     memory_s = work.bytes / bandwidth
     sm_cycles = max(
         (work.warp_instructions + SPILL_CYCLES * work.spill_warps) / ISSUE_PER_CLOCK,
@@ -97,26 +130,36 @@ def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: flo
     )
     issue_s = sm_cycles / busy_sms / clock_hz
     tensor_unit = "tf32" if _once(launch, "tf32_tensor_flops") else "bf16"
-    tensor_s = work.tensor_flops / (device.peak_flops_per_s[tensor_unit] * share * busy_sms / device.sm_count)
+    tensor_s = work.tensor_flops / (
+        device.peak_flops_per_s[tensor_unit] * share * busy_sms / device.sm_count
+    )
     return device.launch_ms + 1e3 * (max(memory_s, imbalance * max(issue_s, tensor_s)))
 
 
 def _once(launch: Launch, kind: str) -> float:
-    """A count summed over all warps of a launch, as if every loop body ran once; 0 for library operators."""
+    """A count summed over all warps of a launch, as if every loop body ran once; 0 for library
+    operators.
+    """
     if launch.grid is None or launch.block is None:
         return 0.0
     warps = launch.grid[0] * launch.grid[1] * launch.grid[2] * launch.block[0] / 32
-    return warps * (launch.metrics.get(f"static__{kind}", 0.0) + launch.metrics.get(f"static__loop_{kind}", 0.0))
+    return warps * (
+        launch.metrics.get(f"static__{kind}", 0.0) + launch.metrics.get(f"static__loop_{kind}", 0.0)
+    )
 
 
 def _infer_work(launch: Launch, warp_size: int, flop_passes: float) -> _Work:
     def count(kind: str) -> tuple[float, float]:
-        return launch.metrics.get(f"static__{kind}", 0.0), launch.metrics.get(f"static__loop_{kind}", 0.0)
+        return launch.metrics.get(f"static__{kind}", 0.0), launch.metrics.get(
+            f"static__loop_{kind}", 0.0
+        )
 
     blocks = launch.grid[0] * launch.grid[1] * launch.grid[2]
     warps = blocks * launch.block[0] / warp_size
     argument_bytes = launch.metrics["static__argument_bytes"]
-    loaded_bytes = blocks * launch.metrics.get("static__program_load_bytes", argument_bytes / blocks)
+    loaded_bytes = blocks * launch.metrics.get(
+        "static__program_load_bytes", argument_bytes / blocks
+    )
     straight_loads, loop_loads = count("global_load_bytes")
     straight_flops, loop_flops = count("tensor_flops")
     if not straight_flops + loop_flops:
@@ -125,7 +168,11 @@ def _infer_work(launch: Launch, warp_size: int, flop_passes: float) -> _Work:
     if loop_loads:
         trips = max(trips, (loaded_bytes / (warps * warp_size) - straight_loads) / loop_loads)
     if loop_flops and "static__program_flops" in launch.metrics:
-        trips = max(trips, (blocks * launch.metrics["static__program_flops"] / warps - straight_flops) / loop_flops)
+        trips = max(
+            trips,
+            (blocks * launch.metrics["static__program_flops"] / warps - straight_flops)
+            / loop_flops,
+        )
     elif loop_flops and "static__program_load_bytes" not in launch.metrics:
         trips = max(trips, flop_passes)
 
@@ -136,8 +183,9 @@ def _infer_work(launch: Launch, warp_size: int, flop_passes: float) -> _Work:
     accessed = ("static__program_load_bytes", "static__program_store_bytes")
     moved_bytes = blocks * sum(launch.metrics.get(name, argument_bytes) for name in accessed)
     return _Work(
-        # Each argument once: what is read again comes from a cache, as far as statics can tell. Or less: a launch that combines partial
-        # results is given the inputs too, and reads next to nothing of them.
+        # Each argument once: what is read again comes from a cache, as far as statics can tell. Or
+        # less: a launch that combines partial results is given the inputs too, and reads next to
+        # nothing of them.
         bytes=min(argument_bytes, moved_bytes),
         loaded_bytes=loaded_bytes,
         warp_instructions=total("instructions"),

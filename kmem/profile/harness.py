@@ -1,8 +1,11 @@
-"""The program a profiler watches: builds the candidate and its inputs at a workload, warms up, and runs one forward to be looked at.
+"""The program a profiler watches: builds the candidate and its inputs at a workload, warms up, and
+runs one forward to be looked at.
 
-Copied into the job's directory and run there (`python harness.py ncu|cupti`), beside candidate.py and job.json; imports kmem only for
-the problem contract and the GPU's lease. `ncu` marks the forward with cudaProfilerStart and Stop; `cupti` records it with torch.profiler
-into out/trace.json. Others may time while this program starts; what warms up runs beside their checks, what is looked at runs alone.
+Copied into the job's directory and run there (`python harness.py ncu|cupti`), beside candidate.py
+and job.json; imports kmem only for the problem contract and the GPU's lease. `ncu` marks the
+forward with cudaProfilerStart and Stop; `cupti` records it with torch.profiler into out/trace.json.
+Others may time while this program starts; what warms up runs beside their checks, what is looked at
+runs alone.
 """
 
 import contextlib
@@ -21,7 +24,8 @@ from kmem.problem.load import build_inputs, execute_problem
 from kmem.records import Precision, Problem, Workload
 
 WARM_UPS = 3
-#: Bytes written between warm-up and the forward looked at, so that it does not find its inputs in L2: twice the largest (B200: 126 MB).
+#: Bytes written between warm-up and the forward looked at, so that it does not find its inputs in
+#: L2: twice the largest (B200: 126 MB).
 FLUSH_BYTES = 256 * 2**20
 
 
@@ -29,13 +33,17 @@ def build_forward(job: dict) -> Callable[[], object]:
     """A call that runs one forward of candidate.py's ModelNew on the GPU."""
     precision = Precision(job["precision"])
     workload = Workload(
-        job["workload"]["name"], tuple((name, value) for name, value in job["workload"]["constants"]), job["workload"]["small_inputs"]
+        job["workload"]["name"],
+        tuple((name, value) for name, value in job["workload"]["constants"]),
+        job["workload"]["small_inputs"],
     )
     torch.backends.cuda.matmul.allow_tf32 = precision is Precision.TF32
     problem = execute_problem(Problem(**job["problem"]), workload)
     torch.manual_seed(0)
     inputs = build_inputs(problem, "cuda", precision)
-    spec = importlib.util.spec_from_file_location("candidate", Path(__file__).with_name("candidate.py"))
+    spec = importlib.util.spec_from_file_location(
+        "candidate", Path(__file__).with_name("candidate.py")
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules["candidate"] = module
     spec.loader.exec_module(module)
@@ -54,7 +62,9 @@ def build_forward(job: dict) -> Callable[[], object]:
 
 @contextlib.contextmanager
 def watched_by_ncu() -> Iterator[None]:
-    """Between cudaProfilerStart and cudaProfilerStop, which `ncu --profile-from-start off` waits for."""
+    """Between cudaProfilerStart and cudaProfilerStop, which `ncu --profile-from-start off` waits
+    for.
+    """
     runtime = torch.cuda.cudart()
     runtime.cudaProfilerStart()
     yield
@@ -77,7 +87,10 @@ def hold_gpu(*, exclusive: bool) -> Iterator[None]:
     if (directory := os.environ.get(DIRECTORY_VARIABLE)) is None:
         yield
         return
-    with GpuLease(Path(directory), gpu_uuid(), lambda text: None) as lease, lease.hold(exclusive=exclusive):
+    with (
+        GpuLease(Path(directory), gpu_uuid(), lambda text: None) as lease,
+        lease.hold(exclusive=exclusive),
+    ):
         yield
 
 
@@ -91,12 +104,15 @@ def main(watcher: str) -> None:
         torch.cuda.synchronize()
     with hold_gpu(exclusive=True):
         if watcher == "cupti":
-            with watched_by_cupti():  # the first use of the profiler in a process sets CUPTI up and loses events
+            # the first use of the profiler in a process sets CUPTI up and loses events
+            with watched_by_cupti():
                 forward()
             start = time.perf_counter()
             forward()
             torch.cuda.synchronize()
-            Path("out/host.json").write_text(json.dumps({"forward_ms": 1e3 * (time.perf_counter() - start)}), encoding="utf-8")
+            Path("out/host.json").write_text(
+                json.dumps({"forward_ms": 1e3 * (time.perf_counter() - start)}), encoding="utf-8"
+            )
         torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda").zero_()
         torch.cuda.synchronize()
         with watched_by_ncu() if watcher == "ncu" else watched_by_cupti():

@@ -8,7 +8,8 @@ from kmem.errors import DeviceMemoryError, ProfilerError
 from kmem.interfaces import Job, JobResult
 from kmem.records import Contract, Kernel, Problem, Workload
 
-#: What torch says when the device is full. Source: torch.OutOfMemoryError, c10/cuda/CUDACachingAllocator.cpp.
+#: What torch says when the device is full. Source: torch.OutOfMemoryError,
+#: c10/cuda/CUDACachingAllocator.cpp.
 _OUT_OF_MEMORY = "CUDA out of memory"
 
 
@@ -17,9 +18,15 @@ def reference_kernel(problem: Problem) -> Kernel:
     return Kernel(f"{problem.source}\n\nModelNew = Model\n")
 
 
-def harness_job(argv: tuple[str, ...], kernel: Kernel, problem: Problem, workload: Workload, contract: Contract) -> Job:
+def harness_job(
+    argv: tuple[str, ...], kernel: Kernel, problem: Problem, workload: Workload, contract: Contract
+) -> Job:
     """A job that runs `argv` in a directory with harness.py, candidate.py and job.json."""
-    description = {"problem": asdict(problem), "workload": asdict(workload), "precision": contract.precision.value}
+    description = {
+        "problem": asdict(problem),
+        "workload": asdict(workload),
+        "precision": contract.precision.value,
+    }
     files = {
         "harness.py": Path(__file__).with_name("harness.py").read_text(encoding="utf-8"),
         "candidate.py": kernel.source,
@@ -31,14 +38,24 @@ def harness_job(argv: tuple[str, ...], kernel: Kernel, problem: Problem, workloa
 def check_result(result: JobResult, tool: str, timeout_s: float) -> None:
     """Raise what became of a profiling job that did not succeed.
 
-    Raises ProfilerError: it failed or took too long; the last line of its output says why. DeviceMemoryError: the device is full.
+    Raises ProfilerError: it failed or took too long; the last line of its output says why.
+    DeviceMemoryError: the device is full.
     """
     if result.exit_code == 0:
         return
     output = f"{result.stdout}\n{result.stderr}"
     if _OUT_OF_MEMORY in output:
-        raise DeviceMemoryError(f"The device is out of memory while {tool} profiles; make the problem smaller or free the device")
+        raise DeviceMemoryError(
+            f"The device is out of memory while {tool} profiles; make the problem smaller or free "
+            f"the device"
+        )
     if result.exit_code is None:
-        raise ProfilerError(f"{tool} took longer than {timeout_s:g} s; profile with --profiler cupti or make the problem smaller")
+        raise ProfilerError(
+            f"{tool} took longer than {timeout_s:g} s; profile with --profiler cupti or make the "
+            f"problem smaller"
+        )
     lines = [line for line in output.splitlines() if line.strip()]
-    raise ProfilerError(f"{tool} ended with exit code {result.exit_code}: {lines[-1] if lines else 'no output'}; run kmem doctor")
+    raise ProfilerError(
+        f"{tool} ended with exit code {result.exit_code}: {lines[-1] if lines else 'no output'}; "
+        f"run kmem doctor"
+    )

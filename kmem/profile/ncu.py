@@ -1,4 +1,6 @@
-"""The `ncu` profiler: hardware counters of every launch of one forward, collected by Nsight Compute."""
+"""The `ncu` profiler: hardware counters of every launch of one forward, collected by Nsight
+Compute.
+"""
 
 import shutil
 import subprocess
@@ -14,10 +16,12 @@ from kmem.profile.job import check_result, harness_job
 from kmem.profile.ncu_report import parse_csv
 from kmem.records import Contract, Device, Kernel, Problem, Profile, Workload
 
-#: What ncu prints where the driver keeps counters for root. Source: developer.nvidia.com/ERR_NVGPUCTRPERM.
+#: What ncu prints where the driver keeps counters for root. Source:
+#: developer.nvidia.com/ERR_NVGPUCTRPERM.
 PERMISSION_ERROR = "ERR_NVGPUCTRPERM"
 PERMISSION_REMEDY = (
-    "ncu may not read GPU counters here (ERR_NVGPUCTRPERM); as root set NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module, "
+    "ncu may not read GPU counters here (ERR_NVGPUCTRPERM); as root set "
+    "NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module, "
     "or give the container SYS_ADMIN, or use --profiler cupti"
 )
 TIMEOUT_S = 300.0
@@ -41,44 +45,92 @@ def ncu_command(
     launch_limit: int = LAUNCH_LIMIT,
     log: str | None = "out/ncu.csv",
 ) -> tuple[str, ...]:
-    """The argv that profiles `program` between its cudaProfilerStart and Stop and writes the raw page as CSV.
+    """The argv that profiles `program` between its cudaProfilerStart and Stop and writes the raw
+    page as CSV.
 
-    Caches are flushed before every replay (ncu's default) and clocks are left alone, as the judge's own timing does.
-    Source: Nsight Compute CLI documentation, Command Line Options.
+    Caches are flushed before every replay (ncu's default) and clocks are left alone, as the judge's
+    own timing does. Source: Nsight Compute CLI documentation, Command Line Options.
     """
     return (
-        ncu, "--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(counters), "--profile-from-start", "off",
-        "--clock-control", "none", "--cache-control", "all", "--replay-mode", "kernel", "--target-processes", "application-only",
-        "--launch-count", str(launch_limit), *(("--log-file", log) if log else ()), *program,
-    )  # fmt: skip
+        ncu,
+        "--csv",
+        "--page",
+        "raw",
+        "--print-units",
+        "base",
+        "--metrics",
+        ",".join(counters),
+        "--profile-from-start",
+        "off",
+        "--clock-control",
+        "none",
+        "--cache-control",
+        "all",
+        "--replay-mode",
+        "kernel",
+        "--target-processes",
+        "application-only",
+        "--launch-count",
+        str(launch_limit),
+        *(("--log-file", log) if log else ()),
+        *program,
+    )
 
 
 def _absent_reason() -> str | None:
     if shutil.which("ncu") is None:
-        return "ncu is not on PATH; install Nsight Compute (it comes with the CUDA toolkit) or use --profiler cupti"
+        return (
+            "ncu is not on PATH; install Nsight Compute (it comes with the CUDA toolkit) or use "
+            "--profiler cupti"
+        )
     import torch  # seconds that commands without a GPU should not pay
 
-    return None if torch.cuda.is_available() else "no GPU is visible; use --profiler static with a --target"
+    return (
+        None
+        if torch.cuda.is_available()
+        else "no GPU is visible; use --profiler static with a --target"
+    )
 
 
 @cache
 def counters_unreadable_reason() -> str | None:
-    """None if ncu can read counters on this machine, else one line with the remedy. Profiles one tiny kernel, once per process."""
+    """None if ncu can read counters on this machine, else one line with the remedy.
+
+    Profiles one tiny kernel, once per process.
+    """
     if (reason := _absent_reason()) is not None:
         return reason
     argv = ncu_command(
-        "ncu", (sys.executable, "-c", _PROBE), counters=("sm__warps_active.avg.pct_of_peak_sustained_active",), launch_limit=1, log=None
+        "ncu",
+        (sys.executable, "-c", _PROBE),
+        counters=("sm__warps_active.avg.pct_of_peak_sustained_active",),
+        launch_limit=1,
+        log=None,
     )
     try:
-        result = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=120, check=False, cwd=tempfile.gettempdir())
+        result = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=120,
+            check=False,
+            cwd=tempfile.gettempdir(),
+        )
     except subprocess.TimeoutExpired:
-        return "ncu did not finish one tiny kernel in 120 s; update Nsight Compute or use --profiler cupti"
+        return (
+            "ncu did not finish one tiny kernel in 120 s; update Nsight Compute or use --profiler "
+            "cupti"
+        )
     output = result.stdout + result.stderr
     if PERMISSION_ERROR in output:
         return PERMISSION_REMEDY
     if '"Kernel Name"' not in output:
         lines = [line for line in output.splitlines() if line.strip()]
-        return f"ncu does not work here: {lines[-1] if lines else 'no output'}; update Nsight Compute or use --profiler cupti"
+        return (
+            f"ncu does not work here: {lines[-1] if lines else 'no output'}; update Nsight Compute "
+            f"or use --profiler cupti"
+        )
     return None
 
 
@@ -89,13 +141,25 @@ class NcuProfiler(Profiler):
     estimated = False
 
     def unavailable_reason(self) -> str | None:
-        """Why ncu cannot run here. Whether it may read the counters shows when it profiles: trying costs as much (kmem doctor does)."""
+        """Why ncu cannot run here.
+
+        Whether it may read the counters shows when it profiles: trying costs as much (kmem doctor
+        does).
+        """
         return _absent_reason()
 
     def profile(
-        self, kernel: Kernel, problem: Problem, workload: Workload, contract: Contract, device: Device, executor: Executor
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        workload: Workload,
+        contract: Contract,
+        device: Device,
+        executor: Executor,
     ) -> Profile:
-        """Profile every launch of one forward, at most LAUNCH_LIMIT. Raises ProfilerError: if ncu fails, with the remedy."""
+        """Profile every launch of one forward, at most LAUNCH_LIMIT. Raises ProfilerError: if ncu
+        fails, with the remedy.
+        """
         program = ("python", "harness.py", "ncu")
         job = harness_job(ncu_command("ncu", program), kernel, problem, workload, contract)
         result = executor.run(job, timeout_s=TIMEOUT_S)
@@ -103,4 +167,6 @@ class NcuProfiler(Profiler):
         if PERMISSION_ERROR in report + result.stdout + result.stderr:
             raise ProfilerError(PERMISSION_REMEDY)
         check_result(result, "ncu", TIMEOUT_S)
-        return Profile(kernel.hash, self.name, device.name, False, parse_csv(report.splitlines(), "ncu.csv"))
+        return Profile(
+            kernel.hash, self.name, device.name, False, parse_csv(report.splitlines(), "ncu.csv")
+        )

@@ -1,7 +1,9 @@
-"""Read what Nsight Compute wrote: `ncu --csv` in its wide raw page and its long details page, and .ncu-rep through `ncu --import`.
+"""Read what Nsight Compute wrote: `ncu --csv` in its wide raw page and its long details page, and
+.ncu-rep through `ncu --import`.
 
-Lines of the profiled program and of ncu itself (`==PROF==`) are skipped; a cell that is not a number ("n/a", "no data", empty) is an
-absent counter, never zero. Figures come in the units their column says (`--print-units base` or not) and leave in base units.
+Lines of the profiled program and of ncu itself (`==PROF==`) are skipped; a cell that is not a
+number ("n/a", "no data", empty) is an absent counter, never zero. Figures come in the units their
+column says (`--print-units base` or not) and leave in base units.
 """
 
 import csv
@@ -19,9 +21,29 @@ from kmem.records import Launch
 #: Launches read from one report; a forward with more is judged by these.
 MAX_LAUNCHES = 4096
 _CELL_LIMIT = 2**24  # bytes; template names of C++ kernels pass csv's default of 128 KiB
-_TIMES = {"second": 1e9, "s": 1e9, "msecond": 1e6, "ms": 1e6, "usecond": 1e3, "us": 1e3, "nsecond": 1.0, "ns": 1.0}
-_PREFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
-_BASE_UNIT = re.compile(r"^(Ki|Mi|Gi|K|M|G|T)?(byte|inst|sector|thread|cycle|register|block|warp|hz)\b")
+_TIMES = {
+    "second": 1e9,
+    "s": 1e9,
+    "msecond": 1e6,
+    "ms": 1e6,
+    "usecond": 1e3,
+    "us": 1e3,
+    "nsecond": 1.0,
+    "ns": 1.0,
+}
+_PREFIXES = {
+    "": 1.0,
+    "K": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "Ki": 2.0**10,
+    "Mi": 2.0**20,
+    "Gi": 2.0**30,
+}
+_BASE_UNIT = re.compile(
+    r"^(Ki|Mi|Gi|K|M|G|T)?(byte|inst|sector|thread|cycle|register|block|warp|hz)\b"
+)
 
 
 def read_report(path: Path) -> tuple[Launch, ...]:
@@ -29,11 +51,13 @@ def read_report(path: Path) -> tuple[Launch, ...]:
 
     Args:
         path: CSV from `ncu --csv --page raw` (or the details page), or a .ncu-rep.
-    Raises:
-        ProfilerError: if it is not such a report, holds no launches, or needs ncu and there is none.
+    Raises: ProfilerError: if it is not such a report, holds no launches, or needs ncu and there is
+        none.
     """
     if not path.is_file():
-        raise ProfilerError(f"No report at {path}; write one with ncu --csv --page raw --log-file {path.name} ...")
+        raise ProfilerError(
+            f"No report at {path}; write one with ncu --csv --page raw --log-file {path.name} ..."
+        )
     if path.suffix == ".ncu-rep":
         return parse_csv(_import_report(path).splitlines(), path.name)
     with path.open(encoding="utf-8", errors="replace", newline="") as file:
@@ -56,7 +80,9 @@ def _import_report(path: Path) -> str:
     )
     if result.returncode != 0:
         raise ProfilerError(
-            f"ncu cannot read {path.name}: {(result.stderr or result.stdout).strip().splitlines()[-1:]}; was it written by a newer ncu?"
+            f"ncu cannot read {path.name}: "
+            f"{(result.stderr or result.stdout).strip().splitlines()[-1:]}; was it written by a "
+            f"newer ncu?"
         )
     return result.stdout
 
@@ -68,8 +94,13 @@ def parse_csv(lines: Iterable[str], name: str = "report") -> tuple[Launch, ...]:
     try:
         header = next(rows, None)
         if header is None:
-            raise ProfilerError(f"{name} holds no CSV of ncu (no header with Kernel Name); write it with ncu --csv --page raw")
-        launches = _read_details(header, rows) if "Metric Name" in header else _read_raw(header, rows)
+            raise ProfilerError(
+                f"{name} holds no CSV of ncu (no header with Kernel Name); write it with ncu --csv "
+                f"--page raw"
+            )
+        launches = (
+            _read_details(header, rows) if "Metric Name" in header else _read_raw(header, rows)
+        )
     except csv.Error as ex:
         raise ProfilerError(f"{name} is not CSV: {ex}; write it with ncu --csv --page raw") from ex
     if not launches:
@@ -78,7 +109,9 @@ def parse_csv(lines: Iterable[str], name: str = "report") -> tuple[Launch, ...]:
 
 
 def _rows(lines: Iterable[str]) -> Iterator[list[str]]:
-    """The header and every row, filled up to its length: rows of the details page end early, and so does one cut off by a kill."""
+    """The header and every row, filled up to its length: rows of the details page end early, and so
+    does one cut off by a kill.
+    """
     stream = iter(lines)
     for line in stream:
         if line.startswith('"') and '"Kernel Name"' in line:
@@ -104,7 +137,11 @@ def _read_raw(header: list[str], rows: Iterator[list[str]]) -> list[Launch]:
     launches = []
     for row in rows if has_units else chain([first], rows):
         values = {name: _number(row[place], units[place]) for name, place in known}
-        launches.append(_make_launch(row, columns, {name: value for name, value in values.items() if value is not None}))
+        launches.append(
+            _make_launch(
+                row, columns, {name: value for name, value in values.items() if value is not None}
+            )
+        )
         if len(launches) == MAX_LAUNCHES:
             break
     return launches
@@ -132,7 +169,13 @@ def _make_launch(row: list[str], columns: dict[str, int], metrics: dict[str, flo
     duration = metrics.get("gpu__time_duration.sum")
     grid = _triple(row[columns["Grid Size"]]) if "Grid Size" in columns else None
     block = _triple(row[columns["Block Size"]]) if "Block Size" in columns else None
-    return Launch(row[columns["Kernel Name"]], None if duration is None else duration / 1e6, grid, block, metrics)
+    return Launch(
+        row[columns["Kernel Name"]],
+        None if duration is None else duration / 1e6,
+        grid,
+        block,
+        metrics,
+    )
 
 
 def _number(cell: str, unit: str) -> float | None:
@@ -146,7 +189,9 @@ def _number(cell: str, unit: str) -> float | None:
 
 
 def _scale(unit: str) -> float:
-    """Factor from a column's unit to its base unit (byte, ns, inst, ...); 1 for percentages, ratios and unknown words."""
+    """Factor from a column's unit to its base unit (byte, ns, inst, ...); 1 for percentages, ratios
+    and unknown words.
+    """
     if unit in _TIMES:
         return _TIMES[unit]
     match = _BASE_UNIT.match(unit)

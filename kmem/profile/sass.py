@@ -1,7 +1,9 @@
-"""What a compiled kernel contains: registers, spills, and its machine instructions by kind, from the tools Triton carries.
+"""What a compiled kernel contains: registers, spills, and its machine instructions by kind, from
+the tools Triton carries.
 
-Owned here: running `cuobjdump -res-usage` and `nvdisasm`, and counting. Counts are of instructions in the text, once for the whole
-kernel and once for the bodies of its loops; how often a loop runs is not in the binary (estimate.py infers it from the work).
+Owned here: running `cuobjdump -res-usage` and `nvdisasm`, and counting. Counts are of instructions
+in the text, once for the whole kernel and once for the bodies of its loops; how often a loop runs
+is not in the binary (estimate.py infers it from the work).
 """
 
 import re
@@ -12,25 +14,48 @@ from pathlib import Path
 
 from kmem.errors import ProfilerError
 
-_INSTRUCTION = re.compile(r"/\*(?P<address>[0-9a-f]{4,})\*/\s+(?P<guard>@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_]*)(?P<rest>[^;]*);")
+_INSTRUCTION = re.compile(
+    r"/\*(?P<address>[0-9a-f]{4,})\*/\s+(?P<guard>@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_]*)(?P<rest>[^;]*);"
+)
 _LABEL = re.compile(r"^\s*(\.L_\w+):")
 _TARGET = re.compile(r"`\((\.L_\w+)\)")
 _RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+) SHARED:(\d+) LOCAL:(\d+)")
-_HMMA_SHAPES = {"16816": (16, 8, 16), "1688": (16, 8, 8), "1684": (16, 8, 4), "884": (8, 8, 4), "16832": (16, 8, 32), "16864": (16, 8, 64)}
+_HMMA_SHAPES = {
+    "16816": (16, 8, 16),
+    "1688": (16, 8, 8),
+    "1684": (16, 8, 4),
+    "884": (8, 8, 4),
+    "16832": (16, 8, 32),
+    "16864": (16, 8, 64),
+}
 _GMMA_SHAPE = re.compile(r"^\.(\d+)x(\d+)x(\d+)")
 #: fp32 arithmetic on the FMA pipe, and the FLOPs of one thread's instruction.
-_FMA_FLOPS = {"FFMA": 2, "FFMA2": 4, "FADD": 1, "FMUL": 1, "FADD2": 2, "FMUL2": 2, "HFMA2": 4, "HADD2": 2, "HMUL2": 2, "FSWZADD": 1}
+_FMA_FLOPS = {
+    "FFMA": 2,
+    "FFMA2": 4,
+    "FADD": 1,
+    "FMUL": 1,
+    "FADD2": 2,
+    "FMUL2": 2,
+    "HFMA2": 4,
+    "HADD2": 2,
+    "HMUL2": 2,
+    "FSWZADD": 1,
+}
 
 
 def read_resources(cubin: Path, cuobjdump: str) -> Mapping[str, float]:
-    """Registers, stack and local bytes per thread of the one kernel in a cubin, as `static__` metrics.
+    """Registers, stack and local bytes per thread of the one kernel in a cubin, as `static__`
+    metrics.
 
-    Stack bytes are what ptxas reports for spills and for arrays indexed at run time; Triton makes none of the latter.
-    Raises ProfilerError: if cuobjdump fails.
+    Stack bytes are what ptxas reports for spills and for arrays indexed at run time; Triton makes
+    none of the latter. Raises ProfilerError: if cuobjdump fails.
     """
     match = _RESOURCES.search(_run_tool([cuobjdump, "-res-usage", str(cubin)]))
     if match is None:
-        raise ProfilerError(f"{cuobjdump} reports no resource usage for {cubin.name}; reinstall triton")
+        raise ProfilerError(
+            f"{cuobjdump} reports no resource usage for {cubin.name}; reinstall triton"
+        )
     return {
         "static__registers_per_thread": float(match[1]),
         "static__stack_bytes_per_thread": float(match[2]) + float(match[4]),
@@ -38,24 +63,31 @@ def read_resources(cubin: Path, cuobjdump: str) -> Mapping[str, float]:
 
 
 def read_instructions(cubin: Path, nvdisasm: str) -> Mapping[str, float]:
-    """Instruction mix of a cubin; see `count_instructions`. Raises ProfilerError: if nvdisasm fails."""
+    """Instruction mix of a cubin; see `count_instructions`.
+
+    Raises ProfilerError: if nvdisasm fails.
+    """
     return count_instructions(_run_tool([nvdisasm, "-c", str(cubin)]))
 
 
 def _run_tool(argv: list[str]) -> str:
     result = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     if result.returncode != 0:
-        raise ProfilerError(f"{argv[0]} failed: {result.stderr.strip().splitlines()[-1:] or result.returncode}; reinstall triton")
+        raise ProfilerError(
+            f"{argv[0]} failed: {result.stderr.strip().splitlines()[-1:] or result.returncode}; "
+            f"reinstall triton"
+        )
     return result.stdout
 
 
 def count_instructions(listing: str) -> Mapping[str, float]:
     """Count a disassembly by kind, per thread (per warp for tensor-core FLOPs).
 
-    Returns:
-        `static__<kind>` for the straight-line part and `static__loop_<kind>` for the bodies of loops (backward branches). Kinds:
-        instructions, predicated, global_load_bytes, global_store_bytes, global_loads, global_stores, wide_accesses (16 bytes),
-        shared_accesses, tensor_flops, tf32_tensor_flops, fma_flops, fma, special, barriers, local_accesses (spills), bulk_copies (TMA).
+    Returns: `static__<kind>` for the straight-line part and `static__loop_<kind>` for the bodies of
+        loops (backward branches). Kinds: instructions, predicated, global_load_bytes,
+        global_store_bytes, global_loads, global_stores, wide_accesses (16 bytes), shared_accesses,
+        tensor_flops, tf32_tensor_flops, fma_flops, fma, special, barriers, local_accesses (spills),
+        bulk_copies (TMA).
     """
     labels: dict[str, int] = {}
     instructions: list[re.Match[str]] = []
@@ -105,8 +137,11 @@ def _classify(instruction: re.Match[str]) -> dict[str, float]:
         found["tf32_tensor_flops"] = found["tensor_flops"] if "TF32" in rest else 0.0
     elif opcode in ("HGMMA", "QGMMA", "IGMMA"):
         match = _GMMA_SHAPE.match(rest)
-        rows, columns, depth = (int(match[1]), int(match[2]), int(match[3])) if match else (64, 64, 16)
-        found["tensor_flops"] = 2.0 * rows * columns * depth / 4  # four warps share one warp-group instruction
+        rows, columns, depth = (
+            (int(match[1]), int(match[2]), int(match[3])) if match else (64, 64, 16)
+        )
+        # four warps share one warp-group instruction
+        found["tensor_flops"] = 2.0 * rows * columns * depth / 4
         found["tf32_tensor_flops"] = found["tensor_flops"] if "TF32" in rest else 0.0
     elif opcode in _FMA_FLOPS:
         found["fma"] = 1

@@ -44,11 +44,22 @@ def try_compiling(device: Device) -> str:
     with tempfile.TemporaryDirectory(prefix="kmem-selftest-") as cache:
         problem = Problem("selftest", "selftest.py", _PROBLEM)
         (report,) = compile_kernels(
-            [Kernel(_KERNEL)], problem, Workload("full"), Contract(), device, processes=1, cache_dir=Path(cache), timeout_s=120
+            [Kernel(_KERNEL)],
+            problem,
+            Workload("full"),
+            Contract(),
+            device,
+            processes=1,
+            cache_dir=Path(cache),
+            timeout_s=120,
         )
     if report.status is not CompileStatus.OK:
-        raise ProfilerError(f"Compiling for {device.name} fails: {(report.log.strip().splitlines() or ['no message'])[-1]}")
+        raise ProfilerError(
+            f"Compiling for {device.name} fails: "
+            f"{(report.log.strip().splitlines() or ['no message'])[-1]}"
+        )
     registers = report.launches[0].metrics["static__registers_per_thread"]
     return (
-        f"compiles for {device.name} ({device.arch}) without a GPU: a test kernel takes {registers:.0f} registers, {report.seconds:.1f} s"
+        f"compiles for {device.name} ({device.arch}) without a GPU: a test kernel takes "
+        f"{registers:.0f} registers, {report.seconds:.1f} s"
     )

@@ -1,4 +1,6 @@
-"""The `static` profiler: what the compiler says about every launch of one forward, with an estimated time. Needs no GPU."""
+"""The `static` profiler: what the compiler says about every launch of one forward, with an
+estimated time. Needs no GPU.
+"""
 
 from kmem.errors import ProfilerError
 from kmem.interfaces import Executor, Profiler
@@ -21,28 +23,57 @@ class StaticProfiler(Profiler):
         return None
 
     def profile(
-        self, kernel: Kernel, problem: Problem, workload: Workload, contract: Contract, device: Device, executor: Executor
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        workload: Workload,
+        contract: Contract,
+        device: Device,
+        executor: Executor,
     ) -> Profile:
-        """Compile and estimate every launch of one forward. Raises ProfilerError: if the kernel does not compile."""
+        """Compile and estimate every launch of one forward.
+
+        Raises ProfilerError: if the kernel does not compile.
+        """
         compute_capability(device.arch)
         (report,) = compile_kernels(
-            [kernel], problem, workload, contract, device, processes=1, cache_dir=default_cache_dir(), timeout_s=TIMEOUT_S
+            [kernel],
+            problem,
+            workload,
+            contract,
+            device,
+            processes=1,
+            cache_dir=default_cache_dir(),
+            timeout_s=TIMEOUT_S,
         )
         if report.status is not CompileStatus.OK:
-            raise ProfilerError(f"The kernel does not compile for {device.name}: {(report.log.strip().splitlines() or ['no message'])[-1]}")
+            raise ProfilerError(
+                f"The kernel does not compile for {device.name}: "
+                f"{(report.log.strip().splitlines() or ['no message'])[-1]}"
+            )
         return static_profile(report, trace_bound(problem, workload, contract, device), device)
 
 
 def static_profile(report: CompileReport, bound: Bound | None, device: Device) -> Profile:
     """A profile from a compile report: each launch with its estimated time."""
-    return Profile(report.kernel, StaticProfiler.name, device.name, True, estimate_launches(report.launches, bound, device))
+    return Profile(
+        report.kernel,
+        StaticProfiler.name,
+        device.name,
+        True,
+        estimate_launches(report.launches, bound, device),
+    )
 
 
-def trace_bound(problem: Problem, workload: Workload, contract: Contract, device: Device) -> Bound | None:
+def trace_bound(
+    problem: Problem, workload: Workload, contract: Contract, device: Device
+) -> Bound | None:
     """The bound of a problem at a workload, traced anew; None if it cannot be traced."""
     # torch takes seconds to import, which registering this profiler must not cost.
     from kmem.problem.bound import graph_bound
     from kmem.problem.load import execute_problem
     from kmem.problem.trace import trace_problem
 
-    return graph_bound(trace_problem(execute_problem(problem, workload), contract.precision), device, contract)
+    return graph_bound(
+        trace_problem(execute_problem(problem, workload), contract.precision), device, contract
+    )

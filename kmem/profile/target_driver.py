@@ -1,7 +1,8 @@
 """A Triton driver that can only compile, so that kernels are built for a GPU that is not there.
 
-The one place that knows Triton's driver interface. Checked against Triton 3.6 and 3.9, which ask the active driver for a target, a
-device number and a stream before they compile, and for nothing else while `warmup=True`.
+The one place that knows Triton's driver interface. Checked against Triton 3.6 and 3.9, which ask
+the active driver for a target, a device number and a stream before they compile, and for nothing
+else while `warmup=True`.
 """
 
 import re
@@ -14,7 +15,8 @@ def compute_capability(arch: str) -> int:
     match = re.fullmatch(r"sm_(\d+)a?", arch)
     if match is None:
         raise ProfilerError(
-            f"Cannot compile for {arch} here: the static profiler reads NVIDIA machine code only; use --target h200 or another sm_ target"
+            f"Cannot compile for {arch} here: the static profiler reads NVIDIA machine code only; "
+            f"use --target h200 or another sm_ target"
         )
     return int(match[1])
 
@@ -48,7 +50,9 @@ def use_compile_only_driver(arch: str) -> None:
 
 
 def tool_paths() -> tuple[str, str]:
-    """cuobjdump and nvdisasm, as Triton finds them (its own copies, or TRITON_CUOBJDUMP_PATH and TRITON_NVDISASM_PATH)."""
+    """cuobjdump and nvdisasm, as Triton finds them (its own copies, or TRITON_CUOBJDUMP_PATH and
+    TRITON_NVDISASM_PATH).
+    """
     from triton import knobs
 
     return knobs.nvidia.cuobjdump.path, knobs.nvidia.nvdisasm.path

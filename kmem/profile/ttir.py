@@ -1,10 +1,13 @@
-"""How much one program of a kernel does, from Triton's own IR: bytes it loads and stores and FLOPs of its products, loops included.
+"""How much one program of a kernel does, from Triton's own IR: bytes it loads and stores and FLOPs
+of its products, loops included.
 
-Sizes are constants in emitted kernels, so loops have constant bounds and can be multiplied out exactly; the machine code cannot tell.
+Sizes are constants in emitted kernels, so loops have constant bounds and can be multiplied out
+exactly; the machine code cannot tell.
 
-Covered: loads, stores and atomic updates, through pointers and descriptors, and `tt.dot`, inside nests of `scf.for`; both sides of a branch
-are counted, and elements that a mask leaves out. Not covered: loops with bounds known only at run time and `while`: then nothing is
-reported rather than too little.
+Covered: loads, stores and atomic updates, through pointers and descriptors, and `tt.dot`, inside
+nests of `scf.for`; both sides of a branch are counted, and elements that a mask leaves out. Not
+covered: loops with bounds known only at run time and `while`: then nothing is reported rather than
+too little.
 """
 
 import re
@@ -12,20 +15,26 @@ from collections.abc import Mapping
 
 _CONSTANT = re.compile(r"^\s*(%[\w$.]+) = arith\.constant (-?\d+) : (?:i32|i64|index)")
 _FOR = re.compile(r"scf\.for %[\w$.]+ = (%[\w$.]+) to (%[\w$.]+) step (%[\w$.]+)")
-_LOAD = re.compile(r"= tt\.load .*: (?:tensor<(?P<shape>(?:\d+x)*)!tt\.ptr<(?P<type>\w+)|!tt\.ptr<(?P<scalar>\w+))")
+_LOAD = re.compile(
+    r"= tt\.load .*: (?:tensor<(?P<shape>(?:\d+x)*)!tt\.ptr<(?P<type>\w+)|!tt\.ptr<(?P<scalar>\w+))"
+)
 _DESCRIPTOR = re.compile(r"= tt\.descriptor_load .*-> tensor<(?P<shape>(?:\d+x)*)(?P<type>\w+)>")
 _STORE = re.compile(
     r"tt\.(?:store|atomic_rmw|atomic_cas) .*?: \(?(?:tensor<(?P<shape>(?:\d+x)*)!tt\.ptr<(?P<type>\w+)|!tt\.ptr<(?P<scalar>\w+))"
 )
-_DESCRIPTOR_STORE = re.compile(r"tt\.descriptor_(?:store|reduce) .*, tensor<(?P<shape>(?:\d+x)*)(?P<type>\w+)>")
+_DESCRIPTOR_STORE = re.compile(
+    r"tt\.descriptor_(?:store|reduce) .*, tensor<(?P<shape>(?:\d+x)*)(?P<type>\w+)>"
+)
 _DOT = re.compile(r"= tt\.dot .*: tensor<((?:\d+x)+)\w+> \* tensor<((?:\d+x)+)\w+> ->")
 _BITS = re.compile(r"(\d+)")
-#: Products on the tensor core per product asked for. Source: Triton language reference, tl.dot, input_precision.
+#: Products on the tensor core per product asked for. Source: Triton language reference, tl.dot,
+#: input_precision.
 _PASSES = {"tf32x3": 3, "bf16x3": 3, "bf16x6": 6}
 
 
 def count_program_work(ttir: str) -> Mapping[str, float]:
-    """`static__program_load_bytes` and `_store_bytes`, and `static__program_flops` of products as the hardware does them.
+    """`static__program_load_bytes` and `_store_bytes`, and `static__program_flops` of products as
+    the hardware does them.
 
     Empty if a loop's length is not constant.
     """
@@ -54,7 +63,9 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
             stored += factors[-1] * _accessed_bytes(match)
         if match := _DOT.search(text):
             columns = int(match[2].split("x")[-2])
-            passes = next((count for name, count in _PASSES.items() if f"inputPrecision = {name}" in text), 1)
+            passes = next(
+                (count for name, count in _PASSES.items() if f"inputPrecision = {name}" in text), 1
+            )
             flops += factors[-1] * passes * 2.0 * _elements(match[1]) * columns
     found = {"static__program_load_bytes": loaded, "static__program_store_bytes": stored}
     if flops:
@@ -64,7 +75,9 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
 
 def _accessed_bytes(match: re.Match[str]) -> float:
     groups = match.groupdict()
-    return _elements(groups["shape"] or "") * _bytes(groups["type"] or groups.get("scalar") or "i32")
+    return _elements(groups["shape"] or "") * _bytes(
+        groups["type"] or groups.get("scalar") or "i32"
+    )
 
 
 def _elements(shape: str) -> int:

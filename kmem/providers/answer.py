@@ -10,15 +10,21 @@ from kmem.providers.keys import redact_answer
 
 logger = logging.getLogger(__name__)
 
-#: A model that has written more bytes than this for every token it may write is not keeping to max_output_tokens.
-#: Source: the longest tokens of OpenAI's o200k_base, runs of spaces, have 128 bytes.
+#: A model that has written more bytes than this for every token it may write is not keeping to
+#: max_output_tokens. Source: the longest tokens of OpenAI's o200k_base, runs of spaces, have 128
+#: bytes.
 BYTES_PER_TOKEN = 128
 
 
 class Answer:
-    """Collects what the events of a stream say. `stop` stays None until the server says that the answer is whole."""
+    """Collects what the events of a stream say.
 
-    def __init__(self, request: ModelRequest, base_url: str, deadline: float, interrupted: threading.Event) -> None:
+    `stop` stays None until the server says that the answer is whole.
+    """
+
+    def __init__(
+        self, request: ModelRequest, base_url: str, deadline: float, interrupted: threading.Event
+    ) -> None:
         self.begun = False  # whether any event has been read
         self.refused = False  # whether the text is a refusal
         self.deadline = deadline  # on the clock of time.monotonic
@@ -51,7 +57,8 @@ class Answer:
             raise self.timed_out()
         if self._bytes > self._request.max_output_tokens * BYTES_PER_TOKEN:
             self.stop = StopReason.LENGTH
-            self.input_tokens = self.output_tokens = None  # what it has counted so far is not the whole
+            # what it has counted so far is not the whole
+            self.input_tokens = self.output_tokens = None
             return False
         return True
 
@@ -59,26 +66,41 @@ class Answer:
         """The error for an answer that is not whole when the request's time is up."""
         said = "was still answering" if self.begun else "gave no answer"
         return AnswerLost(
-            f"{self._base_url} {said} after {self._request.timeout_s:.0f} s; use a lower effort, fewer output tokens or a faster model"
+            f"{self._base_url} {said} after {self._request.timeout_s:.0f} s; use a lower effort, "
+            f"fewer output tokens or a faster model"
         )
 
     def completion(self, wire: str) -> Completion:
-        """The whole answer. Raises AnswerLost: if the stream ended before it was. Raises ProviderError: if it was none at all."""
+        """The whole answer.
+
+        Raises AnswerLost: if the stream ended before it was. Raises ProviderError: if it was none
+        at all.
+        """
         if not self.begun:
-            raise ProviderError(f"{self._base_url} sent no answer in the form of {wire}; correct --base-url")
+            raise ProviderError(
+                f"{self._base_url} sent no answer in the form of {wire}; correct --base-url"
+            )
         if self.stop is None:
             raise AnswerLost(f"{self._base_url} ended its answer before it was whole; ask again")
         stop = StopReason.REFUSAL if self.refused else self.stop
         # A server that does not count may say 0, which no question has.
         counts = (self.input_tokens, self.output_tokens) if self.input_tokens else (None, None)
-        if not self.model.startswith(self._request.model):  # an alias is answered by a dated model of that name
-            logger.warning("%s answered with the model %s where %s was asked", self._base_url, self.model, self._request.model)
-        text = redact_answer(_whole_characters("".join(self._pieces)))  # answers are archived, and a relay may repeat what it was sent
+        # an alias is answered by a dated model of that name
+        if not self.model.startswith(self._request.model):
+            logger.warning(
+                "%s answered with the model %s where %s was asked",
+                self._base_url,
+                self.model,
+                self._request.model,
+            )
+        # answers are archived, and a relay may repeat what it was sent
+        text = redact_answer(_whole_characters("".join(self._pieces)))
         return Completion(text, self.model, *counts, stop)
 
 
 def _whole_characters(text: str) -> str:
-    """The text with halves of surrogate pairs joined, where a server split one between two pieces, and a lone half replaced.
+    """The text with halves of surrogate pairs joined, where a server split one between two pieces,
+    and a lone half replaced.
 
     JSON can carry a half, but no file or request can.
     """

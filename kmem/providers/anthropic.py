@@ -1,4 +1,6 @@
-"""The `anthropic` provider: Claude through Anthropic's SDK, or with a base URL a relay that speaks its Messages API."""
+"""The `anthropic` provider: Claude through Anthropic's SDK, or with a base URL a relay that speaks
+its Messages API.
+"""
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -34,10 +36,13 @@ class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent"]):
         self, client: "Anthropic", request: ModelRequest, timeout: object
     ) -> "AbstractContextManager[Iterable[RawMessageStreamEvent]]":
         settings: dict[str, object] = {}
-        system = "\n\n".join(message.text for message in request.messages if message.role == "system")
+        system = "\n\n".join(
+            message.text for message in request.messages if message.role == "system"
+        )
         if system:
             settings["system"] = system
-        # In the body as they are: SDK 2 has no parameter for a temperature, which only its older models take, and SDK 0 none for effort.
+        # In the body as they are: SDK 2 has no parameter for a temperature, which only its older
+        # models take, and SDK 0 none for effort.
         extra: dict[str, object] = {}
         if request.temperature is not None:
             extra["temperature"] = request.temperature
@@ -45,7 +50,11 @@ class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent"]):
             extra["output_config"] = {"effort": request.effort}
         return client.messages.create(
             model=request.model,
-            messages=[{"role": message.role, "content": message.text} for message in request.messages if message.role != "system"],
+            messages=[
+                {"role": message.role, "content": message.text}
+                for message in request.messages
+                if message.role != "system"
+            ],
             max_tokens=request.max_output_tokens,
             stream=True,
             extra_body=extra,
@@ -69,7 +78,9 @@ class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent"]):
 
 
 def _read_usage(usage: "Usage | MessageDeltaUsage", answer: Answer) -> None:
-    """Counts are cumulative and may be left out where they have not changed; the input is the sum of three kinds."""
+    """Counts are cumulative and may be left out where they have not changed; the input is the sum
+    of three kinds.
+    """
     kinds = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
     answer.input_tokens = max(answer.input_tokens or 0, sum(tokens or 0 for tokens in kinds))
     answer.output_tokens = usage.output_tokens

@@ -1,11 +1,14 @@
-"""The `command` provider: any program that reads a prompt and prints an answer, such as a coding agent's command line.
+"""The `command` provider: any program that reads a prompt and prints an answer, such as a coding
+agent's command line.
 
-The model is a shell command line. The conversation goes to its standard input as text, one part per message under a line `# system`,
-`# user` or `# assistant`; what it prints on standard output is the answer. It runs in the user's own environment and directory, for it is
-the user's own program; keys belong into that environment, not into the command line, which is archived.
+The model is a shell command line. The conversation goes to its standard input as text, one part per
+message under a line `# system`, `# user` or `# assistant`; what it prints on standard output is the
+answer. It runs in the user's own environment and directory, for it is the user's own program; keys
+belong into that environment, not into the command line, which is archived.
 
-Covered: a time limit, a limit on output, the whole process group is ended with it. Not covered: token counts (there are none),
-temperature, effort and max_output_tokens beyond the limit on output: the program has settings of its own.
+Covered: a time limit, a limit on output, the whole process group is ended with it. Not covered:
+token counts (there are none), temperature, effort and max_output_tokens beyond the limit on output:
+the program has settings of its own.
 """
 
 import contextlib
@@ -24,7 +27,8 @@ from kmem.providers.keys import redact, redact_answer
 
 #: How often a running program is looked at.
 _LOOK_S = 0.02
-#: Exit code of a shell that does not find a program. Source: POSIX.1-2017, Shell Command Language 2.8.2.
+#: Exit code of a shell that does not find a program. Source: POSIX.1-2017, Shell Command Language
+#: 2.8.2.
 _NOT_FOUND = 127
 
 
@@ -40,16 +44,31 @@ class CommandProvider(Provider):
     def complete(self, request: ModelRequest) -> Completion:
         """Run the command and return what it prints.
 
-        Raises ProviderError: if it holds a key, is not found or fails. AnswerLost: if it takes longer than the request's timeout.
+        Raises ProviderError: if it holds a key, is not found or fails. AnswerLost: if it takes
+        longer than the request's timeout.
         """
         if redact(request.model) != request.model:
-            raise ProviderError("The command line holds a key, and it is archived; let the program read the key from the environment")
+            raise ProviderError(
+                "The command line holds a key, and it is archived; let the program read the key "
+                "from the environment"
+            )
         interrupted = self._interrupted
         limit = request.max_output_tokens * BYTES_PER_TOKEN
-        with tempfile.TemporaryFile() as question, tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as complaints:
+        with (
+            tempfile.TemporaryFile() as question,
+            tempfile.TemporaryFile() as answer,
+            tempfile.TemporaryFile() as complaints,
+        ):
             question.write(render_conversation(request.messages).encode())
             question.seek(0)
-            process = subprocess.Popen(request.model, shell=True, stdin=question, stdout=answer, stderr=complaints, start_new_session=True)
+            process = subprocess.Popen(
+                request.model,
+                shell=True,
+                stdin=question,
+                stdout=answer,
+                stderr=complaints,
+                start_new_session=True,
+            )
             try:
                 ran_on = self._wait(process, answer, limit, request, interrupted)
             finally:
@@ -59,7 +78,9 @@ class CommandProvider(Provider):
             if process.returncode != 0 and not ran_on:
                 complaints.seek(0)
                 raise ProviderError(_failure(request.model, process.returncode, complaints.read()))
-        return Completion(text, request.model, None, None, StopReason.LENGTH if ran_on else StopReason.END)
+        return Completion(
+            text, request.model, None, None, StopReason.LENGTH if ran_on else StopReason.END
+        )
 
     def models(self, base_url: str | None = None) -> list[str]:
         """None: any command line is a model of this provider."""
@@ -71,7 +92,12 @@ class CommandProvider(Provider):
         interrupted.set()
 
     def _wait(
-        self, process: "subprocess.Popen[bytes]", answer: BinaryIO, limit: int, request: ModelRequest, interrupted: threading.Event
+        self,
+        process: "subprocess.Popen[bytes]",
+        answer: BinaryIO,
+        limit: int,
+        request: ModelRequest,
+        interrupted: threading.Event,
     ) -> bool:
         """Wait for the end; whether the program printed more than `limit` bytes."""
         deadline = time.monotonic() + request.timeout_s
@@ -80,7 +106,8 @@ class CommandProvider(Provider):
                 raise Interrupted(f"Interrupted while `{_short(request.model)}` was answering")
             if time.monotonic() > deadline:
                 raise AnswerLost(
-                    f"`{_short(request.model)}` gave no answer within {request.timeout_s:.0f} s; use a faster program or less effort"
+                    f"`{_short(request.model)}` gave no answer within {request.timeout_s:.0f} s; "
+                    f"use a faster program or less effort"
                 )
             if os.fstat(answer.fileno()).st_size > limit:
                 return True
@@ -103,8 +130,14 @@ def _failure(command: str, code: int, complaints: bytes) -> str:
     lines = redact(complaints.decode("utf-8", errors="replace")).strip().splitlines()
     said = f": {' '.join(lines[-1].split())[:200]}" if lines else ""
     if code == _NOT_FOUND:
-        return f"`{_short(command)}` is not found{said}; correct the command line, or install the program"
-    return f"`{_short(command)}` failed with exit code {code}{said}; try it by hand with a prompt on standard input"
+        return (
+            f"`{_short(command)}` is not found{said}; correct the command line, or install the "
+            f"program"
+        )
+    return (
+        f"`{_short(command)}` failed with exit code {code}{said}; try it by hand with a prompt on "
+        f"standard input"
+    )
 
 
 def _short(command: str) -> str:

@@ -1,12 +1,16 @@
-"""What the two vendor SDKs share: clients, deadlines, and one clear line for every way in which a server can fail.
+"""What the two vendor SDKs share: clients, deadlines, and one clear line for every way in which a
+server can fail.
 
-Both SDKs raise the same family of errors with the same fields (`status_code`, `response.headers`, `body`), so one table of remedies serves
-both. An error of an SDK is never chained to ours: it holds the request with the key in its headers, and the server's words unredacted.
+Both SDKs raise the same family of errors with the same fields (`status_code`, `response.headers`,
+`body`), so one table of remedies serves both. An error of an SDK is never chained to ours: it holds
+the request with the key in its headers, and the server's words unredacted.
 
-The SDKs' own environment variables for another server are not consulted: a run asks where it says it asks.
+The SDKs' own environment variables for another server are not consulted: a run asks where it says
+it asks.
 
-Covered: answers are streamed, so that long ones do not time out; the request's timeout holds over all tries. Not covered: a server that
-keeps a connection open with comments for ever and sends no event is cut off only when it falls silent.
+Covered: answers are streamed, so that long ones do not time out; the request's timeout holds over
+all tries. Not covered: a server that keeps a connection open with comments for ever and sends no
+event is cut off only when it falls silent.
 """
 
 import sys
@@ -37,15 +41,18 @@ LIST_S = 30.0
 TRIES_ELSEWHERE = 3
 #: What an SDK sends where a server needs no key; its constructor insists on one.
 NO_KEY = "none"
-#: httpx's errors for a connection that was never made, so nothing was sent. By name, for the SDKs come with httpx or with httpx2.
+#: httpx's errors for a connection that was never made, so nothing was sent. By name, for the SDKs
+#: come with httpx or with httpx2.
 _NEVER_CONNECTED = ("ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError")
-#: A gateway stopped waiting for a model that may have been answering, which is charged: 504 of RFC 9110 section 15.6.5, 524 of Cloudflare.
+#: A gateway stopped waiting for a model that may have been answering, which is charged: 504 of RFC
+#: 9110 section 15.6.5, 524 of Cloudflare.
 _GATEWAY_TIMEOUTS = (504, 524)
 _MALFORMED = (ValueError, TypeError, AttributeError)
 
 
 class HttpProvider(Provider, Generic[ClientT, EventT]):
-    """A provider behind a vendor's SDK; subclasses say how to open a client, send a question, read an event and list models.
+    """A provider behind a vendor's SDK; subclasses say how to open a client, send a question, read
+    an event and list models.
 
     Args:
         backoff: how to wait between tries.
@@ -70,7 +77,9 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
         """A client without retries of its own."""
 
     @abstractmethod
-    def _send(self, client: ClientT, request: ModelRequest, timeout: object) -> AbstractContextManager[Iterable[EventT]]:
+    def _send(
+        self, client: ClientT, request: ModelRequest, timeout: object
+    ) -> AbstractContextManager[Iterable[EventT]]:
         """Send a question; the stream of its answer."""
 
     @abstractmethod
@@ -84,25 +93,32 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
     def complete(self, request: ModelRequest) -> Completion:
         """See `Provider.complete`."""
         client, base_url = self._client(request.base_url)
-        deadline = time.monotonic() + request.timeout_s  # from here on: importing the SDK takes a second or two
+        # from here on: importing the SDK takes a second or two
+        deadline = time.monotonic() + request.timeout_s
         interrupted = self._interrupted
 
         def attempt() -> Completion:
             answer = Answer(request, base_url, deadline, interrupted)
-            with self._in_one_line(base_url, answer, request.model), self._send(client, request, self._timeout(answer.left_s)) as stream:
+            with (
+                self._in_one_line(base_url, answer, request.model),
+                self._send(client, request, self._timeout(answer.left_s)) as stream,
+            ):
                 for event in self._well_formed(stream, base_url, answer):
                     if not answer.goes_on():
                         break
                     try:
                         self._read(event, answer)
                     except _MALFORMED:
-                        # The SDKs build objects from JSON without validating it: a wrong field shows when it is read.
+                        # The SDKs build objects from JSON without validating it: a wrong field
+                        # shows when it is read.
                         raise self._malformed(base_url, answer) from None
                     answer.begun = True
             return answer.completion(self.wire)
 
         seed = content_hash(request.model, *(message.text for message in request.messages))
-        return retrying(attempt, self._backoff, seed=seed, deadline=deadline, interrupted=interrupted)
+        return retrying(
+            attempt, self._backoff, seed=seed, deadline=deadline, interrupted=interrupted
+        )
 
     def models(self, base_url: str | None = None) -> list[str]:
         """See `Provider.models`."""
@@ -112,11 +128,15 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
         def attempt() -> list[str]:
             with self._in_one_line(url):
                 try:
-                    return sorted(self._list(client, self._timeout(max(0.01, deadline - time.monotonic()))))
+                    return sorted(
+                        self._list(client, self._timeout(max(0.01, deadline - time.monotonic())))
+                    )
                 except _MALFORMED:
                     raise self._malformed(url) from None
 
-        return retrying(attempt, self._backoff, seed=url, deadline=deadline, interrupted=self._interrupted)
+        return retrying(
+            attempt, self._backoff, seed=url, deadline=deadline, interrupted=self._interrupted
+        )
 
     def interrupt(self) -> None:
         """See `Provider.interrupt`: waits end at once, answers under way at their next event."""
@@ -125,11 +145,16 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
         interrupted.set()
 
     def _client(self, base_url: str | None) -> tuple[ClientT, str]:
-        """The client for a server, and the server's URL; the same for all calls, for it pools connections."""
+        """The client for a server, and the server's URL; the same for all calls, for it pools
+        connections.
+        """
         url = checked_url(base_url or self.home)
         key = find_key(self.key_name)
         if key is None and base_url is None:
-            raise ProviderError(f"No key for {self.name}; set {self.key_name} in the environment or in a .env file in this directory")
+            raise ProviderError(
+                f"No key for {self.name}; set {self.key_name} in the environment or in a .env file "
+                f"in this directory"
+            )
         place = (url, content_hash(key or NO_KEY))
         with self._lock:
             if place not in self._clients:
@@ -139,7 +164,9 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
     def _timeout(self, left_s: float) -> object:
         return self._sdk().Timeout(left_s, connect=min(CONNECT_S, left_s))
 
-    def _well_formed(self, stream: Iterable[EventT], base_url: str, answer: Answer) -> Iterator[EventT]:
+    def _well_formed(
+        self, stream: Iterable[EventT], base_url: str, answer: Answer
+    ) -> Iterator[EventT]:
         try:
             yield from stream
         except ValueError:  # an event that is not JSON
@@ -147,11 +174,18 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
 
     def _malformed(self, base_url: str, answer: Answer | None = None) -> ProviderError:
         if answer is not None and answer.begun:
-            return AnswerLost(f"{base_url} went on with something that is not {self.wire}; ask again")
-        return ProviderError(f"{base_url} sent something that is not {self.wire}; correct --base-url, or ask the server's keeper")
+            return AnswerLost(
+                f"{base_url} went on with something that is not {self.wire}; ask again"
+            )
+        return ProviderError(
+            f"{base_url} sent something that is not {self.wire}; correct --base-url, or ask the "
+            f"server's keeper"
+        )
 
     @contextmanager
-    def _in_one_line(self, base_url: str, answer: Answer | None = None, model: str | None = None) -> Iterator[None]:
+    def _in_one_line(
+        self, base_url: str, answer: Answer | None = None, model: str | None = None
+    ) -> Iterator[None]:
         """Turn what an SDK raises into TryAgain, AnswerLost or ProviderError."""
         sdk = self._sdk()
         try:
@@ -165,56 +199,98 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
             if answer is not None and answer.begun:
                 raise AnswerLost(f"{base_url} broke off its answer: {said}; ask again") from None
             if isinstance(ex, sdk.APIStatusError) and ex.status_code >= 400:
-                raise self._status_failure(ex.status_code, ex.response.headers, said, base_url, model) from None
-            raise TryAgain(f"{base_url} failed: {said}", "try later") from None  # an error event in place of an answer
+                raise self._status_failure(
+                    ex.status_code, ex.response.headers, said, base_url, model
+                ) from None
+            # an error event in place of an answer
+            raise TryAgain(f"{base_url} failed: {said}", "try later") from None
 
-    def _connection_failure(self, cause: BaseException, base_url: str, answer: Answer | None) -> Exception:
+    def _connection_failure(
+        self, cause: BaseException, base_url: str, answer: Answer | None
+    ) -> Exception:
         if type(cause).__name__ in _NEVER_CONNECTED:
             if base_url == self.home:
                 return TryAgain(f"No server answers at {base_url}", "check the network")
-            return TryAgain(f"No server answers at {base_url}", "start it, or correct --base-url", tries=TRIES_ELSEWHERE)
+            return TryAgain(
+                f"No server answers at {base_url}",
+                "start it, or correct --base-url",
+                tries=TRIES_ELSEWHERE,
+            )
         if answer is None:
             return TryAgain(f"{base_url} dropped the connection", "try later")
         if time.monotonic() >= answer.deadline or "Timeout" in type(cause).__name__:
             return answer.timed_out()
-        return AnswerLost(f"{base_url} dropped the connection before its answer was whole; ask again")
+        return AnswerLost(
+            f"{base_url} dropped the connection before its answer was whole; ask again"
+        )
 
-    def _status_failure(self, status: int, headers: Mapping[str, str], said: str, base_url: str, model: str | None) -> Exception:
-        """The remedy for a status. What a server says to a refused key is left out: it may repeat part of it."""
+    def _status_failure(
+        self, status: int, headers: Mapping[str, str], said: str, base_url: str, model: str | None
+    ) -> Exception:
+        """The remedy for a status.
+
+        What a server says to a refused key is left out: it may repeat part of it.
+        """
         subject = model or "this request"
         elsewhere = "" if base_url == self.home else f" --base-url {base_url}"
         if status == 401:
-            return ProviderError(f"{base_url} refused the key; correct {self.key_name} in the environment or in .env")
+            return ProviderError(
+                f"{base_url} refused the key; correct {self.key_name} in the environment or in .env"
+            )
         if status == 403:
-            return ProviderError(f"{base_url} does not allow {subject} with this key: {said}; use another model or {self.key_name}")
+            return ProviderError(
+                f"{base_url} does not allow {subject} with this key: {said}; use another model or "
+                f"{self.key_name}"
+            )
         if status == 402 or (status == 429 and "insufficient_quota" in said):
-            return ProviderError(f"{base_url} says the credit is used up: {said}; top it up, or use another {self.key_name}")
+            return ProviderError(
+                f"{base_url} says the credit is used up: {said}; top it up, or use another "
+                f"{self.key_name}"
+            )
         if status == 404 and model is not None:
             return ProviderError(
-                f"{base_url} does not know the model {model}: {said}; `kmem models list --provider {self.name}{elsewhere}` shows its models"
+                f"{base_url} does not know the model {model}: {said}; `kmem models list --provider "
+                f"{self.name}{elsewhere}` shows its models"
             )
         if status in _GATEWAY_TIMEOUTS:
-            return AnswerLost(f"{base_url} gave up waiting for the model (HTTP {status}: {said}); ask again")
+            return AnswerLost(
+                f"{base_url} gave up waiting for the model (HTTP {status}: {said}); ask again"
+            )
         if status in (408, 429) or status >= 500:
             reason = "limits the rate of requests" if status == 429 else "failed"
             remedy = "wait, or use fewer writers at once" if status == 429 else "try later"
-            return TryAgain(f"{base_url} {reason} (HTTP {status}: {said})", remedy, retry_after_s(headers))
-        return ProviderError(f"{base_url} refused {subject} (HTTP {status}): {said}; change what it names, or correct --base-url")
+            return TryAgain(
+                f"{base_url} {reason} (HTTP {status}: {said})", remedy, retry_after_s(headers)
+            )
+        return ProviderError(
+            f"{base_url} refused {subject} (HTTP {status}): {said}; change what it names, or "
+            f"correct --base-url"
+        )
 
 
 def checked_url(url: str) -> str:
-    """A base URL without its last slash. Raises ProviderError: if it is none, or holds a password or a query, which would be archived."""
+    """A base URL without its last slash.
+
+    Raises ProviderError: if it is none, or holds a password or a query, which would be archived.
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ProviderError(f"--base-url {url.split('@')[-1]} is not a URL; it looks like http://localhost:8000/v1")
+        raise ProviderError(
+            f"--base-url {url.split('@')[-1]} is not a URL; it looks like http://localhost:8000/v1"
+        )
     if parts.username or parts.password or parts.query:
-        raise ProviderError(f"The base URL of {parts.hostname} holds a password or a query; give the key in the environment instead")
+        raise ProviderError(
+            f"The base URL of {parts.hostname} holds a password or a query; give the key in the "
+            f"environment instead"
+        )
     return url.rstrip("/")
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
     """httpx's base class of errors on the way, of whichever httpx the SDK has loaded."""
-    return tuple(sys.modules[name].RequestError for name in ("httpx2", "httpx") if name in sys.modules)
+    return tuple(
+        sys.modules[name].RequestError for name in ("httpx2", "httpx") if name in sys.modules
+    )
 
 
 def _said(body: object, otherwise: str) -> str:

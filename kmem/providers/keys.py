@@ -1,8 +1,9 @@
 """API keys: from the environment or a `.env` file in the working directory, and never in a message.
 
-The file is read when a key is asked for and is not put into the environment, so no child process inherits it. Covered: NAME=value,
-`export NAME=value`, comments, single quotes (literal), double quotes (with the escapes of a shell's double quotes and \\n). Not covered:
-values over several lines, references to other variables.
+The file is read when a key is asked for and is not put into the environment, so no child process
+inherits it. Covered: NAME=value, `export NAME=value`, comments, single quotes (literal), double
+quotes (with the escapes of a shell's double quotes and \\n). Not covered: values over several
+lines, references to other variables.
 """
 
 import os
@@ -23,7 +24,9 @@ _SHORTEST_SECRET = 12
 
 
 def parse_env(text: str) -> dict[str, str]:
-    """The assignments of a `.env` file; the last of a name holds, and a line that is none is passed over."""
+    """The assignments of a `.env` file; the last of a name holds, and a line that is none is passed
+    over.
+    """
     values = {}
     for line in text.splitlines():
         found = _ASSIGNMENT.match(line)
@@ -36,25 +39,33 @@ def _value(written: str) -> str:
     if quoted := _SINGLE_QUOTED.match(written):
         return quoted[1]
     if quoted := _DOUBLE_QUOTED.match(written):
-        return _ESCAPE.sub(lambda escape: {"n": "\n", "t": "\t"}.get(escape[1], escape[1]), quoted[1])
+        return _ESCAPE.sub(
+            lambda escape: {"n": "\n", "t": "\t"}.get(escape[1], escape[1]), quoted[1]
+        )
     return _COMMENT.sub("", written)
 
 
 def find_key(name: str) -> str | None:
-    """A key by its name: the environment's, else that of `.env` in the working directory; None if it is in neither or empty.
+    """A key by its name: the environment's, else that of `.env` in the working directory; None if
+    it is in neither or empty.
 
-    Raises ProviderError: if `.env` cannot be read, or the key holds characters that no HTTP header may.
+    Raises ProviderError: if `.env` cannot be read, or the key holds characters that no HTTP header
+    may.
     """
     key = (os.environ.get(name) or _file_values().get(name) or "").strip()
     if not key:
         return None
     if not (key.isascii() and key.isprintable()) or " " in key:
-        raise ProviderError(f"{name} holds characters that no key has; copy it again, alone on its line")
+        raise ProviderError(
+            f"{name} holds characters that no key has; copy it again, alone on its line"
+        )
     return key
 
 
 def redact(text: str, shortest: int = 1) -> str:
-    """The text without any key known here of at least so many characters, for servers and programs that repeat what they were given."""
+    """The text without any key known here of at least so many characters, for servers and programs
+    that repeat what they were given.
+    """
     file_values = _file_values()
     for name in KEY_NAMES:
         for key in (os.environ.get(name), file_values.get(name)):
@@ -64,7 +75,10 @@ def redact(text: str, shortest: int = 1) -> str:
 
 
 def redact_answer(text: str) -> str:
-    """An answer as it may be archived. Placeholders for servers that need no key (EMPTY, ollama) stay: code may hold such words."""
+    """An answer as it may be archived.
+
+    Placeholders for servers that need no key (EMPTY, ollama) stay: code may hold such words.
+    """
     return redact(text, _SHORTEST_SECRET)
 
 
@@ -75,4 +89,6 @@ def _file_values() -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as ex:
-        raise ProviderError(f"{path.resolve()} cannot be read ({type(ex).__name__}); mend or remove it") from None
+        raise ProviderError(
+            f"{path.resolve()} cannot be read ({type(ex).__name__}); mend or remove it"
+        ) from None

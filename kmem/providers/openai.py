@@ -1,7 +1,8 @@
-"""The `openai` provider: OpenAI, and every server that speaks its chat completions (vLLM, SGLang, Ollama, a relay), through its SDK.
+"""The `openai` provider: OpenAI, and every server that speaks its chat completions (vLLM, SGLang,
+Ollama, a relay), through its SDK.
 
-With a base URL no key is needed; OPENAI_API_KEY is sent there if it is set, for a relay wants one. Chat completions rather than
-OpenAI's newer Responses, because that is what all of them speak.
+With a base URL no key is needed; OPENAI_API_KEY is sent there if it is set, for a relay wants one.
+Chat completions rather than OpenAI's newer Responses, because that is what all of them speak.
 """
 
 from collections.abc import Iterable
@@ -35,7 +36,9 @@ class OpenAIProvider(HttpProvider["OpenAI", "ChatCompletionChunk"]):
     def _open(self, base_url: str, key: str) -> "OpenAI":
         return self._sdk().OpenAI(api_key=key, base_url=base_url, max_retries=0)
 
-    def _send(self, client: "OpenAI", request: ModelRequest, timeout: object) -> "AbstractContextManager[Iterable[ChatCompletionChunk]]":
+    def _send(
+        self, client: "OpenAI", request: ModelRequest, timeout: object
+    ) -> "AbstractContextManager[Iterable[ChatCompletionChunk]]":
         settings: dict[str, object] = {limit_name(str(client.base_url)): request.max_output_tokens}
         if request.temperature is not None:
             settings["temperature"] = request.temperature
@@ -43,7 +46,9 @@ class OpenAIProvider(HttpProvider["OpenAI", "ChatCompletionChunk"]):
             settings["reasoning_effort"] = request.effort
         return client.chat.completions.create(
             model=request.model,
-            messages=[{"role": message.role, "content": message.text} for message in request.messages],
+            messages=[
+                {"role": message.role, "content": message.text} for message in request.messages
+            ],
             stream=True,
             stream_options={"include_usage": True},
             timeout=timeout,
@@ -53,7 +58,10 @@ class OpenAIProvider(HttpProvider["OpenAI", "ChatCompletionChunk"]):
     def _read(self, event: "ChatCompletionChunk", answer: Answer) -> None:
         answer.model = event.model or answer.model
         if event.usage is not None:
-            answer.input_tokens, answer.output_tokens = event.usage.prompt_tokens, event.usage.completion_tokens
+            answer.input_tokens, answer.output_tokens = (
+                event.usage.prompt_tokens,
+                event.usage.completion_tokens,
+            )
         for choice in event.choices:
             answer.write(choice.delta.content or "")
             if choice.delta.refusal:
@@ -67,10 +75,17 @@ class OpenAIProvider(HttpProvider["OpenAI", "ChatCompletionChunk"]):
 
 
 def limit_name(base_url: str) -> str:
-    """The parameter that limits output: OpenAI's reasoning models refuse max_tokens, some compatible servers (Ollama) know nothing else."""
+    """The parameter that limits output: OpenAI's reasoning models refuse max_tokens, some
+    compatible servers (Ollama) know nothing else.
+    """
     host = urlsplit(base_url).hostname or ""
-    return "max_completion_tokens" if f".{host}".endswith((".api.openai.com", ".openai.azure.com")) else "max_tokens"
+    return (
+        "max_completion_tokens"
+        if f".{host}".endswith((".api.openai.com", ".openai.azure.com"))
+        else "max_tokens"
+    )
 
 
-#: Source: `finish_reason` of ChatCompletionChunk in the SDK; every other reason means that the model was done.
+#: Source: `finish_reason` of ChatCompletionChunk in the SDK; every other reason means that the
+#: model was done.
 _STOPS = {"length": StopReason.LENGTH, "content_filter": StopReason.REFUSAL}

@@ -1,9 +1,11 @@
 """The `replay` provider: recorded conversations in place of a model.
 
-The model is the path of a JSON-lines file with one CompletionRecord per line, as kmem.serialize.to_json writes it. A question gets the
-answer that was recorded for exactly the same messages; where they were recorded several times, the answers are given in the file's order
-and the last one again and again. A question that was not recorded is an error: an answer to another question would be a silent fallback.
-(`kmem runs replay` does not need this: it finds a run's answers in its archive, by the place of the question in the run.)
+The model is the path of a JSON-lines file with one CompletionRecord per line, as
+kmem.serialize.to_json writes it. A question gets the answer that was recorded for exactly the same
+messages; where they were recorded several times, the answers are given in the file's order and the
+last one again and again. A question that was not recorded is an error: an answer to another
+question would be a silent fallback. (`kmem runs replay` does not need this: it finds a run's
+answers in its archive, by the place of the question in the run.)
 """
 
 import threading
@@ -25,7 +27,10 @@ class ReplayProvider(Provider):
         self._lock = threading.Lock()
 
     def complete(self, request: ModelRequest) -> Completion:
-        """The recorded answer. Raises ProviderError: if the file cannot be read or has no answer to these messages."""
+        """The recorded answer.
+
+        Raises ProviderError: if the file cannot be read or has no answer to these messages.
+        """
         with self._lock:
             if request.model not in self._recordings:
                 self._recordings[request.model] = _Recording(Path(request.model))
@@ -46,7 +51,10 @@ class _Recording:
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as ex:
-            raise ProviderError(f"Recorded conversations {path} cannot be read ({type(ex).__name__}); name another with -m") from None
+            raise ProviderError(
+                f"Recorded conversations {path} cannot be read ({type(ex).__name__}); name another "
+                f"with -m"
+            ) from None
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 self._add(number, line)
@@ -55,7 +63,10 @@ class _Recording:
         answers = self._answers.get(messages)
         if answers is None:
             start = " ".join(messages[-1].text.split())[:60]
-            raise ProviderError(f"{self._path} has no answer to the question that starts '{start}'; record it first, or use a live model")
+            raise ProviderError(
+                f"{self._path} has no answer to the question that starts '{start}'; record it "
+                f"first, or use a live model"
+            )
         place = min(self._given[messages], len(answers) - 1)
         self._given[messages] += 1
         return answers[place]
@@ -65,5 +76,8 @@ class _Recording:
             record = from_json(CompletionRecord, line)
         except ValueError as ex:
             reason = str(ex).splitlines()[0]
-            raise ProviderError(f"{self._path}, line {number}, is not a recorded conversation ({reason}); mend or remove it") from None
+            raise ProviderError(
+                f"{self._path}, line {number}, is not a recorded conversation ({reason}); mend or "
+                f"remove it"
+            ) from None
         self._answers[record.request.messages].append(record.completion)

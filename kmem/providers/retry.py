@@ -1,7 +1,9 @@
-"""Asking again after failures that cost nothing and may pass: the one place where kmem waits for a server. The SDKs' own retries are off.
+"""Asking again after failures that cost nothing and may pass: the one place where kmem waits for a
+server. The SDKs' own retries are off.
 
-A try that fails so raises `TryAgain`. The wait doubles from try to try, with seeded jitter so that parallel writers spread; a server's
-Retry-After is honoured in its place. No wait goes past the deadline of the request.
+A try that fails so raises `TryAgain`. The wait doubles from try to try, with seeded jitter so that
+parallel writers spread; a server's Retry-After is honoured in its place. No wait goes past the
+deadline of the request.
 """
 
 import email.utils
@@ -24,7 +26,9 @@ AnswerT = TypeVar("AnswerT")
 class TryAgain(Exception):
     """One try failed in a way that cost nothing and may pass."""
 
-    def __init__(self, reason: str, remedy: str, retry_after_s: float | None = None, tries: int | None = None) -> None:
+    def __init__(
+        self, reason: str, remedy: str, retry_after_s: float | None = None, tries: int | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason  # names the server and what it did
         self.remedy = remedy  # what the user can do once kmem has given up
@@ -34,7 +38,9 @@ class TryAgain(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How often to try, and how long to wait before the second try and at most; each wait is shortened by up to half, at random."""
+    """How often to try, and how long to wait before the second try and at most; each wait is
+    shortened by up to half, at random.
+    """
 
     tries: int = 6
     first_s: float = 1.0
@@ -43,10 +49,20 @@ class Backoff:
     def delays_s(self, seed: str) -> list[float]:
         """The waits between the tries, the same for the same seed."""
         rng = random.Random(seed)
-        return [min(self.longest_s, self.first_s * 2**number) * rng.uniform(0.5, 1.0) for number in range(self.tries - 1)]
+        return [
+            min(self.longest_s, self.first_s * 2**number) * rng.uniform(0.5, 1.0)
+            for number in range(self.tries - 1)
+        ]
 
 
-def retrying(attempt: Callable[[], AnswerT], backoff: Backoff, *, seed: str, deadline: float, interrupted: threading.Event) -> AnswerT:
+def retrying(
+    attempt: Callable[[], AnswerT],
+    backoff: Backoff,
+    *,
+    seed: str,
+    deadline: float,
+    interrupted: threading.Event,
+) -> AnswerT:
     """Call `attempt` until it does not raise TryAgain.
 
     Args:
@@ -54,7 +70,8 @@ def retrying(attempt: Callable[[], AnswerT], backoff: Backoff, *, seed: str, dea
         deadline: on the clock of time.monotonic; no wait ends after it.
         interrupted: when it is set, waiting stops. In the main thread Ctrl-C ends a wait, too.
 
-    Raises ProviderError: if the last try failed, the next wait would go past the deadline, or the call was interrupted.
+    Raises ProviderError: if the last try failed, the next wait would go past the deadline, or the
+    call was interrupted.
     """
     start = time.monotonic()
     delays_s = backoff.delays_s(seed)
@@ -70,16 +87,20 @@ def retrying(attempt: Callable[[], AnswerT], backoff: Backoff, *, seed: str, dea
         left_s = deadline - time.monotonic()
         if wait_s > left_s:
             raise ProviderError(
-                f"{failure.reason} ({spent}) and the next try, in {wait_s:.0f} s, is later than the question may take; {failure.remedy}"
+                f"{failure.reason} ({spent}) and the next try, in {wait_s:.0f} s, is later than "
+                f"the question may take; {failure.remedy}"
             )
         logger.info("%s; trying again in %.1f s", failure.reason, wait_s)
         if interrupted.wait(wait_s):
-            raise ProviderError(f"{failure.reason} ({spent}); interrupted while waiting to try again")
+            raise ProviderError(
+                f"{failure.reason} ({spent}); interrupted while waiting to try again"
+            )
     raise AssertionError("the last try returns or raises")
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """The wait a server asks for, in seconds; None if it asks for none or what it says cannot be read.
+    """The wait a server asks for, in seconds; None if it asks for none or what it says cannot be
+    read.
 
     Source: RFC 9110 section 10.2.3 (seconds or a date); `retry-after-ms` is OpenAI's.
     """
@@ -94,7 +115,10 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         date = email.utils.parsedate_to_datetime(written)
     except ValueError:
         return None
-    return max(0.0, ((date if date.tzinfo else date.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds())
+    return max(
+        0.0,
+        ((date if date.tzinfo else date.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds(),
+    )
 
 
 def _times(number: int) -> str:

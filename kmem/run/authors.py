@@ -1,4 +1,7 @@
-"""Stage 5: the authors of a run. They propose directions, write for tasks, repair what failed, and reflect on what was measured."""
+"""Stage 5: the authors of a run.
+
+They propose directions, write for tasks, repair what failed, and reflect on what was measured.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -22,12 +25,23 @@ Answer = TypeVar("Answer", Direction, Candidate, Lesson)
 class Authors:
     """The authors of one run, in the order in which they seed."""
 
-    def __init__(self, bench: Workbench, registry: Registry, archive: CompletionArchive, clock: Clock) -> None:
-        """Begin them. Raises NotRegistered for one that no plugin registered; an author may raise what keeps it from working at all."""
-        providers = {name: PunctualProvider(provider, clock) for name, provider in registry.providers.items()}
-        self._context = context = RunContext(bench.run, providers, archive, lambda text: bench.announce("explore", text))
+    def __init__(
+        self, bench: Workbench, registry: Registry, archive: CompletionArchive, clock: Clock
+    ) -> None:
+        """Begin them. Raises NotRegistered for one that no plugin registered; an author may raise
+        what keeps it from working at all.
+        """
+        providers = {
+            name: PunctualProvider(provider, clock) for name, provider in registry.providers.items()
+        }
+        self._context = context = RunContext(
+            bench.run, providers, archive, lambda text: bench.announce("explore", text)
+        )
         self._bench, self._clock = bench, clock
-        self._authors = {name: lookup(registry.authors, name, "author").begin(context) for name in bench.run.authors}
+        self._authors = {
+            name: lookup(registry.authors, name, "author").begin(context)
+            for name in bench.run.authors
+        }
 
     @property
     def repairs(self) -> Mapping[str, int]:
@@ -36,7 +50,9 @@ class Authors:
 
     @property
     def spent(self) -> str:
-        """Why language models are asked nothing more, once a budget does not cover the next question; authors without one go on."""
+        """Why language models are asked nothing more, once a budget does not cover the next
+        question; authors without one go on.
+        """
         return next((author.spent for author in self._authors.values() if author.spent), "")
 
     @property
@@ -52,8 +68,9 @@ class Authors:
     def propose(self, situations: Mapping[str | None, Situation]) -> list[Offer]:
         """What could be done in each situation, most promising first.
 
-        Without a kernel to go on from, the first author that has an idea seeds; where kernels are to be independent, every author does.
-        Later the author named last goes first: models go on from what recipes seeded.
+        Without a kernel to go on from, the first author that has an idea seeds; where kernels are
+        to be independent, every author does. Later the author named last goes first: models go on
+        from what recipes seeded.
         """
         offers = []
         for kernel_hash, situation in situations.items():
@@ -70,7 +87,10 @@ class Authors:
         return offers
 
     def write(
-        self, tasks: Sequence[Task], situations: Mapping[str | None, Situation], recalled: Sequence[Recalled] = ()
+        self,
+        tasks: Sequence[Task],
+        situations: Mapping[str | None, Situation],
+        recalled: Sequence[Recalled] = (),
     ) -> list[Candidate]:
         """Candidates for all tasks, in the order of the tasks; a remembered kernel needs no author.
 
@@ -85,15 +105,31 @@ class Authors:
             situation = situations[base_of(task, history)]
             gone_on_from = self._bench.attempt(task.parent)
             known = {field.name: getattr(situation, field.name) for field in fields(Situation)}
-            known |= {"parent": gone_on_from.candidate.kernel if gone_on_from else None, "history": history, "lessons": lessons}
+            known |= {
+                "parent": gone_on_from.candidate.kernel if gone_on_from else None,
+                "history": history,
+                "lessons": lessons,
+            }
             return self._ask(self._authors[task.author].write, Assignment(**known, task=task))
 
-        return [candidate for candidates in in_parallel(write_one, tasks, self._context.give_up) for candidate in candidates]
+        return [
+            candidate
+            for candidates in in_parallel(write_one, tasks, self._context.give_up)
+            for candidate in candidates
+        ]
 
-    def repair(self, number: int, measured: Sequence[Attempt], situations: Mapping[str | None, Situation]) -> None:
-        """Send failed candidates back to authors that repair, until all pass, nothing new comes back, or the chains are used up."""
+    def repair(
+        self, number: int, measured: Sequence[Attempt], situations: Mapping[str | None, Situation]
+    ) -> None:
+        """Send failed candidates back to authors that repair, until all pass, nothing new comes
+        back, or the chains are used up.
+        """
         bench = self._bench
-        while measured and not self._clock.is_over() and (tasks := plan_repairs(measured, bench.attempts, self.repairs)):
+        while (
+            measured
+            and not self._clock.is_over()
+            and (tasks := plan_repairs(measured, bench.attempts, self.repairs))
+        ):
             bench.announce("explore", f"repairing {len(tasks)} candidates")
             measured = bench.measure(number, self.write(tasks, situations), situations)
 
@@ -107,7 +143,9 @@ class Authors:
         return lessons
 
     def _ask(self, question: Callable[..., list[Answer]], *about: object) -> list[Answer]:
-        """The answer; nothing if the run's minutes ended meanwhile: what others wrote until then is still judged."""
+        """The answer; nothing if the run's minutes ended meanwhile: what others wrote until then is
+        still judged.
+        """
         try:
             return question(*about)
         except OutOfTime:
@@ -115,17 +153,32 @@ class Authors:
 
 
 def _with_claims(direction: Direction, skills: Mapping[str, Skill]) -> Direction:
-    """Of a skill brought in to fix something, the skill's own claims stand if the author makes none."""
+    """Of a skill brought in to fix something, the skill's own claims stand if the author makes
+    none.
+    """
     if direction.claims or direction.move is not Move.FIX or direction.skill not in skills:
         return direction
     return replace(direction, claims=skills[direction.skill].claims)
 
 
 def _remembered(task: Task, recalled: Sequence[Recalled]) -> Candidate | None:
-    """A recalled kernel as it was, text and all, if memory kept the text of an exact hit; otherwise its author writes it again."""
+    """A recalled kernel as it was, text and all, if memory kept the text of an exact hit; otherwise
+    its author writes it again.
+    """
     if task.move is not Move.RECALL:
         return None
-    kept = [hit for hit in recalled if hit.exact and hit.source is not None and hit.outcome.choices == task.choices]
-    # Kernels of language models have no choices to be told apart by: the first one verified is the one that was planned.
+    kept = [
+        hit
+        for hit in recalled
+        if hit.exact and hit.source is not None and hit.outcome.choices == task.choices
+    ]
+    # Kernels of language models have no choices to be told apart by: the first one verified is the
+    # one that was planned.
     hit = min(kept, key=lambda hit: hit.outcome.ratio is None, default=None)
-    return Candidate(Kernel(hit.source, choices=hit.outcome.choices, flags=hit.outcome.flags), task, "memory") if hit else None
+    return (
+        Candidate(
+            Kernel(hit.source, choices=hit.outcome.choices, flags=hit.outcome.flags), task, "memory"
+        )
+        if hit
+        else None
+    )

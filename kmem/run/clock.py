@@ -1,7 +1,9 @@
-"""The minutes of a run: the clock that the loop looks at, and language-model providers that keep to it.
+"""The minutes of a run: the clock that the loop looks at, and language-model providers that keep to
+it.
 
-`Clock.is_over` is asked by the loop alone, in one thread and in an order that follows from the run's records; so how often it said "not
-yet" (`RunResult.looks_in_time`) is all that a replay must know of the time. Whether a model answered in time, its record says.
+`Clock.is_over` is asked by the loop alone, in one thread and in an order that follows from the
+run's records; so how often it said "not yet" (`RunResult.looks_in_time`) is all that a replay must
+know of the time. Whether a model answered in time, its record says.
 """
 
 import threading
@@ -40,10 +42,12 @@ class Clock:
 
 
 class PunctualProvider(Provider):
-    """Another provider, asked AT_ONCE questions at once at most, whose calls end with the run's clock at the latest.
+    """Another provider, asked AT_ONCE questions at once at most, whose calls end with the run's
+    clock at the latest.
 
-    `complete` raises OutOfTime if the clock has run out, before the question or while it waited for a server that gave no answer, and
-    ProviderError after `interrupt`, which is for good here: it ends the run, not the provider.
+    `complete` raises OutOfTime if the clock has run out, before the question or while it waited for
+    a server that gave no answer, and ProviderError after `interrupt`, which is for good here: it
+    ends the run, not the provider.
     """
 
     def __init__(self, provider: Provider, clock: Clock) -> None:
@@ -58,15 +62,23 @@ class PunctualProvider(Provider):
             if self._ended:
                 raise ProviderError(f"The run was interrupted, so {request.model} is not asked")
             if left_s <= 0:
-                raise OutOfTime(f"The minutes of this run are over, so {request.model} is not asked; raise --minutes")
+                raise OutOfTime(
+                    f"The minutes of this run are over, so {request.model} is not asked; raise "
+                    f"--minutes"
+                )
             try:
-                return self._provider.complete(replace(request, timeout_s=min(request.timeout_s, left_s)))
-            except AnswerLost:  # it may be charged: for the purse to book, which then asks again and is told above
+                return self._provider.complete(
+                    replace(request, timeout_s=min(request.timeout_s, left_s))
+                )
+            # it may be charged: for the purse to book, which then asks again and is told above
+            except AnswerLost:
                 raise
             except ProviderError as ex:
                 if self._clock.seconds_left > 0:
                     raise
-                raise OutOfTime(f"The minutes of this run were over before {request.model} answered: {ex}") from ex
+                raise OutOfTime(
+                    f"The minutes of this run were over before {request.model} answered: {ex}"
+                ) from ex
 
     def models(self, base_url: str | None = None) -> list[str]:
         return self._provider.models(base_url)

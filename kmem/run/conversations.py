@@ -1,4 +1,6 @@
-"""The conversations of a run where people look for them: as text in the run directory, beside the archive that resuming reads."""
+"""The conversations of a run where people look for them: as text in the run directory, beside the
+archive that resuming reads.
+"""
 
 from collections.abc import Iterable
 
@@ -7,7 +9,9 @@ from kmem.run.directory import RunDirectory
 
 
 class FiledArchive:
-    """A CompletionArchive that also writes every conversation to conversations/<round>-<role>-<slot>-<turn>.md."""
+    """A CompletionArchive that also writes every conversation to
+    conversations/<round>-<role>-<slot>-<turn>.md.
+    """
 
     def __init__(self, archive: CompletionArchive, directory: RunDirectory) -> None:
         self._archive, self._directory = archive, directory
@@ -29,10 +33,15 @@ class FiledArchive:
         return self._archive.find(key)
 
     def keep(self, record: CompletionRecord) -> None:
-        """Store a question and its answer, then file them: what is paid for must not be lost to a full run directory."""
+        """Store a question and its answer, then file them: what is paid for must not be lost to a
+        full run directory.
+        """
         self._archive.keep(record)
         key = record.key
-        self._directory.write_text(f"conversations/{key.round:02d}-{key.role}-{key.slot}-{key.turn}.md", render_conversation(record))
+        self._directory.write_text(
+            f"conversations/{key.round:02d}-{key.role}-{key.slot}-{key.turn}.md",
+            render_conversation(record),
+        )
 
     def records(self) -> Iterable[CompletionRecord]:
         """Every answer the archive already has, oldest first."""
@@ -44,9 +53,13 @@ def render_conversation(record: CompletionRecord) -> str:
     key, completion = record.key, record.completion
     cost = "" if record.usd is None else f", {record.usd:.4f} USD"
     lines = [
-        f"==== {key.role} of round {key.round} about {key.slot}, turn {key.turn}, asked of {record.request.model}",
+        (
+            f"==== {key.role} of round {key.round} about {key.slot}, turn {key.turn}, asked of "
+            f"{record.request.model}"
+        ),
         *(f"---- {message.role}\n{message.text}" for message in record.request.messages),
-        f"---- answer ({completion.stop.value}, {completion.input_tokens} tokens read, {completion.output_tokens} written{cost}, "
+        f"---- answer ({completion.stop.value}, {completion.input_tokens} tokens read, "
+        f"{completion.output_tokens} written{cost}, "
         f"{record.seconds:.1f} s)\n{completion.text}",
     ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,7 @@
-"""The run directory: best_kernel.py, report.md with its plot, and every attempt's files. Written as things happen, each file whole."""
+"""The run directory: best_kernel.py, report.md with its plot, and every attempt's files.
+
+Written as things happen, each file whole.
+"""
 
 import fcntl
 import os
@@ -28,9 +31,10 @@ def is_worked_on(root: Path) -> bool:
 
 
 class RunDirectory:
-    """Layout: best_kernel.py, top_kernels/{1,2,3}.py (fastest first), report.md, convergence.png, result.json,
-    attempts/NNN-<hash>/{kernel.py,attempt.json,log.txt}, profiles/, verdicts/, conversations/, scratch/, recalled-<run>.jsonl,
-    which resuming needs, run.lock, held while it is worked on, and kills.txt.
+    """Layout: best_kernel.py, top_kernels/{1,2,3}.py (fastest first), report.md, convergence.png,
+    result.json, attempts/NNN-<hash>/{kernel.py,attempt.json,log.txt}, profiles/, verdicts/,
+    conversations/, scratch/, recalled-<run>.jsonl, which resuming needs, run.lock, held while it is
+    worked on, and kills.txt.
     """
 
     def __init__(self, root: Path) -> None:
@@ -42,11 +46,16 @@ class RunDirectory:
             with tempfile.TemporaryFile(dir=root):
                 pass
         except OSError as ex:
-            raise OutputError(f"Cannot write the run directory {root}: {ex.strerror or ex}; choose another with --out") from ex
+            raise OutputError(
+                f"Cannot write the run directory {root}: {ex.strerror or ex}; choose another with "
+                f"--out"
+            ) from ex
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Hold the run while it is worked on. That a process was killed at it is seen from what it left, and kept (`kills`).
+        """Hold the run while it is worked on.
+
+        That a process was killed at it is seen from what it left, and kept (`kills`).
 
         Raises OutputError if another process works on it.
         """
@@ -55,17 +64,26 @@ class RunDirectory:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise OutputError(
-                    f"Another process is at work on {self.root}; wait for it, or choose another directory with --out"
+                    f"Another process is at work on {self.root}; wait for it, or choose another "
+                    f"directory with --out"
                 ) from None
             lock.seek(0)
             if lock.read():
-                self.write_text(_KILLS, "".join(f"{line}\n" for line in [*self.kills(), datetime.now(UTC).isoformat(timespec="seconds")]))
+                self.write_text(
+                    _KILLS,
+                    "".join(
+                        f"{line}\n"
+                        for line in [*self.kills(), datetime.now(UTC).isoformat(timespec="seconds")]
+                    ),
+                )
             lock.truncate(0)
             lock.write("at work\n")
             lock.flush()
             try:
                 yield
-            finally:  # what Python still sees is no kill: only a process that is ended from outside leaves its mark
+            # what Python still sees is no kill: only a process that is ended from outside leaves
+            # its mark
+            finally:
                 lock.truncate(0)
 
     def kills(self) -> list[str]:
@@ -83,7 +101,10 @@ class RunDirectory:
         return self.root / "best_kernel.py"
 
     def write_text(self, relative: str, text: str) -> Path:
-        """Write a file whole: a kill leaves the old one or the new one. Raises OutputError if it cannot be written."""
+        """Write a file whole: a kill leaves the old one or the new one.
+
+        Raises OutputError if it cannot be written.
+        """
         place = self.root / relative
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +112,10 @@ class RunDirectory:
             partial.write_text(text, encoding="utf-8")
             os.replace(partial, place)
         except OSError as ex:
-            raise OutputError(f"Cannot write {place}: {ex.strerror or ex}; free space or choose another directory with --out") from ex
+            raise OutputError(
+                f"Cannot write {place}: {ex.strerror or ex}; free space or choose another "
+                f"directory with --out"
+            ) from ex
         return place
 
     def write_attempt(self, number: int, attempt: Attempt) -> None:
@@ -104,36 +128,50 @@ class RunDirectory:
 
     def write_verdict(self, attempt: Attempt) -> None:
         """Keep the judge's final verdict on a kernel."""
-        self.write_text(f"verdicts/{attempt.candidate.kernel.hash[:12]}.json", to_json(attempt.measurement))
+        self.write_text(
+            f"verdicts/{attempt.candidate.kernel.hash[:12]}.json", to_json(attempt.measurement)
+        )
 
     def write_profile(self, attempt: Attempt, profile: Profile) -> None:
         """Keep a kernel's profile."""
         self.write_text(f"profiles/{attempt.candidate.kernel.hash[:12]}.json", to_json(profile))
 
     def read_recalled(self, run_id: str) -> list[Recalled] | None:
-        """What a run recalled when it began; None if it has not got so far, or its directory was emptied since."""
+        """What a run recalled when it began; None if it has not got so far, or its directory was
+        emptied since.
+        """
         place = self.root / _recalled_name(run_id)
         if not place.is_file():
             return None
-        return [from_json(Recalled, line) for line in place.read_text(encoding="utf-8").splitlines()]
+        return [
+            from_json(Recalled, line) for line in place.read_text(encoding="utf-8").splitlines()
+        ]
 
     def write_recalled(self, run_id: str, recalled: Sequence[Recalled]) -> None:
         """Keep what a run recalled, so that it resumes from the same."""
         self.write_text(_recalled_name(run_id), "".join(to_json(hit) + "\n" for hit in recalled))
 
     def read_experience(self, run_id: str) -> tuple[Experience, ...] | None:
-        """What a run knew of other graphs' settings when it began; None if it has not got so far, or its directory was emptied since."""
+        """What a run knew of other graphs' settings when it began; None if it has not got so far,
+        or its directory was emptied since.
+        """
         place = self.root / _experience_name(run_id)
         if not place.is_file():
             return None
-        return tuple(from_json(Experience, line) for line in place.read_text(encoding="utf-8").splitlines())
+        return tuple(
+            from_json(Experience, line) for line in place.read_text(encoding="utf-8").splitlines()
+        )
 
     def write_experience(self, run_id: str, experience: Sequence[Experience]) -> None:
         """Keep what a run knew, so that it resumes from the same."""
-        self.write_text(_experience_name(run_id), "".join(to_json(entry) + "\n" for entry in experience))
+        self.write_text(
+            _experience_name(run_id), "".join(to_json(entry) + "\n" for entry in experience)
+        )
 
     def remove_best(self) -> None:
-        """Take away the winner of an earlier run into the same directory: it is not this run's answer."""
+        """Take away the winner of an earlier run into the same directory: it is not this run's
+        answer.
+        """
         self.best_kernel.unlink(missing_ok=True)
 
     def write_best(self, attempt: Attempt) -> Path:
@@ -141,7 +179,9 @@ class RunDirectory:
         return self.write_text("best_kernel.py", attempt.candidate.kernel.source)
 
     def write_top(self, kernels: Sequence[Kernel]) -> None:
-        """Keep the fastest kernels, fastest first, in place of those of an earlier run into the same directory."""
+        """Keep the fastest kernels, fastest first, in place of those of an earlier run into the
+        same directory.
+        """
         for place in self.top_kernels():
             place.unlink()
         for number, kernel in enumerate(kernels, 1):

@@ -1,7 +1,10 @@
-"""Where a run's kernels are compiled, judged and profiled. `Evaluator` is the contract; `LiveEvaluator` does it on this machine.
+"""Where a run's kernels are compiled, judged and profiled.
 
-The loop asks nothing else about the world, so that a recorded evaluator (kmem/run/replay.py, kmem/learning) walks the very same loop without
-a GPU. An evaluator decides nothing about the run and records nothing.
+`Evaluator` is the contract; `LiveEvaluator` does it on this machine.
+
+The loop asks nothing else about the world, so that a recorded evaluator (kmem/run/replay.py,
+kmem/learning) walks the very same loop without a GPU. An evaluator decides nothing about the run
+and records nothing.
 """
 
 import math
@@ -30,9 +33,11 @@ from kmem.run.session import Session
 _COMPILE_TIMEOUT_S = 60.0
 #: Cores that compiling leaves to the processes that time the baselines meanwhile.
 _CORES_FOR_TIMING = 2
-#: Compile processes that come up before there is anything to compile: enough for a remembered winner.
+#: Compile processes that come up before there is anything to compile: enough for a remembered
+#: winner.
 _COMPILERS_AHEAD = 2
-#: Without a GPU the interpreter runs programs one by one, so only the candidates with the best estimates of a round are proved.
+#: Without a GPU the interpreter runs programs one by one, so only the candidates with the best
+#: estimates of a round are proved.
 _PROVED_PER_ROUND = 3
 #: A round that has begun is judged at least so long, whatever is left of the budget.
 _LEAST_SCREENING_S = 20.0
@@ -42,7 +47,8 @@ Announce: TypeAlias = Callable[[str, str], None]  # (stage, text)
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What compiling made of kernels: those that failed with the compiler's log, and those to be judged, in that order.
+    """What compiling made of kernels: those that failed with the compiler's log, and those to be
+    judged, in that order.
 
     A kernel in neither is a duplicate of an earlier one of this run, or not worth judging.
     """
@@ -52,7 +58,10 @@ class Admitted:
 
 
 class Evaluator(ABC):
-    """Compiles, judges and profiles the kernels of one run. Used by one thread, but for `baselines`; `close` ends everything it started."""
+    """Compiles, judges and profiles the kernels of one run.
+
+    Used by one thread, but for `baselines`; `close` ends everything it started.
+    """
 
     @property
     @abstractmethod
@@ -61,15 +70,25 @@ class Evaluator(ABC):
 
     @abstractmethod
     def baselines(self) -> tuple[Baseline, ...]:
-        """How fast the unmodified module is. Runs beside `admit`, in another thread, never beside the others."""
+        """How fast the unmodified module is.
+
+        Runs beside `admit`, in another thread, never beside the others.
+        """
 
     @abstractmethod
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
-        """Compile for the device. Asked again in a resumed run about the same kernels in the same order, it must answer alike."""
+        """Compile for the device.
+
+        Asked again in a resumed run about the same kernels in the same order, it must answer alike.
+        """
 
     @abstractmethod
-    def screen(self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]) -> None:
-        """Judge kernels that were admitted; `on_result` gets index and verdict of each, the moment it exists."""
+    def screen(
+        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+    ) -> None:
+        """Judge kernels that were admitted; `on_result` gets index and verdict of each, the moment
+        it exists.
+        """
 
     @abstractmethod
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
@@ -77,7 +96,10 @@ class Evaluator(ABC):
 
     @abstractmethod
     def profile(self, attempt: Attempt) -> Profile:
-        """Profile one forward of a kernel that passed. Raises ProfilerError if that cannot be done here."""
+        """Profile one forward of a kernel that passed.
+
+        Raises ProfilerError if that cannot be done here.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -85,24 +107,31 @@ class Evaluator(ABC):
 
 
 class _InTurn(Executor):
-    """An executor whose jobs know where the GPU's lease lies, so that they can take turns with judges."""
+    """An executor whose jobs know where the GPU's lease lies, so that they can take turns with
+    judges.
+    """
 
     def __init__(self, inner: Executor, locks: Path) -> None:
         self.name, self._inner, self._locks = inner.name, inner, locks
 
     def run(self, job: Job, *, timeout_s: float) -> JobResult:
-        return self._inner.run(replace(job, environment={**job.environment, DIRECTORY_VARIABLE: str(self._locks)}), timeout_s=timeout_s)
+        return self._inner.run(
+            replace(job, environment={**job.environment, DIRECTORY_VARIABLE: str(self._locks)}),
+            timeout_s=timeout_s,
+        )
 
 
 class EvaluatorProcesses:
     """The processes of one run's evaluator: compilers and the judge's workers. A context manager.
 
-    With a GPU they come up at once, before there is a session: what they import takes as long as tracing the problem does, and else the GPU
-    would wait. Without one the interpreter takes minutes whatever they do.
+    With a GPU they come up at once, before there is a session: what they import takes as long as
+    tracing the problem does, and else the GPU would wait. Without one the interpreter takes minutes
+    whatever they do.
     """
 
     def __init__(self, out_dir: Path, cache_dir: Path, *, present: bool) -> None:
-        """Args: out_dir: the run's. cache_dir: compiled kernels and locks, shared by all runs. present: whether there is a GPU to judge on.
+        """Args: out_dir: the run's. cache_dir: compiled kernels and locks, shared by all runs.
+        present: whether there is a GPU to judge on.
 
         Raises ExecutorError: if a process cannot be started. OSError: if out_dir cannot be written.
         """
@@ -110,7 +139,10 @@ class EvaluatorProcesses:
         cores, scratch = len(os.sched_getaffinity(0)), out_dir / "scratch"
         scratch.mkdir(parents=True, exist_ok=True)
         self.workers = WorkerPool(
-            Path(tempfile.mkdtemp(prefix="workers-", dir=scratch)), "cuda:0" if present else "cpu", cache_dir, keep_spare=present
+            Path(tempfile.mkdtemp(prefix="workers-", dir=scratch)),
+            "cuda:0" if present else "cpu",
+            cache_dir,
+            keep_spare=present,
         )
         processes = own_cores() or (max(1, cores - _CORES_FOR_TIMING) if present else cores)
         self.compilers = CompileProcesses(processes, cache_dir / "triton")
@@ -118,7 +150,8 @@ class EvaluatorProcesses:
             if present:
                 self.workers.prepare()
                 self.compilers.start(_COMPILERS_AHEAD)
-        except BaseException:  # a process that was started must not outlive an interrupt or a full disk
+        # a process that was started must not outlive an interrupt or a full disk
+        except BaseException:
             self.close()
             raise
 
@@ -135,34 +168,56 @@ class EvaluatorProcesses:
 
 
 class LiveEvaluator(Evaluator):
-    """Compiles on all cores, judges in processes of their own, profiles with the best profiler there is."""
+    """Compiles on all cores, judges in processes of their own, profiles with the best profiler
+    there is.
+    """
 
-    def __init__(self, run: Run, session: Session, registry: Registry, processes: EvaluatorProcesses, announce: Announce) -> None:
+    def __init__(
+        self,
+        run: Run,
+        session: Session,
+        registry: Registry,
+        processes: EvaluatorProcesses,
+        announce: Announce,
+    ) -> None:
         """The clock of the run's minutes starts here. Args: processes: whoever made it ends it."""
         self._deadline = time.monotonic() + run.budget.minutes * 60
-        # Time that was no part of the search, in seconds, and the judge's own time since which it is growing. Set at once: the thread that
-        # times the baselines writes it, others read it.
+        # Time that was no part of the search, in seconds, and the judge's own time since which it
+        # is growing. Set at once: the thread that times the baselines writes it, others read it.
         self._apart: tuple[float, float | None] = 0.0, None
         self._run, self._session, self._registry, self._announce = run, session, registry, announce
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
         out_dir = Path(run.out_dir)
         self._pool = CompilePool(
-            session.problem, session.workloads["full"], run.contract, session.device,
-            processes=processes.compilers, read_binaries=not session.present,
-        )  # fmt: skip
+            session.problem,
+            session.workloads["full"],
+            run.contract,
+            session.device,
+            processes=processes.compilers,
+            read_binaries=not session.present,
+        )
         self._judge = Judge(
-            session.problem, session.workloads, run.contract, session.device, session.bound, seed=run.seed,
+            session.problem,
+            session.workloads,
+            run.contract,
+            session.device,
+            session.bound,
+            seed=run.seed,
             work_dir=out_dir / "scratch",
-            gpu=session.present, estimate_ms=lambda kernel: self._estimates[kernel.hash], cache_dir=processes.cache_dir,
-            evidence_dir=out_dir / "evidence", workers=processes.workers,
+            gpu=session.present,
+            estimate_ms=lambda kernel: self._estimates[kernel.hash],
+            cache_dir=processes.cache_dir,
+            evidence_dir=out_dir / "evidence",
+            workers=processes.workers,
             on_event=lambda text: announce("measure", text),
-        )  # fmt: skip
+        )
         self._judge.open()
 
     @property
     def seconds_left(self) -> float:
-        # Neither waiting for another kmem to leave the GPU nor timing the module itself costs the run any of its minutes.
+        # Neither waiting for another kmem to leave the GPU nor timing the module itself costs the
+        # run any of its minutes.
         (apart_s, since), now = self._apart, self._judge.own_time
         return self._deadline + apart_s + (now - since if since is not None else 0.0) - now
 
@@ -177,13 +232,19 @@ class LiveEvaluator(Evaluator):
             finally:
                 self._apart = apart_s + self._judge.own_time - since, None
         time_ms = unfused_ms(session.graph, session.device, self._run.contract)
-        return (Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True),) if time_ms is not None else ()
+        return (
+            (Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True),)
+            if time_ms is not None
+            else ()
+        )
 
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         """Modules with the same binaries and grids as an earlier one are duplicates."""
         self._announce("explore", f"compiling {len(kernels)} candidates")
         failed, ready = [], []
-        for kernel, report in zip(kernels, self._pool.compile(kernels, timeout_s=_COMPILE_TIMEOUT_S), strict=True):
+        for kernel, report in zip(
+            kernels, self._pool.compile(kernels, timeout_s=_COMPILE_TIMEOUT_S), strict=True
+        ):
             if report.status is CompileStatus.FAILED:
                 failed.append((kernel, report.log))
             elif report.ptx_hash is None or report.ptx_hash not in self._binaries:
@@ -192,17 +253,25 @@ class LiveEvaluator(Evaluator):
                 if not self._session.present:
                     self._estimates[kernel.hash] = self._estimate_ms(report)
         if not self._session.present:
-            ready = sorted(ready, key=lambda kernel: self._estimates[kernel.hash])[:_PROVED_PER_ROUND]
+            ready = sorted(ready, key=lambda kernel: self._estimates[kernel.hash])[
+                :_PROVED_PER_ROUND
+            ]
         return Admitted(tuple(failed), tuple(ready))
 
     def _estimate_ms(self, report: CompileReport) -> float:
-        """A forward that reads its data was compiled in part only: its estimate would be too good, so it ranks last."""
+        """A forward that reads its data was compiled in part only: its estimate would be too good,
+        so it ranks last.
+        """
         if report.status is not CompileStatus.OK:
             return math.inf
         return estimate_kernel_ms(report.launches, self._session.bound, self._session.device)
 
-    def screen(self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]) -> None:
-        self._judge.screen(kernels, on_result, deadline_s=max(_LEAST_SCREENING_S, self.seconds_left))
+    def screen(
+        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+    ) -> None:
+        self._judge.screen(
+            kernels, on_result, deadline_s=max(_LEAST_SCREENING_S, self.seconds_left)
+        )
 
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
         return self._judge.verify(kernel, baselines)
@@ -210,9 +279,15 @@ class LiveEvaluator(Evaluator):
     def profile(self, attempt: Attempt) -> Profile:
         executor = _InTurn(self._registry.executors["local"], self._judge.locks)
         return collect_profile(
-            attempt.candidate.kernel, self._session.problem, self._session.workloads["full"], self._run.contract,
-            self._session.device, self._registry.profilers, executor, present=self._session.present,
-        )  # fmt: skip
+            attempt.candidate.kernel,
+            self._session.problem,
+            self._session.workloads["full"],
+            self._run.contract,
+            self._session.device,
+            self._registry.profilers,
+            executor,
+            present=self._session.present,
+        )
 
     def close(self) -> None:
         self._judge.close()

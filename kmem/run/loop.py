@@ -1,8 +1,10 @@
-"""The run: recall, baselines, then rounds of profile, diagnose, prescribe, orchestrate, explore, measure and reflect.
+"""The run: recall, baselines, then rounds of profile, diagnose, prescribe, orchestrate, explore,
+measure and reflect.
 
-The only module that knows the order of the stages. Every decision is a pure function of records, so that a killed run resumes by
-walking the same path again with its finished measurements and answers at hand. What a stage does is in survey.py (1 to 3),
-orchestrate/ (4), authors.py (5), workbench.py and evaluator.py (6), reflect.py and conclude.py.
+The only module that knows the order of the stages. Every decision is a pure function of records, so
+that a killed run resumes by walking the same path again with its finished measurements and answers
+at hand. What a stage does is in survey.py (1 to 3), orchestrate/ (4), authors.py (5), workbench.py
+and evaluator.py (6), reflect.py and conclude.py.
 """
 
 import time
@@ -38,9 +40,13 @@ def optimize(
     archive: CompletionArchive | None = None,
     clock: Clock | None = None,
 ) -> RunResult:
-    """Run or resume `run`. Attempts, answers and verdicts are in memory as soon as they exist, so that whatever ends it, it can go on.
+    """Run or resume `run`.
 
-    The caller has started the run in memory and marks it if this raises; a result marks it FINISHED here.
+    Attempts, answers and verdicts are in memory as soon as they exist, so that whatever ends it, it
+    can go on.
+
+    The caller has started the run in memory and marks it if this raises; a result marks it FINISHED
+    here.
 
     Args:
         open_evaluator: makes what compiles, judges and profiles.
@@ -50,9 +56,16 @@ def optimize(
     started = time.monotonic()
     with Workbench(run, session, memory, on_event, open_evaluator) as bench:
         clock = clock or Clock(lambda: bench.seconds_left)
-        authors = Authors(bench, registry, FiledArchive(archive or RunArchive(memory, run.id), bench.directory), clock)
+        authors = Authors(
+            bench,
+            registry,
+            FiledArchive(archive or RunArchive(memory, run.id), bench.directory),
+            clock,
+        )
         recalled = bench.recall()
-        bench.announce("recall", f"memory offers {len(recalled)} kernels or settings for this graph")
+        bench.announce(
+            "recall", f"memory offers {len(recalled)} kernels or settings for this graph"
+        )
         bench.start_baselines()
         reason, stale = "the rounds are used up", 0
         for number in range(run.budget.rounds + 1):
@@ -74,35 +87,62 @@ def optimize(
             bench.announce("orchestrate", f"round {number}: {plan.reason}")
             candidates = authors.write(plan.tasks, situations, recalled)
             if not candidates:
-                reason = minutes_used_up(run.budget) if clock.is_over() else authors.spent or "the authors have nothing new to try"
+                reason = (
+                    minutes_used_up(run.budget)
+                    if clock.is_over()
+                    else authors.spent or "the authors have nothing new to try"
+                )
                 break
             before_ms = bench.best.measurement.latency_ms if bench.best else None
             measured = bench.measure(number, candidates, situations)
             authors.repair(number, measured, situations)
             reflect(number, situations, authors, bench, clock)
-            stale = 0 if has_gained(before_ms, bench.best.measurement.latency_ms if bench.best else None) else stale + 1
+            stale = (
+                0
+                if has_gained(before_ms, bench.best.measurement.latency_ms if bench.best else None)
+                else stale + 1
+            )
             if clock.is_over():
                 reason = minutes_used_up(run.budget)
                 break
         if authors.complaint:
             reason += f"; {authors.complaint}"
-        result = replace(conclude(bench, reason, time.monotonic() - started), looks_in_time=clock.looks_in_time)
+        result = replace(
+            conclude(bench, reason, time.monotonic() - started), looks_in_time=clock.looks_in_time
+        )
     memory.set_run_state(run.id, RunState.FINISHED, result)
     return result
 
 
-def _plan(number: int, bench: Workbench, situations: dict[str | None, Situation], authors: Authors, recalled: list[Recalled]) -> Plan:
+def _plan(
+    number: int,
+    bench: Workbench,
+    situations: dict[str | None, Situation],
+    authors: Authors,
+    recalled: list[Recalled],
+) -> Plan:
     run, offers = bench.run, authors.propose(situations)
     if number == 0:
         experience = next(iter(situations.values())).experience
         directions = offers[0].directions
-        return plan_first_round(recalled, directions, run.budget, run.strategy, experience=experience, rewrites=authors.rewrite)
+        return plan_first_round(
+            recalled,
+            directions,
+            run.budget,
+            run.strategy,
+            experience=experience,
+            rewrites=authors.rewrite,
+        )
     vetoes = next(iter(situations.values())).vetoes
     doubts = count_doubts(bench.attempts, bench.lessons)
-    return plan_round(number, offers, bench.attempts, vetoes, doubts, run.strategy, run.budget, run.seed)
+    return plan_round(
+        number, offers, bench.attempts, vetoes, doubts, run.strategy, run.budget, run.seed
+    )
 
 
-def _reason_to_stop(number: int, run: Run, situations: dict[str | None, Situation], stale: int) -> str:
+def _reason_to_stop(
+    number: int, run: Run, situations: dict[str | None, Situation], stale: int
+) -> str:
     if run.strategy is Strategy.BEST_OF_N and number:
         return "best-of-n writes all its kernels in the first round"
     best = next(iter(situations.values()))

@@ -1,4 +1,6 @@
-"""The end of a round: what its measurements say about what was claimed, by arithmetic and then by the authors."""
+"""The end of a round: what its measurements say about what was claimed, by arithmetic and then by
+the authors.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,21 +19,41 @@ from kmem.run.workbench import Workbench
 logger = logging.getLogger(__name__)
 
 
-def reflect(number: int, situations: Mapping[str | None, Situation], authors: Authors, bench: Workbench, clock: Clock) -> None:
-    """Check the claims of the round's telling attempts, then ask the authors about their own; lessons go to the run's short-term memory."""
+def reflect(
+    number: int,
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+    bench: Workbench,
+    clock: Clock,
+) -> None:
+    """Check the claims of the round's telling attempts, then ask the authors about their own;
+    lessons go to the run's short-term memory.
+    """
     measured = [attempt for attempt in bench.attempts if attempt.round == number]
     telling = [] if clock.is_over() else _telling(measured, bench)
-    lessons = [lesson for attempt in telling if (lesson := check_attempt(number, attempt, bench)) is not None]
+    lessons = [
+        lesson
+        for attempt in telling
+        if (lesson := check_attempt(number, attempt, bench)) is not None
+    ]
     for kernel_hash, situation in situations.items():
-        after = replace(situation, history=tuple(bench.attempts), lessons=(*situation.lessons, *lessons))
-        answered = [attempt for attempt in measured if base_of(attempt.candidate.task, bench.attempts) == kernel_hash]
+        after = replace(
+            situation, history=tuple(bench.attempts), lessons=(*situation.lessons, *lessons)
+        )
+        answered = [
+            attempt
+            for attempt in measured
+            if base_of(attempt.candidate.task, bench.attempts) == kernel_hash
+        ]
         if not clock.is_over():
             lessons += authors.reflect(after, answered)
     bench.keep_lessons(number, lessons)
 
 
 def check_attempt(number: int, attempt: Attempt, bench: Workbench) -> Lesson | None:
-    """Profile an attempt and compare it with its base; None if that cannot be done or every claim held or stays unknown."""
+    """Profile an attempt and compare it with its base; None if that cannot be done or every claim
+    held or stays unknown.
+    """
     base = bench.attempt(base_of(attempt.candidate.task, bench.attempts))
     before = bench.signature(base) if base else None
     if before is None:
@@ -52,12 +74,20 @@ def check_attempt(number: int, attempt: Attempt, bench: Workbench) -> Lesson | N
 
 
 def _telling(measured: Sequence[Attempt], bench: Workbench) -> list[Attempt]:
-    """The new best, which the next round profiles anyway, and the fastest other attempt at a fix; only those that claimed something.
+    """The new best, which the next round profiles anyway, and the fastest other attempt at a fix;
+    only those that claimed something.
 
     The second is at most one extra profile a round: it explains what did not win.
     """
-    passed = sorted((attempt for attempt in measured if attempt.measurement.timing), key=lambda attempt: attempt.measurement.latency_ms)
-    fixes = [attempt for attempt in passed if origin(attempt.candidate.task, bench.attempts).move is Move.FIX]
+    passed = sorted(
+        (attempt for attempt in measured if attempt.measurement.timing),
+        key=lambda attempt: attempt.measurement.latency_ms,
+    )
+    fixes = [
+        attempt
+        for attempt in passed
+        if origin(attempt.candidate.task, bench.attempts).move is Move.FIX
+    ]
     chosen = [attempt for attempt in passed if attempt is bench.best]
     if fixes and fixes[0] not in chosen:
         chosen.append(fixes[0])

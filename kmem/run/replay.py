@@ -1,11 +1,14 @@
-"""Walk a finished run again from what was recorded of it, and say where the second walk differs: no network, no GPU, no compiler.
+"""Walk a finished run again from what was recorded of it, and say where the second walk differs: no
+network, no GPU, no compiler.
 
-Answers come from the run's conversations, verdicts from its attempts, diagnoses and profiles from memory. Everything that is decided in
-between is decided anew: directions, plans, prompts, duplicates of text, repairs, claims, lessons, the reason to stop. The minutes end at
-the look at the clock at which they ended then; a question that was not answered in time then is not answered now.
+Answers come from the run's conversations, verdicts from its attempts, diagnoses and profiles from
+memory. Everything that is decided in between is decided anew: directions, plans, prompts,
+duplicates of text, repairs, claims, lessons, the reason to stop. The minutes end at the look at the
+clock at which they ended then; a question that was not answered in time then is not answered now.
 
-Covered: runs of any author and strategy, interrupted and resumed ones too. Not covered: what the world decided and nobody wrote down (which
-candidates compiled to the same binary as another); a candidate without an attempt is taken to have been dropped then.
+Covered: runs of any author and strategy, interrupted and resumed ones too. Not covered: what the
+world decided and nobody wrote down (which candidates compiled to the same binary as another); a
+candidate without an attempt is taken to have been dropped then.
 """
 
 import math
@@ -17,10 +20,27 @@ from tempfile import TemporaryDirectory
 
 from kmem.devices import resolve_target
 from kmem.errors import BudgetExhausted, KmemError, OutOfTime, ProfilerError, ReplayError
-from kmem.interfaces import Completion, CompletionKey, CompletionRecord, ModelRequest, Provider, Unanswered
+from kmem.interfaces import (
+    Completion,
+    CompletionKey,
+    CompletionRecord,
+    ModelRequest,
+    Provider,
+    Unanswered,
+)
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.records import Attempt, Baseline, Budget, Kernel, Measurement, Profile, Run, RunResult, Status
+from kmem.records import (
+    Attempt,
+    Baseline,
+    Budget,
+    Kernel,
+    Measurement,
+    Profile,
+    Run,
+    RunResult,
+    Status,
+)
 from kmem.run.clock import Clock
 from kmem.run.directory import RunDirectory
 from kmem.run.evaluator import Admitted, Announce, Evaluator
@@ -28,7 +48,8 @@ from kmem.run.loop import optimize
 from kmem.run.session import open_session
 from kmem.run.workbench import Event
 
-#: How BudgetExhausted begins (kmem/explore/models/budget.py); the figures after it depend on the order of questions side by side.
+#: How BudgetExhausted begins (kmem/explore/models/budget.py); the figures after it depend on the
+#: order of questions side by side.
 _BUDGET_SPENT = "The budget for language models is spent"
 
 
@@ -54,7 +75,9 @@ class RecordedClock(Clock):
 class RecordedRun(Evaluator):
     """An evaluator that measures nothing: it knows what a run's kernels turned out to be."""
 
-    def __init__(self, attempts: Sequence[Attempt], verdicts: dict[str, Measurement], result: RunResult) -> None:
+    def __init__(
+        self, attempts: Sequence[Attempt], verdicts: dict[str, Measurement], result: RunResult
+    ) -> None:
         self._attempts = {attempt.candidate.kernel.hash: attempt for attempt in attempts}
         self._verdicts, self._result = verdicts, result
 
@@ -69,13 +92,23 @@ class RecordedRun(Evaluator):
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         """Kernels without an attempt were dropped then, and are now."""
         wanted = {kernel.hash for kernel in kernels}
-        known = [attempt for kernel_hash, attempt in self._attempts.items() if kernel_hash in wanted]
+        known = [
+            attempt for kernel_hash, attempt in self._attempts.items() if kernel_hash in wanted
+        ]
         return Admitted(
-            tuple((a.candidate.kernel, a.measurement.log) for a in known if a.measurement.status is Status.BUILD_FAILED),
-            tuple(a.candidate.kernel for a in known if a.measurement.status is not Status.BUILD_FAILED),
+            tuple(
+                (a.candidate.kernel, a.measurement.log)
+                for a in known
+                if a.measurement.status is Status.BUILD_FAILED
+            ),
+            tuple(
+                a.candidate.kernel for a in known if a.measurement.status is not Status.BUILD_FAILED
+            ),
         )
 
-    def screen(self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]) -> None:
+    def screen(
+        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+    ) -> None:
         for index, kernel in enumerate(kernels):
             on_result(index, self._attempts[kernel.hash].measurement)
 
@@ -85,20 +118,28 @@ class RecordedRun(Evaluator):
         return self._verdicts[kernel.hash]
 
     def profile(self, attempt: Attempt) -> Profile:
-        """Recorded profiles are in the replay's memory from the start, so only a missing one is asked for."""
-        raise ProfilerError(f"no profile of kernel {attempt.candidate.kernel.hash[:12]} was recorded")
+        """Recorded profiles are in the replay's memory from the start, so only a missing one is
+        asked for.
+        """
+        raise ProfilerError(
+            f"no profile of kernel {attempt.candidate.kernel.hash[:12]} was recorded"
+        )
 
     def close(self) -> None:
         pass
 
 
 class RecordedAnswers:
-    """An archive that finds nothing but remembers which question was named, and the answer to it for the provider asked next.
+    """An archive that finds nothing but remembers which question was named, and the answer to it
+    for the provider asked next.
 
-    So every prompt is written anew and can be compared with the one of then. A thread asks one question at a time.
+    So every prompt is written anew and can be compared with the one of then. A thread asks one
+    question at a time.
     """
 
-    def __init__(self, records: Sequence[CompletionRecord], budget: Budget, clock: RecordedClock) -> None:
+    def __init__(
+        self, records: Sequence[CompletionRecord], budget: Budget, clock: RecordedClock
+    ) -> None:
         self._clock = clock
         self._is_limited = budget.usd is not None or budget.tokens is not None
         self._records = {record.key: record for record in records}
@@ -133,8 +174,9 @@ class RecordedAnswers:
     def answer(self, request: ModelRequest) -> Completion:
         """What was answered then.
 
-        Raises OutOfTime: if the question was not answered and the minutes ended then. BudgetExhausted: if there was a budget: which of
-        several questions side by side it still covered is known from the record alone. ReplayError: if neither explains it.
+        Raises OutOfTime: if the question was not answered and the minutes ended then.
+        BudgetExhausted: if there was a budget: which of several questions side by side it still
+        covered is known from the record alone. ReplayError: if neither explains it.
         """
         key = self._asked.key
         record = self._records.get(key)
@@ -152,11 +194,17 @@ class RecordedAnswers:
     def unasked(self) -> list[str]:
         """Questions of then that were not put again."""
         kept = set(self.kept)
-        return [f"{_question(key)} was put then, and is not now" for key in self._records if key not in kept]
+        return [
+            f"{_question(key)} was put then, and is not now"
+            for key in self._records
+            if key not in kept
+        ]
 
 
 class RecordedProvider(Provider):
-    """Gives recorded answers under the name of the provider that gave them, so that they cost now what they cost then."""
+    """Gives recorded answers under the name of the provider that gave them, so that they cost now
+    what they cost then.
+    """
 
     def __init__(self, provider: Provider, answers: RecordedAnswers) -> None:
         self.name, self.counts_tokens = provider.name, provider.counts_tokens
@@ -169,22 +217,36 @@ class RecordedProvider(Provider):
         return []
 
 
-def replay_run(run: Run, out: Path, registry: Registry, memory: Memory, on_event: Callable[[Event], None]) -> list[str]:
-    """Walk `run` again into the directory `out`; the differences found, none if it came out identical.
+def replay_run(
+    run: Run, out: Path, registry: Registry, memory: Memory, on_event: Callable[[Event], None]
+) -> list[str]:
+    """Walk `run` again into the directory `out`; the differences found, none if it came out
+    identical.
 
-    Raises ReplayError: if the run has not finished. ProblemError, SkillError: if a session cannot be opened any more.
+    Raises ReplayError: if the run has not finished. ProblemError, SkillError: if a session cannot
+    be opened any more.
     """
     result = memory.run_result(run.id)
     if result is None:
-        raise ReplayError(f"Run {run.id} has not finished, so there is no end to compare with; kmem runs resume {run.id} first")
+        raise ReplayError(
+            f"Run {run.id} has not finished, so there is no end to compare with; kmem runs resume "
+            f"{run.id} first"
+        )
     clock = RecordedClock(result.looks_in_time)
-    attempts, answers = memory.attempts(run.id), RecordedAnswers(memory.completions(run.id), run.budget, clock)
-    again = replace(run, out_dir=str(out.resolve()), budget=replace(run.budget, usd=None, tokens=None))
+    attempts, answers = (
+        memory.attempts(run.id),
+        RecordedAnswers(memory.completions(run.id), run.budget, clock),
+    )
+    again = replace(
+        run, out_dir=str(out.resolve()), budget=replace(run.budget, usd=None, tokens=None)
+    )
     directory = RunDirectory(out)
     then = RunDirectory(Path(run.out_dir))
     directory.write_recalled(run.id, then.read_recalled(run.id) or [])
     directory.write_experience(run.id, then.read_experience(run.id) or ())
-    providers: dict[str, Provider] = {name: RecordedProvider(provider, answers) for name, provider in registry.providers.items()}
+    providers: dict[str, Provider] = {
+        name: RecordedProvider(provider, answers) for name, provider in registry.providers.items()
+    }
     evaluator = RecordedRun(attempts, memory.verdicts(run.id), result)
 
     def open_evaluator(announce: Announce) -> Evaluator:
@@ -193,20 +255,35 @@ def replay_run(run: Run, out: Path, registry: Registry, memory: Memory, on_event
     device, _ = resolve_target(run.target)
     if not result.estimated:
         device = memory.ceilings(device.name) or device
-    with TemporaryDirectory() as home, Memory(Path(home) / "replay.db") as scratch:  # nothing of it may reach the user's memory
+    # nothing of it may reach the user's memory
+    with TemporaryDirectory() as home, Memory(Path(home) / "replay.db") as scratch:
         scratch.start_run(again)
         for profile in memory.profiles(run.id):
             scratch.put_profile(run.id, profile)
         for kept in memory.diagnoses(run.id):
-            scratch.put_diagnosis(run.id, kept.round, kept.kernel, kept.diagnosis, kept.prescriptions)
-        for retraction in memory.retractions():  # a run uses no skill that was retracted before it began
+            scratch.put_diagnosis(
+                run.id, kept.round, kept.kernel, kept.diagnosis, kept.prescriptions
+            )
+        # a run uses no skill that was retracted before it began
+        for retraction in memory.retractions():
             if retraction.created_at <= run.created_at:
                 scratch.record_retraction(retraction)
-        session = open_session(run.problem, run.contract, device, not result.estimated, registry, scratch)
+        session = open_session(
+            run.problem, run.contract, device, not result.estimated, registry, scratch
+        )
         session = replace(session, bound=result.bound)
         replaying = replace(registry, providers=providers)
         try:
-            repeated = optimize(again, session, scratch, replaying, on_event, open_evaluator=open_evaluator, archive=answers, clock=clock)
+            repeated = optimize(
+                again,
+                session,
+                scratch,
+                replaying,
+                on_event,
+                open_evaluator=open_evaluator,
+                archive=answers,
+                clock=clock,
+            )
         except KmemError as ex:
             return [*answers.differences, f"the run ended early: {ex}"]
         return [
@@ -219,8 +296,14 @@ def replay_run(run: Run, out: Path, registry: Registry, memory: Memory, on_event
 
 
 def _compare_plans(memory: Memory, scratch: Memory, run_id: str) -> list[str]:
-    then, now = ({entry.round: entry.plan for entry in each.plans(run_id)} for each in (memory, scratch))
-    return [f"the plan of round {number} differs" for number in sorted({*then, *now}) if then.get(number) != now.get(number)]
+    then, now = (
+        {entry.round: entry.plan for entry in each.plans(run_id)} for each in (memory, scratch)
+    )
+    return [
+        f"the plan of round {number} differs"
+        for number in sorted({*then, *now})
+        if then.get(number) != now.get(number)
+    ]
 
 
 def _compare_attempts(then: Sequence[Attempt], now: Sequence[Attempt]) -> list[str]:
@@ -237,7 +320,9 @@ def _compare_ends(memory: Memory, scratch: Memory, then: RunResult, now: RunResu
     found = []
     if memory.lessons(then.run) != scratch.lessons(then.run):
         found.append("the lessons differ")
-    if then.reason != now.reason and not (_BUDGET_SPENT in then.reason and _BUDGET_SPENT in now.reason):
+    if then.reason != now.reason and not (
+        _BUDGET_SPENT in then.reason and _BUDGET_SPENT in now.reason
+    ):
         found.append(f"it stopped now because {now.reason}, and then because {then.reason}")
     if then.best != now.best:
         found.append("the winner differs")
@@ -246,7 +331,10 @@ def _compare_ends(memory: Memory, scratch: Memory, then: RunResult, now: RunResu
 
 def _attempt(attempt: Attempt) -> str:
     task = attempt.candidate.task
-    return f"{task.move.value} {task.skill} of round {attempt.round} (kernel {attempt.candidate.kernel.hash[:12]})"
+    return (
+        f"{task.move.value} {task.skill} of round {attempt.round} (kernel "
+        f"{attempt.candidate.kernel.hash[:12]})"
+    )
 
 
 def _question(key: CompletionKey) -> str:

@@ -1,4 +1,6 @@
-"""What one run works with, made once: device, workloads, traced graphs, bound, recipes, skills and the identities memory needs."""
+"""What one run works with, made once: device, workloads, traced graphs, bound, recipes, skills and
+the identities memory needs.
+"""
 
 import json
 import platform
@@ -24,7 +26,10 @@ from kmem.skills import Skill, load_recipe, load_skill
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Everything that does not change during a run. `present` says that the device is here, so that times are measured."""
+    """Everything that does not change during a run.
+
+    `present` says that the device is here, so that times are measured.
+    """
 
     problem: Problem
     contract: Contract
@@ -44,7 +49,14 @@ class Session:
         return self.graphs["full"]
 
 
-def open_session(problem: Problem, contract: Contract, device: Device, present: bool, registry: Registry, memory: Memory) -> Session:
+def open_session(
+    problem: Problem,
+    contract: Contract,
+    device: Device,
+    present: bool,
+    registry: Registry,
+    memory: Memory,
+) -> Session:
     """Load skills, derive the small workload, trace and bound.
 
     Raises ProblemError: if the problem breaks the contract or its forward fails.
@@ -59,17 +71,24 @@ def open_session(problem: Problem, contract: Contract, device: Device, present: 
         if not present:  # without a GPU there is nothing else to prove correctness on
             raise
         notes.append(str(ex))
-    graphs = {name: trace_problem(execute_problem(problem, workload), contract.precision) for name, workload in workloads.items()}
+    graphs = {
+        name: trace_problem(execute_problem(problem, workload), contract.precision)
+        for name, workload in workloads.items()
+    }
     graph = graphs["full"]
     if graph.opaque_reason:
         notes.append(f"the forward is one opaque call: {graph.opaque_reason}")
-    elif "small" in graphs and [node.target for node in graphs["small"].nodes] != [node.target for node in graph.nodes]:
+    elif "small" in graphs and [node.target for node in graphs["small"].nodes] != [
+        node.target for node in graph.nodes
+    ]:
         del graphs["small"], workloads["small"]
         notes.append("the small workload runs other operators than the full one and is not used")
     skills = load_library(registry)
     memory.sync_library(list(skills.values()))
     skills = without_retracted(memory, skills)
-    recipes = {name: recipe for name, skill in skills.items() if (recipe := load_recipe(skill)) is not None}
+    recipes = {
+        name: recipe for name, skill in skills.items() if (recipe := load_recipe(skill)) is not None
+    }
     options = find_options(graphs, recipes, contract, device)
     writable: dict[str, float] = {}
     for option in options:
@@ -77,17 +96,33 @@ def open_session(problem: Problem, contract: Contract, device: Device, present: 
     operators = tuple(dict.fromkeys(option.site.operator for option in options)) or ("opaque",)
     bound = graph_bound(graph, device, contract)
     return Session(
-        problem, contract, device, present, workloads, graphs, bound, skills, recipes, operators, writable, tuple(notes)
-    )  # fmt: skip
+        problem,
+        contract,
+        device,
+        present,
+        workloads,
+        graphs,
+        bound,
+        skills,
+        recipes,
+        operators,
+        writable,
+        tuple(notes),
+    )
 
 
 def load_library(registry: Registry) -> dict[str, Skill]:
-    """Every registered skill (those the user added are registered too), by name. Raises SkillError for a faulty one."""
+    """Every registered skill (those the user added are registered too), by name.
+
+    Raises SkillError for a faulty one.
+    """
     return {name: load_skill(path) for name, path in sorted(registry.skills.items())}
 
 
 def versions() -> dict[str, str]:
-    """What a measurement depends on besides the device: torch, Triton, Python, kmem, and the CUDA driver where there is one."""
+    """What a measurement depends on besides the device: torch, Triton, Python, kmem, and the CUDA
+    driver where there is one.
+    """
     found = {name: metadata.version(name) for name in ("torch", "triton")}
     found |= {"kmem": kmem.__version__, "python": platform.python_version()}
     import torch

@@ -1,6 +1,8 @@
-"""One kernel before the judge, outside a run: reading the two files, the judge with what it needs, baselines from the database.
+"""One kernel before the judge, outside a run: reading the two files, the judge with what it needs,
+baselines from the database.
 
-`kmem verify`, `kmem measure` and the tools of `kmem mcp` of those names are this module with different printing.
+`kmem verify`, `kmem measure` and the tools of `kmem mcp` of those names are this module with
+different printing.
 """
 
 import ast
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
     from kmem.measure.judge import Judge
     from kmem.records import Device, Workload
 
-# The judge, problem loading and devices import torch, the memory sqlite_utils: inside the functions, so that `kmem --help` does not pay.
+# The judge, problem loading and devices import torch, the memory sqlite_utils: inside the
+# functions, so that `kmem --help` does not pay.
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +51,9 @@ def read_kernel(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as ex:
-        raise CaseError(f"Cannot read {path}: {ex}; give the path of a Python file with ModelNew") from ex
+        raise CaseError(
+            f"Cannot read {path}: {ex}; give the path of a Python file with ModelNew"
+        ) from ex
 
 
 def make_case(
@@ -67,8 +72,8 @@ def make_case(
         seed: None draws one.
         evidence_dir: None for evidence/ beside the database.
         name: of the kernel, for messages.
-    Raises:
-        ProblemError: if the problem breaks its contract. CaseError: if the text is no kernel for it.
+    Raises: ProblemError: if the problem breaks its contract. CaseError: if the text is no kernel
+        for it.
     """
     import secrets
 
@@ -87,7 +92,12 @@ def make_case(
     given = len(list(module.get_init_inputs())) if hasattr(module, "get_init_inputs") else 0
     _check_constructor(loaded, given, name, tree)
     return Case(
-        loaded, Kernel(source), contract, secrets.randbits(48) if seed is None else seed, checkers, evidence_dir or default_evidence_dir()
+        loaded,
+        Kernel(source),
+        contract,
+        secrets.randbits(48) if seed is None else seed,
+        checkers,
+        evidence_dir or default_evidence_dir(),
     )
 
 
@@ -105,9 +115,11 @@ def _module_names(tree: ast.Module) -> set[str]:
 
 
 def _check_constructor(problem: Problem, given: int, name: str, tree: ast.Module) -> None:
-    """Raises CaseError: if ModelNew cannot be called with as many arguments (`given`) as the problem gives its Model.
+    """Raises CaseError: if ModelNew cannot be called with as many arguments (`given`) as the
+    problem gives its Model.
 
-    To be asked once the problem was executed, and with it what it imports: ModelNew may have its constructor from there.
+    To be asked once the problem was executed, and with it what it imports: ModelNew may have its
+    constructor from there.
     """
     from kmem.problem.constructor import constructor_signature
 
@@ -115,14 +127,30 @@ def _check_constructor(problem: Problem, given: int, name: str, tree: ast.Module
     if signature is None:
         return  # only the worker can tell
     parameters = list(signature.parameters.values())
-    required = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
+    required = [
+        each.name
+        for each in parameters
+        if each.kind is each.KEYWORD_ONLY and each.default is each.empty
+    ]
     if required:
-        raise CaseError(f"{name}: ModelNew wants {required[0]}= by name, {problem.path} gives its arguments by place; take those of Model")
-    placed = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        raise CaseError(
+            f"{name}: ModelNew wants {required[0]}= by name, {problem.path} gives its arguments by "
+            f"place; take those of Model"
+        )
+    placed = [
+        each
+        for each in parameters
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
     least, most = sum(each.default is each.empty for each in placed), len(placed)
-    if given < least or (given > most and not any(each.kind is each.VAR_POSITIONAL for each in parameters)):
+    if given < least or (
+        given > most and not any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    ):
         wanted = str(least) if least == most else f"{least} to {most}"
-        raise CaseError(f"{name}: ModelNew takes {wanted} constructor arguments, {problem.path} gives {given}; take those of Model")
+        raise CaseError(
+            f"{name}: ModelNew takes {wanted} constructor arguments, {problem.path} gives {given}; "
+            f"take those of Model"
+        )
 
 
 def find_checkers(registry: Registry | None, names: Sequence[str]) -> "tuple[Checker, ...]":
@@ -138,14 +166,16 @@ def find_checkers(registry: Registry | None, names: Sequence[str]) -> "tuple[Che
 # ---- judging
 
 
-def judge_case(case: Case, device: "Device", *, gpu: bool, announce: Callable[[str], None]) -> tuple[Measurement, tuple[Baseline, ...]]:
+def judge_case(
+    case: Case, device: "Device", *, gpu: bool, announce: Callable[[str], None]
+) -> tuple[Measurement, tuple[Baseline, ...]]:
     """The judge's verdict on a case, and what it was compared with (nothing without a GPU).
 
-    Args:
-        gpu: whether the device is here; otherwise the interpreter proves it at small sizes and the time is an estimate for the device.
-        announce: told in a line what is being done or left out.
-    Raises:
-        ProblemError: if the problem's forward fails, or without a GPU no small sizes can be found for it.
+    Args: gpu: whether the device is here; otherwise the interpreter proves it at small sizes and
+        the time is an estimate for the device. announce: told in a line what is being done or left
+        out.
+    Raises: ProblemError: if the problem's forward fails, or without a GPU no small sizes can be
+        found for it.
     """
     import tempfile
 
@@ -157,7 +187,9 @@ def judge_case(case: Case, device: "Device", *, gpu: bool, announce: Callable[[s
 
     workloads: dict[str, Workload] = {"full": FULL}
     problem, contract = case.problem, case.contract
-    bound = graph_bound(trace_problem(execute_problem(problem), contract.precision), device, contract)
+    bound = graph_bound(
+        trace_problem(execute_problem(problem), contract.precision), device, contract
+    )
     try:
         workloads["small"] = derive_small_workload(problem)
     except ProblemError as ex:
@@ -175,7 +207,9 @@ def judge_case(case: Case, device: "Device", *, gpu: bool, announce: Callable[[s
             seed=case.seed,
             work_dir=Path(place),
             gpu=gpu,
-            estimate_ms=lambda candidate: _estimate_ms(candidate, problem, contract, device, announce),
+            estimate_ms=lambda candidate: _estimate_ms(
+                candidate, problem, contract, device, announce
+            ),
             cache_dir=_cache_dir(),
             on_event=announce,
             checkers=case.checkers,
@@ -187,8 +221,12 @@ def judge_case(case: Case, device: "Device", *, gpu: bool, announce: Callable[[s
         return judge.verify(case.kernel, baselines), baselines
 
 
-def known_baselines(judge: "Judge", problem: Problem, contract: Contract, device: "Device") -> tuple[Baseline, ...]:
-    """How fast the module itself is: from the database that `kmem optimize` keeps it in too, else measured and kept there."""
+def known_baselines(
+    judge: "Judge", problem: Problem, contract: Contract, device: "Device"
+) -> tuple[Baseline, ...]:
+    """How fast the module itself is: from the database that `kmem optimize` keeps it in too, else
+    measured and kept there.
+    """
     from kmem.memory.store import Memory
     from kmem.run.session import versions
 
@@ -219,7 +257,13 @@ def _cache_dir() -> Path:
     return default_db_path().parent / "cache"
 
 
-def _estimate_ms(kernel: Kernel, problem: Problem, contract: Contract, device: "Device", announce: Callable[[str], None]) -> float:
+def _estimate_ms(
+    kernel: Kernel,
+    problem: Problem,
+    contract: Contract,
+    device: "Device",
+    announce: Callable[[str], None],
+) -> float:
     """The static estimate at full size in ms; infinite where the compiler gives none."""
     from kmem.errors import ProfilerError
     from kmem.problem.load import FULL
@@ -229,12 +273,22 @@ def _estimate_ms(kernel: Kernel, problem: Problem, contract: Contract, device: "
 
     try:
         (report,) = compile_kernels(
-            [kernel], problem, FULL, contract, device, processes=1, cache_dir=_cache_dir() / "triton", timeout_s=_COMPILE_TIMEOUT_S
+            [kernel],
+            problem,
+            FULL,
+            contract,
+            device,
+            processes=1,
+            cache_dir=_cache_dir() / "triton",
+            timeout_s=_COMPILE_TIMEOUT_S,
         )
     except ProfilerError as ex:
         announce(f"No estimate: {ex}")
         return math.inf
     if report.status is not CompileStatus.OK:
-        announce(f"No estimate: the kernel does not compile for {device.name}: {report.log.strip()[-300:]}")
+        announce(
+            f"No estimate: the kernel does not compile for {device.name}: "
+            f"{report.log.strip()[-300:]}"
+        )
         return math.inf
     return estimate_kernel_ms(report.launches, trace_bound(problem, FULL, contract, device), device)

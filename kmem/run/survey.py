@@ -1,6 +1,8 @@
-"""Stages 1 to 3 for a round: profile, diagnose and prescribe for every kernel that the strategy wants to go on from.
+"""Stages 1 to 3 for a round: profile, diagnose and prescribe for every kernel that the strategy
+wants to go on from.
 
-What a round found is kept in memory, so that a resumed or replayed run goes on from the same, whatever the ledger has learnt since.
+What a round found is kept in memory, so that a resumed or replayed run goes on from the same,
+whatever the ledger has learnt since.
 """
 
 import logging
@@ -21,8 +23,11 @@ from kmem.run.workbench import Workbench
 logger = logging.getLogger(__name__)
 
 
-def survey(number: int, bench: Workbench, repairs: Mapping[str, int]) -> dict[str | None, Situation]:
-    """The situations of a round by the hash of the kernel gone on from, best first; one without a kernel where there is none.
+def survey(
+    number: int, bench: Workbench, repairs: Mapping[str, int]
+) -> dict[str | None, Situation]:
+    """The situations of a round by the hash of the kernel gone on from, best first; one without a
+    kernel where there is none.
 
     Args:
         repairs: by author, how many repairs in a chain it is granted.
@@ -33,24 +38,49 @@ def survey(number: int, bench: Workbench, repairs: Mapping[str, int]) -> dict[st
         diagnosis, prescriptions = _examine(number, parent, bench)
         kernel = parent.candidate.kernel
         records = {entry.skill: entry.record for entry in prescriptions if entry.record}
-        situations[kernel.hash] = replace(blank, parent=kernel, diagnosis=diagnosis, prescriptions=prescriptions, track_records=records)
+        situations[kernel.hash] = replace(
+            blank,
+            parent=kernel,
+            diagnosis=diagnosis,
+            prescriptions=prescriptions,
+            track_records=records,
+        )
     return situations or {None: blank}
 
 
 def _blank(number: int, bench: Workbench, repairs: Mapping[str, int]) -> Situation:
     session = bench.session
     return Situation(
-        problem=session.problem, graphs=session.graphs, device=session.device, contract=bench.run.contract, bound=session.bound,
-        round=number, parent=None, diagnosis=None, prescriptions=(), history=tuple(bench.attempts), lessons=tuple(bench.lessons),
-        vetoes=find_vetoes(bench.attempts, bench.best, bench.lessons, repairs), recipes=session.recipes, writable=session.writable,
-        skills=session.skills, experience=bench.experience(), seed=bench.run.seed,
-    )  # fmt: skip
+        problem=session.problem,
+        graphs=session.graphs,
+        device=session.device,
+        contract=bench.run.contract,
+        bound=session.bound,
+        round=number,
+        parent=None,
+        diagnosis=None,
+        prescriptions=(),
+        history=tuple(bench.attempts),
+        lessons=tuple(bench.lessons),
+        vetoes=find_vetoes(bench.attempts, bench.best, bench.lessons, repairs),
+        recipes=session.recipes,
+        writable=session.writable,
+        skills=session.skills,
+        experience=bench.experience(),
+        seed=bench.run.seed,
+    )
 
 
-def _examine(number: int, parent: Attempt, bench: Workbench) -> tuple[Diagnosis | None, tuple[Prescription, ...]]:
-    """Profile, diagnose, prescribe. What a killed run found in this round stands: its own outcomes may have changed the ranking since.
+def _examine(
+    number: int, parent: Attempt, bench: Workbench
+) -> tuple[Diagnosis | None, tuple[Prescription, ...]]:
+    """Profile, diagnose, prescribe.
 
-    Without a profile there is no diagnosis, and the round goes on with what it knows from times alone.
+    What a killed run found in this round stands: its own outcomes may have changed the ranking
+    since.
+
+    Without a profile there is no diagnosis, and the round goes on with what it knows from times
+    alone.
     """
     kernel, session, memory = parent.candidate.kernel, bench.session, bench.memory
     for kept in memory.diagnoses(bench.run.id):
@@ -61,13 +91,28 @@ def _examine(number: int, parent: Attempt, bench: Workbench) -> tuple[Diagnosis 
     except ProfilerError as ex:
         logger.warning("round %d goes on without a diagnosis: %s", number, ex)
         return None, ()
-    diagnosis = diagnose(profile, session.device, session.bound, latency_ms=parent.measurement.latency_ms, history=bench.attempts)
+    diagnosis = diagnose(
+        profile,
+        session.device,
+        session.bound,
+        latency_ms=parent.measurement.latency_ms,
+        history=bench.attempts,
+    )
     prescriptions = consult_memory(
-        memory, diagnosis, session.operators, list(session.skills.values()), session.device.arch, session.contract, versions(),
+        memory,
+        diagnosis,
+        session.operators,
+        list(session.skills.values()),
+        session.device.arch,
+        session.contract,
+        versions(),
         outcomes=bench.run.memory_mode != "off",
-    )  # fmt: skip
+    )
     if bench.run.memory_mode != "off":
-        prescriptions = tuple(replace(entry, record=describe_record(memory.skill_record(entry.skill))) for entry in prescriptions)
+        prescriptions = tuple(
+            replace(entry, record=describe_record(memory.skill_record(entry.skill)))
+            for entry in prescriptions
+        )
     memory.put_diagnosis(bench.run.id, number, kernel.hash, diagnosis, prescriptions)
     bench.announce("diagnose", diagnosis.summary)
     return diagnosis, prescriptions
@@ -78,6 +123,13 @@ def describe_record(records: Sequence[TrackRecord]) -> str:
     told = []
     for item in records:
         gain = f", {item.speedup:.2f}x in the geometric mean" if item.speedup is not None else ""
-        again = f"; remembered kernels of it passed {item.recalled} times again" if item.recalled else ""
-        told.append(f"on {item.arch} {item.tried} tried, {item.passed} passed, {item.improved} improved{gain}{again}")
+        again = (
+            f"; remembered kernels of it passed {item.recalled} times again"
+            if item.recalled
+            else ""
+        )
+        told.append(
+            f"on {item.arch} {item.tried} tried, {item.passed} passed, {item.improved} "
+            f"improved{gain}{again}"
+        )
     return "; ".join(told) or "never tried yet"

@@ -1,7 +1,9 @@
-"""What a run does with candidates: drop duplicates, have them judged, record, archive; profile and verify kernels.
+"""What a run does with candidates: drop duplicates, have them judged, record, archive; profile and
+verify kernels.
 
-One `Workbench` lives as long as a run is being worked on. It keeps the run's attempts and lessons, its evaluator and its directory; it
-decides nothing. Attempts and profiles that memory already holds for the run are taken from there, which is all that resuming needs.
+One `Workbench` lives as long as a run is being worked on. It keeps the run's attempts and lessons,
+its evaluator and its directory; it decides nothing. Attempts and profiles that memory already holds
+for the run are taken from there, which is all that resuming needs.
 """
 
 import ast
@@ -63,10 +65,18 @@ class Event:
 
 
 class Workbench:
-    """A context manager; see the module's docstring. `run`, `session`, `memory` and `directory` are there for the stages."""
+    """A context manager; see the module's docstring.
+
+    `run`, `session`, `memory` and `directory` are there for the stages.
+    """
 
     def __init__(
-        self, run: Run, session: Session, memory: Memory, on_event: Callable[[Event], None], open_evaluator: OpenEvaluator
+        self,
+        run: Run,
+        session: Session,
+        memory: Memory,
+        on_event: Callable[[Event], None],
+        open_evaluator: OpenEvaluator,
     ) -> None:
         self.run, self.session, self.memory, self._on_event = run, session, memory, on_event
         self._open_evaluator, self._evaluator = open_evaluator, None
@@ -77,7 +87,11 @@ class Workbench:
         self._timing_baselines: Future[tuple[Baseline, ...]] | None = None
         self._profiles = {profile.kernel: profile for profile in memory.profiles(run.id)}
         # An interrupted attempt says nothing, so it is made again.
-        finished = [attempt for attempt in memory.attempts(run.id) if attempt.measurement.status is not Status.INTERRUPTED]
+        finished = [
+            attempt
+            for attempt in memory.attempts(run.id)
+            if attempt.measurement.status is not Status.INTERRUPTED
+        ]
         self._known = {attempt.candidate.kernel.hash: attempt for attempt in finished}
         self._sources: set[str] = set()
         self._experience: tuple[Experience, ...] | None = None
@@ -100,8 +114,14 @@ class Workbench:
 
     @property
     def seconds_left(self) -> float:
-        """All of the budget while the evaluator is being opened, which may have to wait for the GPU's memory."""
-        return self._evaluator.seconds_left if self._evaluator is not None else 60 * self.run.budget.minutes
+        """All of the budget while the evaluator is being opened, which may have to wait for the
+        GPU's memory.
+        """
+        return (
+            self._evaluator.seconds_left
+            if self._evaluator is not None
+            else 60 * self.run.budget.minutes
+        )
 
     @property
     def best(self) -> Attempt | None:
@@ -111,12 +131,17 @@ class Workbench:
 
     def ranking(self) -> list[Attempt]:
         """Attempts that passed, fastest first."""
-        passed = [attempt for attempt in self.attempts if attempt.measurement.status is Status.PASSED]
+        passed = [
+            attempt for attempt in self.attempts if attempt.measurement.status is Status.PASSED
+        ]
         return sorted(passed, key=lambda attempt: attempt.measurement.latency_ms)
 
     def attempt(self, kernel_hash: str | None) -> Attempt | None:
         """The attempt of this run at a kernel."""
-        return next((attempt for attempt in self.attempts if attempt.candidate.kernel.hash == kernel_hash), None)
+        return next(
+            (attempt for attempt in self.attempts if attempt.candidate.kernel.hash == kernel_hash),
+            None,
+        )
 
     def announce(self, stage: str, text: str) -> None:
         """Tell the progress display."""
@@ -126,10 +151,23 @@ class Workbench:
         light = bound.time_ms / best if bound and best else None
         baseline_ms = min(timed, default=None)
         seconds_left = max(0.0, self.seconds_left)
-        self._on_event(Event(stage, text, best, baseline_ms, light, self.measurements, seconds_left, not self.session.present))
+        self._on_event(
+            Event(
+                stage,
+                text,
+                best,
+                baseline_ms,
+                light,
+                self.measurements,
+                seconds_left,
+                not self.session.present,
+            )
+        )
 
     def start_baselines(self) -> None:
-        """Begin to find out how fast the unmodified module is, beside the compiling of the first candidates."""
+        """Begin to find out how fast the unmodified module is, beside the compiling of the first
+        candidates.
+        """
         if not self.session.present:
             self._baselines = self.evaluator.baselines()
             return
@@ -139,7 +177,9 @@ class Workbench:
             self._timing_baselines = self._background.submit(self.evaluator.baselines)
 
     def baselines(self) -> tuple[Baseline, ...]:
-        """The baselines: remembered, just measured (then kept), or without a GPU estimated from the graph."""
+        """The baselines: remembered, just measured (then kept), or without a GPU estimated from the
+        graph.
+        """
         if self._timing_baselines is not None:
             self._baselines = self._timing_baselines.result()
             self._timing_baselines = None
@@ -147,20 +187,34 @@ class Workbench:
         return self._baselines
 
     def _baseline_key(self) -> tuple[str, str, str, Contract, dict[str, str]]:
-        return self.session.problem.hash, "full", self.session.device.full_name, self.run.contract, self._versions
+        return (
+            self.session.problem.hash,
+            "full",
+            self.session.device.full_name,
+            self.run.contract,
+            self._versions,
+        )
 
-    def measure(self, number: int, candidates: Sequence[Candidate], situations: Mapping[str | None, Situation]) -> list[Attempt]:
-        """Take candidates through compile and judge; every one that is not a duplicate becomes an attempt, and all new ones come back.
+    def measure(
+        self,
+        number: int,
+        candidates: Sequence[Candidate],
+        situations: Mapping[str | None, Situation],
+    ) -> list[Attempt]:
+        """Take candidates through compile and judge; every one that is not a duplicate becomes an
+        attempt, and all new ones come back.
 
-        Args:
-            situations: of this round, by the hash of the kernel gone on from: what an attempt answers and is compared with.
+        Args: situations: of this round, by the hash of the kernel gone on from: what an attempt
+            answers and is compared with.
         """
         before = len(self.attempts)
-        fresh = {candidate.kernel.hash: candidate for candidate in candidates if self._is_new(candidate)}
+        fresh = {
+            candidate.kernel.hash: candidate for candidate in candidates if self._is_new(candidate)
+        }
         if not fresh:
             return []
-        # A resumed run compiles again what it has measured (the cache answers): which candidates are duplicates or worth proving
-        # must come out as it did before.
+        # A resumed run compiles again what it has measured (the cache answers): which candidates
+        # are duplicates or worth proving must come out as it did before.
         admitted = self.evaluator.admit([candidate.kernel for candidate in fresh.values()])
         for kernel, log in admitted.failed:
             if not self._take_known(kernel):
@@ -178,23 +232,36 @@ class Workbench:
         return self.attempts[before:]
 
     def verify(self, attempt: Attempt, baselines: Sequence[Baseline]) -> Attempt:
-        """Everything the judge has, in a fresh process, against the best baseline; recorded as an outcome with that ratio."""
+        """Everything the judge has, in a fresh process, against the best baseline; recorded as an
+        outcome with that ratio.
+        """
         self.announce("measure", "verifying the fastest kernel in a fresh process")
-        verified = replace(attempt, measurement=self.evaluator.verify(attempt.candidate.kernel, baselines))
+        verified = replace(
+            attempt, measurement=self.evaluator.verify(attempt.candidate.kernel, baselines)
+        )
         self.measurements += 1
         self.directory.write_verdict(verified)
         self.memory.put_verdict(self.run.id, attempt.candidate.kernel.hash, verified.measurement)
         if verified.measurement.status is not Status.PASSED:
             refusal = verified.measurement.log.strip().splitlines()
-            self.announce("measure", f"refused: {verified.measurement.status.value}: {refusal[0] if refusal else 'no reason given'}")
+            self.announce(
+                "measure",
+                (
+                    f"refused: {verified.measurement.status.value}: "
+                    f"{refusal[0] if refusal else 'no reason given'}"
+                ),
+            )
             # The ranking must not offer it again, and the ledger must know.
             self.attempts = [verified if kept is attempt else kept for kept in self.attempts]
-        # This outcome is about the whole module against its best baseline; the step from the parent was recorded when it was screened.
+        # This outcome is about the whole module against its best baseline; the step from the parent
+        # was recorded when it was screened.
         self._record_outcome(replace(verified, parent_ms=None), None)
         return verified
 
     def keep_best(self, winner: Attempt | None) -> None:
-        """Put the winner where the user looks for it, and the next best beside it; None takes away what an earlier run left there."""
+        """Put the winner where the user looks for it, and the next best beside it; None takes away
+        what an earlier run left there.
+        """
         if winner is None:
             self.directory.remove_best()
         else:
@@ -205,24 +272,36 @@ class Workbench:
         self.directory.write_top(kernels)
 
     def recall(self) -> list[Recalled]:
-        """What memory offers for this graph, as it was when the run began: a resumed run must not recall what it has learnt itself.
+        """What memory offers for this graph, as it was when the run began: a resumed run must not
+        recall what it has learnt itself.
 
         Best-of-n, the control, recalls nothing: its kernels are to be independent.
         """
         run, session = self.run, self.session
-        if run.memory_mode == "off" or run.strategy is Strategy.BEST_OF_N or session.graph.opaque_reason:
+        if (
+            run.memory_mode == "off"
+            or run.strategy is Strategy.BEST_OF_N
+            or session.graph.opaque_reason
+        ):
             return []
         kept = self.directory.read_recalled(run.id)
         if kept is None:
             graph = session.graph
             kept = self.memory.recall(
-                graph.hash, graph.structure_hash, session.operators, graph_sizes(graph), arch=session.device.arch, contract=run.contract
+                graph.hash,
+                graph.structure_hash,
+                session.operators,
+                graph_sizes(graph),
+                arch=session.device.arch,
+                contract=run.contract,
             )
             self.directory.write_recalled(run.id, kept)
         return kept
 
     def experience(self) -> tuple[Experience, ...]:
-        """How settings of the matching recipes did on other graphs, as memory knew it when the run began."""
+        """How settings of the matching recipes did on other graphs, as memory knew it when the run
+        began.
+        """
         run, session = self.run, self.session
         if run.memory_mode == "off" or session.graph.opaque_reason:
             return ()
@@ -231,9 +310,13 @@ class Workbench:
         if self._experience is None:
             graph = session.graph
             self._experience = recall_experience(
-                self.memory, sorted(session.writable), graph_hash=graph.hash, structure_hash=graph.structure_hash,
-                arch=session.device.arch, contract=run.contract,
-            )  # fmt: skip
+                self.memory,
+                sorted(session.writable),
+                graph_hash=graph.hash,
+                structure_hash=graph.structure_hash,
+                arch=session.device.arch,
+                contract=run.contract,
+            )
             self.directory.write_experience(run.id, self._experience)
         return self._experience
 
@@ -256,7 +339,9 @@ class Workbench:
         profile = self._profiles.get(attempt.candidate.kernel.hash)
         if profile is None:
             return None
-        return make_signature(profile, self.session.device, self.session.bound, host_ms=attempt.measurement.latency_ms)
+        return make_signature(
+            profile, self.session.device, self.session.bound, host_ms=attempt.measurement.latency_ms
+        )
 
     def keep_lessons(self, number: int, lessons: Sequence[Lesson]) -> None:
         """Add what a round taught to the run's short-term memory."""
@@ -264,7 +349,9 @@ class Workbench:
         self.memory.put_lessons(self.run.id, number, lessons)
 
     def _is_new(self, candidate: Candidate) -> bool:
-        """Whether this run sees the candidate's program for the first time, whatever its formatting."""
+        """Whether this run sees the candidate's program for the first time, whatever its
+        formatting.
+        """
         source = normalised_source_hash(candidate.kernel.source)
         is_new = source not in self._sources
         self._sources.add(source)
@@ -282,13 +369,21 @@ class Workbench:
         if attempt.measurement.status is not Status.BUILD_FAILED:
             self.measurements += 1
 
-    def _record(self, number: int, candidate: Candidate, measurement: Measurement, situations: Mapping[str | None, Situation]) -> None:
+    def _record(
+        self,
+        number: int,
+        candidate: Candidate,
+        measurement: Measurement,
+        situations: Mapping[str | None, Situation],
+    ) -> None:
         """Keep an attempt everywhere it belongs, the moment it exists."""
         base = base_of(candidate.task, self.attempts)
         parent = self.attempt(base)
         diagnosis = situations[base].diagnosis if base in situations else None
         parent_ms = parent.measurement.latency_ms if parent else None
-        attempt = Attempt(number, candidate, measurement, parent_ms, diagnosis.bottleneck if diagnosis else None)
+        attempt = Attempt(
+            number, candidate, measurement, parent_ms, diagnosis.bottleneck if diagnosis else None
+        )
         self._count(attempt)
         self.memory.record_attempt(self.run.id, attempt)
         self.directory.write_attempt(len(self.attempts), attempt)
@@ -298,9 +393,18 @@ class Workbench:
     def _record_outcome(self, attempt: Attempt, signature: Signature | None) -> None:
         """Only what was measured, and only if this run may write to the long-term memory."""
         measurement = attempt.measurement
-        if self.run.memory_mode != "rw" or measurement.estimated or measurement.status is Status.INTERRUPTED:
+        if (
+            self.run.memory_mode != "rw"
+            or measurement.estimated
+            or measurement.status is Status.INTERRUPTED
+        ):
             return
-        session, timing, task, predicted_ms = self.session, measurement.timing, attempt.candidate.task, attempt.candidate.estimated_ms
+        session, timing, task, predicted_ms = (
+            self.session,
+            measurement.timing,
+            attempt.candidate.task,
+            attempt.candidate.estimated_ms,
+        )
         self.memory.put_kernel(attempt.candidate.kernel)
         self.memory.record_outcome(
             Outcome(
@@ -336,7 +440,9 @@ class Workbench:
                 origin=self.memory.contributor,
                 created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
                 seed=self.run.seed,
-                predicted_ms=predicted_ms if predicted_ms is not None and math.isfinite(predicted_ms) else None,
+                predicted_ms=predicted_ms
+                if predicted_ms is not None and math.isfinite(predicted_ms)
+                else None,
             )
         )
 

@@ -12,7 +12,9 @@ OUT_CHANNELS = 64
 class Model(torch.nn.Module):
     def __init__(self, in_channels, out_channels):
         super().__init__()
-        self.conv = torch.nn.ConvTranspose2d(in_channels, out_channels, 3, stride=5, padding=1, dilation=2, bias=False)
+        self.conv = torch.nn.ConvTranspose2d(
+            in_channels, out_channels, 3, stride=5, padding=1, dilation=2, bias=False
+        )
 
     def forward(self, x):
         return self.conv(x)

@@ -13,7 +13,9 @@ OUT_CHANNELS = 64
 class Model(torch.nn.Module):
     def __init__(self, in_channels, out_channels):
         super().__init__()
-        self.conv = torch.nn.ConvTranspose3d(in_channels, out_channels, 3, stride=2, padding=1, dilation=2, bias=False)
+        self.conv = torch.nn.ConvTranspose3d(
+            in_channels, out_channels, 3, stride=2, padding=1, dilation=2, bias=False
+        )
 
     def forward(self, x):
         return self.conv(x)

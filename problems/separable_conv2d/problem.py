@@ -12,7 +12,9 @@ OUT_CHANNELS = 128
 class Model(torch.nn.Module):
     def __init__(self, in_channels, out_channels):
         super().__init__()
-        self.depthwise = torch.nn.Conv2d(in_channels, in_channels, 3, padding=1, groups=in_channels, bias=False)
+        self.depthwise = torch.nn.Conv2d(
+            in_channels, in_channels, 3, padding=1, groups=in_channels, bias=False
+        )
         self.pointwise = torch.nn.Conv2d(in_channels, out_channels, 1, bias=False)
 
     def forward(self, x):

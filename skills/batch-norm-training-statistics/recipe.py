@@ -1,4 +1,6 @@
-"""Writes batch norm in training mode: statistics of each channel, the normalised tensor, and the running statistics that move along."""
+"""Writes batch norm in training mode: statistics of each channel, the normalised tensor, and the
+running statistics that move along.
+"""
 
 from kmem.codegen.row_recipe import RowRecipe
 

@@ -1,6 +1,8 @@
-"""Writes dense convolutions as library calls that eager does not make by itself: channels_last layout, algorithms chosen by measuring.
+"""Writes dense convolutions as library calls that eager does not make by itself: channels_last
+layout, algorithms chosen by measuring.
 
-A labelled candidate: all its time is in cuDNN, so the result's library share says whose work it is, and `--purity triton` does not see it.
+A labelled candidate: all its time is in cuDNN, so the result's library share says whose work it is,
+and `--purity triton` does not see it.
 """
 
 from collections.abc import Sequence
@@ -11,12 +13,14 @@ from kmem.problem.graph import Node, OpGraph
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device, Purity
 
-#: Share of the tensor-core ceiling that cuDNN reaches with wide channels. Source: KernelBench level 1, problems 55, 56, 62 on an H200 with
-#: torch 2.11, 2026-11-20: 150 to 197 TFLOP/s of a TF32 ceiling of 367.
+#: Share of the tensor-core ceiling that cuDNN reaches with wide channels. Source: KernelBench level
+#: 1, problems 55, 56, 62 on an H200 with torch 2.11, 2026-11-20: 150 to 197 TFLOP/s of a TF32
+#: ceiling of 367.
 SHARE_OF_CEILING = 0.5
 WIDE_CHANNELS = 32
-#: With few channels cuDNN computes fp32 without tensor cores, and torch's copies to another layout read scattered lines. Source: the same
-#: on 2026-11-21, problems 50 and 54 (27 and 35 of 51 TFLOP/s) and 86 (7.1 ms where a product as it lies takes 0.8, 6.4 GB copied).
+#: With few channels cuDNN computes fp32 without tensor cores, and torch's copies to another layout
+#: read scattered lines. Source: the same on 2026-11-21, problems 50 and 54 (27 and 35 of 51
+#: TFLOP/s) and 86 (7.1 ms where a product as it lies takes 0.8, 6.4 GB copied).
 SHARE_OF_FP32, COPIED_BYTES_PER_S = 0.6, 1.0e12
 
 
@@ -36,7 +40,9 @@ class ChannelsLastConv(Recipe):
     def space(self, site: Site, device: Device) -> Space:
         # The layout as it lies with the library's own guess is what eager does: no candidate.
         knobs = {"layout": ("channels_last", "contiguous"), "algorithm": ("measured", "guessed")}
-        return Space(knobs, lambda settings: settings != {"layout": "contiguous", "algorithm": "guessed"})
+        return Space(
+            knobs, lambda settings: settings != {"layout": "contiguous", "algorithm": "guessed"}
+        )
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         detail: Convolution = site.detail
@@ -46,26 +52,37 @@ class ChannelsLastConv(Recipe):
         if detail.dtype == "float32":
             rate = max(rate, ceiling(device, "fp32") * SHARE_OF_FP32)
         moved_ms = site.bytes / device.dram_bytes_per_s * 1e3
-        if settings["layout"] == "channels_last":  # input and output change their layout before and after, read and written
+        # input and output change their layout before and after, read and written
+        if settings["layout"] == "channels_last":
             moved_ms = 2.0 * site.bytes / COPIED_BYTES_PER_S * 1e3
         return site.flops / rate * 1e3 + moved_ms + 4 * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail: Convolution = site.detail
         rank = len(detail.out.shape) - 2
-        axes = detail.axes[3 - max(rank, 2) :]  # the library has no 1D convolutions: a row is an image one high
-        padding, stride, dilation = ([getattr(axis, name) for axis in axes] for name in ("padding", "stride", "dilation"))
+        # the library has no 1D convolutions: a row is an image one high
+        axes = detail.axes[3 - max(rank, 2) :]
+        padding, stride, dilation = (
+            [getattr(axis, name) for axis in axes] for name in ("padding", "stride", "dilation")
+        )
         lines = ["def launch(x, w, bias=None):"]
         if rank == 1:
             lines.append("    x, w = x.unsqueeze(2), w.unsqueeze(2)")
         if settings["layout"] == "channels_last":
             layout = "torch.channels_last_3d" if rank == 3 else "torch.channels_last"
-            lines.append(f"    x, w = x.contiguous(memory_format={layout}), w.contiguous(memory_format={layout})")
+            lines.append(
+                f"    x, w = x.contiguous(memory_format={layout}), "
+                f"w.contiguous(memory_format={layout})"
+            )
         lines += [
             "    if x.is_cpu:",
-            f"        y = torch.convolution(x, w, None, {stride}, {padding}, {dilation}, False, {[0] * len(axes)}, {detail.groups})",
+            (
+                f"        y = torch.convolution(x, w, None, {stride}, {padding}, {dilation}, "
+                f"False, {[0] * len(axes)}, {detail.groups})"
+            ),
             "    else:",
-            f"        y = torch.cudnn_convolution(x, w, {padding}, {stride}, {dilation}, {detail.groups}, "
+            f"        y = torch.cudnn_convolution(x, w, {padding}, {stride}, {dilation}, "
+            f"{detail.groups}, "
             f"{settings['algorithm'] == 'measured'}, False, torch.backends.cudnn.allow_tf32)",
             "    if bias is not None:",
             f"        y = y.add_(bias.view(1, -1{', 1' * len(axes)}))",
@@ -77,15 +94,28 @@ class ChannelsLastConv(Recipe):
 def _is_symmetric(detail: Convolution) -> bool:
     """Whether both ends of every axis are padded alike ("same" with an even window is not)."""
     return all(
-        axis.out == (axis.size + 2 * axis.padding - axis.dilation * (axis.kernel - 1) - 1) // axis.stride + 1 for axis in detail.axes
+        axis.out
+        == (axis.size + 2 * axis.padding - axis.dilation * (axis.kernel - 1) - 1) // axis.stride + 1
+        for axis in detail.axes
     )
 
 
 def _site(graph: OpGraph, node: Node, detail: Convolution) -> Site:
     inputs = tuple(Operand(name, graph.spec(name)) for name in convolution_tensors(node).values())
-    size = detail.images * detail.channels_in * detail.inputs * DTYPE_BYTES[detail.dtype] + node.spec.bytes
+    size = (
+        detail.images * detail.channels_in * detail.inputs * DTYPE_BYTES[detail.dtype]
+        + node.spec.bytes
+    )
     return Site(
-        node.name, operator_of(detail), (node.name,), inputs, (Operand(node.name, node.spec),), detail, size, detail.flops, ("library",)
+        node.name,
+        operator_of(detail),
+        (node.name,),
+        inputs,
+        (Operand(node.name, node.spec),),
+        detail,
+        size,
+        detail.flops,
+        ("library",),
     )
 
 

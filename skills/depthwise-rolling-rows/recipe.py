@@ -1,4 +1,6 @@
-"""Depthwise convolution in 1 to 3 dimensions: each input row once per strip, fp32 accumulators for several output rows; see SKILL.md."""
+"""Depthwise convolution in 1 to 3 dimensions: each input row once per strip, fp32 accumulators for
+several output rows; see SKILL.md.
+"""
 
 from dataclasses import dataclass
 from math import prod
@@ -12,13 +14,19 @@ from kmem.records import Contract, Device
 
 MAX_TAPS = 64  # weights a thread keeps in registers
 _DTYPES = ("float32", "bfloat16", "float16")
-_RANKS = {f"aten.conv{rank}d.{overload}": rank for rank in (1, 2, 3) for overload in ("default", "padding")}
+_RANKS = {
+    f"aten.conv{rank}d.{overload}": rank
+    for rank in (1, 2, 3)
+    for overload in ("default", "padding")
+}
 _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 
 
 @dataclass(frozen=True, slots=True)
 class Depthwise:
-    """A convolution whose every output channel reads one input channel; `multiplier` output channels share one."""
+    """A convolution whose every output channel reads one input channel; `multiplier` output
+    channels share one.
+    """
 
     axes: tuple[Axis, Axis, Axis]
     dtype: str
@@ -39,27 +47,58 @@ class DepthwiseRollingRows(Recipe):
         for node in graph.nodes:
             detail = _read(graph, node) if node.target in _RANKS else None
             if detail is not None:
-                inputs = tuple(Operand(arg.name, graph.spec(arg.name)) for arg in _arguments(node).values() if isinstance(arg, Ref))
+                inputs = tuple(
+                    Operand(arg.name, graph.spec(arg.name))
+                    for arg in _arguments(node).values()
+                    if isinstance(arg, Ref)
+                )
                 size = sum(operand.spec.bytes for operand in inputs) + node.spec.bytes
                 flops = 2.0 * node.spec.numel * prod(axis.kernel for axis in detail.axes)
-                sites.append(Site(node.name, "depthwise_conv", (node.name,), inputs, (Operand(node.name, node.spec),), detail, size, flops))
+                sites.append(
+                    Site(
+                        node.name,
+                        "depthwise_conv",
+                        (node.name,),
+                        inputs,
+                        (Operand(node.name, node.spec),),
+                        detail,
+                        size,
+                        flops,
+                    )
+                )
         return sites
 
     def space(self, site: Site, device: Device) -> Space:
         return strip_space(site.detail.axes, site.detail.dtype, site.detail.planes)
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
-        return strip_cost_ms(site, site.detail.axes, settings, site.detail.dtype, site.detail.planes, device, separable=False)
+        return strip_cost_ms(
+            site,
+            site.detail.axes,
+            settings,
+            site.detail.dtype,
+            site.detail.planes,
+            device,
+            separable=False,
+        )
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail: Depthwise = site.detail
         tile = tile_of(settings)
         kernel = StripWriter(detail.axes, tile, "weighted", has_bias=detail.has_bias).write()
         launcher = write_strip_launcher(
-            kernel[0], tile, detail.axes, detail.output,
-            channels=detail.output[1], multiplier=detail.multiplier, divisor=0, count_padding=False,
-            weighted=True, has_bias=detail.has_bias, warps=settings["warps"],
-        )  # fmt: skip
+            kernel[0],
+            tile,
+            detail.axes,
+            detail.output,
+            channels=detail.output[1],
+            multiplier=detail.multiplier,
+            divisor=0,
+            count_padding=False,
+            weighted=True,
+            has_bias=detail.has_bias,
+            warps=settings["warps"],
+        )
         return Emission((kernel,), launcher)
 
 
@@ -68,9 +107,15 @@ def _arguments(node: Node) -> dict[str, object]:
 
 
 def _read(graph: OpGraph, node: Node) -> Depthwise | None:
-    """The depthwise convolution a node does; None for other convolutions and for what the kernels do not cover."""
+    """The depthwise convolution a node does; None for other convolutions and for what the kernels
+    do not cover.
+    """
     rank, given = _RANKS[node.target], _arguments(node)
-    tensors = [graph.spec(given[name].name) for name in ("input", "weight", "bias") if isinstance(given.get(name), Ref)]
+    tensors = [
+        graph.spec(given[name].name)
+        for name in ("input", "weight", "bias")
+        if isinstance(given.get(name), Ref)
+    ]
     source, weight, result = tensors[0], tensors[1], node.spec
     groups = given.get("groups", 1)
     if len(source.shape) != rank + 2 or groups != source.shape[1] or groups == 1:
@@ -84,12 +129,30 @@ def _read(graph: OpGraph, node: Node) -> Depthwise | None:
     kernel, dilation = weight.shape[2:], per_axis(given.get("dilation"), rank, 1)
     padding = given.get("padding", 0)
     if isinstance(padding, str):
-        # torch pads "same" by dilation * (kernel - 1) in all, the odd one at the end; the end follows from the output size
-        padding = tuple(step * (taps - 1) // 2 for step, taps in zip(dilation, kernel, strict=True)) if padding == "same" else 0
-    axes = make_axes(source.shape[2:], result.shape[2:], kernel, per_axis(given.get("stride"), rank, 1), per_axis(padding, rank), dilation)
-    if prod(kernel) > MAX_TAPS or prod(source.shape[2:]) >= 2**31 or prod(result.shape[2:]) >= 2**31:
+        # torch pads "same" by dilation * (kernel - 1) in all, the odd one at the end; the end
+        # follows from the output size
+        padding = (
+            tuple(step * (taps - 1) // 2 for step, taps in zip(dilation, kernel, strict=True))
+            if padding == "same"
+            else 0
+        )
+    axes = make_axes(
+        source.shape[2:],
+        result.shape[2:],
+        kernel,
+        per_axis(given.get("stride"), rank, 1),
+        per_axis(padding, rank),
+        dilation,
+    )
+    if (
+        prod(kernel) > MAX_TAPS
+        or prod(source.shape[2:]) >= 2**31
+        or prod(result.shape[2:]) >= 2**31
+    ):
         return None
-    detail = Depthwise(axes, source.dtype, result.shape, result.shape[1] // groups, len(tensors) == 3)
+    detail = Depthwise(
+        axes, source.dtype, result.shape, result.shape[1] // groups, len(tensors) == 3
+    )
     # a window too large to unroll, on rows too long to hold, has no setting
     return detail if strip_space(axes, detail.dtype, detail.planes).settings() else None
 

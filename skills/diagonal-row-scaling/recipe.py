@@ -81,7 +81,9 @@ class Scaling:
 
 
 class DiagonalScaling(Recipe):
-    """A product with a diagonal matrix made from a vector in the graph; the same bits as the dense product."""
+    """A product with a diagonal matrix made from a vector in the graph; the same bits as the dense
+    product.
+    """
 
     operators = ("diagonal_matmul",)
 
@@ -92,14 +94,27 @@ class DiagonalScaling(Recipe):
                 continue
             for side in (0, 1):
                 diagonal, matrix = graph.node(node.args[side].name), node.args[1 - side].name
-                if diagonal is None or diagonal.target not in _DIAGONALS or len(diagonal.args) != 1 or diagonal.kwargs:
+                if (
+                    diagonal is None
+                    or diagonal.target not in _DIAGONALS
+                    or len(diagonal.args) != 1
+                    or diagonal.kwargs
+                ):
                     continue
                 vector = diagonal.args[0].name
-                if len(graph.spec(vector).shape) != 1 or len(graph.spec(matrix).shape) != 2 or node.spec.dtype not in _DTYPES:
+                if (
+                    len(graph.spec(vector).shape) != 1
+                    or len(graph.spec(matrix).shape) != 2
+                    or node.spec.dtype not in _DTYPES
+                ):
                     continue
                 detail = Scaling(side == 0, graph.spec(vector), graph.spec(matrix), node.spec)
                 # A diagonal that something else reads as well is still made, elsewhere.
-                nodes = (diagonal.name, node.name) if graph.has_one_user(diagonal.name) else (node.name,)
+                nodes = (
+                    (diagonal.name, node.name)
+                    if graph.has_one_user(diagonal.name)
+                    else (node.name,)
+                )
                 inputs = (Operand(vector, detail.vector), Operand(matrix, detail.matrix))
                 read = detail.vector.bytes + detail.matrix.bytes + detail.out.bytes
                 sites.append(
@@ -122,21 +137,31 @@ class DiagonalScaling(Recipe):
         rows, columns = site.detail.out.shape
         knobs = {
             "block_r": tuple(sorted({min(value, next_power_of_two(rows)) for value in (1, 4)})),
-            "block_c": tuple(sorted({min(value, next_power_of_two(columns)) for value in (512, 1024, 2048)})),
+            "block_c": tuple(
+                sorted({min(value, next_power_of_two(columns)) for value in (512, 1024, 2048)})
+            ),
             "warps": (4, 8),
         }
         return Space(knobs)
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
-        per_thread = int(settings["block_r"]) * int(settings["block_c"]) / (int(settings["warps"]) * device.warp_size)
-        return site.bytes / device.dram_bytes_per_s * 1e3 * (1.0 if per_thread >= 8 else 1.1) + 3 * device.launch_ms
+        per_thread = (
+            int(settings["block_r"])
+            * int(settings["block_c"])
+            / (int(settings["warps"]) * device.warp_size)
+        )
+        return (
+            site.bytes / device.dram_bytes_per_s * 1e3 * (1.0 if per_thread >= 8 else 1.1)
+            + 3 * device.launch_ms
+        )
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail: Scaling = site.detail
         rows, columns = detail.out.shape
         step = detail.vector.stride[0]
         v_row, v_column = (step, 0) if detail.on_rows else (0, step)
-        # A line of the second kernel is what the product sums over: a column of diag(v) @ B, a row of A @ diag(v).
+        # A line of the second kernel is what the product sums over: a column of diag(v) @ B, a row
+        # of A @ diag(v).
         along = -1 if detail.on_rows else 1
         lines, length = detail.out.shape[::along]
         x_line, x_step = detail.matrix.stride[::along]
@@ -144,15 +169,19 @@ class DiagonalScaling(Recipe):
         block_r, block_c = int(settings["block_r"]), int(settings["block_c"])
         launcher = (
             "def launch(vector, matrix):\n"
-            f"    out = torch.empty_strided({detail.out.shape!r}, {detail.out.stride!r}, dtype=matrix.dtype, device=matrix.device)\n"
+            f"    out = torch.empty_strided({detail.out.shape!r}, {detail.out.stride!r}, "
+            f"dtype=matrix.dtype, device=matrix.device)\n"
             f"    counts = torch.zeros({lines}, dtype=torch.int32, device=matrix.device)\n"
             f"    kmem_scale_lines[({ceil_div(rows, block_r) * ceil_div(columns, block_c)},)]("
             f"vector, matrix, counts, out, ROWS={rows}, COLUMNS={columns}, "
-            f"V_ROW={v_row}, V_COLUMN={v_column}, X_ROW={detail.matrix.stride[0]}, X_COLUMN={detail.matrix.stride[1]}, "
+            f"V_ROW={v_row}, V_COLUMN={v_column}, X_ROW={detail.matrix.stride[0]}, "
+            f"X_COLUMN={detail.matrix.stride[1]}, "
             f"OUT_ROW={detail.out.stride[0]}, OUT_COLUMN={detail.out.stride[1]}, "
             f"BLOCK_R={block_r}, BLOCK_C={block_c}, num_warps={settings['warps']})\n"
-            f"    kmem_spread_non_finite[({ceil_div(lines, _SPREAD_L)},)](matrix, counts, out, LINES={lines}, LENGTH={length}, "
-            f"X_LINE={x_line}, X_STEP={x_step}, OUT_LINE={out_line}, OUT_STEP={out_step}, BLOCK_L={_SPREAD_L}, BLOCK_S={_SPREAD_S})\n"
+            f"    kmem_spread_non_finite[({ceil_div(lines, _SPREAD_L)},)](matrix, counts, out, "
+            f"LINES={lines}, LENGTH={length}, "
+            f"X_LINE={x_line}, X_STEP={x_step}, OUT_LINE={out_line}, OUT_STEP={out_step}, "
+            f"BLOCK_L={_SPREAD_L}, BLOCK_S={_SPREAD_S})\n"
             "    return out\n"
         )
         return Emission(_KERNELS, launcher)

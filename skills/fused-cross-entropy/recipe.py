@@ -1,5 +1,9 @@
-"""Writes cross entropy over class indices: one read of the logits per row, then one program that sums the rows."""
+"""Writes cross entropy over class indices: one read of the logits per row, then one program that
+sums the rows.
+"""
 
 from kmem.codegen.row_recipe import RowRecipe
 
-RECIPE = RowRecipe("cross_entropy", ("loss",), element_output=False, targets=("aten.cross_entropy_loss.default",))
+RECIPE = RowRecipe(
+    "cross_entropy", ("loss",), element_output=False, targets=("aten.cross_entropy_loss.default",)
+)

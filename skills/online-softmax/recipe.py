@@ -1,4 +1,6 @@
-"""Writes softmax and log-softmax of any row length: in registers, online over a loop, or with a row shared by several programs."""
+"""Writes softmax and log-softmax of any row length: in registers, online over a loop, or with a row
+shared by several programs.
+"""
 
 from kmem.codegen.row_recipe import RowRecipe
 

@@ -1,9 +1,20 @@
-"""Writes norms: the statistics of a row and the row divided by them, whatever dimensions a row covers."""
+"""Writes norms: the statistics of a row and the row divided by them, whatever dimensions a row
+covers.
+"""
 
 from kmem.codegen.row_recipe import RowRecipe
 
 _OPERATORS = (
-    "layer_norm", "rms_norm", "group_norm", "instance_norm", "l1_norm", "l2_norm", "frobenius_norm", "vector_norm", "sum", "mean",
+    "layer_norm",
+    "rms_norm",
+    "group_norm",
+    "instance_norm",
+    "l1_norm",
+    "l2_norm",
+    "frobenius_norm",
+    "vector_norm",
+    "sum",
+    "mean",
     "variance",
-)  # fmt: skip
+)
 RECIPE = RowRecipe("norm", _OPERATORS, element_output=True)

@@ -2,5 +2,16 @@
 
 from kmem.codegen.row_recipe import RowRecipe
 
-_OPERATORS = ("sum", "mean", "max", "min", "prod", "argmax", "argmin", "variance", "logsumexp", "vector_norm")
+_OPERATORS = (
+    "sum",
+    "mean",
+    "max",
+    "min",
+    "prod",
+    "argmax",
+    "argmin",
+    "variance",
+    "logsumexp",
+    "vector_norm",
+)
 RECIPE = RowRecipe("reduce", _OPERATORS, element_output=False)

@@ -1,4 +1,6 @@
-"""Writes products with one dot per tile: bf16 and fp16 on the tensor cores, fp32 exactly on the FMA units."""
+"""Writes products with one dot per tile: bf16 and fp16 on the tensor cores, fp32 exactly on the FMA
+units.
+"""
 
 from collections.abc import Sequence
 
@@ -81,19 +83,26 @@ def kmem_tile_matmul(
 ''',
 )
 
-#: Share of the library's ceiling, seconds per step of K, intensity of a large tile (TileLoop), on tensor cores and on FMA units. Source:
-#: H200, 2026-11-21: bf16 8192^3 in 1.42 ms at 128x256 (774 of 808 TFLOP/s); fp32 batched in 6.30 ms with steps of 32, 6.76 with steps of
-#: 16 (43.6 of 51 TFLOP/s), 256 x 524288 x 256 in 1.56 ms at 128x128 and 1.60 at 64x128.
+#: Share of the library's ceiling, seconds per step of K, intensity of a large tile (TileLoop), on
+#: tensor cores and on FMA units. Source: H200, 2026-11-21: bf16 8192^3 in 1.42 ms at 128x256 (774
+#: of 808 TFLOP/s); fp32 batched in 6.30 ms with steps of 32, 6.76 with steps of 16 (43.6 of 51
+#: TFLOP/s), 256 x 524288 x 256 in 1.56 ms at 128x128 and 1.60 at 64x128.
 _NATIVE, _EXACT = (0.97, 3e-8, 85.0), (0.9, 2e-7, 42.0)
 
 
 class TileMatmul(Recipe):
-    """Tiled product with fp32 accumulation; fp32 operands are multiplied exactly, whatever the contract allows."""
+    """Tiled product with fp32 accumulation; fp32 operands are multiplied exactly, whatever the
+    contract allows.
+    """
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
-        return [site for site in find_products(graph, contract) if min(site.detail.m.size, site.detail.n.size, site.detail.k.size) > 1]
+        return [
+            site
+            for site in find_products(graph, contract)
+            if min(site.detail.m.size, site.detail.n.size, site.detail.k.size) > 1
+        ]
 
     def space(self, site: Site, device: Device) -> Space:
         product: Product = site.detail
@@ -108,7 +117,9 @@ class TileMatmul(Recipe):
             "warps": (4, 8),
             "stages": (3, 4),
             "group": (8,),
-            "splits": split_choices(product, min(rows[-1], 128), min(columns[-1], 128), steps[-1], device),
+            "splits": split_choices(
+                product, min(rows[-1], 128), min(columns[-1], 128), steps[-1], device
+            ),
         }
         return Space(knobs, lambda settings: _is_legal(product, settings, device))
 
@@ -116,12 +127,25 @@ class TileMatmul(Recipe):
         product: Product = site.detail
         exact = _is_exact(product)
         share, step_s, intensity = _EXACT if exact else _NATIVE
-        loop = TileLoop(ceiling(device, "fp32" if exact else "bf16") * share, 1, 1, operand_width(product), step_s, intensity)
+        loop = TileLoop(
+            ceiling(device, "fp32" if exact else "bf16") * share,
+            1,
+            1,
+            operand_width(product),
+            step_s,
+            intensity,
+        )
         cost = product_cost_ms(product, settings, device, loop)
-        # Four warps are one for each scheduler of an SM, which then waits out every FMA: half the rate, measured at 1024^3.
+        # Four warps are one for each scheduler of an SM, which then waits out every FMA: half the
+        # rate, measured at 1024^3.
         starved = exact and resident_programs(settings, loop, device) * int(settings["warps"]) < 8
-        # Tall tiles do a little worse than wide ones: 0.189 against 0.177 ms (bf16 4096^3, 256x128 and 128x256).
-        return cost * (2.0 if starved else 1.0) * (1.05 if int(settings["block_m"]) > int(settings["block_n"]) else 1.0)
+        # Tall tiles do a little worse than wide ones: 0.189 against 0.177 ms (bf16 4096^3, 256x128
+        # and 128x256).
+        return (
+            cost
+            * (2.0 if starved else 1.0)
+            * (1.05 if int(settings["block_m"]) > int(settings["block_n"]) else 1.0)
+        )
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         product: Product = site.detail
@@ -130,11 +154,16 @@ class TileMatmul(Recipe):
         launch = (
             f"kmem_tile_matmul{product.epilogue.suffix}[({tiles_m * tiles_n * splits * product.batches},)]"
             f"(a, b, target, {output_arguments(product)}, {operand_arguments(product)}, "
-            f"EXACT={_is_exact(product)}, INTERPRETED=triton.knobs.runtime.interpret, SPLITS={splits}, GROUP={settings['group']}, "
-            f"BLOCK_M={settings['block_m']}, BLOCK_N={settings['block_n']}, BLOCK_K={settings['block_k']}, "
+            f"EXACT={_is_exact(product)}, INTERPRETED=triton.knobs.runtime.interpret, "
+            f"SPLITS={splits}, GROUP={settings['group']}, "
+            f"BLOCK_M={settings['block_m']}, BLOCK_N={settings['block_n']}, "
+            f"BLOCK_K={settings['block_k']}, "
             f"num_warps={settings['warps']}, num_stages={settings['stages']})"
         )
-        return Emission(specialise((*SHARED_KERNELS, _KERNEL), product.epilogue), write_launcher(product, launch, splits))
+        return Emission(
+            specialise((*SHARED_KERNELS, _KERNEL), product.epilogue),
+            write_launcher(product, launch, splits),
+        )
 
 
 def _is_exact(product: Product) -> bool:
@@ -142,16 +171,22 @@ def _is_exact(product: Product) -> bool:
 
 
 def _is_legal(product: Product, settings: Settings, device: Device) -> bool:
-    block_m, block_n, block_k, warps, stages = (int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages"))
+    block_m, block_n, block_k, warps, stages = (
+        int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages")
+    )
     accumulators = block_m * block_n / (warps * device.warp_size)
-    # An epilogue's operand as large as the tile is in registers beside the sums: 128x256 on 8 warps spilled 424 bytes a thread.
+    # An epilogue's operand as large as the tile is in registers beside the sums: 128x256 on 8 warps
+    # spilled 424 bytes a thread.
     if not 2 <= accumulators <= (64 if _is_exact(product) or product.full_operands else 128):
         return False
-    if not _is_exact(product) and warps > 4 and block_m < 16 * warps:  # warps beyond the rows of a tile repeat its products
+    # warps beyond the rows of a tile repeat its products
+    if not _is_exact(product) and warps > 4 and block_m < 16 * warps:
         return False
     if product.k.size <= block_k * (stages - 1) and stages > 3:
         return False
-    return (block_m + block_n) * block_k * operand_width(product) * stages <= device.shared_bytes_per_block
+    return (block_m + block_n) * block_k * operand_width(
+        product
+    ) * stages <= device.shared_bytes_per_block
 
 
 RECIPE = TileMatmul()

@@ -39,9 +39,9 @@ AUTOTUNED = (
 @triton.autotune([triton.Config({"BLOCK": 64})], key=["count"])
 """
     + SCALE_RELU_KERNEL.lstrip()
-    + SCALE_RELU_MODEL.replace("(triton.cdiv(x.numel(), 128),)", 'lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)').replace(
-        ", BLOCK=128", ""
-    )
+    + SCALE_RELU_MODEL.replace(
+        "(triton.cdiv(x.numel(), 128),)", 'lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)'
+    ).replace(", BLOCK=128", "")
 )
 
 PERSISTENT = (
@@ -179,7 +179,8 @@ class ModelNew(nn.Module):
 """
 )
 
-#: Repacks its weight once per version of it, which is allowed: parameters do not change between forwards of inference.
+#: Repacks its weight once per version of it, which is allowed: parameters do not change between
+#: forwards of inference.
 REPACKED = (
     HEADER
     + """
@@ -472,7 +473,8 @@ class ModelNew(nn.Module):
 """
 )
 
-#: Another tree of modules under the same names, so that the state fits: parameters are copied by name.
+#: Another tree of modules under the same names, so that the state fits: parameters are copied by
+#: name.
 RENAMED = (
     HEADER
     + """
@@ -528,7 +530,8 @@ class ModelNew(torch.nn.Module):
         return x.mT
 """
 
-#: One tile of both dimensions a program, with block pointers made by hand and an epilogue in the kernel.
+#: One tile of both dimensions a program, with block pointers made by hand and an epilogue in the
+#: kernel.
 TILED = (
     HEADER
     + """

@@ -10,7 +10,9 @@ from kmem.records import Contract, Kernel, Measurement, Problem, Purity, Workloa
 
 
 class SharedWorkers(WorkerPool):
-    """Hands out one worker again and again: isolation is tested elsewhere, and starting a process per case takes seconds."""
+    """Hands out one worker again and again: isolation is tested elsewhere, and starting a process
+    per case takes seconds.
+    """
 
     def take(self, *, then_prepare: bool = True) -> WorkerProcess:
         self._workers = [worker for worker in self._workers if worker.alive]
@@ -32,9 +34,17 @@ class SharedWorkers(WorkerPool):
 
 
 def judge_once(
-    problem: str, source: str, purity: Purity, workers: WorkerPool, place: Path, *, gpu: bool = False, small: Workload | None = None
+    problem: str,
+    source: str,
+    purity: Purity,
+    workers: WorkerPool,
+    place: Path,
+    *,
+    gpu: bool = False,
+    small: Workload | None = None,
 ) -> Measurement:
-    """The whole verdict on one candidate of the corpus; without baselines, for they are not what is tested.
+    """The whole verdict on one candidate of the corpus; without baselines, for they are not what is
+    tested.
 
     Args:
         small: judge at this size too, as is done on a GPU.

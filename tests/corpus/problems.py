@@ -1,4 +1,6 @@
-"""Small problems that the corpus of candidates is judged on, as source text; each is what a user's file would hold."""
+"""Small problems that the corpus of candidates is judged on, as source text; each is what a user's
+file would hold.
+"""
 
 SCALE_RELU = """
 import torch
@@ -249,7 +251,8 @@ def get_inputs():
     return [torch.rand(6, 9)]
 """
 
-#: Refuses values outside [0, 1]: on a GPU by a device-side assertion, after which the process is of no more use.
+#: Refuses values outside [0, 1]: on a GPU by a device-side assertion, after which the process is of
+#: no more use.
 PROBABILITIES = """
 import torch
 import torch.nn as nn

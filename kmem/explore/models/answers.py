@@ -1,8 +1,10 @@
-"""What each role answers: the JSON object as a frozen dataclass, with the limits that hold whatever the situation.
+"""What each role answers: the JSON object as a frozen dataclass, with the limits that hold whatever
+the situation.
 
-reading.py holds an answer to the situation it is about (offered skills, the log, the code). Every field is required, but a claim's
-`relative`. Authors of code say of their file which knobs it has, and whether it is `algebraic`: whether exact algebra lets it do less
-arithmetic than the module as written, which moves the judge's floor for its time and is named in the result.
+reading.py holds an answer to the situation it is about (offered skills, the log, the code). Every
+field is required, but a claim's `relative`. Authors of code say of their file which knobs it has,
+and whether it is `algebraic`: whether exact algebra lets it do less arithmetic than the module as
+written, which moves the judge's floor for its time and is named in the result.
 """
 
 import math
@@ -12,16 +14,20 @@ from enum import Enum
 from kmem.records import Bottleneck, Claim
 from kmem.vocabulary import SIGNATURE_METRICS
 
-#: Distinct directions of one parent. More dilute the budget: 12 candidates a round, 4 of each. Source: records.Budget.
+#: Distinct directions of one parent. More dilute the budget: 12 candidates a round, 4 of each.
+#: Source: records.Budget.
 MAX_DIRECTIONS = 3
 
 
 class Issue(Enum):
-    """What a failed candidate must be cured of, first things first: a kernel that does not build cannot be wrong yet."""
+    """What a failed candidate must be cured of, first things first: a kernel that does not build
+    cannot be wrong yet.
+    """
 
     BUILD = "build"
     CRASH = "crash"
-    CONTRACT = "contract"  # number, shape, dtype of outputs; inputs changed; GPU time that --purity forbids
+    # number, shape, dtype of outputs; inputs changed; GPU time that --purity forbids
+    CONTRACT = "contract"
     NUMERIC = "numeric"
     TIMEOUT = "timeout"
 
@@ -110,9 +116,11 @@ class OptimiserAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairerAnswer:
-    """What is wrong with a failed candidate, the words of the log that show it, and the smallest cure.
+    """What is wrong with a failed candidate, the words of the log that show it, and the smallest
+    cure.
 
-    `anchor` is the line of the failed file that the fix starts from, quoted; `invariants` is what the fix must leave as it is.
+    `anchor` is the line of the failed file that the fix starts from, quoted; `invariants` is what
+    the fix must leave as it is.
     """
 
     issue: Issue
@@ -133,7 +141,9 @@ class RepairerAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaughtLesson:
-    """One lesson from one attempt (its short hash); `worth_a_skill` if it would help with other problems too."""
+    """One lesson from one attempt (its short hash); `worth_a_skill` if it would help with other
+    problems too.
+    """
 
     kernel: str
     text: str
@@ -153,11 +163,16 @@ class ReflectorAnswer:
 def check_claim(claim: Claim) -> None:
     """Raises ValueError if a claim names no signature metric, no comparison, or no finite number."""
     if claim.metric not in SIGNATURE_METRICS:
-        raise ValueError(f"the claim's metric {claim.metric!r} is none of {', '.join(SIGNATURE_METRICS)}")
+        raise ValueError(
+            f"the claim's metric {claim.metric!r} is none of {', '.join(SIGNATURE_METRICS)}"
+        )
     if claim.comparison not in ("<=", ">="):
         raise ValueError(f"the claim's comparison {claim.comparison!r} must be <= or >=")
     if not math.isfinite(claim.number) or (claim.relative and claim.number <= 0):
-        raise ValueError(f"the claim's number {claim.number} must be finite, and positive where it is a multiple of the parent's value")
+        raise ValueError(
+            f"the claim's number {claim.number} must be finite, and positive where it is a "
+            f"multiple of the parent's value"
+        )
 
 
 def _demand_text(**fields: str) -> None:

@@ -1,14 +1,18 @@
-"""The author that asks language models: proposes directions, writes first kernels, edits, repairs, and reflects.
+"""The author that asks language models: proposes directions, writes first kernels, edits, repairs,
+and reflects.
 
-Which role answers what: without a parent `propose` names granularities and asks nobody; with one it asks the diagnoser, then the planner.
-`write` asks the generator (SEED), the optimiser (FIX) or the repairer (REPAIR), and moves knobs without asking anyone (TUNE, and the
-further samples of any answer). `reflect` asks the reflector. How a question is asked, paid for and kept is in conversation.py, what may
-be answered in reading.py, what a prompt says in briefs.py.
+Which role answers what: without a parent `propose` names granularities and asks nobody; with one it
+asks the diagnoser, then the planner. `write` asks the generator (SEED), the optimiser (FIX) or the
+repairer (REPAIR), and moves knobs without asking anyone (TUNE, and the further samples of any
+answer). `reflect` asks the reflector. How a question is asked, paid for and kept is in
+conversation.py, what may be answered in reading.py, what a prompt says in briefs.py.
 
-An answer that stays unusable after its re-ask counts as a failed attempt: its candidate's source is the answer, word for word, below a
-line that says what is wrong with it, so that it fails to build and the run's attempts show why. It is not repaired: the re-ask was that.
-An answer that is lost on the way as often as it may be asked for is unusable, too: that concerns one question, not the run.
-A diagnosis or plan that stays unusable yields no direction. A spent budget ends whatever needs a model, and is announced once.
+An answer that stays unusable after its re-ask counts as a failed attempt: its candidate's source is
+the answer, word for word, below a line that says what is wrong with it, so that it fails to build
+and the run's attempts show why. It is not repaired: the re-ask was that. An answer that is lost on
+the way as often as it may be asked for is unusable, too: that concerns one question, not the run. A
+diagnosis or plan that stays unusable yields no direction. A spent budget ends whatever needs a
+model, and is announced once.
 """
 
 import threading
@@ -36,23 +40,46 @@ from kmem.explore.models.reading import (
     read_reflector,
     read_repairer,
 )
-from kmem.explore.models.roles import DIAGNOSER, GENERATOR, OPTIMISER, PLANNER, REFLECTOR, REPAIRER, Role, system_prompt
+from kmem.explore.models.roles import (
+    DIAGNOSER,
+    GENERATOR,
+    OPTIMISER,
+    PLANNER,
+    REFLECTOR,
+    REPAIRER,
+    Role,
+    system_prompt,
+)
 from kmem.explore.models.sections import MAX_SKILLS
 from kmem.host.parallel import in_parallel
 from kmem.interfaces import KNOBS, UNAIDED, Assignment, Author, Direction, RunContext, Situation
-from kmem.records import Attempt, Candidate, Kernel, Lesson, Move, Status, Strategy, Task, content_hash
+from kmem.records import (
+    Attempt,
+    Candidate,
+    Kernel,
+    Lesson,
+    Move,
+    Status,
+    Strategy,
+    Task,
+    content_hash,
+)
 
 AnswerT = TypeVar("AnswerT")
 
 
 class LlmAuthor(Author):
-    """Writes with language models; works within a run, whose models, budget and archive `begin` binds it to."""
+    """Writes with language models; works within a run, whose models, budget and archive `begin`
+    binds it to.
+    """
 
     name = "llm"
     repairs = 3
 
     def begin(self, context: RunContext) -> "LlmRunAuthor":
-        """Raises ProviderError, NotRegistered or PriceError: if a role has no model, provider or price where one is needed."""
+        """Raises ProviderError, NotRegistered or PriceError: if a role has no model, provider or
+        price where one is needed.
+        """
         return LlmRunAuthor(context)
 
     def propose(self, situation: Situation) -> list[Direction]:
@@ -63,7 +90,11 @@ class LlmAuthor(Author):
 
 
 class LlmRunAuthor(LlmAuthor):
-    """The author of one run. Keeps nothing that the run's archive and history do not, so that a resumed run goes the same way."""
+    """The author of one run.
+
+    Keeps nothing that the run's archive and history do not, so that a resumed run goes the same
+    way.
+    """
 
     def __init__(self, context: RunContext) -> None:
         self._context = context
@@ -76,22 +107,35 @@ class LlmRunAuthor(LlmAuthor):
         return self._conversation.complaint
 
     def propose(self, situation: Situation) -> list[Direction]:
-        """Granularities without a parent; else what the planner chooses for the diagnoser's finding, then the parent's knobs."""
+        """Granularities without a parent; else what the planner chooses for the diagnoser's
+        finding, then the parent's knobs.
+        """
         if situation.parent is None:
             if self.spent:
                 return []
-            return [Direction(self.name, Move.SEED, UNAIDED, size, instruction=text) for size, text in seed_instructions(situation)]
+            return [
+                Direction(self.name, Move.SEED, UNAIDED, size, instruction=text)
+                for size, text in seed_instructions(situation)
+            ]
         directions = [] if self.spent else self._plan(situation, situation.parent)
         if next(_untried_variants(situation), None) is not None:
-            directions.append(Direction(self.name, Move.TUNE, KNOBS, "settings of its knobs that were not measured yet"))
+            directions.append(
+                Direction(
+                    self.name, Move.TUNE, KNOBS, "settings of its knobs that were not measured yet"
+                )
+            )
         return directions
 
     def write(self, assignment: Assignment) -> list[Candidate]:
-        """Candidates of one answer, the model's own settings first, then other settings of its knobs."""
+        """Candidates of one answer, the model's own settings first, then other settings of its
+        knobs.
+        """
         task = assignment.task
         if task.move is Move.TUNE:
             found = list(islice(_untried_variants(assignment), task.samples))
-            return [Candidate(replace(kernel, parent=task.parent), task, self.name) for kernel in found]
+            return [
+                Candidate(replace(kernel, parent=task.parent), task, self.name) for kernel in found
+            ]
         if task.move is Move.SEED:
             return self._write_seeds(assignment)
         if task.move is Move.FIX and assignment.parent is not None:
@@ -101,92 +145,172 @@ class LlmRunAuthor(LlmAuthor):
         return []  # a remembered kernel is no model's to write
 
     def reflect(self, situation: Situation, attempts: Sequence[Attempt]) -> list[Lesson]:
-        """The reflector's lessons; nothing is asked if the round only moved knobs, for there arithmetic says it all."""
+        """The reflector's lessons; nothing is asked if the round only moved knobs, for there
+        arithmetic says it all.
+        """
         telling = _telling_attempts(attempts)
         if not telling or self.spent:
             return []
         slot = _slot(situation.parent.hash if situation.parent else "")
         answer = self._ask(
-            REFLECTOR, situation, slot, briefs.reflector_brief(situation, telling), lambda text: read_reflector(text, telling)
+            REFLECTOR,
+            situation,
+            slot,
+            briefs.reflector_brief(situation, telling),
+            lambda text: read_reflector(text, telling),
         )
         if answer is None or isinstance(answer, Unusable):
             return []
-        known = {attempt.candidate.kernel.hash[:SHORT_HASH]: attempt.candidate for attempt in telling}
+        known = {
+            attempt.candidate.kernel.hash[:SHORT_HASH]: attempt.candidate for attempt in telling
+        }
         return [
             Lesson(
-                situation.round, known[lesson.kernel].kernel.hash, known[lesson.kernel].task.skill, lesson.text,
+                situation.round,
+                known[lesson.kernel].kernel.hash,
+                known[lesson.kernel].task.skill,
+                lesson.text,
                 worth_a_skill=lesson.worth_a_skill,
             )
             for lesson in answer
-        ]  # fmt: skip
+        ]
 
     def _plan(self, situation: Situation, parent: Kernel) -> list[Direction]:
         """Diagnoser, then planner."""
         slot = _slot(parent.hash)
         signature = situation.diagnosis.signature if situation.diagnosis else None
-        finding = self._ask(DIAGNOSER, situation, slot, briefs.diagnoser_brief(situation), lambda text: read_diagnoser(text, signature))
+        finding = self._ask(
+            DIAGNOSER,
+            situation,
+            slot,
+            briefs.diagnoser_brief(situation),
+            lambda text: read_diagnoser(text, signature),
+        )
         if not isinstance(finding, DiagnoserAnswer):
             return []
         allowed = allowed_skills(situation)
         planned = self._ask(
-            PLANNER, situation, slot, briefs.planner_brief(situation, finding, allowed), lambda text: read_planner(text, allowed, signature)
+            PLANNER,
+            situation,
+            slot,
+            briefs.planner_brief(situation, finding, allowed),
+            lambda text: read_planner(text, allowed, signature),
         )
         if planned is None or isinstance(planned, Unusable):
             return []
         return [
             Direction(
-                self.name, Move.FIX, direction.skill, direction.reason, tuple(dict.fromkeys((direction.claim, finding.claim))),
+                self.name,
+                Move.FIX,
+                direction.skill,
+                direction.reason,
+                tuple(dict.fromkeys((direction.claim, finding.claim))),
                 direction.change,
             )
             for direction in planned
-        ]  # fmt: skip
+        ]
 
     def _write_seeds(self, assignment: Assignment) -> list[Candidate]:
-        """One answer with variants of its knobs; for best-of-n, which wants independent kernels, an answer for every sample."""
+        """One answer with variants of its knobs; for best-of-n, which wants independent kernels, an
+        answer for every sample.
+        """
         names = [node.name for node in assignment.graphs["full"].nodes]
         independent = self._context.run.strategy is Strategy.BEST_OF_N
 
         def write_one(place: int) -> list[Candidate]:
             slot = _slot(*_task_identity(assignment.task), str(place))
-            answer = self._ask(GENERATOR, assignment, slot, briefs.generator_brief(assignment), lambda text: read_generator(text, names))
-            return self._candidates(answer, assignment, None, 1 if independent else assignment.task.samples)
+            answer = self._ask(
+                GENERATOR,
+                assignment,
+                slot,
+                briefs.generator_brief(assignment),
+                lambda text: read_generator(text, names),
+            )
+            return self._candidates(
+                answer, assignment, None, 1 if independent else assignment.task.samples
+            )
 
-        written = in_parallel(write_one, range(assignment.task.samples if independent else 1), self._context.give_up)
+        written = in_parallel(
+            write_one, range(assignment.task.samples if independent else 1), self._context.give_up
+        )
         return [candidate for candidates in written for candidate in candidates]
 
     def _write_fix(self, assignment: Assignment, parent: Kernel) -> list[Candidate]:
         slot = _slot(*_task_identity(assignment.task))
-        answer = self._ask(OPTIMISER, assignment, slot, briefs.optimiser_brief(assignment), lambda text: read_optimiser(text, parent))
+        answer = self._ask(
+            OPTIMISER,
+            assignment,
+            slot,
+            briefs.optimiser_brief(assignment),
+            lambda text: read_optimiser(text, parent),
+        )
         return self._candidates(answer, assignment, parent, assignment.task.samples)
 
     def _write_repair(self, assignment: Assignment) -> list[Candidate]:
-        failed = next((item for item in reversed(assignment.history) if item.candidate.kernel.hash == assignment.task.parent), None)
+        failed = next(
+            (
+                item
+                for item in reversed(assignment.history)
+                if item.candidate.kernel.hash == assignment.task.parent
+            ),
+            None,
+        )
         if failed is None or not _is_worth_repairing(failed, assignment.history):
             return []
         slot = _slot(*_task_identity(assignment.task))
-        answer = self._ask(REPAIRER, assignment, slot, briefs.repairer_brief(assignment, failed), lambda text: read_repairer(text, failed))
-        return self._candidates(answer, assignment, failed.candidate.kernel, assignment.task.samples)
+        answer = self._ask(
+            REPAIRER,
+            assignment,
+            slot,
+            briefs.repairer_brief(assignment, failed),
+            lambda text: read_repairer(text, failed),
+        )
+        return self._candidates(
+            answer, assignment, failed.candidate.kernel, assignment.task.samples
+        )
 
     def _candidates(
-        self, answer: WrittenFile | Unusable | None, assignment: Assignment, parent: Kernel | None, samples: int
+        self,
+        answer: WrittenFile | Unusable | None,
+        assignment: Assignment,
+        parent: Kernel | None,
+        samples: int,
     ) -> list[Candidate]:
         if answer is None:
             return []
         derived_from = parent.hash if parent else None
         if isinstance(answer, Unusable):
-            # The first line is no Python, so that an answer which happens to run is not taken for a kernel either.
+            # The first line is no Python, so that an answer which happens to run is not taken for a
+            # kernel either.
             source = f"The model's answer could not be used: {answer.reason}\n\n{answer.text}"
-            return [Candidate(Kernel(source, derived_from, flags=(UNUSABLE,)), assignment.task, self.name)]
-        # What an edit starts from has saved its arithmetic already, whether or not the model says so again.
+            return [
+                Candidate(
+                    Kernel(source, derived_from, flags=(UNUSABLE,)), assignment.task, self.name
+                )
+            ]
+        # What an edit starts from has saved its arithmetic already, whether or not the model says
+        # so again.
         inherited = (ALGEBRAIC,) if parent is not None and ALGEBRAIC in parent.flags else ()
-        kernel = Kernel(answer.source, derived_from, flags=inherited or answer.flags, knob_space=answer.knob_space)
+        kernel = Kernel(
+            answer.source,
+            derived_from,
+            flags=inherited or answer.flags,
+            knob_space=answer.knob_space,
+        )
         variants = islice(knob_variants(kernel, str(assignment.seed)), samples - 1)
         return [Candidate(variant, assignment.task, self.name) for variant in (kernel, *variants)]
 
     def _ask(
-        self, role: Role, situation: Situation, slot: str, sections: Sequence[Section], read: Callable[[str], AnswerT]
+        self,
+        role: Role,
+        situation: Situation,
+        slot: str,
+        sections: Sequence[Section],
+        read: Callable[[str], AnswerT],
     ) -> AnswerT | Unusable | None:
-        """The model's answer; None if the question cannot be put or paid for, which is announced, or the minutes ended before it came."""
+        """The model's answer; None if the question cannot be put or paid for, which is announced,
+        or the minutes ended before it came.
+        """
         system = system_prompt(role, situation.contract)
         try:
             user = fit_prompt(role, system, sections, reserved=REASK_TOKENS)
@@ -204,17 +328,29 @@ class LlmRunAuthor(LlmAuthor):
 
 
 def allowed_skills(situation: Situation) -> list[str]:
-    """What a direction may rest on: the skills offered, those already in the parent, or none; less those vetoed for this author."""
+    """What a direction may rest on: the skills offered, those already in the parent, or none; less
+    those vetoed for this author.
+    """
     parent = situation.parent
-    made_with = [attempt.candidate.task.skill for attempt in situation.history if parent and attempt.candidate.kernel.hash == parent.hash]
+    made_with = [
+        attempt.candidate.task.skill
+        for attempt in situation.history
+        if parent and attempt.candidate.kernel.hash == parent.hash
+    ]
     in_parent = [choice.recipe for choice in parent.choices] if parent else []
     offered = [prescription.skill for prescription in situation.prescriptions][:MAX_SKILLS]
     vetoed = {
         veto.skill
         for veto in situation.vetoes
-        if veto.author == LlmAuthor.name and veto.parent in (None, parent.hash if parent else None) and veto.skill != UNAIDED
+        if veto.author == LlmAuthor.name
+        and veto.parent in (None, parent.hash if parent else None)
+        and veto.skill != UNAIDED
     }
-    known = [name for name in dict.fromkeys([*offered, *in_parent, *made_with]) if name in situation.skills and name not in vetoed]
+    known = [
+        name
+        for name in dict.fromkeys([*offered, *in_parent, *made_with])
+        if name in situation.skills and name not in vetoed
+    ]
     return [*known, UNAIDED]
 
 
@@ -223,16 +359,28 @@ def _untried_variants(situation: Situation) -> Iterator[Kernel]:
     if situation.parent is None or not situation.parent.knob_space:
         return
     tried = {attempt.candidate.kernel.hash for attempt in situation.history}
-    yield from (kernel for kernel in knob_variants(situation.parent, str(situation.seed)) if kernel.hash not in tried)
+    yield from (
+        kernel
+        for kernel in knob_variants(situation.parent, str(situation.seed))
+        if kernel.hash not in tried
+    )
 
 
 def _is_worth_repairing(failed: Attempt, history: Sequence[Attempt]) -> bool:
-    """Not an unusable answer; of kernels that differ in knobs only just the first, and only if none of them passed."""
+    """Not an unusable answer; of kernels that differ in knobs only just the first, and only if none
+    of them passed.
+    """
     kernel = failed.candidate.kernel
     if UNUSABLE in kernel.flags or failed.candidate.task.move is Move.TUNE:
         return False
-    alike = [attempt for attempt in history if attempt is failed or differ_in_knobs_only(kernel, attempt.candidate.kernel)]
-    return alike[0] is failed and not any(attempt.measurement.status is Status.PASSED for attempt in alike)
+    alike = [
+        attempt
+        for attempt in history
+        if attempt is failed or differ_in_knobs_only(kernel, attempt.candidate.kernel)
+    ]
+    return alike[0] is failed and not any(
+        attempt.measurement.status is Status.PASSED for attempt in alike
+    )
 
 
 def _telling_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
@@ -240,7 +388,11 @@ def _telling_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
     chosen: dict[Task, Attempt] = {}
     for attempt in attempts:
         task, status = attempt.candidate.task, attempt.measurement.status
-        if task.move is Move.TUNE or status is Status.INTERRUPTED or UNUSABLE in attempt.candidate.kernel.flags:
+        if (
+            task.move is Move.TUNE
+            or status is Status.INTERRUPTED
+            or UNUSABLE in attempt.candidate.kernel.flags
+        ):
             continue
         kept = chosen.setdefault(task, attempt)
         kept_ms, ms = kept.measurement.latency_ms, attempt.measurement.latency_ms

@@ -1,6 +1,7 @@
 """What each role is told: its sections in the order in which it reads them, the task last.
 
-One function per role; sections.py and short_term.py render, prompt.py fits. Every brief carries the run's history, lessons and vetoes.
+One function per role; sections.py and short_term.py render, prompt.py fits. Every brief carries the
+run's history, lessons and vetoes.
 """
 
 import difflib
@@ -20,7 +21,13 @@ from kmem.explore.models.sections import (
     skill_sections,
     task_section,
 )
-from kmem.explore.models.short_term import attempts_section, failure_sections, history_section, lessons_section, vetoes_section
+from kmem.explore.models.short_term import (
+    attempts_section,
+    failure_sections,
+    history_section,
+    lessons_section,
+    vetoes_section,
+)
 from kmem.interfaces import Assignment, Situation
 from kmem.records import Attempt, Kernel
 
@@ -43,14 +50,21 @@ def diagnoser_brief(situation: Situation) -> list[Section]:
         parent_section(situation),
         diagnosis_section(situation),
         *_memory(situation),
-        task_section("Say what limits this kernel, and what the next profile will show once that is removed."),
+        task_section(
+            "Say what limits this kernel, and what the next profile will show once that is removed."
+        ),
     ]
 
 
-def planner_brief(situation: Situation, diagnosis: DiagnoserAnswer, allowed: Sequence[str]) -> list[Section]:
+def planner_brief(
+    situation: Situation, diagnosis: DiagnoserAnswer, allowed: Sequence[str]
+) -> list[Section]:
     """For what to try next, among the allowed skills."""
     evidence = ", ".join(diagnosis.evidence)
-    finding = f"{diagnosis.bottleneck.value}: {diagnosis.cause}\nSeen in: {evidence}\nClaimed for its cure: {diagnosis.claim}"
+    finding = (
+        f"{diagnosis.bottleneck.value}: {diagnosis.cause}\nSeen in: {evidence}\n"
+        f"Claimed for its cure: {diagnosis.claim}"
+    )
     return [
         *_setting(situation),
         parent_section(situation),
@@ -59,7 +73,10 @@ def planner_brief(situation: Situation, diagnosis: DiagnoserAnswer, allowed: Seq
         *skill_sections(situation),
         other_kernels_section(situation),
         *_memory(situation),
-        task_section(f"Choose what to try next on this kernel. The skills that may be chosen: {', '.join(allowed)}."),
+        task_section(
+            f"Choose what to try next on this kernel. The skills that may be chosen: "
+            f"{', '.join(allowed)}."
+        ),
     ]
 
 
@@ -86,7 +103,10 @@ def repairer_brief(assignment: Assignment, failed: Attempt) -> list[Section]:
         *skill_sections(assignment, task.skill)[:1],
         *_memory(assignment),
         *failure_sections(failed),
-        task_section(f"Repair the failed file. What it is for: {task.instruction or failed.candidate.task.instruction or task.reason}"),
+        task_section(
+            f"Repair the failed file. What it is for: "
+            f"{task.instruction or failed.candidate.task.instruction or task.reason}"
+        ),
     ]
 
 
@@ -116,7 +136,9 @@ def _differences_section(parent: Kernel | None, attempts: Sequence[Attempt]) -> 
     for attempt in attempts:
         kernel = attempt.candidate.kernel
         if parent is not None and kernel.parent == parent.hash:
-            lines = difflib.unified_diff(parent.source.splitlines(), kernel.source.splitlines(), n=1, lineterm="")
+            lines = difflib.unified_diff(
+                parent.source.splitlines(), kernel.source.splitlines(), n=1, lineterm=""
+            )
             change = "\n".join(list(lines)[2:])
             shown.append(f"{short_hash(kernel.hash)}\n{fenced(change, 'diff')}")
     texts = tuple("\n".join(shown[:count]) for count in range(len(shown), -1, -1))

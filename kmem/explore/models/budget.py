@@ -1,20 +1,25 @@
-"""The purse of a run: what language models may still cost and what they have cost, to the token and the picodollar.
+"""The purse of a run: what language models may still cost and what they have cost, to the token and
+the picodollar.
 
-Every question is paid for through `Spending.pay`. It prices the question at its worst before it is asked (a bound on its input tokens,
-plus all of max_output_tokens), reserves that, asks, and settles with the provider's own counts. So budgets hold however many threads ask:
-what is settled and what is reserved never add up to more. What does not fit now waits for the questions under way to be settled; what
-does not fit then either has its max_output_tokens lowered, though not below MIN_OUTPUT_TOKENS, or raises BudgetExhausted.
+Every question is paid for through `Spending.pay`. It prices the question at its worst before it is
+asked (a bound on its input tokens, plus all of max_output_tokens), reserves that, asks, and settles
+with the provider's own counts. So budgets hold however many threads ask: what is settled and what
+is reserved never add up to more. What does not fit now waits for the questions under way to be
+settled; what does not fit then either has its max_output_tokens lowered, though not below
+MIN_OUTPUT_TOKENS, or raises BudgetExhausted.
 
     spending = Spending(run.budget, archive)
     paid = spending.pay(key, provider, request)  # BudgetExhausted: stop asking
     archive.keep(CompletionRecord(key, paid.request, paid.completion, paid.usd, paid.seconds))
 
-Bound on input tokens. A byte-level or byte-fallback tokenizer makes at most one token of a UTF-8 byte; a server's chat template adds
-tokens per message and per conversation. Four bytes a token is usual, so about three quarters of a reservation comes back.
+Bound on input tokens. A byte-level or byte-fallback tokenizer makes at most one token of a UTF-8
+byte; a server's chat template adds tokens per message and per conversation. Four bytes a token is
+usual, so about three quarters of a reservation comes back.
 
-Covered: answers lost on the way (the provider may charge for them: their whole reservation is spent), answers without counts (the same),
-and questions under way when the process is killed (the same: the archive has a note of each before it is put). Not covered: a server that
-answers beyond max_output_tokens, whose own count is then booked as it is.
+Covered: answers lost on the way (the provider may charge for them: their whole reservation is
+spent), answers without counts (the same), and questions under way when the process is killed (the
+same: the archive has a note of each before it is put). Not covered: a server that answers beyond
+max_output_tokens, whose own count is then booked as it is.
 """
 
 import logging
@@ -40,12 +45,14 @@ from kmem.records import Budget
 
 logger = logging.getLogger(__name__)
 
-#: A smaller answer has no room for a module file with a Triton kernel: 4 kB at about four bytes a token.
+#: A smaller answer has no room for a module file with a Triton kernel: 4 kB at about four bytes a
+#: token.
 MIN_OUTPUT_TOKENS = 1024
 #: Special tokens and role names around one message: ChatML has 5, harmony up to 10.
 #: Source: chat templates of Qwen2.5 and gpt-oss (tokenizer_config.json, chat_template.jinja).
 TOKENS_PER_MESSAGE = 16
-#: A system message that a chat template adds of its own: below 100 tokens in the templates of Qwen2.5, Llama 3.1 and gpt-oss.
+#: A system message that a chat template adds of its own: below 100 tokens in the templates of
+#: Qwen2.5, Llama 3.1 and gpt-oss.
 TOKENS_PER_CONVERSATION = 256
 #: Stands for no limit; in int, so that all sums stay exact.
 UNLIMITED = 10**30
@@ -55,15 +62,19 @@ ASKED_AT_MOST = 3
 
 def input_token_bound(messages: Sequence[Message]) -> int:
     """No tokenizer makes more tokens of these messages (see the module)."""
-    return TOKENS_PER_CONVERSATION + sum(TOKENS_PER_MESSAGE + len(message.text.encode()) for message in messages)
+    return TOKENS_PER_CONVERSATION + sum(
+        TOKENS_PER_MESSAGE + len(message.text.encode()) for message in messages
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one role has used of one model. The counts are the provider's own; `usd` is None where a price is not known.
+    """What one role has used of one model.
 
-    `uncounted` of the `calls` gave no counts (a lost answer, or a provider that reports none): they are in `usd`, at their worst, but not
-    in the tokens.
+    The counts are the provider's own; `usd` is None where a price is not known.
+
+    `uncounted` of the `calls` gave no counts (a lost answer, or a provider that reports none): they
+    are in `usd`, at their worst, but not in the tokens.
     """
 
     role: str
@@ -77,7 +88,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """An answer that is paid for, the request as it was sent (its max_output_tokens may have been lowered), and how long it took.
+    """An answer that is paid for, the request as it was sent (its max_output_tokens may have been
+    lowered), and how long it took.
 
     An answer that stayed lost is a completion without counts that stopped with LOST.
     """
@@ -90,7 +102,10 @@ class Paid:
 
 @dataclass(frozen=True, slots=True)
 class _Reservation:
-    """The most that one question can cost. `picodollars` is 0 where no price is known, which a budget in dollars refuses."""
+    """The most that one question can cost.
+
+    `picodollars` is 0 where no price is known, which a budget in dollars refuses.
+    """
 
     role: str
     request: ModelRequest
@@ -103,7 +118,11 @@ class _Reservation:
 
     @property
     def picodollars(self) -> int:
-        return self.price.picodollars(self.input_bound, self.request.max_output_tokens) if self.price else 0
+        return (
+            self.price.picodollars(self.input_bound, self.request.max_output_tokens)
+            if self.price
+            else 0
+        )
 
     @property
     def usd(self) -> float | None:
@@ -124,13 +143,15 @@ class _Account:
 class Spending:
     """The purse of one run. Every method may be called from several threads at once.
 
-    Args:
-        budget: `usd` and `tokens` (input plus output) are its limits; None is no limit.
-        prices: the known prices; by default the shipped ones and those of KMEM_PRICES.
-        archive: of the run. What is in it already is booked, so that a resumed run goes on with what is left; questions are noted in it.
+    Args: budget: `usd` and `tokens` (input plus output) are its limits; None is no limit. prices:
+        the known prices; by default the shipped ones and those of KMEM_PRICES. archive: of the run.
+        What is in it already is booked, so that a resumed run goes on with what is left; questions
+        are noted in it.
     """
 
-    def __init__(self, budget: Budget, archive: CompletionArchive, prices: PriceTable | None = None) -> None:
+    def __init__(
+        self, budget: Budget, archive: CompletionArchive, prices: PriceTable | None = None
+    ) -> None:
         self._archive = archive
         self._prices = known_prices() if prices is None else prices
         self._limits_tokens, self._limits_usd = budget.tokens is not None, budget.usd is not None
@@ -143,11 +164,15 @@ class Spending:
         for record in archive.records():
             self._book(record)
         for question in archive.unanswered():
-            self._book_lost(question.key.role, question.model, question.tokens, _picodollars_of(question.usd))
+            self._book_lost(
+                question.key.role, question.model, question.tokens, _picodollars_of(question.usd)
+            )
 
     @property
     def spent_tokens(self) -> int:
-        """What the budget in tokens has lost: the provider's counts, and the worst of calls without counts."""
+        """What the budget in tokens has lost: the provider's counts, and the worst of calls without
+        counts.
+        """
         with self._settled:
             return self._tokens_spent
 
@@ -158,26 +183,34 @@ class Spending:
             return self._picodollars_spent / PICODOLLARS
 
     def check(self, provider: Provider, model: str, base_url: str | None = None) -> None:
-        """Whether the budget can be kept with this model; to be asked before the run's first question.
+        """Whether the budget can be kept with this model; to be asked before the run's first
+        question.
 
-        Raises ProviderError: if the provider reports no token counts and there is a budget of tokens or dollars.
-        Raises PriceError: if there is a budget in dollars and the model's price is not known.
+        Raises ProviderError: if the provider reports no token counts and there is a budget of
+        tokens or dollars. Raises PriceError: if there is a budget in dollars and the model's price
+        is not known.
         """
         if not provider.counts_tokens and (self._limits_tokens or self._limits_usd):
-            raise ProviderError(f"Provider {provider.name} reports no token counts, so --tokens and --usd cannot be kept; use --minutes")
+            raise ProviderError(
+                f"Provider {provider.name} reports no token counts, so --tokens and --usd cannot "
+                f"be kept; use --minutes"
+            )
         if self._limits_usd and self._prices.find(provider.name, model, base_url) is None:
             place = f" at {base_url}" if base_url else ""
             raise PriceError(
-                f"The price of {model}{place} is not known, so --usd cannot be kept; give it in the file KMEM_PRICES names, or use --tokens"
+                f"The price of {model}{place} is not known, so --usd cannot be kept; give it in "
+                f"the file KMEM_PRICES names, or use --tokens"
             )
 
     def pay(self, key: CompletionKey, provider: Provider, request: ModelRequest) -> Paid:
         """Ask a model within the budget.
 
-        An answer that is lost on the way is paid for and asked for again, ASKED_AT_MOST times within the request's timeout. Each time the
-        archive has a note of it first; that of the last is for the caller to replace by the record of what is returned.
+        An answer that is lost on the way is paid for and asked for again, ASKED_AT_MOST times
+        within the request's timeout. Each time the archive has a note of it first; that of the last
+        is for the caller to replace by the record of what is returned.
 
-        Raises BudgetExhausted: if what is left does not cover the question. PriceError, ProviderError: see `check` and `Provider`.
+        Raises BudgetExhausted: if what is left does not cover the question. PriceError,
+        ProviderError: see `check` and `Provider`.
         """
         self.check(provider, request.model, request.base_url)
         used_s = 0.0  # by the calls; waiting for the budget is not among it
@@ -185,8 +218,12 @@ class Spending:
             reservation = self._reserve(key.role, provider, request)
             start = time.monotonic()
             try:
-                self._archive.note(Unanswered(key, request.model, reservation.tokens, reservation.usd))
-                completion = provider.complete(replace(reservation.request, timeout_s=request.timeout_s - used_s))
+                self._archive.note(
+                    Unanswered(key, request.model, reservation.tokens, reservation.usd)
+                )
+                completion = provider.complete(
+                    replace(reservation.request, timeout_s=request.timeout_s - used_s)
+                )
             except Interrupted:
                 self._settle(reservation, None)
                 raise
@@ -206,26 +243,48 @@ class Spending:
                 raise
             else:
                 used_s += time.monotonic() - start
-                return Paid(completion, reservation.request, self._settle(reservation, completion), used_s)
+                return Paid(
+                    completion, reservation.request, self._settle(reservation, completion), used_s
+                )
         raise AssertionError("the last try returns or raises")
 
     def usage(self) -> tuple[Usage, ...]:
         """What each role has used of each model, in order of first use."""
         with self._settled:
             return tuple(
-                Usage(role, model, row.calls, row.input_tokens, row.output_tokens, row.uncounted, _usd(row.picodollars))
+                Usage(
+                    role,
+                    model,
+                    row.calls,
+                    row.input_tokens,
+                    row.output_tokens,
+                    row.uncounted,
+                    _usd(row.picodollars),
+                )
                 for (role, model), row in self._accounts.items()
             )
 
     def _book(self, record: CompletionRecord) -> None:
         """An answer that was paid for before."""
-        role, request, counts, priced = record.key.role, record.request, _counts(record.completion), _picodollars_of(record.usd)
+        role, request, counts, priced = (
+            record.key.role,
+            record.request,
+            _counts(record.completion),
+            _picodollars_of(record.usd),
+        )
         if counts is None:
-            self._book_lost(role, request.model, input_token_bound(request.messages) + request.max_output_tokens, priced)
+            self._book_lost(
+                role,
+                request.model,
+                input_token_bound(request.messages) + request.max_output_tokens,
+                priced,
+            )
         else:
             self._book_counted(role, request.model, counts, priced)
 
-    def _book_counted(self, role: str, model: str, counts: tuple[int, int], priced: int | None) -> None:
+    def _book_counted(
+        self, role: str, model: str, counts: tuple[int, int], priced: int | None
+    ) -> None:
         row = self._spend(role, model, sum(counts), priced)
         row.input_tokens += counts[0]
         row.output_tokens += counts[1]
@@ -237,7 +296,9 @@ class Spending:
     def _spend(self, role: str, model: str, tokens: int, priced: int | None) -> _Account:
         row = self._accounts.setdefault((role, model), _Account())
         row.calls += 1
-        row.picodollars = None if row.picodollars is None or priced is None else row.picodollars + priced
+        row.picodollars = (
+            None if row.picodollars is None or priced is None else row.picodollars + priced
+        )
         self._tokens_spent += tokens
         self._picodollars_spent += priced or 0
         return row
@@ -248,7 +309,8 @@ class Spending:
         limit = price.up_to_input_tokens if price else None
         if self._limits_usd and limit is not None and asked.input_bound > limit:
             raise PriceError(
-                f"The price of {request.model} is known for prompts of up to {limit} tokens, and this one may have {asked.input_bound}; "
+                f"The price of {request.model} is known for prompts of up to {limit} tokens, and "
+                f"this one may have {asked.input_bound}; "
                 "give its price in the file KMEM_PRICES names, or use --tokens"
             )
         with self._settled:
@@ -261,18 +323,35 @@ class Spending:
             return reservation
 
     def _fits(self, reservation: _Reservation) -> bool:
-        return reservation.tokens <= self._tokens_left and reservation.picodollars <= self._picodollars_left
+        return (
+            reservation.tokens <= self._tokens_left
+            and reservation.picodollars <= self._picodollars_left
+        )
 
     def _lowered(self, asked: _Reservation) -> _Reservation:
-        """The question with as many output tokens as what is left pays for. Raises BudgetExhausted: if those are too few."""
+        """The question with as many output tokens as what is left pays for.
+
+        Raises BudgetExhausted: if those are too few.
+        """
         room = min(asked.request.max_output_tokens, self._tokens_left - asked.input_bound)
         if asked.price is not None:
             left = self._picodollars_left - asked.price.picodollars(asked.input_bound, 0)
-            # A free output is not limited by what is left, but the input must be paid for all the same.
-            room = min(room, left // asked.price.output_picodollars if asked.price.output_picodollars else room) if left >= 0 else 0
+            # A free output is not limited by what is left, but the input must be paid for all the
+            # same.
+            room = (
+                min(
+                    room,
+                    left // asked.price.output_picodollars
+                    if asked.price.output_picodollars
+                    else room,
+                )
+                if left >= 0
+                else 0
+            )
         if room < min(MIN_OUTPUT_TOKENS, asked.request.max_output_tokens):
             raise BudgetExhausted(
-                f"The budget for language models is spent: {self._standing()} left, and the next question may take "
+                f"The budget for language models is spent: {self._standing()} left, and the next "
+                f"question may take "
                 f"{asked.tokens} tokens; raise --tokens or --usd"
             )
         return replace(asked, request=replace(asked.request, max_output_tokens=room))
@@ -301,7 +380,9 @@ class Spending:
         self._settled.notify_all()
 
     def _settle(self, reservation: _Reservation, completion: Completion | None) -> float | None:
-        """Book what a call cost and return it in dollars; without counts it cost all that was reserved."""
+        """Book what a call cost and return it in dollars; without counts it cost all that was
+        reserved.
+        """
         role, model, price = reservation.role, reservation.request.model, reservation.price
         counts = None if completion is None else _counts(completion)
         with self._settled:
@@ -312,14 +393,23 @@ class Spending:
                 priced = price.picodollars(*counts) if price else None
                 self._book_counted(role, model, counts, priced)
                 if sum(counts) > reservation.tokens:
-                    logger.warning("%s used %d tokens where %d were allowed", model, sum(counts), reservation.tokens)
+                    logger.warning(
+                        "%s used %d tokens where %d were allowed",
+                        model,
+                        sum(counts),
+                        reservation.tokens,
+                    )
             self._return_reserved(reservation)
             return _usd(priced)
 
 
 def total_usage(rows: Sequence[Usage]) -> Usage:
     """All rows in one, with the role "total" and no model; `usd` is None if any row's is."""
-    usd = None if any(row.usd is None for row in rows) else _usd(sum(_picodollars(row.usd) for row in rows if row.usd is not None))
+    usd = (
+        None
+        if any(row.usd is None for row in rows)
+        else _usd(sum(_picodollars(row.usd) for row in rows if row.usd is not None))
+    )
     return Usage(
         role="total",
         model="",

@@ -1,6 +1,8 @@
-"""Models none of whose answers could be used in a role: what was wrong with them and what the user can do, in one line.
+"""Models none of whose answers could be used in a role: what was wrong with them and what the user
+can do, in one line.
 
-A run goes on with bad answers (each is a failed attempt), so its end must say that a model never gave a good one.
+A run goes on with bad answers (each is a failed attempt), so its end must say that a model never
+gave a good one.
 """
 
 import threading
@@ -21,7 +23,8 @@ class _Fault:
 
 
 class Complaints:
-    """Takes note of what came of every question, from several threads; what it says does not depend on their order.
+    """Takes note of what came of every question, from several threads; what it says does not depend
+    on their order.
 
     Args:
         models: which model plays each role.
@@ -45,15 +48,23 @@ class Complaints:
 
     @property
     def text(self) -> str:
-        """One line with model, roles, what was wrong first, and the remedy; empty if every role had an answer that was of use."""
+        """One line with model, roles, what was wrong first, and the remedy; empty if every role had
+        an answer that was of use.
+        """
         with self._lock:
             useless = [key for key in self._faults if key.role not in self._useful]
         lines = []
         for model in sorted({self._models[key.role] for key in useless}):
-            keys = sorted((key for key in useless if self._models[key.role] == model), key=lambda key: (key.round, key.role, key.slot))
+            keys = sorted(
+                (key for key in useless if self._models[key.role] == model),
+                key=lambda key: (key.round, key.role, key.slot),
+            )
             roles, fault = ", ".join(dict.fromkeys(key.role for key in keys)), self._faults[keys[0]]
             questions = "1 question" if len(keys) == 1 else f"{len(keys)} questions"
-            lines.append(f"{model} gave no usable answer to {questions} as {roles}: the first {fault.what}; {fault.remedy}")
+            lines.append(
+                f"{model} gave no usable answer to {questions} as {roles}: the first {fault.what}; "
+                f"{fault.remedy}"
+            )
         return "; ".join(lines)
 
 
@@ -61,7 +72,9 @@ def _explain(completion: Completion, told: str) -> _Fault:
     if completion.stop is StopReason.LOST:
         return _Fault(f"never arrived ({completion.text})", "ask a server that holds on")
     if completion.stop is StopReason.LENGTH:
-        return _Fault("was cut off at its length limit", "raise --max-output-tokens, or lower --effort")
+        return _Fault(
+            "was cut off at its length limit", "raise --max-output-tokens, or lower --effort"
+        )
     if completion.stop is StopReason.REFUSAL:
         return _Fault("was a refusal", _ANOTHER_MODEL)
     if not completion.text.strip():

@@ -1,7 +1,9 @@
-"""One way to ask a language model: find the answer in the archive, or price the question, ask, pay, and keep the answer before it is used.
+"""One way to ask a language model: find the answer in the archive, or price the question, ask, pay,
+and keep the answer before it is used.
 
-A question is (role, round, slot); its turn is 0, or 1 for the one re-ask that an unusable answer gets. What the re-ask says is exactly
-what was wrong. budget.py holds the budget; the archive is the run's.
+A question is (role, round, slot); its turn is 0, or 1 for the one re-ask that an unusable answer
+gets. What the re-ask says is exactly what was wrong. budget.py holds the budget; the archive is the
+run's.
 """
 
 import logging
@@ -15,7 +17,15 @@ from kmem.explore.models.complaints import Complaints
 from kmem.explore.models.parsing import Malformed, encodable
 from kmem.explore.models.prompt import estimate_tokens
 from kmem.explore.models.roles import Role, choose_models
-from kmem.interfaces import Completion, CompletionKey, CompletionRecord, Message, ModelRequest, RunContext, StopReason
+from kmem.interfaces import (
+    Completion,
+    CompletionKey,
+    CompletionRecord,
+    Message,
+    ModelRequest,
+    RunContext,
+    StopReason,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +33,9 @@ AnswerT = TypeVar("AnswerT")
 
 #: The first question and one re-ask.
 _TURNS = 2
-#: What a first question leaves free of its role's budget, so that a re-ask fits, if without the answer it is about:
-#: what was wrong takes `_FAULT_BYTES` at most, the words around it less than 100 tokens.
+#: What a first question leaves free of its role's budget, so that a re-ask fits, if without the
+#: answer it is about: what was wrong takes `_FAULT_BYTES` at most, the words around it less than
+#: 100 tokens.
 REASK_TOKENS = 1_100
 _FAULT_BYTES = 3_000
 
@@ -43,31 +54,45 @@ class Conversation:
     def __init__(self, context: RunContext) -> None:
         """Begin or resume.
 
-        Raises ProviderError or NotRegistered: if a role has no model, or a model's provider is not registered. PriceError: if the budget
-        is in dollars and a model's price is not known.
+        Raises ProviderError or NotRegistered: if a role has no model, or a model's provider is not
+        registered. PriceError: if the budget is in dollars and a model's price is not known.
         """
         self._context = context
         self._spending = Spending(context.run.budget, context.archive)
         self._choices = choose_models(context.run.models)
-        self._complaints = Complaints({role: choice.model for role, choice in self._choices.items()})
+        self._complaints = Complaints(
+            {role: choice.model for role, choice in self._choices.items()}
+        )
         for choice in self._choices.values():
             if choice.provider not in context.providers:
                 known = ", ".join(sorted(context.providers)) or "none"
-                raise NotRegistered(f"There is no provider {choice.provider!r} for {choice.model}; registered: {known}")
+                raise NotRegistered(
+                    f"There is no provider {choice.provider!r} for {choice.model}; registered: "
+                    f"{known}"
+                )
             self._spending.check(context.providers[choice.provider], choice.model, choice.base_url)
 
     @property
     def complaint(self) -> str:
-        """What to tell the user about models none of whose answers could be used; empty if there are none."""
+        """What to tell the user about models none of whose answers could be used; empty if there
+        are none.
+        """
         return self._complaints.text
 
-    def ask(self, role: Role, round_number: int, slot: str, system: str, user: str, read: Callable[[str], AnswerT]) -> AnswerT | Unusable:
+    def ask(
+        self,
+        role: Role,
+        round_number: int,
+        slot: str,
+        system: str,
+        user: str,
+        read: Callable[[str], AnswerT],
+    ) -> AnswerT | Unusable:
         """What `read` makes of the model's answer; asked again once if it raises Malformed.
 
-        Args:
-            slot: what the question is about; unique within a role and round.
-            user: leaves REASK_TOKENS of the role's budget free.
-            read: raises Malformed for an answer that cannot be used. If its `usable` is set the second time, that is the result.
+        Args: slot: what the question is about; unique within a role and round. user: leaves
+            REASK_TOKENS of the role's budget free. read: raises Malformed for an answer that cannot
+            be used. If its `usable` is set the second time, that is the result.
         Returns:
             Unusable if the second answer is no better, or if every answer was lost on the way.
         Raises:
@@ -80,7 +105,9 @@ class Conversation:
             completion = self._complete(key, role, tuple(messages))
             if completion.stop is StopReason.LOST:
                 self._complaints.unusable(key, completion, "")
-                self._context.announce(f"the {role.name} of round {round_number} gave no answer: {completion.text}")
+                self._context.announce(
+                    f"the {role.name} of round {round_number} gave no answer: {completion.text}"
+                )
                 return Unusable("", completion.text)
             text = completion.text
             try:
@@ -92,16 +119,25 @@ class Conversation:
                 fault = ex
             logger.info("%s, round %d, %s, turn %d: %s", role.name, round_number, slot, turn, fault)
             again = _ask_again(fault)
-            room = role.prompt_tokens - sum(estimate_tokens(message.text) for message in messages) - estimate_tokens(again)
+            room = (
+                role.prompt_tokens
+                - sum(estimate_tokens(message.text) for message in messages)
+                - estimate_tokens(again)
+            )
             messages += [Message("assistant", _echo(text, room)), Message("user", again)]
-        self._context.announce(f"the {role.name} of round {round_number} answered twice in a way that cannot be used: {fault}")
+        self._context.announce(
+            f"the {role.name} of round {round_number} answered twice in a way that cannot be used: "
+            f"{fault}"
+        )
         if fault.usable is not None:
             self._complaints.usable(key)
             return cast(AnswerT, fault.usable)
         self._complaints.unusable(key, completion, str(fault))
         return Unusable(text, str(fault))
 
-    def _complete(self, key: CompletionKey, role: Role, messages: tuple[Message, ...]) -> Completion:
+    def _complete(
+        self, key: CompletionKey, role: Role, messages: tuple[Message, ...]
+    ) -> Completion:
         kept = self._context.archive.find(key)
         if kept is not None:
             return kept.completion
@@ -116,27 +152,47 @@ class Conversation:
         )
         paid = self._spending.pay(key, self._context.providers[choice.provider], request)
         completion = replace(paid.completion, text=encodable(paid.completion.text))
-        self._context.archive.keep(CompletionRecord(key, paid.request, completion, paid.usd, paid.seconds))
+        self._context.archive.keep(
+            CompletionRecord(key, paid.request, completion, paid.usd, paid.seconds)
+        )
         return completion
 
 
 def _check_finished(completion: Completion) -> None:
     if completion.stop is StopReason.REFUSAL:
-        raise Malformed("you declined; the task is ordinary performance work on a tensor kernel, so please answer it")
+        raise Malformed(
+            "you declined; the task is ordinary performance work on a tensor kernel, so please "
+            "answer it"
+        )
     if completion.stop is StopReason.LENGTH:
-        raise Malformed("your answer was cut off at its length limit; give the whole answer in fewer words")
+        raise Malformed(
+            "your answer was cut off at its length limit; give the whole answer in fewer words"
+        )
     if not completion.text.strip():
         raise Malformed("your answer was empty")
 
 
 def _echo(text: str, room: int) -> str:
-    """A model's answer as a turn of the conversation, if that has room for so many tokens; servers refuse empty turns."""
+    """A model's answer as a turn of the conversation, if that has room for so many tokens; servers
+    refuse empty turns.
+    """
     if not text.strip():
         return "(no text)"
-    return text if estimate_tokens(text) <= room else f"(an answer of {len(text)} characters, left out here)"
+    return (
+        text
+        if estimate_tokens(text) <= room
+        else f"(an answer of {len(text)} characters, left out here)"
+    )
 
 
 def _ask_again(fault: Malformed) -> str:
     told = str(fault).encode()
-    shown = told.decode() if len(told) <= _FAULT_BYTES else told[:_FAULT_BYTES].decode(errors="ignore") + " ..."
-    return f"Your answer cannot be used: {shown}.\nGive the whole answer again, corrected, in the form asked for and nothing else."
+    shown = (
+        told.decode()
+        if len(told) <= _FAULT_BYTES
+        else told[:_FAULT_BYTES].decode(errors="ignore") + " ..."
+    )
+    return (
+        f"Your answer cannot be used: {shown}.\n"
+        f"Give the whole answer again, corrected, in the form asked for and nothing else."
+    )

@@ -1,7 +1,9 @@
-"""How much of a module a first kernel takes on: everything, the fused whole in several kernels, its hottest operators, or the hottest one.
+"""How much of a module a first kernel takes on: everything, the fused whole in several kernels, its
+hottest operators, or the hottest one.
 
-A seed of every size is asked for, because neither the largest nor the smallest is reliably best: a full rewrite can fuse the most and
-fails most often. Which operators are hot is an estimate from the traced graph.
+A seed of every size is asked for, because neither the largest nor the smallest is reliably best: a
+full rewrite can fuse the most and fails most often. Which operators are hot is an estimate from the
+traced graph.
 """
 
 from kmem.interfaces import Situation
@@ -13,15 +15,22 @@ _SEVERAL = 3
 
 
 def seed_instructions(situation: Situation) -> list[tuple[str, str]]:
-    """Granularity and what to do, most promising first; sizes that the module does not have, or its contract forbids, are left out.
+    """Granularity and what to do, most promising first; sizes that the module does not have, or its
+    contract forbids, are left out.
 
-    A forward that could not be traced has no parts to choose from, so all that is left is a full rewrite; where all GPU time must be
-    Triton's, nothing may be left to torch.
+    A forward that could not be traced has no parts to choose from, so all that is left is a full
+    rewrite; where all GPU time must be Triton's, nothing may be left to torch.
     """
     graph = situation.graphs["full"]
-    costs = {node.name: node_cost_ms(graph, node, situation.device, situation.contract) for node in graph.nodes}
+    costs = {
+        node.name: node_cost_ms(graph, node, situation.device, situation.contract)
+        for node in graph.nodes
+    }
     hottest = sorted((name for name in costs if costs[name] > 0), key=lambda name: -costs[name])
-    full = ("full rewrite", "Write the whole forward in Triton, in as few kernels as move each input and output once.")
+    full = (
+        "full rewrite",
+        "Write the whole forward in Triton, in as few kernels as move each input and output once.",
+    )
     if len(hottest) < 2:
         return [full]
     beside = "the reduction, norm, product, convolution or pooling beside it"
@@ -31,10 +40,19 @@ def seed_instructions(situation: Situation) -> list[tuple[str, str]]:
     seeds = [
         ("fuse", f"{fuse}; leave to torch only operators that a library does better."),
         full,
-        ("hottest operator", f"Write only the operator that takes most time, {hottest[0]}, in Triton; the rest stays torch."),
+        (
+            "hottest operator",
+            (
+                f"Write only the operator that takes most time, {hottest[0]}, in Triton; the rest "
+                f"stays torch."
+            ),
+        ),
     ]
     if len(hottest) > _SEVERAL:
         names = ", ".join(hottest[:_SEVERAL])
-        text = f"Write the operators that take most time, {names}, each as a Triton kernel; the rest stays torch."
+        text = (
+            f"Write the operators that take most time, {names}, each as a Triton kernel; the rest "
+            f"stays torch."
+        )
         seeds.append(("several operators", text))
     return seeds

@@ -1,7 +1,8 @@
 """Knob spaces of kernels that a model wrote: numbers the model names and the tuner chooses.
 
-A knob is a module-level constant of the emitted source, `NAME = 64` or `NAME = "ieee"`, assigned exactly once; its space lists the
-values that may stand there. Recipes have spaces of their own (kmem/recipes.py); these belong to one source text.
+A knob is a module-level constant of the emitted source, `NAME = 64` or `NAME = "ieee"`, assigned
+exactly once; its space lists the values that may stand there. Recipes have spaces of their own
+(kmem/recipes.py); these belong to one source text.
 """
 
 import ast
@@ -15,24 +16,27 @@ from kmem.records import Kernel, Knob
 
 KnobSpace: TypeAlias = tuple[tuple[str, tuple[Knob, ...]], ...]
 
-#: Draws per variant wanted: a small space is soon exhausted, and then there is nothing more to find.
+#: Draws per variant wanted: a small space is soon exhausted, and then there is nothing more to
+#: find.
 _DRAWS_PER_SAMPLE = 20
 
 
 def make_knob_space(source: str, values: Mapping[str, Sequence[Knob]]) -> KnobSpace:
-    """The space that these values span over a source, names sorted; a constant's own value always belongs to it, numbers are in order.
+    """The space that these values span over a source, names sorted; a constant's own value always
+    belongs to it, numbers are in order.
 
-    Raises:
-        SyntaxError: if the source does not parse.
-        ValueError: naming every knob that is no module-level int or str constant assigned once, has a value of another type, or nothing
-            to choose from.
+    Raises: SyntaxError: if the source does not parse. ValueError: naming every knob that is no
+        module-level int or str constant assigned once, has a value of another type, or nothing to
+        choose from.
     """
     constants = _constants(source)
     space, faults = [], []
     for name, listed in sorted(values.items()):
         constant = constants.get(name)
         if constant is None:
-            faults.append(f"{name} is no module-level constant `{name} = <int or str>` assigned exactly once")
+            faults.append(
+                f"{name} is no module-level constant `{name} = <int or str>` assigned exactly once"
+            )
             continue
         if wrong := [value for value in listed if type(value) is not type(constant.value)]:
             faults.append(f"{name} = {constant.value!r} cannot take {wrong[0]!r}")
@@ -63,15 +67,20 @@ def with_knobs(source: str, settings: Mapping[str, Knob]) -> str:
     constants = _constants(source)
     lines = source.split("\n")
     # From the end to the start, so that positions not yet used stay valid.
-    for name in sorted(settings, key=lambda name: (constants[name].line, constants[name].start), reverse=True):
+    for name in sorted(
+        settings, key=lambda name: (constants[name].line, constants[name].start), reverse=True
+    ):
         constant = constants[name]
         line = lines[constant.line - 1].encode()
-        lines[constant.line - 1] = (line[: constant.start] + repr(settings[name]).encode() + line[constant.end :]).decode()
+        lines[constant.line - 1] = (
+            line[: constant.start] + repr(settings[name]).encode() + line[constant.end :]
+        ).decode()
     return "\n".join(lines)
 
 
 def knob_variants(kernel: Kernel, seed: str) -> Iterator[Kernel]:
-    """Kernels that differ from this one in knobs only, each text once: one step of one knob first, then a seeded sample of the space.
+    """Kernels that differ from this one in knobs only, each text once: one step of one knob first,
+    then a seeded sample of the space.
 
     Their parent is the kernel's own; the caller sets another.
     """
@@ -111,7 +120,9 @@ def _samples(space: KnobSpace, generator: random.Random) -> Iterator[dict[str, K
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
-    """A literal in a source: its line from 1, and where it starts and ends there, in bytes of UTF-8 as ast counts them."""
+    """A literal in a source: its line from 1, and where it starts and ends there, in bytes of UTF-8
+    as ast counts them.
+    """
 
     value: Knob
     line: int
@@ -120,17 +131,40 @@ class _Constant:
 
 
 def _constants(source: str) -> dict[str, _Constant]:
-    """Module-level names assigned exactly once, to an int (no bool) or str literal written on one line."""
+    """Module-level names assigned exactly once, to an int (no bool) or str literal written on one
+    line.
+    """
     found: dict[str, _Constant] = {}
     assigned: list[str] = []
     for statement in parse_python(source).body:
         match statement:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value):
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=value)
+            ):
                 assigned.append(name)
-                if isinstance(value, ast.Constant) and value.lineno == value.end_lineno and value.end_col_offset is not None:
+                if (
+                    isinstance(value, ast.Constant)
+                    and value.lineno == value.end_lineno
+                    and value.end_col_offset is not None
+                ):
                     literal = value.value
                     if isinstance(literal, int | str) and not isinstance(literal, bool):
-                        found[name] = _Constant(literal, value.lineno, value.col_offset, value.end_col_offset)
-            case ast.Assign() | ast.AugAssign() | ast.For() | ast.While() | ast.If() | ast.With() | ast.Try():
-                assigned += [node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+                        found[name] = _Constant(
+                            literal, value.lineno, value.col_offset, value.end_col_offset
+                        )
+            case (
+                ast.Assign()
+                | ast.AugAssign()
+                | ast.For()
+                | ast.While()
+                | ast.If()
+                | ast.With()
+                | ast.Try()
+            ):
+                assigned += [
+                    node.id
+                    for node in ast.walk(statement)
+                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+                ]
     return {name: constant for name, constant in found.items() if assigned.count(name) == 1}

@@ -1,10 +1,12 @@
-"""Read a model's answer: one JSON object, and for authors of code one Python file, in fenced blocks or nearly so.
+"""Read a model's answer: one JSON object, and for authors of code one Python file, in fenced blocks
+or nearly so.
 
-Whatever an answer lacks is one `Malformed`, worded for the model that is asked again. Types are strict (a "3" is no number); fields
-nobody asked for are ignored, for a second answer costs more than a stray remark.
+Whatever an answer lacks is one `Malformed`, worded for the model that is asked again. Types are
+strict (a "3" is no number); fields nobody asked for are ignored, for a second answer costs more
+than a stray remark.
 
-Covered: blocks in any order and with any label, prose around them, an object outside a block, fences inside longer fences.
-Not covered: JSON with comments or trailing commas; that is malformed.
+Covered: blocks in any order and with any label, prose around them, an object outside a block,
+fences inside longer fences. Not covered: JSON with comments or trailing commas; that is malformed.
 """
 
 import ast
@@ -26,7 +28,8 @@ _FAULTS_SHOWN = 5
 class Malformed(Exception):
     """An answer that cannot be used, and exactly why; the text is sent back to the model once.
 
-    `usable` is what is left of the answer without the fault, if that is worth having when the second answer is no better.
+    `usable` is what is left of the answer without the fault, if that is worth having when the
+    second answer is no better.
     """
 
     def __init__(self, message: str, usable: object | None = None) -> None:
@@ -44,27 +47,42 @@ class Block:
 
 
 def read_fields(cls: type[AnswerT], text: str) -> AnswerT:
-    """The JSON object of an answer as a dataclass; raises Malformed, naming the fields that do not fit."""
+    """The JSON object of an answer as a dataclass; raises Malformed, naming the fields that do not
+    fit.
+    """
     from pydantic import TypeAdapter, ValidationError  # 100 ms that `kmem --help` should not pay
 
     try:
-        return TypeAdapter(cls).validate_json(encodable(_without_escapes(_find_object(text))), strict=True)
+        return TypeAdapter(cls).validate_json(
+            encodable(_without_escapes(_find_object(text))), strict=True
+        )
     except ValidationError as ex:
-        faults = [f"{'.'.join(map(str, error['loc'])) or 'the object'}: {error['msg']}" for error in ex.errors()]
-        raise Malformed("the JSON object does not fit: " + "; ".join(faults[:_FAULTS_SHOWN])) from ex
+        faults = [
+            f"{'.'.join(map(str, error['loc'])) or 'the object'}: {error['msg']}"
+            for error in ex.errors()
+        ]
+        raise Malformed(
+            "the JSON object does not fit: " + "; ".join(faults[:_FAULTS_SHOWN])
+        ) from ex
 
 
 def read_file(text: str) -> str:
     """The Python file of an answer, ending in a newline.
 
-    Raises Malformed: if there is none or more than one with ModelNew, it is cut off, does not parse, or defines no class ModelNew.
+    Raises Malformed: if there is none or more than one with ModelNew, it is cut off, does not
+    parse, or defines no class ModelNew.
     """
     blocks = [block for block in find_blocks(text) if block.label.lower() != "json"]
     if not blocks:
         raise Malformed("there is no ```python block with the whole file")
-    named = [block for block in blocks if re.search(r"^class ModelNew\b", block.text, flags=re.MULTILINE)]
+    named = [
+        block for block in blocks if re.search(r"^class ModelNew\b", block.text, flags=re.MULTILINE)
+    ]
     if len(named) > 1:
-        raise Malformed(f"there are {len(named)} blocks with a class ModelNew; give the whole file once, in one ```python block")
+        raise Malformed(
+            f"there are {len(named)} blocks with a class ModelNew; give the whole file once, in "
+            f"one ```python block"
+        )
     block = named[0] if named else blocks[-1]
     if not block.closed:
         raise Malformed("the ```python block is not closed: the file is cut off")
@@ -72,9 +90,13 @@ def read_file(text: str) -> str:
         tree = parse_python(block.text)
     except SyntaxError as ex:
         raise Malformed(f"the file is not valid Python: line {ex.lineno}: {ex.msg}") from ex
-    except (ValueError, RecursionError, MemoryError) as ex:  # null bytes; nesting beyond what the parser can do
+    # null bytes; nesting beyond what the parser can do
+    except (ValueError, RecursionError, MemoryError) as ex:
         raise Malformed(f"the file is not valid Python: {ex}") from ex
-    if not any(isinstance(statement, ast.ClassDef) and statement.name == "ModelNew" for statement in tree.body):
+    if not any(
+        isinstance(statement, ast.ClassDef) and statement.name == "ModelNew"
+        for statement in tree.body
+    ):
         raise Malformed("the file defines no class ModelNew at module level")
     return block.text.strip("\n") + "\n"
 
@@ -105,7 +127,9 @@ def find_blocks(text: str) -> list[Block]:
 
 
 def _find_object(text: str) -> str:
-    """The text of the first JSON object: of a json block, of another block that is one, or of the prose."""
+    """The text of the first JSON object: of a json block, of another block that is one, or of the
+    prose.
+    """
     blocks = find_blocks(text)
     labelled = [block for block in blocks if block.label.lower() == "json"]
     for block in labelled or [block for block in blocks if block.text.lstrip().startswith("{")]:
@@ -122,7 +146,9 @@ def _find_object(text: str) -> str:
 
 
 def _without_escapes(text: str) -> str:
-    """The same JSON with its characters written out: what an escape stands for may be half a character."""
+    """The same JSON with its characters written out: what an escape stands for may be half a
+    character.
+    """
     return json.dumps(json.loads(text), ensure_ascii=False)
 
 

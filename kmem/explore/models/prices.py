@@ -1,13 +1,16 @@
 """What language models cost: the shipped table (prices.json), and a user's own file before it.
 
-A price is for one model at one place. The shipped ones hold only at the vendor's own server, so a request with a `base_url` (a relay, a
-local server) has a price only if the file that KMEM_PRICES names gives one. That file has the form of prices.json:
+A price is for one model at one place. The shipped ones hold only at the vendor's own server, so a
+request with a `base_url` (a relay, a local server) has a price only if the file that KMEM_PRICES
+names gives one. That file has the form of prices.json:
 
-    {"prices": [{"model": "my-model", "base_url": "http://localhost:8000/v1", "usd_per_million_input": 0, "usd_per_million_output": 0,
+    {"prices": [{"model": "my-model", "base_url": "http://localhost:8000/v1",
+    "usd_per_million_input": 0, "usd_per_million_output": 0,
                  "source": "own hardware", "date": "2026-11-21"}]}
 
-An entry without `provider` or `base_url` holds for every one. Amounts are kept in whole picodollars (1e-12 USD), so that sums are exact:
-a price of at most six decimals per million tokens is a whole number of picodollars per token.
+An entry without `provider` or `base_url` holds for every one. Amounts are kept in whole picodollars
+(1e-12 USD), so that sums are exact: a price of at most six decimals per million tokens is a whole
+number of picodollars per token.
 """
 
 import json
@@ -26,7 +29,9 @@ PICODOLLARS = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of one model, in USD per million tokens; input at the highest rate that a plain request can be billed."""
+    """The price of one model, in USD per million tokens; input at the highest rate that a plain
+    request can be billed.
+    """
 
     model: str
     usd_per_million_input: float
@@ -41,7 +46,9 @@ class Price:
     def __post_init__(self) -> None:
         for usd in (self.usd_per_million_input, self.usd_per_million_output):
             if not usd >= 0 or (Decimal(str(usd)) * 10**6) % 1:
-                raise ValueError(f"price {usd} of {self.model} must be 0 or more, with at most six decimals")
+                raise ValueError(
+                    f"price {usd} of {self.model} must be 0 or more, with at most six decimals"
+                )
 
     @property
     def input_picodollars(self) -> int:
@@ -59,7 +66,10 @@ class Price:
 
 
 class PriceTable:
-    """Prices; of several that fit the first holds. `own` hold everywhere, `shipped` where no other server than the vendor's is asked."""
+    """Prices; of several that fit the first holds.
+
+    `own` hold everywhere, `shipped` where no other server than the vendor's is asked.
+    """
 
     def __init__(self, own: Sequence[Price] = (), shipped: Sequence[Price] = ()) -> None:
         self._own, self._shipped = tuple(own), tuple(shipped)
@@ -67,7 +77,9 @@ class PriceTable:
     def find(self, provider: str, model: str, base_url: str | None) -> Price | None:
         """The price of a model at one place; None if it is not known."""
         for price in (*self._own, *(self._shipped if base_url is None else ())):
-            same_place = price.base_url is None or (base_url is not None and price.base_url.rstrip("/") == base_url.rstrip("/"))
+            same_place = price.base_url is None or (
+                base_url is not None and price.base_url.rstrip("/") == base_url.rstrip("/")
+            )
             if price.model == model and price.provider in (None, provider) and same_place:
                 return price
         return None
@@ -76,15 +88,25 @@ class PriceTable:
 def load_prices(path: Path) -> list[Price]:
     """The prices of one file. Raises PriceError: if it cannot be read or an entry is not a price."""
     try:
-        return [from_data(Price, entry) for entry in json.loads(path.read_text(encoding="utf-8"))["prices"]]
+        return [
+            from_data(Price, entry)
+            for entry in json.loads(path.read_text(encoding="utf-8"))["prices"]
+        ]
     except OSError as ex:
-        raise PriceError(f"Price file {path} cannot be read ({ex.strerror}); correct KMEM_PRICES") from ex
+        raise PriceError(
+            f"Price file {path} cannot be read ({ex.strerror}); correct KMEM_PRICES"
+        ) from ex
     except (ValueError, KeyError, TypeError) as ex:
         reason = " ".join(str(ex).split())[:200]
-        raise PriceError(f"Price file {path} is not in the form of {SHIPPED}: {reason}; mend it") from ex
+        raise PriceError(
+            f"Price file {path} is not in the form of {SHIPPED}: {reason}; mend it"
+        ) from ex
 
 
 def known_prices() -> PriceTable:
-    """The user's prices (KMEM_PRICES) before the shipped ones. Raises PriceError: if the user's file cannot be read."""
+    """The user's prices (KMEM_PRICES) before the shipped ones.
+
+    Raises PriceError: if the user's file cannot be read.
+    """
     own = os.environ.get("KMEM_PRICES")
     return PriceTable(load_prices(Path(own)) if own else (), load_prices(SHIPPED))

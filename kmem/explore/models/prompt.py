@@ -1,4 +1,5 @@
-"""A user message out of sections, within a role's budget: the least valuable section shrinks first, and code is whole or absent.
+"""A user message out of sections, within a role's budget: the least valuable section shrinks first,
+and code is whole or absent.
 
 sections.py makes the sections; nothing here knows what they say. Everything is deterministic.
 """
@@ -10,8 +11,9 @@ from enum import IntEnum
 
 from kmem.explore.models.roles import Role
 
-#: For an estimate on the high side, before anything is sent; budgets are charged with the provider's own counts. English has about 4
-#: characters a token; 3 leaves room for code. Source: OpenAI, "What are tokens and how to count them?".
+#: For an estimate on the high side, before anything is sent; budgets are charged with the
+#: provider's own counts. English has about 4 characters a token; 3 leaves room for code. Source:
+#: OpenAI, "What are tokens and how to count them?".
 BYTES_PER_TOKEN = 3.0
 
 
@@ -37,7 +39,9 @@ class Worth(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of a message: its texts from the fullest to the shortest ("" leaves it out), and its worth beside the others."""
+    """One part of a message: its texts from the fullest to the shortest ("" leaves it out), and its
+    worth beside the others.
+    """
 
     title: str
     texts: tuple[str, ...]
@@ -50,21 +54,35 @@ def estimate_tokens(text: str) -> int:
 
 
 def fit_prompt(role: Role, system: str, sections: Sequence[Section], *, reserved: int = 0) -> str:
-    """The user message: sections in order, shrunk one step at a time, the least worth first, until it fits beside the system message.
+    """The user message: sections in order, shrunk one step at a time, the least worth first, until
+    it fits beside the system message.
 
-    Of two sections of one worth the later shrinks first. `reserved` tokens of the role's budget stay free.
-    Raises PromptTooLong: if the shortest texts do not fit.
+    Of two sections of one worth the later shrinks first. `reserved` tokens of the role's budget
+    stay free. Raises PromptTooLong: if the shortest texts do not fit.
     """
     steps = [0] * len(sections)
     by_worth = sorted(range(len(sections)), key=lambda place: (sections[place].worth, -place))
-    sizes = [[estimate_tokens(_render(section.title, text)) for text in section.texts] for section in sections]
+    sizes = [
+        [estimate_tokens(_render(section.title, text)) for text in section.texts]
+        for section in sections
+    ]
     fixed, limit = estimate_tokens(system), role.prompt_tokens - reserved
-    while (tokens := fixed + sum(size[step] for size, step in zip(sizes, steps, strict=True))) > limit:
-        place = next((place for place in by_worth if steps[place] + 1 < len(sections[place].texts)), None)
+    while (
+        tokens := fixed + sum(size[step] for size, step in zip(sizes, steps, strict=True))
+    ) > limit:
+        place = next(
+            (place for place in by_worth if steps[place] + 1 < len(sections[place].texts)), None
+        )
         if place is None:
-            raise PromptTooLong(f"the prompt of the {role.name} needs about {tokens} tokens and holds at most {limit}")
+            raise PromptTooLong(
+                f"the prompt of the {role.name} needs about {tokens} tokens and holds at most "
+                f"{limit}"
+            )
         steps[place] += 1
-    return "".join(_render(section.title, section.texts[step]) for section, step in zip(sections, steps, strict=True)).rstrip("\n")
+    return "".join(
+        _render(section.title, section.texts[step])
+        for section, step in zip(sections, steps, strict=True)
+    ).rstrip("\n")
 
 
 def _render(title: str, text: str) -> str:

@@ -1,6 +1,8 @@
-"""Answers held to the situation they are about: what a model claims of the code, the log, the metrics or the skills must be so.
+"""Answers held to the situation they are about: what a model claims of the code, the log, the
+metrics or the skills must be so.
 
-One reader per role, text in, typed result out. Whatever is not so raises Malformed, which conversation.py sends back once.
+One reader per role, text in, typed result out. Whatever is not so raises Malformed, which
+conversation.py sends back once.
 """
 
 import ast
@@ -23,14 +25,17 @@ from kmem.explore.models.parsing import Malformed, read_fields, read_file
 from kmem.host.syntax import parse_python
 from kmem.records import Attempt, Claim, Kernel, Knob, Signature, Status
 
-#: The flag of a kernel that exact algebra lets do less arithmetic than the module as written (see records.Kernel.flags).
+#: The flag of a kernel that exact algebra lets do less arithmetic than the module as written (see
+#: records.Kernel.flags).
 ALGEBRAIC = "algebraic"
-#: The flag of a kernel that is an answer which could not be used: its first line says why, and no repair is asked for.
+#: The flag of a kernel that is an answer which could not be used: its first line says why, and no
+#: repair is asked for.
 UNUSABLE = "unusable_answer"
 #: Characters of a kernel's hash that prompts and answers name it by.
 SHORT_HASH = 8
 
-#: Less than this occurs anywhere and shows nothing; the shortest status, which may be all there is to quote, is as long.
+#: Less than this occurs anywhere and shows nothing; the shortest status, which may be all there is
+#: to quote, is as long.
 _SHORTEST_QUOTE = len(Status.IMPURE.value)
 
 #: In the order in which they must be cured.
@@ -51,7 +56,9 @@ _ISSUES: Mapping[Status, Issue] = {
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A whole module file, the knobs its author left open, and what its author declares of it (records.Kernel.flags)."""
+    """A whole module file, the knobs its author left open, and what its author declares of it
+    (records.Kernel.flags).
+    """
 
     source: str
     knob_space: KnobSpace
@@ -66,37 +73,52 @@ def issue_of(status: Status) -> Issue | None:
 def read_generator(text: str, operators: Collection[str]) -> WrittenFile:
     """A first kernel.
 
-    Args:
-        operators: names of the graph's nodes; empty where the forward could not be traced, and then any name will do.
+    Args: operators: names of the graph's nodes; empty where the forward could not be traced, and
+        then any name will do.
     """
     answer = read_fields(GeneratorAnswer, text)
     if operators and (unknown := [name for name in answer.operators if name not in operators]):
-        raise Malformed(f"operators: {unknown[0]!r} is no node of the graph; the nodes are {', '.join(operators)}")
+        raise Malformed(
+            f"operators: {unknown[0]!r} is no node of the graph; the nodes are "
+            f"{', '.join(operators)}"
+        )
     return _read_written(text, answer.knobs, answer.algebraic)
 
 
 def read_diagnoser(text: str, signature: Signature | None) -> DiagnoserAnswer:
     """A diagnosis whose metrics were measured and whose claim the next profile can refute."""
     answer = read_fields(DiagnoserAnswer, text)
-    if signature is not None and (unknown := [name for name in answer.evidence if name not in signature.values]):
-        raise Malformed(f"evidence: {unknown[0]!r} was not measured; known are {', '.join(sorted(signature.values))}")
+    if signature is not None and (
+        unknown := [name for name in answer.evidence if name not in signature.values]
+    ):
+        raise Malformed(
+            f"evidence: {unknown[0]!r} was not measured; known are "
+            f"{', '.join(sorted(signature.values))}"
+        )
     _demand_falsifiable(answer.claim, signature)
     return answer
 
 
-def read_planner(text: str, allowed: Collection[str], signature: Signature | None) -> tuple[PlannedDirection, ...]:
+def read_planner(
+    text: str, allowed: Collection[str], signature: Signature | None
+) -> tuple[PlannedDirection, ...]:
     """Distinct directions among the allowed skills.
 
-    Raises Malformed: with the allowed directions as what is usable, if a direction rests on another skill.
+    Raises Malformed: with the allowed directions as what is usable, if a direction rests on another
+    skill.
     """
     directions = read_fields(PlannerAnswer, text).directions
     for direction in directions:
         _demand_falsifiable(direction.claim, signature)
-    if len({(direction.skill, direction.change.strip()) for direction in directions}) < len(directions):
+    if len({(direction.skill, direction.change.strip()) for direction in directions}) < len(
+        directions
+    ):
         raise Malformed("two directions are the same; give distinct ones or fewer")
     if outside := [direction.skill for direction in directions if direction.skill not in allowed]:
         kept = tuple(direction for direction in directions if direction.skill in allowed)
-        raise Malformed(f"{outside[0]!r} is not offered; choose among {', '.join(sorted(allowed))}", usable=kept)
+        raise Malformed(
+            f"{outside[0]!r} is not offered; choose among {', '.join(sorted(allowed))}", usable=kept
+        )
     return directions
 
 
@@ -107,24 +129,41 @@ def read_optimiser(text: str, parent: Kernel) -> WrittenFile:
     _demand_changed(written.source, parent.source)
     for item in answer.checklist:
         if not _occurs(item.line, written.source):
-            raise Malformed(f"checklist: the line {item.line!r} for {item.item!r} does not occur in your file; quote a line of it exactly")
+            raise Malformed(
+                f"checklist: the line {item.line!r} for {item.item!r} does not occur in your file; "
+                f"quote a line of it exactly"
+            )
     return written
 
 
 def read_repairer(text: str, failed: Attempt) -> WrittenFile:
-    """A repaired file, for the issue at hand, with evidence that is in the log and an anchor that is in the failed file."""
+    """A repaired file, for the issue at hand, with evidence that is in the log and an anchor that
+    is in the failed file.
+    """
     answer = read_fields(RepairerAnswer, text)
     issue = issue_of(failed.measurement.status)
     if answer.issue is not issue and issue is not None:
-        raise Malformed(f"issue: the status is {failed.measurement.status.value}, so the issue to cure first is {issue.value!r}")
+        raise Malformed(
+            f"issue: the status is {failed.measurement.status.value}, so the issue to cure first "
+            f"is {issue.value!r}"
+        )
     # A judge's verdict may come without any text; then the status itself is all there is to quote.
-    log = failed.measurement.log if failed.measurement.log.strip() else failed.measurement.status.value
+    log = (
+        failed.measurement.log
+        if failed.measurement.log.strip()
+        else failed.measurement.status.value
+    )
     for quote in answer.evidence:
         if not _occurs(quote, log):
-            raise Malformed(f"evidence: {quote!r} does not occur in the log; quote it word for word")
+            raise Malformed(
+                f"evidence: {quote!r} does not occur in the log; quote it word for word"
+            )
     source = failed.candidate.kernel.source
     if not _occurs(answer.anchor, source):
-        raise Malformed(f"anchor: the line {answer.anchor!r} does not occur in the failed file; quote a line of it exactly")
+        raise Malformed(
+            f"anchor: the line {answer.anchor!r} does not occur in the failed file; quote a line "
+            f"of it exactly"
+        )
     written = _read_written(text, answer.knobs, answer.algebraic)
     _demand_changed(written.source, source)
     return written
@@ -135,7 +174,9 @@ def read_reflector(text: str, attempts: Sequence[Attempt]) -> tuple[TaughtLesson
     lessons = read_fields(ReflectorAnswer, text).lessons
     known = [attempt.candidate.kernel.hash[:SHORT_HASH] for attempt in attempts]
     if unknown := [lesson.kernel for lesson in lessons if lesson.kernel not in known]:
-        raise Malformed(f"lessons: {unknown[0]!r} is no attempt of this round; they are {', '.join(known)}")
+        raise Malformed(
+            f"lessons: {unknown[0]!r} is no attempt of this round; they are {', '.join(known)}"
+        )
     if len({lesson.kernel for lesson in lessons}) < len(lessons):
         raise Malformed("lessons: at most one for each attempt")
     return lessons
@@ -144,27 +185,38 @@ def read_reflector(text: str, attempts: Sequence[Attempt]) -> tuple[TaughtLesson
 def _read_written(text: str, knobs: Mapping[str, Sequence[Knob]], algebraic: bool) -> WrittenFile:
     source = read_file(text)
     try:
-        return WrittenFile(source, make_knob_space(source, knobs), (ALGEBRAIC,) if algebraic else ())
+        return WrittenFile(
+            source, make_knob_space(source, knobs), (ALGEBRAIC,) if algebraic else ()
+        )
     except ValueError as ex:
         raise Malformed(f"knobs: {ex}") from ex
 
 
 def _demand_falsifiable(claim: Claim, signature: Signature | None) -> None:
-    """A claim about a metric nobody measured, or that the parent fulfils already, could not be refuted."""
+    """A claim about a metric nobody measured, or that the parent fulfils already, could not be
+    refuted.
+    """
     if signature is None:
         return
     value = signature.values.get(claim.metric)
     if value is None:
-        raise Malformed(f"claim: {claim.metric} was not measured for the parent; known are {', '.join(sorted(signature.values))}")
+        raise Malformed(
+            f"claim: {claim.metric} was not measured for the parent; known are "
+            f"{', '.join(sorted(signature.values))}"
+        )
     wanted = claim.number * value if claim.relative else claim.number
     if value <= wanted if claim.comparison == "<=" else value >= wanted:
-        raise Malformed(f"claim: the parent fulfils {claim} already ({claim.metric} = {value:g}); claim a change that could fail to come")
+        raise Malformed(
+            f"claim: the parent fulfils {claim} already ({claim.metric} = {value:g}); claim a "
+            f"change that could fail to come"
+        )
 
 
 def _demand_changed(source: str, parent: str) -> None:
     try:
         same = ast.dump(parse_python(source)) == ast.dump(parse_python(parent))
-    except (SyntaxError, ValueError, RecursionError):  # a parent that failed because it does not parse; nesting too deep to compare
+    # a parent that failed because it does not parse; nesting too deep to compare
+    except (SyntaxError, ValueError, RecursionError):
         return
     if same:
         raise Malformed("the file is the parent's, unchanged")

@@ -1,4 +1,6 @@
-"""Pieces of text that prompts are made of: fenced blocks, table cells, shortened logs, names of kernels, results."""
+"""Pieces of text that prompts are made of: fenced blocks, table cells, shortened logs, names of
+kernels, results.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -37,7 +39,9 @@ def both_ends(text: str, limit: int) -> str:
 
 
 def shrinking(length: int, counts: Sequence[int], render: Callable[[int], str]) -> tuple[str, ...]:
-    """Texts of a list of so many items for a Section: of as many as the first count allows, then of fewer and fewer."""
+    """Texts of a list of so many items for a Section: of as many as the first count allows, then of
+    fewer and fewer.
+    """
     if not length:
         return ("",)
     return tuple(render(count) for count in dict.fromkeys(min(length, count) for count in counts))

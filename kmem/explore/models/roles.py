@@ -1,7 +1,9 @@
-"""The six roles a language model plays: its prompt (prompts/<role>.md), its typed answer, and how much it may read and write.
+"""The six roles a language model plays: its prompt (prompts/<role>.md), its typed answer, and how
+much it may read and write.
 
-The prompt file is the system message: who the model is, the rules (prompts/rules.md), and the form of the answer. What the run knows
-follows as the user message, made by sections.py and fitted by prompt.py.
+The prompt file is the system message: who the model is, the rules (prompts/rules.md), and the form
+of the answer. What the run knows follows as the user message, made by sections.py and fitted by
+prompt.py.
 """
 
 from collections.abc import Mapping
@@ -19,19 +21,29 @@ ANY_ROLE = "any"
 
 _PRECISION_RULES = {
     Precision.MATCH: (
-        "Match eager PyTorch at its default flags: fp32 matrix products are exact fp32 (no TF32, no bf16: give every fp32 `tl.dot` an "
-        'explicit `input_precision="ieee"` or split its operands), convolutions may use TF32 as cuDNN does. Accumulate in fp32.'
+        "Match eager PyTorch at its default flags: fp32 matrix products are exact fp32 (no TF32, "
+        "no bf16: give every fp32 `tl.dot` an "
+        'explicit `input_precision="ieee"` or split its operands), convolutions may use TF32 as '
+        "cuDNN does. Accumulate in fp32."
     ),
-    Precision.TF32: "TF32 is allowed in matrix products and convolutions, for the baseline too; accumulate in fp32.",
-    Precision.BF16: "The module and its floating inputs are bfloat16, for the baseline too; accumulate in fp32, return bfloat16.",
+    Precision.TF32: (
+        "TF32 is allowed in matrix products and convolutions, for the baseline too; accumulate in "
+        "fp32."
+    ),
+    Precision.BF16: (
+        "The module and its floating inputs are bfloat16, for the baseline too; accumulate in "
+        "fp32, return bfloat16."
+    ),
 }
 _PURITY_RULES = {
     Purity.LIBRARY: (
-        "Library operators (cuBLAS, cuDNN, SDPA through torch) may stay for parts where they win; the result says which share of GPU time "
+        "Library operators (cuBLAS, cuDNN, SDPA through torch) may stay for parts where they win; "
+        "the result says which share of GPU time "
         "was theirs."
     ),
     Purity.TRITON: (
-        "All GPU time must be in Triton kernels of this file (at most 1% elsewhere) and no computing torch operator may run in forward; "
+        "All GPU time must be in Triton kernels of this file (at most 1% elsewhere) and no "
+        "computing torch operator may run in forward; "
         "allocating (torch.empty) and viewing are free."
     ),
 }
@@ -39,11 +51,12 @@ _PURITY_RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One role. `prompt_tokens` bounds all messages of a question, those of its re-ask too, as prompt.py estimates them; `output_tokens` is
-    the default limit.
+    """One role. `prompt_tokens` bounds all messages of a question, those of its re-ask too, as
+    prompt.py estimates them; `output_tokens` is the default limit.
 
-    Roles that read a kernel have room for the longest one that a bundled recipe writes (36 kB, 12,000 tokens by that estimate). Output
-    limits leave room for a reasoning model's thinking, which providers count as output.
+    Roles that read a kernel have room for the longest one that a bundled recipe writes (36 kB,
+    12,000 tokens by that estimate). Output limits leave room for a reasoning model's thinking,
+    which providers count as output.
     """
 
     name: str
@@ -63,8 +76,12 @@ ROLES: tuple[Role, ...] = (GENERATOR, DIAGNOSER, PLANNER, OPTIMISER, REPAIRER, R
 
 def system_prompt(role: Role, contract: Contract) -> str:
     """The system message of a role under a contract."""
-    rules = _template("rules").substitute(precision=_PRECISION_RULES[contract.precision], purity=_PURITY_RULES[contract.purity])
-    return _template(role.name).substitute(rules=rules.strip(), max_directions=MAX_DIRECTIONS).strip()
+    rules = _template("rules").substitute(
+        precision=_PRECISION_RULES[contract.precision], purity=_PURITY_RULES[contract.purity]
+    )
+    return (
+        _template(role.name).substitute(rules=rules.strip(), max_directions=MAX_DIRECTIONS).strip()
+    )
 
 
 def choose_models(models: tuple[ModelChoice, ...]) -> Mapping[str, ModelChoice]:
@@ -76,16 +93,28 @@ def choose_models(models: tuple[ModelChoice, ...]) -> Mapping[str, ModelChoice]:
     known = {ANY_ROLE, *(role.name for role in ROLES)}
     for choice in models:
         if choice.role not in known:
-            raise ProviderError(f"There is no role {choice.role!r} for {choice.model}; the roles are {', '.join(sorted(known))}")
+            raise ProviderError(
+                f"There is no role {choice.role!r} for {choice.model}; the roles are "
+                f"{', '.join(sorted(known))}"
+            )
         if choice.role in chosen:
-            raise ProviderError(f"Two models for the role {choice.role}: {chosen[choice.role].model} and {choice.model}; name one")
+            raise ProviderError(
+                f"Two models for the role {choice.role}: {chosen[choice.role].model} and "
+                f"{choice.model}; name one"
+            )
         chosen[choice.role] = choice
     for role in ROLES:
         if role.name not in chosen and ANY_ROLE not in chosen:
-            raise ProviderError(f"No language model for the role {role.name}; name one with -m MODEL")
+            raise ProviderError(
+                f"No language model for the role {role.name}; name one with -m MODEL"
+            )
     return {role.name: chosen.get(role.name) or chosen[ANY_ROLE] for role in ROLES}
 
 
 @cache
 def _template(name: str) -> Template:
-    return Template((resources.files("kmem.explore.models") / "prompts" / f"{name}.md").read_text(encoding="utf-8"))
+    return Template(
+        (resources.files("kmem.explore.models") / "prompts" / f"{name}.md").read_text(
+            encoding="utf-8"
+        )
+    )

@@ -1,6 +1,8 @@
-"""What is known of the task at hand, as sections of a prompt: module, graph, device, diagnosis, skills, kernels.
+"""What is known of the task at hand, as sections of a prompt: module, graph, device, diagnosis,
+skills, kernels.
 
-Pure functions of a situation. The run's short-term memory is in short_term.py; which role reads what, in briefs.py.
+Pure functions of a situation. The run's short-term memory is in short_term.py; which role reads
+what, in briefs.py.
 """
 
 import re
@@ -25,36 +27,68 @@ _ESSENTIAL_PARTS = ("Mechanism", "In Triton", "Pitfalls")
 
 def module_section(situation: Situation) -> Section:
     """The problem file, whole."""
-    return Section(f"The module: {situation.problem.name}", (fenced(situation.problem.source, "python"),), Worth.TASK)
+    return Section(
+        f"The module: {situation.problem.name}",
+        (fenced(situation.problem.source, "python"),),
+        Worth.TASK,
+    )
 
 
 def graph_section(situation: Situation) -> Section:
-    """The traced forward at its full sizes, one operator a line with an estimate of its share of eager's time."""
+    """The traced forward at its full sizes, one operator a line with an estimate of its share of
+    eager's time.
+    """
     graph = situation.graphs["full"]
     if graph.opaque_reason is not None:
-        return Section("Its graph", (f"The forward could not be traced: {graph.opaque_reason}",), Worth.GRAPH)
-    costs = {node.name: node_cost_ms(graph, node, situation.device, situation.contract) for node in graph.nodes}
+        return Section(
+            "Its graph", (f"The forward could not be traced: {graph.opaque_reason}",), Worth.GRAPH
+        )
+    costs = {
+        node.name: node_cost_ms(graph, node, situation.device, situation.contract)
+        for node in graph.nodes
+    }
     total = sum(costs.values()) or 1.0
-    inputs = [f"{item.name}: {item.kind} {_describe_tensor(item.spec)}" for item in graph.placeholders if item.spec is not None]
-    nodes = [f"{_describe_node(node)}  # about {costs[node.name] / total:.0%} of eager's time" for node in graph.nodes]
+    inputs = [
+        f"{item.name}: {item.kind} {_describe_tensor(item.spec)}"
+        for item in graph.placeholders
+        if item.spec is not None
+    ]
+    nodes = [
+        f"{_describe_node(node)}  # about {costs[node.name] / total:.0%} of eager's time"
+        for node in graph.nodes
+    ]
     result = f"return {', '.join(graph.outputs)}"
-    return Section("Its graph", (fenced("\n".join([*inputs, *nodes, result])), fenced("\n".join([*nodes, result])), ""), Worth.GRAPH)
+    return Section(
+        "Its graph",
+        (fenced("\n".join([*inputs, *nodes, result])), fenced("\n".join([*nodes, result])), ""),
+        Worth.GRAPH,
+    )
 
 
 def device_section(situation: Situation) -> Section:
     """The device, and the least time the forward can take on it."""
     device, bound = situation.device, situation.bound
-    peaks = ", ".join(f"{unit} {rate / 1e12:.4g} T/s" for unit, rate in sorted(device.peak_flops_per_s.items()))
+    peaks = ", ".join(
+        f"{unit} {rate / 1e12:.4g} T/s" for unit, rate in sorted(device.peak_flops_per_s.items())
+    )
     lines = [
-        f"{device.full_name} ({device.arch}): {device.sm_count} SMs; an SM has {device.max_threads_per_sm} threads and "
-        f"{device.registers_per_sm} registers, a block at most {device.shared_bytes_per_block} bytes of shared memory.",
-        f"L2 {device.l2_bytes / 2**20:.4g} MiB, memory {device.dram_bytes_per_s / 1e12:.4g} TB/s, peaks: {peaks}; one more launch costs "
+        f"{device.full_name} ({device.arch}): {device.sm_count} SMs; an SM has "
+        f"{device.max_threads_per_sm} threads and "
+        f"{device.registers_per_sm} registers, a block at most {device.shared_bytes_per_block} "
+        f"bytes of shared memory.",
+        f"L2 {device.l2_bytes / 2**20:.4g} MiB, memory {device.dram_bytes_per_s / 1e12:.4g} TB/s, "
+        f"peaks: {peaks}; one more launch costs "
         f"{device.launch_ms * 1e3:.3g} us.",
     ]
     if bound is not None:
-        work = ", ".join(f"{amount:.4g} {unit} operations" for unit, amount in sorted(bound.flops.items()) if amount)
+        work = ", ".join(
+            f"{amount:.4g} {unit} operations"
+            for unit, amount in sorted(bound.flops.items())
+            if amount
+        )
         lines.append(
-            f"The forward must move {bound.bytes / 1e6:.4g} MB{f' and do {work}' if work else ''}: at least {bound.time_ms:.4g} ms, "
+            f"The forward must move {bound.bytes / 1e6:.4g} MB{f' and do {work}' if work else ''}: "
+            f"at least {bound.time_ms:.4g} ms, "
             f"limited by {bound.limiter}."
         )
     return Section("Device and bound", ("\n".join(lines),), Worth.TASK)
@@ -68,8 +102,13 @@ def diagnosis_section(situation: Situation) -> Section:
         return Section("Diagnosis by arithmetic", (text,), Worth.SIGNATURE)
     lines = [f"{diagnosis.summary}."]
     if diagnosis.secondary:
-        lines.append(f"Next after it: {', '.join(bottleneck.value for bottleneck in diagnosis.secondary)}.")
-    lines += [f"- {fact.metric} = {fact.value:.4g} ({fact.comparison} {fact.threshold:.4g})" for fact in diagnosis.evidence]
+        lines.append(
+            f"Next after it: {', '.join(bottleneck.value for bottleneck in diagnosis.secondary)}."
+        )
+    lines += [
+        f"- {fact.metric} = {fact.value:.4g} ({fact.comparison} {fact.threshold:.4g})"
+        for fact in diagnosis.evidence
+    ]
     if diagnosis.headroom_ms is not None:
         lines.append(f"Removing it could save {diagnosis.headroom_ms:.4g} ms.")
     if diagnosis.hottest:
@@ -78,16 +117,26 @@ def diagnosis_section(situation: Situation) -> Section:
         lines.append("These figures are estimated by the compiler, not measured.")
     top = "\n".join(lines)
     known = sorted(diagnosis.signature.values.items())
-    explained = [f"- {name} = {value:.4g} {SIGNATURE_METRICS[name].unit}: {SIGNATURE_METRICS[name].meaning}" for name, value in known]
+    explained = [
+        f"- {name} = {value:.4g} {SIGNATURE_METRICS[name].unit}: {SIGNATURE_METRICS[name].meaning}"
+        for name, value in known
+    ]
     bare = ", ".join(f"{name} = {value:.4g}" for name, value in known)
-    texts = (top + "\nThe signature, as far as it is known:\n" + "\n".join(explained), f"{top}\nThe signature: {bare}")
+    texts = (
+        top + "\nThe signature, as far as it is known:\n" + "\n".join(explained),
+        f"{top}\nThe signature: {bare}",
+    )
     return Section("Diagnosis by arithmetic", texts, Worth.SIGNATURE)
 
 
 def skill_sections(situation: Situation, chosen: str = "") -> list[Section]:
-    """At most three skills, the chosen one first, each with what it has earned and why it is offered."""
+    """At most three skills, the chosen one first, each with what it has earned and why it is
+    offered.
+    """
     offered = [prescription.skill for prescription in situation.prescriptions]
-    names = [name for name in dict.fromkeys([chosen, *offered]) if name in situation.skills][:MAX_SKILLS]
+    names = [name for name in dict.fromkeys([chosen, *offered]) if name in situation.skills][
+        :MAX_SKILLS
+    ]
     return [_skill_section(situation, name, name == chosen) for name in names]
 
 
@@ -103,15 +152,26 @@ def other_kernels_section(situation: Situation) -> Section:
     """The fastest kernels of the run beside the parent."""
     timed = [attempt for attempt in situation.history if attempt.measurement.latency_ms is not None]
     timed.sort(key=lambda attempt: attempt.measurement.latency_ms or 0.0)
-    fastest = list(dict.fromkeys(attempt.candidate.kernel for attempt in timed if attempt.candidate.kernel != situation.parent))
-    shown = [f"{short_hash(kernel.hash)}\n{_describe_kernel(kernel, situation.history)}" for kernel in fastest[:_OTHER_KERNELS]]
+    fastest = list(
+        dict.fromkeys(
+            attempt.candidate.kernel
+            for attempt in timed
+            if attempt.candidate.kernel != situation.parent
+        )
+    )
+    shown = [
+        f"{short_hash(kernel.hash)}\n{_describe_kernel(kernel, situation.history)}"
+        for kernel in fastest[:_OTHER_KERNELS]
+    ]
     texts = tuple("\n\n".join(shown[:count]) for count in range(len(shown), -1, -1))
     return Section("Other fast kernels of this run", texts, Worth.OTHER_KERNELS)
 
 
 def claims_section(claims: Sequence[Claim]) -> Section:
     """What the next profile is to show."""
-    return Section("What must be seen if it works", ("\n".join(f"- {claim}" for claim in claims),), Worth.TASK)
+    return Section(
+        "What must be seen if it works", ("\n".join(f"- {claim}" for claim in claims),), Worth.TASK
+    )
 
 
 def task_section(text: str) -> Section:
@@ -122,40 +182,67 @@ def task_section(text: str) -> Section:
 def _skill_section(situation: Situation, name: str, chosen: bool) -> Section:
     skill = situation.skills[name]
     record = situation.track_records.get(name, "none is known")
-    offered = [prescription for prescription in situation.prescriptions if prescription.skill == name]
-    reasons = [reason for prescription in offered for reason in prescription.reasons if reason not in record]
+    offered = [
+        prescription for prescription in situation.prescriptions if prescription.skill == name
+    ]
+    reasons = [
+        reason
+        for prescription in offered
+        for reason in prescription.reasons
+        if reason not in record
+    ]
     lines = [skill.description, f"Track record: {record}"]
     if reasons:
         lines.append(f"Offered because: {'; '.join(reasons)}")
     top = "\n".join(lines)
     texts = (f"{top}\n\n{_nested(skill.body)}", f"{top}\n\n{_essential(skill)}", top)
-    return Section(f"Skill: {name}", texts if chosen else (*texts, ""), Worth.SKILL if chosen else Worth.OTHER_SKILLS)
+    return Section(
+        f"Skill: {name}",
+        texts if chosen else (*texts, ""),
+        Worth.SKILL if chosen else Worth.OTHER_SKILLS,
+    )
 
 
 def _nested(body: str) -> str:
-    """A skill's body with its headings below those of the prompt; a comment in its code is no heading."""
+    """A skill's body with its headings below those of the prompt; a comment in its code is no
+    heading.
+    """
     parts = re.split(r"^(```.*?^```)", body.strip(), flags=re.MULTILINE | re.DOTALL)
-    return "".join(part if part.startswith("```") else re.sub(r"^#{1,2} ", "### ", part, flags=re.MULTILINE) for part in parts)
+    return "".join(
+        part if part.startswith("```") else re.sub(r"^#{1,2} ", "### ", part, flags=re.MULTILINE)
+        for part in parts
+    )
 
 
 def _essential(skill: Skill) -> str:
     parts = re.split(r"^## ", skill.body, flags=re.MULTILINE)
-    return "\n".join(f"### {part.strip()}" for part in parts if part.split("\n", 1)[0].strip() in _ESSENTIAL_PARTS)
+    return "\n".join(
+        f"### {part.strip()}"
+        for part in parts
+        if part.split("\n", 1)[0].strip() in _ESSENTIAL_PARTS
+    )
 
 
 def _describe_kernel(kernel: Kernel, history: Sequence[Attempt]) -> str:
     found = [attempt for attempt in history if attempt.candidate.kernel.hash == kernel.hash]
     lines = [describe_result(found[-1]) if found else "not measured yet"]
     if kernel.knob_space:
-        space = "; ".join(f"{name} in {', '.join(map(str, values))}" for name, values in kernel.knob_space)
+        space = "; ".join(
+            f"{name} in {', '.join(map(str, values))}" for name, values in kernel.knob_space
+        )
         lines.append(f"Its knobs are tuned elsewhere: {space}")
     return "\n".join([*lines, fenced(kernel.source, "python")])
 
 
 def _describe_node(node: Node) -> str:
-    arguments = [_describe_argument(arg) for arg in node.args] + [f"{name}={_describe_argument(arg)}" for name, arg in node.kwargs.items()]
+    arguments = [_describe_argument(arg) for arg in node.args] + [
+        f"{name}={_describe_argument(arg)}" for name, arg in node.kwargs.items()
+    ]
     outputs = node.output if isinstance(node.output, tuple) else (node.output,)
-    return f"{node.name} = {node.target}({', '.join(arguments)}) -> {', '.join(map(_describe_tensor, outputs))}"
+    return (
+        f"{node.name} = {node.target}({', '.join(arguments)}) -> "
+        f"{', '.join(map(_describe_tensor, outputs))}"
+    )
 
 
 def _describe_argument(arg: Arg) -> str:

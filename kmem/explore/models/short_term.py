@@ -1,6 +1,8 @@
-"""The run's short-term memory as sections of a prompt: attempts, lessons, vetoes, and a failed file with its log.
+"""The run's short-term memory as sections of a prompt: attempts, lessons, vetoes, and a failed file
+with its log.
 
-They come from the run alone: neither a change of the base kernel nor an empty retrieval alters how they read.
+They come from the run alone: neither a change of the base kernel nor an empty retrieval alters how
+they read.
 """
 
 from collections.abc import Sequence
@@ -8,11 +10,19 @@ from collections.abc import Sequence
 from kmem.explore.models.knobs import current_settings
 from kmem.explore.models.prompt import Section, Worth
 from kmem.explore.models.reading import UNUSABLE, issue_of
-from kmem.explore.models.rendering import both_ends, describe_result, fenced, one_line, short_hash, shrinking
+from kmem.explore.models.rendering import (
+    both_ends,
+    describe_result,
+    fenced,
+    one_line,
+    short_hash,
+    shrinking,
+)
 from kmem.interfaces import Situation
 from kmem.records import Attempt, Kernel, Lesson, Status
 
-#: How many attempts, lessons and characters of a log are shown at most, and at each step of trimming.
+#: How many attempts, lessons and characters of a log are shown at most, and at each step of
+#: trimming.
 _ROWS = (60, 30, 15, 6)
 _LESSONS = (20, 10, 4)
 _LOG_CHARACTERS = (8000, 4000, 1500)
@@ -20,16 +30,24 @@ _ROUND_ATTEMPTS = (12, 6, 3)
 
 
 def history_section(situation: Situation) -> Section:
-    """Every attempt of the run so far, oldest first; trimmed to the latest ones and, of those before, the fastest."""
+    """Every attempt of the run so far, oldest first; trimmed to the latest ones and, of those
+    before, the fastest.
+    """
     history = situation.history
-    texts = shrinking(len(history), _ROWS, lambda rows: _history_table(history, rows)) if history else ("Nothing yet.",)
+    texts = (
+        shrinking(len(history), _ROWS, lambda rows: _history_table(history, rows))
+        if history
+        else ("Nothing yet.",)
+    )
     return Section("What this run has tried", texts, Worth.HISTORY)
 
 
 def lessons_section(situation: Situation) -> Section:
     """What the run has learnt, with the claims behind it; trimmed to the latest."""
     lessons = situation.lessons
-    texts = shrinking(len(lessons), _LESSONS, lambda count: "\n".join(map(_lesson_line, lessons[-count:])))
+    texts = shrinking(
+        len(lessons), _LESSONS, lambda count: "\n".join(map(_lesson_line, lessons[-count:]))
+    )
     return Section("What this run has learnt", texts, Worth.LESSONS)
 
 
@@ -40,7 +58,11 @@ def vetoes_section(situation: Situation) -> Section:
         what = f"{veto.skill}: {one_line(veto.instruction)}" if veto.instruction else veto.skill
         where = f" from {short_hash(veto.parent)}" if veto.parent else ""
         lines.append(f"- {what}{where} (for {veto.author}): {one_line(veto.reason)}")
-    return Section("Ruled out", shrinking(len(lines), (20, 8), lambda count: "\n".join(lines[-count:])), Worth.VETOES)
+    return Section(
+        "Ruled out",
+        shrinking(len(lines), (20, 8), lambda count: "\n".join(lines[-count:])),
+        Worth.VETOES,
+    )
 
 
 def failure_sections(failed: Attempt) -> list[Section]:
@@ -49,9 +71,16 @@ def failure_sections(failed: Attempt) -> list[Section]:
     issue = issue_of(measurement.status)
     log = measurement.log.strip() or measurement.status.value
     texts = shrinking(len(log), _LOG_CHARACTERS, lambda limit: fenced(both_ends(log, limit)))
-    verdict = f"Status: {measurement.status.value}. The issue to cure first: {issue.value if issue else 'whatever the log shows'}."
+    verdict = (
+        f"Status: {measurement.status.value}. The issue to cure first: "
+        f"{issue.value if issue else 'whatever the log shows'}."
+    )
     return [
-        Section(f"The failed file ({short_hash(kernel.hash)})", (fenced(kernel.source, "python"),), Worth.TASK),
+        Section(
+            f"The failed file ({short_hash(kernel.hash)})",
+            (fenced(kernel.source, "python"),),
+            Worth.TASK,
+        ),
         Section("Verdict", (verdict,), Worth.TASK),
         Section("Log", texts, Worth.LOG),
     ]
@@ -65,10 +94,21 @@ def attempts_section(attempts: Sequence[Attempt], lessons: Sequence[Lesson]) -> 
 
 
 def _describe_attempt(attempt: Attempt, lessons: Sequence[Lesson]) -> str:
-    task, measurement, kernel = attempt.candidate.task, attempt.measurement, attempt.candidate.kernel
-    lines = [f"### {short_hash(kernel.hash)} ({task.move.value}, {task.skill})", one_line(task.instruction or task.reason, 1200)]
+    task, measurement, kernel = (
+        attempt.candidate.task,
+        attempt.measurement,
+        attempt.candidate.kernel,
+    )
+    lines = [
+        f"### {short_hash(kernel.hash)} ({task.move.value}, {task.skill})",
+        one_line(task.instruction or task.reason, 1200),
+    ]
     lines += [f"Claimed: {claim}" for claim in task.claims]
-    lines += [_lesson_line(lesson) for lesson in lessons if (lesson.kernel, lesson.round) == (kernel.hash, attempt.round)]
+    lines += [
+        _lesson_line(lesson)
+        for lesson in lessons
+        if (lesson.kernel, lesson.round) == (kernel.hash, attempt.round)
+    ]
     lines.append(f"Found: {describe_result(attempt)}")
     if measurement.status is not Status.PASSED and measurement.log.strip():
         lines.append(fenced(both_ends(measurement.log.strip(), 1000)))
@@ -76,12 +116,20 @@ def _describe_attempt(attempt: Attempt, lessons: Sequence[Lesson]) -> str:
 
 
 def _history_table(history: Sequence[Attempt], rows: int) -> str:
-    """The last attempts, and of those before them the fastest ones, so that what worked is never forgotten."""
+    """The last attempts, and of those before them the fastest ones, so that what worked is never
+    forgotten.
+    """
     places = list(range(len(history)))
     if len(places) > rows:
         recent = places[-(rows - rows // 3) :]
-        passed = [place for place in places[: -len(recent)] if history[place].measurement.latency_ms is not None]
-        best = sorted(passed, key=lambda place: history[place].measurement.latency_ms or 0.0)[: rows // 3]
+        passed = [
+            place
+            for place in places[: -len(recent)]
+            if history[place].measurement.latency_ms is not None
+        ]
+        best = sorted(passed, key=lambda place: history[place].measurement.latency_ms or 0.0)[
+            : rows // 3
+        ]
         places = sorted(best) + recent
     lines = [
         "| # | round | kernel | from | by | move | skill | result | what |",
@@ -102,9 +150,16 @@ def _history_row(number: int, attempt: Attempt) -> str:
     elif measurement.status is not Status.PASSED:
         what.append(one_line(_telling_line(measurement.log, measurement.status)))
     cells = [
-        str(number), str(attempt.round), short_hash(kernel.hash), short_hash(kernel.parent) if kernel.parent else "-",
-        candidate.author, task.move.value, task.skill, describe_result(attempt), "; ".join(filter(None, what)),
-    ]  # fmt: skip
+        str(number),
+        str(attempt.round),
+        short_hash(kernel.hash),
+        short_hash(kernel.parent) if kernel.parent else "-",
+        candidate.author,
+        task.move.value,
+        task.skill,
+        describe_result(attempt),
+        "; ".join(filter(None, what)),
+    ]
     return f"| {' | '.join(cells)} |"
 
 
@@ -121,16 +176,25 @@ def _telling_line(log: str, status: Status) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:
         return ""
-    return lines[-1] if status in (Status.BUILD_FAILED, Status.CRASHED, Status.OUT_OF_MEMORY) else lines[0]
+    return (
+        lines[-1]
+        if status in (Status.BUILD_FAILED, Status.CRASHED, Status.OUT_OF_MEMORY)
+        else lines[0]
+    )
 
 
 def _lesson_line(lesson: Lesson) -> str:
     checks = []
     for check in lesson.checks:
         verdict = {True: "held", False: "refuted", None: "unknown"}[check.held]
-        checks.append(f"{check.claim}: {_number(check.before)} -> {_number(check.after)}, {verdict}")
+        checks.append(
+            f"{check.claim}: {_number(check.before)} -> {_number(check.after)}, {verdict}"
+        )
     found = f" [{'; '.join(checks)}]" if checks else ""
-    return f"- round {lesson.round}, {short_hash(lesson.kernel)}, {lesson.skill}: {one_line(lesson.text, 600)}{found}"
+    return (
+        f"- round {lesson.round}, {short_hash(lesson.kernel)}, {lesson.skill}: "
+        f"{one_line(lesson.text, 600)}{found}"
+    )
 
 
 def _number(value: float | None) -> str:

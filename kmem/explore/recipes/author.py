@@ -1,8 +1,11 @@
-"""The offline author: writes candidates with executable skills, at knob settings chosen by cost model, memory and history.
+"""The offline author: writes candidates with executable skills, at knob settings chosen by cost
+model, memory and history.
 
-Settings are ranked by the cost model, corrected by what was measured on other graphs and in this run (calibration.py). A seed task takes a
-recipe's sites first and the best-ranked settings; a recall task takes remembered knobs as they are; a tune task moves from the parent's
-knobs to legal neighbours and to well-ranked settings not tried yet. Everything is a pure function of the assignment and its seed.
+Settings are ranked by the cost model, corrected by what was measured on other graphs and in this
+run (calibration.py). A seed task takes a recipe's sites first and the best-ranked settings; a
+recall task takes remembered knobs as they are; a tune task moves from the parent's knobs to legal
+neighbours and to well-ranked settings not tried yet. Everything is a pure function of the
+assignment and its seed.
 """
 
 import logging
@@ -30,15 +33,26 @@ class RecipeAuthor(Author):
 
     def __init__(self) -> None:
         self._kept: tuple[Assignment, list[SiteOption]] | None = None
-        # Tasks are written side by side, but this is Python at work, which threads do not speed up; and Python 3.11's parser, which
-        # assembling a module asks, fails in two threads at once. Source: github.com/python/cpython/issues/106905.
+        # Tasks are written side by side, but this is Python at work, which threads do not speed up;
+        # and Python 3.11's parser, which assembling a module asks, fails in two threads at once.
+        # Source: github.com/python/cpython/issues/106905.
         self._writing = threading.Lock()
 
     def propose(self, situation: Situation) -> list[Direction]:
-        """Seeds in the first round; later the skills in the parent, those offered, then every other one that matches."""
-        in_parent = [choice.recipe for choice in situation.parent.choices] if situation.parent else []
-        offered = [prescription.skill for prescription in situation.prescriptions if prescription.skill in situation.writable]
-        largest_first = sorted(situation.writable, key=lambda name: (-situation.writable[name], name))
+        """Seeds in the first round; later the skills in the parent, those offered, then every other
+        one that matches.
+        """
+        in_parent = (
+            [choice.recipe for choice in situation.parent.choices] if situation.parent else []
+        )
+        offered = [
+            prescription.skill
+            for prescription in situation.prescriptions
+            if prescription.skill in situation.writable
+        ]
+        largest_first = sorted(
+            situation.writable, key=lambda name: (-situation.writable[name], name)
+        )
         directions = []
         for name in dict.fromkeys([*in_parent, *offered, *largest_first]):
             if name in in_parent:
@@ -48,12 +62,17 @@ class RecipeAuthor(Author):
             elif situation.parent:
                 move, reason = Move.SEED, f"{name} still has settings that may win"
             else:
-                move, reason = Move.SEED, f"{name} matches sites that move {situation.writable[name] / 1e6:.3g} MB"
+                move, reason = (
+                    Move.SEED,
+                    f"{name} matches sites that move {situation.writable[name] / 1e6:.3g} MB",
+                )
             directions.append(Direction(self.name, move, name, reason))
         return directions
 
     def write(self, assignment: Assignment) -> list[Candidate]:
-        """Candidates for a task, best guess first; an empty list if no recipe of the task's skill matches or nothing new is left."""
+        """Candidates for a task, best guess first; an empty list if no recipe of the task's skill
+        matches or nothing new is left.
+        """
         with self._writing:
             return self._write(assignment)
 
@@ -68,7 +87,12 @@ class RecipeAuthor(Author):
         calibrated = [calibrate_option(option, measured, graph) for option in cover]
         for settings in _proposals(calibrated, assignment):
             choices = tuple(
-                SiteChoice(option.site.name, option.site.operator, option.recipe.name, tuple(sorted(setting.items())))
+                SiteChoice(
+                    option.site.name,
+                    option.site.operator,
+                    option.recipe.name,
+                    tuple(sorted(setting.items())),
+                )
                 for option, setting in zip(cover, settings, strict=True)
             )
             if choices in seen:
@@ -79,36 +103,65 @@ class RecipeAuthor(Author):
             except RecipeError as ex:  # one skill's fault must not end the run
                 logger.warning("%s is passed over: %s", assignment.task.skill, ex)
                 continue
-            candidates.append(Candidate(kernel, assignment.task, self.name, _total_ms(cover, settings, assignment.device)))
+            candidates.append(
+                Candidate(
+                    kernel,
+                    assignment.task,
+                    self.name,
+                    _total_ms(cover, settings, assignment.device),
+                )
+            )
             if len(candidates) >= assignment.task.samples:
                 break
         return candidates
 
     def _options(self, assignment: Assignment) -> list[SiteOption]:
-        """Kept from the last task: all tasks of a run ask about the same graphs, and ranking a large space takes seconds."""
+        """Kept from the last task: all tasks of a run ask about the same graphs, and ranking a
+        large space takes seconds.
+        """
         if self._kept is None or not _ask_the_same(self._kept[0], assignment):
-            options = find_options(assignment.graphs, assignment.recipes, assignment.contract, assignment.device)
+            options = find_options(
+                assignment.graphs, assignment.recipes, assignment.contract, assignment.device
+            )
             self._kept = (assignment, options)
         return self._kept[1]
 
 
 def _ask_the_same(one: Assignment, other: Assignment) -> bool:
     # Identity, not equality: comparing graphs node by node would cost as much as it saves.
-    same_objects = one.graphs is other.graphs and one.recipes is other.recipes and one.device is other.device
+    same_objects = (
+        one.graphs is other.graphs and one.recipes is other.recipes and one.device is other.device
+    )
     return same_objects and one.contract == other.contract
 
 
-def _cover(graph: OpGraph, options: Sequence[SiteOption], assignment: Assignment) -> list[SiteOption]:
-    """The sites this task writes. Remembered or inherited choices keep their sites; the task's own skill goes first."""
+def _cover(
+    graph: OpGraph, options: Sequence[SiteOption], assignment: Assignment
+) -> list[SiteOption]:
+    """The sites this task writes.
+
+    Remembered or inherited choices keep their sites; the task's own skill goes first.
+    """
     task = assignment.task
     inherited = task.choices or (assignment.parent.choices if assignment.parent else ())
-    own = [(option.recipe.name, option.site.name) for option in options if option.recipe.name == task.skill]
+    own = [
+        (option.recipe.name, option.site.name)
+        for option in options
+        if option.recipe.name == task.skill
+    ]
     kept = [(choice.recipe, choice.site) for choice in inherited]
     if task.move in (Move.RECALL, Move.TUNE):
-        # Knobs remembered from another module name its sites, not ours: then every site of the same recipe takes them.
+        # Knobs remembered from another module name its sites, not ours: then every site of the same
+        # recipe takes them.
         recipes = {choice.recipe for choice in inherited}
-        like = [(option.recipe.name, option.site.name) for option in options if option.recipe.name in recipes]
-        chosen = cover_graph(graph, options, assignment.contract, assignment.device, prefer=kept + like)
+        like = [
+            (option.recipe.name, option.site.name)
+            for option in options
+            if option.recipe.name in recipes
+        ]
+        chosen = cover_graph(
+            graph, options, assignment.contract, assignment.device, prefer=kept + like
+        )
         return chosen if {option.recipe.name for option in chosen} & recipes else []
     if not own:
         return []
@@ -130,11 +183,15 @@ def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[
     if task.move is Move.TUNE:
         near = []
         for place in own:
-            near += [_replace(base, place, setting) for setting in cover[place].space.neighbours(base[place])]
+            near += [
+                _replace(base, place, setting)
+                for setting in cover[place].space.neighbours(base[place])
+            ]
         generator.shuffle(near)
         near.sort(key=partial(_ranked_ms, cover))
         yield from near
-    # Well-ranked settings, the same rank at every site of the task's skill at once, then a seeded sample of the rest.
+    # Well-ranked settings, the same rank at every site of the task's skill at once, then a seeded
+    # sample of the rest.
     depth = max(len(cover[place].ranked) for place in own)
     for rank in range(min(depth, task.samples)):
         settings = list(base)
@@ -151,20 +208,32 @@ def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[
 
 
 def _start(option: SiteOption, inherited: Sequence[SiteChoice]) -> Settings:
-    """Inherited knobs of this site (or else of this recipe) if legal here, else the nearest legal ones; without any the best-ranked."""
+    """Inherited knobs of this site (or else of this recipe) if legal here, else the nearest legal
+    ones; without any the best-ranked.
+    """
     same_recipe = [choice for choice in inherited if choice.recipe == option.recipe.name]
     if not same_recipe:
         return option.ranked[0][1]
-    wanted = dict(next((choice for choice in same_recipe if choice.site == option.site.name), same_recipe[0]).knobs)
+    wanted = dict(
+        next(
+            (choice for choice in same_recipe if choice.site == option.site.name), same_recipe[0]
+        ).knobs
+    )
     legal = [settings for _, settings in option.ranked]
     if wanted in legal:
         return wanted
-    return min(legal, key=lambda settings: sum(settings.get(name) != value for name, value in wanted.items()))
+    return min(
+        legal,
+        key=lambda settings: sum(settings.get(name) != value for name, value in wanted.items()),
+    )
 
 
 def _ranked_ms(cover: Sequence[SiteOption], settings: Sequence[Settings]) -> float:
     """The times that settings are ranked by, which memory may have corrected."""
-    return sum(next(ms for ms, ranked in option.ranked if ranked == setting) for option, setting in zip(cover, settings, strict=True))
+    return sum(
+        next(ms for ms, ranked in option.ranked if ranked == setting)
+        for option, setting in zip(cover, settings, strict=True)
+    )
 
 
 def _replace(base: Sequence[Settings], place: int, setting: Settings) -> list[Settings]:
@@ -172,18 +241,29 @@ def _replace(base: Sequence[Settings], place: int, setting: Settings) -> list[Se
 
 
 def _total_ms(cover: Sequence[SiteOption], settings: Sequence[Settings], device: Device) -> float:
-    return sum(option.recipe.cost_ms(option.site, setting, device) for option, setting in zip(cover, settings, strict=True))
+    return sum(
+        option.recipe.cost_ms(option.site, setting, device)
+        for option, setting in zip(cover, settings, strict=True)
+    )
 
 
 def write_kernel(
-    assignment: Assignment, cover: Sequence[SiteOption], settings: Sequence[Settings], choices: tuple[SiteChoice, ...]
+    assignment: Assignment,
+    cover: Sequence[SiteOption],
+    settings: Sequence[Settings],
+    choices: tuple[SiteChoice, ...],
 ) -> Kernel:
     """Assemble one module with a plan per workload."""
     plans = []
     for name, graph in assignment.graphs.items():
-        sites = tuple(_plan_site(graph, option, setting, assignment.contract) for option, setting in zip(cover, settings, strict=True))
+        sites = tuple(
+            _plan_site(graph, option, setting, assignment.contract)
+            for option, setting in zip(cover, settings, strict=True)
+        )
         plans.append(WorkloadPlan(name, graph, sites))
-    title = f"{assignment.problem.name}: " + ", ".join(f"{choice.recipe} at {choice.site}" for choice in choices)
+    title = f"{assignment.problem.name}: " + ", ".join(
+        f"{choice.recipe} at {choice.site}" for choice in choices
+    )
     flags = sorted({flag for option in cover for flag in option.site.flags})
     return Kernel(
         assemble_module(title, assignment.problem.source, plans),
@@ -193,6 +273,11 @@ def write_kernel(
     )
 
 
-def _plan_site(graph: OpGraph, option: SiteOption, setting: Settings, contract: Contract) -> SitePlan:
-    site = next(site for site in option.recipe.match(graph, contract) if site.name == option.site.name)  # find_options saw to it
+def _plan_site(
+    graph: OpGraph, option: SiteOption, setting: Settings, contract: Contract
+) -> SitePlan:
+    # find_options saw to it
+    site = next(
+        site for site in option.recipe.match(graph, contract) if site.name == option.site.name
+    )
     return SitePlan(site, option.recipe.emit(site, setting))

@@ -1,8 +1,11 @@
-"""Correct a cost model by what was measured: settings that did better or worse than predicted, elsewhere or in this run, move in rank.
+"""Correct a cost model by what was measured: settings that did better or worse than predicted,
+elsewhere or in this run, move in rank.
 
-The correction is the posterior mean of a Gaussian process over the logarithm of measured over predicted time. Two measurements tell of
-each other the more, the nearer their knobs and the more alike their graphs are; each graph also has an offset of its own, for only the
-order of settings matters here. Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, equation 2.25.
+The correction is the posterior mean of a Gaussian process over the logarithm of measured over
+predicted time. Two measurements tell of each other the more, the nearer their knobs and the more
+alike their graphs are; each graph also has an offset of its own, for only the order of settings
+matters here. Source: Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006,
+equation 2.25.
 """
 
 import math
@@ -22,9 +25,11 @@ if TYPE_CHECKING:
 _REACH = 3.0
 #: What another word, or a number that is no size, is worth in doublings.
 _WORD_DISTANCE = 2.0
-#: How much graphs of different structure tell of each other; those of one structure as much less as their sizes differ, 1/e a doubling.
+#: How much graphs of different structure tell of each other; those of one structure as much less as
+#: their sizes differ, 1/e a doubling.
 _ANY_GRAPH = 0.1
-#: Variances in units of what knobs explain: what no knob tells of a time (its noise and the model's whims), and a graph's own offset.
+#: Variances in units of what knobs explain: what no knob tells of a time (its noise and the model's
+#: whims), and a graph's own offset.
 _NOISE, _OFFSET = 0.5, 100.0
 
 
@@ -43,15 +48,27 @@ def own_experience(history: Sequence[Attempt], graph: OpGraph) -> list[Experienc
     """What this run has measured so far, in the form in which memory tells of other runs."""
     sizes = graph_sizes(graph)
     return [
-        Experience(choice.recipe, choice.knobs, latency_ms, attempt.candidate.estimated_ms, graph.hash, graph.structure_hash, sizes)
+        Experience(
+            choice.recipe,
+            choice.knobs,
+            latency_ms,
+            attempt.candidate.estimated_ms,
+            graph.hash,
+            graph.structure_hash,
+            sizes,
+        )
         for attempt in history
         if (latency_ms := attempt.measurement.latency_ms) is not None
         for choice in attempt.candidate.kernel.choices
     ]
 
 
-def calibrate_option(option: SiteOption, experience: Sequence[Experience], graph: OpGraph) -> SiteOption:
-    """The option with its settings ranked anew, each at its corrected time; itself if nothing is known of its recipe."""
+def calibrate_option(
+    option: SiteOption, experience: Sequence[Experience], graph: OpGraph
+) -> SiteOption:
+    """The option with its settings ranked anew, each at its corrected time; itself if nothing is
+    known of its recipe.
+    """
     known = _usable(option, experience)
     if not known:
         return option
@@ -60,21 +77,31 @@ def calibrate_option(option: SiteOption, experience: Sequence[Experience], graph
     here = [settings for _, settings in option.ranked]
     there = [entry.knobs for entry in known]
     graphs = np.array([entry.graph for entry in known])
-    alike = _likeness([(entry.structure, entry.sizes) for entry in known], [(entry.structure, entry.sizes) for entry in known])
+    alike = _likeness(
+        [(entry.structure, entry.sizes) for entry in known],
+        [(entry.structure, entry.sizes) for entry in known],
+    )
     alike[graphs[:, None] == graphs[None, :]] = 1.0
     covariance = alike * np.exp(-_distances(there, there) / _REACH)
     covariance += _OFFSET * (graphs[:, None] == graphs[None, :]) + _NOISE * np.eye(len(known))
     weights = np.linalg.solve(covariance, np.array([entry.residual for entry in known]))
-    towards = _likeness([(graph.structure_hash, graph_sizes(graph))], [(entry.structure, entry.sizes) for entry in known])
+    towards = _likeness(
+        [(graph.structure_hash, graph_sizes(graph))],
+        [(entry.structure, entry.sizes) for entry in known],
+    )
     corrections = (towards * np.exp(-_distances(here, there) / _REACH)) @ weights
-    corrected = [(cost_ms * math.exp(by), settings) for (cost_ms, settings), by in zip(option.ranked, corrections.tolist(), strict=True)]
+    corrected = [
+        (cost_ms * math.exp(by), settings)
+        for (cost_ms, settings), by in zip(option.ranked, corrections.tolist(), strict=True)
+    ]
     return replace(option, ranked=tuple(sorted(corrected, key=lambda pair: pair[0])))
 
 
 def _usable(option: SiteOption, experience: Sequence[Experience]) -> list[_Known]:
     """What was measured of the option's recipe and can be compared with a prediction.
 
-    Where no prediction was kept, that for the same knobs here stands in: a graph's offset takes up what the sizes make of it.
+    Where no prediction was kept, that for the same knobs here stands in: a graph's offset takes up
+    what the sizes make of it.
     """
     predicted = {tuple(sorted(settings.items())): cost_ms for cost_ms, settings in option.ranked}
     names = set(option.ranked[0][1])
@@ -82,7 +109,12 @@ def _usable(option: SiteOption, experience: Sequence[Experience]) -> list[_Known
     for entry in experience:
         predicted_ms = entry.predicted_ms or predicted.get(entry.knobs)
         knobs = dict(entry.knobs)
-        if entry.recipe == option.recipe.name and knobs.keys() == names and _is_time(entry.latency_ms) and _is_time(predicted_ms):
+        if (
+            entry.recipe == option.recipe.name
+            and knobs.keys() == names
+            and _is_time(entry.latency_ms)
+            and _is_time(predicted_ms)
+        ):
             residual = math.log(entry.latency_ms) - math.log(predicted_ms)
             known.append(_Known(knobs, residual, entry.graph, entry.structure, entry.sizes))
     return known
@@ -100,7 +132,10 @@ def _distances(here: Sequence[Settings], there: Sequence[Settings]) -> "np.ndarr
     for name in there[0]:
         ours, theirs = [settings[name] for settings in here], [settings[name] for settings in there]
         if all(isinstance(value, int) and value > 0 for value in (*ours, *theirs)):
-            total += np.abs(np.log2(np.array(ours, dtype=float))[:, None] - np.log2(np.array(theirs, dtype=float))[None, :])
+            total += np.abs(
+                np.log2(np.array(ours, dtype=float))[:, None]
+                - np.log2(np.array(theirs, dtype=float))[None, :]
+            )
         else:
             places = {value: place for place, value in enumerate(dict.fromkeys([*ours, *theirs]))}
             codes = [np.array([places[value] for value in values]) for values in (ours, theirs)]
@@ -108,17 +143,29 @@ def _distances(here: Sequence[Settings], there: Sequence[Settings]) -> "np.ndarr
     return total
 
 
-def _likeness(these: Sequence[tuple[str, tuple[int, ...]]], those: Sequence[tuple[str, tuple[int, ...]]]) -> "np.ndarray":
+def _likeness(
+    these: Sequence[tuple[str, tuple[int, ...]]], those: Sequence[tuple[str, tuple[int, ...]]]
+) -> "np.ndarray":
     """How much graphs tell of each other, from structure and sizes: (these, those), 1 for the same."""
     import numpy as np
 
-    from kmem.memory.ledger.recall import size_distance  # brings the database along, which `kmem --help` must not load
+    # brings the database along, which `kmem --help` must not load
+    from kmem.memory.ledger.recall import size_distance
 
     found = np.full((len(these), len(those)), _ANY_GRAPH)
     # Outcomes of before sizes were kept have none: such a graph is no nearer than any other.
-    for kind in {(structure, len(sizes)) for structure, sizes in these} & {(structure, len(sizes)) for structure, sizes in those}:
-        rows, columns = ([place for place, (name, sizes) in enumerate(side) if (name, len(sizes)) == kind] for side in (these, those))
-        theirs = np.array([those[place][1] for place in columns], dtype=np.int64).reshape(len(columns), -1)
-        apart = np.stack([size_distance(np.array(these[place][1], dtype=np.int64), theirs) for place in rows])
+    for kind in {(structure, len(sizes)) for structure, sizes in these} & {
+        (structure, len(sizes)) for structure, sizes in those
+    }:
+        rows, columns = (
+            [place for place, (name, sizes) in enumerate(side) if (name, len(sizes)) == kind]
+            for side in (these, those)
+        )
+        theirs = np.array([those[place][1] for place in columns], dtype=np.int64).reshape(
+            len(columns), -1
+        )
+        apart = np.stack(
+            [size_distance(np.array(these[place][1], dtype=np.int64), theirs) for place in rows]
+        )
         found[np.ix_(rows, columns)] = _ANY_GRAPH + (1 - _ANY_GRAPH) * np.exp(-apart)
     return found

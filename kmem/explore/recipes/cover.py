@@ -1,4 +1,6 @@
-"""Cut a graph into sites that do not overlap: which recipe writes which part, and what stays a library call."""
+"""Cut a graph into sites that do not overlap: which recipe writes which part, and what stays a
+library call.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SiteOption:
-    """A site with the recipe that can write it, its knob space, and its settings ranked by the cost model, best first."""
+    """A site with the recipe that can write it, its knob space, and its settings ranked by the cost
+    model, best first.
+    """
 
     recipe: Recipe
     site: Site
@@ -26,21 +30,33 @@ class SiteOption:
         return self.ranked[0][0]
 
 
-def find_options(graphs: Mapping[str, OpGraph], recipes: Mapping[str, Recipe], contract: Contract, device: Device) -> list[SiteOption]:
-    """Every site of the full workload that a recipe can write, in graph order within a recipe; recipes by name, so the order is fixed.
+def find_options(
+    graphs: Mapping[str, OpGraph], recipes: Mapping[str, Recipe], contract: Contract, device: Device
+) -> list[SiteOption]:
+    """Every site of the full workload that a recipe can write, in graph order within a recipe;
+    recipes by name, so the order is fixed.
 
-    A site that its recipe does not find again at the small workload is left out: one module must serve both. So is one with an empty
-    tensor: there is nothing to gain, and kernels are not written for it.
+    A site that its recipe does not find again at the small workload is left out: one module must
+    serve both. So is one with an empty tensor: there is nothing to gain, and kernels are not
+    written for it.
     """
     options = []
     for name in sorted(recipes):
         recipe = recipes[name]
-        elsewhere = [{site.name for site in recipe.match(graph, contract)} for workload, graph in graphs.items() if workload != "full"]
+        elsewhere = [
+            {site.name for site in recipe.match(graph, contract)}
+            for workload, graph in graphs.items()
+            if workload != "full"
+        ]
         for site in recipe.match(graphs["full"], contract):
             if any(operand.spec.numel == 0 for operand in (*site.inputs, *site.outputs)):
                 continue
             if not all(site.name in names for names in elsewhere):
-                logger.warning("recipe %s matches %s at one workload but not at another: passed over", name, site.name)
+                logger.warning(
+                    "recipe %s matches %s at one workload but not at another: passed over",
+                    name,
+                    site.name,
+                )
                 continue
             space = recipe.space(site, device)
             ranked = rank_settings(recipe, site, space.settings(), device)
@@ -49,34 +65,62 @@ def find_options(graphs: Mapping[str, OpGraph], recipes: Mapping[str, Recipe], c
     return options
 
 
-def rank_settings(recipe: Recipe, site: Site, settings: Sequence[Settings], device: Device) -> tuple[tuple[float, dict], ...]:
+def rank_settings(
+    recipe: Recipe, site: Site, settings: Sequence[Settings], device: Device
+) -> tuple[tuple[float, dict], ...]:
     """Settings with their predicted times, best first; ties keep the order of the space."""
-    return tuple(sorted(((recipe.cost_ms(site, setting, device), dict(setting)) for setting in settings), key=lambda pair: pair[0]))
+    return tuple(
+        sorted(
+            ((recipe.cost_ms(site, setting, device), dict(setting)) for setting in settings),
+            key=lambda pair: pair[0],
+        )
+    )
 
 
 def library_ms(graph: OpGraph, site: Site, device: Device, contract: Contract) -> float:
     """What the library is predicted to take for the nodes of a site."""
-    return sum(node_cost_ms(graph, node, device, contract) for node in graph.nodes if node.name in site.nodes)
+    return sum(
+        node_cost_ms(graph, node, device, contract)
+        for node in graph.nodes
+        if node.name in site.nodes
+    )
 
 
 def cover_graph(
-    graph: OpGraph, options: Sequence[SiteOption], contract: Contract, device: Device, *, prefer: Sequence[tuple[str, str]] = ()
+    graph: OpGraph,
+    options: Sequence[SiteOption],
+    contract: Contract,
+    device: Device,
+    *,
+    prefer: Sequence[tuple[str, str]] = (),
 ) -> list[SiteOption]:
     """Pick options that share no node.
 
-    `prefer` names (recipe, site) pairs that go first whatever is predicted. The others are taken by predicted saving over the library,
-    largest first, and only if they save (under Purity.TRITON always).
+    `prefer` names (recipe, site) pairs that go first whatever is predicted. The others are taken by
+    predicted saving over the library, largest first, and only if they save (under Purity.TRITON
+    always).
     """
     preferred = {pair: place for place, pair in enumerate(prefer)}
-    saving = {id(option): library_ms(graph, option.site, device, contract) - option.best_ms for option in options}
+    saving = {
+        id(option): library_ms(graph, option.site, device, contract) - option.best_ms
+        for option in options
+    }
     order = sorted(
         options,
-        key=lambda option: (preferred.get((option.recipe.name, option.site.name), len(preferred)), -saving[id(option)], option.recipe.name),
+        key=lambda option: (
+            preferred.get((option.recipe.name, option.site.name), len(preferred)),
+            -saving[id(option)],
+            option.recipe.name,
+        ),
     )
     taken: set[str] = set()
     chosen = []
     for option in order:
-        wanted = (option.recipe.name, option.site.name) in preferred or saving[id(option)] > 0 or contract.purity is Purity.TRITON
+        wanted = (
+            (option.recipe.name, option.site.name) in preferred
+            or saving[id(option)] > 0
+            or contract.purity is Purity.TRITON
+        )
         if wanted and not taken & set(option.site.nodes):
             chosen.append(option)
             taken |= set(option.site.nodes)

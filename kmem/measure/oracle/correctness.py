@@ -1,7 +1,8 @@
-"""How wrong an output is, and how wrong it may be: errors against the float64 oracle, measured in units the accuracy contract names.
+"""How wrong an output is, and how wrong it may be: errors against the float64 oracle, measured in
+units the accuracy contract names.
 
-Covered: floating, complex, integer and bool outputs of any shape, non-finite values. Pure functions of tensors; chunked, so that no more
-than some 400 MB are taken beside the tensors themselves.
+Covered: floating, complex, integer and bool outputs of any shape, non-finite values. Pure functions
+of tensors; chunked, so that no more than some 400 MB are taken beside the tensors themselves.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,33 +12,47 @@ import torch
 
 from kmem.records import Precision
 
-#: Rows shorter than this are compared on the scale of the whole tensor: a handful of elements may cancel all together by chance.
+#: Rows shorter than this are compared on the scale of the whole tensor: a handful of elements may
+#: cancel all together by chance.
 SHORTEST_ROW = 8
-#: Largest error within a row over eager's own: an extreme of many values varies more than their norm does.
+#: Largest error within a row over eager's own: an extreme of many values varies more than their
+#: norm does.
 ROW_SLACK = 4.0
 #: How far another order of summation takes a result, over the floor of its type.
 _OTHER_ORDER = 4.0
-#: Elements taken at once: where everything is finite, which takes five passes, and where it is not, which takes some forty.
+#: Elements taken at once: where everything is finite, which takes five passes, and where it is not,
+#: which takes some forty.
 _CHUNK, _FINE_CHUNK = 2**24, 2**22
 #: Magnitudes up to this may consist of errors that are forgiven.
 _TINY = 1e-30
-#: KernelBench's element-wise tolerance, absolute and relative, by the type of the result; other types must be equal. Not a condition here:
-#: it is reported for comparison. Source: KernelBench src/kernelbench/eval.py, get_tolerance_for_precision and torch.allclose.
+#: KernelBench's element-wise tolerance, absolute and relative, by the type of the result; other
+#: types must be equal. Not a condition here: it is reported for comparison. Source: KernelBench
+#: src/kernelbench/eval.py, get_tolerance_for_precision and torch.allclose.
 KERNELBENCH_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
-#: A result whose right value is this near the largest finite number of its type may as well have been rounded to infinity.
+#: A result whose right value is this near the largest finite number of its type may as well have
+#: been rounded to infinity.
 NEAR_OVERFLOW = 2.0**-8
-#: One rounding, half the distance between neighbours: 2**-(mantissa bits + 1). Source: IEEE 754-2019 table 3.5; bfloat16 has 7 bits.
-ROUNDING = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24, torch.float64: 2.0**-53}
-#: Errors below the smallest normal number are forgiven: hardware may flush denormals. Source: CUDA C++ Programming Guide, -ftz.
+#: One rounding, half the distance between neighbours: 2**-(mantissa bits + 1). Source: IEEE
+#: 754-2019 table 3.5; bfloat16 has 7 bits.
+ROUNDING = {
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+    torch.float32: 2.0**-24,
+    torch.float64: 2.0**-53,
+}
+#: Errors below the smallest normal number are forgiven: hardware may flush denormals. Source: CUDA
+#: C++ Programming Guide, -ftz.
 _SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Relative Frobenius error, largest error over its row's magnitude, and whether non-finite values stand where they must.
+    """Relative Frobenius error, largest error over its row's magnitude, and whether non-finite
+    values stand where they must.
 
-    For integer and bool results both errors are the share of elements that equal neither eager's nor the oracle's.
-    `beyond_kernelbench`: whether KernelBench would refuse it beside eager's output.
+    For integer and bool results both errors are the share of elements that equal neither eager's
+    nor the oracle's. `beyond_kernelbench`: whether KernelBench would refuse it beside eager's
+    output.
     """
 
     relative_error: float
@@ -49,11 +64,12 @@ class Difference:
 def error_floor(dtype: torch.dtype, precision: Precision, *, interpreted: bool = False) -> float:
     """The error allowed even where eager is luckier.
 
-    1e-6 for fp32 results (16 roundings), 2**-10 for fp32 results under a TF32 contract (operands cut to 10 bits), 1e-13 for
-    float64 (the oracle's own type), one rounding of the output type otherwise, none for integers.
+    1e-6 for fp32 results (16 roundings), 2**-10 for fp32 results under a TF32 contract (operands
+    cut to 10 bits), 1e-13 for float64 (the oracle's own type), one rounding of the output type
+    otherwise, none for integers.
 
-    Args:
-        interpreted: Triton's interpreter cuts float32 to bfloat16 where the hardware rounds, which errs up to twice as much.
+    Args: interpreted: Triton's interpreter cuts float32 to bfloat16 where the hardware rounds,
+        which errs up to twice as much.
     """
     dtype = dtype.to_real() if dtype.is_complex else dtype
     if not dtype.is_floating_point:
@@ -66,33 +82,48 @@ def error_floor(dtype: torch.dtype, precision: Precision, *, interpreted: bool =
     return 2 * rounding if interpreted and dtype is torch.bfloat16 else rounding
 
 
-def is_within(difference: Difference, reference: Difference, floor: float, noise: Difference | None = None) -> bool:
-    """The accuracy contract: at most twice eager's error or the floor (and, if given, what one rounding of the inputs changes)."""
+def is_within(
+    difference: Difference, reference: Difference, floor: float, noise: Difference | None = None
+) -> bool:
+    """The accuracy contract: at most twice eager's error or the floor (and, if given, what one
+    rounding of the inputs changes).
+    """
     if difference.fault is not None:
         return False
     spare, row_spare = (noise.relative_error, noise.row_error) if noise else (0.0, 0.0)
-    return difference.relative_error <= max(2 * reference.relative_error, floor, spare) and difference.row_error <= max(
+    return difference.relative_error <= max(
+        2 * reference.relative_error, floor, spare
+    ) and difference.row_error <= max(
         ROW_SLACK * reference.row_error, 8 * floor, ROW_SLACK * row_spare
     )
 
 
 def is_rounding(output: torch.Tensor, other: torch.Tensor, floor: float) -> bool:
-    """Whether two results are the same but for the order in which a library adds. Args: floor: of their type, as `error_floor` gives it."""
-    return is_within(measure_error(output, other, other), Difference(0.0, 0.0), _OTHER_ORDER * floor)
+    """Whether two results are the same but for the order in which a library adds.
+
+    Args: floor: of their type, as `error_floor` gives it.
+    """
+    return is_within(
+        measure_error(output, other, other), Difference(0.0, 0.0), _OTHER_ORDER * floor
+    )
 
 
 def measure_error(output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> Difference:
-    """Compare one output with the oracle; eager says which non-finite values are right. Arguments as in `ErrorTally.add`."""
+    """Compare one output with the oracle; eager says which non-finite values are right.
+
+    Arguments as in `ErrorTally.add`.
+    """
     tally = ErrorTally()
     tally.add(output, oracle, eager)
     return tally.difference()
 
 
 class ErrorTally:
-    """The error of one output, added up over slices of it along its first dimension (or from the whole at once).
+    """The error of one output, added up over slices of it along its first dimension (or from the
+    whole at once).
 
-    The sums stay on the device until `difference` asks for them: a large input has hundreds of slices, and fetching numbers of each would
-    take longer than computing them.
+    The sums stay on the device until `difference` asks for them: a large input has hundreds of
+    slices, and fetching numbers of each would take longer than computing them.
     """
 
     def __init__(self) -> None:
@@ -103,12 +134,16 @@ class ErrorTally:
     def add(self, output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> None:
         """Compare a slice.
 
-        Args:
-            output: any shape, on any device. eager: the same, of the output's dtype. oracle: float64 (complex128, or integers as they
-                are), on the device where the comparison is to be made.
+        Args: output: any shape, on any device. eager: the same, of the output's dtype. oracle:
+            float64 (complex128, or integers as they are), on the device where the comparison is to
+            be made.
         """
         if output.is_complex():
-            output, oracle, eager = torch.view_as_real(output), torch.view_as_real(oracle), torch.view_as_real(eager)
+            output, oracle, eager = (
+                torch.view_as_real(output),
+                torch.view_as_real(oracle),
+                torch.view_as_real(eager),
+            )
         self._elements += output.numel()
         self._is_floating = output.is_floating_point()
         by_row = output.dim() > 0 and output.shape[-1] >= SHORTEST_ROW
@@ -120,19 +155,32 @@ class ErrorTally:
                 self._sum("wrong", (part != right) & (part != ours))
                 continue
             if not _largest(part - ours) <= tolerance:
-                self._sum("beyond_kernelbench", ~torch.isclose(part, ours, rtol=tolerance, atol=tolerance))
+                self._sum(
+                    "beyond_kernelbench", ~torch.isclose(part, ours, rtol=tolerance, atol=tolerance)
+                )
             if not self._add_finite(part, right.double(), by_row=by_row):
                 for fine in _chunks(_FINE_CHUNK, part, right, ours):
-                    self._add_any(*(values.double() for values in fine), torch.finfo(part.dtype).max, by_row=by_row)
+                    self._add_any(
+                        *(values.double() for values in fine),
+                        torch.finfo(part.dtype).max,
+                        by_row=by_row,
+                    )
 
     def _add_finite(self, part: torch.Tensor, right: torch.Tensor, *, by_row: bool) -> bool:
-        """What `_add_any` adds where both are finite everywhere (whatever eager is then) and not tiny; False, and nothing added, if not."""
+        """What `_add_any` adds where both are finite everywhere (whatever eager is then) and not
+        tiny; False, and nothing added, if not.
+        """
         if not part.numel():
             return True
-        # In memory of its own, so that the same values are added in the same order whatever layout they came in.
-        error = torch.sub(part, right, out=torch.empty(right.shape, dtype=right.dtype, device=right.device))
+        # In memory of its own, so that the same values are added in the same order whatever layout
+        # they came in.
+        error = torch.sub(
+            part, right, out=torch.empty(right.shape, dtype=right.dtype, device=right.device)
+        )
         by = {"dim": -1} if by_row else {}
-        errors, scales = (torch.linalg.vector_norm(values, float("inf"), **by) for values in (error, right))
+        errors, scales = (
+            torch.linalg.vector_norm(values, float("inf"), **by) for values in (error, right)
+        )
         if not (torch.isfinite(errors) & torch.isfinite(scales)).all() or not scales.max() > _TINY:
             return False
         self._sum("squares", torch.linalg.vector_norm(error).square())
@@ -145,13 +193,33 @@ class ErrorTally:
             self._peak("scale", scales)
         return True
 
-    def _add_any(self, part: torch.Tensor, right: torch.Tensor, ours: torch.Tensor, largest: float, *, by_row: bool) -> None:
+    def _add_any(
+        self,
+        part: torch.Tensor,
+        right: torch.Tensor,
+        ours: torch.Tensor,
+        largest: float,
+        *,
+        by_row: bool,
+    ) -> None:
         counted = torch.isfinite(right) & torch.isfinite(part)
-        same = (part == ours) | (part == right) | (torch.isnan(part) & (torch.isnan(ours) | torch.isnan(right)))
+        same = (
+            (part == ours)
+            | (part == right)
+            | (torch.isnan(part) & (torch.isnan(ours) | torch.isnan(right)))
+        )
         expected_finite = torch.isfinite(right) & torch.isfinite(ours)
-        overflowed = torch.isfinite(right) & ~torch.isfinite(ours) & torch.isfinite(part)  # eager left the range, this candidate did not
-        rounded_up = torch.isinf(part) & (part.sign() == right.sign()) & (right.abs() >= (1 - NEAR_OVERFLOW) * largest)
-        self._sum("misplaced", ~same & ~overflowed & ~rounded_up & ~(expected_finite & torch.isfinite(part)))
+        # eager left the range, this candidate did not
+        overflowed = torch.isfinite(right) & ~torch.isfinite(ours) & torch.isfinite(part)
+        rounded_up = (
+            torch.isinf(part)
+            & (part.sign() == right.sign())
+            & (right.abs() >= (1 - NEAR_OVERFLOW) * largest)
+        )
+        self._sum(
+            "misplaced",
+            ~same & ~overflowed & ~rounded_up & ~(expected_finite & torch.isfinite(part)),
+        )
         zero = torch.zeros((), dtype=torch.float64, device=part.device)
         error = torch.where(counted, (part - right).abs() - _SMALLEST_NORMAL, zero).clamp_min(0)
         scale = torch.where(torch.isfinite(right), right.abs(), zero)
@@ -165,11 +233,15 @@ class ErrorTally:
 
     def _sum(self, name: str, values: torch.Tensor) -> None:
         total = values.sum()
-        self._sums[name] = self._sums[name].to(total.device) + total if name in self._sums else total
+        self._sums[name] = (
+            self._sums[name].to(total.device) + total if name in self._sums else total
+        )
 
     def _peak(self, name: str, values: torch.Tensor) -> None:
         top = values.max()
-        self._peaks[name] = torch.maximum(self._peaks[name].to(top.device), top) if name in self._peaks else top
+        self._peaks[name] = (
+            torch.maximum(self._peaks[name].to(top.device), top) if name in self._peaks else top
+        )
 
     def difference(self) -> Difference:
         """The errors so far."""
@@ -179,10 +251,19 @@ class ErrorTally:
         if not self._is_floating:
             share = total.get("wrong", 0) / max(self._elements, 1)
             return Difference(share, share, beyond_kernelbench=beyond_kernelbench)
-        relative = total.get("squares", 0.0) ** 0.5 / max(total.get("norm", 0.0) ** 0.5, _SMALLEST_NORMAL)
-        row = max(peak.get("row", 0.0), peak.get("error", 0.0) / max(peak.get("scale", 0.0), _SMALLEST_NORMAL))
+        relative = total.get("squares", 0.0) ** 0.5 / max(
+            total.get("norm", 0.0) ** 0.5, _SMALLEST_NORMAL
+        )
+        row = max(
+            peak.get("row", 0.0),
+            peak.get("error", 0.0) / max(peak.get("scale", 0.0), _SMALLEST_NORMAL),
+        )
         misplaced = total.get("misplaced", 0)
-        fault = f"{misplaced} elements are not finite where they should be, or the reverse" if misplaced else None
+        fault = (
+            f"{misplaced} elements are not finite where they should be, or the reverse"
+            if misplaced
+            else None
+        )
         return Difference(relative, row, fault, beyond_kernelbench)
 
 
@@ -195,30 +276,45 @@ def _chunks(elements: int, *tensors: torch.Tensor) -> Iterator[tuple[torch.Tenso
     """Equal ranges of rows of equal-shaped tensors, each of about so many elements."""
     shape = tensors[0].shape
     width = shape[-1] if shape else 1
-    rows = [tensor.reshape(-1, width) if tensor.numel() else tensor.reshape(0, max(width, 1)) for tensor in tensors]
+    rows = [
+        tensor.reshape(-1, width) if tensor.numel() else tensor.reshape(0, max(width, 1))
+        for tensor in tensors
+    ]
     step = max(1, elements // max(width, 1))
     for start in range(0, rows[0].shape[0], step):
         yield tuple(row[start : start + step] for row in rows)
 
 
 def trivial_outputs(
-    expected: torch.Tensor, inputs: Sequence[object], earlier: torch.Tensor | None, *, constant_of: torch.Tensor | None = None
+    expected: torch.Tensor,
+    inputs: Sequence[object],
+    earlier: torch.Tensor | None,
+    *,
+    constant_of: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
-    """What a candidate that computes nothing might return: used to find out whether a problem can tell the difference at all.
+    """What a candidate that computes nothing might return: used to find out whether a problem can
+    tell the difference at all.
 
-    Args:
-        expected: eager's output. earlier: eager's output for another input family, the same shape.
-        constant_of: what the constant is the mean of, instead of the earlier or the expected output.
-    Returns:
-        By name: zeros, the constant mean (both expanded views that take no memory), a copy of an input of the same shape and dtype, the
-        earlier output.
+    Args: expected: eager's output. earlier: eager's output for another input family, the same
+        shape. constant_of: what the constant is the mean of, instead of the earlier or the expected
+        output.
+    Returns: By name: zeros, the constant mean (both expanded views that take no memory), a copy of
+        an input of the same shape and dtype, the earlier output.
     """
     found = {"zeros": expected.new_zeros(()).expand(expected.shape)}
     if expected.is_floating_point() and expected.numel():
-        likely = constant_of if constant_of is not None else earlier if earlier is not None else expected
-        found["constant"] = likely.mean(dtype=torch.float64).to(expected.dtype).expand(expected.shape)
+        likely = (
+            constant_of if constant_of is not None else earlier if earlier is not None else expected
+        )
+        found["constant"] = (
+            likely.mean(dtype=torch.float64).to(expected.dtype).expand(expected.shape)
+        )
     for index, value in enumerate(inputs):
-        if isinstance(value, torch.Tensor) and value.shape == expected.shape and value.dtype == expected.dtype:
+        if (
+            isinstance(value, torch.Tensor)
+            and value.shape == expected.shape
+            and value.dtype == expected.dtype
+        ):
             found[f"input {index}"] = value
     if earlier is not None and earlier.shape == expected.shape:
         found["previous output"] = earlier

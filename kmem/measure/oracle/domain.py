@@ -1,9 +1,12 @@
-"""What a module has no answer for: input families and sizes that it raises for, found on the CPU before a GPU is asked.
+"""What a module has no answer for: input families and sizes that it raises for, found on the CPU
+before a GPU is asked.
 
-A check of values that fails on a GPU (a probability outside [0, 1], an index out of range) is a device-side assertion, after which nothing
-more runs in that process; the same check on the CPU is an exception.
+A check of values that fails on a GPU (a probability outside [0, 1], an index out of range) is a
+device-side assertion, after which nothing more runs in that process; the same check on the CPU is
+an exception.
 
-Covered: modules that run on the CPU and are small or can be made so. Not covered: others; there an assertion ends the judge in one line.
+Covered: modules that run on the CPU and are small or can be made so. Not covered: others; there an
+assertion ends the judge in one line.
 """
 
 import logging
@@ -24,8 +27,11 @@ SMALL_BYTES = 2**24
 _DRAWS = 3
 
 
-def find_refused(make_reference: Callable[[], Reference], seed_for: Callable[..., int]) -> dict[str, str]:
-    """What the module raises, by family and by the name of the other size; empty where the module does not run on the CPU at all.
+def find_refused(
+    make_reference: Callable[[], Reference], seed_for: Callable[..., int]
+) -> dict[str, str]:
+    """What the module raises, by family and by the name of the other size; empty where the module
+    does not run on the CPU at all.
 
     Args:
         make_reference: makes the module on the CPU.
@@ -45,7 +51,10 @@ def find_refused(make_reference: Callable[[], Reference], seed_for: Callable[...
                 logger.info("the module is not tried on the CPU: %s", found["drawn"])
                 return {}
             reference.fill("drawn", seed_for("domain", "sizes", str(draw)))
-            base = [value.clone() if isinstance(value, torch.Tensor) else value for value in reference.inputs.values]
+            base = [
+                value.clone() if isinstance(value, torch.Tensor) else value
+                for value in reference.inputs.values
+            ]
             for name, values in other_sizes(base):
                 _try(reference, name, values, found)
         return found

@@ -1,4 +1,6 @@
-"""Let a problem's `get_inputs()` draw its random numbers where they will lie, so that large inputs are in memory once, not twice."""
+"""Let a problem's `get_inputs()` draw its random numbers where they will lie, so that large inputs
+are in memory once, not twice.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -11,14 +13,18 @@ _FACTORIES = (torch.rand, torch.randn)
 _KEYWORDS = {"device", "dtype", "generator"}
 
 
-def draw_into(places: Sequence[object], make: Callable[[], list[object]], *, seed: int) -> list[object]:
-    """The values that `make` returns after `torch.manual_seed(seed)`, some of them perhaps drawn into `places` already.
+def draw_into(
+    places: Sequence[object], make: Callable[[], list[object]], *, seed: int
+) -> list[object]:
+    """The values that `make` returns after `torch.manual_seed(seed)`, some of them perhaps drawn
+    into `places` already.
 
-    A value is either the place with its own index or shares no memory with any place, so that copying values to places is safe.
+    A value is either the place with its own index or shares no memory with any place, so that
+    copying values to places is safe.
 
-    Args:
-        places: what the values will be copied to; those that are no contiguous tensors are left alone.
-        make: returns values for `places`, the same for the same seed; called twice where it mixes the places up.
+    Args: places: what the values will be copied to; those that are no contiguous tensors are left
+        alone. make: returns values for `places`, the same for the same seed; called twice where it
+        mixes the places up.
     """
     torch.manual_seed(seed)
     with _DrawnInPlace(places):
@@ -34,14 +40,20 @@ class _DrawnInPlace(TorchFunctionMode):
 
     def __init__(self, places: Sequence[object]) -> None:
         super().__init__()
-        self._free = [place for place in places if isinstance(place, torch.Tensor) and place.is_contiguous()]
+        self._free = [
+            place for place in places if isinstance(place, torch.Tensor) and place.is_contiguous()
+        ]
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
         kwargs = kwargs or {}
         if func in _FACTORIES and kwargs.keys() <= _KEYWORDS:
             place = self._take(args, kwargs)
             if place is not None:
-                return func(*args, out=place, **{name: value for name, value in kwargs.items() if name == "generator"})
+                return func(
+                    *args,
+                    out=place,
+                    **{name: value for name, value in kwargs.items() if name == "generator"},
+                )
         return func(*args, **kwargs)
 
     def _take(self, args: Sequence[object], kwargs: dict[str, object]) -> torch.Tensor | None:
@@ -49,7 +61,11 @@ class _DrawnInPlace(TorchFunctionMode):
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         device = torch.device(kwargs.get("device") or "cpu")
         for index, place in enumerate(self._free):
-            if tuple(place.shape) == shape and place.dtype == dtype and place.device.type == device.type:
+            if (
+                tuple(place.shape) == shape
+                and place.dtype == dtype
+                and place.device.type == device.type
+            ):
                 return self._free.pop(index)
         return None
 
@@ -57,7 +73,9 @@ class _DrawnInPlace(TorchFunctionMode):
 def _is_safe(value: object, index: int, places: Sequence[object]) -> bool:
     if not isinstance(value, torch.Tensor) or value is places[index]:
         return True
-    return all(not isinstance(place, torch.Tensor) or not _share_memory(value, place) for place in places)
+    return all(
+        not isinstance(place, torch.Tensor) or not _share_memory(value, place) for place in places
+    )
 
 
 def _share_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -1,7 +1,8 @@
-"""The right answer to one case, and how far an output is from it: whole in memory, or slice by slice where that would crowd the device.
+"""The right answer to one case, and how far an output is from it: whole in memory, or slice by
+slice where that would crowd the device.
 
-Both know oracle (float64) and eager; what they say is the error of the given outputs, the error eager makes itself, and which trivial
-outputs would have passed.
+Both know oracle (float64) and eager; what they say is the error of the given outputs, the error
+eager makes itself, and which trivial outputs would have passed.
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +11,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from kmem.measure.oracle.correctness import Difference, ErrorTally, is_within, measure_error, trivial_outputs
+from kmem.measure.oracle.correctness import (
+    Difference,
+    ErrorTally,
+    is_within,
+    measure_error,
+    trivial_outputs,
+)
 from kmem.measure.oracle.slices import Run, Slicing
 from kmem.measure.pool.checksum import bit_sum
 
@@ -20,7 +27,9 @@ _WORD = 2**64 - 1
 
 
 class InputsChanged(Exception):
-    """An input is no longer what the case was made with, though no forward that may change it is running."""
+    """An input is no longer what the case was made with, though no forward that may change it is
+    running.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +48,24 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the module does beside its values. `layouts` are its outputs on the meta device: shapes, dtypes, strides."""
+    """What the module does beside its values.
+
+    `layouts` are its outputs on the meta device: shapes, dtypes, strides.
+    """
 
     returns_tuple: bool
     layouts: tuple[torch.Tensor, ...]
     floors: tuple[float, ...]  # the error allowed in each output whatever eager does
     changed_inputs: tuple[int, ...] = ()  # indices of inputs that the module itself modifies
     aliases_inputs: bool = False  # whether an output of the module is a view of an input
-    eager_state: dict[str, torch.Tensor] = field(default_factory=dict)  # buffers after the forward, those that it changed
+    # buffers after the forward, those that it changed
+    eager_state: dict[str, torch.Tensor] = field(default_factory=dict)
     oracle_state: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
 class Expected(ABC):
-    """The right answer for inputs that are still in their shared; `compare` and `noise` may read them again.
+    """The right answer for inputs that are still in their shared; `compare` and `noise` may read
+    them again.
 
     These raise InputsChanged: if what they read is not what was there when this was made.
     """
@@ -69,16 +83,23 @@ class Expected(ABC):
 
     @abstractmethod
     def passing_adversaries(self) -> set[str]:
-        """Names of trivial outputs that this case cannot tell from right ones; known once something was compared."""
+        """Names of trivial outputs that this case cannot tell from right ones; known once something
+        was compared.
+        """
 
     @property
     @abstractmethod
     def is_kept(self) -> bool:
-        """Whether it may be kept for other candidates, given that the inputs are drawn again: some need memory that judging needs too."""
+        """Whether it may be kept for other candidates, given that the inputs are drawn again: some
+        need memory that judging needs too.
+        """
 
 
 class WholeExpected(Expected):
-    """Oracle and eager outputs in memory. `earlier` is eager's answer to another case, an adversary."""
+    """Oracle and eager outputs in memory.
+
+    `earlier` is eager's answer to another case, an adversary.
+    """
 
     def __init__(
         self,
@@ -100,7 +121,9 @@ class WholeExpected(Expected):
 
     def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
         moved = self._run_oracle(shake(self._values))
-        return tuple(measure_error(one, right, right) for one, right in zip(moved, self.oracle, strict=True))
+        return tuple(
+            measure_error(one, right, right) for one, right in zip(moved, self.oracle, strict=True)
+        )
 
     def passing_adversaries(self) -> set[str]:
         return self._passing
@@ -110,30 +133,51 @@ class WholeExpected(Expected):
         return sum(value.nbytes for value in (*self.eager, *self.oracle)) <= KEPT_BYTES
 
     def _errors_of(self, outputs: Sequence[torch.Tensor]) -> tuple[Difference, ...]:
-        return tuple(measure_error(*three) for three in zip(outputs, self.oracle, self.eager, strict=True))
+        return tuple(
+            measure_error(*three) for three in zip(outputs, self.oracle, self.eager, strict=True)
+        )
 
-    def _try_adversaries(self, values: Sequence[object], earlier: tuple[torch.Tensor, ...] | None) -> set[str]:
+    def _try_adversaries(
+        self, values: Sequence[object], earlier: tuple[torch.Tensor, ...] | None
+    ) -> set[str]:
         passing: set[str] | None = None
         for index, (eager, oracle) in enumerate(zip(self.eager, self.oracle, strict=True)):
             same_sizes = earlier is not None and earlier[index].shape == eager.shape
             trivial = trivial_outputs(eager, values, earlier[index] if same_sizes else None)
             difference, floor = self._differences[index], self.answer.floors[index]
-            here = {name for name, output in trivial.items() if is_within(measure_error(output, oracle, eager), difference, floor)}
+            here = {
+                name
+                for name, output in trivial.items()
+                if is_within(measure_error(output, oracle, eager), difference, floor)
+            }
             passing = here if passing is None else passing & here
         return passing or set()
 
 
 class SlicedExpected(Expected):
-    """Oracle and eager computed again for each comparison, piece by piece: no more than a piece of the oracle is ever in memory, nor of
-    eager where the pieces are the whole bit for bit.
+    """Oracle and eager computed again for each comparison, piece by piece: no more than a piece of
+    the oracle is ever in memory, nor of eager where the pieces are the whole bit for bit.
 
-    They are computed after the candidate ran, from copies whose bits are held to what the candidate was given: nothing that it left
-    running can change the values that it is judged by. How wrong eager and trivial outputs are is found out once.
+    They are computed after the candidate ran, from copies whose bits are held to what the candidate
+    was given: nothing that it left running can change the values that it is judged by. How wrong
+    eager and trivial outputs are is found out once.
     """
 
-    def __init__(self, answer: Answer, values: Sequence[object], slicing: Slicing, run_eager: Run, run_oracle: Run) -> None:
+    def __init__(
+        self,
+        answer: Answer,
+        values: Sequence[object],
+        slicing: Slicing,
+        run_eager: Run,
+        run_oracle: Run,
+    ) -> None:
         super().__init__(answer)
-        self._values, self._slicing, self._run_eager, self._run_oracle = values, slicing, run_eager, run_oracle
+        self._values, self._slicing, self._run_eager, self._run_oracle = (
+            values,
+            slicing,
+            run_eager,
+            run_oracle,
+        )
         self._passing: set[str] | None = None
         self._differences: tuple[Difference, ...] | None = None  # of eager
         self._bits = [bit_sum(value) if isinstance(value, torch.Tensor) else 0 for value in values]
@@ -173,7 +217,9 @@ class SlicedExpected(Expected):
         is_first = self._differences is None
         whole = None if slicing.exact else self._run_whole()
         for place, part, oracle in self._oracle_parts(slicing):
-            eager = self._run_eager(part) if whole is None else tuple(output[place] for output in whole)
+            eager = (
+                self._run_eager(part) if whole is None else tuple(output[place] for output in whole)
+            )
             for index in range(count):
                 found[index].add(outputs[index][place], oracle[index], eager[index])
                 if not is_first:
@@ -181,8 +227,12 @@ class SlicedExpected(Expected):
                 own[index].add(eager[index], oracle[index], eager[index])
                 if constants[index] is None:
                     constants[index] = eager[index]
-                for name, output in trivial_outputs(eager[index], part, None, constant_of=constants[index]).items():
-                    trivial[index].setdefault(name, ErrorTally()).add(output, oracle[index], eager[index])
+                for name, output in trivial_outputs(
+                    eager[index], part, None, constant_of=constants[index]
+                ).items():
+                    trivial[index].setdefault(name, ErrorTally()).add(
+                        output, oracle[index], eager[index]
+                    )
         if self._differences is None:
             differences = tuple(tally.difference() for tally in own)
             self._passing = set.intersection(
@@ -190,16 +240,21 @@ class SlicedExpected(Expected):
                     {
                         name
                         for name, tally in tallies.items()
-                        if is_within(tally.difference(), differences[index], self.answer.floors[index])
+                        if is_within(
+                            tally.difference(), differences[index], self.answer.floors[index]
+                        )
                     }
                     for index, tallies in enumerate(trivial)
                 )
             )
             self._differences = differences
-        return Comparison(tuple(tally.difference() for tally in found), self._differences, self.answer.floors)
+        return Comparison(
+            tuple(tally.difference() for tally in found), self._differences, self.answer.floors
+        )
 
     def _run_whole(self) -> tuple[torch.Tensor, ...] | None:
-        """Eager for all rows at once: a library may sum pieces in another order, and what counts is how wrong eager is as it is used.
+        """Eager for all rows at once: a library may sum pieces in another order, and what counts is
+        how wrong eager is as it is used.
 
         None where there is no room for it; the pieces then speak for the whole.
         """
@@ -209,16 +264,26 @@ class SlicedExpected(Expected):
             torch.cuda.empty_cache()
             return None
 
-    def _noise(self, shake: Callable[[Sequence[object]], list[object]], slicing: Slicing) -> tuple[Difference, ...]:
+    def _noise(
+        self, shake: Callable[[Sequence[object]], list[object]], slicing: Slicing
+    ) -> tuple[Difference, ...]:
         tallies = [ErrorTally() for _ in self.answer.layouts]
         for _, part, oracle in self._oracle_parts(slicing):
-            for tally, moved, right in zip(tallies, self._run_oracle(shake(part)), oracle, strict=True):
+            for tally, moved, right in zip(
+                tallies, self._run_oracle(shake(part)), oracle, strict=True
+            ):
                 tally.add(moved, right, right)
         return tuple(tally.difference() for tally in tallies)
 
-    def _oracle_parts(self, slicing: Slicing) -> Iterator[tuple[slice, list[object], tuple[torch.Tensor, ...]]]:
+    def _oracle_parts(
+        self, slicing: Slicing
+    ) -> Iterator[tuple[slice, list[object], tuple[torch.Tensor, ...]]]:
         values, seen = list(self._values), [0] * len(self._values)
-        whole = [index for index, value in enumerate(values) if isinstance(value, torch.Tensor) and index not in slicing.sliced]
+        whole = [
+            index
+            for index, value in enumerate(values)
+            if isinstance(value, torch.Tensor) and index not in slicing.sliced
+        ]
         for index in whole:
             values[index] = values[index].clone()
             seen[index] = bit_sum(values[index])

@@ -1,7 +1,8 @@
 """Input families: the values a candidate must get right beyond those the problem happens to draw.
 
-The problem's own draw says what each input is for: integers, labels stored as floats and scalars keep the problem's distribution in every
-family; structural zeros (triangular, diagonal) and symmetry are kept, because a module's author may rely on them.
+The problem's own draw says what each input is for: integers, labels stored as floats and scalars
+keep the problem's distribution in every family; structural zeros (triangular, diagonal) and
+symmetry are kept, because a module's author may rely on them.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,8 @@ import torch
 
 from kmem.measure.oracle.traits import InputTraits
 
-#: `drawn` first: it is what the problem is about. The rest is ordered by how much it has been seen to catch.
+#: `drawn` first: it is what the problem is about. The rest is ordered by how much it has been seen
+#: to catch.
 FAMILIES = ("drawn", "normal", "large", "sparse", "constant", "tiny", "nan", "infinite", "denormal")
 #: Families a screening looks at: the problem's own values, and signed ones.
 SCREENING_FAMILIES = ("drawn", "normal")
@@ -20,8 +22,11 @@ TINY = 1.0e-5
 DENSITY = 0.05
 
 
-def apply_family(family: str, values: Sequence[object], traits: Sequence[InputTraits], generator: torch.Generator) -> None:
-    """Turn the problem's own draw into a family, in place, so that no second copy of a large input is needed.
+def apply_family(
+    family: str, values: Sequence[object], traits: Sequence[InputTraits], generator: torch.Generator
+) -> None:
+    """Turn the problem's own draw into a family, in place, so that no second copy of a large input
+    is needed.
 
     Args:
         values: freshly drawn inputs; floating tensors without the trait `fixed` are overwritten.
@@ -42,7 +47,9 @@ def _fill(family: str, value: torch.Tensor, generator: torch.Generator) -> None:
     if family == "normal":
         value.normal_(generator=generator)
     elif family == "large":
-        value.normal_(generator=generator).mul_(LARGE if value.dtype is not torch.float16 else 100.0)
+        value.normal_(generator=generator).mul_(
+            LARGE if value.dtype is not torch.float16 else 100.0
+        )
     elif family == "tiny":
         value.mul_(TINY)
     elif family == "sparse":
@@ -52,7 +59,9 @@ def _fill(family: str, value: torch.Tensor, generator: torch.Generator) -> None:
     elif family == "denormal":
         value.mul_(torch.finfo(value.dtype).tiny / 8)
     elif family in ("nan", "infinite"):
-        _plant(value, [float("nan")] if family == "nan" else [float("inf"), float("-inf")], generator)
+        _plant(
+            value, [float("nan")] if family == "nan" else [float("inf"), float("-inf")], generator
+        )
     else:
         raise ValueError(f"no input family named {family}")
 
@@ -62,7 +71,9 @@ def _plant(value: torch.Tensor, specials: Sequence[float], generator: torch.Gene
     if value.numel() == 0:
         return
     for special in specials:
-        index = int(torch.randint(value.numel(), (1,), generator=generator, device=generator.device))
+        index = int(
+            torch.randint(value.numel(), (1,), generator=generator, device=generator.device)
+        )
         place = []
         for size in reversed(value.shape):
             index, within = divmod(index, size)
@@ -71,7 +82,8 @@ def _plant(value: torch.Tensor, specials: Sequence[float], generator: torch.Gene
 
 
 def other_sizes(values: Sequence[object]) -> list[tuple[str, list[object]]]:
-    """The same inputs at other sizes: the first and the last dimension one shorter or longer in every input, if all share its size.
+    """The same inputs at other sizes: the first and the last dimension one shorter or longer in
+    every input, if all share its size.
 
     Whether the module accepts such inputs is for the reference to say. Non-tensors are kept.
     """
@@ -84,22 +96,31 @@ def other_sizes(values: Sequence[object]) -> list[tuple[str, list[object]]]:
         size = sizes.pop()
         for sign, other in (("- 1", size - 1), ("+ 1", size + 1)):
             if other > 0:
-                found.append((f"{name} {sign}", [_resize(value, dimension, other) for value in values]))
+                found.append(
+                    (f"{name} {sign}", [_resize(value, dimension, other) for value in values])
+                )
     return found
 
 
 def _resize(value: object, dimension: int, size: int) -> object:
-    """A tensor cut, or lengthened by repeating its first elements, along one dimension; anything else as it is."""
+    """A tensor cut, or lengthened by repeating its first elements, along one dimension; anything
+    else as it is.
+    """
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return value
     kept = value.narrow(dimension, 0, min(size, value.shape[dimension]))
     if size > value.shape[dimension]:
-        kept = torch.cat([kept, value.narrow(dimension, 0, size - value.shape[dimension])], dimension)
+        kept = torch.cat(
+            [kept, value.narrow(dimension, 0, size - value.shape[dimension])], dimension
+        )
     return kept.contiguous()
 
 
-def other_layouts(values: Sequence[object]) -> list[tuple[str, list[tuple[tuple[int, ...], int] | None]]]:
-    """Other strides and offsets for the same values: per tensor (stride, storage offset), None for what is no tensor.
+def other_layouts(
+    values: Sequence[object],
+) -> list[tuple[str, list[tuple[tuple[int, ...], int] | None]]]:
+    """Other strides and offsets for the same values: per tensor (stride, storage offset), None for
+    what is no tensor.
 
     "transposed" reverses the order of strides; "misaligned" starts one element into its storage.
     """

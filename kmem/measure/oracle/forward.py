@@ -1,4 +1,6 @@
-"""What surrounds one forward of the reference's module: flags, room, and what is made of the tensors that go in and come out."""
+"""What surrounds one forward of the reference's module: flags, room, and what is made of the
+tensors that go in and come out.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,22 +17,31 @@ UNDEFINED = (RuntimeError, ValueError, IndexError, AssertionError)
 
 @contextmanager
 def room_for(problem: Problem) -> Iterator[None]:
-    """Say in one line that the device's memory does not suffice for what the judge itself does. Raises DeviceMemoryError."""
+    """Say in one line that the device's memory does not suffice for what the judge itself does.
+
+    Raises DeviceMemoryError.
+    """
     try:
         yield
     except torch.OutOfMemoryError as ex:
         torch.cuda.empty_cache()
         raise DeviceMemoryError(
-            f"{problem.path} {NO_ROOM} to be judged: {(str(ex).strip() or 'out of memory').splitlines()[0]}; "
+            f"{problem.path} {NO_ROOM} to be judged: "
+            f"{(str(ex).strip() or 'out of memory').splitlines()[0]}; "
             "make it smaller, or stop what else runs there"
         ) from ex
 
 
 @contextmanager
 def contract_flags(precision: Precision) -> Iterator[None]:
-    """PyTorch's default flags, with TF32 matmul under a TF32 contract; the flags found are put back."""
+    """PyTorch's default flags, with TF32 matmul under a TF32 contract; the flags found are put
+    back.
+    """
     matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = precision is Precision.TF32, True
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = (
+        precision is Precision.TF32,
+        True,
+    )
     try:
         yield
     finally:
@@ -41,8 +52,8 @@ def contract_flags(precision: Precision) -> Iterator[None]:
 def in_double(problem: Problem) -> Iterator[None]:
     """Run the module's forward for the oracle: tensors that it makes itself are float64 too.
 
-    Raises ProblemError: if it raises what is no answer to values or sizes, such as a Triton kernel of its own that does not compile for
-    float64.
+    Raises ProblemError: if it raises what is no answer to values or sizes, such as a Triton kernel
+    of its own that does not compile for float64.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -52,7 +63,8 @@ def in_double(problem: Problem) -> Iterator[None]:
         raise
     except Exception as ex:
         raise ProblemError(
-            f"{problem.path}: forward does not run in float64, in which the right answer is computed: {first_line(ex)}; "
+            f"{problem.path}: forward does not run in float64, in which the right answer is "
+            f"computed: {first_line(ex)}; "
             "write the module with PyTorch's operators"
         ) from ex
     finally:
@@ -60,10 +72,16 @@ def in_double(problem: Problem) -> Iterator[None]:
 
 
 def leaves_of(result: object) -> tuple[tuple[torch.Tensor, ...], bool]:
-    """Output tensors in order, and whether they came in a list or tuple. Raises ProblemError for anything else."""
+    """Output tensors in order, and whether they came in a list or tuple.
+
+    Raises ProblemError for anything else.
+    """
     leaves = tuple(result) if isinstance(result, list | tuple) else (result,)
     if not all(isinstance(leaf, torch.Tensor) for leaf in leaves):
-        raise ProblemError(f"The module returns {type(result).__name__}; kmem judges a tensor or a flat list or tuple of tensors")
+        raise ProblemError(
+            f"The module returns {type(result).__name__}; kmem judges a tensor or a flat list or "
+            f"tuple of tensors"
+        )
     return leaves, isinstance(result, list | tuple)
 
 
@@ -76,13 +94,19 @@ def widen(value: torch.Tensor) -> torch.Tensor:
 
 def copy_of_view(value: torch.Tensor) -> torch.Tensor:
     """The same values in memory of their own, expanded where they were."""
-    once = tuple(slice(0, 1) if step == 0 and size > 1 else slice(None) for size, step in zip(value.shape, value.stride(), strict=True))
+    once = tuple(
+        slice(0, 1) if step == 0 and size > 1 else slice(None)
+        for size, step in zip(value.shape, value.stride(), strict=True)
+    )
     return value[once].clone().expand(value.shape)
 
 
 def layouts_of(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     """Shapes, strides and dtypes: the same tensors on the meta device."""
-    return tuple(torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta") for value in outputs)
+    return tuple(
+        torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        for value in outputs
+    )
 
 
 def tensor_bytes(values: Sequence[object]) -> int:
@@ -91,10 +115,17 @@ def tensor_bytes(values: Sequence[object]) -> int:
 
 
 def round_once(values: Sequence[object], generator: torch.Generator) -> list[object]:
-    """Floating tensors in float64, each element moved up or down by half the distance to its neighbour; other values as they are."""
+    """Floating tensors in float64, each element moved up or down by half the distance to its
+    neighbour; other values as they are.
+    """
 
     def move(value: torch.Tensor) -> torch.Tensor:
-        coins = torch.empty(value.shape, device=value.device, dtype=torch.float64).bernoulli_(0.5, generator=generator)
+        coins = torch.empty(value.shape, device=value.device, dtype=torch.float64).bernoulli_(
+            0.5, generator=generator
+        )
         return value.double() * (1 + coins.mul_(2).sub_(1) * ROUNDING[value.dtype])
 
-    return [move(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value for value in values]
+    return [
+        move(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for value in values
+    ]

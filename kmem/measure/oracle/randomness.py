@@ -1,4 +1,6 @@
-"""Whether a module draws random numbers: then eager's answer to one seed is the only one there is, and no oracle can be computed."""
+"""Whether a module draws random numbers: then eager's answer to one seed is the only one there is,
+and no oracle can be computed.
+"""
 
 from collections.abc import Callable, Sequence
 
@@ -8,10 +10,14 @@ from kmem.measure.oracle.correctness import is_rounding
 
 
 def has_drawn(device: torch.device, seed: int) -> bool:
-    """Whether torch's random numbers were used, on the CPU or this device, since they were seeded with `seed`. Seeds them again."""
+    """Whether torch's random numbers were used, on the CPU or this device, since they were seeded
+    with `seed`. Seeds them again.
+    """
     after = _generator_states(device)
     torch.manual_seed(seed)
-    return any(not torch.equal(one, two) for one, two in zip(after, _generator_states(device), strict=True))
+    return any(
+        not torch.equal(one, two) for one, two in zip(after, _generator_states(device), strict=True)
+    )
 
 
 def _generator_states(device: torch.device) -> list[torch.Tensor]:
@@ -20,16 +26,24 @@ def _generator_states(device: torch.device) -> list[torch.Tensor]:
 
 
 def are_random(
-    first: Sequence[torch.Tensor], second: Sequence[torch.Tensor], floor_for: Callable[[torch.dtype], float], *, drew: bool
+    first: Sequence[torch.Tensor],
+    second: Sequence[torch.Tensor],
+    floor_for: Callable[[torch.dtype], float],
+    *,
+    drew: bool,
 ) -> bool:
-    """Whether two answers to the same inputs differ, and not merely because a library adds in whatever order its threads arrive.
+    """Whether two answers to the same inputs differ, and not merely because a library adds in
+    whatever order its threads arrive.
 
-    Source: torch.use_deterministic_algorithms names the operators that do, cuDNN's transposed convolutions among them.
+    Source: torch.use_deterministic_algorithms names the operators that do, cuDNN's transposed
+    convolutions among them.
 
-    Args:
-        floor_for: the error allowed by type (correctness.error_floor). drew: whether random numbers of torch were used for the second.
+    Args: floor_for: the error allowed by type (correctness.error_floor). drew: whether random
+        numbers of torch were used for the second.
     """
     return any(
-        not torch.equal(one, two) and not one.isnan().any() and (drew or not is_rounding(one, two, floor_for(two.dtype)))
+        not torch.equal(one, two)
+        and not one.isnan().any()
+        and (drew or not is_rounding(one, two, floor_for(two.dtype)))
         for one, two in zip(first, second, strict=True)
     )

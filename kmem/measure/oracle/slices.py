@@ -1,7 +1,9 @@
-"""A module taken slice by slice along the first dimension, where its whole float64 run would crowd the device's memory.
+"""A module taken slice by slice along the first dimension, where its whole float64 run would crowd
+the device's memory.
 
-Only where it is shown to be the same thing: eager's answer for every slice must be that slice of eager's answer for the whole. A module
-that mixes rows (a batch norm in training, a mean over the batch) fails this and is taken whole.
+Only where it is shown to be the same thing: eager's answer for every slice must be that slice of
+eager's answer for the whole. A module that mixes rows (a batch norm in training, a mean over the
+batch) fails this and is taken whole.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +23,9 @@ Run = Callable[[Sequence[object]], tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """Which inputs are cut along their first dimension, and into how many pieces; `exact` if eager's answers are the same bit for bit."""
+    """Which inputs are cut along their first dimension, and into how many pieces; `exact` if
+    eager's answers are the same bit for bit.
+    """
 
     sliced: tuple[int, ...]
     pieces: int
@@ -33,7 +37,13 @@ class Slicing:
         step = max(1, -(-rows // self.pieces))
         for start in range(0, rows, step):
             place = slice(start, min(start + step, rows))
-            yield place, [value[place] if index in self.sliced else value for index, value in enumerate(values)]
+            yield (
+                place,
+                [
+                    value[place] if index in self.sliced else value
+                    for index, value in enumerate(values)
+                ],
+            )
 
     def finer(self) -> "Slicing | None":
         """The next larger number of pieces; None if there is none."""
@@ -42,19 +52,33 @@ class Slicing:
 
 
 def find_slicing(
-    eager: Run, values: Sequence[object], whole: tuple[torch.Tensor, ...], floor_for: Callable[[torch.dtype], float], *, pieces: int
+    eager: Run,
+    values: Sequence[object],
+    whole: tuple[torch.Tensor, ...],
+    floor_for: Callable[[torch.dtype], float],
+    *,
+    pieces: int,
 ) -> Slicing | None:
-    """A way to cut these inputs so that the answers for the pieces are those for the whole; None if there is none.
+    """A way to cut these inputs so that the answers for the pieces are those for the whole; None if
+    there is none.
 
     Args:
         eager: the module at its own precision; it must not modify what it is given.
         whole: its answer for `values`.
         floor_for: the error allowed by type (correctness.error_floor).
     """
-    if any(output.dim() == 0 for output in whole) or len({output.shape[0] for output in whole}) != 1:
+    if (
+        any(output.dim() == 0 for output in whole)
+        or len({output.shape[0] for output in whole}) != 1
+    ):
         return None
-    batched = tuple(i for i, value in enumerate(values) if isinstance(value, torch.Tensor) and value.shape[:1] == whole[0].shape[:1])
-    for sliced in dict.fromkeys((batched, batched[:1])):  # of two square matrices only the first has the rows of the result
+    batched = tuple(
+        i
+        for i, value in enumerate(values)
+        if isinstance(value, torch.Tensor) and value.shape[:1] == whole[0].shape[:1]
+    )
+    # of two square matrices only the first has the rows of the result
+    for sliced in dict.fromkeys((batched, batched[:1])):
         slicing = Slicing(sliced, pieces)
         seen = compare_pieces(eager, values, whole, slicing, floor_for) if sliced else Sameness.NONE
         if seen is not Sameness.NONE:
@@ -71,7 +95,11 @@ class Sameness(Enum):
 
 
 def compare_pieces(
-    eager: Run, values: Sequence[object], whole: tuple[torch.Tensor, ...], slicing: Slicing, floor_for: Callable[[torch.dtype], float]
+    eager: Run,
+    values: Sequence[object],
+    whole: tuple[torch.Tensor, ...],
+    slicing: Slicing,
+    floor_for: Callable[[torch.dtype], float],
 ) -> Sameness:
     """Hold eager's answers for the slices to those of its answer for the whole."""
     exact = True
@@ -86,7 +114,8 @@ def compare_pieces(
             right = all_rows[place]
             if output.shape != right.shape:
                 return Sameness.NONE
-            if not is_rounding(output, right, floor_for(right.dtype)):  # another batch size may have another library kernel
+            # another batch size may have another library kernel
+            if not is_rounding(output, right, floor_for(right.dtype)):
                 return Sameness.NONE
             exact = exact and torch.equal(output, right)
     return Sameness.BITS if exact else Sameness.ROUNDING

@@ -1,11 +1,14 @@
-"""Spots: a few elements of every timed result, so that no timed call goes unchecked and none has to be kept whole.
+"""Spots: a few elements of every timed result, so that no timed call goes unchecked and none has to
+be kept whole.
 
-Places are drawn anew for each batch. The worker copies what lies there as soon as a call has returned, on the same stream and outside the
-timed region; which calls are looked at is chosen once all of them have run (examine.Examination.check_timed).
+Places are drawn anew for each batch. The worker copies what lies there as soon as a call has
+returned, on the same stream and outside the timed region; which calls are looked at is chosen once
+all of them have run (examine.Examination.check_timed).
 
-What it costs: some 5 us on the GPU and 30 us on the host per timed call, hidden behind the clearing of the L2 cache. Afterwards, not under
-the timing lease, one draw of the inputs and one eager forward for each of `LOOKED_AT` calls and one case with its oracle for each of
-`SETTLED`: for a square matrix product of 4096 0.1 s, for 6 GB of inputs about 1 s.
+What it costs: some 5 us on the GPU and 30 us on the host per timed call, hidden behind the clearing
+of the L2 cache. Afterwards, not under the timing lease, one draw of the inputs and one eager
+forward for each of `LOOKED_AT` calls and one case with its oracle for each of `SETTLED`: for a
+square matrix product of 4096 0.1 s, for 6 GB of inputs about 1 s.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +20,12 @@ from kmem.measure.oracle.correctness import measure_error
 from kmem.measure.oracle.expected import Answer
 from kmem.measure.oracle.reference import Reference
 
-#: Elements kept of each output of a timed call. Where it leaves out one row in a thousand, a wrong one is among them in 98 of 100 cases.
+#: Elements kept of each output of a timed call. Where it leaves out one row in a thousand, a wrong
+#: one is among them in 98 of 100 cases.
 SPOTS = 4096
-#: Timed calls held to eager. A candidate that cheats in half of its timed calls, as it must to move their median, gets past them once in
-#: 2**24 times; one that cheats in a quarter, once in a thousand times.
+#: Timed calls held to eager. A candidate that cheats in half of its timed calls, as it must to move
+#: their median, gets past them once in 2**24 times; one that cheats in a quarter, once in a
+#: thousand times.
 LOOKED_AT = 24
 #: How many of these, those furthest from eager, are held to the oracle by the accuracy contract.
 SETTLED = 2
@@ -28,7 +33,9 @@ SETTLED = 2
 
 @dataclass(frozen=True, slots=True)
 class TimedResult:
-    """What one timed call returned: the worker's description of it, and for each output some places and what lay there."""
+    """What one timed call returned: the worker's description of it, and for each output some places
+    and what lay there.
+    """
 
     seed: int  # of the draw that the call was given
     described: Mapping[str, object]
@@ -43,20 +50,31 @@ class TimedResult:
         return mixed
 
     def distance(self, outputs: Sequence[torch.Tensor]) -> float:
-        """How far these values are from those of other outputs: the largest relative error, infinite for misplaced NaN and infinities."""
+        """How far these values are from those of other outputs: the largest relative error,
+        infinite for misplaced NaN and infinities.
+        """
         found = 0.0
         for output, places, values in zip(outputs, self.places, self.values, strict=True):
             right = output[tuple(places)].reshape(-1)
             difference = measure_error(values, right, right)
-            found = max(found, float("inf") if difference.fault else max(difference.relative_error, difference.row_error))
+            found = max(
+                found,
+                float("inf")
+                if difference.fault
+                else max(difference.relative_error, difference.row_error),
+            )
         return found
 
 
 class Spots:
-    """Where a worker leaves the spots of one batch of timed calls; `results` are those collected so far."""
+    """Where a worker leaves the spots of one batch of timed calls; `results` are those collected so
+    far.
+    """
 
     def __init__(self, reference: Reference, answer: Answer, *, calls: int, seed: int) -> None:
-        """Args: answer: of the case that is timed. calls: the most in one batch. seed: of the places; no worker may know it."""
+        """Args: answer: of the case that is timed. calls: the most in one batch. seed: of the
+        places; no worker may know it.
+        """
         self.answer = answer
         self._generator = torch.Generator(device=reference.device).manual_seed(seed)
         like: list[torch.Tensor] = []
@@ -80,14 +98,21 @@ class Spots:
             for row, places in zip(target, self._draw(layout.shape, target.device), strict=True):
                 row.copy_(places)
         self.shared.publish()
-        return {"shared": self.shared.name, "shapes": [list(layout.shape) for layout in self.answer.layouts]}
+        return {
+            "shared": self.shared.name,
+            "shapes": [list(layout.shape) for layout in self.answer.layouts],
+        }
 
     def _draw(self, shape: torch.Size, device: torch.device) -> Sequence[torch.Tensor]:
         """Random places in a tensor, all of them if there are few: indices by dimension."""
         size = shape.numel()
         if size > SPOTS:
-            return torch.unravel_index(torch.randint(size, (SPOTS,), generator=self._generator, device=device), shape)
-        return torch.unravel_index(torch.arange(size, device=device), [max(length, 1) for length in shape])
+            return torch.unravel_index(
+                torch.randint(size, (SPOTS,), generator=self._generator, device=device), shape
+            )
+        return torch.unravel_index(
+            torch.arange(size, device=device), [max(length, 1) for length in shape]
+        )
 
     def collect(self, seeds: Sequence[int], described: Sequence[Mapping[str, object]]) -> None:
         """Take over what a batch has left.
@@ -99,4 +124,8 @@ class Spots:
         values = [value for value in self.shared.values if isinstance(value, torch.Tensor)]
         places = tuple(value.clone() for value in values[::2])
         for index, (seed, text) in enumerate(zip(seeds, described, strict=True)):
-            self.results.append(TimedResult(seed, text, places, tuple(value[index].clone() for value in values[1::2])))
+            self.results.append(
+                TimedResult(
+                    seed, text, places, tuple(value[index].clone() for value in values[1::2])
+                )
+            )

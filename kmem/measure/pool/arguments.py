@@ -1,7 +1,9 @@
-"""Lists of arguments that judge and workers share, with checksums, so that a change of an input is seen.
+"""Lists of arguments that judge and workers share, with checksums, so that a change of an input is
+seen.
 
-A list of shared arguments lives as long as the judge and its buffers are overwritten from case to case: a worker that remembers an answer by pointer, shape
-or identity is then wrong, and a worker that was killed cannot hold memory that would be needed again.
+A list of shared arguments lives as long as the judge and its buffers are overwritten from case to
+case: a worker that remembers an answer by pointer, shape or identity is then wrong, and a worker
+that was killed cannot hold memory that would be needed again.
 """
 
 import os
@@ -31,10 +33,9 @@ class SharedArguments:
     ) -> None:
         """Allocate; values are undefined until `write`.
 
-        Args:
-            name: what it is for; made unique.
-            like: tensors whose shape, dtype and (where dense) strides are taken; other values are kept.
-            layouts: per value (stride, offset) to use instead.
+        Args: name: what it is for; made unique. like: tensors whose shape, dtype and (where dense)
+            strides are taken; other values are kept. layouts: per value (stride, offset) to use
+            instead.
         Raises:
             ExecutorError: if there is no room for shared files.
         """
@@ -48,11 +49,22 @@ class SharedArguments:
             stride, offset = layout if layout else (_dense_stride(value), 0)
             try:
                 self.items.append(
-                    allocate_shared(tuple(value.shape), tuple(stride), value.dtype, device, str(directory), ipc=ipc, offset=offset)
+                    allocate_shared(
+                        tuple(value.shape),
+                        tuple(stride),
+                        value.dtype,
+                        device,
+                        str(directory),
+                        ipc=ipc,
+                        offset=offset,
+                    )
                 )
             except OSError as ex:
                 self.remove()
-                raise ExecutorError(f"Cannot share {value.nbytes} bytes in {directory}: {ex.strerror}; free space there") from ex
+                raise ExecutorError(
+                    f"Cannot share {value.nbytes} bytes in {directory}: {ex.strerror}; free space "
+                    f"there"
+                ) from ex
 
     @property
     def values(self) -> list[object]:
@@ -85,12 +97,19 @@ class SharedArguments:
         for item in self.items:
             if isinstance(item, SharedTensor):
                 value = item.value
-                value.fill_(float("nan") if value.is_floating_point() or value.is_complex() else _largest(value.dtype))
+                value.fill_(
+                    float("nan")
+                    if value.is_floating_point() or value.is_complex()
+                    else _largest(value.dtype)
+                )
         self.publish()
 
     def describe(self) -> list[object]:
         """For the worker's `attach` command. Raises TypeError: if a plain value cannot be passed."""
-        return [{"tensor": item.descriptor} if isinstance(item, SharedTensor) else encode_value(item) for item in self.items]
+        return [
+            {"tensor": item.descriptor} if isinstance(item, SharedTensor) else encode_value(item)
+            for item in self.items
+        ]
 
     def checksums(self) -> list[int]:
         """One number per shared tensor over its bits (elements, not padding)."""
@@ -107,7 +126,11 @@ class SharedArguments:
 def _dense_stride(value: torch.Tensor) -> tuple[int, ...]:
     """The tensor's own strides if it fills its memory, else contiguous ones."""
     stride = value.stride()
-    span = 1 + sum((size - 1) * step for size, step in zip(value.shape, stride, strict=True)) if value.numel() else 0
+    span = (
+        1 + sum((size - 1) * step for size, step in zip(value.shape, stride, strict=True))
+        if value.numel()
+        else 0
+    )
     return tuple(stride) if span == value.numel() else tuple(value.contiguous().stride())
 
 

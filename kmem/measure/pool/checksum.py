@@ -1,9 +1,12 @@
-"""Checksums of tensors' bits under secret weights, so that a change of an input is seen however it was made.
+"""Checksums of tensors' bits under secret weights, so that a change of an input is seen however it
+was made.
 
-Equal for equal bits in one process, changed by any single change; sums of consecutive parts add up to the sum of the whole, modulo 2**64.
-A judge takes several of every input of every case, so on a GPU it is one pass over the bits.
+Equal for equal bits in one process, changed by any single change; sums of consecutive parts add up
+to the sum of the whole, modulo 2**64. A judge takes several of every input of every case, so on a
+GPU it is one pass over the bits.
 
-Source: Carter and Wegman, "Universal classes of hash functions", 1979 (a linear hash collides only for who knows its weights).
+Source: Carter and Wegman, "Universal classes of hash functions", 1979 (a linear hash collides only
+for who knows its weights).
 """
 
 import secrets
@@ -12,9 +15,11 @@ import torch
 import triton
 import triton.language as tl
 
-#: Drawn anew in every process, so that no candidate can change inputs in a way that leaves their checksum as it was.
+#: Drawn anew in every process, so that no candidate can change inputs in a way that leaves their
+#: checksum as it was.
 _KEYS = tuple(secrets.randbits(62) | 1 for _ in range(3))
-#: Elements at once where there is no GPU; and of one step of a program, with so many programs at most, where there is one.
+#: Elements at once where there is no GPU; and of one step of a program, with so many programs at
+#: most, where there is one.
 _CHUNK = 2**22
 _BLOCK, _PROGRAMS = 4096, 2048
 
@@ -27,7 +32,9 @@ def weigh(place, one, two, three):
 
 @triton.jit(do_not_specialize=["first", "count"])
 def weigh_words(words, sums, first, count, one, two, three, BLOCK: tl.constexpr):
-    """sums[program] = sum of word i times an odd number that follows from the keys and first + i, over every so many-th block."""
+    """sums[program] = sum of word i times an odd number that follows from the keys and first + i,
+    over every so many-th block.
+    """
     total = tl.zeros((BLOCK,), tl.int64)
     block = tl.program_id(0).to(tl.int64)
     while (block + 1) * BLOCK <= count:  # whole blocks, in whole vectors
@@ -42,11 +49,15 @@ def weigh_words(words, sums, first, count, one, two, three, BLOCK: tl.constexpr)
 
 
 def bit_sum(value: torch.Tensor, start: int = 0) -> int:
-    """The checksum of a tensor's elements, below 2**64, as part of something that has `start` elements before it."""
+    """The checksum of a tensor's elements, below 2**64, as part of something that has `start`
+    elements before it.
+    """
     is_complex = value.is_complex()
     if is_complex:
         value = torch.view_as_real(value)
-    as_integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.element_size()]
+    as_integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
+        value.element_size()
+    ]
     words = value.detach().reshape(-1).view(as_integer)
     first = start * (2 if is_complex else 1)
     on_device = words.is_cuda and words.numel() and not triton.knobs.runtime.interpret
@@ -70,7 +81,12 @@ def _sum_in_chunks(words: torch.Tensor, first: int) -> torch.Tensor:
 
 
 def _weights(first: int, count: int, device: torch.device) -> torch.Tensor:
-    """Odd numbers that follow from the keys and the places first, first + 1, ... of the elements. (count,) int64."""
+    """Odd numbers that follow from the keys and the places first, first + 1, ... of the elements.
+
+    (count,) int64.
+    """
     one, two, three = _KEYS
-    weights = torch.arange(first, first + count, dtype=torch.int64, device=device).mul_(one).add_(two)
+    weights = (
+        torch.arange(first, first + count, dtype=torch.int64, device=device).mul_(one).add_(two)
+    )
     return weights.bitwise_xor_(weights >> 31).mul_(three).bitwise_or_(1)

@@ -1,8 +1,9 @@
 """Start, question and kill worker processes; what the system lets us take away from them.
 
-A `WorkerProcess` is one interpreter in a process group of its own with a scrubbed environment and its own directory. Whatever happens to
-it (an exit, a crash, silence beyond a time limit, bytes that are no answer) is a `WorkerLost` with a `Status`; whatever a candidate's code
-raised is a `WorkerFailure`. Neither is ever a verdict by itself: judge.py makes those.
+A `WorkerProcess` is one interpreter in a process group of its own with a scrubbed environment and
+its own directory. Whatever happens to it (an exit, a crash, silence beyond a time limit, bytes that
+are no answer) is a `WorkerLost` with a `Status`; whatever a candidate's code raised is a
+`WorkerFailure`. Neither is ever a verdict by itself: judge.py makes those.
 """
 
 import ctypes
@@ -26,8 +27,14 @@ logger = logging.getLogger(__name__)
 
 #: Files that make up a worker, copied into its directory: it must run without kmem.
 _KMEM = Path(__file__).parents[2]
-WORKER_FILES = (*sorted(path for path in (_KMEM / "measure" / "worker").glob("*.py") if path.name != "__init__.py"), _KMEM / "host" / "lease.py")
-#: Variables a worker keeps: where programs, libraries, compilers and the GPU are. Everything else (keys, tokens, proxies, home) is dropped.
+WORKER_FILES = (
+    *sorted(
+        path for path in (_KMEM / "measure" / "worker").glob("*.py") if path.name != "__init__.py"
+    ),
+    _KMEM / "host" / "lease.py",
+)
+#: Variables a worker keeps: where programs, libraries, compilers and the GPU are. Everything else
+#: (keys, tokens, proxies, home) is dropped.
 KEPT_VARIABLES = (
     "PATH",
     "LANG",
@@ -41,22 +48,39 @@ KEPT_VARIABLES = (
     "OMP_NUM_THREADS",
 )
 #: Raised by compilers rather than by code. Source: triton.compiler.errors, triton.runtime.errors.
-_BUILD_ERRORS = frozenset({"CompilationError", "OutOfResources", "PTXASError", "UnsupportedLanguageConstruct", "SyntaxError"})
+_BUILD_ERRORS = frozenset(
+    {
+        "CompilationError",
+        "OutOfResources",
+        "PTXASError",
+        "UnsupportedLanguageConstruct",
+        "SyntaxError",
+    }
+)
 START_TIMEOUT_S = 120.0
 _CLONE_NEWNET = 0x40000000
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a worker may use. `address_bytes` 0 means unlimited, as CUDA's reserved address space demands."""
+    """What a worker may use.
+
+    `address_bytes` 0 means unlimited, as CUDA's reserved address space demands.
+    """
 
     file_bytes: int = 2**30
     processes: int = 4096
-    address_bytes: int = field(default_factory=lambda: _address_limit(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")))
+    address_bytes: int = field(
+        default_factory=lambda: _address_limit(
+            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        )
+    )
 
 
 def _address_limit(memory_bytes: int) -> int:
-    """Three quarters of the machine's memory, so that the judge keeps some; what importing torch reserves is never cut off."""
+    """Three quarters of the machine's memory, so that the judge keeps some; what importing torch
+    reserves is never cut off.
+    """
     return min(64 * 2**30, max(16 * 2**30, 3 * memory_bytes // 4))
 
 
@@ -69,7 +93,9 @@ class WorkerLost(Exception):
 
 
 class WorkerFailure(Exception):
-    """A candidate's code raised: stage (import, contract, construct, state_dict, forward), type with its bases, text, traceback."""
+    """A candidate's code raised: stage (import, contract, construct, state_dict, forward), type
+    with its bases, text, traceback.
+    """
 
     def __init__(self, answer: Mapping[str, object]) -> None:
         self.stage = str(answer["failed"])
@@ -95,7 +121,9 @@ def failure_status(failure: WorkerFailure) -> Status:
 
 
 class WorkerProcess:
-    """One worker. Start several at once, then `wait_ready` each: importing torch and reaching the GPU takes seconds."""
+    """One worker. Start several at once, then `wait_ready` each: importing torch and reaching the
+    GPU takes seconds.
+    """
 
     def __init__(
         self,
@@ -109,8 +137,8 @@ class WorkerProcess:
     ) -> None:
         """Start the process.
 
-        Args:
-            hostile: it will see candidates, so it may signal no other process; a compiler in a clean one needs its children.
+        Args: hostile: it will see candidates, so it may signal no other process; a compiler in a
+            clean one needs its children.
         Raises:
             ExecutorError: if the directory cannot be written or Python cannot be started.
         """
@@ -123,7 +151,10 @@ class WorkerProcess:
             for place in (cache_dir / "triton", cache_dir / "inductor"):
                 place.mkdir(parents=True, exist_ok=True)
         except OSError as ex:
-            raise ExecutorError(f"Cannot make {place}: {ex.strerror}; free space there or choose another place with KMEM_DB") from ex
+            raise ExecutorError(
+                f"Cannot make {place}: {ex.strerror}; free space there or choose another place "
+                f"with KMEM_DB"
+            ) from ex
         ours, theirs = socket.socketpair()
         try:
             for place in (host, directory / "tmp"):
@@ -133,7 +164,14 @@ class WorkerProcess:
             self._log_path = directory / "log.txt"
             with open(self._log_path, "wb") as log:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-E", "-s", "-B", str(host / "serve.py"), str(theirs.fileno())],
+                    [
+                        sys.executable,
+                        "-E",
+                        "-s",
+                        "-B",
+                        str(host / "serve.py"),
+                        str(theirs.fileno()),
+                    ],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -144,7 +182,10 @@ class WorkerProcess:
                 )
         except OSError as ex:
             ours.close()
-            raise ExecutorError(f"Cannot start a worker in {directory}: {ex}; free space there or choose another with --out") from ex
+            raise ExecutorError(
+                f"Cannot start a worker in {directory}: {ex}; free space there or choose another "
+                f"with --out"
+            ) from ex
         finally:
             theirs.close()
         self._channel = Channel(ours)
@@ -167,11 +208,18 @@ class WorkerProcess:
             try:
                 self.ready = self._answer(START_TIMEOUT_S)["ready"]
             except WorkerLost as ex:
-                raise ExecutorError(f"A worker process does not start: {ex}; see {self._log_path}") from ex
+                raise ExecutorError(
+                    f"A worker process does not start: {ex}; see {self._log_path}"
+                ) from ex
         return self
 
-    def request(self, command: str, *, timeout_s: float, **arguments: object) -> Mapping[str, object]:
-        """Ask and wait for the answer. Raises WorkerLost and WorkerFailure; after WorkerLost the process is dead."""
+    def request(
+        self, command: str, *, timeout_s: float, **arguments: object
+    ) -> Mapping[str, object]:
+        """Ask and wait for the answer.
+
+        Raises WorkerLost and WorkerFailure; after WorkerLost the process is dead.
+        """
         self.wait_ready()
         self._nonce = secrets.token_hex(8)
         try:
@@ -188,7 +236,9 @@ class WorkerProcess:
             answer = self._channel.receive(timeout_s)
         except ChannelTimeout:
             self.kill()
-            raise WorkerLost(Status.TIMED_OUT, f"no answer within {timeout_s:.0f} s\n{self.log_tail()}") from None
+            raise WorkerLost(
+                Status.TIMED_OUT, f"no answer within {timeout_s:.0f} s\n{self.log_tail()}"
+            ) from None
         except ProtocolError as ex:
             self.kill()
             raise WorkerLost(Status.CRASHED, f"the worker's channel carried {ex}") from ex
@@ -196,7 +246,9 @@ class WorkerProcess:
             raise self._lost() from None
         if answer.pop("nonce", None) != self._nonce:
             self.kill()
-            raise WorkerLost(Status.CRASHED, "the worker's channel carried an answer to no question: forged")
+            raise WorkerLost(
+                Status.CRASHED, "the worker's channel carried an answer to no question: forged"
+            )
         return answer
 
     def _lost(self) -> WorkerLost:
@@ -223,7 +275,9 @@ class WorkerProcess:
         return self._process.pid
 
     def log_tail(self, count: int = 2000) -> str:
-        """The end of what the worker and its candidates wrote to stdout and stderr; never read as a message."""
+        """The end of what the worker and its candidates wrote to stdout and stderr; never read as a
+        message.
+        """
         try:
             with open(self._log_path, "rb") as log:
                 log.seek(max(0, os.path.getsize(self._log_path) - count))
@@ -246,18 +300,26 @@ def _environment(directory: Path, device: str, cache_dir: Path) -> dict[str, str
     own = {
         "HOME": str(directory),
         "TMPDIR": str(directory / "tmp"),
-        "TRITON_CACHE_DIR": str(cache_dir / "triton"),  # shared with the precompile step, so that nothing is compiled twice
+        # shared with the precompile step, so that nothing is compiled twice
+        "TRITON_CACHE_DIR": str(cache_dir / "triton"),
         "TORCHINDUCTOR_CACHE_DIR": str(cache_dir / "inductor"),
     }
     return {**kept, **own, "TRITON_INTERPRET": "1"} if device == "cpu" else {**kept, **own}
 
 
 def network_isolation() -> str:
-    """What this machine allows: whether a worker can be cut off from the network. For `kmem doctor`."""
-    child = os.fork()  # a namespace, once left, cannot be re-entered: try in a child that does nothing else
+    """What this machine allows: whether a worker can be cut off from the network.
+
+    For `kmem doctor`.
+    """
+    # a namespace, once left, cannot be re-entered: try in a child that does nothing else
+    child = os.fork()
     if child == 0:
         os._exit(0 if ctypes.CDLL(None).unshare(_CLONE_NEWNET) == 0 else 1)
     _, status = os.waitpid(child, 0)
     if os.waitstatus_to_exitcode(status) == 0:
         return "workers run without network (own network namespace)"
-    return "workers share this machine's network: unshare(CLONE_NEWNET) needs CAP_SYS_ADMIN; the source check still refuses network modules"
+    return (
+        "workers share this machine's network: unshare(CLONE_NEWNET) needs CAP_SYS_ADMIN; the "
+        "source check still refuses network modules"
+    )

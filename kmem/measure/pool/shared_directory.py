@@ -1,7 +1,9 @@
-"""The directory for memory that judge and workers share: in a memory file system if it has room, and gone when its judge is gone.
+"""The directory for memory that judge and workers share: in a memory file system if it has room,
+and gone when its judge is gone.
 
-A judge that is killed cannot clean up, and what it leaves in /dev/shm is memory lost until the next boot. So each directory holds a locked
-file for as long as its judge lives, and every judge removes the directories whose lock is free before it makes its own.
+A judge that is killed cannot clean up, and what it leaves in /dev/shm is memory lost until the next
+boot. So each directory holds a locked file for as long as its judge lives, and every judge removes
+the directories whose lock is free before it makes its own.
 """
 
 import fcntl
@@ -14,7 +16,8 @@ from pathlib import Path
 _MEMORY = Path("/dev/shm")
 _PREFIX = "kmem-"
 _LOCK = "judge.lock"
-#: Docker gives a container 64 MiB of /dev/shm: below this the work directory is used, slower but large. Source: docker run --shm-size.
+#: Docker gives a container 64 MiB of /dev/shm: below this the work directory is used, slower but
+#: large. Source: docker run --shm-size.
 _ENOUGH_BYTES = 2**30
 
 
@@ -22,13 +25,16 @@ class SharedDirectory:
     """`path` exists until `close`, or until the next judge starts after this one was killed."""
 
     def __init__(self, fallback: Path, root: Path = _MEMORY) -> None:
-        """Make it, under `root` if that is a directory with room, else under `fallback`; and reap what killed judges left in `root`."""
+        """Make it, under `root` if that is a directory with room, else under `fallback`; and reap
+        what killed judges left in `root`.
+        """
         usable = root.is_dir() and os.access(root, os.W_OK)
         if usable:
             reap(root)
         parent = root if usable and shutil.disk_usage(root).free >= _ENOUGH_BYTES else fallback
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        unlocked = self.path / "unlocked"  # under its name only once it is locked, so that no other judge reaps it in between
+        # under its name only once it is locked, so that no other judge reaps it in between
+        unlocked = self.path / "unlocked"
         self._lock = open(unlocked, "w", encoding="utf-8")  # noqa: SIM115 - held as long as the directory
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unlocked.rename(self.path / _LOCK)
@@ -41,6 +47,7 @@ class SharedDirectory:
 def reap(root: Path) -> None:
     """Remove directories of judges that no longer live."""
     for lock_path in root.glob(f"{_PREFIX}*/{_LOCK}"):
-        with suppress(OSError), open(lock_path, "r+", encoding="utf-8") as lock:  # another user's, or reaped by another judge meanwhile
+        # another user's, or reaped by another judge meanwhile
+        with suppress(OSError), open(lock_path, "r+", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(lock_path.parent, ignore_errors=True)

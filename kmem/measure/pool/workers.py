@@ -7,10 +7,18 @@ from kmem.measure.pool.process import WorkerProcess
 
 
 class WorkerPool:
-    """Starts workers for one device. On a GPU a spare is always on its way, for a start takes seconds that nobody should wait for."""
+    """Starts workers for one device.
+
+    On a GPU a spare is always on its way, for a start takes seconds that nobody should wait for.
+    """
 
     def __init__(self, directory: Path, device: str, cache_dir: Path, *, keep_spare: bool) -> None:
-        self._directory, self._device, self._cache_dir, self._keep_spare = directory, device, cache_dir, keep_spare
+        self._directory, self._device, self._cache_dir, self._keep_spare = (
+            directory,
+            device,
+            cache_dir,
+            keep_spare,
+        )
         self._spare: WorkerProcess | None = None
         self._workers: list[WorkerProcess] = []
 
@@ -22,20 +30,30 @@ class WorkerPool:
     def start(self, *, clean: bool = False) -> WorkerProcess:
         """A new worker that is still coming up.
 
-        Args:
-            clean: for a baseline: it will see no candidate, and its compiler caches are ones that no candidate's worker is given.
+        Args: clean: for a baseline: it will see no candidate, and its compiler caches are ones that
+            no candidate's worker is given.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         cache_dir = self._cache_dir / "baseline" if clean else self._cache_dir
         worker = WorkerProcess(
-            Path(tempfile.mkdtemp(prefix="worker-", dir=self._directory)), self._device, cache_dir=cache_dir, hostile=not clean
+            Path(tempfile.mkdtemp(prefix="worker-", dir=self._directory)),
+            self._device,
+            cache_dir=cache_dir,
+            hostile=not clean,
         )
         self._workers.append(worker)
         return worker
 
     def take(self, *, then_prepare: bool = True) -> WorkerProcess:
-        """A worker that has seen no candidate, ready. Args: then_prepare: start the next spare, where spares are kept."""
-        worker, self._spare = (self._spare, None) if self._spare is not None and self._spare.alive else (self.start(), None)
+        """A worker that has seen no candidate, ready.
+
+        Args: then_prepare: start the next spare, where spares are kept.
+        """
+        worker, self._spare = (
+            (self._spare, None)
+            if self._spare is not None and self._spare.alive
+            else (self.start(), None)
+        )
         if self._keep_spare and then_prepare:
             self.prepare()
         return worker.wait_ready()

@@ -1,4 +1,6 @@
-"""Inputs for timed calls: several sets while they are small, refilled before every use, so that no call sees values seen before."""
+"""Inputs for timed calls: several sets while they are small, refilled before every use, so that no
+call sees values seen before.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,10 +23,14 @@ class TimedInputs:
 
     def __init__(self, reference: Reference, seed_for: Callable[..., int]) -> None:
         self._reference, self._seed_for, self._draws, self._keep = reference, seed_for, 0, False
-        self._size = size = sum(value.nbytes for value in reference.inputs.values if isinstance(value, torch.Tensor))
+        self._size = size = sum(
+            value.nbytes for value in reference.inputs.values if isinstance(value, torch.Tensor)
+        )
         free = torch.cuda.mem_get_info()[0] if reference.device.type == "cuda" else TOTAL_BYTES * 4
         count = max(1, min(SETS, min(TOTAL_BYTES, free // 4) // max(size, 1)))
-        self._extra = [reference.new_arguments("timed", reference.inputs.values) for _ in range(count - 1)]
+        self._extra = [
+            reference.new_arguments("timed", reference.inputs.values) for _ in range(count - 1)
+        ]
 
     @property
     def names(self) -> list[str]:
@@ -42,10 +48,12 @@ class TimedInputs:
 
     @contextmanager
     def while_timing(self) -> Iterator[None]:
-        """Meanwhile draws keep the memory that they want beside the inputs, room permitting, so that none is given back between two calls.
+        """Meanwhile draws keep the memory that they want beside the inputs, room permitting, so
+        that none is given back between two calls.
 
-        What is given back costs the calls that are timed next a tenth of the bandwidth. Source: H200, 2026-11-22, bf16 inputs of 4.3 GB
-        that were drawn as fp32: baselines of 0.980 and 1.823 ms took 1.089 and 2.025 after every such draw.
+        What is given back costs the calls that are timed next a tenth of the bandwidth. Source:
+        H200, 2026-11-22, bf16 inputs of 4.3 GB that were drawn as fp32: baselines of 0.980 and
+        1.823 ms took 1.089 and 2.025 after every such draw.
         """
         self._keep = self._reference.device.type == "cuda"
         try:

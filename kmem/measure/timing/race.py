@@ -1,6 +1,9 @@
-"""Successive halving: spend timing samples on candidates in proportion to their promise. A pure function of a sampling callback.
+"""Successive halving: spend timing samples on candidates in proportion to their promise.
 
-Source: Karnin, Koren, Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013; Jamieson and Talwalkar, AISTATS 2016.
+A pure function of a sampling callback.
+
+Source: Karnin, Koren, Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013;
+Jamieson and Talwalkar, AISTATS 2016.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,9 +11,14 @@ from statistics import median
 
 
 def race(
-    entrants: Sequence[str], sample: Callable[[str, int], Sequence[float] | None], *, first_samples: int = 5, final_samples: int = 40
+    entrants: Sequence[str],
+    sample: Callable[[str, int], Sequence[float] | None],
+    *,
+    first_samples: int = 5,
+    final_samples: int = 40,
 ) -> dict[str, list[float]]:
-    """Time every entrant briefly, then the faster half twice as long, until one is left or `final_samples` are reached.
+    """Time every entrant briefly, then the faster half twice as long, until one is left or
+    `final_samples` are reached.
 
     Args:
         entrants: names, without repeats.

@@ -1,4 +1,5 @@
-"""What samples mean: medians, paired ratios with bootstrap intervals, and the two ways a time can be impossible. Pure functions.
+"""What samples mean: medians, paired ratios with bootstrap intervals, and the two ways a time can
+be impossible. Pure functions.
 
 The samples themselves are taken in the workers (observe.py) on the judge's orders (judge.py).
 """
@@ -10,18 +11,20 @@ import numpy as np
 from kmem.records import Bound, Device, Timing
 
 RESAMPLES = 2000
-#: What an interval is widened by on either side: two processes that run the same kernel differ by so much for as long as they live, which
-#: resampling their blocks cannot see. Source: tools/judge_statistics.py on an H200, 20 pairings of a kernel with itself: bootstrap alone
+#: What an interval is widened by on either side: two processes that run the same kernel differ by
+#: so much for as long as they live, which resampling their blocks cannot see. Source:
+#: tools/judge_statistics.py on an H200, 20 pairings of a kernel with itself: bootstrap alone
 #: covered 1 in 15, and 1 was at most 0.14% outside.
 CLOCK_RESOLUTION = 0.002
-#: A median below this share of the physical floor is a failure, not a record; the 5% are for the floor's own measurement.
+#: A median below this share of the physical floor is a failure, not a record; the 5% are for the
+#: floor's own measurement.
 FLOOR_SHARE = 0.95
-#: The host's time may exceed the device's by launches and synchronisation; above this ratio and an offset per launch, work ran outside the
-#: timed region.
+#: The host's time may exceed the device's by launches and synchronisation; above this ratio and an
+#: offset per launch, work ran outside the timed region.
 HOST_RATIO = 1.3
 HOST_OFFSET_MS = 0.1
-#: So it did if the kernels of one call, as the profiler saw them, take more together than this ratio and offset allow. The profiler's call
-#: may find lower clocks, but warmer caches.
+#: So it did if the kernels of one call, as the profiler saw them, take more together than this
+#: ratio and offset allow. The profiler's call may find lower clocks, but warmer caches.
 KERNELS_RATIO = 2.0
 KERNELS_OFFSET_MS = 0.02
 #: Below this a call is also timed as a CUDA graph, so that host overhead can be told apart.
@@ -41,15 +44,27 @@ def estimated_timing(latency_ms: float) -> Timing:
     return Timing(latency_ms, latency_ms, latency_ms, 0)
 
 
-def pair_samples(candidate_ms: Sequence[Sequence[float]], reference_ms: Sequence[Sequence[float]], reference: str, *, seed: int) -> Timing:
-    """Timing of a candidate with its paired ratio: one ratio per A B B A block, their median, and a 95% bootstrap interval of that median,
-    widened by `CLOCK_RESOLUTION`.
+def pair_samples(
+    candidate_ms: Sequence[Sequence[float]],
+    reference_ms: Sequence[Sequence[float]],
+    reference: str,
+    *,
+    seed: int,
+) -> Timing:
+    """Timing of a candidate with its paired ratio: one ratio per A B B A block, their median, and a
+    95% bootstrap interval of that median, widened by `CLOCK_RESOLUTION`.
 
     Args:
         candidate_ms, reference_ms: samples by block, equally many blocks.
-    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13 (percentile interval).
+    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13 (percentile
+        interval).
     """
-    ratios = np.array([float(np.median(theirs)) / float(np.median(ours)) for ours, theirs in zip(candidate_ms, reference_ms, strict=True)])
+    ratios = np.array(
+        [
+            float(np.median(theirs)) / float(np.median(ours))
+            for ours, theirs in zip(candidate_ms, reference_ms, strict=True)
+        ]
+    )
     generator = np.random.default_rng(seed)
     medians = np.median(generator.choice(ratios, size=(RESAMPLES, len(ratios))), axis=1)
     low, high = np.percentile(medians, [2.5, 97.5])
@@ -68,11 +83,14 @@ def pair_samples(candidate_ms: Sequence[Sequence[float]], reference_ms: Sequence
     )
 
 
-def physical_floor_ms(bound: Bound | None, device: Device, *, algebraic: bool = False) -> float | None:
+def physical_floor_ms(
+    bound: Bound | None, device: Device, *, algebraic: bool = False
+) -> float | None:
     """The least time a call can take, in ms; None if unknown.
 
-    The bound, less what of its bytes may still lie in L2, unwritten, when the clock stops. Where exact algebra takes work away (the
-    kernel's recipe says so: "algebraic"), only the bytes remain a floor.
+    The bound, less what of its bytes may still lie in L2, unwritten, when the clock stops. Where
+    exact algebra takes work away (the kernel's recipe says so: "algebraic"), only the bytes remain
+    a floor.
     """
     if bound is None:
         return None
@@ -83,18 +101,30 @@ def physical_floor_ms(bound: Bound | None, device: Device, *, algebraic: bool = 
     return bytes_ms * max(bound.bytes - device.l2_bytes, 0) / bound.bytes if bound.bytes else 0.0
 
 
-def implausible_reason(latency_ms: float, host_ms: float | None, floor_ms: float | None, kernels_ms: Sequence[float] = ()) -> str | None:
+def implausible_reason(
+    latency_ms: float,
+    host_ms: float | None,
+    floor_ms: float | None,
+    kernels_ms: Sequence[float] = (),
+) -> str | None:
     """Why a time cannot be, or None.
 
-    Args:
-        host_ms: the host's clock around the call and a device-wide synchronisation; the least of some.
-        floor_ms: see `physical_floor_ms`; at measured ceilings.
-        kernels_ms: times of every kernel, copy and fill of one call on whatever stream; none if unknown.
+    Args: host_ms: the host's clock around the call and a device-wide synchronisation; the least of
+        some. floor_ms: see `physical_floor_ms`; at measured ceilings. kernels_ms: times of every
+        kernel, copy and fill of one call on whatever stream; none if unknown.
     """
     if floor_ms is not None and latency_ms < FLOOR_SHARE * floor_ms:
         return f"{latency_ms:.4f} ms is below the physical floor of {floor_ms:.4f} ms"
     if sum(kernels_ms) > KERNELS_RATIO * latency_ms + KERNELS_OFFSET_MS:
-        return f"events say {latency_ms:.4f} ms, the kernels of one call take {sum(kernels_ms):.4f} ms: work ran outside the timed region"
-    if host_ms is not None and host_ms > HOST_RATIO * latency_ms + HOST_OFFSET_MS * max(1, len(kernels_ms)):
-        return f"events say {latency_ms:.4f} ms, the host's clock {host_ms:.4f} ms: work ran outside the timed region"
+        return (
+            f"events say {latency_ms:.4f} ms, the kernels of one call take {sum(kernels_ms):.4f} "
+            f"ms: work ran outside the timed region"
+        )
+    if host_ms is not None and host_ms > HOST_RATIO * latency_ms + HOST_OFFSET_MS * max(
+        1, len(kernels_ms)
+    ):
+        return (
+            f"events say {latency_ms:.4f} ms, the host's clock {host_ms:.4f} ms: work ran outside "
+            f"the timed region"
+        )
     return None

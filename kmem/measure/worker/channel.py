@@ -1,7 +1,9 @@
-"""The private channel between judge and worker: length-prefixed JSON over a socket pair, with a nonce per request.
+"""The private channel between judge and worker: length-prefixed JSON over a socket pair, with a
+nonce per request.
 
-Shared by both sides: the judge imports it as kmem.measure.worker.channel, the worker runs from a copy of this file, so it uses the standard
-library only. Nothing that is read here is ever executed: no pickle, and a frame above `MAX_FRAME_BYTES` is a protocol error.
+Shared by both sides: the judge imports it as kmem.measure.worker.channel, the worker runs from a
+copy of this file, so it uses the standard library only. Nothing that is read here is ever executed:
+no pickle, and a frame above `MAX_FRAME_BYTES` is a protocol error.
 """
 
 import json

@@ -1,9 +1,11 @@
-"""What a worker gives up before it sees a candidate: the network, endless files and processes, and signals to other processes.
+"""What a worker gives up before it sees a candidate: the network, endless files and processes, and
+signals to other processes.
 
 Runs inside the worker, from a copy of this file (standard library only).
 
-Covered: no network where CLONE_NEWNET is permitted; address space, file size, process count and core files; on Linux on x86-64 and arm64
-no signal to, and no debugging of, another process (so that a candidate cannot kill the judge or the run). Not covered: the file system.
+Covered: no network where CLONE_NEWNET is permitted; address space, file size, process count and
+core files; on Linux on x86-64 and arm64 no signal to, and no debugging of, another process (so that
+a candidate cannot kill the judge or the run). Not covered: the file system.
 """
 
 import ctypes
@@ -15,22 +17,30 @@ from contextlib import suppress
 
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 1, 22, 38, 2
 _CLONE_NEWNET = 0x40000000
-#: Per architecture: its audit number, the system calls whose first argument is the process a signal goes to (kill, tgkill,
-#: rt_sigqueueinfo, rt_tgsigqueueinfo), and those refused altogether (tkill, pidfd_send_signal, ptrace, process_vm_writev).
-#: Source: linux/audit.h, asm/unistd_64.h, asm-generic/unistd.h.
+#: Per architecture: its audit number, the system calls whose first argument is the process a signal
+#: goes to (kill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo), and those refused altogether (tkill,
+#: pidfd_send_signal, ptrace, process_vm_writev). Source: linux/audit.h, asm/unistd_64.h,
+#: asm-generic/unistd.h.
 _SYSTEM_CALLS = {
     "x86_64": (0xC000003E, (62, 234, 129, 297), (200, 424, 101, 311)),
     "aarch64": (0xC00000B7, (129, 131, 138, 240), (130, 424, 117, 271)),
 }
-#: struct seccomp_data: number at 0, architecture at 4, arguments of 8 bytes from 16. Source: linux/seccomp.h.
+#: struct seccomp_data: number at 0, architecture at 4, arguments of 8 bytes from 16. Source:
+#: linux/seccomp.h.
 _NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # classic BPF. Source: linux/bpf_common.h
+# classic BPF. Source: linux/bpf_common.h
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050001  # the latter returns EPERM
 _X32 = 0x40000000  # x86-64's second table of system calls starts here
 
 
 class _Instruction(ctypes.Structure):
-    _fields_ = [("code", ctypes.c_uint16), ("if_true", ctypes.c_uint8), ("if_false", ctypes.c_uint8), ("value", ctypes.c_uint32)]
+    _fields_ = [
+        ("code", ctypes.c_uint16),
+        ("if_true", ctypes.c_uint8),
+        ("if_false", ctypes.c_uint8),
+        ("value", ctypes.c_uint32),
+    ]
 
 
 class _Program(ctypes.Structure):
@@ -38,38 +48,54 @@ class _Program(ctypes.Structure):
 
 
 def restrict_process(options: dict) -> None:
-    """Give up what a kernel does not need, before torch starts threads. What the system does not permit is left as it is."""
+    """Give up what a kernel does not need, before torch starts threads.
+
+    What the system does not permit is left as it is.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # die with the judge
     with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="utf-8") as score:
-        score.write("1000")  # where memory runs out all the same, this process goes first, not the judge
+        # where memory runs out all the same, this process goes first, not the judge
+        score.write("1000")
     if options["isolate_network"]:
-        libc.unshare(_CLONE_NEWNET)  # refused without the privilege, and process.network_isolation says so
+        # refused without the privilege, and process.network_isolation says so
+        libc.unshare(_CLONE_NEWNET)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (options["file_bytes"], options["file_bytes"]))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # so that a full log is an OSError for its writer, not the end of the worker
+    # so that a full log is an OSError for its writer, not the end of the worker
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     if options["address_bytes"]:
         resource.setrlimit(resource.RLIMIT_AS, (options["address_bytes"], options["address_bytes"]))
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    processes = options["processes"] if hard == resource.RLIM_INFINITY else min(options["processes"], hard)
+    processes = (
+        options["processes"] if hard == resource.RLIM_INFINITY else min(options["processes"], hard)
+    )
     resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
     if options["hostile"]:
         refuse_signals(libc)
 
 
 def refuse_signals(libc: ctypes.CDLL) -> None:
-    """Install a seccomp filter, for this process and its children, that lets signals reach this process only."""
+    """Install a seccomp filter, for this process and its children, that lets signals reach this
+    process only.
+    """
     table = _SYSTEM_CALLS.get(platform.machine())
     if table is None:
         return
     architecture, targeted, refused = table
-    program = [(_LOAD, 0, 0, _ARCHITECTURE), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _REFUSE), (_LOAD, 0, 0, _NUMBER)]
+    program = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        (_JUMP_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _REFUSE),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
     if platform.machine() == "x86_64":
         program += [(_JUMP_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _REFUSE)]
     for number in refused:
         program += [(_JUMP_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
     for place, number in enumerate(targeted):
-        program.append((_JUMP_EQUAL, len(targeted) - place, 0, number))  # on to the comparison of the target
+        # on to the comparison of the target
+        program.append((_JUMP_EQUAL, len(targeted) - place, 0, number))
     program += [
         (_RETURN, 0, 0, _ALLOW),
         (_LOAD, 0, 0, _FIRST_ARGUMENT),
@@ -79,4 +105,10 @@ def refuse_signals(libc: ctypes.CDLL) -> None:
     ]
     instructions = (_Instruction * len(program))(*program)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(_Program(len(program), instructions)), 0, 0)
+    libc.prctl(
+        _PR_SET_SECCOMP,
+        _SECCOMP_MODE_FILTER,
+        ctypes.byref(_Program(len(program), instructions)),
+        0,
+        0,
+    )

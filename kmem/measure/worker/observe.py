@@ -1,7 +1,9 @@
-"""What a worker observes about one call: operators dispatched, Triton launches, GPU kernels by time, and times by CUDA events.
+"""What a worker observes about one call: operators dispatched, Triton launches, GPU kernels by
+time, and times by CUDA events.
 
-Runs inside the worker, from a copy of this file (torch, triton and the standard library only), and is imported before any candidate, so
-that the functions it uses are bound before a candidate could replace them. Verdicts on what is seen here are the judge's.
+Runs inside the worker, from a copy of this file (torch, triton and the standard library only), and
+is imported before any candidate, so that the functions it uses are bound before a candidate could
+replace them. Verdicts on what is seen here are the judge's.
 """
 
 import os
@@ -35,7 +37,9 @@ class OperatorLog(TorchDispatchMode):
 
 
 class LaunchCounter:
-    """Counts Triton launches, compiled or interpreted, and can turn them into no-ops to see whether the answer needs them."""
+    """Counts Triton launches, compiled or interpreted, and can turn them into no-ops to see whether
+    the answer needs them.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -60,20 +64,34 @@ class LaunchCounter:
 
 
 class Integrity:
-    """Notices functions and global flags of torch, triton and time that a candidate has replaced, however it reached them.
+    """Notices functions and global flags of torch, triton and time that a candidate has replaced,
+    however it reached them.
 
-    Compared by identity with what stood there when the worker started. Names added since are no concern, nor are torch's wrappers around
-    its own functions: it imports lazily, and importing its compiler wraps some.
+    Compared by identity with what stood there when the worker started. Names added since are no
+    concern, nor are torch's wrappers around its own functions: it imports lazily, and importing its
+    compiler wraps some.
     """
 
     def __init__(self) -> None:
         import triton.language
 
         owners = (
-            torch, torch.Tensor, torch.nn.Module, torch.nn.functional, torch.cuda, torch.cuda.Event, torch.linalg, triton, triton.language,
-            triton.JITFunction, time,
-        )  # fmt: skip
-        self._names = {owner: {name: value for name, value in vars(owner).items() if callable(value)} for owner in owners}
+            torch,
+            torch.Tensor,
+            torch.nn.Module,
+            torch.nn.functional,
+            torch.cuda,
+            torch.cuda.Event,
+            torch.linalg,
+            triton,
+            triton.language,
+            triton.JITFunction,
+            time,
+        )
+        self._names = {
+            owner: {name: value for name, value in vars(owner).items() if callable(value)}
+            for owner in owners
+        }
         self._flags = _global_flags()
 
     def changed(self) -> list[str]:
@@ -82,15 +100,23 @@ class Integrity:
             f"{owner.__name__}.{name}"
             for owner, names in self._names.items()
             for name, value in names.items()
-            if (now := vars(owner).get(name)) is not value and not name.startswith("__") and not _wraps_itself(name, now)
+            if (now := vars(owner).get(name)) is not value
+            and not name.startswith("__")
+            and not _wraps_itself(name, now)
         ]
-        return found + [name for name, value in _global_flags().items() if value != self._flags[name]]
+        return found + [
+            name for name, value in _global_flags().items() if value != self._flags[name]
+        ]
 
 
 def _wraps_itself(name: str, value: object) -> bool:
     """Whether this is a function of the libraries' own files that goes by the name it stands under."""
     code = getattr(value, "__code__", None)
-    return getattr(value, "__name__", None) == name and code is not None and code.co_filename.startswith(_LIBRARIES)
+    return (
+        getattr(value, "__name__", None) == name
+        and code is not None
+        and code.co_filename.startswith(_LIBRARIES)
+    )
 
 
 def _global_flags() -> dict[str, object]:
@@ -104,21 +130,24 @@ def _global_flags() -> dict[str, object]:
     }
 
 
-#: The CUDA allocator serves requests up to 1 MiB from a pool of their own, in blocks of 512 bytes and up.
-#: Source: c10/cuda/CUDACachingAllocator.cpp.
+#: The CUDA allocator serves requests up to 1 MiB from a pool of their own, in blocks of 512 bytes
+#: and up. Source: c10/cuda/CUDACachingAllocator.cpp.
 _SMALL_BLOCK_BYTES = 2**20
 _SMALL_BLOCKS = 32
 _LARGE_BLOCKS = 8
 
 
-def poison_free_memory(layouts: list[tuple[tuple[int, ...], torch.dtype]], device: torch.device, reserved_bytes: int) -> None:
-    """Fill free blocks of the sizes of the outputs with NaN (or the largest integer), so that an unwritten output shows.
+def poison_free_memory(
+    layouts: list[tuple[tuple[int, ...], torch.dtype]], device: torch.device, reserved_bytes: int
+) -> None:
+    """Fill free blocks of the sizes of the outputs with NaN (or the largest integer), so that an
+    unwritten output shows.
 
-    One block of each size is not enough: a scratch buffer of the candidate may take it, and its output then lands in another block
-    that still holds the right answer of an earlier call.
+    One block of each size is not enough: a scratch buffer of the candidate may take it, and its
+    output then lands in another block that still holds the right answer of an earlier call.
 
-    Args:
-        reserved_bytes: what the allocator held after the last call, whether or not it has given it back to the driver since.
+    Args: reserved_bytes: what the allocator held after the last call, whether or not it has given
+        it back to the driver since.
     """
     blocks = []
     for shape, dtype in layouts:
@@ -147,7 +176,9 @@ def _free_blocks(block: torch.Tensor, reserved_bytes: int) -> int:
 
 
 def gpu_kernels(call: Callable[[], object]) -> list[list]:
-    """[name, microseconds] of each GPU kernel, copy and fill of one call, by CUPTI through torch.profiler."""
+    """[name, microseconds] of each GPU kernel, copy and fill of one call, by CUPTI through
+    torch.profiler.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     call()
@@ -163,14 +194,17 @@ def gpu_kernels(call: Callable[[], object]) -> list[list]:
 
 
 def compiled_ptx(function: object) -> list[str]:
-    """The PTX of every variant of a `@triton.jit` function compiled in this process; empty where Triton interprets or keeps none."""
+    """The PTX of every variant of a `@triton.jit` function compiled in this process; empty where
+    Triton interprets or keeps none.
+    """
     caches = getattr(function, "device_caches", {})  # the interpreter's functions have none
     kernels = [kernel for per_device in caches.values() for kernel in per_device[0].values()]
     return [kernel.asm["ptx"] for kernel in kernels if "ptx" in getattr(kernel, "asm", {})]
 
 
-#: How long the device idles before the first call, and at most before any, while the host queues the call; without that an event pair also
-#: times how long the host takes to launch. Seen on a busy machine: 0.2 to 0.6 ms for three launches that take 0.07 ms.
+#: How long the device idles before the first call, and at most before any, while the host queues
+#: the call; without that an event pair also times how long the host takes to launch. Seen on a busy
+#: machine: 0.2 to 0.6 ms for three launches that take 0.07 ms.
 _FIRST_LEAD_S = _LONGEST_LEAD_S = 1e-3
 #: Lead over the longest time that the host took for a call so far.
 _LEAD_RATIO, _LEAD_EXTRA_S = 2.0, 5e-5
@@ -179,11 +213,16 @@ _CYCLES_PER_S = 2.0e9
 
 
 class EventClock:
-    """Times calls by CUDA events, each after the L2 cache was overwritten, with the whole device joined before the clock is read."""
+    """Times calls by CUDA events, each after the L2 cache was overwritten, with the whole device
+    joined before the clock is read.
+    """
 
     def __init__(self, l2_bytes: int) -> None:
-        # Twice the L2 and more: nothing of the inputs survives it. int32, so that zero_ is a plain fill.
-        self._flush = torch.empty(max(5 * l2_bytes // 2, 2**27) // 4, dtype=torch.int32, device="cuda")
+        # Twice the L2 and more: nothing of the inputs survives it. int32, so that zero_ is a plain
+        # fill.
+        self._flush = torch.empty(
+            max(5 * l2_bytes // 2, 2**27) // 4, dtype=torch.int32, device="cuda"
+        )
 
     def time_calls(
         self,
@@ -192,10 +231,12 @@ class EventClock:
         host_count: int = 0,
         look: Callable[[int, object], None] = lambda index, result: None,
     ) -> dict[str, list[float]]:
-        """Event times of `count` calls, in ms, taken in turn from `calls` (one per set of inputs), and host times of `host_count` more.
+        """Event times of `count` calls, in ms, taken in turn from `calls` (one per set of inputs),
+        and host times of `host_count` more.
 
-        `event_ms` is the device's time: a call waits on the device until the host has queued all of it. `host_ms` is the wall time of call
-        plus device-wide synchronisation, so that work on any stream is in it.
+        `event_ms` is the device's time: a call waits on the device until the host has queued all of
+        it. `host_ms` is the wall time of call plus device-wide synchronisation, so that work on any
+        stream is in it.
 
         Args:
             look: shown the number of each call and what it returned, after its end was recorded.
@@ -217,42 +258,54 @@ class EventClock:
             del result
         _synchronize()
         event_ms = [_elapsed_ms(start, end) for start, end in events]
-        return {"event_ms": event_ms, "host_ms": [self._host_ms(calls[index % len(calls)]) for index in range(host_count)]}
+        return {
+            "event_ms": event_ms,
+            "host_ms": [self._host_ms(calls[index % len(calls)]) for index in range(host_count)],
+        }
 
     def _host_ms(self, call: Callable[[], object]) -> float:
         self._flush.zero_()
         return _host_s(call) * 1e3
 
     def time_graph(self, call: Callable[[], object], count: int) -> list[float] | None:
-        """Event times in ms of the call replayed as a CUDA graph: kernel time without launch overhead. None if it cannot be captured."""
+        """Event times in ms of the call replayed as a CUDA graph: kernel time without launch
+        overhead. None if it cannot be captured.
+        """
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
                 call()
-        except RuntimeError:  # a call that synchronises or allocates on the host side cannot be captured; that is no fault
+        # a call that synchronises or allocates on the host side cannot be captured; that is no
+        # fault
+        except RuntimeError:
             _synchronize()
             return None
         return self.time_calls([graph.replay], count)["event_ms"]
 
 
-#: Inductor compiles all alternatives of a kernel first and then times one after the other; between two it loads the next. Whoever gave the
-#: GPU back there would wait for others' checks thirty times (a minute for a convolution, beside five other runs).
+#: Inductor compiles all alternatives of a kernel first and then times one after the other; between
+#: two it loads the next. Whoever gave the GPU back there would wait for others' checks thirty times
+#: (a minute for a convolution, beside five other runs).
 _LINGER_S = 0.2
 
 
 class _Turn:
-    """A lease held alone while this context is entered, as often as one likes, and for `_LINGER_S` after it was left."""
+    """A lease held alone while this context is entered, as often as one likes, and for `_LINGER_S`
+    after it was left.
+    """
 
     def __init__(self, lease: object) -> None:
         self._lease, self._held = lease, ExitStack()
-        self._depth, self._changes = 0, 0  # how deep it is entered now, and how often that has changed
+        # how deep it is entered now, and how often that has changed
+        self._depth, self._changes = 0, 0
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
         with self._lock:
             self._depth += 1
             self._changes += 1  # whoever is about to give the GPU back comes too late
-            self._held.enter_context(self._lease.hold(exclusive=True))  # does nothing where it is held
+            # does nothing where it is held
+            self._held.enter_context(self._lease.hold(exclusive=True))
             if self._depth == 1:
                 _synchronize()
 
@@ -282,12 +335,19 @@ _SLOW_S = 0.1
 
 
 def _once_if_slow(method: Callable) -> Callable:
-    """`method` (which times a callable), but for one so slow that a single call is a time: Inductor would call it seven times, with the GPU
-    to itself, and keep one. Some convolution templates take seconds. The second call decides: the first also loads the kernel."""
+    """`method` (which times a callable), but for one so slow that a single call is a time: Inductor
+    would call it seven times, with the GPU to itself, and keep one. Some convolution templates take
+    seconds. The second call decides: the first also loads the kernel.
+    """
 
     def benchmark(call, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
-        with suppress(Exception):  # one that cannot be launched is the method's own to report: some it calls infinitely slow
-            if kwargs.get("return_mode") != "all" and _host_s(call) > _SLOW_S and (seconds := _host_s(call)) > _SLOW_S:
+        # one that cannot be launched is the method's own to report: some it calls infinitely slow
+        with suppress(Exception):
+            if (
+                kwargs.get("return_mode") != "all"
+                and _host_s(call) > _SLOW_S
+                and (seconds := _host_s(call)) > _SLOW_S
+            ):
                 return 1e3 * seconds
         return method(call, *args, **kwargs)
 
@@ -304,11 +364,13 @@ def _host_s(call: Callable) -> float:
 
 @contextmanager
 def tuning_in_turn(turns: tuple[str, str] | None) -> Iterator[None]:
-    """Have the GPU alone whenever Inductor times alternatives of a kernel meanwhile, so that it chooses as it would on a quiet machine and
-    disturbs nobody's times. `turns`: directory and GPU of the lease; None: nobody else is there.
+    """Have the GPU alone whenever Inductor times alternatives of a kernel meanwhile, so that it
+    chooses as it would on a quiet machine and disturbs nobody's times. `turns`: directory and GPU
+    of the lease; None: nobody else is there.
 
-    The GPU is kept for `_LINGER_S` after each: alternatives are mostly timed in a row, and every turn may have to be waited for.
-    Source: torch/_inductor/runtime/benchmarking.py; every autotuner of Inductor goes through the methods of its `benchmarker`.
+    The GPU is kept for `_LINGER_S` after each: alternatives are mostly timed in a row, and every
+    turn may have to be waited for. Source: torch/_inductor/runtime/benchmarking.py; every autotuner
+    of Inductor goes through the methods of its `benchmarker`.
     """
     if turns is None:
         yield
@@ -316,7 +378,10 @@ def tuning_in_turn(turns: tuple[str, str] | None) -> Iterator[None]:
     import lease  # a copy of kmem/host/lease.py, beside this file in a worker
     from torch._inductor.runtime import benchmarking
 
-    tool, turn = benchmarking.benchmarker, _Turn(lease.GpuLease(Path(turns[0]), turns[1], lambda text: None))
+    tool, turn = (
+        benchmarking.benchmarker,
+        _Turn(lease.GpuLease(Path(turns[0]), turns[1], lambda text: None)),
+    )
 
     def alone(method: Callable) -> Callable:
         def benchmark(*args, **kwargs):  # noqa: ANN002, ANN003, ANN202 - a pass-through
@@ -325,7 +390,11 @@ def tuning_in_turn(turns: tuple[str, str] | None) -> Iterator[None]:
 
         return benchmark
 
-    methods = [name for name in ("benchmark", "benchmark_gpu", "benchmark_gpu_with_cuda_graph") if hasattr(tool, name)]
+    methods = [
+        name
+        for name in ("benchmark", "benchmark_gpu", "benchmark_gpu_with_cuda_graph")
+        if hasattr(tool, name)
+    ]
     for name in methods:
         method = getattr(tool, name)
         setattr(tool, name, alone(_once_if_slow(method) if name == "benchmark_gpu" else method))

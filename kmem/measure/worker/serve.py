@@ -1,7 +1,10 @@
-"""The worker: runs one module at a time for the judge, in a process of its own. Started as a script from a copy; never imports kmem.
+"""The worker: runs one module at a time for the judge, in a process of its own.
 
-It is told a file, constructor arguments, parameters and inputs, and gives back outputs and observations. It knows neither problem file nor
-tolerance nor reference. Commands are JSON objects on the private channel; whatever a candidate raises becomes a `failed` answer.
+Started as a script from a copy; never imports kmem.
+
+It is told a file, constructor arguments, parameters and inputs, and gives back outputs and
+observations. It knows neither problem file nor tolerance nor reference. Commands are JSON objects
+on the private channel; whatever a candidate raises becomes a `failed` answer.
 
 In order: the command table, loading, running, observing.
 """
@@ -13,7 +16,8 @@ import socket
 import sys
 import traceback
 
-#: Beyond this the allocator's free blocks go back to the driver after a call: the judge has use for the memory.
+#: Beyond this the allocator's free blocks go back to the driver after a call: the judge has use for
+#: the memory.
 RESERVED_AT_MOST = 2**30
 
 
@@ -46,7 +50,9 @@ class Worker:
         self.integrity = observe.Integrity()
 
     def prepare_profiler(self) -> None:
-        """Have the GPU's profiler initialise itself now: once in a process that takes seconds, and a verdict would wait for it."""
+        """Have the GPU's profiler initialise itself now: once in a process that takes seconds, and
+        a verdict would wait for it.
+        """
         if self.device.type == "cuda":
             self.observe.gpu_kernels(lambda: self.torch.zeros(1, device=self.device))
 
@@ -55,7 +61,9 @@ class Worker:
     def attach(self, name: str, values: list) -> dict:
         """Open a list of arguments: shared tensors and plain values."""
         self.attached[name] = [
-            self.tensors.open_shared(item["tensor"]) if isinstance(item, dict) and "tensor" in item else self.tensors.decode_value(item)
+            self.tensors.open_shared(item["tensor"])
+            if isinstance(item, dict) and "tensor" in item
+            else self.tensors.decode_value(item)
             for item in values
         ]
         return {}
@@ -78,7 +86,9 @@ class Worker:
         tf32: bool,
         compile_mode: str | None,
     ) -> dict:
-        """Import a file, construct its module and give it the parameters of the attached list `state` ([name, attached name, index])."""
+        """Import a file, construct its module and give it the parameters of the attached list
+        `state` ([name, attached name, index]).
+        """
         torch = self.torch
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = True
@@ -97,7 +107,10 @@ class Worker:
 
         model = self._guarded("construct", construct)
         if not isinstance(model, torch.nn.Module):
-            raise CandidateFailed("contract", TypeError(f"{class_name} is a {type(model).__name__}, not a torch.nn.Module"))
+            raise CandidateFailed(
+                "contract",
+                TypeError(f"{class_name} is a {type(model).__name__}, not a torch.nn.Module"),
+            )
 
         def align():
             moved = model.to(self.device)
@@ -105,12 +118,16 @@ class Worker:
                 moved = moved.to(getattr(torch, dtype))
             for shared in (self.attached[place][index] for _, place, index in state):
                 shared.fetch()
-            moved.load_state_dict({target: self.attached[place][index].value for target, place, index in state})
+            moved.load_state_dict(
+                {target: self.attached[place][index].value for target, place, index in state}
+            )
             return moved.train(training)
 
         model = self._guarded("state_dict", align)
         if compile_mode is not None:
-            model = torch.compile(model, mode=None if compile_mode == "default" else compile_mode, dynamic=False)
+            model = torch.compile(
+                model, mode=None if compile_mode == "default" else compile_mode, dynamic=False
+            )
         self.models[key] = (model, module)
         return {}
 
@@ -123,8 +140,20 @@ class Worker:
 
     # ---- running
 
-    def run(self, key: str, inputs: str, outputs: str | None, seed: int, suppress: bool, keep: str | None) -> dict:
-        """One forward. Outputs are described and, where they fit, copied to the attached list `outputs`, unsynchronised."""
+    def run(
+        self,
+        key: str,
+        inputs: str,
+        outputs: str | None,
+        seed: int,
+        suppress: bool,
+        keep: str | None,
+    ) -> dict:
+        """One forward.
+
+        Outputs are described and, where they fit, copied to the attached list `outputs`,
+        unsynchronised.
+        """
         targets = self.attached[outputs] if outputs else []
         layouts = [(tuple(target.value.shape), target.value.dtype) for target in targets]
         self.observe.poison_free_memory(layouts, self.device, self.reserved_bytes)
@@ -177,7 +206,10 @@ class Worker:
         return call
 
     def _values(self, name: str) -> list:
-        return [item.value if isinstance(item, self.tensors.SharedTensor) else item for item in self.attached[name]]
+        return [
+            item.value if isinstance(item, self.tensors.SharedTensor) else item
+            for item in self.attached[name]
+        ]
 
     def _fetch(self, name: str) -> None:
         for item in self.attached[name]:
@@ -196,10 +228,16 @@ class Worker:
             self._guarded("forward", self.torch.cuda.synchronize)
 
     def _deliver(self, result: object, targets: list) -> dict:
-        """Copy the tensors of a result to their targets, those that are what the judge expects; the description of all."""
+        """Copy the tensors of a result to their targets, those that are what the judge expects; the
+        description of all.
+        """
         described = self._describe(result)
         for leaf, target in zip(_leaves(result), targets):  # noqa: B905 - what is missing is described
-            if self._is_plain(leaf) and leaf.shape == target.value.shape and leaf.dtype == target.value.dtype:
+            if (
+                self._is_plain(leaf)
+                and leaf.shape == target.value.shape
+                and leaf.dtype == target.value.dtype
+            ):
                 self._guarded("forward", target.value.copy_, leaf)
                 self._guarded("forward", target.publish)
         return described
@@ -212,12 +250,24 @@ class Worker:
                 continue
             expanded = any(step == 0 and size > 1 for size, step in zip(leaf.shape, leaf.stride()))  # noqa: B905
             outputs.append(
-                {"type": "tensor", "shape": list(leaf.shape), "dtype": str(leaf.dtype), "device": leaf.device.type, "expanded": expanded}
+                {
+                    "type": "tensor",
+                    "shape": list(leaf.shape),
+                    "dtype": str(leaf.dtype),
+                    "device": leaf.device.type,
+                    "expanded": expanded,
+                }
             )
-        return {"structure": type(result).__name__ if isinstance(result, list | tuple) else "tensor", "outputs": outputs}
+        return {
+            "structure": type(result).__name__ if isinstance(result, list | tuple) else "tensor",
+            "outputs": outputs,
+        }
 
     def _is_plain(self, leaf: object) -> bool:
-        return type(leaf) in (self.torch.Tensor, self.torch.nn.Parameter) and leaf.device.type == self.device.type
+        return (
+            type(leaf) in (self.torch.Tensor, self.torch.nn.Parameter)
+            and leaf.device.type == self.device.type
+        )
 
     # ---- observing
 
@@ -232,7 +282,9 @@ class Worker:
         return {"operators": log.counts}
 
     def kernels(self, key: str, inputs: str) -> dict:
-        """GPU kernels of one forward, the names of the Triton functions the file defines, and the SHA-256 of the PTX of each."""
+        """GPU kernels of one forward, the names of the Triton functions the file defines, and the
+        SHA-256 of the PTX of each.
+        """
         from triton.runtime.autotuner import Autotuner, Heuristics
 
         ran = self._guarded("forward", self.observe.gpu_kernels, self._call(key, inputs))
@@ -244,7 +296,9 @@ class Worker:
                 own.append(value.fn.__name__)
                 texts = self.observe.compiled_ptx(value)
                 if texts:
-                    binaries[value.fn.__name__] = hashlib.sha256("".join(sorted(texts)).encode()).hexdigest()
+                    binaries[value.fn.__name__] = hashlib.sha256(
+                        "".join(sorted(texts)).encode()
+                    ).hexdigest()
         return {"kernels": ran, "own": own, "binaries": binaries}
 
     def time(
@@ -259,9 +313,11 @@ class Worker:
         spots: dict | None,
         turns: list | None,
     ) -> dict:
-        """Times of `count` forwards over a rotating list of attached inputs, after `warmup` untimed ones; with `spots` also what they
-        returned, described, and a few elements of each in the attached list of that name. `turns`: directory and GPU of the lease to take
-        while Inductor tunes."""
+        """Times of `count` forwards over a rotating list of attached inputs, after `warmup` untimed
+        ones; with `spots` also what they returned, described, and a few elements of each in the
+        attached list of that name. `turns`: directory and GPU of the lease to take while Inductor
+        tunes.
+        """
         if self.clock is None:
             self.clock = self.observe.EventClock(l2_bytes)
         calls = [self._call(key, name) for name in inputs]
@@ -291,11 +347,14 @@ class Worker:
         return {**times, "results": described}
 
     def settle(self) -> None:
-        """After a failure: what the call had launched before it failed must not run into the next candidate's inputs."""
+        """After a failure: what the call had launched before it failed must not run into the next
+        candidate's inputs.
+        """
         if self.device.type == "cuda":
             try:
                 self.torch.cuda.synchronize()
-            except RuntimeError as ex:  # the failure itself, once more: it has been caught and is on its way to the judge
+            # the failure itself, once more: it has been caught and is on its way to the judge
+            except RuntimeError as ex:
                 print(f"after the failure: {ex}", file=sys.stderr)
 
     def _guarded(self, stage: str, function, *args):
@@ -312,10 +371,25 @@ def _leaves(result: object) -> list:
 
 
 def serve(channel, worker: Worker, closed: type[Exception]) -> None:
-    """Answer commands until the judge is gone. A failure of this file itself ends the process with its traceback in the log."""
+    """Answer commands until the judge is gone.
+
+    A failure of this file itself ends the process with its traceback in the log.
+    """
     commands = {
         name: getattr(worker, name)
-        for name in ("attach", "detach", "load", "unload", "run", "reread", "forget", "state", "operators", "kernels", "time")
+        for name in (
+            "attach",
+            "detach",
+            "load",
+            "unload",
+            "run",
+            "reread",
+            "forget",
+            "state",
+            "operators",
+            "kernels",
+            "time",
+        )
     }
     while True:
         try:
@@ -350,7 +424,11 @@ def main() -> None:
     torch = worker.torch
     if options["hostile"]:  # kernels of baselines are nobody's question
         worker.prepare_profiler()
-    versions = {"python": sys.version.split()[0], "torch": torch.__version__, "triton": worker.observe.triton.__version__}
+    versions = {
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "triton": worker.observe.triton.__version__,
+    }
     link.send({"ready": versions, "nonce": options["nonce"]})
     serve(link, worker, channel_module.ChannelClosed)
 

@@ -1,9 +1,12 @@
-"""Tensors that judge and worker both see, described in JSON: shared-memory files on the CPU, CUDA IPC handles on a GPU.
+"""Tensors that judge and worker both see, described in JSON: shared-memory files on the CPU, CUDA
+IPC handles on a GPU.
 
-Shared by both sides (the worker runs from a copy; torch and the standard library only). Where CUDA IPC is refused, a CUDA tensor
-travels through a shared-memory file and the worker keeps a copy on the device: `fetch` and `publish` move the values.
+Shared by both sides (the worker runs from a copy; torch and the standard library only). Where CUDA
+IPC is refused, a CUDA tensor travels through a shared-memory file and the worker keeps a copy on
+the device: `fetch` and `publish` move the values.
 
-Covered: dense strided tensors and plain Python values. Not covered: sparse, nested and quantised tensors.
+Covered: dense strided tensors and plain Python values. Not covered: sparse, nested and quantised
+tensors.
 """
 
 import base64
@@ -16,7 +19,9 @@ import torch
 
 @dataclass
 class SharedTensor:
-    """A tensor both processes see: `value` is what a model gets, `host` the shared CPU copy behind it, None if `value` is itself shared."""
+    """A tensor both processes see: `value` is what a model gets, `host` the shared CPU copy behind
+    it, None if `value` is itself shared.
+    """
 
     value: torch.Tensor
     host: torch.Tensor | None
@@ -36,7 +41,14 @@ class SharedTensor:
 
 
 def allocate_shared(
-    shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device, directory: str, *, ipc: bool, offset: int = 0
+    shape: tuple,
+    stride: tuple,
+    dtype: torch.dtype,
+    device: torch.device,
+    directory: str,
+    *,
+    ipc: bool,
+    offset: int = 0,
 ) -> SharedTensor:
     """A new shared tensor of uninitialised values; the judge's side.
 
@@ -47,7 +59,11 @@ def allocate_shared(
     Raises:
         OSError: if there is no room for the file.
     """
-    span = offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride)) if 0 not in shape else 1  # noqa: B905 - copied to 3.11+ workers as is
+    span = (
+        offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride))
+        if 0 not in shape
+        else 1
+    )  # noqa: B905 - copied to 3.11+ workers as is
     layout = {
         "shape": list(shape),
         "stride": list(stride),
@@ -64,13 +80,22 @@ def allocate_shared(
     reserve_file(path, nbytes)
     storage = torch.UntypedStorage.from_file(path, shared=True, nbytes=nbytes)
     host = torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
-    value = host if device.type == "cpu" else torch.empty_strided(shape, stride, dtype=dtype, device=device)
-    return SharedTensor(value, host if device.type != "cpu" else None, {**layout, "via": "file", "path": path, "nbytes": nbytes})
+    value = (
+        host
+        if device.type == "cpu"
+        else torch.empty_strided(shape, stride, dtype=dtype, device=device)
+    )
+    return SharedTensor(
+        value,
+        host if device.type != "cpu" else None,
+        {**layout, "via": "file", "path": path, "nbytes": nbytes},
+    )
 
 
 def _empty_apart(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Memory in an allocation of its own: an IPC handle opens the whole allocation that a tensor lies in to the other process, whose
-    kernels could look beyond the tensor, and the judge's answers must not lie there.
+    """Memory in an allocation of its own: an IPC handle opens the whole allocation that a tensor
+    lies in to the other process, whose kernels could look beyond the tensor, and the judge's
+    answers must not lie there.
 
     Source: CUDA Runtime API, cudaIpcGetMemHandle ("sub-allocations"); torch.cuda.MemPool.
     """
@@ -79,7 +104,9 @@ def _empty_apart(count: int, dtype: torch.dtype, device: torch.device) -> torch.
 
 
 def reserve_file(path: str, nbytes: int) -> None:
-    """Make a file whose space is really there: writing to a mapped hole of a full file system is a SIGBUS. Raises OSError."""
+    """Make a file whose space is really there: writing to a mapped hole of a full file system is a
+    SIGBUS. Raises OSError.
+    """
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, nbytes)
@@ -93,25 +120,46 @@ def reserve_file(path: str, nbytes: int) -> None:
 def open_shared(descriptor: dict) -> SharedTensor:
     """The worker's side of `allocate_shared`."""
     dtype = getattr(torch, descriptor["dtype"])
-    shape, stride, offset = tuple(descriptor["shape"]), tuple(descriptor["stride"]), descriptor["offset"]
+    shape, stride, offset = (
+        tuple(descriptor["shape"]),
+        tuple(descriptor["stride"]),
+        descriptor["offset"],
+    )
     if descriptor["via"] == "cuda_ipc":
         storage = import_cuda(descriptor["handle"])
-        value = torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, shape, stride)
+        value = torch.empty(0, dtype=dtype, device=storage.device).set_(
+            storage, offset, shape, stride
+        )
         return SharedTensor(value, None, descriptor)
-    storage = torch.UntypedStorage.from_file(descriptor["path"], shared=True, nbytes=descriptor["nbytes"])
+    storage = torch.UntypedStorage.from_file(
+        descriptor["path"], shared=True, nbytes=descriptor["nbytes"]
+    )
     host = torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
     if descriptor["device"] == "cpu":
         return SharedTensor(host, None, descriptor)
-    return SharedTensor(torch.empty_strided(shape, stride, dtype=dtype, device=descriptor["device"]), host, descriptor)
+    return SharedTensor(
+        torch.empty_strided(shape, stride, dtype=dtype, device=descriptor["device"]),
+        host,
+        descriptor,
+    )
 
 
 def export_cuda(tensor: torch.Tensor) -> list:
-    """The IPC handle of a CUDA tensor's storage as JSON values. Source: torch.multiprocessing.reductions.reduce_tensor."""
-    return [base64.b64encode(part).decode() if isinstance(part, bytes) else part for part in tensor.untyped_storage()._share_cuda_()]
+    """The IPC handle of a CUDA tensor's storage as JSON values.
+
+    Source: torch.multiprocessing.reductions.reduce_tensor.
+    """
+    return [
+        base64.b64encode(part).decode() if isinstance(part, bytes) else part
+        for part in tensor.untyped_storage()._share_cuda_()
+    ]
 
 
 def import_cuda(handle: list) -> torch.UntypedStorage:
-    """The storage behind an IPC handle. Source: torch.multiprocessing.reductions.rebuild_cuda_tensor."""
+    """The storage behind an IPC handle.
+
+    Source: torch.multiprocessing.reductions.rebuild_cuda_tensor.
+    """
     torch.cuda.init()
     device, memory, size, offset, counter, counter_offset, event, needs_event = handle
     parts = (
@@ -128,7 +176,10 @@ def import_cuda(handle: list) -> torch.UntypedStorage:
 
 
 def encode_value(value: object) -> object:
-    """A constructor argument or scalar input as JSON, tuples and dtypes tagged. Raises TypeError: for anything else."""
+    """A constructor argument or scalar input as JSON, tuples and dtypes tagged.
+
+    Raises TypeError: for anything else.
+    """
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):

@@ -1,7 +1,9 @@
-"""The sums of table `evidence` as columns in memory, loaded once per process and then kept up to date row by row.
+"""The sums of table `evidence` as columns in memory, loaded once per process and then kept up to
+date row by row.
 
-A cell is one row: the outcomes of one skill that agree in everything a question can ask for. As numpy columns, hundreds of thousands
-of them answer a question in milliseconds; as objects they would take seconds. posteriors.py does the arithmetic.
+A cell is one row: the outcomes of one skill that agree in everything a question can ask for. As
+numpy columns, hundreds of thousands of them answer a question in milliseconds; as objects they
+would take seconds. posteriors.py does the arithmetic.
 """
 
 from collections.abc import Iterable
@@ -19,7 +21,10 @@ COUNTS = 5  # tried, passed, timed, log_speedup_e9, log_speedup_squared_e9
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell, for people and tests. `bottleneck` is "" where none was diagnosed; the last two are in units of 1e-9."""
+    """One cell, for people and tests.
+
+    `bottleneck` is "" where none was diagnosed; the last two are in units of 1e-9.
+    """
 
     skill: str
     bottleneck: str
@@ -36,10 +41,13 @@ class Cell:
 
 
 class CellColumns:
-    """Cells by row number. Names are kept as codes: `skills`, `bottlenecks`, `operators`, `archs` map a name to its code.
+    """Cells by row number.
 
-    `names` is (4, rows) int32: the code of skill, bottleneck, operator and architecture; `sources` (rows,) int32 indexes `source_names`,
-    a list of (origin, torch, triton); `counts` is (COUNTS, rows) int64. Rows nobody filled are zero everywhere and count nothing.
+    Names are kept as codes: `skills`, `bottlenecks`, `operators`, `archs` map a name to its code.
+
+    `names` is (4, rows) int32: the code of skill, bottleneck, operator and architecture; `sources`
+    (rows,) int32 indexes `source_names`, a list of (origin, torch, triton); `counts` is (COUNTS,
+    rows) int64. Rows nobody filled are zero everywhere and count nothing.
     """
 
     def __init__(self) -> None:
@@ -75,7 +83,9 @@ class CellColumns:
                     archs.setdefault(row[4], len(archs)),
                 )
             )
-            sources.append(self.source_names.setdefault((row[7], row[5], row[6]), len(self.source_names)))
+            sources.append(
+                self.source_names.setdefault((row[7], row[5], row[6]), len(self.source_names))
+            )
             counts.append(row[8:])
         if not places:
             return

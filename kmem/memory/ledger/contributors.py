@@ -1,6 +1,8 @@
-"""Who contributed what: this memory's own name in the team, how far each origin is trusted, and under which licence its outcomes came.
+"""Who contributed what: this memory's own name in the team, how far each origin is trusted, and
+under which licence its outcomes came.
 
-An outcome's `origin` is the contributor that measured it; it is part of the outcome's hash, so it cannot be changed on the way.
+An outcome's `origin` is the contributor that measured it; it is part of the outcome's hash, so it
+cannot be changed on the way.
 """
 
 import uuid
@@ -24,32 +26,52 @@ class ContributorStorage(Storage):
 
     @property
     def contributor(self) -> str:
-        """The name outcomes measured here carry: random, made once per database, so that it says nothing about a person or machine."""
+        """The name outcomes measured here carry: random, made once per database, so that it says
+        nothing about a person or machine.
+        """
         if self._contributor is None:
             rows = self.read("select name from contributor")
             if not rows:
                 with self.write() as connection:  # two processes may get here: the first name stays
-                    connection.execute("insert or ignore into contributor (id, name) values (1, ?)", [f"kmem-{uuid.uuid4().hex[:12]}"])
+                    connection.execute(
+                        "insert or ignore into contributor (id, name) values (1, ?)",
+                        [f"kmem-{uuid.uuid4().hex[:12]}"],
+                    )
                 rows = self.read("select name from contributor")
             self._contributor = str(rows[0]["name"])
         return self._contributor
 
     def trust(self) -> Trust:
-        """How much each origin's outcomes count: 1 for this memory's own, 0.5 for others, unless set."""
+        """How much each origin's outcomes count: 1 for this memory's own, 0.5 for others, unless
+        set.
+        """
         own = {UNNAMED_ORIGIN: OWN_TRUST, self.contributor: OWN_TRUST}
-        set_here = {row["origin"]: row["level"] for row in self.read("select origin, level from trust order by origin")}
+        set_here = {
+            row["origin"]: row["level"]
+            for row in self.read("select origin, level from trust order by origin")
+        }
         return Trust(own | set_here, OTHERS_TRUST)
 
     def set_trust(self, origin: str, level: float) -> None:
-        """Let an origin's outcomes count `level` (0: not at all, 1: as if measured here). Raises MemoryStoreError outside 0 to 1."""
+        """Let an origin's outcomes count `level` (0: not at all, 1: as if measured here).
+
+        Raises MemoryStoreError outside 0 to 1.
+        """
         if not 0.0 <= level <= 1.0:
-            raise MemoryStoreError(f"Trust in '{origin}' cannot be {level:g}; give a number from 0 to 1")
+            raise MemoryStoreError(
+                f"Trust in '{origin}' cannot be {level:g}; give a number from 0 to 1"
+            )
         with self.write() as connection:
-            connection.execute("insert or replace into trust (origin, level) values (?, ?)", [origin, level])
+            connection.execute(
+                "insert or replace into trust (origin, level) values (?, ?)", [origin, level]
+            )
 
     def origins(self) -> dict[str, int]:
         """How many outcomes came from each origin, by name."""
-        rows = self.read("select json_extract(record, '$.origin') as origin, count(*) as outcomes from outcomes group by 1 order by 1")
+        rows = self.read(
+            "select json_extract(record, '$.origin') as origin, count(*) as outcomes from outcomes "
+            "group by 1 order by 1"
+        )
         return {str(row["origin"]): int(row["outcomes"]) for row in rows}
 
     def licences(self) -> dict[str, str]:
@@ -58,13 +80,24 @@ class ContributorStorage(Storage):
         return {str(row["origin"]): str(row["licence"]) for row in rows}
 
     def keep_licences(self, licences: Mapping[str, str]) -> None:
-        """Keep the licences that came with somebody's outcomes; what was stated first for an origin stays."""
+        """Keep the licences that came with somebody's outcomes; what was stated first for an origin
+        stays.
+        """
         with self.write() as connection:
-            connection.executemany("insert or ignore into licences (origin, licence) values (?, ?)", list(licences.items()))
+            connection.executemany(
+                "insert or ignore into licences (origin, licence) values (?, ?)",
+                list(licences.items()),
+            )
 
     def set_licence(self, origin: str, licence: str) -> None:
-        """State the licence of an origin's outcomes. Raises MemoryStoreError if another was stated before."""
+        """State the licence of an origin's outcomes.
+
+        Raises MemoryStoreError if another was stated before.
+        """
         self.keep_licences({origin: licence})
         stated = self.licences()[origin]
         if stated != licence:
-            raise MemoryStoreError(f"Outcomes of '{origin}' are under {stated} already, not {licence}; export without --licence")
+            raise MemoryStoreError(
+                f"Outcomes of '{origin}' are under {stated} already, not {licence}; export without "
+                f"--licence"
+            )

@@ -1,7 +1,9 @@
-"""What recipes' settings took elsewhere, so that an author can order settings nobody has tried here yet.
+"""What recipes' settings took elsewhere, so that an author can order settings nobody has tried here
+yet.
 
-recall.py answers "what won on a graph like this"; this module answers "how long did every setting take that was tried", with what the cost
-model had said and where it was. What that teaches is for the author to say (explore/calibration.py).
+recall.py answers "what won on a graph like this"; this module answers "how long did every setting
+take that was tried", with what the cost model had said and where it was. What that teaches is for
+the author to say (explore/calibration.py).
 """
 
 import json
@@ -12,9 +14,11 @@ from kmem.memory.ledger.redaction import REDACTED
 from kmem.memory.storage import Row, Storage, Value
 from kmem.records import Contract, Experience
 
-#: Outcomes used per recipe, newest first, on graphs of the same structure and on others: a million must not make a run wait.
+#: Outcomes used per recipe, newest first, on graphs of the same structure and on others: a million
+#: must not make a run wait.
 _MAX_ALIKE, _MAX_OTHERS = 400, 200
-#: Graphs of the structure asked, newest first, and outcomes of a recipe looked at for those on other graphs.
+#: Graphs of the structure asked, newest first, and outcomes of a recipe looked at for those on
+#: other graphs.
 _MAX_GRAPHS, _MAX_ROWS = 64, 2000
 
 
@@ -27,13 +31,18 @@ def recall_experience(
     arch: str,
     contract: Contract,
 ) -> tuple[Experience, ...]:
-    """Remembered settings of these recipes on other graphs, each graph's fastest time for each, in a fixed order.
+    """Remembered settings of these recipes on other graphs, each graph's fastest time for each, in
+    a fixed order.
 
-    What was measured on this very graph is left out: a run that is resumed must see what it saw when it began. So is what was redacted:
-    a time is comparable only with others of its graph, and which graph that was is not known.
+    What was measured on this very graph is left out: a run that is resumed must see what it saw
+    when it began. So is what was redacted: a time is comparable only with others of its graph, and
+    which graph that was is not known.
     """
     graphs = storage.read(
-        "select hash from graphs where structure_hash = ? and hash != ? order by rowid desc limit ?",
+        (
+            "select hash from graphs where structure_hash = ? and hash != ? order by rowid desc "
+            "limit ?"
+        ),
         [structure_hash, graph_hash, _MAX_GRAPHS],
     )
     kind = [arch, contract.precision.value, contract.purity.value]
@@ -44,7 +53,9 @@ def recall_experience(
             if len(rows) == _MAX_ALIKE:
                 break
             rows += _on_graph(storage, [recipe, *kind, graph["hash"], _MAX_ALIKE - len(rows)])
-        rows += _on_others(storage, [recipe, *kind, graph_hash, structure_hash, REDACTED, _MAX_ROWS, _MAX_OTHERS])
+        rows += _on_others(
+            storage, [recipe, *kind, graph_hash, structure_hash, REDACTED, _MAX_ROWS, _MAX_OTHERS]
+        )
         found += _experience(recipe, rows)
     return tuple(sorted(found, key=lambda entry: (entry.recipe, entry.graph, entry.knobs)))
 
@@ -86,9 +97,14 @@ def _experience(recipe: str, rows: Sequence[Row]) -> list[Experience]:
                 knobs = tuple((name, value) for name, value in choice["knobs"])
                 place = str(row["graph_hash"]), choice["site"], json.dumps(record["choices"])
                 entry = Experience(
-                    recipe, knobs, float(row["latency_ms"]), record.get("predicted_ms"), place[0], str(row["structure_hash"]),
+                    recipe,
+                    knobs,
+                    float(row["latency_ms"]),
+                    record.get("predicted_ms"),
+                    place[0],
+                    str(row["structure_hash"]),
                     unpack_sizes(row["sizes"]),
-                )  # fmt: skip
+                )
                 if place not in fastest or entry.latency_ms < fastest[place].latency_ms:
                     fastest[place] = entry
     return list(fastest.values())

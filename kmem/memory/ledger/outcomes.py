@@ -1,6 +1,8 @@
-"""The ledger of measured outcomes: append-only, content-addressed, failures included; a mistake is retracted by another record.
+"""The ledger of measured outcomes: append-only, content-addressed, failures included; a mistake is
+retracted by another record.
 
-`record_outcome` is the only way in. What skills earned is derived from the ledger: tally.py keeps its sums in the same transaction.
+`record_outcome` is the only way in. What skills earned is derived from the ledger: tally.py keeps
+its sums in the same transaction.
 """
 
 import json
@@ -15,8 +17,18 @@ from kmem.memory.storage import Storage, Value
 from kmem.records import Outcome, Status, content_hash
 from kmem.serialize import from_data, from_json, to_data, to_json
 
-#: Measured times and ratios of an outcome, and what was worked out, which may be nothing. Both in ms: 1 ps to 30 years.
-_MEASURED = ("latency_ms", "latency_ms_p20", "latency_ms_p80", "parent_ms", "baseline_ms", "ratio", "ratio_low", "ratio_high")
+#: Measured times and ratios of an outcome, and what was worked out, which may be nothing. Both in
+#: ms: 1 ps to 30 years.
+_MEASURED = (
+    "latency_ms",
+    "latency_ms_p20",
+    "latency_ms_p80",
+    "parent_ms",
+    "baseline_ms",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+)
 _WORKED_OUT = ("bound_ms", "predicted_ms")
 _LEAST, _MOST = 1e-9, 1e12
 
@@ -49,14 +61,19 @@ class LedgerEntry:
 
 
 def ledger_entry(outcome: Outcome) -> LedgerEntry:
-    """Prepare an outcome: numbers take the type of their field (1 becomes 1.0), so that its hash survives every round trip."""
+    """Prepare an outcome: numbers take the type of their field (1 becomes 1.0), so that its hash
+    survives every round trip.
+    """
     canonical = from_data(Outcome, to_data(outcome))
     record = to_json(canonical)
     return LedgerEntry(canonical, record, content_hash(record))  # what Outcome.hash is over
 
 
 def refuse_impossible(outcome: Outcome) -> None:
-    """Refuse numbers no measurement gives: logarithms and sums of them would end every run. Raises ValueError naming the first."""
+    """Refuse numbers no measurement gives: logarithms and sums of them would end every run.
+
+    Raises ValueError naming the first.
+    """
     for names, least in ((_MEASURED, _LEAST), (_WORKED_OUT, 0.0)):
         for name in names:
             value = getattr(outcome, name)
@@ -87,7 +104,10 @@ class LedgerStorage(Storage):
 
     def known_outcomes(self, hashes: Iterable[str]) -> set[str]:
         """Which of these outcomes the ledger holds, retracted or not."""
-        rows = self.read("select o.hash from json_each(?) given join outcomes o on o.hash = given.value", [json.dumps(list(hashes))])
+        rows = self.read(
+            "select o.hash from json_each(?) given join outcomes o on o.hash = given.value",
+            [json.dumps(list(hashes))],
+        )
         return {str(row["hash"]) for row in rows}
 
     def outcomes(
@@ -100,7 +120,9 @@ class LedgerStorage(Storage):
         arch: str | None = None,
         status: Status | None = None,
     ) -> list[Outcome]:
-        """Outcomes that match every filter given and are not retracted, oldest first (ties by hash: the order of insertion never shows)."""
+        """Outcomes that match every filter given and are not retracted, oldest first (ties by hash:
+        the order of insertion never shows).
+        """
         filters = {
             "o.graph_hash = ?": graph_hash,
             "g.structure_hash = ?": structure_hash,
@@ -127,25 +149,40 @@ class LedgerStorage(Storage):
         return [from_json(Outcome, row["record"]) for row in rows]
 
     def retract(self, outcome_hash: str, reason: str, origin: str) -> Retraction:
-        """Record that an outcome no longer counts. Raises MemoryStoreError if the ledger has no such outcome."""
+        """Record that an outcome no longer counts.
+
+        Raises MemoryStoreError if the ledger has no such outcome.
+        """
         if not self.read("select 1 from outcomes where hash = ?", [outcome_hash]):
-            raise MemoryStoreError(f"No outcome '{outcome_hash}' in {self.path}; `kmem memory export` lists every hash")
-        retraction = Retraction(outcome_hash, reason, origin, datetime.now(UTC).isoformat(timespec="microseconds"))
+            raise MemoryStoreError(
+                f"No outcome '{outcome_hash}' in {self.path}; `kmem memory export` lists every hash"
+            )
+        retraction = Retraction(
+            outcome_hash, reason, origin, datetime.now(UTC).isoformat(timespec="microseconds")
+        )
         self.record_retraction(retraction)
         return retraction
 
     def resolve_outcome(self, prefix: str) -> str:
-        """The hash of the one outcome whose hash begins so. Raises MemoryStoreError if none or several do."""
+        """The hash of the one outcome whose hash begins so.
+
+        Raises MemoryStoreError if none or several do.
+        """
         rows = self.read(
             "select hash from outcomes where hash >= ? and hash < ? limit 2", [prefix, prefix + "g"]
         )  # "g" follows every digit
         if len(rows) != 1 or not prefix:
             count = "Several outcomes begin" if rows else "No outcome begins"
-            raise MemoryStoreError(f"{count} with '{prefix}' in {self.path}; `kmem memory export` lists every hash")
+            raise MemoryStoreError(
+                f"{count} with '{prefix}' in {self.path}; `kmem memory export` lists every hash"
+            )
         return str(rows[0]["hash"])
 
     def record_retraction(self, retraction: Retraction) -> bool:
-        """Add a retraction; False if it is there already. The first one of an outcome takes it out of the sums."""
+        """Add a retraction; False if it is there already.
+
+        The first one of an outcome takes it out of the sums.
+        """
         with self.write() as connection:
             rows = connection.execute(
                 """
@@ -153,17 +190,26 @@ class LedgerStorage(Storage):
                 """,
                 [retraction.outcome_hash],
             ).fetchall()
-            added = connection.execute(
-                "insert or ignore into retractions (hash, outcome_hash, record) values (?, ?, ?)",
-                [retraction.hash, retraction.outcome_hash, to_json(retraction)],
-            ).rowcount > 0  # fmt: skip
+            added = (
+                connection.execute(
+                    (
+                        "insert or ignore into retractions (hash, outcome_hash, record) values (?, "
+                        "?, ?)"
+                    ),
+                    [retraction.hash, retraction.outcome_hash, to_json(retraction)],
+                ).rowcount
+                > 0
+            )
             if rows and tally.is_current(connection):
                 tally.withdraw_outcome(connection, from_json(Outcome, rows[0][0]))
             return added
 
     def retractions(self) -> list[Retraction]:
         """Every retraction, by hash."""
-        return [from_json(Retraction, row["record"]) for row in self.read("select record from retractions order by hash")]
+        return [
+            from_json(Retraction, row["record"])
+            for row in self.read("select record from retractions order by hash")
+        ]
 
 
 def pack_sizes(sizes: Sequence[int]) -> bytes:
@@ -173,11 +219,16 @@ def pack_sizes(sizes: Sequence[int]) -> bytes:
 
 def unpack_sizes(packed: bytes) -> tuple[int, ...]:
     """What `pack_sizes` made of sizes."""
-    return tuple(int.from_bytes(packed[start : start + 8], "little", signed=True) for start in range(0, len(packed), 8))
+    return tuple(
+        int.from_bytes(packed[start : start + 8], "little", signed=True)
+        for start in range(0, len(packed), 8)
+    )
 
 
 def _insert(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> None:
-    """Add outcomes the ledger does not hold; many rows a statement, for ten thousand of them merge in one go."""
+    """Add outcomes the ledger does not hold; many rows a statement, for ten thousand of them merge
+    in one go.
+    """
     (last,) = connection.execute("select coalesce(max(id), 0) from outcomes").fetchone()
     numbered = list(enumerate(entries, start=last + 1))
     connection.executemany(
@@ -197,7 +248,8 @@ def _insert(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> N
         insert into outcome_operators (operator, by_recipe, arch, precision, purity, status, ratio, outcome)
         values (?, ?, ?, ?, ?, ?, ?, ?)
         """,
-        sorted(row for number, entry in numbered for row in _operator_rows(number, entry.outcome)),  # in the order of the table
+        # in the order of the table
+        sorted(row for number, entry in numbered for row in _operator_rows(number, entry.outcome)),
     )
 
 
@@ -207,17 +259,40 @@ def _graph_row(outcome: Outcome) -> tuple[Value, ...]:
 
 def _outcome_row(number: int, entry: LedgerEntry) -> tuple[Value, ...]:
     outcome = entry.outcome
-    precision, purity, status = outcome.contract.precision.value, outcome.contract.purity.value, outcome.status.value
+    precision, purity, status = (
+        outcome.contract.precision.value,
+        outcome.contract.purity.value,
+        outcome.status.value,
+    )
     return (
-        number, entry.hash, outcome.graph_hash, outcome.arch, precision, purity, outcome.skill, status, outcome.source_hash,
-        outcome.latency_ms, outcome.created_at, entry.record,
-    )  # fmt: skip
+        number,
+        entry.hash,
+        outcome.graph_hash,
+        outcome.arch,
+        precision,
+        purity,
+        outcome.skill,
+        status,
+        outcome.source_hash,
+        outcome.latency_ms,
+        outcome.created_at,
+        entry.record,
+    )
 
 
 def _operator_rows(number: int, outcome: Outcome) -> list[tuple[Value, ...]]:
     by_recipe = {choice.operator for choice in outcome.choices}
     contract, status, ratio = outcome.contract, outcome.status.value, outcome.ratio or 0.0
     return [
-        (operator, operator in by_recipe, outcome.arch, contract.precision.value, contract.purity.value, status, ratio, number)
+        (
+            operator,
+            operator in by_recipe,
+            outcome.arch,
+            contract.precision.value,
+            contract.purity.value,
+            status,
+            ratio,
+            number,
+        )
         for operator in by_recipe.union(outcome.operators)
     ]

@@ -1,18 +1,24 @@
-"""What recorded outcomes say about a skill: is its next kernel correct, and by how much does it change the time.
+"""What recorded outcomes say about a skill: is its next kernel correct, and by how much does it
+change the time.
 
-Pure arithmetic over the sums tally.py derives from the ledger. Two posteriors walk the same chain of levels, from what is known about any
-skill to what is known about this skill, for this bottleneck, on these operators, on this architecture. Every outcome enters exactly once,
-at the deepest level it shares with the question, and counts less the further away that level is:
+Pure arithmetic over the sums tally.py derives from the ledger. Two posteriors walk the same chain
+of levels, from what is known about any skill to what is known about this skill, for this
+bottleneck, on these operators, on this architecture. Every outcome enters exactly once, at the
+deepest level it shares with the question, and counts less the further away that level is:
 
-- "correct" is Beta. Outcomes of a level away from the question are a power prior, worth at most the level's strength.
-  Source: Ibrahim and Chen, "Power prior distributions for regression models", Statistical Science 15(1), 2000.
-- log-speedup is normal with normal-normal shrinkage down the levels, both variances estimated from the ledger (empirical Bayes).
-  Source: Gelman et al., "Bayesian Data Analysis", 3rd ed., sections 2.5 and 5.4; Morris, JASA 78(381), 1983.
+- "correct" is Beta. Outcomes of a level away from the question are a power prior, worth at most the
+  level's strength. Source: Ibrahim and Chen, "Power prior distributions for regression models",
+  Statistical Science 15(1), 2000.
+- log-speedup is normal with normal-normal shrinkage down the levels, both variances estimated from
+  the ledger (empirical Bayes). Source: Gelman et al., "Bayesian Data Analysis", 3rd ed., sections
+  2.5 and 5.4; Morris, JASA 78(381), 1983.
 
-Sums are added up as integers and weighed afterwards, so that the same ledger gives the same floats however it was filled.
+Sums are added up as integers and weighed afterwards, so that the same ledger gives the same floats
+however it was filled.
 
-Covered: outcomes weigh by the trust in their origin and by the age of their versions; nothing is deleted. Not covered: outcomes of one run
-are treated as independent, though tuning the same kernel makes them alike; torch and Triton age evidence, drivers do not.
+Covered: outcomes weigh by the trust in their origin and by the age of their versions; nothing is
+deleted. Not covered: outcomes of one run are treated as independent, though tuning the same kernel
+makes them alike; torch and Triton age evidence, drivers do not.
 """
 
 import math
@@ -27,16 +33,18 @@ from kmem.records import Outcome, Status
 if TYPE_CHECKING:
     import numpy as np
 
-#: Pseudo-outcomes that all outcomes of a level together are worth at most: of other skills, of the skill for other bottlenecks, of other
-#: operators, of other architectures. Source: chosen so that a dozen outcomes that fit exactly outweigh everything further away.
+#: Pseudo-outcomes that all outcomes of a level together are worth at most: of other skills, of the
+#: skill for other bottlenecks, of other operators, of other architectures. Source: chosen so that a
+#: dozen outcomes that fit exactly outweigh everything further away.
 LEVEL_STRENGTHS = (2.0, 3.0, 4.0, 6.0)
-#: Before any outcome: a skill changes nothing on average, give or take a factor 1.35; two levels differ by about a factor 1.22, two
-#: outcomes of one cell by about 1.35. The estimates below replace these as outcomes arrive; each guess weighs as PRIOR_WEIGHT observations.
+#: Before any outcome: a skill changes nothing on average, give or take a factor 1.35; two levels
+#: differ by about a factor 1.22, two outcomes of one cell by about 1.35. The estimates below
+#: replace these as outcomes arrive; each guess weighs as PRIOR_WEIGHT observations.
 PRIOR_MEAN, PRIOR_DEVIATION = 0.0, 0.3
 PRIOR_BETWEEN_DEVIATION, PRIOR_WITHIN_DEVIATION = 0.2, 0.3
 PRIOR_WEIGHT = 4.0
-#: Evidence from versions this many minor releases away counts half (torch and Triton release about four times a year); a major release
-#: counts as ten minor ones.
+#: Evidence from versions this many minor releases away counts half (torch and Triton release about
+#: four times a year); a major release counts as ten minor ones.
 HALF_LIFE_RELEASES = 4.0
 RELEASES_PER_MAJOR = 10
 AGING_COMPONENTS = ("torch", "triton")
@@ -65,7 +73,10 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class Posterior:
-    """What to expect of a skill's next kernel. `tried` counts outcomes of the skill, `matching` those that fit the question exactly."""
+    """What to expect of a skill's next kernel.
+
+    `tried` counts outcomes of the skill, `matching` those that fit the question exactly.
+    """
 
     correct: float  # probability that it passes the judge
     log_speedup: float  # mean effect, natural logarithm of time before over time after
@@ -85,16 +96,18 @@ class Posterior:
         if not self.tried:
             return f"never tried: {self.probability:.0%} to improve, as skills do on average"
         return (
-            f"{self.tried} tried, {self.matching} of them on this very case: {self.correct:.0%} correct, "
+            f"{self.tried} tried, {self.matching} of them on this very case: {self.correct:.0%} "
+            f"correct, "
             f"{self.improves:.0%} of those improve, expected {math.exp(self.log_speedup):.2f}x"
         )
 
 
 def effect_log_speedup(outcome: Outcome) -> float | None:
-    """ln(time before / time after) of the step this outcome took: against its parent, or the best baseline if it had none.
+    """ln(time before / time after) of the step this outcome took: against its parent, or the best
+    baseline if it had none.
 
-    None unless the outcome passed and something was timed before it. For a recalled kernel it is what was gained again, which tally.py
-    books apart.
+    None unless the outcome passed and something was timed before it. For a recalled kernel it is
+    what was gained again, which tally.py books apart.
     """
     if outcome.status is not Status.PASSED or not outcome.latency_ms:
         return None
@@ -104,10 +117,12 @@ def effect_log_speedup(outcome: Outcome) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class AverageSkill:
-    """What all outcomes together say, whatever the question: how they weigh, their sums by skill, and the two variances.
+    """What all outcomes together say, whatever the question: how they weigh, their sums by skill,
+    and the two variances.
 
-    `buckets` (rows,) int64 gives each cell's index into `weights` (buckets,) float64, the distinct products of trust in an origin and
-    the age of versions; `by_skill` (COUNTS, skills, buckets) and `by_skill_weighed` (COUNTS, skills) are sums of the cells' counts.
+    `buckets` (rows,) int64 gives each cell's index into `weights` (buckets,) float64, the distinct
+    products of trust in an origin and the age of versions; `by_skill` (COUNTS, skills, buckets) and
+    `by_skill_weighed` (COUNTS, skills) are sums of the cells' counts.
     """
 
     buckets: "np.ndarray"
@@ -119,24 +134,34 @@ class AverageSkill:
 
 
 def average_skill(cells: CellColumns, versions: Mapping[str, str], trust: Trust) -> AverageSkill:
-    """Sum and weigh all cells. `versions` maps torch and triton to those in use; a missing one does not age evidence."""
+    """Sum and weigh all cells.
+
+    `versions` maps torch and triton to those in use; a missing one does not age evidence.
+    """
     import numpy as np  # start-up of commands that ask for no posterior need not pay for it
 
     by_source = [
-        trust.weight(origin) * age_weight({"torch": torch, "triton": triton}, versions) for origin, torch, triton in cells.source_names
+        trust.weight(origin) * age_weight({"torch": torch, "triton": triton}, versions)
+        for origin, torch, triton in cells.source_names
     ]
     weights, bucket_of_source = np.unique(np.array(by_source or [1.0]), return_inverse=True)
     buckets = bucket_of_source[cells.sources].astype(np.int64)
     by_skill = _sum_by(cells.names[0], len(cells.skills), buckets, len(weights), cells.counts)
     weighed = _weigh(by_skill, weights)
     within = _within_variance(cells, buckets, weights)
-    return AverageSkill(buckets, weights, by_skill, weighed, within, _between_variance(weighed, within))
+    return AverageSkill(
+        buckets, weights, by_skill, weighed, within, _between_variance(weighed, within)
+    )
 
 
-def skill_posteriors(skills: Iterable[str], cells: CellColumns, average: AverageSkill, question: Question) -> dict[str, Posterior]:
-    """The posterior of every skill named; what nobody tried is expected to do as skills do on average.
+def skill_posteriors(
+    skills: Iterable[str], cells: CellColumns, average: AverageSkill, question: Question
+) -> dict[str, Posterior]:
+    """The posterior of every skill named; what nobody tried is expected to do as skills do on
+    average.
 
-    A pure function of the cells as a set: in whatever rows they lie, the same cells give the same floats.
+    A pure function of the cells as a set: in whatever rows they lie, the same cells give the same
+    floats.
     """
     import numpy as np
 
@@ -145,13 +170,24 @@ def skill_posteriors(skills: Iterable[str], cells: CellColumns, average: Average
     levels, counts = _levels(cells, average, question, asked)
     everything = _weigh(average.by_skill.sum(axis=1), average.weights)
     others = everything[:, None] - _of_skills(average.by_skill_weighed, asked)
-    others[[0, 1, 2, 4]] = np.maximum(others[[0, 1, 2, 4]], 0.0)  # differences of equal sums may leave a rounding below zero
+    # differences of equal sums may leave a rounding below zero
+    others[[0, 1, 2, 4]] = np.maximum(others[[0, 1, 2, 4]], 0.0)
     chain = [others, *levels]
     mean, variance = _shrink(chain, average.within, average.between)
-    columns = (_correct(chain), mean, np.sqrt(variance), mean / np.sqrt(variance + average.within), *counts)
+    columns = (
+        _correct(chain),
+        mean,
+        np.sqrt(variance),
+        mean / np.sqrt(variance + average.within),
+        *counts,
+    )
     return {
-        name: Posterior(correct, effect, deviation, _normal_cdf(improves), int(tried), int(matching))
-        for name, (correct, effect, deviation, improves, tried, matching) in zip(names, np.stack(columns, axis=1).tolist(), strict=True)
+        name: Posterior(
+            correct, effect, deviation, _normal_cdf(improves), int(tried), int(matching)
+        )
+        for name, (correct, effect, deviation, improves, tried, matching) in zip(
+            names, np.stack(columns, axis=1).tolist(), strict=True
+        )
     }
 
 
@@ -165,16 +201,27 @@ def _of_skills(sums: "np.ndarray", asked: "np.ndarray") -> "np.ndarray":
     return found
 
 
-def _sum_by(groups: "np.ndarray", size: int, buckets: "np.ndarray", width: int, columns: "np.ndarray") -> "np.ndarray":
-    """Sums of columns (n, rows) by group and bucket: (n, size, width) float64, exact, for they are integers below 2**53."""
+def _sum_by(
+    groups: "np.ndarray", size: int, buckets: "np.ndarray", width: int, columns: "np.ndarray"
+) -> "np.ndarray":
+    """Sums of columns (n, rows) by group and bucket: (n, size, width) float64, exact, for they are
+    integers below 2**53.
+    """
     import numpy as np
 
     places = groups.astype(np.int64) * width + buckets
-    return np.stack([np.bincount(places, weights=column, minlength=size * width).reshape(size, width) for column in columns])
+    return np.stack(
+        [
+            np.bincount(places, weights=column, minlength=size * width).reshape(size, width)
+            for column in columns
+        ]
+    )
 
 
 def _weigh(sums: "np.ndarray", weights: "np.ndarray") -> "np.ndarray":
-    """Weighted sum over the last axis, one bucket after the other: a matrix product might add them in another order next time."""
+    """Weighted sum over the last axis, one bucket after the other: a matrix product might add them
+    in another order next time.
+    """
     total = sums[..., 0] * weights[0]
     for index in range(1, len(weights)):
         total = total + sums[..., index] * weights[index]
@@ -184,30 +231,41 @@ def _weigh(sums: "np.ndarray", weights: "np.ndarray") -> "np.ndarray":
 def _levels(
     cells: CellColumns, average: AverageSkill, question: Question, asked: "np.ndarray"
 ) -> "tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]":
-    """The weighed sums (COUNTS, asked) at each depth of the question, and outcomes tried: in all, and on this very case.
+    """The weighed sums (COUNTS, asked) at each depth of the question, and outcomes tried: in all,
+    and on this very case.
 
-    Depth 0 is the skill, 1 + the bottleneck, 2 + an operator, 3 + the architecture; each level leaves out what belongs to a deeper one.
+    Depth 0 is the skill, 1 + the bottleneck, 2 + an operator, 3 + the architecture; each level
+    leaves out what belongs to a deeper one.
     """
     import numpy as np
 
     _, bottlenecks, operators, archs = cells.codes
     width, size = len(average.weights), len(asked)
-    place = np.full(len(cells.skills) + 1, -1, dtype=np.int64)  # of a skill's code among those asked
+    # of a skill's code among those asked
+    place = np.full(len(cells.skills) + 1, -1, dtype=np.int64)
     place[asked] = np.arange(size)
     (rows,) = np.nonzero(cells.names[1] == bottlenecks.get(question.bottleneck, -1))
     rows = rows[place[cells.names[0, rows]] >= 0]
     skill, _, operator, arch = cells.names[:, rows]
     here = np.isin(operator, [operators[name] for name in question.operators if name in operators])
     depth = np.where(here, np.where(arch == archs.get(question.arch, -1), 2, 1), 0)
-    deeper = _sum_by(depth * size + place[skill], 3 * size, average.buckets[rows], width, cells.counts[:, rows])
+    deeper = _sum_by(
+        depth * size + place[skill], 3 * size, average.buckets[rows], width, cells.counts[:, rows]
+    )
     deeper = deeper.reshape(COUNTS, 3, size, width)
     whole = _of_skills(average.by_skill, asked)
-    exact = [whole - deeper.sum(axis=1), *deeper.transpose(1, 0, 2, 3)]  # whole numbers: nothing is rounded
-    return [_weigh(level, average.weights) for level in exact], (whole[0].sum(axis=1), deeper[0, 2].sum(axis=1))
+    # whole numbers: nothing is rounded
+    exact = [whole - deeper.sum(axis=1), *deeper.transpose(1, 0, 2, 3)]
+    return [_weigh(level, average.weights) for level in exact], (
+        whole[0].sum(axis=1),
+        deeper[0, 2].sum(axis=1),
+    )
 
 
 def age_weight(versions: Mapping[str, str], now: Mapping[str, str]) -> float:
-    """Halves every HALF_LIFE_RELEASES minor releases between two sets of versions, summed over AGING_COMPONENTS; 1 where one is unknown."""
+    """Halves every HALF_LIFE_RELEASES minor releases between two sets of versions, summed over
+    AGING_COMPONENTS; 1 where one is unknown.
+    """
     distance = 0.0
     for name in AGING_COMPONENTS:
         then, current = _release(versions.get(name, "")), _release(now.get(name, ""))
@@ -222,7 +280,9 @@ def _release(version: str) -> int | None:
 
 
 def _correct(chain: "Sequence[np.ndarray]") -> "np.ndarray":
-    """Mean of Beta(1, 1) updated with each level; a level away from the question is scaled to at most its strength."""
+    """Mean of Beta(1, 1) updated with each level; a level away from the question is scaled to at
+    most its strength.
+    """
     import numpy as np
 
     successes = np.ones(chain[0].shape[1])
@@ -234,11 +294,14 @@ def _correct(chain: "Sequence[np.ndarray]") -> "np.ndarray":
     return successes / (successes + failures)
 
 
-def _shrink(chain: "Sequence[np.ndarray]", within: float, between: float) -> "tuple[np.ndarray, np.ndarray]":
+def _shrink(
+    chain: "Sequence[np.ndarray]", within: float, between: float
+) -> "tuple[np.ndarray, np.ndarray]":
     """Posterior mean and variance of each skill's effect at the end of its chain.
 
-    An effect is its parent's plus N(0, between); the mean of n outcomes beside the path is N(parent's effect, between + within / n), that
-    of the question's own cell N(effect, within / n). Each observation updates by precision weighting.
+    An effect is its parent's plus N(0, between); the mean of n outcomes beside the path is
+    N(parent's effect, between + within / n), that of the question's own cell N(effect, within / n).
+    Each observation updates by precision weighting.
     """
     import numpy as np
 
@@ -258,21 +321,30 @@ def _shrink(chain: "Sequence[np.ndarray]", within: float, between: float) -> "tu
 
 
 def _within_variance(cells: CellColumns, buckets: "np.ndarray", weights: "np.ndarray") -> float:
-    """Variance of outcomes around their cell's mean, with the prior guess worth PRIOR_WEIGHT degrees of freedom."""
+    """Variance of outcomes around their cell's mean, with the prior guess worth PRIOR_WEIGHT
+    degrees of freedom.
+    """
     import numpy as np
 
     (rows,) = np.nonzero(cells.counts[2] > 1)
     timed, total, squares = cells.counts[2:, rows].astype(np.float64)
-    scatter = np.rint(np.maximum(0.0, squares - total * total * _LOG_UNIT / timed))  # whole units: their sum has no order
-    sums = _sum_by(np.zeros(len(rows)), 1, buckets[rows], len(weights), np.stack([scatter, timed - 1.0]))
+    # whole units: their sum has no order
+    scatter = np.rint(np.maximum(0.0, squares - total * total * _LOG_UNIT / timed))
+    sums = _sum_by(
+        np.zeros(len(rows)), 1, buckets[rows], len(weights), np.stack([scatter, timed - 1.0])
+    )
     squared, freedom = _weigh(sums, weights)[:, 0]
-    return float((PRIOR_WEIGHT * PRIOR_WITHIN_DEVIATION**2 + squared * _LOG_UNIT) / (PRIOR_WEIGHT + freedom))
+    return float(
+        (PRIOR_WEIGHT * PRIOR_WITHIN_DEVIATION**2 + squared * _LOG_UNIT) / (PRIOR_WEIGHT + freedom)
+    )
 
 
 def _between_variance(wholes: "np.ndarray", within: float) -> float:
-    """Variance of skills' true effects by the method of moments, with the prior guess worth PRIOR_WEIGHT skills.
+    """Variance of skills' true effects by the method of moments, with the prior guess worth
+    PRIOR_WEIGHT skills.
 
-    Source: DerSimonian and Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials 7(3), 1986, equations 5 to 8.
+    Source: DerSimonian and Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials
+    7(3), 1986, equations 5 to 8.
     """
     known = wholes[2] > 0
     timed, effects = wholes[2][known], wholes[3][known] * _LOG_UNIT

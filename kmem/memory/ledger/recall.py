@@ -1,6 +1,8 @@
-"""What to start from: winners remembered for this graph, for graphs of its structure, and for its operators. No model is asked.
+"""What to start from: winners remembered for this graph, for graphs of its structure, and for its
+operators. No model is asked.
 
-Every query walks an index and stops after a bounded number of rows, so that a million outcomes answer in milliseconds.
+Every query walks an index and stops after a bounded number of rows, so that a million outcomes
+answer in milliseconds.
 """
 
 import json
@@ -13,7 +15,8 @@ from kmem.memory.storage import Row, Storage
 from kmem.records import Contract, Outcome, Recalled
 from kmem.serialize import from_json
 
-#: Rows looked at per graph or operator before giving up: the same kernel measured again and again must not cost more than this.
+#: Rows looked at per graph or operator before giving up: the same kernel measured again and again
+#: must not cost more than this.
 _MAX_ROWS = 200
 #: Graphs of one structure asked for a winner, nearest first.
 _MAX_GRAPHS = 64
@@ -33,19 +36,26 @@ class RecallStorage(Storage):
         contract: Contract,
         limit: int = 3,
     ) -> list[Recalled]:
-        """Remembered winners for a graph, best first, at most `limit` of each kind and each kernel once.
+        """Remembered winners for a graph, best first, at most `limit` of each kind and each kernel
+        once.
 
-        1. exact: this graph on this architecture under this contract; kernels judged in full (with a ratio) first, then the fastest.
-        2. same structure at other sizes; nearest first (`size_distance`), the fastest of each graph.
-        3. written by a recipe for one of `operators` in another structure; largest speedup over the best baseline first.
+        1. exact: this graph on this architecture under this contract; kernels judged in full (with
+        a ratio) first, then the fastest.
+        2. same structure at other sizes; nearest first (`size_distance`), the fastest of each
+        graph.
+        3. written by a recipe for one of `operators` in another structure; largest speedup over the
+        best baseline first.
 
-        Only outcomes that passed and are not retracted, of kernels the judge refused nowhere on this architecture (a kernel may pass the
-        screening and be refused at the end); the text of the kernel comes along if it is stored here.
+        Only outcomes that passed and are not retracted, of kernels the judge refused nowhere on
+        this architecture (a kernel may pass the screening and be refused at the end); the text of
+        the kernel comes along if it is stored here.
         """
         found: list[Recalled] = []
         seen: set[str] = set()
 
-        def take(rows: Iterator[Row] | Sequence[Row], most: int, *, exact: bool, distance: float) -> None:
+        def take(
+            rows: Iterator[Row] | Sequence[Row], most: int, *, exact: bool, distance: float
+        ) -> None:
             fresh = (row for row in rows if row["source_hash"] not in seen)
             for row in islice(fresh, most):
                 seen.add(str(row["source_hash"]))
@@ -57,7 +67,12 @@ class RecallStorage(Storage):
             if len(found) == exact + limit:
                 break
             take(self._winners(near_hash, arch, contract), 1, exact=False, distance=distance)
-        take(self._operator_winners(operators, structure_hash, arch, contract), limit, exact=False, distance=math.inf)
+        take(
+            self._operator_winners(operators, structure_hash, arch, contract),
+            limit,
+            exact=False,
+            distance=math.inf,
+        )
         return found
 
     def _winners(self, graph_hash: str, arch: str, contract: Contract) -> list[Row]:
@@ -79,23 +94,37 @@ class RecallStorage(Storage):
             [graph_hash, arch, contract.precision.value, contract.purity.value, _MAX_ROWS],
         )
 
-    def _near_graphs(self, graph_hash: str, structure_hash: str, sizes: Sequence[int]) -> list[tuple[str, float]]:
+    def _near_graphs(
+        self, graph_hash: str, structure_hash: str, sizes: Sequence[int]
+    ) -> list[tuple[str, float]]:
         packed = pack_sizes(sizes)
         rows = self.read(
-            "select hash, sizes from graphs where structure_hash = ? and hash != ? and length(sizes) = ?",
+            (
+                "select hash, sizes from graphs where structure_hash = ? and hash != ? and "
+                "length(sizes) = ?"
+            ),
             [structure_hash, graph_hash, len(packed)],
         )
         if not rows:
             return []
         import numpy as np  # recall of an unknown structure needs no arithmetic
 
-        others = np.frombuffer(b"".join(row["sizes"] for row in rows), dtype="<i8").reshape(len(rows), len(sizes))
+        others = np.frombuffer(b"".join(row["sizes"] for row in rows), dtype="<i8").reshape(
+            len(rows), len(sizes)
+        )
         distances = size_distance(np.asarray(sizes, dtype=np.int64), others)
-        ranked = sorted(zip((row["hash"] for row in rows), distances.tolist(), strict=True), key=lambda pair: (pair[1], pair[0]))
+        ranked = sorted(
+            zip((row["hash"] for row in rows), distances.tolist(), strict=True),
+            key=lambda pair: (pair[1], pair[0]),
+        )
         return ranked[:_MAX_GRAPHS]
 
-    def _operator_winners(self, operators: Sequence[str], structure_hash: str, arch: str, contract: Contract) -> Iterator[Row]:
-        """Winners for any of the operators in other structures, by speedup, ties by hash; looked up as they are asked for."""
+    def _operator_winners(
+        self, operators: Sequence[str], structure_hash: str, arch: str, contract: Contract
+    ) -> Iterator[Row]:
+        """Winners for any of the operators in other structures, by speedup, ties by hash; looked up
+        as they are asked for.
+        """
         best: dict[int, float] = {}
         for operator in dict.fromkeys(operators):
             rows = self.read(
@@ -107,7 +136,9 @@ class RecallStorage(Storage):
                 [operator, arch, contract.precision.value, contract.purity.value, _MAX_ROWS],
             )
             best.update((row["outcome"], row["ratio"]) for row in rows)
-        for _, tied in groupby(sorted(best, key=best.__getitem__, reverse=True), key=best.__getitem__):
+        for _, tied in groupby(
+            sorted(best, key=best.__getitem__, reverse=True), key=best.__getitem__
+        ):
             yield from self.read(
                 """
                 select o.id, o.source_hash
@@ -128,14 +159,18 @@ class RecallStorage(Storage):
 
     def _recalled(self, outcome_id: object, *, exact: bool, distance: float) -> Recalled:
         (row,) = self.read(
-            "select o.record, k.source from outcomes o left join kernels k on k.hash = o.source_hash where o.id = ?",
+            (
+                "select o.record, k.source from outcomes o left join kernels k on k.hash = "
+                "o.source_hash where o.id = ?"
+            ),
             [outcome_id],  # type: ignore[list-item]
         )
         return Recalled(from_json(Outcome, row["record"]), row["source"], exact, distance)
 
 
 def size_distance(sizes, others):  # noqa: ANN001, ANN201 - numpy is imported late
-    """How far graphs of one structure are apart: the mean absolute log2 ratio of their sizes, 1.0 meaning "twice as large".
+    """How far graphs of one structure are apart: the mean absolute log2 ratio of their sizes, 1.0
+    meaning "twice as large".
 
     Args:
         sizes: (n,) int64; a size of 0 counts as 1.

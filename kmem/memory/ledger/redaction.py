@@ -1,9 +1,10 @@
-"""Outcomes without what belongs to their owner: what leaves is recipe, knobs, signature, operators, device, versions,
-seed, times and ratios.
+"""Outcomes without what belongs to their owner: what leaves is recipe, knobs, signature, operators,
+device, versions, seed, times and ratios.
 
-Removed: the problem's name, the text and hash of kernels, the graph with its shapes, and the names of sites (they come from the module's
-source). A redacted outcome has a hash of its own. So that nobody who knows both counts the same measurement twice, it carries the hash of
-its original, and where the two meet the redacted one is retracted, by a retraction that is the same in every memory.
+Removed: the problem's name, the text and hash of kernels, the graph with its shapes, and the names
+of sites (they come from the module's source). A redacted outcome has a hash of its own. So that
+nobody who knows both counts the same measurement twice, it carries the hash of its original, and
+where the two meet the redacted one is retracted, by a retraction that is the same in every memory.
 """
 
 from dataclasses import replace
@@ -26,11 +27,16 @@ def redact_outcome(outcome: Outcome) -> Outcome:
         sizes=(),
         workload=REDACTED,
         choices=tuple(replace(choice, site=choice.operator) for choice in outcome.choices),
-        source_hash=content_hash(REDACTED, outcome.source_hash),  # two outcomes of one kernel are still known as such
+        # two outcomes of one kernel are still known as such
+        source_hash=content_hash(REDACTED, outcome.source_hash),
         parent_hash=None,
     )
 
 
 def supersede(redacted_hash: str, original: Outcome) -> Retraction:
-    """The retraction of a redacted outcome whose original is known: made of the outcome alone, so that every memory makes the same."""
-    return Retraction(redacted_hash, "the outcome it was redacted from is here", REDACTED, original.created_at)
+    """The retraction of a redacted outcome whose original is known: made of the outcome alone, so
+    that every memory makes the same.
+    """
+    return Retraction(
+        redacted_hash, "the outcome it was redacted from is here", REDACTED, original.created_at
+    )

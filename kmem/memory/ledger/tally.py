@@ -1,11 +1,14 @@
-"""What each outcome adds to the sums posteriors are made of: tables that are kept up to date in the transaction that adds the outcome.
+"""What each outcome adds to the sums posteriors are made of: tables that are kept up to date in the
+transaction that adds the outcome.
 
-Every sum is an integer (log-speedup in units of 1e-9), so it does not depend on the order in which outcomes and retractions arrived: two
-memories with the same ledger have the same sums, bit for bit, and `rebuild` derives them again from the ledger alone. outcomes.py calls
-`add_outcomes` and `withdraw_outcome`; track_records.py reads what they keep.
+Every sum is an integer (log-speedup in units of 1e-9), so it does not depend on the order in which
+outcomes and retractions arrived: two memories with the same ledger have the same sums, bit for bit,
+and `rebuild` derives them again from the ledger alone. outcomes.py calls `add_outcomes` and
+`withdraw_outcome`; track_records.py reads what they keep.
 
-Not summed: interrupted measurements, which say nothing. Booked apart: outcomes of a recalled kernel. That a remembered kernel is still
-fast is no new success of the skill that once wrote it, or every run on the same problem would raise the skill again.
+Not summed: interrupted measurements, which say nothing. Booked apart: outcomes of a recalled
+kernel. That a remembered kernel is still fast is no new success of the skill that once wrote it, or
+every run on the same problem would raise the skill again.
 """
 
 import json
@@ -17,7 +20,8 @@ from kmem.memory.ledger.posteriors import effect_log_speedup
 from kmem.records import Move, Outcome, Status
 from kmem.serialize import from_json
 
-#: (skill, bottleneck, operator, arch, torch, triton, origin) -> the sums of table `evidence`, in the order of its columns.
+#: (skill, bottleneck, operator, arch, torch, triton, origin) -> the sums of table `evidence`, in
+#: the order of its columns.
 _Cells: TypeAlias = "dict[tuple[str, ...], list[int]]"
 #: (skill, origin) -> metric -> (outcomes, total in units of 1e-6).
 SignatureSums: TypeAlias = "dict[str, list[int]]"
@@ -29,24 +33,37 @@ _PAGE = 5000
 
 
 def is_current(connection: sqlite3.Connection) -> bool:
-    """Whether the sums hold every outcome of the ledger; they may not after a migration or a change of the tables by hand."""
+    """Whether the sums hold every outcome of the ledger; they may not after a migration or a change
+    of the tables by hand.
+    """
     (current,) = connection.execute(
         "select (select outcome from evidence_state) = (select coalesce(max(id), 0) from outcomes)"
-    ).fetchone()  # fmt: skip
+    ).fetchone()
     return bool(current)
 
 
 def add_outcomes(connection: sqlite3.Connection, outcomes: Sequence[tuple[str, Outcome]]) -> None:
-    """Add outcomes (hash, outcome) that were just put into the ledger, but for those retracted before they came."""
+    """Add outcomes (hash, outcome) that were just put into the ledger, but for those retracted
+    before they came.
+    """
     retracted = {
         row[0]
         for row in connection.execute(
-            "select outcome_hash from json_each(?) given join retractions on outcome_hash = given.value",
+            (
+                "select outcome_hash from json_each(?) given join retractions on outcome_hash = "
+                "given.value"
+            ),
             [json.dumps([outcome_hash for outcome_hash, _ in outcomes])],
         )
     }
-    _apply(connection, (outcome for outcome_hash, outcome in outcomes if outcome_hash not in retracted), 1)
-    connection.execute("update evidence_state set outcome = (select coalesce(max(id), 0) from outcomes)")
+    _apply(
+        connection,
+        (outcome for outcome_hash, outcome in outcomes if outcome_hash not in retracted),
+        1,
+    )
+    connection.execute(
+        "update evidence_state set outcome = (select coalesce(max(id), 0) from outcomes)"
+    )
 
 
 def withdraw_outcome(connection: sqlite3.Connection, outcome: Outcome) -> None:
@@ -61,7 +78,9 @@ def rebuild(connection: sqlite3.Connection) -> None:
     connection.execute("update evidence_state set generation = generation + 1, outcome = 0")
     for page in _standing_outcomes(connection):
         _apply(connection, page, 1)
-    connection.execute("update evidence_state set outcome = (select coalesce(max(id), 0) from outcomes)")
+    connection.execute(
+        "update evidence_state set outcome = (select coalesce(max(id), 0) from outcomes)"
+    )
 
 
 def _standing_outcomes(connection: sqlite3.Connection) -> Iterator[list[Outcome]]:
@@ -126,7 +145,13 @@ def _add_signatures(connection: sqlite3.Connection, signatures: _Signatures) -> 
     connection.executemany(
         "insert or replace into evidence_signatures (skill, origin, sums) values (?, ?, ?)",
         [
-            (skill, origin, json.dumps({metric: entry for metric, entry in sums.items() if entry[0]}, sort_keys=True))
+            (
+                skill,
+                origin,
+                json.dumps(
+                    {metric: entry for metric, entry in sums.items() if entry[0]}, sort_keys=True
+                ),
+            )
             for (skill, origin), sums in sorted(signatures.items())  # in the order of the table
         ],
     )
@@ -153,7 +178,8 @@ def _sum(outcomes: Iterable[Outcome], sign: int) -> tuple[_Cells, _Signatures]:
         sums[3] += sign * (effect > 0)
         sums[4] += sign * _units(effect, LOG_UNIT)
         sums[5] += sign * _units(effect * effect, LOG_UNIT)
-        if effect > 0 and outcome.signature is not None:  # where a skill helped, its problems looked like this
+        # where a skill helped, its problems looked like this
+        if effect > 0 and outcome.signature is not None:
             totals = signatures.setdefault((outcome.skill, outcome.origin), {})
             for metric, value in outcome.signature.values.items():
                 entry = totals.setdefault(metric, [0, 0])
@@ -167,11 +193,19 @@ def _units(value: float, unit: float) -> int:
 
 
 def _cell_key(outcome: Outcome) -> tuple[str, ...]:
-    """The operator an outcome speaks of is the one its skill's recipe wrote, else the first of the graph's."""
+    """The operator an outcome speaks of is the one its skill's recipe wrote, else the first of the
+    graph's.
+    """
     written = (choice.operator for choice in outcome.choices if choice.recipe == outcome.skill)
     operator = next(written, outcome.operators[0] if outcome.operators else "opaque")
     bottleneck = outcome.bottleneck.value if outcome.bottleneck else ""
     versions = outcome.versions
     return (
-        outcome.skill, bottleneck, operator, outcome.arch, versions.get("torch", ""), versions.get("triton", ""), outcome.origin
-    )  # fmt: skip
+        outcome.skill,
+        bottleneck,
+        operator,
+        outcome.arch,
+        versions.get("torch", ""),
+        versions.get("triton", ""),
+        outcome.origin,
+    )

@@ -1,6 +1,7 @@
 """What skills earned, for the questions a run asks: posteriors, winning signatures, track records.
 
-tally.py keeps the sums up to date in the tables, cells.py in memory, posteriors.py does the arithmetic.
+tally.py keeps the sums up to date in the tables, cells.py in memory, posteriors.py does the
+arithmetic.
 """
 
 import json
@@ -14,7 +15,14 @@ from importlib import metadata
 from kmem.memory.ledger import tally
 from kmem.memory.ledger.cells import Cell, CellColumns, CellRow
 from kmem.memory.ledger.contributors import ContributorStorage
-from kmem.memory.ledger.posteriors import AGING_COMPONENTS, AverageSkill, Posterior, Question, average_skill, skill_posteriors
+from kmem.memory.ledger.posteriors import (
+    AGING_COMPONENTS,
+    AverageSkill,
+    Posterior,
+    Question,
+    average_skill,
+    skill_posteriors,
+)
 from kmem.records import Bottleneck
 
 _ROWS_AT_ONCE = 10_000
@@ -22,9 +30,12 @@ _ROWS_AT_ONCE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TrackRecord:
-    """What the ledger says about a skill on one architecture. `speedup` is the geometric mean over measured passes; None without any.
+    """What the ledger says about a skill on one architecture.
 
-    `recalled` counts kernels of the skill that were remembered and passed again; they are not among those tried.
+    `speedup` is the geometric mean over measured passes; None without any.
+
+    `recalled` counts kernels of the skill that were remembered and passed again; they are not among
+    those tried.
     """
 
     arch: str
@@ -37,7 +48,9 @@ class TrackRecord:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What `rebuild_evidence` found: how many sums there are, and how many differed from what was kept."""
+    """What `rebuild_evidence` found: how many sums there are, and how many differed from what was
+    kept.
+    """
 
     cells: int
     differing: int
@@ -55,9 +68,16 @@ class EvidenceStorage(ContributorStorage):
     _average: "tuple[object, AverageSkill] | None" = None
 
     def posteriors(
-        self, skills: Iterable[str], *, bottleneck: Bottleneck | None, operators: Sequence[str], arch: str, versions: Mapping[str, str]
+        self,
+        skills: Iterable[str],
+        *,
+        bottleneck: Bottleneck | None,
+        operators: Sequence[str],
+        arch: str,
+        versions: Mapping[str, str],
     ) -> dict[str, Posterior]:
-        """The posterior of each skill for a bottleneck on an architecture, its outcomes weighed by trust in their origin and by age.
+        """The posterior of each skill for a bottleneck on an architecture, its outcomes weighed by
+        trust in their origin and by age.
 
         Args:
             versions: of torch and triton in use now; see `outcomes.age_weight`.
@@ -80,8 +100,11 @@ class EvidenceStorage(ContributorStorage):
         )
         return [Cell(**row) for row in rows]
 
-    def winning_signatures(self, skills: Sequence[str] | None = None) -> dict[str, Mapping[str, float]]:
-        """The mean signature of what each skill improved, by metric, each origin weighed by trust; metrics never seen are absent.
+    def winning_signatures(
+        self, skills: Sequence[str] | None = None
+    ) -> dict[str, Mapping[str, float]]:
+        """The mean signature of what each skill improved, by metric, each origin weighed by trust;
+        metrics never seen are absent.
 
         Args:
             skills: the only ones wanted; None asks for all.
@@ -89,10 +112,15 @@ class EvidenceStorage(ContributorStorage):
         self.refresh_evidence()
         trust = self.trust()
         if skills is None:
-            rows = self.read("select skill, origin, sums from evidence_signatures order by skill, origin")
+            rows = self.read(
+                "select skill, origin, sums from evidence_signatures order by skill, origin"
+            )
         else:
             rows = self.read(
-                "select skill, origin, sums from json_each(?) given join evidence_signatures on skill = given.value order by skill, origin",
+                (
+                    "select skill, origin, sums from json_each(?) given join evidence_signatures "
+                    "on skill = given.value order by skill, origin"
+                ),
                 [json.dumps(sorted(set(skills)))],
             )
         weighed: dict[str, list[tuple[float, str]]] = {}
@@ -102,7 +130,10 @@ class EvidenceStorage(ContributorStorage):
         return {skill: mean for skill, mean in means.items() if mean}
 
     def skill_record(self, name: str) -> list[TrackRecord]:
-        """What a skill has earned, by architecture; empty if it was never tried. Its steps are those of `effect_log_speedup`."""
+        """What a skill has earned, by architecture; empty if it was never tried.
+
+        Its steps are those of `effect_log_speedup`.
+        """
         self.refresh_evidence()
         rows = self.read(
             """
@@ -114,14 +145,20 @@ class EvidenceStorage(ContributorStorage):
         )
         return [
             TrackRecord(
-                row["arch"], row["tried"], row["passed"], row["improved"],
-                math.exp(row["total_e9"] * tally.LOG_UNIT / row["timed"]) if row["timed"] else None, row["recalled"],
+                row["arch"],
+                row["tried"],
+                row["passed"],
+                row["improved"],
+                math.exp(row["total_e9"] * tally.LOG_UNIT / row["timed"]) if row["timed"] else None,
+                row["recalled"],
             )
             for row in rows
-        ]  # fmt: skip
+        ]
 
     def refresh_evidence(self) -> None:
-        """Derive the sums from the whole ledger if they lack outcomes, as after a migration; otherwise they are kept up to date."""
+        """Derive the sums from the whole ledger if they lack outcomes, as after a migration;
+        otherwise they are kept up to date.
+        """
         if tally.is_current(self.db.conn):  # asked without a transaction: a reader waits for nobody
             return
         with self.write() as connection:
@@ -129,7 +166,9 @@ class EvidenceStorage(ContributorStorage):
                 tally.rebuild(connection)
 
     def rebuild_evidence(self) -> Rebuilt:
-        """Derive every sum again from the whole ledger, and say how many were not what had been kept."""
+        """Derive every sum again from the whole ledger, and say how many were not what had been
+        kept.
+        """
         self.refresh_evidence()
         with self.write() as connection:
             before = _contents(connection)
@@ -141,7 +180,9 @@ class EvidenceStorage(ContributorStorage):
         """The cells in memory, with what changed since they were last asked for."""
         self.refresh_evidence()
         with self.snapshot() as connection:
-            generation, revision = connection.execute("select generation, revision from evidence_state").fetchone()
+            generation, revision = connection.execute(
+                "select generation, revision from evidence_state"
+            ).fetchone()
             if self._cells is None or self._cells[0] != generation:
                 self._cells = (generation, -1, CellColumns())
             _, seen, columns = self._cells
@@ -158,7 +199,10 @@ def _mean_signature(parts: tuple[tuple[float, str], ...]) -> Mapping[str, float]
     for weight, text in parts:
         for metric, (outcomes, total) in json.loads(text).items():
             count, value = sums.get(metric, (0.0, 0.0))
-            sums[metric] = (count + weight * outcomes, value + weight * total * tally.SIGNATURE_UNIT)
+            sums[metric] = (
+                count + weight * outcomes,
+                value + weight * total * tally.SIGNATURE_UNIT,
+            )
     return {metric: value / count for metric, (count, value) in sums.items() if count > 0}
 
 
@@ -183,5 +227,7 @@ def _contents(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
         from evidence where tried > 0 or recalled > 0
         """
     )
-    signatures = connection.execute("select skill, origin, sums from evidence_signatures where sums != '{}'")
+    signatures = connection.execute(
+        "select skill, origin, sums from evidence_signatures where sums != '{}'"
+    )
     return {*cells, *signatures}

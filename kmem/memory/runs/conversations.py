@@ -1,8 +1,11 @@
-"""The conversations of runs: every question to a language model with its answer, found again when a run is resumed or replayed.
+"""The conversations of runs: every question to a language model with its answer, found again when a
+run is resumed or replayed.
 
-A question is noted before it is put, and its answer takes the note's place in one transaction: what a killed run may have spent is known.
+A question is noted before it is put, and its answer takes the note's place in one transaction: what
+a killed run may have spent is known.
 
-Records hold the messages, the settings and the provider's own token counts; keys and other secrets are no part of them.
+Records hold the messages, the settings and the provider's own token counts; keys and other secrets
+are no part of them.
 """
 
 import sqlite3
@@ -19,7 +22,9 @@ class CompletionStorage(Storage):
     """Methods of `Memory` about conversations."""
 
     def put_completion(self, run_id: str, record: CompletionRecord) -> None:
-        """Keep a question of a run and its answer in place of the last note on it; a later answer to it takes the place of an earlier."""
+        """Keep a question of a run and its answer in place of the last note on it; a later answer
+        to it takes the place of an earlier.
+        """
         key = record.key
         with self.write() as connection:
             connection.execute(
@@ -30,7 +35,7 @@ class CompletionStorage(Storage):
                     run_id, key.role, key.round, key.slot, key.turn, to_json(record),
                     datetime.now(UTC).isoformat(timespec="milliseconds"),
                 ],
-            )  # fmt: skip
+            )
             _drop_note(connection, run_id, key)
 
     def put_unanswered(self, run_id: str, question: Unanswered) -> None:
@@ -38,7 +43,10 @@ class CompletionStorage(Storage):
         key = question.key
         with self.write() as connection:
             connection.execute(
-                "insert into unanswered (run, role, round, slot, turn, record) values (?, ?, ?, ?, ?, ?)",
+                (
+                    "insert into unanswered (run, role, round, slot, turn, record) values (?, ?, "
+                    "?, ?, ?, ?)"
+                ),
                 [run_id, key.role, key.round, key.slot, key.turn, to_json(question)],
             )
 
@@ -55,7 +63,10 @@ class CompletionStorage(Storage):
     def completion(self, run_id: str, key: CompletionKey) -> CompletionRecord | None:
         """The answer a run has to a question."""
         rows = self.read(
-            "select record from completions where run = ? and role = ? and round = ? and slot = ? and turn = ?",
+            (
+                "select record from completions where run = ? and role = ? and round = ? and slot "
+                "= ? and turn = ?"
+            ),
             [run_id, key.role, key.round, key.slot, key.turn],
         )
         return from_json(CompletionRecord, rows[0]["record"]) if rows else None
@@ -80,7 +91,8 @@ def _drop_note(connection: sqlite3.Connection, run_id: str, key: CompletionKey) 
 class RunArchive:
     """The CompletionArchive of one run, in a memory. May be used from several threads.
 
-    SQLite's connection belongs to the thread that opened it, so each call opens one of its own: milliseconds beside a model's seconds.
+    SQLite's connection belongs to the thread that opened it, so each call opens one of its own:
+    milliseconds beside a model's seconds.
     """
 
     def __init__(self, memory: CompletionStorage, run_id: str) -> None:
@@ -107,7 +119,8 @@ class RunArchive:
             return storage.completion(self._run_id, key)
 
     def keep(self, record: CompletionRecord) -> None:
-        """Store a question and its answer in place of the last note on it; on return it is on disk."""
+        """Store a question and its answer in place of the last note on it; on return it is on disk.
+        """
         with self._open() as storage:
             storage.put_completion(self._run_id, record)
 

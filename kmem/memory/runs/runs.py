@@ -1,4 +1,7 @@
-"""Runs and their short-term memory: attempts, the kernels they tried, profiles and diagnoses. A killed run resumes from these."""
+"""Runs and their short-term memory: attempts, the kernels they tried, profiles and diagnoses.
+
+A killed run resumes from these.
+"""
 
 import json
 from collections.abc import Sequence
@@ -43,7 +46,8 @@ class RunStorage(Storage):
             )
 
     def set_run_state(self, run_id: str, state: RunState, result: RunResult | None = None) -> None:
-        """Move a run to a state, with its result if there is one (an earlier result is kept otherwise).
+        """Move a run to a state, with its result if there is one (an earlier result is kept
+        otherwise).
 
         Raises:
             MemoryStoreError: if there is no such run.
@@ -57,13 +61,19 @@ class RunStorage(Storage):
             raise _no_run(run_id)
 
     def run(self, run_id: str) -> Run:
-        """The run with this id or whose id begins so. Raises MemoryStoreError if none or several do."""
+        """The run with this id or whose id begins so.
+
+        Raises MemoryStoreError if none or several do.
+        """
         rows = self.read("select id, record from runs where substr(id, 1, ?) = ? order by id", [len(run_id), run_id])
         exact = [row for row in rows if row["id"] == run_id]
         if not rows or not run_id:
             raise _no_run(run_id)
         if len(rows) > 1 and not exact:
-            raise MemoryStoreError(f"Several runs begin with '{run_id}': {', '.join(str(row['id']) for row in rows)}; give more of the id")
+            raise MemoryStoreError((
+                f"Several runs begin with '{run_id}': {', '.join(str(row['id']) for row in rows)}; "
+                f"give more of the id"
+            ))
         return from_json(Run, (exact or rows)[0]["record"])
 
     def runs(self) -> list[tuple[Run, RunState, RunResult | None]]:
@@ -76,7 +86,10 @@ class RunStorage(Storage):
         return RunState(self._run_row(run_id)["state"])
 
     def run_result(self, run_id: str) -> RunResult | None:
-        """What a run (full id) ended with; None while it has not. Raises MemoryStoreError if there is no such run."""
+        """What a run (full id) ended with; None while it has not.
+
+        Raises MemoryStoreError if there is no such run.
+        """
         return _result(self._run_row(run_id))
 
     def _run_row(self, run_id: str) -> Row:
@@ -86,7 +99,9 @@ class RunStorage(Storage):
         return rows[0]
 
     def put_kernel(self, kernel: Kernel) -> bool:
-        """Keep a kernel under the hash of its source; False if it is there: what was first said about its parent and recipe stays."""
+        """Keep a kernel under the hash of its source; False if it is there: what was first said
+        about its parent and recipe stays.
+        """
         data = to_data(kernel)
         del data["source"]
         with self.write() as connection:
@@ -102,10 +117,11 @@ class RunStorage(Storage):
         return from_data(Kernel, json.loads(rows[0]["record"]) | {"source": rows[0]["source"]}) if rows else None
 
     def record_attempt(self, run_id: str, attempt: Attempt) -> bool:
-        """Keep an attempt and its kernel; False if this run already has one for the same kernel, move and skill.
+        """Keep an attempt and its kernel; False if this run already has one for the same kernel,
+        move and skill.
 
-        An attempt that was interrupted says nothing, so a later one for the same task takes its place.
-        Raises MemoryStoreError if there is no such run.
+        An attempt that was interrupted says nothing, so a later one for the same task takes its
+        place. Raises MemoryStoreError if there is no such run.
         """
         self._run_row(run_id)
         kernel, task, status = attempt.candidate.kernel, attempt.candidate.task, attempt.measurement.status.value
@@ -134,7 +150,10 @@ class RunStorage(Storage):
     def attempts(self, run_id: str) -> list[Attempt]:
         """The attempts of a run, oldest first."""
         rows = self.read(
-            "select a.record, k.source from attempts a join kernels k on k.hash = a.kernel where a.run = ? order by a.id", [run_id]
+            (
+                "select a.record, k.source from attempts a join kernels k on k.hash = a.kernel "
+                "where a.run = ? order by a.id"
+            ), [run_id]
         )
         attempts = []
         for row in rows:
@@ -144,11 +163,17 @@ class RunStorage(Storage):
         return attempts
 
     def put_profile(self, run_id: str, profile: Profile) -> None:
-        """Keep a profile; the same profiler's next one of the kernel takes its place. Raises MemoryStoreError if there is no such run."""
+        """Keep a profile; the same profiler's next one of the kernel takes its place.
+
+        Raises MemoryStoreError if there is no such run.
+        """
         self._run_row(run_id)
         with self.write() as connection:
             connection.execute(
-                "insert or replace into profiles (run, kernel, profiler, device, record) values (?, ?, ?, ?, ?)",
+                (
+                    "insert or replace into profiles (run, kernel, profiler, device, record) "
+                    "values (?, ?, ?, ?, ?)"
+                ),
                 [run_id, profile.kernel, profile.profiler, profile.device, to_json(profile)],
             )
 
@@ -158,17 +183,26 @@ class RunStorage(Storage):
         return [from_json(Profile, row["record"]) for row in rows]
 
     def put_diagnosis(self, run_id: str, round: int, kernel_hash: str, diagnosis: Diagnosis, prescriptions: Sequence[Prescription]) -> None:
-        """Keep what a round found and offered; the same round again takes its place. Raises MemoryStoreError if there is no such run."""
+        """Keep what a round found and offered; the same round again takes its place.
+
+        Raises MemoryStoreError if there is no such run.
+        """
         self._run_row(run_id)
         with self.write() as connection:
             connection.execute(
-                "insert or replace into diagnoses (run, round, kernel, record, prescriptions) values (?, ?, ?, ?, ?)",
+                (
+                    "insert or replace into diagnoses (run, round, kernel, record, prescriptions) "
+                    "values (?, ?, ?, ?, ?)"
+                ),
                 [run_id, round, kernel_hash, to_json(diagnosis), json.dumps([to_data(prescription) for prescription in prescriptions])],
             )
 
     def diagnoses(self, run_id: str) -> list[RoundDiagnosis]:
         """The diagnoses of a run, by round."""
-        rows = self.read("select round, kernel, record, prescriptions from diagnoses where run = ? order by round, rowid", [run_id])
+        rows = self.read((
+            "select round, kernel, record, prescriptions from diagnoses where run = ? order by "
+            "round, rowid"
+        ), [run_id])
         return [
             RoundDiagnosis(
                 row["round"],
@@ -180,7 +214,10 @@ class RunStorage(Storage):
         ]
 
     def put_plan(self, run_id: str, round: int, plan: Plan) -> None:
-        """Keep what a round decided to try and vetoed; the same round again takes its place. Raises MemoryStoreError without such a run."""
+        """Keep what a round decided to try and vetoed; the same round again takes its place.
+
+        Raises MemoryStoreError without such a run.
+        """
         self._run_row(run_id)
         with self.write() as connection:
             connection.execute("insert or replace into plans (run, round, record) values (?, ?, ?)", [run_id, round, to_json(plan)])
@@ -191,7 +228,10 @@ class RunStorage(Storage):
         return [RoundPlan(row["round"], from_json(Plan, row["record"])) for row in rows]
 
     def put_lessons(self, run_id: str, round: int, lessons: Sequence[Lesson]) -> None:
-        """Keep what a round taught; the same round again takes its place. Raises MemoryStoreError if there is no such run."""
+        """Keep what a round taught; the same round again takes its place.
+
+        Raises MemoryStoreError if there is no such run.
+        """
         self._run_row(run_id)
         with self.write() as connection:
             connection.execute("delete from lessons where run = ? and round = ?", [run_id, round])
@@ -206,7 +246,10 @@ class RunStorage(Storage):
         return [from_json(Lesson, row["record"]) for row in rows]
 
     def put_verdict(self, run_id: str, kernel_hash: str, verdict: Measurement) -> None:
-        """Keep the judge's final verdict on a kernel; a later one takes its place. Raises MemoryStoreError if there is no such run."""
+        """Keep the judge's final verdict on a kernel; a later one takes its place.
+
+        Raises MemoryStoreError if there is no such run.
+        """
         self._run_row(run_id)
         with self.write() as connection:
             connection.execute(

@@ -53,7 +53,8 @@ RUNS = (
 )
 
 UNANSWERED = (
-    # Questions that are noted before they are put; the answer takes the note's place. What stays was lost, or under way at a kill.
+    # Questions that are noted before they are put; the answer takes the note's place. What stays
+    # was lost, or under way at a kill.
     """
     create table unanswered (
         id integer primary key,
@@ -69,7 +70,8 @@ UNANSWERED = (
 )
 
 CONVERSATIONS = (
-    # The key says which question of the run it was, not how it was worded: a resumed or replayed run finds its answer by it.
+    # The key says which question of the run it was, not how it was worded: a resumed or replayed
+    # run finds its answer by it.
     """
     create table completions (
         run text not null references runs(id),

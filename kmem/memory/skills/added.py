@@ -1,4 +1,5 @@
-"""Skills a user adds: copied whole into `skills/` beside the database, after every check passed; and archives unpacked with care.
+"""Skills a user adds: copied whole into `skills/` beside the database, after every check passed;
+and archives unpacked with care.
 
 Where they may come from is kmem/curate/sources.py.
 """
@@ -16,21 +17,24 @@ from kmem.errors import OutputError, SkillError
 from kmem.memory.location import added_skills_root
 from kmem.skills import Skill, load_recipe, load_skill, read_skill
 
-#: Unpacked size above which an archive is taken for a mistake or an attack; a skill is text of a few hundred kilobytes.
+#: Unpacked size above which an archive is taken for a mistake or an attack; a skill is text of a
+#: few hundred kilobytes.
 MAX_SKILL_BYTES = 16 * 2**20
 #: Names of files that `unpack_archive` unpacks end so.
 ARCHIVES = (".zip", ".tar.gz", ".tgz")
 
 
-def add_skill(directory: Path, db_path: Path, existing: Mapping[str, Path], *, with_recipe: bool = True) -> Skill:
+def add_skill(
+    directory: Path, db_path: Path, existing: Mapping[str, Path], *, with_recipe: bool = True
+) -> Skill:
     """Copy a skill's directory beside the database; it appears whole or not at all.
 
-    A name never changes its content: who improves a skill gives it another name, so that outcomes stay with what earned them. The one
-    exception is an added skill whose recipe.py was left out, which may get that recipe later.
+    A name never changes its content: who improves a skill gives it another name, so that outcomes
+    stay with what earned them. The one exception is an added skill whose recipe.py was left out,
+    which may get that recipe later.
 
-    Args:
-        existing: the skills registered now, name -> directory.
-        with_recipe: whether its recipe.py is kept, and imported once; otherwise it is left out unread.
+    Args: existing: the skills registered now, name -> directory. with_recipe: whether its recipe.py
+        is kept, and imported once; otherwise it is left out unread.
     Returns:
         The skill in its new place; the one already there if it is the same, byte for byte.
     Raises:
@@ -42,20 +46,36 @@ def add_skill(directory: Path, db_path: Path, existing: Mapping[str, Path], *, w
         root.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=".adding-", dir=root))
     except OSError as ex:
-        raise OutputError(f"Directory {root} cannot be written ({ex.strerror}); choose another database with KMEM_DB") from ex
+        raise OutputError(
+            f"Directory {root} cannot be written ({ex.strerror}); choose another database with "
+            f"KMEM_DB"
+        ) from ex
     try:
-        left_out = shutil.ignore_patterns("__pycache__", ".git", *(() if with_recipe else ("recipe.py",)))
-        skill = load_skill(Path(shutil.copytree(directory, staging / directory.resolve().name, ignore=left_out)))
+        left_out = shutil.ignore_patterns(
+            "__pycache__", ".git", *(() if with_recipe else ("recipe.py",))
+        )
+        skill = load_skill(
+            Path(shutil.copytree(directory, staging / directory.resolve().name, ignore=left_out))
+        )
         load_recipe(skill)
-        other = existing.get(skill.name) or (root / skill.name if (root / skill.name).exists() else None)
+        other = existing.get(skill.name) or (
+            root / skill.name if (root / skill.name).exists() else None
+        )
         if other is not None:
             present, _ = read_skill(other)
             if present is not None and present.hash == skill.hash:
                 return present
-            if present is not None and other == root / skill.name and _is_but_for_recipe(present, skill):
+            if (
+                present is not None
+                and other == root / skill.name
+                and _is_but_for_recipe(present, skill)
+            ):
                 os.replace(skill.path / "recipe.py", other / "recipe.py")
                 return load_skill(other)
-            raise SkillError(f"A different skill is named '{skill.name}' already: {other}; rename the new one (directory and frontmatter)")
+            raise SkillError(
+                f"A different skill is named '{skill.name}' already: {other}; rename the new one "
+                f"(directory and frontmatter)"
+            )
         for cache in skill.path.rglob("__pycache__"):
             shutil.rmtree(cache)
         os.rename(skill.path, root / skill.name)
@@ -69,12 +89,21 @@ def _is_but_for_recipe(present: Skill, new: Skill) -> bool:
     if present.has_recipe or not new.has_recipe:
         return False
     with tempfile.TemporaryDirectory(prefix="kmem-add-") as scratch:
-        bare = Path(shutil.copytree(new.path, Path(scratch) / new.name, ignore=shutil.ignore_patterns("recipe.py", "__pycache__")))
+        bare = Path(
+            shutil.copytree(
+                new.path,
+                Path(scratch) / new.name,
+                ignore=shutil.ignore_patterns("recipe.py", "__pycache__"),
+            )
+        )
         return load_skill(bare).hash == present.hash
 
 
 def unpack_archive(source: Path, target: Path) -> None:
-    """Unpack a .zip or .tar.gz into a directory. Raises SkillError: if it cannot be unpacked, is too large, or holds links."""
+    """Unpack a .zip or .tar.gz into a directory.
+
+    Raises SkillError: if it cannot be unpacked, is too large, or holds links.
+    """
     try:
         if source.suffix == ".zip":
             with zipfile.ZipFile(source) as archive:
@@ -89,9 +118,14 @@ def unpack_archive(source: Path, target: Path) -> None:
                     raise SkillError(f"Archive {source} holds links or devices; pack plain files")
                 archive.extractall(target, filter="data")  # refuses paths that lead outside
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, OSError) as ex:
-        raise SkillError(f"Archive {source} cannot be unpacked ({ex}); pack the skill's directory again") from ex
+        raise SkillError(
+            f"Archive {source} cannot be unpacked ({ex}); pack the skill's directory again"
+        ) from ex
 
 
 def _check_size(source: Path, size: int) -> None:
     if size > MAX_SKILL_BYTES:
-        raise SkillError(f"Archive {source} unpacks to {size} bytes, more than {MAX_SKILL_BYTES}; a skill is text: leave large files out")
+        raise SkillError(
+            f"Archive {source} unpacks to {size} bytes, more than {MAX_SKILL_BYTES}; a skill is "
+            f"text: leave large files out"
+        )

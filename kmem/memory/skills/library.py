@@ -1,4 +1,5 @@
-"""Which skills there are: every version ever seen by content hash, and which one a name means now; their vectors, made once.
+"""Which skills there are: every version ever seen by content hash, and which one a name means now;
+their vectors, made once.
 
 search.py ranks what is kept here.
 """
@@ -44,7 +45,9 @@ class SkillRecord:
 
 
 def skill_origin(path: Path, db_path: Path) -> str:
-    """Where a skill directory comes from: "bundled" with kmem, "added" beside this database, or a "plugin"."""
+    """Where a skill directory comes from: "bundled" with kmem, "added" beside this database, or a
+    "plugin".
+    """
     resolved = path.resolve()
     if resolved.is_relative_to(bundled_skills_root().resolve()):
         return "bundled"
@@ -59,39 +62,57 @@ class LibraryStorage(Storage):
     _last_query: "tuple[str, np.ndarray] | None" = None
 
     def sync_library(self, skills: Sequence[Skill]) -> None:
-        """Make these, and no others, the skills that names mean. Raises SkillError for two skills of one name."""
+        """Make these, and no others, the skills that names mean.
+
+        Raises SkillError for two skills of one name.
+        """
         for origin in ORIGINS:
-            self.sync_skills([skill for skill in skills if skill_origin(skill.path, self.path) == origin], origin)
+            self.sync_skills(
+                [skill for skill in skills if skill_origin(skill.path, self.path) == origin], origin
+            )
 
     def sync_skills(self, skills: Sequence[Skill], origin: str) -> None:
-        """Make these the skills of an origin; what it had before and lacks now is forgotten as current, its versions stay.
+        """Make these the skills of an origin; what it had before and lacks now is forgotten as
+        current, its versions stay.
 
-        Nothing is written if nothing changed. New descriptions are embedded when somebody first searches, for that may take seconds.
+        Nothing is written if nothing changed. New descriptions are embedded when somebody first
+        searches, for that may take seconds.
 
-        Raises:
-            SkillError: if two skills, here or of another origin, have one name and different content.
+        Raises: SkillError: if two skills, here or of another origin, have one name and different
+            content.
         """
         wanted: dict[str, tuple[str, Skill]] = {}
         for skill in skills:
             version = skill.hash
             if wanted.get(skill.name, (version, skill))[0] != version:
-                raise SkillError(_collision(skill.name, str(wanted[skill.name][1].path), str(skill.path)))
+                raise SkillError(
+                    _collision(skill.name, str(wanted[skill.name][1].path), str(skill.path))
+                )
             wanted.setdefault(skill.name, (version, skill))
         present = {
             row["name"]: (row["content_hash"], row["path"])
-            for row in self.read("select name, content_hash, path from library where origin = ?", [origin])
+            for row in self.read(
+                "select name, content_hash, path from library where origin = ?", [origin]
+            )
         }
-        if present == {name: (version, str(skill.path)) for name, (version, skill) in wanted.items()}:
+        if present == {
+            name: (version, str(skill.path)) for name, (version, skill) in wanted.items()
+        }:
             return
         with self.write() as connection:
             connection.execute("delete from library where origin = ?", [origin])
             for version, skill in wanted.values():
-                for row in self.read("select content_hash, path from library where name = ?", [skill.name]):
+                for row in self.read(
+                    "select content_hash, path from library where name = ?", [skill.name]
+                ):
                     if row["content_hash"] != version:
                         raise SkillError(_collision(skill.name, str(row["path"]), str(skill.path)))
                 self._keep_version(version, skill)
                 connection.execute(
-                    "insert or ignore into library (name, content_hash, origin, path) values (?, ?, ?, ?)",
+                    (
+                        "insert or ignore into library (name, content_hash, origin, path) values "
+                        "(?, ?, ?, ?)"
+                    ),
                     [skill.name, version, origin, str(skill.path)],
                 )
             connection.execute("update library_version set version = version + 1")
@@ -105,11 +126,17 @@ class LibraryStorage(Storage):
                 values (?, ?, ?, ?, ?, ?, ?, ?, ?)
                 """,
                 [
-                    version, skill.name, skill.description, skill.body, " ".join(skill.operators),
-                    " ".join(item.value for item in skill.bottlenecks), ", ".join(map(str, skill.signature)), " ".join(skill.arch),
+                    version,
+                    skill.name,
+                    skill.description,
+                    skill.body,
+                    " ".join(skill.operators),
+                    " ".join(item.value for item in skill.bottlenecks),
+                    ", ".join(map(str, skill.signature)),
+                    " ".join(skill.arch),
                     skill.precision,
                 ],
-            )  # fmt: skip
+            )
             if cursor.rowcount:
                 connection.execute(
                     "insert into skill_text (rowid, name, description, body) values (?, ?, ?, ?)",
@@ -142,13 +169,17 @@ class LibraryStorage(Storage):
 
     @property
     def embedder(self) -> Embedder | None:
-        """What this memory embeds with; None if KMEM_EMBEDDING_MODEL says so. Raises EmbeddingError if the default is not installed."""
+        """What this memory embeds with; None if KMEM_EMBEDDING_MODEL says so.
+
+        Raises EmbeddingError if the default is not installed.
+        """
         if not self._embed_loaded:
             self._embed, self._embed_loaded = load_embedder(), True
         return self._embed
 
     def embed_texts(self, texts: Sequence[str]) -> "np.ndarray":
-        """Vectors of texts: (len(texts), dim) float32, unit norm; each text is embedded once in the life of the database.
+        """Vectors of texts: (len(texts), dim) float32, unit norm; each text is embedded once in the
+        life of the database.
 
         For texts that come back, such as descriptions; `embed_query` is for those that do not.
 
@@ -158,20 +189,35 @@ class LibraryStorage(Storage):
         import numpy as np
 
         if self.embedder is None:
-            raise EmbeddingError("Embeddings are switched off; unset KMEM_EMBEDDING_MODEL or name a model in it")
+            raise EmbeddingError(
+                "Embeddings are switched off; unset KMEM_EMBEDDING_MODEL or name a model in it"
+            )
         hashes = [content_hash(text) for text in texts]
         vectors = self._stored_vectors(hashes)
         missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in vectors}
         if missing:
             made = self._embed_now(list(missing.values()))
-            rows = [(self.embedder.model, key, vector.tobytes()) for key, vector in zip(missing, made, strict=True)]
+            rows = [
+                (self.embedder.model, key, vector.tobytes())
+                for key, vector in zip(missing, made, strict=True)
+            ]
             with self.write() as connection:
-                connection.executemany("insert or ignore into embeddings (model, content_hash, vector) values (?, ?, ?)", rows)
+                connection.executemany(
+                    (
+                        "insert or ignore into embeddings (model, content_hash, vector) values (?, "
+                        "?, ?)"
+                    ),
+                    rows,
+                )
             vectors.update((key, vector) for _, key, vector in rows)
-        return np.frombuffer(b"".join(vectors[key] for key in hashes), dtype="<f4").reshape(len(hashes), -1)
+        return np.frombuffer(b"".join(vectors[key] for key in hashes), dtype="<f4").reshape(
+            len(hashes), -1
+        )
 
     def embed_query(self, query: str) -> "np.ndarray":
-        """The vector of a question: (dim,) float32, unit norm; not stored, for a memory would fill with questions nobody asks again."""
+        """The vector of a question: (dim,) float32, unit norm; not stored, for a memory would fill
+        with questions nobody asks again.
+        """
         if self._last_query is None or self._last_query[0] != query:
             self._last_query = (query, self._embed_now([query])[0])
         return self._last_query[1]
@@ -180,15 +226,27 @@ class LibraryStorage(Storage):
         import numpy as np
 
         if self.embedder is None:
-            raise EmbeddingError("Embeddings are switched off; unset KMEM_EMBEDDING_MODEL or name a model in it")
+            raise EmbeddingError(
+                "Embeddings are switched off; unset KMEM_EMBEDDING_MODEL or name a model in it"
+            )
         made = np.asarray(self.embedder(texts), dtype="<f4")
-        if made.ndim != 2 or len(made) != len(texts) or not np.allclose(np.linalg.norm(made, axis=1), 1.0, atol=1e-3):
-            raise EmbeddingError(f"Embedding model '{self.embedder.model}' returned {made.shape}, not one vector of unit norm per text")
+        if (
+            made.ndim != 2
+            or len(made) != len(texts)
+            or not np.allclose(np.linalg.norm(made, axis=1), 1.0, atol=1e-3)
+        ):
+            raise EmbeddingError(
+                f"Embedding model '{self.embedder.model}' returned {made.shape}, not one vector of "
+                f"unit norm per text"
+            )
         return made
 
     def _stored_vectors(self, hashes: Sequence[str]) -> dict[str, bytes]:
         rows = self.read(
-            "select content_hash, vector from embeddings where model = ? and content_hash in (select value from json_each(?))",
+            (
+                "select content_hash, vector from embeddings where model = ? and content_hash in "
+                "(select value from json_each(?))"
+            ),
             [self.embedder.model, json.dumps(hashes)],
         )
         return {row["content_hash"]: row["vector"] for row in rows}

@@ -1,8 +1,11 @@
-"""Where a skill stands: bundled, added, of a plugin, a draft, verified by now, or retracted. Derived from the ledger each time it is asked.
+"""Where a skill stands: bundled, added, of a plugin, a draft, verified by now, or retracted.
 
-Nothing here is stored. A draft (`kmem-status: draft`, written by `kmem skills distill`) is verified once recorded outcomes reproduced it on
-MIN_PROBLEMS problems and under MIN_SEEDS seeds; retracting one of those outcomes, or trusting its origin no longer, makes it a draft again.
-A skill is retracted by a record in the table of retractions, which teams share like any other.
+Derived from the ledger each time it is asked.
+
+Nothing here is stored. A draft (`kmem-status: draft`, written by `kmem skills distill`) is verified
+once recorded outcomes reproduced it on MIN_PROBLEMS problems and under MIN_SEEDS seeds; retracting
+one of those outcomes, or trusting its origin no longer, makes it a draft again. A skill is
+retracted by a record in the table of retractions, which teams share like any other.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +23,8 @@ from kmem.records import Move, Outcome, Status, content_hash
 from kmem.serialize import from_json
 from kmem.skills import DRAFT, Skill
 
-#: What a draft must have been reproduced on: one problem may be a coincidence, and so may one draw of inputs and choices.
+#: What a draft must have been reproduced on: one problem may be a coincidence, and so may one draw
+#: of inputs and choices.
 MIN_PROBLEMS = 2
 MIN_SEEDS = 2
 
@@ -84,16 +88,21 @@ class SkillStanding:
 
 
 def effect_interval(outcome: Outcome) -> Interval | None:
-    """The speedup of the step an outcome took, with its interval; None unless it passed and was timed against something.
+    """The speedup of the step an outcome took, with its interval; None unless it passed and was
+    timed against something.
 
-    Against its parent, from the 20th to the 80th percentile of its own time (an outcome keeps the parent's median alone); without a parent
-    the judge's 95% interval against the best baseline.
+    Against its parent, from the 20th to the 80th percentile of its own time (an outcome keeps the
+    parent's median alone); without a parent the judge's 95% interval against the best baseline.
     """
     if outcome.status is not Status.PASSED or not outcome.latency_ms:
         return None
     if outcome.parent_ms and outcome.latency_ms_p20 and outcome.latency_ms_p80:
         parent_ms = outcome.parent_ms
-        return Interval(parent_ms / outcome.latency_ms_p80, parent_ms / outcome.latency_ms, parent_ms / outcome.latency_ms_p20)
+        return Interval(
+            parent_ms / outcome.latency_ms_p80,
+            parent_ms / outcome.latency_ms,
+            parent_ms / outcome.latency_ms_p20,
+        )
     if outcome.parent_ms is None and outcome.ratio and outcome.ratio_low and outcome.ratio_high:
         return Interval(outcome.ratio_low, outcome.ratio, outcome.ratio_high)
     return None
@@ -122,12 +131,30 @@ def without_retracted(memory: Memory, skills: Mapping[str, Skill]) -> dict[str, 
     return {name: skill for name, skill in skills.items() if _retraction(memory, skill) is None}
 
 
-def order_hits(memory: Memory, skills: Mapping[str, Skill], hits: Iterable[SkillHit], limit: int) -> list[SkillHit]:
-    """The hits of a search as they are shown: without retracted skills, drafts after all others and labelled, at most `limit`."""
-    usable = [hit for hit in hits if hit.name in skills and _retraction(memory, skills[hit.name]) is None]
-    learnt = {hit.name: skill_standing(memory, skills[hit.name]) for hit in usable if skills[hit.name].status == DRAFT}
-    drafts = {name: standing.reason for name, standing in learnt.items() if standing.standing is Standing.DRAFT}
-    labelled = [replace(hit, reasons=(drafts[hit.name], *hit.reasons)) for hit in usable if hit.name in drafts]
+def order_hits(
+    memory: Memory, skills: Mapping[str, Skill], hits: Iterable[SkillHit], limit: int
+) -> list[SkillHit]:
+    """The hits of a search as they are shown: without retracted skills, drafts after all others and
+    labelled, at most `limit`.
+    """
+    usable = [
+        hit for hit in hits if hit.name in skills and _retraction(memory, skills[hit.name]) is None
+    ]
+    learnt = {
+        hit.name: skill_standing(memory, skills[hit.name])
+        for hit in usable
+        if skills[hit.name].status == DRAFT
+    }
+    drafts = {
+        name: standing.reason
+        for name, standing in learnt.items()
+        if standing.standing is Standing.DRAFT
+    }
+    labelled = [
+        replace(hit, reasons=(drafts[hit.name], *hit.reasons))
+        for hit in usable
+        if hit.name in drafts
+    ]
     return [*(hit for hit in usable if hit.name not in drafts), *labelled][:limit]
 
 
@@ -142,23 +169,34 @@ def retract_skill(memory: Memory, skill: Skill, reason: str) -> Retraction:
     known = _retraction(memory, skill)
     if known is not None:
         return known
-    retraction = Retraction(_subject(skill), reason, memory.contributor, datetime.now(UTC).isoformat(timespec="microseconds"))
+    retraction = Retraction(
+        _subject(skill),
+        reason,
+        memory.contributor,
+        datetime.now(UTC).isoformat(timespec="microseconds"),
+    )
     memory.record_retraction(retraction)
     return retraction
 
 
 def _subject(skill: Skill) -> str:
-    """What a retraction of a skill names: its content, or a draft's name, which is the fingerprint of a change whoever distilled it."""
+    """What a retraction of a skill names: its content, or a draft's name, which is the fingerprint
+    of a change whoever distilled it.
+    """
     return content_hash("draft", skill.name) if skill.status == DRAFT else skill.hash
 
 
 def _retraction(memory: Memory, skill: Skill) -> Retraction | None:
-    rows = memory.read("select record from retractions where outcome_hash = ? order by hash", [_subject(skill)])
+    rows = memory.read(
+        "select record from retractions where outcome_hash = ? order by hash", [_subject(skill)]
+    )
     if not rows:
         return None
     trust = memory.trust()  # who is not trusted at all cannot take a skill away either
     retractions = (from_json(Retraction, row["record"]) for row in rows)
-    return next((retraction for retraction in retractions if trust.weight(retraction.origin) > 0), None)
+    return next(
+        (retraction for retraction in retractions if trust.weight(retraction.origin) > 0), None
+    )
 
 
 def _reproductions(memory: Memory, skill: Skill) -> tuple[Reproduction, ...]:
@@ -166,18 +204,29 @@ def _reproductions(memory: Memory, skill: Skill) -> tuple[Reproduction, ...]:
     found = []
     for outcome in memory.outcomes(skill=skill.name, status=Status.PASSED):
         effect = effect_interval(outcome)
-        if outcome.move is Move.RECALL:  # a remembered kernel that is still fast is no new success of what once made it so
+        # a remembered kernel that is still fast is no new success of what once made it so
+        if outcome.move is Move.RECALL:
             continue
         if effect is not None and effect.low > 1.0 and trust.weight(outcome.origin) > 0:
             found.append(
                 Reproduction(
-                    ledger_entry(outcome).hash, outcome.problem, outcome.graph_hash, outcome.seed, outcome.device, outcome.origin, effect
+                    ledger_entry(outcome).hash,
+                    outcome.problem,
+                    outcome.graph_hash,
+                    outcome.seed,
+                    outcome.device,
+                    outcome.origin,
+                    effect,
                 )
             )
     return tuple(found)
 
 
 def _variety(reproductions: Iterable[Reproduction]) -> tuple[int, int]:
-    """How many problems and seeds there are; what a redacted outcome was measured on is not known, so it adds no problem."""
+    """How many problems and seeds there are; what a redacted outcome was measured on is not known,
+    so it adds no problem.
+    """
     known = [each for each in reproductions if each.graph_hash != REDACTED]
-    return len({each.graph_hash for each in known}), len({each.seed for each in known if each.seed is not None})
+    return len({each.graph_hash for each in known}), len(
+        {each.seed for each in known if each.seed is not None}
+    )

@@ -1,4 +1,6 @@
-"""Run git for sync.py: a private clone, no prompts, no hooks, nothing of the repository somebody stands in, no secrets handed on."""
+"""Run git for sync.py: a private clone, no prompts, no hooks, nothing of the repository somebody
+stands in, no secrets handed on.
+"""
 
 import os
 import subprocess
@@ -12,7 +14,9 @@ TIMEOUT_S = 120.0
 #: Settings no configuration of the user or the remote may change. Source: git-config(1).
 _SETTINGS = (
     "core.hooksPath=/dev/null",
-    "core.symlinks=false",  # a link in the remote becomes a plain file: nothing outside the clone is ever read or written through it
+    # a link in the remote becomes a plain file: nothing outside the clone is ever read or written
+    # through it
+    "core.symlinks=false",
     "core.autocrlf=false",  # segments are named by their bytes
     "commit.gpgSign=false",
     "gc.auto=0",
@@ -22,26 +26,42 @@ _SETTINGS = (
 
 
 def run_git(directory: Path, arguments: Sequence[str], *, allow: Sequence[str] = ()) -> str | None:
-    """Run git in a directory; what it printed, or None if it failed with one of the messages in `allow`.
+    """Run git in a directory; what it printed, or None if it failed with one of the messages in
+    `allow`.
 
-    Raises:
-        MemoryStoreError: if git is not installed, takes too long or fails otherwise; the message carries git's last line.
+    Raises: MemoryStoreError: if git is not installed, takes too long or fails otherwise; the
+        message carries git's last line.
     """
     command = ["git", *(part for setting in _SETTINGS for part in ("-c", setting)), *arguments]
     try:
         done = subprocess.run(
-            command, cwd=directory, env=_environment(), capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S,
-            stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+            command,
+            cwd=directory,
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
     except FileNotFoundError as ex:
-        raise MemoryStoreError("Command git is not installed; install it, or share files with `kmem memory export` and `import`") from ex
+        raise MemoryStoreError(
+            "Command git is not installed; install it, or share files with `kmem memory export` "
+            "and `import`"
+        ) from ex
     except subprocess.TimeoutExpired as ex:
-        raise MemoryStoreError(f"git {arguments[0]} took longer than {TIMEOUT_S:g} s; check the remote and the network") from ex
+        raise MemoryStoreError(
+            f"git {arguments[0]} took longer than {TIMEOUT_S:g} s; check the remote and the network"
+        ) from ex
     if done.returncode == 0:
         return done.stdout
     if any(message in done.stderr for message in allow):
         return None
-    raise MemoryStoreError(f"git {arguments[0]} failed ({_reason(done.stderr)}); check the remote's address and your access to it")
+    raise MemoryStoreError(
+        f"git {arguments[0]} failed ({_reason(done.stderr)}); check the remote's address and your "
+        f"access to it"
+    )
 
 
 def _reason(stderr: str) -> str:
@@ -52,8 +72,13 @@ def _reason(stderr: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    kept = {name: value for name, value in scrubbed_environment().items() if not name.startswith("GIT_")}  # GIT_DIR of a caller's hook
-    kept |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}  # messages are compared; nobody answers a prompt
-    if "SSH_AUTH_SOCK" in os.environ:  # a socket to the user's agent, which private remotes need; it holds no secret itself
+    # GIT_DIR of a caller's hook
+    kept = {
+        name: value for name, value in scrubbed_environment().items() if not name.startswith("GIT_")
+    }
+    # messages are compared; nobody answers a prompt
+    kept |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
+    # a socket to the user's agent, which private remotes need; it holds no secret itself
+    if "SSH_AUTH_SOCK" in os.environ:
         kept["SSH_AUTH_SOCK"] = os.environ["SSH_AUTH_SOCK"]
     return kept

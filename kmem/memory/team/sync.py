@@ -1,9 +1,12 @@
-"""Share the ledger through a git repository: every contributor adds segments, nobody ever changes one, so there is nothing to conflict.
+"""Share the ledger through a git repository: every contributor adds segments, nobody ever changes
+one, so there is nothing to conflict.
 
-A segment is a file of export lines (exchange.py) named by its content: segments/<contributor>/<SHA-256>.jsonl on a branch of its own.
-Syncing fetches the branch, merges the segments not merged yet, and pushes one new segment with this memory's own outcomes and retractions
-that none of its segments holds. Whoever pushes second fetches again and adds the same file on top. A killed sync leaves nothing half done:
-the clone is reset to the remote each time, and merging is idempotent.
+A segment is a file of export lines (exchange.py) named by its content:
+segments/<contributor>/<SHA-256>.jsonl on a branch of its own. Syncing fetches the branch, merges
+the segments not merged yet, and pushes one new segment with this memory's own outcomes and
+retractions that none of its segments holds. Whoever pushes second fetches again and adds the same
+file on top. A killed sync leaves nothing half done: the clone is reset to the remote each time, and
+merging is idempotent.
 """
 
 import hashlib
@@ -28,20 +31,29 @@ _TRACKED = f"refs/remotes/origin/{BRANCH}"
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a sync merged, and what it published: outcomes and retractions, 0 if there was nothing new."""
+    """What a sync merged, and what it published: outcomes and retractions, 0 if there was nothing
+    new.
+    """
 
     merged: Exchanged
     segments: int
     published: int
 
 
-def sync_memory(memory: Memory, remote: str, *, sources: bool = True, redact: bool = False, licence: str | None = None) -> Synced:
+def sync_memory(
+    memory: Memory,
+    remote: str,
+    *,
+    sources: bool = True,
+    redact: bool = False,
+    licence: str | None = None,
+) -> Synced:
     """Merge what others published at a git remote and publish what this memory measured itself.
 
-    Args:
-        remote: any address git takes; a directory for two memories on one machine. Its other branches are not touched.
-        sources, redact: as for `export_outcomes`. What was published before stays as it was published.
-        licence: stated for this memory's own outcomes, now and from now on.
+    Args: remote: any address git takes; a directory for two memories on one machine. Its other
+        branches are not touched. sources, redact: as for `export_outcomes`. What was published
+        before stays as it was published. licence: stated for this memory's own outcomes, now and
+        from now on.
     Raises:
         MemoryStoreError: if git fails, a segment is damaged, or another licence was stated before.
     """
@@ -63,19 +75,25 @@ def sync_memory(memory: Memory, remote: str, *, sources: bool = True, redact: bo
         run_git(clone, ["commit", "--quiet", "-m", f"{len(lines)} records of {memory.contributor}"])
         if (
             run_git(
-                clone, ["push", "--quiet", "origin", f"HEAD:refs/heads/{BRANCH}"], allow=("[rejected]", "fetch first", "failed to lock")
+                clone,
+                ["push", "--quiet", "origin", f"HEAD:refs/heads/{BRANCH}"],
+                allow=("[rejected]", "fetch first", "failed to lock"),
             )
             is not None
         ):
             return Synced(merged, segments, len(lines))
-    raise MemoryStoreError(f"Others pushed to {remote} each of {_PUSHES} times; run `kmem memory sync` again")
+    raise MemoryStoreError(
+        f"Others pushed to {remote} each of {_PUSHES} times; run `kmem memory sync` again"
+    )
 
 
 def _open_clone(memory: Memory, remote: str) -> Path:
     """The private clone for a remote, beside the database."""
     address = str(Path(remote).resolve()) if Path(remote).is_dir() else remote
     if address.startswith("-"):
-        raise MemoryStoreError(f"'{remote}' is no address of a git repository; give a URL or a directory")
+        raise MemoryStoreError(
+            f"'{remote}' is no address of a git repository; give a URL or a directory"
+        )
     clone = memory.path.parent / "sync" / content_hash(address)[:16]
     if not (clone / ".git").is_dir():
         clone.mkdir(parents=True, exist_ok=True)
@@ -87,7 +105,9 @@ def _open_clone(memory: Memory, remote: str) -> Path:
 def _fetch(clone: Path) -> None:
     """Make the clone's files those of the remote's branch; none if the branch does not exist yet."""
     found = run_git(
-        clone, ["fetch", "--quiet", "--no-tags", "origin", f"+refs/heads/{BRANCH}:{_TRACKED}"], allow=("couldn't find remote ref",)
+        clone,
+        ["fetch", "--quiet", "--no-tags", "origin", f"+refs/heads/{BRANCH}:{_TRACKED}"],
+        allow=("couldn't find remote ref",),
     )
     if found is None:
         run_git(clone, ["update-ref", "-d", f"refs/heads/{BRANCH}"])
@@ -103,7 +123,10 @@ def _merge_segment(memory: Memory, path: Path, remote: str) -> Exchanged | None:
     if memory.read("select 1 from segments where name = ?", [name]):
         return None
     if hashlib.sha256(path.read_bytes()).hexdigest() != path.stem:
-        raise MemoryStoreError(f"Segment {name} of {remote} is damaged: its bytes have another hash; have its contributor restore it")
+        raise MemoryStoreError(
+            f"Segment {name} of {remote} is damaged: its bytes have another hash; have its "
+            f"contributor restore it"
+        )
     added = import_outcomes(memory, path)
     with memory.write() as connection:
         connection.execute(
@@ -114,7 +137,9 @@ def _merge_segment(memory: Memory, path: Path, remote: str) -> Exchanged | None:
 
 
 def _unpublished(memory: Memory, clone: Path, *, sources: bool, redact: bool) -> Iterator[str]:
-    """The lines of this memory's own records that none of its segments at the remote holds, redacted or not."""
+    """The lines of this memory's own records that none of its segments at the remote holds,
+    redacted or not.
+    """
     published = set(_published_hashes(clone / "segments" / memory.contributor))
     rows = memory.read(
         """
@@ -123,9 +148,18 @@ def _unpublished(memory: Memory, clone: Path, *, sources: bool, redact: bool) ->
         """,
         [memory.contributor, UNNAMED_ORIGIN],
     )
-    yield from outcome_lines(memory, (row for row in rows if row["hash"] not in published), sources=sources, redact=redact)
-    own = (retraction for retraction in memory.retractions() if retraction.origin == memory.contributor)
-    yield from retraction_lines(retraction for retraction in own if retraction.hash not in published)
+    yield from outcome_lines(
+        memory,
+        (row for row in rows if row["hash"] not in published),
+        sources=sources,
+        redact=redact,
+    )
+    own = (
+        retraction for retraction in memory.retractions() if retraction.origin == memory.contributor
+    )
+    yield from retraction_lines(
+        retraction for retraction in own if retraction.hash not in published
+    )
 
 
 def _published_hashes(directory: Path) -> Iterator[str]:
@@ -138,7 +172,11 @@ def _published_hashes(directory: Path) -> Iterator[str]:
 
 
 def _write_segment(memory: Memory, clone: Path, lines: list[str]) -> None:
-    licences = {origin: licence for origin, licence in memory.licences().items() if origin == memory.contributor}
+    licences = {
+        origin: licence
+        for origin, licence in memory.licences().items()
+        if origin == memory.contributor
+    }
     header = [json.dumps({"licences": licences}, sort_keys=True)] if licences else []
     data = "".join(f"{line}\n" for line in [*header, *lines]).encode()
     directory = clone / "segments" / memory.contributor

@@ -23,7 +23,9 @@ class Model(torch.nn.Module):
         n, c, h, w = x.shape
         out = torch.empty(n, c, device=x.device, dtype=x.dtype)
         grid = (triton.cdiv(n * c, 64),)
-        plane_mean[grid](x, out, n * c, h * w, PLANES=64, BLOCK=triton.next_power_of_2(h * w), num_warps=4)
+        plane_mean[grid](
+            x, out, n * c, h * w, PLANES=64, BLOCK=triton.next_power_of_2(h * w), num_warps=4
+        )
         return out
 
 

@@ -13,7 +13,9 @@ def row_max(x_ptr, top_ptr, n_cols, BLOCK: tl.constexpr):
     best = tl.full((BLOCK,), -float("inf"), x_ptr.dtype.element_ty)
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        best = tl.maximum(best, tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=-float("inf")))
+        best = tl.maximum(
+            best, tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=-float("inf"))
+        )
     tl.store(top_ptr + row, tl.max(best, axis=0))
 
 

@@ -9,7 +9,15 @@ BATCH, TOKENS, FEATURES = 64, 4096, 1024
 
 
 @triton.jit
-def token_sums(x_ptr, part_ptr, tokens, features, PER_PROGRAM: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_F: tl.constexpr):
+def token_sums(
+    x_ptr,
+    part_ptr,
+    tokens,
+    features,
+    PER_PROGRAM: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_F: tl.constexpr,
+):
     cols = tl.program_id(0) * BLOCK_F + tl.arange(0, BLOCK_F)
     base = x_ptr + tl.program_id(2).to(tl.int64) * tokens * features
     acc = tl.zeros((BLOCK_T, BLOCK_F), tl.float32)
@@ -28,12 +36,15 @@ class Model(torch.nn.Module):
         splits = triton.cdiv(tokens, 256)
         parts = torch.empty(batch, splits, features, device=x.device)
         grid = (triton.cdiv(features, 256), splits, batch)
-        token_sums[grid](x, parts, tokens, features, PER_PROGRAM=256, BLOCK_T=16, BLOCK_F=256, num_warps=8)
+        token_sums[grid](
+            x, parts, tokens, features, PER_PROGRAM=256, BLOCK_T=16, BLOCK_F=256, num_warps=8
+        )
         return F.linear(parts.sum(dim=1) / tokens, weight, bias)
 
 
 def make_inputs(batch: int, tokens: int, features: int) -> list[torch.Tensor]:
-    # Integer weights are finite in every test: infinite ones meet both signs token by token, but only one sign after the mean.
+    # Integer weights are finite in every test: infinite ones meet both signs token by token, but
+    # only one sign after the mean.
     weight = torch.randint(-3, 4, (features, features)).float()
     return [torch.randn(batch, tokens, features), weight, torch.randn(features)]
 

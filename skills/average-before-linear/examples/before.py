@@ -12,7 +12,8 @@ class Model(torch.nn.Module):
 
 
 def make_inputs(batch: int, tokens: int, features: int) -> list[torch.Tensor]:
-    # Integer weights are finite in every test: infinite ones meet both signs token by token, but only one sign after the mean.
+    # Integer weights are finite in every test: infinite ones meet both signs token by token, but
+    # only one sign after the mean.
     weight = torch.randint(-3, 4, (features, features)).float()
     return [torch.randn(batch, tokens, features), weight, torch.randn(features)]
 

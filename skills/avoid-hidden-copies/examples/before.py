@@ -10,7 +10,9 @@ BATCH, LENGTH, HEADS, DIM = 16, 4096, 16, 128
 @triton.jit
 def scale_shift(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n) * 0.5 + 1.0, mask=offsets < n)
+    tl.store(
+        out_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < n) * 0.5 + 1.0, mask=offsets < n
+    )
 
 
 class Model(torch.nn.Module):

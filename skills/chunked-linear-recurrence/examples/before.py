@@ -1,4 +1,6 @@
-"""h = a * h + b over 1024 steps as a Python loop: one launch per step, the state travels through memory."""
+"""h = a * h + b over 1024 steps as a Python loop: one launch per step, the state travels through
+memory.
+"""
 
 import torch
 

@@ -8,7 +8,9 @@ ROWS, COLS = 32768, 8192
 
 
 @triton.jit
-def scale_columns(x_ptr, scale_ptr, out_ptr, n_rows, n_cols, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
+def scale_columns(
+    x_ptr, scale_ptr, out_ptr, n_rows, n_cols, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
+):
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     cols = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     offsets = rows[:, None] * n_cols + cols[None, :]

@@ -1,4 +1,6 @@
-"""Scale each column of a matrix; lanes run down a column, one row apart (32 KB): a 32-byte sector per element."""
+"""Scale each column of a matrix; lanes run down a column, one row apart (32 KB): a 32-byte sector
+per element.
+"""
 
 import torch
 import triton
@@ -20,7 +22,9 @@ class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         x = x.contiguous()
         out = torch.empty_like(x)
-        scale_columns[(triton.cdiv(x.shape[0], 256), x.shape[1])](x, scale, out, x.shape[0], x.shape[1], BLOCK=256)
+        scale_columns[(triton.cdiv(x.shape[0], 256), x.shape[1])](
+            x, scale, out, x.shape[0], x.shape[1], BLOCK=256
+        )
         return out
 
 

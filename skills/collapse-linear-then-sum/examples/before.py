@@ -19,7 +19,8 @@ def get_init_inputs() -> list[int]:
 
 
 def make_inputs(rows: int) -> list[torch.Tensor]:
-    # Integers are finite in every test: infinity meets weights of both signs in the product, but only their sum once they are added up.
+    # Integers are finite in every test: infinity meets weights of both signs in the product, but
+    # only their sum once they are added up.
     return [torch.randint(-8, 9, (rows, FEATURES)).float()]
 
 

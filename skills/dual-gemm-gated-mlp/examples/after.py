@@ -8,7 +8,17 @@ M, K, N = 16384, 256, 8192
 
 
 @triton.jit
-def gated_matmul(x_ptr, g_ptr, u_ptr, out_ptr, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+def gated_matmul(
+    x_ptr,
+    g_ptr,
+    u_ptr,
+    out_ptr,
+    N,
+    K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     cols = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
@@ -30,12 +40,15 @@ class Model(torch.nn.Module):
         x, gate, up = x.contiguous(), gate.contiguous(), up.contiguous()
         out = torch.empty(m, n, device=x.device, dtype=x.dtype)
         grid = (m // 128, n // 128)
-        gated_matmul[grid](x, gate, up, out, n, k, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_warps=8, num_stages=3)
+        gated_matmul[grid](
+            x, gate, up, out, n, k, BLOCK_M=128, BLOCK_N=128, BLOCK_K=64, num_warps=8, num_stages=3
+        )
         return out
 
 
 def make_inputs(m: int, k: int, n: int) -> list[torch.Tensor]:
-    # Integer weights stay small in every test: neither product alone comes near float16's largest number.
+    # Integer weights stay small in every test: neither product alone comes near float16's largest
+    # number.
     weights = [torch.randint(-1, 2, (k, n)).half() for _ in range(2)]
     return [torch.randn(m, k, dtype=torch.float16), *weights]
 

@@ -12,7 +12,8 @@ class Model(torch.nn.Module):
 
 
 def make_inputs(m: int, k: int, n: int) -> list[torch.Tensor]:
-    # Integer weights stay small in every test: neither product alone comes near float16's largest number.
+    # Integer weights stay small in every test: neither product alone comes near float16's largest
+    # number.
     weights = [torch.randint(-1, 2, (k, n)).half() for _ in range(2)]
     return [torch.randn(m, k, dtype=torch.float16), *weights]
 

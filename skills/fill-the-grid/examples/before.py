@@ -23,7 +23,9 @@ class Model(torch.nn.Module):
     def forward(self, a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         a = a.contiguous()
         out = torch.empty(a.shape[0], device=a.device, dtype=a.dtype)
-        matvec[(triton.cdiv(a.shape[0], 256),)](a, x, out, a.shape[0], a.shape[1], BLOCK_M=256, BLOCK_K=64, num_warps=8)
+        matvec[(triton.cdiv(a.shape[0], 256),)](
+            a, x, out, a.shape[0], a.shape[1], BLOCK_M=256, BLOCK_K=64, num_warps=8
+        )
         return out
 
 

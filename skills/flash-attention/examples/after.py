@@ -9,7 +9,17 @@ HEADS, LENGTH, DIM = 32, 4096, 64
 
 
 @triton.jit
-def attention(q_ptr, k_ptr, v_ptr, o_ptr, S, SCALE: tl.constexpr, D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def attention(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    o_ptr,
+    S,
+    SCALE: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     base = tl.program_id(1) * S * D
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     d = tl.arange(0, D)
@@ -39,7 +49,19 @@ class Model(torch.nn.Module):
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         out = torch.empty_like(q)
         grid = (length // 128, heads)
-        attention[grid](q, k, v, out, length, SCALE=dim**-0.5, D=dim, BLOCK_M=128, BLOCK_N=64, num_warps=4, num_stages=3)
+        attention[grid](
+            q,
+            k,
+            v,
+            out,
+            length,
+            SCALE=dim**-0.5,
+            D=dim,
+            BLOCK_M=128,
+            BLOCK_N=64,
+            num_warps=4,
+            num_stages=3,
+        )
         return out
 
 

@@ -1,4 +1,6 @@
-"""Attention with scores and probabilities written to memory: two matrices of length squared per head."""
+"""Attention with scores and probabilities written to memory: two matrices of length squared per
+head.
+"""
 
 import torch
 

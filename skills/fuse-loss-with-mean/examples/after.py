@@ -12,7 +12,9 @@ def partial_loss(p_ptr, t_ptr, part_ptr, n, CHUNK: tl.constexpr, BLOCK: tl.const
     acc = tl.zeros((BLOCK,), tl.float32)
     for start in tl.range(0, CHUNK, BLOCK, num_stages=3):
         offsets = tl.program_id(0) * CHUNK + start + tl.arange(0, BLOCK)
-        d = tl.load(p_ptr + offsets, mask=offsets < n, other=0.0) - tl.load(t_ptr + offsets, mask=offsets < n, other=0.0)
+        d = tl.load(p_ptr + offsets, mask=offsets < n, other=0.0) - tl.load(
+            t_ptr + offsets, mask=offsets < n, other=0.0
+        )
         acc += d * d
     tl.store(part_ptr + tl.program_id(0), tl.sum(acc, axis=0))
 

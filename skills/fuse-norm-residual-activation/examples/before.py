@@ -7,7 +7,9 @@ ROWS, COLS = 65536, 2048
 
 
 class Model(torch.nn.Module):
-    def forward(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    ) -> torch.Tensor:
         return F.gelu(F.layer_norm(x + residual, (x.shape[1],), weight, bias))
 
 

@@ -8,7 +8,9 @@ BATCH, LENGTH, HEADS, DIM = 8, 4096, 32, 128
 
 
 @triton.jit
-def rotate(x_ptr, cos_ptr, sin_ptr, out_ptr, length, HEADS_PER_TOKEN: tl.constexpr, HALF: tl.constexpr):
+def rotate(
+    x_ptr, cos_ptr, sin_ptr, out_ptr, length, HEADS_PER_TOKEN: tl.constexpr, HALF: tl.constexpr
+):
     token = tl.program_id(0)
     d = tl.arange(0, HALF)
     heads = tl.arange(0, HEADS_PER_TOKEN)
@@ -26,7 +28,9 @@ class Model(torch.nn.Module):
         batch, length, heads, dim = x.shape
         x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
         out = torch.empty_like(x)
-        rotate[(batch * length,)](x, cos, sin, out, length, HEADS_PER_TOKEN=heads, HALF=dim // 2, num_warps=4)
+        rotate[(batch * length,)](
+            x, cos, sin, out, length, HEADS_PER_TOKEN=heads, HALF=dim // 2, num_warps=4
+        )
         return out
 
 

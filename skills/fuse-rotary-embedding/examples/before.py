@@ -1,4 +1,6 @@
-"""Rotary embedding by slicing, negating, concatenating and two products: about five elementwise kernels."""
+"""Rotary embedding by slicing, negating, concatenating and two products: about five elementwise
+kernels.
+"""
 
 import torch
 

@@ -1,4 +1,6 @@
-"""Cross entropy as logsumexp minus the target's logit, in one read; lanes keep their own running maximum and sum."""
+"""Cross entropy as logsumexp minus the target's logit, in one read; lanes keep their own running
+maximum and sum.
+"""
 
 import torch
 import triton

@@ -1,4 +1,6 @@
-"""Embedding lookup with lanes along the row: a vector of indices first, then whole rows as one tile."""
+"""Embedding lookup with lanes along the row: a vector of indices first, then whole rows as one
+tile.
+"""
 
 import torch
 import triton
@@ -8,7 +10,9 @@ TABLE_ROWS, WIDTH, TOKENS = 200_000, 512, 400_000
 
 
 @triton.jit
-def gather(index_ptr, table_ptr, out_ptr, n, width, TOKENS_PER_PROGRAM: tl.constexpr, BLOCK: tl.constexpr):
+def gather(
+    index_ptr, table_ptr, out_ptr, n, width, TOKENS_PER_PROGRAM: tl.constexpr, BLOCK: tl.constexpr
+):
     tokens = tl.program_id(0) * TOKENS_PER_PROGRAM + tl.arange(0, TOKENS_PER_PROGRAM)
     cols = tl.arange(0, BLOCK)
     index = tl.load(index_ptr + tokens, mask=tokens < n, other=0)
@@ -22,7 +26,9 @@ class Model(torch.nn.Module):
         table = table.contiguous()
         n, width = index.shape[0], table.shape[1]
         out = torch.empty(n, width, device=table.device, dtype=table.dtype)
-        gather[(triton.cdiv(n, 8),)](index, table, out, n, width, TOKENS_PER_PROGRAM=8, BLOCK=triton.next_power_of_2(width))
+        gather[(triton.cdiv(n, 8),)](
+            index, table, out, n, width, TOKENS_PER_PROGRAM=8, BLOCK=triton.next_power_of_2(width)
+        )
         return out
 
 

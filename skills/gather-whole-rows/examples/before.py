@@ -13,7 +13,11 @@ def gather(index_ptr, table_ptr, out_ptr, n, width, BLOCK: tl.constexpr):
     col = tl.program_id(1)
     mask = tokens < n
     index = tl.load(index_ptr + tokens, mask=mask, other=0)
-    tl.store(out_ptr + tokens * width + col, tl.load(table_ptr + index * width + col, mask=mask), mask=mask)
+    tl.store(
+        out_ptr + tokens * width + col,
+        tl.load(table_ptr + index * width + col, mask=mask),
+        mask=mask,
+    )
 
 
 class Model(torch.nn.Module):

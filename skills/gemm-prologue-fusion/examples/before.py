@@ -6,14 +6,22 @@ M, K, N = 131072, 1024, 128
 
 
 class Model(torch.nn.Module):
-    def forward(self, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, weight: torch.Tensor
+    ) -> torch.Tensor:
         return torch.relu(x * scale + shift) @ weight
 
 
 def make_inputs(m: int, k: int, n: int) -> list[torch.Tensor]:
-    # Integer parameters stay small in every test: no sum comes near float16's largest number, where the last bit decides on infinity.
+    # Integer parameters stay small in every test: no sum comes near float16's largest number, where
+    # the last bit decides on infinity.
     scale, shift = torch.randint(1, 4, (k,)).half(), torch.randint(-2, 3, (k,)).half()
-    return [torch.randn(m, k, dtype=torch.float16), scale, shift, torch.randint(-1, 2, (k, n)).half()]
+    return [
+        torch.randn(m, k, dtype=torch.float16),
+        scale,
+        shift,
+        torch.randint(-1, 2, (k, n)).half(),
+    ]
 
 
 def get_inputs() -> list[torch.Tensor]:

@@ -1,4 +1,6 @@
-"""GroupNorm with 16 groups of 32 MB: slices reduce in parallel, the second kernel merges their means and deviations."""
+"""GroupNorm with 16 groups of 32 MB: slices reduce in parallel, the second kernel merges their
+means and deviations.
+"""
 
 import math
 
@@ -21,15 +23,22 @@ def slice_statistics(x_ptr, mean_ptr, m2_ptr, slice_size, BLOCK: tl.constexpr):
     m2 = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, slice_size, BLOCK):  # 64 KB: from L1 or L2
         offsets = start + tl.arange(0, BLOCK)
-        d = tl.where(offsets < slice_size, tl.load(x_ptr + base + offsets, mask=offsets < slice_size, other=0.0) - mean, 0.0)
+        d = tl.where(
+            offsets < slice_size,
+            tl.load(x_ptr + base + offsets, mask=offsets < slice_size, other=0.0) - mean,
+            0.0,
+        )
         m2 += d * d
     tl.store(mean_ptr + index, mean)
     tl.store(m2_ptr + index, tl.sum(m2, axis=0))
 
 
 @triton.jit
-def normalise(x_ptr, mean_ptr, m2_ptr, out_ptr, slice_size, SLICES: tl.constexpr, BLOCK: tl.constexpr):
-    index = tl.num_programs(0) - 1 - tl.program_id(0)  # backwards: the slices read last are still in L2
+def normalise(
+    x_ptr, mean_ptr, m2_ptr, out_ptr, slice_size, SLICES: tl.constexpr, BLOCK: tl.constexpr
+):
+    # backwards: the slices read last are still in L2
+    index = tl.num_programs(0) - 1 - tl.program_id(0)
     first = (index // SLICES) * SLICES
     means = tl.load(mean_ptr + first + tl.arange(0, SLICES))
     m2s = tl.load(m2_ptr + first + tl.arange(0, SLICES))
@@ -49,11 +58,14 @@ class Model(torch.nn.Module):
         out = torch.empty_like(x)
         groups = x.shape[0] * GROUPS
         size = x.numel() // groups
-        slices = math.gcd(size, 1 << max(0, (size // 16384).bit_length() - 1))  # equal slices, a power of two of them
+        # equal slices, a power of two of them
+        slices = math.gcd(size, 1 << max(0, (size // 16384).bit_length() - 1))
         mean = torch.empty(groups * slices, device=x.device)
         m2 = torch.empty_like(mean)
         slice_statistics[(groups * slices,)](x, mean, m2, size // slices, BLOCK=4096, num_warps=8)
-        normalise[(groups * slices,)](x, mean, m2, out, size // slices, SLICES=slices, BLOCK=4096, num_warps=8)
+        normalise[(groups * slices,)](
+            x, mean, m2, out, size // slices, SLICES=slices, BLOCK=4096, num_warps=8
+        )
         return out
 
 

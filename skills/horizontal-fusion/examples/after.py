@@ -18,7 +18,9 @@ def row_statistics(x_ptr, mean_ptr, max_ptr, square_ptr, n_cols, BLOCK: tl.const
         x = tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=0.0)
         total += x
         square += x * x
-        best = tl.maximum(best, tl.where(cols < n_cols, x, -float("inf")), propagate_nan=tl.PropagateNan.ALL)
+        best = tl.maximum(
+            best, tl.where(cols < n_cols, x, -float("inf")), propagate_nan=tl.PropagateNan.ALL
+        )
     tl.store(mean_ptr + row, tl.sum(total, axis=0) / n_cols)
     tl.store(square_ptr + row, tl.sum(square, axis=0) / n_cols)
     has_nan = tl.sum((best != best).to(tl.int32), axis=0) > 0  # tl.max drops NaN, amax keeps it
@@ -28,7 +30,9 @@ def row_statistics(x_ptr, mean_ptr, max_ptr, square_ptr, n_cols, BLOCK: tl.const
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         x = x.contiguous()
-        mean, top, square = (torch.empty(x.shape[0], device=x.device, dtype=x.dtype) for _ in range(3))
+        mean, top, square = (
+            torch.empty(x.shape[0], device=x.device, dtype=x.dtype) for _ in range(3)
+        )
         row_statistics[(x.shape[0],)](x, mean, top, square, x.shape[1], BLOCK=4096, num_warps=8)
         return mean, top, square
 

@@ -1,4 +1,6 @@
-"""Mean absolute deviation of each row in one kernel: few fat programs, so that the second read of a row hits cache."""
+"""Mean absolute deviation of each row in one kernel: few fat programs, so that the second read of a
+row hits cache.
+"""
 
 import torch
 import triton
@@ -13,12 +15,19 @@ def row_deviation(x_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
     acc = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        acc += tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=0.0, eviction_policy="evict_last")
+        acc += tl.load(
+            x_ptr + row * n_cols + cols, mask=cols < n_cols, other=0.0, eviction_policy="evict_last"
+        )
     mean = tl.sum(acc, axis=0) / n_cols
     acc = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=0.0, eviction_policy="evict_first")
+        x = tl.load(
+            x_ptr + row * n_cols + cols,
+            mask=cols < n_cols,
+            other=0.0,
+            eviction_policy="evict_first",
+        )
         acc += tl.where(cols < n_cols, tl.abs(x - mean), 0.0)
     tl.store(out_ptr + row, tl.sum(acc, axis=0) / n_cols)
 
@@ -27,7 +36,8 @@ class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous()
         out = torch.empty(x.shape[0], device=x.device, dtype=x.dtype)
-        row_deviation[(x.shape[0],)](x, out, x.shape[1], BLOCK=4096, num_warps=16)  # four rows per SM: 34 MB over the GPU
+        # four rows per SM: 34 MB over the GPU
+        row_deviation[(x.shape[0],)](x, out, x.shape[1], BLOCK=4096, num_warps=16)
         return out
 
 

@@ -1,4 +1,6 @@
-"""Mean absolute deviation of each row as two kernels: the second reads the whole tensor from DRAM again."""
+"""Mean absolute deviation of each row as two kernels: the second reads the whole tensor from DRAM
+again.
+"""
 
 import torch
 import triton

@@ -1,4 +1,6 @@
-"""Row sums with a vector accumulator, long blocks and a pipelined loop: many 16-byte loads in flight per warp."""
+"""Row sums with a vector accumulator, long blocks and a pipelined loop: many 16-byte loads in
+flight per warp.
+"""
 
 import torch
 import triton

@@ -1,4 +1,6 @@
-"""Row sums with one warp per row and a reduction to a scalar in every step: one short load in flight per warp."""
+"""Row sums with one warp per row and a reduction to a scalar in every step: one short load in
+flight per warp.
+"""
 
 import torch
 import triton

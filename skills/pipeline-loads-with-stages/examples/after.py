@@ -1,4 +1,6 @@
-"""An fp16 product with four stages: loads of the next three tiles are in flight while one is multiplied."""
+"""An fp16 product with four stages: loads of the next three tiles are in flight while one is
+multiplied.
+"""
 
 import torch
 import triton
@@ -26,12 +28,17 @@ class Model(torch.nn.Module):
         assert k == b.shape[0] and m % 128 == n % 128 == k % 64 == 0, "whole tiles only"
         a, b = a.contiguous(), b.contiguous()
         out = torch.empty(m, n, device=a.device, dtype=a.dtype)
-        matmul[(m // 128, n // 128)](a, b, out, m, n, k, BLOCK=128, BLOCK_K=64, num_warps=8, num_stages=4)
+        matmul[(m // 128, n // 128)](
+            a, b, out, m, n, k, BLOCK=128, BLOCK_K=64, num_warps=8, num_stages=4
+        )
         return out
 
 
 def get_inputs() -> list[torch.Tensor]:
-    return [torch.randn(SIZE, SIZE, dtype=torch.float16), torch.randn(SIZE, SIZE, dtype=torch.float16)]
+    return [
+        torch.randn(SIZE, SIZE, dtype=torch.float16),
+        torch.randn(SIZE, SIZE, dtype=torch.float16),
+    ]
 
 
 def get_small_inputs() -> list[torch.Tensor]:

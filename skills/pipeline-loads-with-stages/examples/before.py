@@ -1,4 +1,6 @@
-"""An fp16 product with one stage: every iteration waits for its own loads before the tensor cores start."""
+"""An fp16 product with one stage: every iteration waits for its own loads before the tensor cores
+start.
+"""
 
 import torch
 import triton
@@ -24,16 +26,22 @@ class Model(torch.nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         (m, k), n = a.shape, b.shape[1]
         assert k == b.shape[0] and m % 128 == n % 128 == k % 64 == 0, "whole tiles only"
-        if a.dtype is torch.float64:  # where a judge computes the right answer: the tiles are made for float16
+        # where a judge computes the right answer: the tiles are made for float16
+        if a.dtype is torch.float64:
             return a @ b
         a, b = a.contiguous(), b.contiguous()
         out = torch.empty(m, n, device=a.device, dtype=a.dtype)
-        matmul[(m // 128, n // 128)](a, b, out, m, n, k, BLOCK=128, BLOCK_K=64, num_warps=8, num_stages=1)
+        matmul[(m // 128, n // 128)](
+            a, b, out, m, n, k, BLOCK=128, BLOCK_K=64, num_warps=8, num_stages=1
+        )
         return out
 
 
 def get_inputs() -> list[torch.Tensor]:
-    return [torch.randn(SIZE, SIZE, dtype=torch.float16), torch.randn(SIZE, SIZE, dtype=torch.float16)]
+    return [
+        torch.randn(SIZE, SIZE, dtype=torch.float16),
+        torch.randn(SIZE, SIZE, dtype=torch.float16),
+    ]
 
 
 def get_small_inputs() -> list[torch.Tensor]:

@@ -8,7 +8,17 @@ BATCH, CHANNELS, SIZE = 32, 64, 256
 
 
 @triton.jit
-def conv1x1(x_ptr, w_ptr, out_ptr, C, N_OUT, P, BLOCK_O: tl.constexpr, BLOCK_P: tl.constexpr, BLOCK_K: tl.constexpr):
+def conv1x1(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    C,
+    N_OUT,
+    P,
+    BLOCK_O: tl.constexpr,
+    BLOCK_P: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     pixels = tl.program_id(0) * BLOCK_P + tl.arange(0, BLOCK_P)
     outs = tl.program_id(1) * BLOCK_O + tl.arange(0, BLOCK_O)
     ks = tl.arange(0, BLOCK_K)
@@ -16,7 +26,11 @@ def conv1x1(x_ptr, w_ptr, out_ptr, C, N_OUT, P, BLOCK_O: tl.constexpr, BLOCK_P: 
     acc = tl.zeros((BLOCK_O, BLOCK_P), tl.float32)
     for c in range(0, C, BLOCK_K):
         weight = tl.load(w_ptr + outs[:, None] * C + (c + ks)[None, :])
-        x = tl.load(x_ptr + image * C * P + (c + ks)[:, None] * P + pixels[None, :], mask=(pixels < P)[None, :], other=0.0)
+        x = tl.load(
+            x_ptr + image * C * P + (c + ks)[:, None] * P + pixels[None, :],
+            mask=(pixels < P)[None, :],
+            other=0.0,
+        )
         acc = tl.dot(weight, x, acc)
     out = out_ptr + image * N_OUT * P + outs[:, None] * P + pixels[None, :]
     tl.store(out, acc.to(tl.float16), mask=(pixels < P)[None, :])
@@ -30,7 +44,19 @@ class Model(torch.nn.Module):
         out = torch.empty(n, o, h, w, device=x.device, dtype=x.dtype)
         block_o = min(64, o)
         grid = (triton.cdiv(h * w, 128), o // block_o, n)
-        conv1x1[grid](x, weight, out, c, o, h * w, BLOCK_O=block_o, BLOCK_P=128, BLOCK_K=32, num_warps=4, num_stages=2)
+        conv1x1[grid](
+            x,
+            weight,
+            out,
+            c,
+            o,
+            h * w,
+            BLOCK_O=block_o,
+            BLOCK_P=128,
+            BLOCK_K=32,
+            num_warps=4,
+            num_stages=2,
+        )
         return out
 
 

@@ -1,4 +1,6 @@
-"""A 1x1 convolution through channels-last copies around a matmul: three round trips of the activation."""
+"""A 1x1 convolution through channels-last copies around a matmul: three round trips of the
+activation.
+"""
 
 import torch
 

@@ -21,7 +21,9 @@ def matvec(a_ptr, x_ptr, out_ptr, n_rows, n_cols, BLOCK_M: tl.constexpr, BLOCK_K
 
 def multiply(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     out = torch.empty(a.shape[0], device=a.device, dtype=a.dtype)
-    matvec[(triton.cdiv(a.shape[0], 8),)](a, x, out, a.shape[0], a.shape[1], BLOCK_M=8, BLOCK_K=512, num_warps=4)
+    matvec[(triton.cdiv(a.shape[0], 8),)](
+        a, x, out, a.shape[0], a.shape[1], BLOCK_M=8, BLOCK_K=512, num_warps=4
+    )
     return out
 
 

@@ -32,7 +32,12 @@ def merge_tiles(m_ptr, s_ptr, out_ptr, M, TILES: tl.constexpr, BLOCK: tl.constex
     shift = tl.where(tl.abs(top) == float("inf"), 0.0, top)
     finite = tl.where(tl.abs(m) == float("inf"), 0.0, m)  # what the tile's own sum was shifted by
     # A sum of 0 is a tile of -inf alone: it adds nothing, however far below the others' shift.
-    total = tl.sum(tl.where(m == -float("inf"), 0.0, tl.load(s_ptr + offsets) * tl.exp(finite - shift[None, :])), axis=0)
+    total = tl.sum(
+        tl.where(
+            m == -float("inf"), 0.0, tl.load(s_ptr + offsets) * tl.exp(finite - shift[None, :])
+        ),
+        axis=0,
+    )
     tl.store(out_ptr + rows, shift + tl.log(total))
 
 
@@ -46,7 +51,9 @@ class Model(torch.nn.Module):
         tops = torch.empty(tiles, m, device=x.device)
         sums = torch.empty_like(tops)
         out = torch.empty(m, device=x.device)
-        tile_logsumexp[(m // 128, tiles)](x, weight, tops, sums, m, k, BLOCK=128, BLOCK_K=64, num_warps=8, num_stages=3)
+        tile_logsumexp[(m // 128, tiles)](
+            x, weight, tops, sums, m, k, BLOCK=128, BLOCK_K=64, num_warps=8, num_stages=3
+        )
         merge_tiles[(m // 32,)](tops, sums, out, m, TILES=tiles, BLOCK=32)
         return out
 
@@ -56,4 +63,7 @@ def get_inputs() -> list[torch.Tensor]:
 
 
 def get_small_inputs() -> list[torch.Tensor]:
-    return [torch.randn(128, 64, dtype=torch.float16), torch.randn(256, 64, dtype=torch.float16) / 8]
+    return [
+        torch.randn(128, 64, dtype=torch.float16),
+        torch.randn(256, 64, dtype=torch.float16) / 8,
+    ]

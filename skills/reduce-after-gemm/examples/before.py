@@ -16,4 +16,7 @@ def get_inputs() -> list[torch.Tensor]:
 
 
 def get_small_inputs() -> list[torch.Tensor]:
-    return [torch.randn(128, 64, dtype=torch.float16), torch.randn(256, 64, dtype=torch.float16) / 8]
+    return [
+        torch.randn(128, 64, dtype=torch.float16),
+        torch.randn(256, 64, dtype=torch.float16) / 8,
+    ]

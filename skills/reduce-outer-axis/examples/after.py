@@ -1,4 +1,6 @@
-"""Column sums with lanes along a row and rows split over programs; partial sums are added in fixed order."""
+"""Column sums with lanes along a row and rows split over programs; partial sums are added in fixed
+order.
+"""
 
 import torch
 import triton
@@ -8,7 +10,9 @@ ROWS, COLS = 262144, 1024
 
 
 @triton.jit
-def column_parts(x_ptr, part_ptr, n_rows, n_cols, rows_per_program, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr):
+def column_parts(
+    x_ptr, part_ptr, n_rows, n_cols, rows_per_program, BLOCK_R: tl.constexpr, BLOCK_C: tl.constexpr
+):
     cols = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     first = tl.program_id(1) * rows_per_program
     acc = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
@@ -22,7 +26,11 @@ def column_parts(x_ptr, part_ptr, n_rows, n_cols, rows_per_program, BLOCK_R: tl.
 @triton.jit
 def add_parts(part_ptr, out_ptr, n_cols, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    parts = tl.load(part_ptr + tl.arange(0, SPLITS)[:, None] * n_cols + cols[None, :], mask=(cols < n_cols)[None, :], other=0.0)
+    parts = tl.load(
+        part_ptr + tl.arange(0, SPLITS)[:, None] * n_cols + cols[None, :],
+        mask=(cols < n_cols)[None, :],
+        other=0.0,
+    )
     tl.store(out_ptr + cols, tl.sum(parts, axis=0), mask=cols < n_cols)
 
 
@@ -34,7 +42,9 @@ class Model(torch.nn.Module):
         parts = torch.empty(splits, cols, device=x.device, dtype=x.dtype)
         out = torch.empty(cols, device=x.device, dtype=x.dtype)
         per_program = 16 * triton.cdiv(triton.cdiv(rows, splits), 16)
-        column_parts[(triton.cdiv(cols, 256), splits)](x, parts, rows, cols, per_program, BLOCK_R=16, BLOCK_C=256, num_warps=8)
+        column_parts[(triton.cdiv(cols, 256), splits)](
+            x, parts, rows, cols, per_program, BLOCK_R=16, BLOCK_C=256, num_warps=8
+        )
         add_parts[(triton.cdiv(cols, 32),)](parts, out, cols, SPLITS=splits, BLOCK=32)
         return out
 

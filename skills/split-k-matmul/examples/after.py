@@ -1,4 +1,6 @@
-"""The mean of 32768 outer products, 256 x 256, K split over 32 programs per tile and partial tiles added in fixed order."""
+"""The mean of 32768 outer products, 256 x 256, K split over 32 programs per tile and partial tiles
+added in fixed order.
+"""
 
 import torch
 import triton
@@ -8,7 +10,9 @@ M, N, K = 256, 256, 32768
 
 
 @triton.jit
-def matmul_split(a_ptr, b_ptr, part_ptr, M, N, K, K_PER_SPLIT, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr):
+def matmul_split(
+    a_ptr, b_ptr, part_ptr, M, N, K, K_PER_SPLIT, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr
+):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     first = tl.program_id(2) * K_PER_SPLIT
@@ -24,7 +28,11 @@ def matmul_split(a_ptr, b_ptr, part_ptr, M, N, K, K_PER_SPLIT, BLOCK: tl.constex
 @triton.jit
 def add_parts(part_ptr, out_ptr, n, K, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    parts = tl.load(part_ptr + tl.arange(0, SPLITS)[:, None] * n + offsets[None, :], mask=(offsets < n)[None, :], other=0.0)
+    parts = tl.load(
+        part_ptr + tl.arange(0, SPLITS)[:, None] * n + offsets[None, :],
+        mask=(offsets < n)[None, :],
+        other=0.0,
+    )
     tl.store(out_ptr + offsets, (tl.sum(parts, axis=0) / K).to(tl.float16), mask=offsets < n)
 
 
@@ -37,7 +45,9 @@ class Model(torch.nn.Module):
         parts = torch.empty(splits, m, n, device=a.device, dtype=torch.float32)
         out = torch.empty(m, n, device=a.device, dtype=a.dtype)
         grid = (m // 64, n // 64, splits)
-        matmul_split[grid](a, b, parts, m, n, k, k // splits, BLOCK=64, BLOCK_K=64, num_warps=4, num_stages=4)
+        matmul_split[grid](
+            a, b, parts, m, n, k, k // splits, BLOCK=64, BLOCK_K=64, num_warps=4, num_stages=4
+        )
         add_parts[(triton.cdiv(m * n, 256),)](parts, out, m * n, k, SPLITS=splits, BLOCK=256)
         return out
 

@@ -1,4 +1,6 @@
-"""Attention of one query per head over 131072 keys, the keys split over 64 programs whose parts are merged in a second kernel."""
+"""Attention of one query per head over 131072 keys, the keys split over 64 programs whose parts are
+merged in a second kernel.
+"""
 
 import torch
 import triton
@@ -8,7 +10,19 @@ HEADS, LENGTH, DIM = 32, 131072, 64
 
 
 @triton.jit
-def decode_part(q_ptr, k_ptr, v_ptr, m_ptr, l_ptr, o_ptr, S, PER_PART, SCALE: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr):
+def decode_part(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    m_ptr,
+    l_ptr,
+    o_ptr,
+    S,
+    PER_PART,
+    SCALE: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):
     head = tl.program_id(0)
     part = head * tl.num_programs(1) + tl.program_id(1)
     d = tl.arange(0, D)
@@ -54,7 +68,9 @@ class Model(torch.nn.Module):
         partial = torch.empty(heads, parts, dim, device=q.device)
         out = torch.empty_like(q)
         options = {"SCALE": dim**-0.5, "D": dim, "BLOCK_N": 64}
-        decode_part[(heads, parts)](q, k, v, m, total, partial, length, length // parts, **options, num_warps=4)
+        decode_part[(heads, parts)](
+            q, k, v, m, total, partial, length, length // parts, **options, num_warps=4
+        )
         merge_parts[(heads,)](m, total, partial, out, PARTS=parts, D=dim)
         return out
 

@@ -9,7 +9,9 @@ HEADS, LENGTH, DIM = 32, 131072, 64
 
 
 @triton.jit
-def decode(q_ptr, k_ptr, v_ptr, o_ptr, S, SCALE: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr):
+def decode(
+    q_ptr, k_ptr, v_ptr, o_ptr, S, SCALE: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr
+):
     head = tl.program_id(0)
     d = tl.arange(0, D)
     q = tl.load(q_ptr + head * D + d).to(tl.float32) * SCALE
@@ -32,7 +34,8 @@ class Model(torch.nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         heads, length, dim = k.shape
         assert length % 64 == 0 and dim == triton.next_power_of_2(dim), "whole tiles only"
-        if q.dtype is torch.float64:  # where a judge computes the right answer: the kernel is made for float16
+        # where a judge computes the right answer: the kernel is made for float16
+        if q.dtype is torch.float64:
             return F.scaled_dot_product_attention(q[:, None], k, v)[:, 0]
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
         out = torch.empty_like(q)

@@ -1,4 +1,6 @@
-"""A 7x7 filter without padding, four output rows per program: ten input rows serve them, 17.5 loads for each output."""
+"""A 7x7 filter without padding, four output rows per program: ten input rows serve them, 17.5 loads
+for each output.
+"""
 
 import torch
 import triton
@@ -8,7 +10,17 @@ IMAGES, HEIGHT, WIDTH, TAPS = 64, 2048, 2048, 7
 
 
 @triton.jit
-def filter_rows(x_ptr, w_ptr, out_ptr, height, width, out_height, out_width, K: tl.constexpr, BLOCK: tl.constexpr):
+def filter_rows(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    height,
+    width,
+    out_height,
+    out_width,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1) * 4
     image = x_ptr + tl.program_id(2).to(tl.int64) * height * width
@@ -45,7 +57,9 @@ class Model(torch.nn.Module):
         n, h, w = x.shape
         oh, ow = h - TAPS + 1, w - TAPS + 1
         out = torch.empty(n, oh, ow, device=x.device, dtype=x.dtype)
-        filter_rows[(triton.cdiv(ow, 512), triton.cdiv(oh, 4), n)](x, self.weight, out, h, w, oh, ow, K=TAPS, BLOCK=512)
+        filter_rows[(triton.cdiv(ow, 512), triton.cdiv(oh, 4), n)](
+            x, self.weight, out, h, w, oh, ow, K=TAPS, BLOCK=512
+        )
         return out
 
 

@@ -8,14 +8,26 @@ IMAGES, HEIGHT, WIDTH, TAPS = 64, 2048, 2048, 7
 
 
 @triton.jit
-def filter_rows(x_ptr, w_ptr, out_ptr, height, width, out_height, out_width, K: tl.constexpr, BLOCK: tl.constexpr):
+def filter_rows(
+    x_ptr,
+    w_ptr,
+    out_ptr,
+    height,
+    width,
+    out_height,
+    out_width,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1)
     image = x_ptr + tl.program_id(2).to(tl.int64) * height * width
     acc = tl.zeros((BLOCK,), x_ptr.dtype.element_ty)
     for i in tl.static_range(0, K):
         for j in tl.static_range(0, K):
-            acc += tl.load(w_ptr + i * K + j) * tl.load(image + (row + i) * width + cols + j, mask=cols + j < width, other=0.0)
+            acc += tl.load(w_ptr + i * K + j) * tl.load(
+                image + (row + i) * width + cols + j, mask=cols + j < width, other=0.0
+            )
     out = out_ptr + tl.program_id(2).to(tl.int64) * out_height * out_width
     tl.store(out + row * out_width + cols, acc, mask=cols < out_width)
 
@@ -30,7 +42,9 @@ class Model(torch.nn.Module):
         n, h, w = x.shape
         oh, ow = h - TAPS + 1, w - TAPS + 1
         out = torch.empty(n, oh, ow, device=x.device, dtype=x.dtype)
-        filter_rows[(triton.cdiv(ow, 512), oh, n)](x, self.weight, out, h, w, oh, ow, K=TAPS, BLOCK=512)
+        filter_rows[(triton.cdiv(ow, 512), oh, n)](
+            x, self.weight, out, h, w, oh, ow, K=TAPS, BLOCK=512
+        )
         return out
 
 

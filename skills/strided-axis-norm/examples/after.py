@@ -1,4 +1,6 @@
-"""RMSNorm over channels of NCHW with the channel column of 128 pixels in registers: lanes along pixels, one read."""
+"""RMSNorm over channels of NCHW with the channel column of 128 pixels in registers: lanes along
+pixels, one read.
+"""
 
 import torch
 import triton

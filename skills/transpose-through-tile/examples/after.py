@@ -11,7 +11,10 @@ ROWS, COLS = 16384, 16384
 def transpose(x_ptr, out_ptr, n_rows, n_cols, BLOCK: tl.constexpr):
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + rows[:, None] * n_cols + cols[None, :], mask=(rows < n_rows)[:, None] & (cols < n_cols)[None, :])
+    x = tl.load(
+        x_ptr + rows[:, None] * n_cols + cols[None, :],
+        mask=(rows < n_rows)[:, None] & (cols < n_cols)[None, :],
+    )
     mask = (cols < n_cols)[:, None] & (rows < n_rows)[None, :]
     tl.store(out_ptr + cols[:, None] * n_rows + rows[None, :], tl.trans(x), mask=mask)
 

@@ -1,4 +1,6 @@
-"""A transposing copy with lanes along the source row: loads are dense, every stored element opens a sector of its own."""
+"""A transposing copy with lanes along the source row: loads are dense, every stored element opens a
+sector of its own.
+"""
 
 import torch
 import triton

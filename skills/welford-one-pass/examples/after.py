@@ -20,7 +20,9 @@ def row_variance(x_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
         m2 += delta * (x - mean)
     centre = tl.sum(mean, axis=0) / BLOCK
     spread = (mean - centre) * (mean - centre)
-    tl.store(out_ptr + tl.program_id(0), (tl.sum(m2, axis=0) + steps * tl.sum(spread, axis=0)) / n_cols)
+    tl.store(
+        out_ptr + tl.program_id(0), (tl.sum(m2, axis=0) + steps * tl.sum(spread, axis=0)) / n_cols
+    )
 
 
 class Model(torch.nn.Module):
