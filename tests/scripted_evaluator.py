@@ -182,7 +182,7 @@ def walk(
 ) -> tuple[RunResult, list[str]]:
     """Run or resume; the result and what was announced."""
     registry = small_registry()
-    memory.start_run(run)
+    memory.runs.start(run)
     session = open_traced_session(memory)
     said: list[str] = []
 
@@ -203,7 +203,7 @@ def walk(
 def open_traced_session(memory: Memory) -> Session:
     """What open_session does for this problem, without tracing it again."""
     session = _session()
-    memory.sync_library(list(session.skills.values()))
+    memory.skills.sync(list(session.skills.values()))
     return session
 
 

@@ -340,9 +340,9 @@ def test_experience_is_what_was_measured_on_other_graphs_with_its_prediction(
 ) -> None:
     own, sibling = left[0][0].outcome, left[1][0].outcome
     with Memory(tmp_path / "memory.db") as memory:
-        memory.record_entries([entry for place in left for entry in left[place]])
+        memory.ledger.record_entries([entry for place in left for entry in left[place]])
         found = recall_experience(
-            memory,
+            memory.storage,
             ["online-softmax", "fuse-pointwise-chain"],
             graph_hash=own.graph_hash,
             structure_hash=own.structure_hash,

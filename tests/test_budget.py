@@ -102,7 +102,7 @@ def record(
 def run_archive(home: Path) -> RunArchive:
     """That of a run in a memory of its own."""
     with Memory(home / "kmem.db") as memory:
-        memory.start_run(
+        memory.runs.start(
             Run(
                 "r1",
                 Problem("p", "p.py", ""),
@@ -115,7 +115,7 @@ def run_archive(home: Path) -> RunArchive:
                 "2026-11-21T00:00:00",
             )
         )
-        return RunArchive(memory, "r1")
+        return RunArchive(memory.path, "r1")
 
 
 def test_the_bound_on_input_tokens_counts_utf8_bytes_and_the_chat_template() -> None:

@@ -73,18 +73,18 @@ VERDICT = Measurement(Status.PASSED, Timing(1.0, 1.0, 1.0, 5), estimated=False)
 
 def test_conversations_lessons_and_verdicts_of_a_run_come_back_equal(tmp_path: Path) -> None:
     with Memory(tmp_path / "kmem.db") as memory:
-        memory.start_run(RUN)
-        archive = RunArchive(memory, RUN.id)
+        memory.runs.start(RUN)
+        archive = RunArchive(memory.path, RUN.id)
         assert archive.find(record(0).key) is None
         for entry in (record(0), record(1)):
             archive.keep(entry)
         assert archive.find(record(1).key) == record(1)
-        assert archive.records() == memory.completions(RUN.id) == [record(0), record(1)]
-        memory.put_lessons(RUN.id, 1, [LESSON, LESSON])
-        memory.put_lessons(RUN.id, 1, [LESSON])
-        assert memory.lessons(RUN.id) == [LESSON]
-        memory.put_verdict(RUN.id, "k", VERDICT)
-        assert memory.verdicts(RUN.id) == {"k": VERDICT}
+        assert archive.records() == memory.conversations.all(RUN.id) == [record(0), record(1)]
+        memory.runs.put_lessons(RUN.id, 1, [LESSON, LESSON])
+        memory.runs.put_lessons(RUN.id, 1, [LESSON])
+        assert memory.runs.lessons(RUN.id) == [LESSON]
+        memory.runs.put_verdict(RUN.id, "k", VERDICT)
+        assert memory.runs.verdicts(RUN.id) == {"k": VERDICT}
 
 
 def test_an_older_database_gains_conversations_and_keeps_its_run(tmp_path: Path) -> None:
@@ -98,12 +98,16 @@ def test_an_older_database_gains_conversations_and_keeps_its_run(tmp_path: Path)
     database.conn.commit()
     database.close()
     with Memory(tmp_path / "kmem.db") as memory:
-        assert memory.run(RUN.id) == RUN
-        assert (memory.completions(RUN.id), memory.lessons(RUN.id), memory.verdicts(RUN.id)) == (
+        assert memory.runs.get(RUN.id) == RUN
+        assert (
+            memory.conversations.all(RUN.id),
+            memory.runs.lessons(RUN.id),
+            memory.runs.verdicts(RUN.id),
+        ) == (
             [],
             [],
             {},
         )
-        memory.record_attempt(RUN.id, make_attempt("# kernel"))
-        RunArchive(memory, RUN.id).keep(record(0))
-        assert memory.completions(RUN.id) == [record(0)]
+        memory.runs.record_attempt(RUN.id, make_attempt("# kernel"))
+        RunArchive(memory.path, RUN.id).keep(record(0))
+        assert memory.conversations.all(RUN.id) == [record(0)]

@@ -21,10 +21,10 @@ def test_path_is_the_default_and_creates_nothing() -> None:
 
 def test_verify_says_what_is_damaged() -> None:
     with Memory() as memory:
-        memory.record_outcome(make_outcome())
+        memory.ledger.record(make_outcome())
         assert CliRunner().invoke(db, ["verify"]).stderr == f"{default_db_path()}: no faults\n"
-        memory.db.execute("drop trigger outcomes_are_never_updated")
-        memory.db.execute("update outcomes set record = '{}'")
+        memory.storage.db.execute("drop trigger outcomes_are_never_updated")
+        memory.storage.db.execute("update outcomes set record = '{}'")
     result = CliRunner().invoke(db, ["verify"])
     assert result.stdout.endswith("its record has another hash\n")
     assert isinstance(result.exception, MemoryStoreError)
@@ -35,7 +35,7 @@ def test_an_export_imports_into_a_fresh_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Memory() as memory:
-        memory.record_outcome(make_outcome())
+        memory.ledger.record(make_outcome())
     exported = CliRunner().invoke(
         memory_group, ["export", str(tmp_path / "a.jsonl"), "--no-sources"]
     )

@@ -200,10 +200,10 @@ def teach(database: Path, run_id: str) -> None:
 
     _, graph = trace_source(PROBLEM)
     with Memory(database, embed=None) as memory:
-        run, result = memory.run(run_id), memory.run_result(run_id)
+        run, result = memory.runs.get(run_id), memory.runs.result(run_id)
         best = result.best
-        memory.put_kernel(best.candidate.kernel)
-        memory.record_outcome(
+        memory.runs.put_kernel(best.candidate.kernel)
+        memory.ledger.record(
             Outcome(
                 problem="scaled_silu",
                 graph_hash=graph.hash,
@@ -524,9 +524,9 @@ def test_gpus_of_one_name_that_are_measured_at_once_have_the_same_ceilings(
 
     def measure(device: Device) -> Device:
         with Memory(tmp_path / "kmem.db") as beside:  # on the other GPU, under a lease of its own
-            beside.put_ceilings(first, {"torch": "2"})
+            beside.devices.put_ceilings(first, {"torch": "2"})
         return replace(device, dram_bytes_per_s=2.0, measured=True)
 
     ceilings_of(measure)
     with Memory(tmp_path / "kmem.db") as memory:
-        assert measured_ceilings(device, memory) == memory.ceilings(device.name) == first
+        assert measured_ceilings(device, memory) == memory.devices.ceilings(device.name) == first

@@ -62,7 +62,7 @@ def test_list_is_the_default_and_shows_every_skill(registry: SimpleNamespace) ->
 def test_show_renders_the_text_and_the_track_record(registry: SimpleNamespace) -> None:
     assert "Never measured in this memory." in invoke(registry, "show", "coalesce-loads").stdout
     with Memory() as memory:
-        memory.record_outcome(make_outcome(1.0, skill="coalesce-loads"))
+        memory.ledger.record(make_outcome(1.0, skill="coalesce-loads"))
     shown = invoke(registry, "show", "coalesce-loads").stdout
     assert "Adjacent lanes load adjacent words." in shown
     assert "sm_90" in shown
@@ -95,7 +95,7 @@ def test_search_prints_hits_with_reasons(registry: SimpleNamespace) -> None:
         "never tried: 25% to improve, as skills do on average",
     ]
     with Memory() as memory:
-        memory.record_outcome(make_outcome(1.0, skill="coalesce-loads", operators=("max_pool",)))
+        memory.ledger.record(make_outcome(1.0, skill="coalesce-loads", operators=("max_pool",)))
     (hit,) = json.loads(
         invoke(
             registry, "search", "adjacent lanes", "--op", "max_pool", "--arch", "sm_90", "--json"

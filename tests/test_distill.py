@@ -106,12 +106,12 @@ def record_run(
     memory: Memory, attempts: list[Attempt], run: Run = RUN, *, recorded: bool = True
 ) -> None:
     """Keep a run as the workbench would: attempts, kernels, diagnoses, outcomes."""
-    memory.start_run(run)
+    memory.runs.start(run)
     for each in attempts:
-        memory.record_attempt(run.id, each)
+        memory.runs.record_attempt(run.id, each)
         time = each.measurement.timing
         if recorded and time is not None:
-            memory.record_outcome(outcome_of(each, run, origin=memory.contributor))
+            memory.ledger.record(outcome_of(each, run, origin=memory.contributors.own_name))
 
 
 def outcome_of(each: Attempt, run: Run, **changes: object) -> Outcome:
@@ -150,13 +150,13 @@ def a_win(
         memory, [attempt(parent, 2.0), attempt(better, 1.0), refused], run, recorded=recorded
     )
     if diagnosed:
-        memory.put_diagnosis(run.id, 1, parent.hash, BEFORE, ())
-        memory.put_diagnosis(run.id, 2, better.hash, AFTER, ())
+        memory.runs.put_diagnosis(run.id, 1, parent.hash, BEFORE, ())
+        memory.runs.put_diagnosis(run.id, 2, better.hash, AFTER, ())
     return parent, better
 
 
 def distilled_skill(memory: Memory) -> Skill:
-    (draft,) = distill_runs(memory, [memory.run(RUN.id)], {}).drafts
+    (draft,) = distill_runs(memory, [memory.runs.get(RUN.id)], {}).drafts
     return load_skill(Path(draft.path))
 
 
@@ -177,8 +177,8 @@ def reproduce(
         seed=seed,
         source=f"{graph}{seed}{latency_ms}",
     )
-    made = replace(made, **{"origin": memory.contributor} | changes)
-    memory.record_outcome(made)
+    made = replace(made, **{"origin": memory.contributors.own_name} | changes)
+    memory.ledger.record(made)
     return made
 
 
@@ -195,7 +195,7 @@ def test_a_win_becomes_a_draft_that_passes_every_check_and_names_its_evidence(
         ("sm_90",),
     )
     assert [str(condition) for condition in skill.signature] == ["sector_efficiency_pct <= 50"]
-    (won,) = (entry for entry in memory.outcomes() if entry.parent_hash)
+    (won,) = (entry for entry in memory.ledger.outcomes() if entry.parent_hash)
     assert [str(claim) for claim in skill.claims] == [
         "speed_of_light >= 1.5x",
         "sector_efficiency_pct >= 2.5x",
@@ -234,9 +234,9 @@ def test_distilling_is_deterministic_and_the_same_change_is_one_draft(
     a_win(memory)
     again = replace(RUN, id="20260102-bbbb", created_at="2026-01-02T00:00:00+00:00", seed=1)
     a_win(memory, again, child=CHILD.replace("  # one wide load", "  # a comment"))
-    runs = [run for run, _, _ in memory.runs()]
-    (win,), _ = find_wins(memory, memory.run(RUN.id))
-    assert draft_files(win, {}) == draft_files(find_wins(memory, memory.run(RUN.id))[0][0], {})
+    runs = [run for run, _, _ in memory.runs.all()]
+    (win,), _ = find_wins(memory, memory.runs.get(RUN.id))
+    assert draft_files(win, {}) == draft_files(find_wins(memory, memory.runs.get(RUN.id))[0][0], {})
     first = distill_runs(memory, runs, {}, tmp_path / "out")
     assert [(draft.is_new, draft.run) for draft in first.drafts] == [
         (True, RUN.id),
@@ -292,7 +292,7 @@ def test_runs_distilled_in_any_order_give_the_same_bytes(tmp_path: Path, order: 
         tempfile.TemporaryDirectory(dir=tmp_path) as place,
         Memory(Path(place) / "kmem.db") as memory,
     ):
-        memory.db.execute("insert into contributor (id, name) values (1, 'kmem-same')")
+        memory.storage.db.execute("insert into contributor (id, name) values (1, 'kmem-same')")
         for n in order:
             a_win(memory, runs[n], child=CHILD if n < 2 else CHILD + "x = 3\n")
         found = distill_runs(memory, [runs[n] for n in order], {})
@@ -312,7 +312,7 @@ def test_two_memories_distil_the_same_bytes_from_the_same_records(tmp_path: Path
     hashes = []
     for name in "ab":
         with Memory(tmp_path / name / "kmem.db") as memory:
-            memory.db.execute("insert into contributor (id, name) values (1, 'kmem-same')")
+            memory.storage.db.execute("insert into contributor (id, name) values (1, 'kmem-same')")
             a_win(memory)
             hashes.append(distilled_skill(memory).hash)
     assert hashes[0] == hashes[1]
@@ -366,9 +366,9 @@ def test_other_values_of_module_constants_are_knobs(
 def test_what_is_within_noise_estimated_or_not_in_the_ledger_is_no_win(memory: Memory) -> None:
     parent, _ = a_win(memory, recorded=False)
     barely = Kernel("noise\n", parent=parent.hash)
-    memory.record_attempt(RUN.id, attempt(barely, 1.98, skill="other"))
+    memory.runs.record_attempt(RUN.id, attempt(barely, 1.98, skill="other"))
     estimated = attempt(Kernel("guess\n", parent=parent.hash), 0.1, skill="third")
-    memory.record_attempt(
+    memory.runs.record_attempt(
         RUN.id, replace(estimated, measurement=replace(estimated.measurement, estimated=True))
     )
     found = distill_runs(memory, [RUN], {})
@@ -418,7 +418,7 @@ def test_what_the_run_learnt_goes_along_as_words_or_as_a_refuted_claim(memory: M
     _, better = a_win(memory)
     check = ClaimCheck(Claim("waves", ">=", 2.0, relative=True), 1.0, 1.01, False)
     noted = Lesson(1, better.hash, "unaided", "wide loads help here", worth_a_skill=True)
-    memory.put_lessons(
+    memory.runs.put_lessons(
         RUN.id, 1, [noted, Lesson(1, better.hash, "unaided", "waves should double", (check,))]
     )
     body = distilled_skill(memory).body
@@ -429,7 +429,7 @@ def test_what_the_run_learnt_goes_along_as_words_or_as_a_refuted_claim(memory: M
 
 def test_a_licence_that_was_stated_is_the_draft_s(memory: Memory) -> None:
     a_win(memory)
-    memory.set_licence(memory.contributor, "CC-BY-4.0")
+    memory.contributors.set_licence(memory.contributors.own_name, "CC-BY-4.0")
     assert distilled_skill(memory).license == "CC-BY-4.0"
 
 
@@ -491,7 +491,7 @@ def test_what_does_not_reproduce_a_draft_does_not_count(
 ) -> None:
     a_win(memory)
     skill = distilled_skill(memory)
-    memory.set_trust("stranger", 0.0)
+    memory.contributors.set_trust("stranger", 0.0)
     reproduce(memory, skill, "graph-1", 0)
     reproduce(memory, skill, "graph-2", 1, **changes)
     assert skill_standing(memory, skill).standing is Standing.DRAFT
@@ -503,7 +503,9 @@ def test_retracting_a_reproduction_makes_a_draft_of_a_verified_skill_again(memor
     reproduce(memory, skill, "graph-1", 0)
     last = reproduce(memory, skill, "graph-2", 1)
     assert skill_standing(memory, skill).standing is Standing.VERIFIED
-    memory.retract(ledger_entry(last).hash, "measured on a busy machine", memory.contributor)
+    memory.ledger.retract(
+        ledger_entry(last).hash, "measured on a busy machine", memory.contributors.own_name
+    )
     assert skill_standing(memory, skill).standing is Standing.DRAFT
 
 
@@ -539,7 +541,7 @@ def test_a_draft_is_offered_last_alone_and_labelled_and_never_without_memory(
         for n in range(4)
     ]
     library = [draft, *others]
-    memory.sync_library(library)
+    memory.skills.sync(library)
 
     def offer(**options: object) -> list[str]:
         found = consult_memory(
@@ -574,11 +576,11 @@ def test_a_search_shows_drafts_last_and_labelled_and_no_retracted_skill(memory: 
         for name in ("other-skill", "gone-skill")
     )
     library = {skill.name: skill for skill in (draft, other, gone)}
-    memory.sync_library(list(library.values()))
+    memory.skills.sync(list(library.values()))
     retract_skill(memory, gone, "wrong")
 
     def search() -> list[tuple[str, str]]:
-        hits = memory.search_skills(
+        hits = memory.skills.search(
             "change to a softmax kernel that measured 2.00x its parent's speed"
         )
         return [(hit.name, hit.reasons[0]) for hit in order_hits(memory, library, hits, 10)]
@@ -597,7 +599,7 @@ def test_a_retraction_by_an_origin_that_is_not_trusted_takes_no_skill_away(memor
     a_win(memory)
     skill = distilled_skill(memory)
     retraction = retract_skill(memory, skill, "no")
-    memory.set_trust(retraction.origin, 0.0)
+    memory.contributors.set_trust(retraction.origin, 0.0)
     assert skill_standing(memory, skill).standing is Standing.DRAFT
 
 

@@ -29,7 +29,7 @@ def setting(block: int, latency_ms: float | None = 1.0, **changes) -> Outcome:
 
 def ask(memory: Memory, *, structure: str = "s", arch: str = "sm_90") -> tuple[Experience, ...]:
     return recall_experience(
-        memory,
+        memory.storage,
         ["online-softmax"],
         graph_hash="mine",
         structure_hash=structure,
@@ -45,9 +45,9 @@ def blocks(found: tuple[Experience, ...]) -> list[object]:
 def work(memory: Memory, **asked) -> int:
     """Hundreds of SQLite's instructions that a question takes."""
     steps = []
-    memory.db.conn.set_progress_handler(lambda: steps.append(1), 100)
+    memory.storage.db.conn.set_progress_handler(lambda: steps.append(1), 100)
     ask(memory, **asked)
-    memory.db.conn.set_progress_handler(None, 100)
+    memory.storage.db.conn.set_progress_handler(None, 100)
     return len(steps)
 
 
@@ -59,13 +59,13 @@ def test_what_failed_was_retracted_or_was_measured_here_is_left_out(memory: Memo
         setting(5, graph="g"),
         setting(6, graph="g", arch="sm_80"),
     ]
-    memory.record_entries(map(ledger_entry, [*kept, *left_out]))
-    memory.retract(left_out[2].hash, "the clock was wrong", "test")
+    memory.ledger.record_entries(map(ledger_entry, [*kept, *left_out]))
+    memory.ledger.retract(left_out[2].hash, "the clock was wrong", "test")
     assert blocks(ask(memory)) == [1, 2]
 
 
 def test_a_setting_measured_twice_on_a_graph_counts_at_its_fastest(memory: Memory) -> None:
-    memory.record_entries(
+    memory.ledger.record_entries(
         [
             ledger_entry(setting(1, latency, graph="g", predicted_ms=0.5))
             for latency in (1.5, 1.25, 2.0)
@@ -78,7 +78,7 @@ def test_what_was_redacted_or_has_no_time_teaches_nothing(memory: Memory) -> Non
     # Redacted outcomes of many graphs name one; their times cannot be compared.
     redacted = [redact_outcome(setting(block, graph=f"g{block}")) for block in range(1, 4)]
     damaged = [setting(4, 0.0, graph="g"), setting(5, None, graph="g", status=Status.PASSED)]
-    memory.record_entries(map(ledger_entry, [*redacted, *damaged]))
+    memory.ledger.record_entries(map(ledger_entry, [*redacted, *damaged]))
     assert ask(memory) == ()
 
 
@@ -92,7 +92,7 @@ def test_of_many_the_newest_are_taken(memory: Memory, monkeypatch: pytest.Monkey
         for place in range(2)
     ]
     others = [setting(block, graph=f"h{block}", structure="other") for block in (91, 92)]
-    memory.record_entries(map(ledger_entry, [*alike, *others]))
+    memory.ledger.record_entries(map(ledger_entry, [*alike, *others]))
     assert sorted(blocks(ask(memory))) == [21, 30, 31, 92]
 
 
@@ -111,11 +111,11 @@ def test_ten_times_the_outcomes_are_not_ten_times_the_work(
         ("_MAX_ROWS", 50),
     ):
         monkeypatch.setattr(experience, name, value)
-    memory.record_entries(
+    memory.ledger.record_entries(
         [ledger_entry(setting(block, graph=f"g{block % 5}")) for block in range(200)]
     )
     few = work(memory, **asked)
-    memory.record_entries(
+    memory.ledger.record_entries(
         [ledger_entry(setting(block, graph=f"g{block % 5}")) for block in range(200, 2000)]
     )
     assert work(memory, **asked) <= 1.2 * few + 2

@@ -78,7 +78,7 @@ def answer(case: Mapping, memory: Memory, library: list[Skill]) -> Answer:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Answer]:
     library = [load_skill(path) for path in skill_directories(bundled_skills_root())]
     with Memory(tmp_path_factory.mktemp("labelled") / "kmem.db", load_embedder()) as memory:
-        memory.sync_library(library)
+        memory.skills.sync(library)
         return {case["case"]: answer(case, memory, library) for case in CASES}
 
 

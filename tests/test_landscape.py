@@ -286,7 +286,7 @@ def replayed(
 ) -> list[Attempt]:
     session = open_recorded_session(landscape, skills)
     with Memory(home / "memory.db") as memory:
-        memory.sync_library(list(skills.values()))
+        memory.skills.sync(list(skills.values()))
         run = Run(
             "r",
             session.problem,
@@ -298,7 +298,7 @@ def replayed(
             str(home / "run"),
             "2026-01-01",
         )
-        memory.start_run(run)
+        memory.runs.start(run)
         optimize(
             run,
             session,
@@ -307,7 +307,7 @@ def replayed(
             lambda event: None,
             open_evaluator=lambda announce: RecordedEvaluator(landscape, session),
         )
-        return memory.attempts("r")
+        return memory.runs.attempts("r")
 
 
 def test_a_replayed_search_sees_recorded_times_and_starts_no_process(

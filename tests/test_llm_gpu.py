@@ -137,9 +137,9 @@ def remember_device_and_baseline(problem: Path, database: Path) -> None:
     if device is None:  # the same walk without a GPU: KMEM_TARGET=h200
         return
     with Memory(database) as memory:
-        memory.put_ceilings(device, versions())
+        memory.devices.put_ceilings(device, versions())
         eager = Baseline("eager", Timing(1.0, 1.0, 1.0, 10), estimated=False)
-        memory.put_baselines(
+        memory.devices.put_baselines(
             load_problem(problem).hash, "full", device.full_name, Contract(), versions(), (eager,)
         )
 
@@ -212,7 +212,9 @@ def optimise(
     print((home / "stderr.txt").read_text()[-6000:])
     print([role_of(turn) for turn in server.requests])
     with Memory(home / "kmem.db") as memory:
-        attempts = [attempt for run, _, _ in memory.runs() for attempt in memory.attempts(run.id)]
+        attempts = [
+            attempt for run, _, _ in memory.runs.all() for attempt in memory.runs.attempts(run.id)
+        ]
     print("\n".join(map(describe, attempts)))
     assert process.returncode in (0, 3), f"exit code {process.returncode}"
     found = json.loads(printed)

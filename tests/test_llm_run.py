@@ -133,7 +133,7 @@ def run_with(
         result, _ = walk(
             make_run(home, base_url=server.url_openai, strategy=strategy, **budget), memory
         )
-        return result, memory.attempts("r1"), server
+        return result, memory.runs.attempts("r1"), server
 
 
 def roles(server: ScriptedServer) -> Counter[str]:
@@ -205,8 +205,8 @@ def test_a_beam_goes_on_from_several_kernels_in_distinct_directions_without_dupl
         tmp_path, play, strategy=Strategy.BEAM, rounds=2, candidates_per_round=4
     )
     with Memory(tmp_path / "kmem.db") as memory:
-        plans = {entry.round: entry.plan for entry in memory.plans("r1")}
-        diagnosed = Counter(entry.round for entry in memory.diagnoses("r1"))
+        plans = {entry.round: entry.plan for entry in memory.runs.plans("r1")}
+        diagnosed = Counter(entry.round for entry in memory.runs.diagnoses("r1"))
     notes = {
         attempt.candidate.kernel.hash: fate(attempt.candidate.kernel.source)["NOTE"]
         for attempt in attempts
@@ -271,7 +271,11 @@ def test_best_of_n_writes_independent_first_kernels_and_nothing_else(tmp_path: P
     with Memory(tmp_path / "kmem.db") as memory:
         assert (
             replay_run(
-                memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None
+                memory.runs.get("r1"),
+                tmp_path / "again",
+                small_registry(),
+                memory,
+                lambda event: None,
             )
             == []
         )
@@ -296,11 +300,11 @@ def test_an_idea_whose_claim_was_falsified_without_gain_is_not_tried_again(tmp_p
     assert roles(server)["optimiser"] == 1
     assert result.reason == "everything proposed is refuted in this run"
     with Memory(tmp_path / "kmem.db") as memory:
-        (lesson,) = memory.lessons("r1")
-        assert len(memory.profiles("r1")) == 2, (
+        (lesson,) = memory.runs.lessons("r1")
+        assert len(memory.runs.profiles("r1")) == 2, (
             "the base, and one more: the fastest attempt at the fix, which did not win"
         )
-        (veto,) = memory.plans("r1")[-1].plan.vetoes
+        (veto,) = memory.runs.plans("r1")[-1].plan.vetoes
     assert "traffic_ratio <= 0.9x was falsified (2 before, 2 after)" in lesson.text
     assert (veto.author, veto.skill, veto.instruction) == ("llm", "unaided", "use wider loads")
     later = [turn.user for turn in server.requests if role_of(turn) == "planner"][-1]
@@ -360,7 +364,7 @@ def test_a_failing_candidate_that_is_repaired_and_wins_is_stored_as_won(tmp_path
     )
     assert roles(server)["repairer"] == 1
     with Memory(tmp_path / "kmem.db") as memory:
-        won = [outcome for outcome in memory.outcomes() if outcome.ratio is not None]
+        won = [outcome for outcome in memory.ledger.outcomes() if outcome.ratio is not None]
         assert [(outcome.skill, outcome.move, outcome.ratio) for outcome in won] == [
             ("widen-vector-access", Move.REPAIR, 2.5)
         ]
@@ -381,7 +385,7 @@ def test_repairs_end_after_three_and_the_run_goes_back_to_the_base(tmp_path: Pat
     ]
     assert result.best.measurement.latency_ms == 8.0
     with Memory(tmp_path / "kmem.db") as memory:
-        (veto,) = memory.plans("r1")[-1].plan.vetoes
+        (veto,) = memory.runs.plans("r1")[-1].plan.vetoes
     assert veto.parent == result.best.candidate.kernel.hash
     assert "3 repairs did not help" in veto.reason
 
@@ -406,7 +410,7 @@ def test_a_budget_of_tokens_is_never_exceeded_and_what_was_written_is_still_judg
     with Memory(tmp_path / "kmem.db") as memory:
         used = [
             record.completion.input_tokens + record.completion.output_tokens
-            for record in memory.completions("r1")
+            for record in memory.conversations.all("r1")
         ]
     assert len(used) == len(server.requests)
     assert sum(used) <= tokens
@@ -432,12 +436,16 @@ def test_a_budget_of_dollars_is_never_exceeded_and_holds_in_the_replay_too(
     )
     assert "budget for language models is spent" in result.reason
     with Memory(tmp_path / "kmem.db") as memory:
-        records = memory.completions("r1")
+        records = memory.conversations.all("r1")
         assert sum(record.usd for record in records) <= 0.07
         assert len(records) == len(server.requests) > 3
         assert (
             replay_run(
-                memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None
+                memory.runs.get("r1"),
+                tmp_path / "again",
+                small_registry(),
+                memory,
+                lambda event: None,
             )
             == []
         )
@@ -556,13 +564,17 @@ def test_an_answer_that_stays_lost_is_a_failed_attempt_and_the_run_goes_on(tmp_p
     assert "dropped the connection" in lost[0].candidate.kernel.source
     assert roles(server)["optimiser"] == 3 + 1, "it was asked for three times"
     with Memory(tmp_path / "kmem.db") as memory:
-        archive = RunArchive(memory, "r1")
+        archive = RunArchive(memory.path, "r1")
         assert [question.key.role for question in archive.unanswered()] == ["optimiser"] * 2
         (row,) = [row for row in Spending(Budget(), archive).usage() if row.role == "optimiser"]
         assert (row.calls, row.uncounted) == (4, 3)
         assert (
             replay_run(
-                memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None
+                memory.runs.get("r1"),
+                tmp_path / "again",
+                small_registry(),
+                memory,
+                lambda event: None,
             )
             == []
         )
@@ -592,11 +604,11 @@ def test_a_run_over_the_anthropic_wire_is_replayed_with_its_lessons(
         result, _ = walk(run, memory)
         assert {turn.wire for turn in server.requests} == {"anthropic"}
         assert all(turn.system and turn.max_output_tokens for turn in server.requests)
-        used = [record.completion for record in memory.completions("r1")]
+        used = [record.completion for record in memory.conversations.all("r1")]
         assert len(used) == len(server.requests) and all(
             each.input_tokens and each.output_tokens for each in used
         )
-        assert {lesson.text for lesson in memory.lessons("r1")} >= {"lesson 1"}
+        assert {lesson.text for lesson in memory.runs.lessons("r1")} >= {"lesson 1"}
         assert (
             replay_run(run, tmp_path / "again", small_registry(), memory, lambda event: None) == []
         )
@@ -621,7 +633,11 @@ def test_what_a_skill_has_earned_is_told_as_the_ledger_has_it(tmp_path: Path) ->
     with Memory(tmp_path / "kmem.db") as memory:
         assert (
             replay_run(
-                memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None
+                memory.runs.get("r1"),
+                tmp_path / "again",
+                small_registry(),
+                memory,
+                lambda event: None,
             )
             == []
         )
@@ -643,7 +659,11 @@ def test_a_model_whose_answers_are_empty_ends_with_a_line_that_names_the_remedy(
     with Memory(tmp_path / "kmem.db") as memory:
         assert (
             replay_run(
-                memory.run("r1"), tmp_path / "again", small_registry(), memory, lambda event: None
+                memory.runs.get("r1"),
+                tmp_path / "again",
+                small_registry(),
+                memory,
+                lambda event: None,
             )
             == []
         )
@@ -676,7 +696,7 @@ def test_ctrl_c_ends_the_waits_of_all_writers_and_books_nothing_for_them(tmp_pat
             process,
             lambda: len([turn for turn in server.requests if role_of(turn) == "optimiser"]) >= 2,
         )
-        archive = RunArchive(memory, "r1")
+        archive = RunArchive(memory.path, "r1")
         assert {question.key.role for question in archive.unanswered()} == {"optimiser"}
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
@@ -716,9 +736,9 @@ def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(
         process.communicate()
         before = roles(server)
         with Memory(tmp_path / "kmem.db") as memory:
-            kept = memory.attempts("r1")
-            lessons = memory.lessons("r1")
-            archive = RunArchive(memory, "r1")
+            kept = memory.runs.attempts("r1")
+            lessons = memory.runs.lessons("r1")
+            archive = RunArchive(memory.path, "r1")
             assert [question.key.role for question in archive.unanswered()] == ["optimiser"], (
                 "it may have been charged"
             )
@@ -726,8 +746,8 @@ def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(
             with pytest.raises(ReplayError, match="kmem runs resume r1"):
                 replay_run(run, tmp_path / "early", small_registry(), memory, lambda event: None)
             result, _ = walk(run, memory)
-            assert memory.attempts("r1")[: len(kept)] == kept
-            assert memory.lessons("r1")[: len(lessons)] == lessons
+            assert memory.runs.attempts("r1")[: len(kept)] == kept
+            assert memory.runs.lessons("r1")[: len(lessons)] == lessons
             assert len(archive.unanswered()) == 1, (
                 "it was asked again, and the first time may have been charged all the same"
             )
@@ -922,7 +942,7 @@ def test_from_a_problem_to_a_repaired_winner_through_compiler_and_judge(tmp_path
     assert used["total"]["input_tokens"] == sum(turn.input_tokens for turn in server.requests)
     assert "| repairer | scripted-large | 1 |" in (tmp_path / "run" / "report.md").read_text()
     with Memory(tmp_path / "kmem.db") as memory:
-        run = memory.run(found["run"])
+        run = memory.runs.get(found["run"])
         assert (
             replay_run(
                 run, tmp_path / "again", collect(build_plugin_manager()), memory, lambda event: None

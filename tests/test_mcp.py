@@ -220,9 +220,9 @@ def test_a_measured_verdict_is_recorded_once_with_its_parent_and_seed(
     found = tools.record(after, "fuse-pointwise-chain", before)
     assert (found["is_new"], found["status"]) == (True, "passed")
     with Memory() as memory:
-        (outcome,) = memory.outcomes()
-        assert memory.kernel(outcome.source_hash).parent == outcome.parent_hash
-        assert outcome.origin == memory.contributor
+        (outcome,) = memory.ledger.outcomes()
+        assert memory.runs.kernel(outcome.source_hash).parent == outcome.parent_hash
+        assert outcome.origin == memory.contributors.own_name
     assert (outcome.hash, outcome.skill, outcome.move, outcome.seed) == (
         found["outcome"],
         "fuse-pointwise-chain",
@@ -238,7 +238,7 @@ def test_a_measured_failure_is_recorded_too(tools: Tools, problem: Path) -> None
     failed = tools._verdicts.keep(measured(problem, LIBRARY, 1.0, status=Status.WRONG_VALUES))
     assert tools.record(failed)["status"] == "wrong_values"
     with Memory() as memory:
-        assert [(outcome.skill, outcome.latency_ms) for outcome in memory.outcomes()] == [
+        assert [(outcome.skill, outcome.latency_ms) for outcome in memory.ledger.outcomes()] == [
             ("unaided", None)
         ]
 
@@ -258,7 +258,7 @@ def test_what_cannot_be_compared_or_is_not_known_is_not_recorded(
     with pytest.raises(NotRegistered, match="No skill named 'invented'"):
         tools.record(good, "invented")
     with Memory() as memory:
-        assert memory.outcomes() == []
+        assert memory.ledger.outcomes() == []
 
 
 def test_a_profile_and_a_diagnosis_without_a_gpu_are_estimates_with_skills_offered(

@@ -69,9 +69,9 @@ def test_every_verdict_is_recorded_and_a_pair_that_cannot_be_judged_is_named(
 ) -> None:
     with Memory(tmp_path / "kmem.db") as memory:
         assert measure(pairs, memory, []) == [NAMES[2]]
-        passed, wrong = (memory.outcomes(skill=name)[0] for name in NAMES[:2])
-        assert memory.kernel(passed.source_hash) == pairs[0].kernel
-        assert memory.skill_record(NAMES[0])[0].speedup == pytest.approx(2.0)
+        passed, wrong = (memory.ledger.outcomes(skill=name)[0] for name in NAMES[:2])
+        assert memory.runs.kernel(passed.source_hash) == pairs[0].kernel
+        assert memory.track_records.of_skill(NAMES[0])[0].speedup == pytest.approx(2.0)
     assert (passed.skill, passed.problem, passed.move) == (
         NAMES[0],
         f"skills/{NAMES[0]}/examples",
@@ -106,7 +106,7 @@ def test_a_second_call_judges_only_what_has_no_verdict(
         assert judged == list(NAMES)
         measure(pairs, memory, judged)
         assert judged == [*NAMES, NAMES[2]]
-        assert len(memory.outcomes()) == 2
+        assert len(memory.ledger.outcomes()) == 2
 
 
 def test_a_changed_example_is_judged_again(pairs: list[tool.Pair], tmp_path: Path) -> None:

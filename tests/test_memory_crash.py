@@ -28,7 +28,7 @@ WRITER = textwrap.dedent(
     with Memory(path) as memory:
         for index in range(count):
             kernel = Kernel(f"{name} {index}")
-            memory.put_kernel(kernel)
+            memory.runs.put_kernel(kernel)
             print(kernel.hash, flush=True)
     """
 )
@@ -50,7 +50,7 @@ def test_what_was_committed_survives_kill_9(tmp_path: Path) -> None:
     committed += writer.stdout.read().split("\n")[:-1]
     writer.wait()
     with Memory(path) as memory:
-        assert all(memory.kernel(kernel_hash) is not None for kernel_hash in committed)
+        assert all(memory.runs.kernel(kernel_hash) is not None for kernel_hash in committed)
         assert verify_memory(memory) == []
         assert len(committed) <= memory_stats(memory).kernels <= len(committed) + 1
 
@@ -70,8 +70,8 @@ def test_processes_that_open_and_write_at_once_all_succeed(tmp_path: Path) -> No
 
 def test_a_transaction_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     with Memory(tmp_path / "kmem.db") as memory:
-        with pytest.raises(KeyError), memory.write():
-            memory.put_kernel(Kernel("half done"))
+        with pytest.raises(KeyError), memory.storage.write():
+            memory.runs.put_kernel(Kernel("half done"))
             raise KeyError
         assert memory_stats(memory).kernels == 0
 
@@ -110,7 +110,7 @@ def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> 
 def test_a_newer_database_is_refused_by_name_of_what_is_newer(tmp_path: Path) -> None:
     path = tmp_path / "kmem.db"
     with Memory(path) as memory:
-        memory.db.execute(
+        memory.storage.db.execute(
             "insert into _sqlite_migrations (migration_set, name, applied_at) values ('kmem', "
             "'m999_add_telepathy', '2030-01-01')"
         )
@@ -129,7 +129,7 @@ def test_a_damaged_page_is_named_with_the_remedy(tmp_path: Path) -> None:
     path = tmp_path / "kmem.db"
     with Memory(path) as memory:
         for index in range(50):
-            memory.put_kernel(Kernel(f"kernel {index} " + "x" * 4000))
+            memory.runs.put_kernel(Kernel(f"kernel {index} " + "x" * 4000))
     data = bytearray(path.read_bytes())
     page = 4096
     for start in range(page * 4, len(data), page):
@@ -139,7 +139,7 @@ def test_a_damaged_page_is_named_with_the_remedy(tmp_path: Path) -> None:
         pytest.raises(MemoryStoreError, match=f"{path} is damaged; move it away.*import"),
         Memory(path) as memory,
     ):
-        memory.read("select sum(length(source)) from kernels")
+        memory.storage.read("select sum(length(source)) from kernels")
 
 
 FILLER = textwrap.dedent(
@@ -157,16 +157,16 @@ FILLER = textwrap.dedent(
         try:
             for index in range(1000):
                 kernel = Kernel(f"{index} " + "x" * 20_000)
-                memory.put_kernel(kernel)
+                memory.runs.put_kernel(kernel)
                 committed.append(kernel.hash)
         except MemoryStoreError as ex:
             print(ex)
         assert 10 < len(committed) < 1000
-        assert all(memory.kernel(kernel_hash) is not None for kernel_hash in committed)
+        assert all(memory.runs.kernel(kernel_hash) is not None for kernel_hash in committed)
     subprocess.run(["mount", "-o", "remount,size=8m", str(mounted)], check=True)  # space is freed: the remedy works
     with Memory(mounted / "kmem.db") as memory:
         assert memory_stats(memory).kernels == len(committed) and verify_memory(memory) == []
-        assert memory.put_kernel(Kernel("y" * 20_000))
+        assert memory.runs.put_kernel(Kernel("y" * 20_000))
     """
 )
 
@@ -202,7 +202,7 @@ LEDGER_WRITER = textwrap.dedent(
     with Memory(sys.argv[1]) as memory:
         for index in range(100_000):
             outcome = make_outcome(1.0, parent_ms=2.0, created_at=f"{index}")
-            memory.record_outcome(outcome)
+            memory.ledger.record(outcome)
             print(outcome.hash, flush=True)
     """
 )
@@ -220,41 +220,45 @@ def test_killing_a_writer_of_outcomes_leaves_sums_that_fit_the_ledger(tmp_path: 
     committed += writer.stdout.read().split("\n")[:-1]
     writer.wait()
     with Memory(path) as memory:
-        assert memory.known_outcomes(committed) == set(committed)
-        assert memory.evidence_cells()[0].tried == memory_stats(memory).outcomes
-        assert memory.rebuild_evidence().differing == 0
+        assert memory.ledger.known(committed) == set(committed)
+        assert memory.track_records.cells()[0].tried == memory_stats(memory).outcomes
+        assert memory.track_records.rebuild().differing == 0
         assert verify_memory(memory) == []
 
 
 def test_a_full_disk_loses_only_what_was_being_written(tmp_path: Path) -> None:
     with Memory(tmp_path / "kmem.db") as memory:
-        memory.put_kernel(Kernel("kept"))
-        pages = memory.read("pragma page_count")[0]["page_count"]
+        memory.runs.put_kernel(Kernel("kept"))
+        pages = memory.storage.read("pragma page_count")[0]["page_count"]
         # SQLite then reports the same SQLITE_FULL as a full disk
-        memory.db.execute(f"pragma max_page_count = {pages:d}")
+        memory.storage.db.execute(f"pragma max_page_count = {pages:d}")
         with pytest.raises(MemoryStoreError, match="disk is full; free some space"):
-            memory.put_kernel(Kernel("x" * 100_000))
-        assert memory.kernel(Kernel("kept").hash) == Kernel("kept")
-        assert memory.kernel(Kernel("x" * 100_000).hash) is None
+            memory.runs.put_kernel(Kernel("x" * 100_000))
+        assert memory.runs.kernel(Kernel("kept").hash) == Kernel("kept")
+        assert memory.runs.kernel(Kernel("x" * 100_000).hash) is None
 
 
 def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     with Memory(tmp_path / "kmem.db") as memory:
         # the same SQLITE_READONLY as a read-only file, which root could write
-        memory.db.execute("pragma query_only = on")
+        memory.storage.db.execute("pragma query_only = on")
         with pytest.raises(
             MemoryStoreError,
             match="is read-only; make it and its directory writable or choose another with KMEM_DB",
         ):
-            memory.put_kernel(Kernel("k"))
+            memory.runs.put_kernel(Kernel("k"))
 
 
 def test_a_lock_is_waited_for_and_then_named(tmp_path: Path) -> None:
     path = tmp_path / "kmem.db"
-    with Memory(path) as holder, Memory(path, lock_timeout_s=0.05) as waiter, holder.write():
-        assert waiter.kernel("readers never wait") is None
+    with (
+        Memory(path) as holder,
+        Memory(path, lock_timeout_s=0.05) as waiter,
+        holder.storage.write(),
+    ):
+        assert waiter.runs.kernel("readers never wait") is None
         with pytest.raises(MemoryStoreError, match="is locked by another program"):
-            waiter.put_kernel(Kernel("k"))
+            waiter.runs.put_kernel(Kernel("k"))
 
 
 def test_a_mistake_in_our_own_sql_keeps_its_traceback(tmp_path: Path) -> None:
@@ -262,4 +266,4 @@ def test_a_mistake_in_our_own_sql_keeps_its_traceback(tmp_path: Path) -> None:
         Memory(tmp_path / "kmem.db") as memory,
         pytest.raises(sqlite3.OperationalError, match="no such table"),
     ):
-        memory.read("select 1 from a_table_nobody_made")
+        memory.storage.read("select 1 from a_table_nobody_made")

@@ -36,14 +36,14 @@ def _rehash(text: str) -> str:
 @pytest.fixture
 def filled(tmp_path: Path):
     with Memory(tmp_path / "filled.db") as memory:
-        memory.put_kernel(
+        memory.runs.put_kernel(
             Kernel("fast", choices=(SiteChoice("a", "sum", "reduce", ()),), flags=("algebraic",))
         )
         for latency in (1.0, 2.0, None):
-            memory.record_outcome(
+            memory.ledger.record(
                 make_outcome(latency, source="fast" if latency == 1.0 else "unstored")
             )
-        memory.retract(make_outcome(2.0, source="unstored").hash, "clock was wrong", "test")
+        memory.ledger.retract(make_outcome(2.0, source="unstored").hash, "clock was wrong", "test")
         yield memory
 
 
@@ -54,9 +54,11 @@ def test_a_fresh_memory_that_merges_an_export_knows_the_same(
     with Memory(tmp_path / "fresh.db") as fresh:
         assert import_outcomes(fresh, tmp_path / "a.jsonl") == Exchanged(3, 1, 1)
         assert import_outcomes(fresh, tmp_path / "a.jsonl") == Exchanged(0, 0, 0)
-        assert fresh.outcomes() == filled.outcomes()
-        assert fresh.skill_record("online-softmax") == filled.skill_record("online-softmax")
-        assert fresh.kernel(Kernel("fast").hash) == filled.kernel(Kernel("fast").hash)
+        assert fresh.ledger.outcomes() == filled.ledger.outcomes()
+        assert fresh.track_records.of_skill("online-softmax") == filled.track_records.of_skill(
+            "online-softmax"
+        )
+        assert fresh.runs.kernel(Kernel("fast").hash) == filled.runs.kernel(Kernel("fast").hash)
         assert _export(fresh, tmp_path / "b.jsonl") == content
         assert verify_memory(fresh) == []
 
@@ -72,7 +74,7 @@ def test_a_directory_merges_all_its_files(filled: Memory, tmp_path: Path) -> Non
     (tmp_path / "evidence").mkdir()
     export_outcomes(filled, tmp_path / "evidence" / "a.jsonl")
     with Memory(tmp_path / "other.db") as other:
-        other.record_outcome(make_outcome(7.0))
+        other.ledger.record(make_outcome(7.0))
         export_outcomes(other, tmp_path / "evidence" / "b.jsonl")
     with Memory(tmp_path / "fresh.db") as fresh:
         assert import_outcomes(fresh, tmp_path / "evidence").outcomes == 4
@@ -84,9 +86,11 @@ def test_a_directory_merges_all_its_files(filled: Memory, tmp_path: Path) -> Non
 def test_a_retraction_counts_even_if_it_arrives_before_its_outcome(tmp_path: Path) -> None:
     outcome = make_outcome()
     with Memory(tmp_path / "kmem.db") as memory:
-        assert memory.record_retraction(Retraction(outcome.hash, "wrong", "team", "2026-01-01"))
-        memory.record_outcome(outcome)
-        assert memory.outcomes() == []
+        assert memory.ledger.record_retraction(
+            Retraction(outcome.hash, "wrong", "team", "2026-01-01")
+        )
+        memory.ledger.record(outcome)
+        assert memory.ledger.outcomes() == []
 
 
 @settings(
@@ -110,16 +114,16 @@ def test_merging_either_way_or_twice_equals_one_memory_that_saw_everything(
             outcome = make_outcome(latency, parent_ms=1.0)
             for memory, sees in ((a, in_a), (b, in_b), (everything, in_a or in_b)):
                 if sees:
-                    memory.record_outcome(outcome)
+                    memory.ledger.record(outcome)
         export_outcomes(a, root / "a.jsonl")
         export_outcomes(b, root / "b.jsonl")
         with Memory(root / "merged.db") as merged:
             for name in ["b.jsonl", "a.jsonl"] if reverse else ["a.jsonl", "b.jsonl", "a.jsonl"]:
                 import_outcomes(merged, root / name)
-            assert merged.outcomes() == everything.outcomes()
-            assert merged.skill_record("online-softmax") == everything.skill_record(
+            assert merged.ledger.outcomes() == everything.ledger.outcomes()
+            assert merged.track_records.of_skill(
                 "online-softmax"
-            )
+            ) == everything.track_records.of_skill("online-softmax")
             assert _export(merged, root / "m.jsonl") == _export(everything, root / "e.jsonl")
 
 
@@ -187,7 +191,7 @@ def test_files_that_cannot_be_read_or_written_are_named(filled: Memory, tmp_path
 
 def test_verify_names_numbers_that_no_measurement_gives(filled: Memory) -> None:
     outcome = make_outcome(0.0)
-    filled.record_outcome(outcome)
+    filled.ledger.record(outcome)
     assert verify_memory(filled) == [
         f"outcome {outcome.hash[:12]}: its record is no outcome (latency_ms cannot be 0)"
     ]
@@ -204,7 +208,7 @@ def test_verify_finds_what_somebody_changed_by_hand(filled: Memory) -> None:
         "pragma foreign_keys = off",
         "update outcomes set graph_hash = 'nowhere' where latency_ms = 1.0",
     ):
-        filled.db.execute(statement)
+        filled.storage.db.execute(statement)
     faults = verify_memory(filled)
     assert len(faults) == 4
     for fault, expected in zip(

@@ -103,8 +103,8 @@ def names(hits) -> list[str]:
 def test_search_ranks_by_meaning_and_words_and_says_why(
     memory: Memory, library: list[Skill]
 ) -> None:
-    memory.sync_skills(library, "plugin")
-    first, *_ = memory.search_skills("my softmax over a long row is slow")
+    memory.skills.sync_origin(library, "plugin")
+    first, *_ = memory.skills.search("my softmax over a long row is slow")
     assert (first.name, first.text_rank) == ("online-softmax", 1)
     assert first.similarity == pytest.approx(1.0, abs=0.01)
     assert first.score == pytest.approx(2 / 61)
@@ -112,25 +112,25 @@ def test_search_ranks_by_meaning_and_words_and_says_why(
 
 
 def test_search_leaves_out_what_cannot_apply(memory: Memory, library: list[Skill]) -> None:
-    memory.sync_skills(library, "plugin")
-    assert set(names(memory.search_skills("slow", operators=["max_pool"]))) == {
+    memory.skills.sync_origin(library, "plugin")
+    assert set(names(memory.skills.search("slow", operators=["max_pool"]))) == {
         "separable-pooling",
         "coalesce-loads",
     }
-    assert set(names(memory.search_skills("slow", arch="sm_75"))) == {
+    assert set(names(memory.skills.search("slow", arch="sm_75"))) == {
         "online-softmax",
         "coalesce-loads",
     }
     assert "online-softmax" not in names(
-        memory.search_skills("softmax", signature={"traffic_ratio": 1.0})
+        memory.skills.search("softmax", signature={"traffic_ratio": 1.0})
     )
-    assert "online-softmax" in names(memory.search_skills("softmax", signature={"waves": 1.0}))
-    assert memory.search_skills("slow", limit=1) == memory.search_skills("slow")[:1]
+    assert "online-softmax" in names(memory.skills.search("softmax", signature={"waves": 1.0}))
+    assert memory.skills.search("slow", limit=1) == memory.skills.search("slow")[:1]
 
 
 def test_search_prefers_what_addresses_the_bottleneck(memory: Memory, library: list[Skill]) -> None:
-    memory.sync_skills(library, "plugin")
-    hits = memory.search_skills(
+    memory.skills.sync_origin(library, "plugin")
+    hits = memory.skills.search(
         "kernel", bottlenecks=[Bottleneck.LATENCY], signature={"traffic_ratio": 2.0}
     )
     assert hits[0].name == "coalesce-loads"
@@ -147,19 +147,19 @@ def test_search_is_the_same_every_time_and_in_every_order_of_insertion(
     found = []
     for name, skills in (("a.db", library), ("b.db", library[::-1])):
         with Memory(tmp_path / name, TopicEmbedder()) as memory:
-            memory.sync_skills(skills, "plugin")
-            found += [memory.search_skills("pool loads"), memory.search_skills("pool loads")]
+            memory.skills.sync_origin(skills, "plugin")
+            found += [memory.skills.search("pool loads"), memory.skills.search("pool loads")]
     assert found[0] == found[1] == found[2] == found[3]
 
 
 @pytest.mark.parametrize("query", ["", '"', "a AND OR (", "max_pool*", "ünïcödé", "-"])
 def test_any_text_can_be_searched_for(memory: Memory, library: list[Skill], query: str) -> None:
-    memory.sync_skills(library, "plugin")
-    assert len(memory.search_skills(query)) == 3
+    memory.skills.sync_origin(library, "plugin")
+    assert len(memory.skills.search(query)) == 3
 
 
 def test_an_empty_library_finds_nothing(memory: Memory) -> None:
-    assert memory.search_skills("softmax") == []
+    assert memory.skills.search("softmax") == []
 
 
 def test_each_skill_is_embedded_once_in_the_life_of_a_database_and_a_question_leaves_nothing_behind(
@@ -168,10 +168,10 @@ def test_each_skill_is_embedded_once_in_the_life_of_a_database_and_a_question_le
     embedder = TopicEmbedder()
     for _ in range(2):
         with Memory(tmp_path / "kmem.db", embedder) as memory:
-            memory.sync_skills(library, "plugin")
-            memory.search_skills("pool")
-            memory.search_skills("pool")
-            assert memory.read("select count(*) as n from embeddings") == [{"n": 3}]
+            memory.skills.sync_origin(library, "plugin")
+            memory.skills.search("pool")
+            memory.skills.search("pool")
+            assert memory.storage.read("select count(*) as n from embeddings") == [{"n": 3}]
     assert embedder.texts == [
         skill.embedded_text for skill in sorted(library, key=lambda skill: skill.name)
     ] + ["pool", "pool"]
@@ -182,12 +182,12 @@ def test_without_embeddings_the_words_alone_count_and_the_reasons_say_so(
 ) -> None:
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
     with Memory(tmp_path / "kmem.db") as memory:
-        memory.sync_skills(library, "plugin")
-        (hit,) = memory.search_skills("softmax")
+        memory.skills.sync_origin(library, "plugin")
+        (hit,) = memory.skills.search("softmax")
         assert (hit.name, hit.similarity, hit.text_rank) == ("online-softmax", None, 1)
         assert hit.reasons[0] == "full text only: no embeddings (KMEM_EMBEDDING_MODEL=none)"
         with pytest.raises(EmbeddingError, match="switched off"):
-            memory.embed_texts(["x"])
+            memory.skills.embed_texts(["x"])
 
 
 def test_a_name_means_the_version_synced_last_and_older_versions_stay(
@@ -195,32 +195,32 @@ def test_a_name_means_the_version_synced_last_and_older_versions_stay(
 ) -> None:
     old = make_skill(tmp_path / "1", "a-skill", "About a pool.")
     new = make_skill(tmp_path / "2", "a-skill", "About softmax.")
-    memory.sync_skills([old], "bundled")
-    memory.sync_skills([new], "bundled")
-    assert [(skill.content_hash, skill.path) for skill in memory.skills()] == [
+    memory.skills.sync_origin([old], "bundled")
+    memory.skills.sync_origin([new], "bundled")
+    assert [(skill.content_hash, skill.path) for skill in memory.skills.all()] == [
         (new.hash, str(new.path))
     ]
-    assert memory.search_skills("about pool")[0].similarity == pytest.approx(0.0, abs=0.2)
-    assert len(memory.read("select * from skills")) == 2
-    memory.sync_skills([], "bundled")
-    assert memory.skills() == []
+    assert memory.skills.search("about pool")[0].similarity == pytest.approx(0.0, abs=0.2)
+    assert len(memory.storage.read("select * from skills")) == 2
+    memory.skills.sync_origin([], "bundled")
+    assert memory.skills.all() == []
 
 
 def test_nothing_is_written_if_nothing_changed(memory: Memory, library: list[Skill]) -> None:
-    memory.sync_skills(library, "plugin")
-    memory.db.execute("pragma query_only = on")
-    memory.sync_skills(library, "plugin")
+    memory.skills.sync_origin(library, "plugin")
+    memory.storage.db.execute("pragma query_only = on")
+    memory.skills.sync_origin(library, "plugin")
 
 
 def test_two_different_skills_of_one_name_are_an_error(memory: Memory, tmp_path: Path) -> None:
     first = make_skill(tmp_path / "1", "a-skill", "About a pool.")
     other = make_skill(tmp_path / "2", "a-skill", "About softmax.")
     with pytest.raises(SkillError, match="Two different skills are named 'a-skill'"):
-        memory.sync_skills([first, other], "plugin")
-    memory.sync_skills([first], "plugin")
+        memory.skills.sync_origin([first, other], "plugin")
+    memory.skills.sync_origin([first], "plugin")
     with pytest.raises(SkillError, match="Two different skills are named 'a-skill'"):
-        memory.sync_skills([other], "added")
-    assert [skill.origin for skill in memory.skills()] == ["plugin"]
+        memory.skills.sync_origin([other], "added")
+    assert [skill.origin for skill in memory.skills.all()] == ["plugin"]
 
 
 def test_the_origin_of_a_skill_is_where_it_lies(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_an_embedder_that_breaks_its_contract_is_named(tmp_path: Path) -> None:
         Memory(tmp_path / "kmem.db", embedder) as memory,
         pytest.raises(EmbeddingError, match="'topics' returned"),
     ):
-        memory.embed_texts(["x"])
+        memory.skills.embed_texts(["x"])
 
 
 def test_weights_that_are_not_the_known_ones_are_refused(tmp_path: Path) -> None:

@@ -85,12 +85,12 @@ def test_rows_of_the_version_before_a_migration_stay_and_work_with_what_is_new(
     outcomes = [make_outcome(1.0 + number, created_at=f"{number}") for number in range(3)]
     old_database(path, stop_before, outcomes)
     with Memory(path) as memory:
-        assert migrations.pending(memory.db) == []
-        assert memory.run(RUN.id) == RUN
-        assert memory.outcomes() == outcomes
-        memory.put_plan(RUN.id, 0, PLAN)
-        assert memory.plans(RUN.id) == [RoundPlan(0, PLAN)]
-        found = memory.posteriors(
+        assert migrations.pending(memory.storage.db) == []
+        assert memory.runs.get(RUN.id) == RUN
+        assert memory.ledger.outcomes() == outcomes
+        memory.runs.put_plan(RUN.id, 0, PLAN)
+        assert memory.runs.plans(RUN.id) == [RoundPlan(0, PLAN)]
+        found = memory.track_records.posteriors(
             ["online-softmax"],
             bottleneck=Bottleneck.LATENCY,
             operators=("softmax",),
@@ -99,7 +99,7 @@ def test_rows_of_the_version_before_a_migration_stay_and_work_with_what_is_new(
         )
         assert isinstance(found["online-softmax"], Posterior)
         assert found["online-softmax"].tried == 3
-        assert memory.contributor.startswith("kmem-")
+        assert memory.contributors.own_name.startswith("kmem-")
         assert verify_memory(memory) == []
 
 
@@ -129,23 +129,23 @@ def test_a_migration_that_is_killed_is_done_again(tmp_path: Path) -> None:
     )
     assert os.path.getsize(path) > 0
     with Memory(path) as memory:
-        assert memory.outcomes() == [make_outcome()]
-        assert migrations.pending(memory.db) == []
+        assert memory.ledger.outcomes() == [make_outcome()]
+        assert migrations.pending(memory.storage.db) == []
         assert verify_memory(memory) == []
 
 
 def test_why_tells_what_a_round_saw_was_offered_decided_and_got() -> None:
     with Memory() as memory:
-        memory.start_run(RUN)
-        memory.put_diagnosis(
+        memory.runs.start(RUN)
+        memory.runs.put_diagnosis(
             RUN.id,
             1,
             "k" * 64,
             DIAGNOSIS,
             [Prescription("reduce", 0.25, ("treats latency", "never tried"))],
         )
-        memory.put_plan(RUN.id, 1, PLAN)
-        memory.record_attempt(RUN.id, make_attempt("kernel 1"))
+        memory.runs.put_plan(RUN.id, 1, PLAN)
+        memory.runs.record_attempt(RUN.id, make_attempt("kernel 1"))
     shown = CliRunner().invoke(why, [RUN.id, "1"], catch_exceptions=False).stdout.splitlines()
     assert shown == [
         "Round 1",

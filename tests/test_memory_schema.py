@@ -28,7 +28,7 @@ def test_the_schema_file_is_what_the_migrations_make() -> None:
 
 def test_every_table_of_ours_is_strict(tmp_path: Path) -> None:
     with Memory(tmp_path / "kmem.db") as memory:
-        rows = memory.read(
+        rows = memory.storage.read(
             "select name, strict from pragma_table_list where schema = 'main' and type = 'table'"
         )
     ours = {
@@ -42,22 +42,24 @@ def test_every_table_of_ours_is_strict(tmp_path: Path) -> None:
 
 def test_the_file_is_marked_as_kmems_and_keeps_a_write_ahead_log(tmp_path: Path) -> None:
     with Memory(tmp_path / "kmem.db") as memory:
-        assert memory.read("pragma application_id") == [{"application_id": APPLICATION_ID}]
-        assert memory.read("pragma journal_mode") == [{"journal_mode": "wal"}]
-        assert memory.read("pragma foreign_keys") == [{"foreign_keys": 1}]
-        assert migrations.pending(memory.db) == []
+        assert memory.storage.read("pragma application_id") == [{"application_id": APPLICATION_ID}]
+        assert memory.storage.read("pragma journal_mode") == [{"journal_mode": "wal"}]
+        assert memory.storage.read("pragma foreign_keys") == [{"foreign_keys": 1}]
+        assert migrations.pending(memory.storage.db) == []
 
 
 def test_the_recall_and_skill_queries_walk_an_index(tmp_path: Path) -> None:
     with Memory(tmp_path / "kmem.db") as memory:
-        by_graph = memory.read(
+        by_graph = memory.storage.read(
             """
             explain query plan select id from outcomes
             where graph_hash = ? and arch = ? and precision = ? and purity = ? and status = 'passed' order by latency_ms
             """,
             ["", "", "", ""],
         )
-        by_skill = memory.read("explain query plan select * from evidence where skill = ?", [""])
+        by_skill = memory.storage.read(
+            "explain query plan select * from evidence where skill = ?", [""]
+        )
     (step,) = by_graph  # one step: no sorting afterwards
     assert (
         "INDEX outcomes_by_graph (graph_hash=? AND arch=? AND precision=? AND purity=? AND "

@@ -132,7 +132,7 @@ def recall(
     contract=None,
     limit: int = 3,
 ):
-    return memory.recall(
+    return memory.winners.recall(
         graph,
         structure,
         operators,
@@ -157,20 +157,20 @@ def test_the_database_lies_where_KMEM_DB_says_else_in_the_data_directory(
 
 
 def test_a_run_is_found_by_a_unique_beginning_of_its_id(memory: Memory) -> None:
-    memory.start_run(RUN)
-    memory.start_run(replace(RUN, id="20260101-bbbb", created_at="2026-01-02T00:00:00+00:00"))
-    assert memory.run("20260101-a") == RUN
+    memory.runs.start(RUN)
+    memory.runs.start(replace(RUN, id="20260101-bbbb", created_at="2026-01-02T00:00:00+00:00"))
+    assert memory.runs.get("20260101-a") == RUN
     with pytest.raises(MemoryStoreError, match="Several runs begin with '2026'"):
-        memory.run("2026")
+        memory.runs.get("2026")
     for missing in ("x", "", "%"):
         with pytest.raises(MemoryStoreError, match="No run"):
-            memory.run(missing)
+            memory.runs.get(missing)
 
 
 def test_runs_come_newest_first_with_state_and_result(memory: Memory) -> None:
     later = replace(RUN, id="later", created_at="2026-01-02T00:00:00+00:00")
-    memory.start_run(RUN)
-    memory.start_run(later)
+    memory.runs.start(RUN)
+    memory.runs.start(later)
     result = RunResult(
         "later",
         "p",
@@ -186,57 +186,57 @@ def test_runs_come_newest_first_with_state_and_result(memory: Memory) -> None:
         1.5,
         "target reached",
     )
-    memory.set_run_state("later", RunState.FINISHED, result)
-    assert memory.runs() == [(later, RunState.FINISHED, result), (RUN, RunState.RUNNING, None)]
-    memory.set_run_state("later", RunState.RUNNING)
-    assert (memory.run_state("later"), memory.run_result("later")) == (RunState.RUNNING, result)
+    memory.runs.set_state("later", RunState.FINISHED, result)
+    assert memory.runs.all() == [(later, RunState.FINISHED, result), (RUN, RunState.RUNNING, None)]
+    memory.runs.set_state("later", RunState.RUNNING)
+    assert (memory.runs.state("later"), memory.runs.result("later")) == (RunState.RUNNING, result)
     with pytest.raises(MemoryStoreError, match="No run 'nobody'"):
-        memory.set_run_state("nobody", RunState.FAILED)
+        memory.runs.set_state("nobody", RunState.FAILED)
 
 
 def test_an_attempt_is_kept_once_and_comes_back_whole(memory: Memory) -> None:
-    memory.start_run(RUN)
+    memory.runs.start(RUN)
     first, second = make_attempt("kernel 1"), make_attempt("kernel 2", Status.WRONG_VALUES)
-    assert [memory.record_attempt(RUN.id, attempt) for attempt in (first, second, first)] == [
+    assert [memory.runs.record_attempt(RUN.id, attempt) for attempt in (first, second, first)] == [
         True,
         True,
         False,
     ]
-    assert memory.attempts(RUN.id) == [first, second]
-    assert memory.kernel(first.candidate.kernel.hash) == first.candidate.kernel
-    assert memory.kernel("0" * 64) is None
-    assert memory.record_attempt(RUN.id, make_attempt("kernel 1", move=Move.TUNE))
+    assert memory.runs.attempts(RUN.id) == [first, second]
+    assert memory.runs.kernel(first.candidate.kernel.hash) == first.candidate.kernel
+    assert memory.runs.kernel("0" * 64) is None
+    assert memory.runs.record_attempt(RUN.id, make_attempt("kernel 1", move=Move.TUNE))
 
 
 def test_an_interrupted_attempt_gives_way_to_the_one_that_was_measured(memory: Memory) -> None:
-    memory.start_run(RUN)
-    memory.record_attempt(RUN.id, make_attempt("k", Status.INTERRUPTED))
-    assert memory.record_attempt(RUN.id, make_attempt("k"))
-    assert not memory.record_attempt(RUN.id, make_attempt("k", Status.CRASHED))
-    assert memory.attempts(RUN.id) == [make_attempt("k")]
+    memory.runs.start(RUN)
+    memory.runs.record_attempt(RUN.id, make_attempt("k", Status.INTERRUPTED))
+    assert memory.runs.record_attempt(RUN.id, make_attempt("k"))
+    assert not memory.runs.record_attempt(RUN.id, make_attempt("k", Status.CRASHED))
+    assert memory.runs.attempts(RUN.id) == [make_attempt("k")]
 
 
 def test_what_belongs_to_a_run_needs_the_run(memory: Memory) -> None:
     for write in (
-        lambda: memory.record_attempt("no", make_attempt("k")),
-        lambda: memory.put_profile("no", Profile("k", "ncu", "h200", False, ())),
-        lambda: memory.put_diagnosis("no", 1, "k", DIAGNOSIS, ()),
-        lambda: memory.run_result("no"),
+        lambda: memory.runs.record_attempt("no", make_attempt("k")),
+        lambda: memory.runs.put_profile("no", Profile("k", "ncu", "h200", False, ())),
+        lambda: memory.runs.put_diagnosis("no", 1, "k", DIAGNOSIS, ()),
+        lambda: memory.runs.result("no"),
     ):
         with pytest.raises(MemoryStoreError, match="No run 'no'"):
             write()
 
 
 def test_profiles_and_diagnoses_come_back_by_round(memory: Memory) -> None:
-    memory.start_run(RUN)
+    memory.runs.start(RUN)
     profile = Profile("k", "ncu", "h200", False, ())
-    memory.put_profile(RUN.id, replace(profile, estimated=True))
-    memory.put_profile(RUN.id, profile)
-    assert memory.profiles(RUN.id) == [profile]
+    memory.runs.put_profile(RUN.id, replace(profile, estimated=True))
+    memory.runs.put_profile(RUN.id, profile)
+    assert memory.runs.profiles(RUN.id) == [profile]
     offered = (Prescription("split-reductions", 0.5, ("similar",)),)
-    memory.put_diagnosis(RUN.id, 2, "k", DIAGNOSIS, ())
-    memory.put_diagnosis(RUN.id, 1, "k", DIAGNOSIS, offered)
-    assert memory.diagnoses(RUN.id) == [
+    memory.runs.put_diagnosis(RUN.id, 2, "k", DIAGNOSIS, ())
+    memory.runs.put_diagnosis(RUN.id, 1, "k", DIAGNOSIS, offered)
+    assert memory.runs.diagnoses(RUN.id) == [
         RoundDiagnosis(1, "k", DIAGNOSIS, offered),
         RoundDiagnosis(2, "k", DIAGNOSIS, ()),
     ]
@@ -244,12 +244,12 @@ def test_profiles_and_diagnoses_come_back_by_round(memory: Memory) -> None:
 
 def test_the_ledger_takes_an_outcome_once_and_never_changes_it(memory: Memory) -> None:
     outcome = make_outcome()
-    assert memory.record_outcome(outcome)
-    assert not memory.record_outcome(outcome)
-    assert memory.outcomes() == [outcome]
+    assert memory.ledger.record(outcome)
+    assert not memory.ledger.record(outcome)
+    assert memory.ledger.outcomes() == [outcome]
     for change in ("update outcomes set status = 'crashed'", "delete from outcomes"):
         with pytest.raises(sqlite3.IntegrityError, match="append-only"):
-            memory.db.execute(change)
+            memory.storage.db.execute(change)
 
 
 def test_the_hash_of_an_entry_is_the_outcomes_own_whatever_type_its_numbers_had() -> None:
@@ -276,8 +276,8 @@ def test_outcomes_are_filtered_and_oldest_first(
     memory: Memory, filters: dict, expected: list
 ) -> None:
     matmul = SiteChoice("m", "matmul", "tile-matmul", ())
-    memory.record_outcome(make_outcome(None, created_at="2026-01-03T00:00:00+00:00"))
-    memory.record_outcome(
+    memory.ledger.record(make_outcome(None, created_at="2026-01-03T00:00:00+00:00"))
+    memory.ledger.record(
         make_outcome(
             2.0,
             graph="h",
@@ -288,24 +288,24 @@ def test_outcomes_are_filtered_and_oldest_first(
             created_at="2026-01-02",
         )
     )
-    memory.record_outcome(make_outcome(1.0))
-    assert [outcome.latency_ms for outcome in memory.outcomes(**filters)] == expected
+    memory.ledger.record(make_outcome(1.0))
+    assert [outcome.latency_ms for outcome in memory.ledger.outcomes(**filters)] == expected
 
 
 def test_a_retracted_outcome_no_longer_counts(memory: Memory) -> None:
     fast, slow = make_outcome(0.1, source="wrong"), make_outcome(1.0)
-    memory.record_outcome(fast)
-    memory.record_outcome(slow)
-    memory.retract(fast.hash, "timer was broken", "test")
-    assert memory.outcomes() == [slow]
+    memory.ledger.record(fast)
+    memory.ledger.record(slow)
+    memory.ledger.retract(fast.hash, "timer was broken", "test")
+    assert memory.ledger.outcomes() == [slow]
     assert [hit.outcome for hit in recall(memory)] == [slow]
-    assert memory.skill_record("online-softmax")[0].tried == 1
+    assert memory.track_records.of_skill("online-softmax")[0].tried == 1
     with pytest.raises(MemoryStoreError, match="No outcome"):
-        memory.retract("0" * 64, "none", "test")
+        memory.ledger.retract("0" * 64, "none", "test")
 
 
 def test_recall_offers_exact_hits_by_speed_each_kernel_once_with_its_source(memory: Memory) -> None:
-    memory.put_kernel(Kernel("fast"))
+    memory.runs.put_kernel(Kernel("fast"))
     for latency, source in (
         (2.0, "slow"),
         (1.0, "fast"),
@@ -313,8 +313,8 @@ def test_recall_offers_exact_hits_by_speed_each_kernel_once_with_its_source(memo
         (1.2, "middle"),
         (9.0, "slowest"),
     ):
-        memory.record_outcome(make_outcome(latency, source=source))
-    memory.record_outcome(make_outcome(None, source="wrong"))
+        memory.ledger.record(make_outcome(latency, source=source))
+    memory.ledger.record(make_outcome(None, source="wrong"))
     hits = recall(memory)
     assert [(hit.outcome.latency_ms, hit.source, hit.exact, hit.distance) for hit in hits] == [
         (1.0, "fast", True, 0.0),
@@ -326,10 +326,10 @@ def test_recall_offers_exact_hits_by_speed_each_kernel_once_with_its_source(memo
 def test_recall_prefers_kernels_judged_in_full_and_offers_none_the_judge_refused(
     memory: Memory,
 ) -> None:
-    memory.record_outcome(make_outcome(0.5, source="screened", ratio=None))
-    memory.record_outcome(make_outcome(1.0, source="verified"))
-    memory.record_outcome(make_outcome(0.4, source="refused", ratio=None))
-    memory.record_outcome(make_outcome(None, source="refused", status=Status.IMPURE))
+    memory.ledger.record(make_outcome(0.5, source="screened", ratio=None))
+    memory.ledger.record(make_outcome(1.0, source="verified"))
+    memory.ledger.record(make_outcome(0.4, source="refused", ratio=None))
+    memory.ledger.record(make_outcome(None, source="refused", status=Status.IMPURE))
     assert [(hit.outcome.latency_ms, hit.outcome.ratio) for hit in recall(memory)] == [
         (1.0, 2.0),
         (0.5, None),
@@ -337,16 +337,16 @@ def test_recall_prefers_kernels_judged_in_full_and_offers_none_the_judge_refused
 
 
 def test_recall_keeps_contracts_and_architectures_apart(memory: Memory) -> None:
-    memory.record_outcome(make_outcome(1.0, contract=Contract(Precision.TF32), source="tf32"))
-    memory.record_outcome(make_outcome(1.0, arch="sm_80", source="ampere"))
+    memory.ledger.record(make_outcome(1.0, contract=Contract(Precision.TF32), source="tf32"))
+    memory.ledger.record(make_outcome(1.0, arch="sm_80", source="ampere"))
     assert recall(memory) == []
     assert [hit.exact for hit in recall(memory, contract=Contract(Precision.TF32))] == [True]
 
 
 def test_recall_offers_the_nearest_sizes_of_the_same_structure_next(memory: Memory) -> None:
     for graph, sizes in (("far", (64, 4096)), ("near", (64, 128)), ("nearer", (64, 96))):
-        memory.record_outcome(make_outcome(1.0, graph=graph, sizes=sizes, source=graph))
-    memory.record_outcome(make_outcome(3.0, graph="near", sizes=(64, 128), source="slower"))
+        memory.ledger.record(make_outcome(1.0, graph=graph, sizes=sizes, source=graph))
+    memory.ledger.record(make_outcome(3.0, graph="near", sizes=(64, 128), source="slower"))
     hits = recall(memory, limit=2)
     assert [(hit.outcome.graph_hash, hit.outcome.latency_ms, hit.exact) for hit in hits] == [
         ("nearer", 1.0, False),
@@ -357,9 +357,9 @@ def test_recall_offers_the_nearest_sizes_of_the_same_structure_next(memory: Memo
 
 
 def test_recall_falls_back_on_recipes_for_the_same_operator(memory: Memory) -> None:
-    memory.record_outcome(make_outcome(1.0, graph="x", structure="other", source="good"))
-    memory.record_outcome(make_outcome(0.5, graph="y", structure="third", source="better"))
-    memory.record_outcome(
+    memory.ledger.record(make_outcome(1.0, graph="x", structure="other", source="good"))
+    memory.ledger.record(make_outcome(0.5, graph="y", structure="third", source="better"))
+    memory.ledger.record(
         make_outcome(0.1, graph="z", structure="fourth", source="by a model", choices=())
     )
     hits = recall(memory)
@@ -380,15 +380,15 @@ def test_graph_sizes_lists_every_size_of_every_tensor_placeholder() -> None:
 
 def test_a_skills_record_is_the_geometric_mean_of_its_steps(memory: Memory) -> None:
     for latency, parent in ((1.0, 2.0), (1.0, 8.0), (2.0, 1.0)):  # two steps forward, one back
-        memory.record_outcome(make_outcome(latency, parent_ms=parent))
-    memory.record_outcome(make_outcome(None))
-    memory.record_outcome(make_outcome(None, status=Status.INTERRUPTED))
-    memory.record_outcome(make_outcome(None, arch="sm_80"))
-    ampere, hopper = memory.skill_record("online-softmax")
+        memory.ledger.record(make_outcome(latency, parent_ms=parent))
+    memory.ledger.record(make_outcome(None))
+    memory.ledger.record(make_outcome(None, status=Status.INTERRUPTED))
+    memory.ledger.record(make_outcome(None, arch="sm_80"))
+    ampere, hopper = memory.track_records.of_skill("online-softmax")
     assert (hopper.arch, hopper.tried, hopper.passed, hopper.improved) == ("sm_90", 4, 3, 2)
     assert hopper.speedup == pytest.approx((2 * 8 * 0.5) ** (1 / 3))
     assert (ampere.arch, ampere.tried, ampere.passed, ampere.speedup) == ("sm_80", 1, 0, None)
-    assert memory.skill_record("never-tried") == []
+    assert memory.track_records.of_skill("never-tried") == []
 
 
 def test_a_step_without_a_parent_counts_against_the_best_baseline() -> None:
@@ -403,22 +403,24 @@ def test_baselines_belong_to_exactly_one_set_of_versions(memory: Memory) -> None
         Baseline("compile", None, False, "failed"),
     )
     versions = {"torch": "2.11", "triton": "3.6"}
-    memory.put_baselines("p", "full", "h200", Contract(), versions, [eager])
-    memory.put_baselines("p", "full", "h200", Contract(), versions, [eager, compiled])
-    assert memory.baselines("p", "full", "h200", Contract(), dict(reversed(versions.items()))) == (
+    memory.devices.put_baselines("p", "full", "h200", Contract(), versions, [eager])
+    memory.devices.put_baselines("p", "full", "h200", Contract(), versions, [eager, compiled])
+    assert memory.devices.baselines(
+        "p", "full", "h200", Contract(), dict(reversed(versions.items()))
+    ) == (
         compiled,
         eager,
     )
-    assert memory.baselines("p", "full", "h200", Contract(Precision.TF32), versions) == ()
-    assert memory.baselines("p", "full", "h200", Contract(), {"torch": "2.13"}) == ()
+    assert memory.devices.baselines("p", "full", "h200", Contract(Precision.TF32), versions) == ()
+    assert memory.devices.baselines("p", "full", "h200", Contract(), {"torch": "2.13"}) == ()
 
 
 def test_the_ceilings_measured_last_are_used(memory: Memory) -> None:
     old = replace(named_target("h200"), measured=True, dram_bytes_per_s=4.0e12)
     new = replace(old, dram_bytes_per_s=4.1e12)
-    assert memory.ceilings("h200") is None
-    memory.put_ceilings(old, {"driver": "550"})
-    memory.put_ceilings(new, {"driver": "560"})
-    assert memory.ceilings("h200") == new
-    assert memory.ceilings("h200", {"driver": "550"}) == old
-    assert memory.ceilings("h200", {"driver": "1"}) is None
+    assert memory.devices.ceilings("h200") is None
+    memory.devices.put_ceilings(old, {"driver": "550"})
+    memory.devices.put_ceilings(new, {"driver": "560"})
+    assert memory.devices.ceilings("h200") == new
+    assert memory.devices.ceilings("h200", {"driver": "550"}) == old
+    assert memory.devices.ceilings("h200", {"driver": "1"}) is None

@@ -50,7 +50,7 @@ def ask(memory: Memory, *skills: str, **changes) -> dict[str, Posterior]:
         "versions": NOW,
         **changes,
     }
-    return memory.posteriors(skills or SKILLS, **question)
+    return memory.track_records.posteriors(skills or SKILLS, **question)
 
 
 def test_without_any_outcome_every_skill_is_as_likely_to_help_as_not(memory: Memory) -> None:
@@ -64,8 +64,8 @@ def test_outcomes_move_a_skill_and_a_skill_nobody_tried_moves_with_the_average(
     memory: Memory,
 ) -> None:
     for number in range(10):
-        memory.record_outcome(step(number, "good", 1.5 + number / 100))
-        memory.record_outcome(step(number, "bad", 0.8 + number / 100))
+        memory.ledger.record(step(number, "good", 1.5 + number / 100))
+        memory.ledger.record(step(number, "bad", 0.8 + number / 100))
     found = ask(memory)
     assert found["good"].probability > 0.7 > found["never"].probability > found["bad"].probability
     # shrunk from the mean of what was seen towards nothing
@@ -79,7 +79,7 @@ def test_shrinkage_is_the_normal_normal_formula(memory: Memory) -> None:
     """One skill, one outcome, nothing else: both variances are their prior guesses, and the update
     can be written down.
     """
-    memory.record_outcome(step(0, "good", 2.0))
+    memory.ledger.record(step(0, "good", 2.0))
     # four levels below the grand mean, none with evidence of its own
     variance = 0.3**2 + 4 * 0.2**2
     gain = variance / (variance + 0.3**2)
@@ -104,8 +104,8 @@ def test_evidence_from_elsewhere_counts_less_than_evidence_from_here(
 ) -> None:
     with Memory(tmp_path / "here.db") as here, Memory(tmp_path / "there.db") as there:
         for number in range(8):
-            here.record_outcome(step(number, "good", 1.5))
-            there.record_outcome(step(number, "good", 1.5, **elsewhere))
+            here.ledger.record(step(number, "good", 1.5))
+            there.ledger.record(step(number, "good", 1.5, **elsewhere))
         near, far = ask(here, "good")["good"], ask(there, "good")["good"]
         nothing = ask(here, "never")["never"]
     assert near.log_speedup > far.log_speedup > 0
@@ -126,7 +126,7 @@ def test_an_architecture_away_is_nearer_than_an_operator_and_that_than_a_bottlen
     ):
         with Memory(tmp_path / f"{name}.db") as memory:
             for number in range(20):
-                memory.record_outcome(step(number, "good", 1.5, **changes))
+                memory.ledger.record(step(number, "good", 1.5, **changes))
             correct.append(ask(memory, "good")["good"].correct)
     assert correct == sorted(correct, reverse=True)
     assert len(set(correct)) == 3
@@ -139,7 +139,7 @@ def test_older_versions_weigh_less_and_are_never_forgotten(memory: Memory) -> No
     assert age_weight({"torch": "2.11", "triton": "4.6"}, NOW) == pytest.approx(0.5**2.5)
     assert age_weight({}, NOW) == age_weight(NOW, {}) == age_weight({"torch": "main"}, NOW) == 1.0
     for number in range(8):
-        memory.record_outcome(step(number, "good", 1.5))
+        memory.ledger.record(step(number, "good", 1.5))
     new = ask(memory, "good")["good"]
     old = ask(memory, "good", versions={"torch": "3.5", "triton": "5.0"})["good"]
     assert new.log_speedup > old.log_speedup > 0
@@ -148,11 +148,11 @@ def test_older_versions_weigh_less_and_are_never_forgotten(memory: Memory) -> No
 
 def test_an_origin_counts_as_far_as_it_is_trusted(memory: Memory) -> None:
     for number in range(8):
-        memory.record_outcome(step(number, "good", 1.5, origin="elsewhere"))
+        memory.ledger.record(step(number, "good", 1.5, origin="elsewhere"))
     half = ask(memory, "good")["good"]
-    memory.set_trust("elsewhere", 1.0)
+    memory.contributors.set_trust("elsewhere", 1.0)
     full = ask(memory, "good")["good"]
-    memory.set_trust("elsewhere", 0.0)
+    memory.contributors.set_trust("elsewhere", 0.0)
     none = ask(memory, "good")["good"]
     assert full.log_speedup > half.log_speedup > none.log_speedup == 0.0
     assert none.correct == 0.5
@@ -160,11 +160,11 @@ def test_an_origin_counts_as_far_as_it_is_trusted(memory: Memory) -> None:
 
 def test_failures_lower_correctness_and_interruptions_say_nothing(memory: Memory) -> None:
     for number in range(6):
-        memory.record_outcome(step(number, "good", None))
+        memory.ledger.record(step(number, "good", None))
     failed = ask(memory, "good")["good"]
     assert failed.correct == pytest.approx(1 / 8)
     for number in range(6):
-        memory.record_outcome(step(10 + number, "good", None, status=Status.INTERRUPTED))
+        memory.ledger.record(step(10 + number, "good", None, status=Status.INTERRUPTED))
     assert ask(memory, "good")["good"] == failed
 
 
@@ -176,76 +176,82 @@ def test_a_retraction_takes_its_outcome_back_whenever_it_arrives(tmp_path: Path)
         Memory(tmp_path / "c.db") as before,
     ):
         for memory in (clean, later, before):
-            memory.record_outcome(step(0, "good", 1.5))
-        later.record_outcome(wrong)
+            memory.ledger.record(step(0, "good", 1.5))
+        later.ledger.record(wrong)
         assert ask(later) != ask(clean)  # the cache holds it now
-        before.record_retraction(later.retract(wrong.hash, "clock was wrong", "test"))
+        before.ledger.record_retraction(later.ledger.retract(wrong.hash, "clock was wrong", "test"))
         ask(before)
-        before.record_outcome(wrong)
+        before.ledger.record(wrong)
         assert ask(later) == ask(before) == ask(clean)
-        assert later.evidence_cells() == before.evidence_cells() == clean.evidence_cells()
-        assert later.winning_signatures() == before.winning_signatures() == {}
+        assert (
+            later.track_records.cells()
+            == before.track_records.cells()
+            == clean.track_records.cells()
+        )
+        assert (
+            later.track_records.winning_signatures()
+            == before.track_records.winning_signatures()
+            == {}
+        )
 
 
 def test_the_winning_signature_is_the_mean_over_what_improved(memory: Memory) -> None:
-    memory.record_outcome(
-        step(0, "good", 1.5, signature=Signature({"waves": 2.0, "launches": 1.0}))
-    )
-    memory.record_outcome(step(1, "good", 1.2, signature=Signature({"waves": 4.0})))
-    memory.record_outcome(step(2, "good", 0.9, signature=Signature({"waves": 100.0})))
-    assert memory.winning_signatures() == {"good": {"waves": 3.0, "launches": 1.0}}
+    memory.ledger.record(step(0, "good", 1.5, signature=Signature({"waves": 2.0, "launches": 1.0})))
+    memory.ledger.record(step(1, "good", 1.2, signature=Signature({"waves": 4.0})))
+    memory.ledger.record(step(2, "good", 0.9, signature=Signature({"waves": 100.0})))
+    assert memory.track_records.winning_signatures() == {"good": {"waves": 3.0, "launches": 1.0}}
 
 
 def test_rebuilding_finds_nothing_different_unless_somebody_changed_the_cache(
     memory: Memory,
 ) -> None:
     for number in range(5):
-        memory.record_outcome(step(number, "good", 1.1 + number))
-    memory.record_outcome(step(7, "bad", None))
-    memory.retract(step(3, "good", 4.1).hash, "wrong", "test")
+        memory.ledger.record(step(number, "good", 1.1 + number))
+    memory.ledger.record(step(7, "bad", None))
+    memory.ledger.retract(step(3, "good", 4.1).hash, "wrong", "test")
     expected = ask(memory)
-    found = memory.rebuild_evidence()
+    found = memory.track_records.rebuild()
     assert (found.cells, found.differing) == (2, 0)
-    memory.db.execute("update evidence set tried = tried + 1 where skill = 'good'")
+    memory.storage.db.execute("update evidence set tried = tried + 1 where skill = 'good'")
     with Memory(memory.path) as another:  # this one need not look again
         assert ask(another) != expected
-    assert memory.rebuild_evidence().differing == 2  # one row as it was, one as it should be
+    assert memory.track_records.rebuild().differing == 2  # one row as it was, one as it should be
     assert ask(memory) == expected
 
 
 def test_a_recalled_kernel_raises_no_skill_again_and_is_counted_apart(memory: Memory) -> None:
     signature = Signature({"waves": 2.0})
-    memory.record_outcome(step(0, "good", 1.5, signature=signature))
-    memory.record_outcome(step(1, "bad", 0.9))
-    before = ask(memory), memory.winning_signatures()
+    memory.ledger.record(step(0, "good", 1.5, signature=signature))
+    memory.ledger.record(step(1, "bad", 0.9))
+    before = ask(memory), memory.track_records.winning_signatures()
     for number in range(20):  # every run on the same problem finds the same kernel again
-        memory.record_outcome(
+        memory.ledger.record(
             step(10 + number, "good", 3.0, move=Move.RECALL, signature=Signature({"waves": 50.0}))
         )
-    memory.record_outcome(step(40, "good", None, move=Move.RECALL))
-    assert (ask(memory), memory.winning_signatures()) == before
-    (record,) = memory.skill_record("good")
+    memory.ledger.record(step(40, "good", None, move=Move.RECALL))
+    assert (ask(memory), memory.track_records.winning_signatures()) == before
+    (record,) = memory.track_records.of_skill("good")
     assert (record.tried, record.passed, record.improved, record.recalled) == (1, 1, 1, 20)
     assert record.speedup == pytest.approx(1.5)
-    (gain,) = memory.read(
+    (gain,) = memory.storage.read(
         "select recalled_log_speedup_e9 * 1e-9 as gain from evidence where skill = 'good'"
     )
     assert gain["gain"] == pytest.approx(20 * math.log(3.0))
-    assert memory.rebuild_evidence().differing == 0
+    assert memory.track_records.rebuild().differing == 0
 
 
 def test_outcomes_of_an_older_kmem_are_summed_when_first_asked_for(memory: Memory) -> None:
     for number in range(5):
-        memory.record_outcome(step(number, "good", 1.1 + number))
+        memory.ledger.record(step(number, "good", 1.1 + number))
     expected = ask(memory)
     for statement in (
         "delete from evidence",
         "delete from evidence_signatures",
         "update evidence_state set outcome = 0",
     ):
-        memory.db.execute(statement)  # as the migration leaves it
-    memory.record_outcome(step(9, "bad", 0.5))  # does not hide that the others are missing
-    memory.retract(step(9, "bad", 0.5).hash, "wrong", "test")
+        memory.storage.db.execute(statement)  # as the migration leaves it
+    memory.ledger.record(step(9, "bad", 0.5))  # does not hide that the others are missing
+    memory.ledger.retract(step(9, "bad", 0.5).hash, "wrong", "test")
     with Memory(memory.path) as another:
         assert ask(another) == expected
 
@@ -293,7 +299,7 @@ def test_any_order_of_merging_gives_exactly_the_posteriors_of_one_memory_that_sa
     paths = {name: root / f"{name}.db" for name in ("a", "b", "all")}
     for name, path in paths.items():
         with Memory(path) as memory:
-            memory.set_trust("team", trust)
+            memory.contributors.set_trust("team", trust)
             for outcome, seen_by, wrong_by, warned in reversed(seen) if name == "all" else seen:
                 wrong = [
                     replace(RETRACTION, outcome_hash=outcome.hash, origin=origin)
@@ -301,16 +307,16 @@ def test_any_order_of_merging_gives_exactly_the_posteriors_of_one_memory_that_sa
                     if name in (origin, "all")
                 ]
                 for retraction in wrong if warned else ():
-                    memory.record_retraction(retraction)
+                    memory.ledger.record_retraction(retraction)
                 if name == "all" or name in seen_by:
-                    memory.record_outcome(outcome)
+                    memory.ledger.record(outcome)
                     ask(memory)  # some of it is in memory before the merge
                 for retraction in wrong:
-                    memory.record_retraction(retraction)
+                    memory.ledger.record_retraction(retraction)
     with Memory(paths["all"]) as everything:
         expected = _knowledge(everything)
     with Memory(root / "ba.db") as fresh:
-        fresh.set_trust("team", trust)
+        fresh.contributors.set_trust("team", trust)
         for other in ("b", "a", "b", "a"):
             merge_memory(fresh, paths[other])
         assert _knowledge(fresh) == expected
@@ -334,11 +340,11 @@ def _knowledge(memory: Memory) -> tuple:
     )
     found = (
         [ask(memory, **question) for question in questions],
-        memory.evidence_cells(),
-        memory.winning_signatures(),
+        memory.track_records.cells(),
+        memory.track_records.winning_signatures(),
     )
-    records = [memory.skill_record(skill) for skill in SKILLS]
-    assert memory.rebuild_evidence().differing == 0
+    records = [memory.track_records.of_skill(skill) for skill in SKILLS]
+    assert memory.track_records.rebuild().differing == 0
     with Memory(memory.path) as reopened:
         assert [ask(reopened, **question) for question in questions] == found[0]
     return *found, records

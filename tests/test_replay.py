@@ -41,7 +41,7 @@ def registry_with_mirror() -> Registry:
 
 
 def walk_mirror(run: Run, memory: Memory) -> None:
-    memory.start_run(run)
+    memory.runs.start(run)
     session = open_session(
         run.problem, run.contract, named_target("h200"), True, registry_with_mirror(), memory
     )
@@ -72,12 +72,13 @@ def test_a_replay_knows_what_the_run_knew_and_nothing_that_was_learnt_since(tmp_
     run = replace(make_run(tmp_path, base_url="", rounds=0), authors=("mirror",), models=())
     RunDirectory(Path(run.out_dir)).write_experience(run.id, [KNOWN])
     with Memory(tmp_path / "kmem.db") as memory:
-        memory.record_retraction(
+        memory.ledger.record_retraction(
             retraction(tmp_path, "more-loads-in-flight", "2026-11-20T23:59:59.000+00:00")
         )
         walk_mirror(run, memory)
         notes = [
-            attempt.candidate.kernel.source.splitlines()[4] for attempt in memory.attempts(run.id)
+            attempt.candidate.kernel.source.splitlines()[4]
+            for attempt in memory.runs.attempts(run.id)
         ]
         assert notes == [
             "NOTE = 'drop-masks-when-even, 1 known'",
@@ -87,7 +88,7 @@ def test_a_replay_knows_what_the_run_knew_and_nothing_that_was_learnt_since(tmp_
             replay_run(run, tmp_path / "again", registry_with_mirror(), memory, lambda event: None)
             == []
         )
-        memory.record_retraction(
+        memory.ledger.record_retraction(
             retraction(tmp_path, "widen-vector-access", "2026-11-21T00:00:01.000+00:00")
         )
         assert (

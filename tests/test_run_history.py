@@ -15,7 +15,7 @@ def test_what_is_announced_while_the_evaluator_opens_reaches_the_display(tmp_pat
     run = make_run(tmp_path, base_url="", minutes=2.0)
     said: list[Event] = []
     with Memory(tmp_path / "kmem.db") as memory:
-        memory.start_run(run)
+        memory.runs.start(run)
         session = open_traced_session(memory)
 
         def open_evaluator(announce: Announce) -> ScriptedEvaluator:

@@ -223,9 +223,9 @@ def test_a_right_skill_is_in_the_first_three_for_nine_of_ten_queries(
     library: list[Skill], tmp_path: Path
 ) -> None:
     with Memory(tmp_path / "kmem.db", load_embedder()) as memory:
-        memory.sync_library(library)
+        memory.skills.sync(library)
         found = {
-            row["query"]: [hit.name for hit in memory.search_skills(row["query"], limit=3)]
+            row["query"]: [hit.name for hit in memory.skills.search(row["query"], limit=3)]
             for row in QUERIES
         }
     missed = [row["query"] for row in QUERIES if not set(found[row["query"]]) & set(row["skills"])]

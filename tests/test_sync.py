@@ -39,9 +39,11 @@ def team(tmp_path: Path):
 def measure(memory: Memory, latency_ms: float = 1.0, **changes) -> Outcome:
     """Record an outcome with its kernel, as a run of this memory would."""
     source = f"def secret_kernel(): return {latency_ms}"
-    memory.put_kernel(Kernel(source))
-    outcome = make_outcome(latency_ms, source=source, origin=memory.contributor, **changes)
-    memory.record_outcome(outcome)
+    memory.runs.put_kernel(Kernel(source))
+    outcome = make_outcome(
+        latency_ms, source=source, origin=memory.contributors.own_name, **changes
+    )
+    memory.ledger.record(outcome)
     return outcome
 
 
@@ -63,10 +65,10 @@ def test_two_memories_that_sync_know_the_same(team, remote: Path) -> None:
     assert sync_memory(ann, str(remote)) == Synced(NOTHING, 0, 1)
     assert sync_memory(bob, str(remote)) == Synced(Exchanged(1, 0, 1), 1, 1)
     assert sync_memory(ann, str(remote)).merged == Exchanged(1, 0, 1)
-    assert ann.outcomes() == bob.outcomes()
-    assert ann.evidence_cells() == bob.evidence_cells()
+    assert ann.ledger.outcomes() == bob.ledger.outcomes()
+    assert ann.track_records.cells() == bob.track_records.cells()
     assert sorted(Path(name).parent.name for name in published(remote)) == sorted(
-        [ann.contributor, bob.contributor]
+        [ann.contributors.own_name, bob.contributors.own_name]
     )
     assert verify_memory(ann) == verify_memory(bob) == []
 
@@ -99,7 +101,7 @@ def test_a_push_that_comes_second_goes_on_top(
     assert sync_memory(ann, str(remote)) == Synced(Exchanged(1, 0, 1), 1, 1)
     assert len(published(remote)) == 2
     sync_memory(bob, str(remote))
-    assert ann.outcomes() == bob.outcomes()
+    assert ann.ledger.outcomes() == bob.ledger.outcomes()
 
 
 def test_a_retraction_reaches_the_team_and_nothing_is_deleted(team, remote: Path) -> None:
@@ -107,13 +109,13 @@ def test_a_retraction_reaches_the_team_and_nothing_is_deleted(team, remote: Path
     wrong = measure(ann)
     sync_memory(ann, str(remote))
     sync_memory(bob, str(remote))
-    assert bob.outcomes() == [wrong]
-    ann.retract(wrong.hash, "clock was wrong", ann.contributor)
+    assert bob.ledger.outcomes() == [wrong]
+    ann.ledger.retract(wrong.hash, "clock was wrong", ann.contributors.own_name)
     sync_memory(ann, str(remote))
     assert sync_memory(bob, str(remote)).merged == Exchanged(0, 1, 0)
-    assert bob.outcomes() == []
-    assert bob.evidence_cells() == ann.evidence_cells() == []
-    assert bob.known_outcomes([wrong.hash]) == {wrong.hash}
+    assert bob.ledger.outcomes() == []
+    assert bob.track_records.cells() == ann.track_records.cells() == []
+    assert bob.ledger.known([wrong.hash]) == {wrong.hash}
 
 
 def test_others_count_half_and_their_licence_comes_along(team, remote: Path) -> None:
@@ -121,9 +123,9 @@ def test_others_count_half_and_their_licence_comes_along(team, remote: Path) -> 
     measure(ann)
     sync_memory(ann, str(remote), licence="CC-BY-4.0")
     sync_memory(bob, str(remote))
-    assert bob.licences() == {ann.contributor: "CC-BY-4.0"}
-    assert bob.trust().weight(ann.contributor) == 0.5
-    assert ann.trust().weight(ann.contributor) == 1.0
+    assert bob.contributors.licences() == {ann.contributors.own_name: "CC-BY-4.0"}
+    assert bob.contributors.trust().weight(ann.contributors.own_name) == 0.5
+    assert ann.contributors.trust().weight(ann.contributors.own_name) == 1.0
     with pytest.raises(MemoryStoreError, match="under CC-BY-4.0 already, not MIT"):
         sync_memory(ann, str(remote), licence="MIT")
 
@@ -157,17 +159,17 @@ def test_what_is_redacted_holds_no_code_and_no_names_but_recipe_knobs_and_ratio(
     for text in ("secret", "12345", original.source_hash, original.graph_hash):
         assert text not in content.stdout
     sync_memory(bob, str(remote))
-    (known,) = bob.outcomes()
+    (known,) = bob.ledger.outcomes()
     assert (known.skill, known.ratio, known.latency_ms, known.origin) == (
         original.skill,
         original.ratio,
         1.0,
-        ann.contributor,
+        ann.contributors.own_name,
     )
     assert known.choices == (
         SiteChoice("softmax", "softmax", "online-softmax", (("BLOCK", 1024),)),
     )
-    assert bob.evidence_cells() == ann.evidence_cells()
+    assert bob.track_records.cells() == ann.track_records.cells()
     assert sync_memory(ann, str(remote), redact=True).published == 0
 
 
@@ -181,8 +183,8 @@ def test_an_outcome_and_its_redacted_copy_count_once_in_either_order(
         export_outcomes(source, tmp_path / "whole.jsonl")
         for name in ("redacted", "whole") if redacted_first else ("whole", "redacted"):
             import_outcomes(target, tmp_path / f"{name}.jsonl")
-        assert target.outcomes() == [original]
-        assert target.evidence_cells() == source.evidence_cells()
+        assert target.ledger.outcomes() == [original]
+        assert target.track_records.cells() == source.track_records.cells()
         export_outcomes(target, tmp_path / f"all-{redacted_first}.jsonl")
         lines = [
             json.loads(text)
@@ -192,7 +194,7 @@ def test_an_outcome_and_its_redacted_copy_count_once_in_either_order(
         # the copy knows what it is a copy of after a second export, too
         with Memory(tmp_path / "c.db") as third:
             import_outcomes(third, tmp_path / f"all-{redacted_first}.jsonl")
-            assert third.outcomes() == [original]
+            assert third.ledger.outcomes() == [original]
 
 
 def test_a_changed_segment_is_named_and_not_merged(team, remote: Path, tmp_path: Path) -> None:
@@ -204,9 +206,11 @@ def test_a_changed_segment_is_named_and_not_merged(team, remote: Path, tmp_path:
     segment.write_text(segment.read_text().replace('"ratio": 2.0', '"ratio": 9.0'))
     run_git(clone, ["commit", "--quiet", "-am", "tamper"])
     run_git(clone, ["push", "--quiet", "origin", f"HEAD:refs/heads/{sync.BRANCH}"])
-    with pytest.raises(MemoryStoreError, match=f"Segment {ann.contributor}/.* is damaged"):
+    with pytest.raises(
+        MemoryStoreError, match=f"Segment {ann.contributors.own_name}/.* is damaged"
+    ):
         sync_memory(bob, str(remote))
-    assert bob.outcomes() == []
+    assert bob.ledger.outcomes() == []
 
 
 def test_a_remote_that_is_not_there_is_named_with_what_git_says(team, tmp_path: Path) -> None:
@@ -239,7 +243,7 @@ def test_merging_a_database_reads_it_and_leaves_it_alone(team, tmp_path: Path) -
     before = [path.read_bytes() for path in files]
     assert merge_memory(bob, ann.path) == Exchanged(1, 0, 1)
     assert merge_memory(bob, ann.path) == NOTHING
-    assert bob.outcomes() == ann.outcomes()
+    assert bob.ledger.outcomes() == ann.ledger.outcomes()
     assert [path.read_bytes() for path in files] == before
     with pytest.raises(MemoryStoreError, match="No database at"):
         merge_memory(bob, tmp_path / "missing.db")
@@ -253,7 +257,7 @@ def test_the_commands_of_a_team(
         return CliRunner().invoke(memory_group, list(arguments), catch_exceptions=False)
 
     with Memory(tmp_path / "ann" / "kmem.db") as ann:
-        outcome, name = measure(ann), ann.contributor
+        outcome, name = measure(ann), ann.contributors.own_name
     assert run("ann", "sync", str(remote), "--licence", "CC0-1.0").stderr == (
         f"Merged 0 outcomes and 0 retractions of 0 new segments; published 1 records as {name}\n"
     )

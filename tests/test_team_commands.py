@@ -66,14 +66,14 @@ def test_a_draft_its_reproductions_and_its_retraction_reach_a_colleague(
     assert Path(added.stdout.strip()) == tmp_path / "bob" / "skills" / name
     with Memory(tmp_path / "bob" / "kmem.db") as memory:
         for graph, seed in (("graph-1", 0), ("graph-2", 1)):
-            memory.record_outcome(
+            memory.ledger.record(
                 make_outcome(
                     1.0,
                     graph=graph,
                     skill=name,
                     parent_ms=2.0,
                     seed=seed,
-                    origin=memory.contributor,
+                    origin=memory.contributors.own_name,
                 )
             )
     assert f"{name} verified" in " ".join(bob(skills_group, "list").stdout.split())

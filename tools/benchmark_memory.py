@@ -186,17 +186,17 @@ def _make_skills(count: int, root: Path) -> list[Skill]:
 
 
 def _fill(memory: Memory, outcomes: int, skills: list[Skill]) -> None:
-    (there,) = memory.read("select coalesce(max(id), 0) as outcomes from outcomes")
+    (there,) = memory.storage.read("select coalesce(max(id), 0) as outcomes from outcomes")
     entries = _entries(there["outcomes"], outcomes, len(skills))
     while batch := list(islice(entries, BATCH)):
-        memory.record_entries(batch)
-        memory.record_retraction(
+        memory.ledger.record_entries(batch)
+        memory.ledger.record_retraction(
             Retraction(
                 batch[0].hash, "a hundredth of a percent were wrong", "benchmark", "2026-01-01"
             )
         )
-    memory.sync_skills(skills, "plugin")
-    memory.match_texts("embed every skill")
+    memory.skills.sync_origin(skills, "plugin")
+    memory.skills.match_texts("embed every skill")
 
 
 def _time(what: str, calls: int, call: Callable[[int], object]) -> Timed:
@@ -230,7 +230,7 @@ def _recall(memory: Memory, index: int) -> object:
         else f"never seen {index}"
     )
     operators = (draw.choice(NAMES), "pointwise")
-    return memory.recall(
+    return memory.winners.recall(
         graph,
         content_hash(f"structure {structure}"),
         operators,
@@ -280,7 +280,7 @@ def _consult(memory: Memory, skills: list[Skill], index: int) -> object:
 def _posteriors(memory: Memory, skills: list[Skill], index: int) -> object:
     bottleneck = list(Bottleneck)[index % len(Bottleneck)]
     names = [skill.name for skill in skills]
-    return memory.posteriors(
+    return memory.track_records.posteriors(
         names,
         bottleneck=bottleneck,
         operators=(NAMES[index % len(NAMES)],),
@@ -291,7 +291,7 @@ def _posteriors(memory: Memory, skills: list[Skill], index: int) -> object:
 
 def _after_a_measurement(memory: Memory, skills: list[Skill], index: int) -> object:
     outcome = replace(_outcome(index, len(skills)), created_at=f"now {time.time_ns()}")
-    memory.record_outcome(outcome)
+    memory.ledger.record(outcome)
     return _posteriors(memory, skills[:100], index)
 
 
@@ -300,7 +300,7 @@ def measure_questions(memory: Memory, skills: list[Skill]) -> list[Timed]:
     few = [skill.name for skill in skills[:16]]
     return [
         _once("start-up: sums into memory", lambda: _posteriors(memory, skills[:1], 0)),
-        _once("start-up: skills and vectors", lambda: memory.match_texts("first")),
+        _once("start-up: skills and vectors", lambda: memory.skills.match_texts("first")),
         _time("recall", 200, lambda index: _recall(memory, index)),
         _time("experience of 3 popular recipes", 100, lambda index: _experience(memory, index)),
         _time(
@@ -313,17 +313,23 @@ def measure_questions(memory: Memory, skills: list[Skill]) -> list[Timed]:
             50,
             lambda index: _after_a_measurement(memory, skills, index),
         ),
-        _time("signatures of 16 skills", 100, lambda index: memory.winning_signatures(few)),
+        _time(
+            "signatures of 16 skills",
+            100,
+            lambda index: memory.track_records.winning_signatures(few),
+        ),
         _time(
             "skill search",
             100,
-            lambda index: memory.search_skills(
+            lambda index: memory.skills.search(
                 _diagnosis(index).summary, operators=[NAMES[index % 40]], limit=3
             ),
         ),
         _time("consultation of a round", 100, lambda index: _consult(memory, skills, index)),
         _time(
-            "track record of a skill", 50, lambda index: memory.skill_record(f"skill-{index:05d}")
+            "track record of a skill",
+            50,
+            lambda index: memory.track_records.of_skill(f"skill-{index:05d}"),
         ),
     ]
 
@@ -331,9 +337,9 @@ def measure_questions(memory: Memory, skills: list[Skill]) -> list[Timed]:
 def measure_merge(directory: Path) -> list[Timed]:
     """Time the merge of 10,000 outcomes into an empty memory, after start-up, and once more."""
     with Memory(directory / "from.db") as source, Memory(directory / "to.db") as target:
-        source.record_entries(_entries(0, 10_000, 1000))
+        source.ledger.record_entries(_entries(0, 10_000, 1000))
         export_outcomes(source, directory / "export.jsonl")
-        target.put_kernel(Kernel("start-up: the tables"))
+        target.runs.put_kernel(Kernel("start-up: the tables"))
         (directory / "one.jsonl").write_text(
             (directory / "export.jsonl").read_text().splitlines()[0] + "\n"
         )
@@ -375,7 +381,7 @@ def main() -> None:
         path = (arguments.database or Path(scratch) / "kmem.db").absolute()
         skills = _make_skills(arguments.skills, path.parent / "benchmark-skills")
         with Memory(path, HashEmbedder()) as memory:
-            if not memory.read("select 1 from library limit 1"):  # the last thing filled
+            if not memory.storage.read("select 1 from library limit 1"):  # the last thing filled
                 rows.append(
                     _once(
                         f"fill {arguments.outcomes} outcomes",
@@ -385,7 +391,7 @@ def main() -> None:
                 print(f"filled in {rows[0].median / 1e3:.0f} s", file=sys.stderr)
         with Memory(path, HashEmbedder()) as memory:
             rows += measure_questions(memory, skills)
-            (cells,) = memory.read("select count(*) as n from evidence")
+            (cells,) = memory.storage.read("select count(*) as n from evidence")
         if arguments.model and (embedder := load_embedder()) is not None:
             rows += _time_embedding(embedder)
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -189,7 +189,7 @@ def outcome(
 
 def recorded(memory: Memory, pair: Pair, device: Device) -> Outcome | None:
     """The newest verdict on these two texts on this architecture, if there is one."""
-    past = memory.outcomes(skill=pair.skill.name, arch=device.arch)
+    past = memory.ledger.outcomes(skill=pair.skill.name, arch=device.arch)
     mine = [
         one
         for one in past
@@ -307,8 +307,8 @@ def _measure(
             print(unjudged(pair, verdict), flush=True)
         elif verdict.measurement.status is not Status.INTERRUPTED:
             one = done[pair.skill.name] = outcome(pair, verdict, contract, device, found)
-            memory.put_kernel(pair.kernel)
-            memory.record_outcome(one)
+            memory.runs.put_kernel(pair.kernel)
+            memory.ledger.record(one)
             print(row(pair, one), flush=True)
             if one.status is not Status.PASSED:
                 print(

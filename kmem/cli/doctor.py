@@ -220,7 +220,7 @@ def _measure(device: "Device") -> "tuple[Device, Check]":
         )
     try:
         with Memory() as memory:
-            memory.put_ceilings(measured, _versions())
+            memory.devices.put_ceilings(measured, _versions())
     except KmemError as ex:
         return measured, Check("ceilings", False, f"measured but not kept: {ex}")
     return measured, Check("ceilings", True, measured.source)

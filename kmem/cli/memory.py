@@ -49,7 +49,7 @@ def export(file: Path, sources: bool, redact: bool, licence: str | None) -> None
 
     with Memory() as store:
         if licence is not None:
-            store.set_licence(store.contributor, licence)
+            store.contributors.set_licence(store.contributors.own_name, licence)
         written = export_outcomes(store, file, sources=sources, redact=redact)
     click.echo(
         (
@@ -116,7 +116,7 @@ def sync(remote: str, sources: bool, redact: bool, licence: str | None) -> None:
 
     with Memory() as store:
         done = sync_memory(store, remote, sources=sources, redact=redact, licence=licence)
-        name = store.contributor
+        name = store.contributors.own_name
     published = (
         f"published {done.published} records"
         if done.published
@@ -140,7 +140,9 @@ def retract(outcome: str, reason: str) -> None:
     from kmem.memory.store import Memory
 
     with Memory() as store:
-        retraction = store.retract(store.resolve_outcome(outcome), reason, store.contributor)
+        retraction = store.ledger.retract(
+            store.ledger.resolve(outcome), reason, store.contributors.own_name
+        )
     click.echo(retraction.outcome_hash)
 
 
@@ -160,15 +162,19 @@ def trust(origin: str | None, level: float | None) -> None:
         raise click.UsageError("Say how much it counts: kmem memory trust ORIGIN LEVEL")
     with Memory() as store:
         if origin is not None and level is not None:
-            store.set_trust(origin, level)
-        levels, counts, licences = store.trust(), store.origins(), store.licences()
+            store.contributors.set_trust(origin, level)
+        levels, counts, licences = (
+            store.contributors.trust(),
+            store.contributors.origins(),
+            store.contributors.licences(),
+        )
         shown = {
             *counts,
-            store.contributor,
+            store.contributors.own_name,
             *(name for name in levels.levels if name != UNNAMED_ORIGIN),
         }
         for name in sorted(shown):
-            here = " (this memory)" if name == store.contributor else ""
+            here = " (this memory)" if name == store.contributors.own_name else ""
             click.echo(
                 f"{name}{here}: trust {levels.weight(name):g}, {counts.get(name, 0)} outcomes, "
                 f"licence {licences.get(name, 'not stated')}"
@@ -181,7 +187,7 @@ def rebuild() -> None:
     from kmem.memory.store import Memory
 
     with Memory() as store:
-        found = store.rebuild_evidence()
+        found = store.track_records.rebuild()
     difference = (
         f"{found.differing} differed from what was kept" if found.differing else "nothing differed"
     )

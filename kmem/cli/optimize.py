@@ -209,7 +209,7 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     directory = RunDirectory(Path(run.out_dir))
     device, present = resolve_target(run.target)
     with Memory() as memory, directory.work():
-        memory.start_run(run)
+        memory.runs.start(run)
         click.echo(f"run {run.id} in {run.out_dir}", err=True)
         kills = directory.kills()
         if kills:
@@ -234,14 +234,14 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
                 result = run_loop(
                     run, session, memory, registry, show, open_evaluator=open_evaluator
                 )
-            usage = Spending(run.budget, RunArchive(memory, run.id)).usage()
-            lessons = memory.lessons(run.id)
+            usage = Spending(run.budget, RunArchive(memory.path, run.id)).usage()
+            lessons = memory.runs.lessons(run.id)
             report = write_report(
                 directory,
                 run,
                 result,
-                memory.attempts(run.id),
-                memory.diagnoses(run.id),
+                memory.runs.attempts(run.id),
+                memory.runs.diagnoses(run.id),
                 (
                     *session.notes,
                     *(f"its process was killed; taken up again at {time}" for time in kills),
@@ -254,11 +254,11 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
             click.echo(
                 f"\nInterrupted. Nothing measured is lost: kmem runs resume {run.id}", err=True
             )
-            memory.set_run_state(run.id, RunState.INTERRUPTED)
+            memory.runs.set_state(run.id, RunState.INTERRUPTED)
             raise SystemExit(EXIT_INTERRUPTED) from None
         except BaseException as ex:
-            memory.set_run_state(run.id, RunState.FAILED)
-            if isinstance(ex, KmemError) and memory.attempts(run.id):
+            memory.runs.set_state(run.id, RunState.FAILED)
+            if isinstance(ex, KmemError) and memory.runs.attempts(run.id):
                 click.echo(
                     f"Nothing measured is lost; when it is mended: kmem runs resume {run.id}",
                     err=True,
@@ -296,7 +296,7 @@ def measured_ceilings(device: Device, memory: "Memory") -> Device:
     from kmem.profile.ceilings import measure_ceilings
     from kmem.run.session import versions
 
-    known = memory.ceilings(device.name)
+    known = memory.devices.ceilings(device.name)
     if known is not None:
         return known
     with (
@@ -305,15 +305,15 @@ def measured_ceilings(device: Device, memory: "Memory") -> Device:
         ) as lease,
         lease.hold(exclusive=True),
     ):
-        known = memory.ceilings(device.name)
+        known = memory.devices.ceilings(device.name)
         if known is not None:
             return known
         click.echo("measuring what this GPU can do at most (once)", err=True)
         measured = measure_ceilings(device)
-        with memory.write():
-            known = memory.ceilings(device.name)
+        with memory.storage.write():
+            known = memory.devices.ceilings(device.name)
             if known is None:
-                memory.put_ceilings(measured, versions())
+                memory.devices.put_ceilings(measured, versions())
         return known or measured
 
 

@@ -31,9 +31,9 @@ class WholeRound:
 
 def read_round(memory: "Memory", run_id: str, number: int) -> WholeRound:
     """One round of a run (full id). Raises MemoryStoreError if nothing of it was kept."""
-    plans = {entry.round: entry.plan for entry in memory.plans(run_id)}
-    diagnoses = [entry for entry in memory.diagnoses(run_id) if entry.round == number]
-    attempts = [attempt for attempt in memory.attempts(run_id) if attempt.round == number]
+    plans = {entry.round: entry.plan for entry in memory.runs.plans(run_id)}
+    diagnoses = [entry for entry in memory.runs.diagnoses(run_id) if entry.round == number]
+    attempts = [attempt for attempt in memory.runs.attempts(run_id) if attempt.round == number]
     if number not in plans and not diagnoses and not attempts:
         known = (
             f"it has rounds {', '.join(map(str, sorted(plans)))}"
@@ -48,10 +48,14 @@ def read_round(memory: "Memory", run_id: str, number: int) -> WholeRound:
         diagnoses,
         plans.get(number),
         attempts,
-        [lesson for lesson in memory.lessons(run_id) if lesson.round == number],
-        [record for record in memory.completions(run_id) if record.key.round == number],
-        [profile for profile in memory.profiles(run_id) if profile.kernel in seen],
-        {kernel: verdict for kernel, verdict in memory.verdicts(run_id).items() if kernel in own},
+        [lesson for lesson in memory.runs.lessons(run_id) if lesson.round == number],
+        [record for record in memory.conversations.all(run_id) if record.key.round == number],
+        [profile for profile in memory.runs.profiles(run_id) if profile.kernel in seen],
+        {
+            kernel: verdict
+            for kernel, verdict in memory.runs.verdicts(run_id).items()
+            if kernel in own
+        },
     )
 
 

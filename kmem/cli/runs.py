@@ -33,7 +33,7 @@ def list_runs(as_json: bool) -> None:
     from kmem.memory.store import Memory
 
     with Memory() as memory:
-        found = memory.runs()
+        found = memory.runs.all()
     if as_json:
         click.echo(
             json.dumps({"runs": [_run_summary(run, state, result) for run, state, result in found]})
@@ -101,7 +101,7 @@ def show_run(run_id: str, number: int | None, as_json: bool) -> None:
     from kmem.serialize import to_data
 
     with Memory() as memory:
-        run = memory.run(run_id)
+        run = memory.runs.get(run_id)
         if number is not None:
             found = read_round(memory, run.id, number)
             click.echo(
@@ -109,11 +109,11 @@ def show_run(run_id: str, number: int | None, as_json: bool) -> None:
             )
             return
         state, result, attempts = (
-            memory.run_state(run.id),
-            memory.run_result(run.id),
-            memory.attempts(run.id),
+            memory.runs.state(run.id),
+            memory.runs.result(run.id),
+            memory.runs.attempts(run.id),
         )
-        diagnoses = memory.diagnoses(run.id)
+        diagnoses = memory.runs.diagnoses(run.id)
     if as_json:
         summary = _run_summary(run, state, result)
         found = {
@@ -165,8 +165,8 @@ def resume_run(registry: Registry, run_id: str, as_json: bool) -> None:
     from kmem.memory.store import Memory
 
     with Memory() as memory:
-        run = memory.run(run_id)
-        attempts = memory.attempts(run.id)
+        run = memory.runs.get(run_id)
+        attempts = memory.runs.attempts(run.id)
     _, present = resolve_target(run.target)
     if any(attempt.measurement.estimated is present for attempt in attempts):
         where = "without a GPU, by estimates" if present else f"on a GPU ({run.target})"
@@ -205,7 +205,7 @@ def replay(registry: Registry, run_id: str, out: Path | None, as_json: bool) -> 
     from kmem.run.replay import replay_run
 
     with Memory() as memory:
-        run = memory.run(run_id)
+        run = memory.runs.get(run_id)
         place = out or Path("runs") / f"replay-{run.id}-{datetime.now(UTC):%H%M%S}"
         with Progress(run) as show:
             differences = replay_run(run, place, registry, memory, show)

@@ -92,7 +92,7 @@ def show_skill(registry: "Registry", name: str, as_json: bool) -> None:
     skill = find_skill(registry, name)
     with Memory() as memory:
         records, standing, origin = (
-            memory.skill_record(name),
+            memory.track_records.of_skill(name),
             skill_standing(memory, skill),
             skill_source(memory.path, name),
         )
@@ -170,8 +170,8 @@ def search_skills(
         diagnosis = diagnose_report(report, None)
     library = load_skills(registry)
     with Memory() as memory:
-        memory.sync_library(library)
-        hits = memory.search_skills(
+        memory.skills.sync(library)
+        hits = memory.skills.search(
             " ".join(filter(None, (query, diagnosis.summary if diagnosis else ""))),
             operators=operators or None,
             arch=arch,
@@ -180,7 +180,7 @@ def search_skills(
             limit=max(1, len(library)),
         )
         hits = order_hits(memory, {skill.name: skill for skill in library}, hits, limit)
-        earned = memory.posteriors(
+        earned = memory.track_records.posteriors(
             [hit.name for hit in hits],
             bottleneck=diagnosis.bottleneck if diagnosis else None,
             operators=operators,
@@ -246,10 +246,10 @@ def validate_skills(registry: "Registry", directories: tuple[Path, ...], embed: 
     names = {skill.name for skill in checked}
     others, _ = _read_each([path for name, path in registry.skills.items() if name not in names])
     with Memory() as memory:
-        if embed and memory.embedder is None:
+        if embed and memory.skills.embedder is None:
             click.echo("Near-duplicates not checked: KMEM_EMBEDDING_MODEL=none", err=True)
             embed = False
-        found = validate_library([*checked, *others], memory.embed_texts if embed else None)
+        found = validate_library([*checked, *others], memory.skills.embed_texts if embed else None)
     faults += [fault for fault in found if fault.split(":", 1)[0] in names]
     for fault in faults:
         click.echo(fault)

@@ -292,7 +292,7 @@ def _prescribe(
     device = _resolve_device(target)
     with Memory() as memory:
         library = list(load_library(registry).values())
-        memory.sync_library(library)
+        memory.skills.sync(library)
         contract = Contract(Precision(precision))
         return consult_memory(
             memory, diagnosis, operators, library, device.arch, contract, versions(), limit=limit

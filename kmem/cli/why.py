@@ -30,11 +30,11 @@ def why(run_id: str, number: int | None, as_json: bool) -> None:
     from kmem.memory.store import Memory
 
     with Memory() as memory:
-        run = memory.run(run_id)
-        diagnoses = memory.diagnoses(run.id)
-        lessons = memory.lessons(run.id)
-        plans = {entry.round: entry.plan for entry in memory.plans(run.id)}
-        attempts = memory.attempts(run.id)
+        run = memory.runs.get(run_id)
+        diagnoses = memory.runs.diagnoses(run.id)
+        lessons = memory.runs.lessons(run.id)
+        plans = {entry.round: entry.plan for entry in memory.runs.plans(run.id)}
+        attempts = memory.runs.attempts(run.id)
     rounds = sorted({*(entry.round for entry in diagnoses), *plans})
     if number is not None and number not in rounds:
         known = (

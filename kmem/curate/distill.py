@@ -64,7 +64,7 @@ def distill_runs(
     drafts: list[DistilledDraft] = []
     knobs: list[KnobEvidence] = []
     left_out: list[str] = []
-    licences = memory.licences()
+    licences = memory.contributors.licences()
     known = dict(existing)
     for run in sorted(runs, key=lambda run: (run.created_at, run.id)):
         wins, reasons = find_wins(memory, run)

@@ -63,12 +63,16 @@ def find_wins(memory: Memory, run: Run) -> tuple[list[Win], list[str]]:
     all. The parent of a repaired kernel is the nearest one before it that passed. Estimates are no
     measurements: they are left out without a word.
     """
-    attempts = [attempt for attempt in memory.attempts(run.id) if not attempt.measurement.estimated]
+    attempts = [
+        attempt for attempt in memory.runs.attempts(run.id) if not attempt.measurement.estimated
+    ]
     by_hash = {attempt.candidate.kernel.hash: attempt for attempt in attempts}
     diagnoses = {
-        entry.kernel: entry for entry in memory.diagnoses(run.id) if not entry.diagnosis.estimated
+        entry.kernel: entry
+        for entry in memory.runs.diagnoses(run.id)
+        if not entry.diagnosis.estimated
     }
-    lessons = memory.lessons(run.id)
+    lessons = memory.runs.lessons(run.id)
     best: dict[tuple[str, str], Win] = {}
     left_out = []
     for child in attempts:
@@ -178,7 +182,7 @@ def _parent(attempt: Attempt, by_hash: Mapping[str, Attempt]) -> Attempt | None:
 
 
 def _outcomes(memory: Memory, attempt: Attempt) -> tuple[RecordedOutcome, ...]:
-    rows = memory.read(
+    rows = memory.storage.read(
         """
         select hash, record from outcomes o where skill = ? and source_hash = ? and status = 'passed'
           and not exists (select 1 from retractions r where r.outcome_hash = o.hash) order by created_at, hash

@@ -166,9 +166,9 @@ class _Bench:
         self._embedder = _remembering(load_embedder())
         self._template = directory / "template.db"
         with Memory(self._template, self._embedder) as memory:
-            memory.sync_library(list(library.values()))
-            memory.search_skills("any", limit=1)  # embeds the library once for all runs
-            memory.refresh_evidence()
+            memory.skills.sync(list(library.values()))
+            memory.skills.search("any", limit=1)  # embeds the library once for all runs
+            memory.track_records.refresh()
         self._sources = [
             Source(landscape.name, landscape.header.family, session.graph.hash)
             for landscape, session in zip(landscapes, self._sessions, strict=True)
@@ -238,8 +238,8 @@ class _Bench:
         )
         try:
             with Memory(database, self._embedder) as memory:
-                memory.record_entries(sorted(known, key=lambda entry: entry.hash))
-                memory.start_run(run)
+                memory.ledger.record_entries(sorted(known, key=lambda entry: entry.hash))
+                memory.runs.start(run)
                 optimize(
                     run,
                     session,
@@ -248,8 +248,8 @@ class _Bench:
                     lambda event: None,
                     open_evaluator=lambda announce: RecordedEvaluator(landscape, session),
                 )
-                own = memory.outcomes(graph_hash=session.graph.hash)
-                return memory.attempts(run.id), sorted(
+                own = memory.ledger.outcomes(graph_hash=session.graph.hash)
+                return memory.runs.attempts(run.id), sorted(
                     map(_canonical, own), key=lambda entry: entry.hash
                 )
         finally:

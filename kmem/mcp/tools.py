@@ -108,7 +108,7 @@ class Tools:
         _check_operators(operators or ())
         with Memory() as memory:
             library = self._library(memory)
-            hits = memory.search_skills(
+            hits = memory.skills.search(
                 query, operators=operators, arch=arch, limit=len(self._registry.skills)
             )
             found = order_hits(memory, library, hits, limit)
@@ -163,7 +163,7 @@ class Tools:
             "license": skill.license,
             "body": skill.body,
             "path": str(skill.path),
-            "record": [to_data(record) for record in memory.skill_record(name)],
+            "record": [to_data(record) for record in memory.track_records.of_skill(name)],
             "reproductions": [to_data(each) for each in standing.reproductions],
         }
 
@@ -178,7 +178,7 @@ class Tools:
         with Memory() as memory:
             session = self._open_session(problem, precision, target, memory)
             graph = session.graph
-            found = memory.recall(
+            found = memory.winners.recall(
                 graph.hash,
                 graph.structure_hash,
                 session.operators,
@@ -413,9 +413,9 @@ class Tools:
                 self._registry,
                 memory,
             )
-            outcome = outcome_of(found, before, skill, session, memory.contributor)
-            memory.put_kernel(recorded_kernel(found, before))
-            is_new = memory.record_outcome(outcome)
+            outcome = outcome_of(found, before, skill, session, memory.contributors.own_name)
+            memory.runs.put_kernel(recorded_kernel(found, before))
+            is_new = memory.ledger.record(outcome)
         return {
             "outcome": outcome.hash,
             "is_new": is_new,
@@ -428,7 +428,7 @@ class Tools:
     def _library(self, memory: Memory) -> dict[str, Skill]:
         """Every skill that was not retracted, known to the memory."""
         skills = load_library(self._registry)
-        memory.sync_library(list(skills.values()))
+        memory.skills.sync(list(skills.values()))
         return without_retracted(memory, skills)
 
     def _find_skill(self, name: str) -> Skill:
@@ -478,13 +478,13 @@ def _check_operators(operators: Sequence[str]) -> None:
 
 
 def _explain_run(memory: Memory, run_id: str, number: int | None) -> Json:
-    run = memory.run(run_id)
+    run = memory.runs.get(run_id)
     diagnoses, plans, attempts = (
-        memory.diagnoses(run.id),
-        memory.plans(run.id),
-        memory.attempts(run.id),
+        memory.runs.diagnoses(run.id),
+        memory.runs.plans(run.id),
+        memory.runs.attempts(run.id),
     )
-    lessons = memory.lessons(run.id)
+    lessons = memory.runs.lessons(run.id)
     rounds = sorted({*(entry.round for entry in diagnoses), *(entry.round for entry in plans)})
     if number is not None and number not in rounds:
         raise MemoryStoreError(

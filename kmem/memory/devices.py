@@ -4,13 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from kmem.memory.storage import Storage
+from kmem.memory.storage import Tables
 from kmem.records import Baseline, Contract, Device
 from kmem.serialize import from_json, to_json
 
 
-class DeviceStorage(Storage):
-    """Methods of `Memory` about devices and baselines.
+class Devices(Tables):
+    """`memory.devices`: ceilings of devices and baselines of problems.
 
     `versions` maps a component (torch, triton, driver) to its version.
     """
@@ -26,7 +26,7 @@ class DeviceStorage(Storage):
     ) -> None:
         """Keep how fast the module itself runs; the same names again are replaced."""
         key = _baseline_key(problem_hash, workload, device, contract, versions)
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.executemany(
                 """
                 insert or replace into baselines (problem_hash, workload, device, contract, versions, name, record)
@@ -44,7 +44,7 @@ class DeviceStorage(Storage):
         versions: Mapping[str, str],
     ) -> tuple[Baseline, ...]:
         """The baselines kept for exactly these versions, by name; empty if there are none."""
-        rows = self.read(
+        rows = self._storage.read(
             """
             select record from baselines
             where problem_hash = ? and workload = ? and device = ? and contract = ? and versions = ? order by name
@@ -57,7 +57,7 @@ class DeviceStorage(Storage):
         """Keep a device's measured ceilings under its name and these versions, replacing what was
         measured with them before.
         """
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.execute(
                 (
                     "insert or replace into ceilings (device, versions, record, measured_at) "
@@ -77,7 +77,7 @@ class DeviceStorage(Storage):
         """The ceilings measured last for a device (with these versions, if given); None if nobody
         measured it.
         """
-        rows = self.read(
+        rows = self._storage.read(
             """
             select record from ceilings where device = ? and (? is null or versions = ?)
             order by measured_at desc, rowid desc limit 1

@@ -153,6 +153,13 @@ class Storage:
         self.db.close()
 
 
+class Tables:
+    """A part of the memory: the methods about some of its tables, on an open storage."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+
 def _enable_write_ahead_log(db: Database, timeout_s: float) -> None:
     """Switch the journal mode, waiting for other processes: SQLite does not wait by itself here."""
     deadline = time.monotonic() + timeout_s

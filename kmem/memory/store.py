@@ -1,38 +1,28 @@
-"""`Memory`: the whole memory behind one object.
-
-The methods live with their nouns; see the package's docstring for the map.
-"""
+"""`Memory`: the whole memory behind one object, an attribute for each of its nouns."""
 
 from pathlib import Path
 from types import TracebackType
 
-from kmem.memory.devices import DeviceStorage
-from kmem.memory.ledger.outcomes import LedgerStorage
-from kmem.memory.ledger.recall import RecallStorage
-from kmem.memory.ledger.track_records import EvidenceStorage
+from kmem.memory.devices import Devices
+from kmem.memory.ledger.contributors import Contributors
+from kmem.memory.ledger.outcomes import Ledger
+from kmem.memory.ledger.recall import Winners
+from kmem.memory.ledger.track_records import TrackRecords
 from kmem.memory.location import default_db_path
-from kmem.memory.runs.conversations import CompletionStorage
-from kmem.memory.runs.runs import RunStorage
+from kmem.memory.runs.conversations import Conversations
+from kmem.memory.runs.runs import Runs
 from kmem.memory.skills.embeddings import Embedder
-from kmem.memory.skills.search import SearchStorage
+from kmem.memory.skills.search import Skills
+from kmem.memory.storage import Storage
 
 __all__ = ["Memory", "default_db_path"]
 
 
-class Memory(
-    RunStorage,
-    CompletionStorage,
-    LedgerStorage,
-    EvidenceStorage,
-    RecallStorage,
-    DeviceStorage,
-    SearchStorage,
-):
+class Memory:
     """Everything kmem remembers, in one SQLite file; frozen records go in and come out.
 
     Use it as a context manager. Opening creates the file, or migrates an older one; several
-    processes may use it at once. `embed` turns texts into vectors; by default the model
-    `embeddings.load_embedder` names, loaded when something must be embedded.
+    processes may use it at once.
     """
 
     def __init__(
@@ -42,17 +32,26 @@ class Memory(
         *,
         lock_timeout_s: float = 30.0,
     ) -> None:
-        """Open `path` (default: `default_db_path()`).
+        """Open a database.
+
+        Args:
+            path: of the file; by default `default_db_path()`.
+            embed: turns texts into vectors; by default the model that `embeddings.load_embedder`
+                names, loaded when something must be embedded.
 
         Raises:
             MemoryStoreError: if the file or its directory cannot be used, or a newer kmem wrote it.
         """
-        super().__init__(
-            Path(path).expanduser().absolute() if path is not None else default_db_path(),
-            lock_timeout_s=lock_timeout_s,
-        )
-        if embed is not None:
-            self._embed, self._embed_loaded = embed, True
+        self.path = Path(path).expanduser().absolute() if path is not None else default_db_path()
+        self.storage = Storage(self.path, lock_timeout_s=lock_timeout_s)
+        self.runs = Runs(self.storage)
+        self.conversations = Conversations(self.storage)
+        self.ledger = Ledger(self.storage)
+        self.winners = Winners(self.storage)
+        self.contributors = Contributors(self.storage)
+        self.track_records = TrackRecords(self.storage, self.contributors)
+        self.devices = Devices(self.storage)
+        self.skills = Skills(self.storage, embed)
 
     def __enter__(self) -> "Memory":
         return self
@@ -64,3 +63,7 @@ class Memory(
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Close the file; the object cannot be used afterwards."""
+        self.storage.close()

@@ -37,8 +37,8 @@ def memory_stats(memory: Memory) -> MemoryStats:
     """Count records; `skills` are those that names mean now, `bytes` is the size of the database
     file.
     """
-    memory.refresh_evidence()
-    (row,) = memory.read(
+    memory.track_records.refresh()
+    (row,) = memory.storage.read(
         """
         select
             (select count(*) from runs) as runs,
@@ -80,14 +80,14 @@ def skill_stats(memory: Memory, versions: Mapping[str, str]) -> list[SkillStats]
 
     `versions` of torch and triton age evidence.
     """
-    memory.refresh_evidence()
-    rows = memory.read(
+    memory.track_records.refresh()
+    rows = memory.storage.read(
         """
         select skill, sum(tried) as tried, sum(passed) as passed, sum(recalled) as recalled, sum(recalled_log_speedup_e9) as again_e9
         from evidence group by skill having sum(tried) > 0 or sum(recalled) > 0 order by tried desc, skill
         """
     )
-    found = memory.posteriors(
+    found = memory.track_records.posteriors(
         [row["skill"] for row in rows], bottleneck=None, operators=(), arch="", versions=versions
     )
     return [
@@ -111,10 +111,10 @@ def verify_memory(memory: Memory) -> list[str]:
 
 
 def _sqlite_faults(memory: Memory) -> Iterator[str]:
-    for row in memory.read("pragma integrity_check"):
+    for row in memory.storage.read("pragma integrity_check"):
         if row["integrity_check"] != "ok":
             yield f"SQLite: {row['integrity_check']}"
-    for row in memory.read("pragma foreign_key_check"):
+    for row in memory.storage.read("pragma foreign_key_check"):
         yield (
             f"table {row['table']}, row {row['rowid']}: points to a row of {row['parent']} that is "
             f"not there"
@@ -123,18 +123,18 @@ def _sqlite_faults(memory: Memory) -> Iterator[str]:
 
 def _hash_faults(memory: Memory) -> Iterator[str]:
     # one text at a time: all of them may not fit in memory
-    for row in memory.read("select hash from kernels order by hash"):
-        (kernel,) = memory.read("select source from kernels where hash = ?", [row["hash"]])
+    for row in memory.storage.read("select hash from kernels order by hash"):
+        (kernel,) = memory.storage.read("select source from kernels where hash = ?", [row["hash"]])
         if content_hash(kernel["source"]) != row["hash"]:
             yield f"kernel {row['hash'][:12]}: its source has another hash"
     last = ""
-    while rows := memory.read(
+    while rows := memory.storage.read(
         "select hash, record from outcomes where hash > ? order by hash limit 1000", [last]
     ):
         for row in rows:
             yield from _outcome_faults(row["hash"], row["record"])
         last = rows[-1]["hash"]
-    for row in memory.read("select hash, record from retractions order by hash"):
+    for row in memory.storage.read("select hash, record from retractions order by hash"):
         try:
             if from_json(Retraction, row["record"]).hash != row["hash"]:
                 yield f"retraction {row['hash'][:12]}: its record has another hash"

@@ -39,10 +39,10 @@ def consult_memory(
     Raises:
         EmbeddingError: if an embedding model is wanted and cannot be loaded.
     """
-    matches = memory.match_texts(" ".join([*operators, diagnosis.summary]))
+    matches = memory.skills.match_texts(" ".join([*operators, diagnosis.summary]))
 
     def posteriors(names: Sequence[str]) -> Mapping[str, Posterior]:
-        return memory.posteriors(
+        return memory.track_records.posteriors(
             names,
             bottleneck=diagnosis.bottleneck,
             operators=operators,
@@ -61,7 +61,7 @@ def consult_memory(
             contract,
             matches=matches,
             posteriors=posteriors if outcomes else _nothing_known,
-            signatures=memory.winning_signatures if outcomes else _nothing_known,
+            signatures=memory.track_records.winning_signatures if outcomes else _nothing_known,
             # Asked of the best only: working out where a skill stands reads its files and outcomes.
             is_offered=lambda skill: skill_standing(memory, skill).standing not in excluded,
             limit=most,

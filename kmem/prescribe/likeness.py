@@ -35,7 +35,7 @@ def skill_likeness(
     Args: similarity: cosine of the diagnosis' summary and the skill's description; None if unknown.
         text_rank: the skill's place, from 1, among those that share words with the summary; None if
         it shares none. winning: mean signature of what the skill improved before
-        (`Memory.winning_signatures`); None if nothing is recorded.
+        (`Memory.track_records.winning_signatures`); None if nothing is recorded.
     """
     parts: list[tuple[float, str]] = []
     distance = signature_distance(signature.values, winning or {})

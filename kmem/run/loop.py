@@ -59,7 +59,7 @@ def optimize(
         authors = Authors(
             bench,
             registry,
-            FiledArchive(archive or RunArchive(memory, run.id), bench.directory),
+            FiledArchive(archive or RunArchive(memory.path, run.id), bench.directory),
             clock,
         )
         recalled = bench.recall()
@@ -80,7 +80,7 @@ def optimize(
             if number and clock.is_over():  # the plan lacks what models were not in time to propose
                 reason = minutes_used_up(run.budget)
                 break
-            memory.put_plan(run.id, number, plan)
+            memory.runs.put_plan(run.id, number, plan)
             if not plan.tasks:
                 reason = authors.spent or plan.reason
                 break
@@ -110,7 +110,7 @@ def optimize(
         result = replace(
             conclude(bench, reason, time.monotonic() - started), looks_in_time=clock.looks_in_time
         )
-    memory.set_run_state(run.id, RunState.FINISHED, result)
+    memory.runs.set_state(run.id, RunState.FINISHED, result)
     return result
 
 

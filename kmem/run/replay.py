@@ -226,7 +226,7 @@ def replay_run(
     Raises ReplayError: if the run has not finished. ProblemError, SkillError: if a session cannot
     be opened any more.
     """
-    result = memory.run_result(run.id)
+    result = memory.runs.result(run.id)
     if result is None:
         raise ReplayError(
             f"Run {run.id} has not finished, so there is no end to compare with; kmem runs resume "
@@ -234,8 +234,8 @@ def replay_run(
         )
     clock = RecordedClock(result.looks_in_time)
     attempts, answers = (
-        memory.attempts(run.id),
-        RecordedAnswers(memory.completions(run.id), run.budget, clock),
+        memory.runs.attempts(run.id),
+        RecordedAnswers(memory.conversations.all(run.id), run.budget, clock),
     )
     again = replace(
         run, out_dir=str(out.resolve()), budget=replace(run.budget, usd=None, tokens=None)
@@ -247,27 +247,27 @@ def replay_run(
     providers: dict[str, Provider] = {
         name: RecordedProvider(provider, answers) for name, provider in registry.providers.items()
     }
-    evaluator = RecordedRun(attempts, memory.verdicts(run.id), result)
+    evaluator = RecordedRun(attempts, memory.runs.verdicts(run.id), result)
 
     def open_evaluator(announce: Announce) -> Evaluator:
         return evaluator
 
     device, _ = resolve_target(run.target)
     if not result.estimated:
-        device = memory.ceilings(device.name) or device
+        device = memory.devices.ceilings(device.name) or device
     # nothing of it may reach the user's memory
     with TemporaryDirectory() as home, Memory(Path(home) / "replay.db") as scratch:
-        scratch.start_run(again)
-        for profile in memory.profiles(run.id):
-            scratch.put_profile(run.id, profile)
-        for kept in memory.diagnoses(run.id):
-            scratch.put_diagnosis(
+        scratch.runs.start(again)
+        for profile in memory.runs.profiles(run.id):
+            scratch.runs.put_profile(run.id, profile)
+        for kept in memory.runs.diagnoses(run.id):
+            scratch.runs.put_diagnosis(
                 run.id, kept.round, kept.kernel, kept.diagnosis, kept.prescriptions
             )
         # a run uses no skill that was retracted before it began
-        for retraction in memory.retractions():
+        for retraction in memory.ledger.retractions():
             if retraction.created_at <= run.created_at:
-                scratch.record_retraction(retraction)
+                scratch.ledger.record_retraction(retraction)
         session = open_session(
             run.problem, run.contract, device, not result.estimated, registry, scratch
         )
@@ -288,7 +288,7 @@ def replay_run(
             return [*answers.differences, f"the run ended early: {ex}"]
         return [
             *_compare_plans(memory, scratch, run.id),
-            *_compare_attempts(attempts, scratch.attempts(run.id)),
+            *_compare_attempts(attempts, scratch.runs.attempts(run.id)),
             *answers.differences,
             *answers.unasked(),
             *_compare_ends(memory, scratch, result, repeated),
@@ -297,7 +297,7 @@ def replay_run(
 
 def _compare_plans(memory: Memory, scratch: Memory, run_id: str) -> list[str]:
     then, now = (
-        {entry.round: entry.plan for entry in each.plans(run_id)} for each in (memory, scratch)
+        {entry.round: entry.plan for entry in each.runs.plans(run_id)} for each in (memory, scratch)
     )
     return [
         f"the plan of round {number} differs"
@@ -318,7 +318,7 @@ def _compare_attempts(then: Sequence[Attempt], now: Sequence[Attempt]) -> list[s
 
 def _compare_ends(memory: Memory, scratch: Memory, then: RunResult, now: RunResult) -> list[str]:
     found = []
-    if memory.lessons(then.run) != scratch.lessons(then.run):
+    if memory.runs.lessons(then.run) != scratch.runs.lessons(then.run):
         found.append("the lessons differ")
     if then.reason != now.reason and not (
         _BUDGET_SPENT in then.reason and _BUDGET_SPENT in now.reason

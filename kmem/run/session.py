@@ -84,7 +84,7 @@ def open_session(
         del graphs["small"], workloads["small"]
         notes.append("the small workload runs other operators than the full one and is not used")
     skills = load_library(registry)
-    memory.sync_library(list(skills.values()))
+    memory.skills.sync(list(skills.values()))
     skills = without_retracted(memory, skills)
     recipes = {
         name: recipe for name, skill in skills.items() if (recipe := load_recipe(skill)) is not None

@@ -233,10 +233,10 @@ def known_baselines(
     key = (problem.hash, "full", device.full_name, contract, versions())
     try:
         with Memory() as memory:
-            known = memory.baselines(*key)
+            known = memory.devices.baselines(*key)
             if not known:
                 known = judge.baselines()
-                memory.put_baselines(*key, known)
+                memory.devices.put_baselines(*key, known)
             return tuple(known)
     except MemoryStoreError as ex:  # a verdict needs no database
         logger.warning("baselines are not kept: %s", ex)

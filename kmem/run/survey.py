@@ -83,7 +83,7 @@ def _examine(
     alone.
     """
     kernel, session, memory = parent.candidate.kernel, bench.session, bench.memory
-    for kept in memory.diagnoses(bench.run.id):
+    for kept in memory.runs.diagnoses(bench.run.id):
         if (kept.round, kept.kernel) == (number, kernel.hash):
             return kept.diagnosis, kept.prescriptions
     try:
@@ -110,10 +110,10 @@ def _examine(
     )
     if bench.run.memory_mode != "off":
         prescriptions = tuple(
-            replace(entry, record=describe_record(memory.skill_record(entry.skill)))
+            replace(entry, record=describe_record(memory.track_records.of_skill(entry.skill)))
             for entry in prescriptions
         )
-    memory.put_diagnosis(bench.run.id, number, kernel.hash, diagnosis, prescriptions)
+    memory.runs.put_diagnosis(bench.run.id, number, kernel.hash, diagnosis, prescriptions)
     bench.announce("diagnose", diagnosis.summary)
     return diagnosis, prescriptions
 

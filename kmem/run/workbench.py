@@ -85,11 +85,11 @@ class Workbench:
         self._baselines: tuple[Baseline, ...] = ()
         self._background = ThreadPoolExecutor(1)
         self._timing_baselines: Future[tuple[Baseline, ...]] | None = None
-        self._profiles = {profile.kernel: profile for profile in memory.profiles(run.id)}
+        self._profiles = {profile.kernel: profile for profile in memory.runs.profiles(run.id)}
         # An interrupted attempt says nothing, so it is made again.
         finished = [
             attempt
-            for attempt in memory.attempts(run.id)
+            for attempt in memory.runs.attempts(run.id)
             if attempt.measurement.status is not Status.INTERRUPTED
         ]
         self._known = {attempt.candidate.kernel.hash: attempt for attempt in finished}
@@ -171,7 +171,7 @@ class Workbench:
         if not self.session.present:
             self._baselines = self.evaluator.baselines()
             return
-        self._baselines = tuple(self.memory.baselines(*self._baseline_key()))
+        self._baselines = tuple(self.memory.devices.baselines(*self._baseline_key()))
         if not self._baselines:
             self.announce("measure", "timing the module itself: eager, compiled, max-autotune")
             self._timing_baselines = self._background.submit(self.evaluator.baselines)
@@ -183,7 +183,7 @@ class Workbench:
         if self._timing_baselines is not None:
             self._baselines = self._timing_baselines.result()
             self._timing_baselines = None
-            self.memory.put_baselines(*self._baseline_key(), self._baselines)
+            self.memory.devices.put_baselines(*self._baseline_key(), self._baselines)
         return self._baselines
 
     def _baseline_key(self) -> tuple[str, str, str, Contract, dict[str, str]]:
@@ -241,7 +241,9 @@ class Workbench:
         )
         self.measurements += 1
         self.directory.write_verdict(verified)
-        self.memory.put_verdict(self.run.id, attempt.candidate.kernel.hash, verified.measurement)
+        self.memory.runs.put_verdict(
+            self.run.id, attempt.candidate.kernel.hash, verified.measurement
+        )
         if verified.measurement.status is not Status.PASSED:
             refusal = verified.measurement.log.strip().splitlines()
             self.announce(
@@ -287,7 +289,7 @@ class Workbench:
         kept = self.directory.read_recalled(run.id)
         if kept is None:
             graph = session.graph
-            kept = self.memory.recall(
+            kept = self.memory.winners.recall(
                 graph.hash,
                 graph.structure_hash,
                 session.operators,
@@ -310,7 +312,7 @@ class Workbench:
         if self._experience is None:
             graph = session.graph
             self._experience = recall_experience(
-                self.memory,
+                self.memory.storage,
                 sorted(session.writable),
                 graph_hash=graph.hash,
                 structure_hash=graph.structure_hash,
@@ -330,7 +332,7 @@ class Workbench:
             self.announce("profile", f"profiling kernel {kernel.hash[:12]}")
             profile = self.evaluator.profile(attempt)
             self._profiles[kernel.hash] = profile
-            self.memory.put_profile(self.run.id, profile)
+            self.memory.runs.put_profile(self.run.id, profile)
             self.directory.write_profile(attempt, profile)
         return self._profiles[kernel.hash]
 
@@ -346,7 +348,7 @@ class Workbench:
     def keep_lessons(self, number: int, lessons: Sequence[Lesson]) -> None:
         """Add what a round taught to the run's short-term memory."""
         self.lessons += lessons
-        self.memory.put_lessons(self.run.id, number, lessons)
+        self.memory.runs.put_lessons(self.run.id, number, lessons)
 
     def _is_new(self, candidate: Candidate) -> bool:
         """Whether this run sees the candidate's program for the first time, whatever its
@@ -385,7 +387,7 @@ class Workbench:
             number, candidate, measurement, parent_ms, diagnosis.bottleneck if diagnosis else None
         )
         self._count(attempt)
-        self.memory.record_attempt(self.run.id, attempt)
+        self.memory.runs.record_attempt(self.run.id, attempt)
         self.directory.write_attempt(len(self.attempts), attempt)
         self._record_outcome(attempt, diagnosis.signature if diagnosis else None)
         self.announce("measure", f"{candidate.task.skill}: {measurement.status.value}")
@@ -405,8 +407,8 @@ class Workbench:
             attempt.candidate.task,
             attempt.candidate.estimated_ms,
         )
-        self.memory.put_kernel(attempt.candidate.kernel)
-        self.memory.record_outcome(
+        self.memory.runs.put_kernel(attempt.candidate.kernel)
+        self.memory.ledger.record(
             Outcome(
                 problem=session.problem.name,
                 graph_hash=session.graph.hash,
@@ -437,7 +439,7 @@ class Workbench:
                 bound_ms=session.bound.time_ms if session.bound else None,
                 flags=measurement.flags,
                 versions=self._versions,
-                origin=self.memory.contributor,
+                origin=self.memory.contributors.own_name,
                 created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
                 seed=self.run.seed,
                 predicted_ms=predicted_ms

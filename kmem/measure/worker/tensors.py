@@ -60,7 +60,7 @@ def allocate_shared(
         OSError: if there is no room for the file.
     """
     span = (
-        offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride))
+        offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
         if 0 not in shape
         else 1
     )  # noqa: B905 - copied to 3.11+ workers as is

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.posteriors import Trust
-from kmem.memory.storage import Storage
+from kmem.memory.storage import Tables
 
 #: Origin of outcomes recorded before memories had names; they were all measured here.
 UNNAMED_ORIGIN = "local"
@@ -19,25 +19,27 @@ OWN_TRUST = 1.0
 OTHERS_TRUST = 0.5
 
 
-class ContributorStorage(Storage):
-    """Methods of `Memory` about origins."""
+class Contributors(Tables):
+    """`memory.contributors`: origins of outcomes."""
 
     _contributor: str | None = None
 
     @property
-    def contributor(self) -> str:
+    def own_name(self) -> str:
         """The name outcomes measured here carry: random, made once per database, so that it says
         nothing about a person or machine.
         """
         if self._contributor is None:
-            rows = self.read("select name from contributor")
+            rows = self._storage.read("select name from contributor")
             if not rows:
-                with self.write() as connection:  # two processes may get here: the first name stays
+                with (
+                    self._storage.write() as connection
+                ):  # two processes may get here: the first name stays
                     connection.execute(
                         "insert or ignore into contributor (id, name) values (1, ?)",
                         [f"kmem-{uuid.uuid4().hex[:12]}"],
                     )
-                rows = self.read("select name from contributor")
+                rows = self._storage.read("select name from contributor")
             self._contributor = str(rows[0]["name"])
         return self._contributor
 
@@ -45,10 +47,10 @@ class ContributorStorage(Storage):
         """How much each origin's outcomes count: 1 for this memory's own, 0.5 for others, unless
         set.
         """
-        own = {UNNAMED_ORIGIN: OWN_TRUST, self.contributor: OWN_TRUST}
+        own = {UNNAMED_ORIGIN: OWN_TRUST, self.own_name: OWN_TRUST}
         set_here = {
             row["origin"]: row["level"]
-            for row in self.read("select origin, level from trust order by origin")
+            for row in self._storage.read("select origin, level from trust order by origin")
         }
         return Trust(own | set_here, OTHERS_TRUST)
 
@@ -61,14 +63,14 @@ class ContributorStorage(Storage):
             raise MemoryStoreError(
                 f"Trust in '{origin}' cannot be {level:g}; give a number from 0 to 1"
             )
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.execute(
                 "insert or replace into trust (origin, level) values (?, ?)", [origin, level]
             )
 
     def origins(self) -> dict[str, int]:
         """How many outcomes came from each origin, by name."""
-        rows = self.read(
+        rows = self._storage.read(
             "select json_extract(record, '$.origin') as origin, count(*) as outcomes from outcomes "
             "group by 1 order by 1"
         )
@@ -76,14 +78,14 @@ class ContributorStorage(Storage):
 
     def licences(self) -> dict[str, str]:
         """Origin -> licence its outcomes and kernels came under, where one was stated."""
-        rows = self.read("select origin, licence from licences order by origin")
+        rows = self._storage.read("select origin, licence from licences order by origin")
         return {str(row["origin"]): str(row["licence"]) for row in rows}
 
     def keep_licences(self, licences: Mapping[str, str]) -> None:
         """Keep the licences that came with somebody's outcomes; what was stated first for an origin
         stays.
         """
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.executemany(
                 "insert or ignore into licences (origin, licence) values (?, ?)",
                 list(licences.items()),

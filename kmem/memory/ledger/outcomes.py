@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger import tally
-from kmem.memory.storage import Storage, Value
+from kmem.memory.storage import Tables, Value
 from kmem.records import Outcome, Status, content_hash
 from kmem.serialize import from_data, from_json, to_data, to_json
 
@@ -83,18 +83,18 @@ def refuse_impossible(outcome: Outcome) -> None:
         raise ValueError("sizes must be 64-bit numbers")
 
 
-class LedgerStorage(Storage):
-    """Methods of `Memory` about outcomes."""
+class Ledger(Tables):
+    """`memory.ledger`: outcomes and retractions."""
 
-    def record_outcome(self, outcome: Outcome) -> bool:
+    def record(self, outcome: Outcome) -> bool:
         """Add an outcome to the ledger; False if it is there already."""
         return self.record_entries([ledger_entry(outcome)]) == 1
 
     def record_entries(self, entries: Iterable[LedgerEntry]) -> int:
         """Add prepared outcomes in one transaction; how many were new."""
         by_hash = {entry.hash: entry for entry in entries}
-        with self.write() as connection:
-            known = self.known_outcomes(by_hash)
+        with self._storage.write() as connection:
+            known = self.known(by_hash)
             fresh = [entry for entry in by_hash.values() if entry.hash not in known]
             summed = tally.is_current(connection)
             _insert(connection, fresh)
@@ -102,9 +102,9 @@ class LedgerStorage(Storage):
                 tally.add_outcomes(connection, [(entry.hash, entry.outcome) for entry in fresh])
         return len(fresh)
 
-    def known_outcomes(self, hashes: Iterable[str]) -> set[str]:
+    def known(self, hashes: Iterable[str]) -> set[str]:
         """Which of these outcomes the ledger holds, retracted or not."""
-        rows = self.read(
+        rows = self._storage.read(
             "select o.hash from json_each(?) given join outcomes o on o.hash = given.value",
             [json.dumps(list(hashes))],
         )
@@ -133,7 +133,7 @@ class LedgerStorage(Storage):
         }
         given = {condition: value for condition, value in filters.items() if value is not None}
         # Only the conditions asked for, so that SQLite can use their indices among a million rows.
-        rows = self.read(
+        rows = self._storage.read(
             " and ".join(
                 [
                     """
@@ -153,9 +153,9 @@ class LedgerStorage(Storage):
 
         Raises MemoryStoreError if the ledger has no such outcome.
         """
-        if not self.read("select 1 from outcomes where hash = ?", [outcome_hash]):
+        if not self._storage.read("select 1 from outcomes where hash = ?", [outcome_hash]):
             raise MemoryStoreError(
-                f"No outcome '{outcome_hash}' in {self.path}; `kmem memory export` lists every hash"
+                f"No outcome '{outcome_hash}' in {self._storage.path}; `kmem memory export` lists every hash"
             )
         retraction = Retraction(
             outcome_hash, reason, origin, datetime.now(UTC).isoformat(timespec="microseconds")
@@ -163,18 +163,18 @@ class LedgerStorage(Storage):
         self.record_retraction(retraction)
         return retraction
 
-    def resolve_outcome(self, prefix: str) -> str:
+    def resolve(self, prefix: str) -> str:
         """The hash of the one outcome whose hash begins so.
 
         Raises MemoryStoreError if none or several do.
         """
-        rows = self.read(
+        rows = self._storage.read(
             "select hash from outcomes where hash >= ? and hash < ? limit 2", [prefix, prefix + "g"]
         )  # "g" follows every digit
         if len(rows) != 1 or not prefix:
             count = "Several outcomes begin" if rows else "No outcome begins"
             raise MemoryStoreError(
-                f"{count} with '{prefix}' in {self.path}; `kmem memory export` lists every hash"
+                f"{count} with '{prefix}' in {self._storage.path}; `kmem memory export` lists every hash"
             )
         return str(rows[0]["hash"])
 
@@ -183,7 +183,7 @@ class LedgerStorage(Storage):
 
         The first one of an outcome takes it out of the sums.
         """
-        with self.write() as connection:
+        with self._storage.write() as connection:
             rows = connection.execute(
                 """
                 select record from outcomes where hash = ? and not exists (select 1 from retractions where outcome_hash = outcomes.hash)
@@ -208,7 +208,7 @@ class LedgerStorage(Storage):
         """Every retraction, by hash."""
         return [
             from_json(Retraction, row["record"])
-            for row in self.read("select record from retractions order by hash")
+            for row in self._storage.read("select record from retractions order by hash")
         ]
 
 

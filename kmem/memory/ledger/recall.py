@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby, islice
 
 from kmem.memory.ledger.outcomes import pack_sizes
-from kmem.memory.storage import Row, Storage
+from kmem.memory.storage import Row, Tables
 from kmem.records import Contract, Outcome, Recalled
 from kmem.serialize import from_json
 
@@ -22,8 +22,8 @@ _MAX_ROWS = 200
 _MAX_GRAPHS = 64
 
 
-class RecallStorage(Storage):
-    """The method of `Memory` that answers from past winners."""
+class Winners(Tables):
+    """`memory.winners`: what to start from."""
 
     def recall(
         self,
@@ -76,7 +76,7 @@ class RecallStorage(Storage):
         return found
 
     def _winners(self, graph_hash: str, arch: str, contract: Contract) -> list[Row]:
-        return self.read(
+        return self._storage.read(
             """
             select o.id, o.source_hash from outcomes o
             where o.graph_hash = ? and o.arch = ? and o.precision = ? and o.purity = ? and o.status = 'passed'
@@ -98,7 +98,7 @@ class RecallStorage(Storage):
         self, graph_hash: str, structure_hash: str, sizes: Sequence[int]
     ) -> list[tuple[str, float]]:
         packed = pack_sizes(sizes)
-        rows = self.read(
+        rows = self._storage.read(
             (
                 "select hash, sizes from graphs where structure_hash = ? and hash != ? and "
                 "length(sizes) = ?"
@@ -127,7 +127,7 @@ class RecallStorage(Storage):
         """
         best: dict[int, float] = {}
         for operator in dict.fromkeys(operators):
-            rows = self.read(
+            rows = self._storage.read(
                 """
                 select outcome, ratio from outcome_operators
                 where operator = ? and by_recipe = 1 and arch = ? and precision = ? and purity = ? and status = 'passed'
@@ -139,7 +139,7 @@ class RecallStorage(Storage):
         for _, tied in groupby(
             sorted(best, key=best.__getitem__, reverse=True), key=best.__getitem__
         ):
-            yield from self.read(
+            yield from self._storage.read(
                 """
                 select o.id, o.source_hash
                 from json_each(?) given join outcomes o on o.id = given.value join graphs g on g.hash = o.graph_hash
@@ -158,7 +158,7 @@ class RecallStorage(Storage):
             )
 
     def _recalled(self, outcome_id: object, *, exact: bool, distance: float) -> Recalled:
-        (row,) = self.read(
+        (row,) = self._storage.read(
             (
                 "select o.record, k.source from outcomes o left join kernels k on k.hash = "
                 "o.source_hash where o.id = ?"

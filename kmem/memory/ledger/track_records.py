@@ -14,7 +14,7 @@ from importlib import metadata
 
 from kmem.memory.ledger import tally
 from kmem.memory.ledger.cells import Cell, CellColumns, CellRow
-from kmem.memory.ledger.contributors import ContributorStorage
+from kmem.memory.ledger.contributors import Contributors
 from kmem.memory.ledger.posteriors import (
     AGING_COMPONENTS,
     AverageSkill,
@@ -23,6 +23,7 @@ from kmem.memory.ledger.posteriors import (
     average_skill,
     skill_posteriors,
 )
+from kmem.memory.storage import Storage, Tables
 from kmem.records import Bottleneck
 
 _ROWS_AT_ONCE = 10_000
@@ -61,8 +62,12 @@ def installed_versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in AGING_COMPONENTS}
 
 
-class EvidenceStorage(ContributorStorage):
-    """Methods of `Memory` about what skills earned."""
+class TrackRecords(Tables):
+    """`memory.track_records`: what skills earned."""
+
+    def __init__(self, storage: Storage, contributors: Contributors) -> None:
+        super().__init__(storage)
+        self._contributors = contributors
 
     _cells: "tuple[int, int, CellColumns] | None" = None  # generation, revision
     _average: "tuple[object, AverageSkill] | None" = None
@@ -82,17 +87,17 @@ class EvidenceStorage(ContributorStorage):
         Args:
             versions: of torch and triton in use now; see `outcomes.age_weight`.
         """
-        cells, trust = self._cell_columns(), self.trust()
+        cells, trust = self._cell_columns(), self._contributors.trust()
         known_for = (*self._cells[:2], trust, tuple(sorted(versions.items())))
         if self._average is None or self._average[0] != known_for:
             self._average = (known_for, average_skill(cells, versions, trust))
         question = Question(bottleneck.value if bottleneck else "", frozenset(operators), arch)
         return skill_posteriors(skills, cells, self._average[1], question)
 
-    def evidence_cells(self) -> list[Cell]:
+    def cells(self) -> list[Cell]:
         """Every cell that holds an outcome, sorted by its key."""
-        self.refresh_evidence()
-        rows = self.read(
+        self.refresh()
+        rows = self._storage.read(
             """
             select skill, bottleneck, operator, arch, torch, triton, origin, tried, passed, timed, log_speedup_e9, log_speedup_squared_e9
             from evidence where tried > 0 order by skill, bottleneck, operator, arch, torch, triton, origin
@@ -109,14 +114,14 @@ class EvidenceStorage(ContributorStorage):
         Args:
             skills: the only ones wanted; None asks for all.
         """
-        self.refresh_evidence()
-        trust = self.trust()
+        self.refresh()
+        trust = self._contributors.trust()
         if skills is None:
-            rows = self.read(
+            rows = self._storage.read(
                 "select skill, origin, sums from evidence_signatures order by skill, origin"
             )
         else:
-            rows = self.read(
+            rows = self._storage.read(
                 (
                     "select skill, origin, sums from json_each(?) given join evidence_signatures "
                     "on skill = given.value order by skill, origin"
@@ -129,13 +134,13 @@ class EvidenceStorage(ContributorStorage):
         means = {skill: _mean_signature(tuple(parts)) for skill, parts in weighed.items()}
         return {skill: mean for skill, mean in means.items() if mean}
 
-    def skill_record(self, name: str) -> list[TrackRecord]:
+    def of_skill(self, name: str) -> list[TrackRecord]:
         """What a skill has earned, by architecture; empty if it was never tried.
 
         Its steps are those of `effect_log_speedup`.
         """
-        self.refresh_evidence()
-        rows = self.read(
+        self.refresh()
+        rows = self._storage.read(
             """
             select arch, sum(tried) as tried, sum(passed) as passed, sum(improved) as improved, sum(timed) as timed,
                 sum(log_speedup_e9) as total_e9, sum(recalled) as recalled
@@ -155,22 +160,24 @@ class EvidenceStorage(ContributorStorage):
             for row in rows
         ]
 
-    def refresh_evidence(self) -> None:
+    def refresh(self) -> None:
         """Derive the sums from the whole ledger if they lack outcomes, as after a migration;
         otherwise they are kept up to date.
         """
-        if tally.is_current(self.db.conn):  # asked without a transaction: a reader waits for nobody
+        if tally.is_current(
+            self._storage.db.conn
+        ):  # asked without a transaction: a reader waits for nobody
             return
-        with self.write() as connection:
+        with self._storage.write() as connection:
             if not tally.is_current(connection):
                 tally.rebuild(connection)
 
-    def rebuild_evidence(self) -> Rebuilt:
+    def rebuild(self) -> Rebuilt:
         """Derive every sum again from the whole ledger, and say how many were not what had been
         kept.
         """
-        self.refresh_evidence()
-        with self.write() as connection:
+        self.refresh()
+        with self._storage.write() as connection:
             before = _contents(connection)
             tally.rebuild(connection)
             after = _contents(connection)
@@ -178,8 +185,8 @@ class EvidenceStorage(ContributorStorage):
 
     def _cell_columns(self) -> CellColumns:
         """The cells in memory, with what changed since they were last asked for."""
-        self.refresh_evidence()
-        with self.snapshot() as connection:
+        self.refresh()
+        with self._storage.snapshot() as connection:
             generation, revision = connection.execute(
                 "select generation, revision from evidence_state"
             ).fetchone()

@@ -12,21 +12,22 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 
 from kmem.interfaces import CompletionKey, CompletionRecord, Unanswered
-from kmem.memory.storage import Storage
+from kmem.memory.storage import Storage, Tables
 from kmem.serialize import from_json, to_json
 
 
-class CompletionStorage(Storage):
-    """Methods of `Memory` about conversations."""
+class Conversations(Tables):
+    """`memory.conversations`: questions to language models and their answers."""
 
-    def put_completion(self, run_id: str, record: CompletionRecord) -> None:
+    def put(self, run_id: str, record: CompletionRecord) -> None:
         """Keep a question of a run and its answer in place of the last note on it; a later answer
         to it takes the place of an earlier.
         """
         key = record.key
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.execute(
                 """
                 insert or replace into completions (run, role, round, slot, turn, record, created_at) values (?, ?, ?, ?, ?, ?, ?)
@@ -41,7 +42,7 @@ class CompletionStorage(Storage):
     def put_unanswered(self, run_id: str, question: Unanswered) -> None:
         """Note that a question is about to be put."""
         key = question.key
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.execute(
                 (
                     "insert into unanswered (run, role, round, slot, turn, record) values (?, ?, "
@@ -52,17 +53,17 @@ class CompletionStorage(Storage):
 
     def drop_unanswered(self, run_id: str, key: CompletionKey) -> None:
         """Forget the last note on a question."""
-        with self.write() as connection:
+        with self._storage.write() as connection:
             _drop_note(connection, run_id, key)
 
     def unanswered(self, run_id: str) -> list[Unanswered]:
         """The notes of a run that stand, oldest first."""
-        rows = self.read("select record from unanswered where run = ? order by id", [run_id])
+        rows = self._storage.read("select record from unanswered where run = ? order by id", [run_id])
         return [from_json(Unanswered, row["record"]) for row in rows]
 
-    def completion(self, run_id: str, key: CompletionKey) -> CompletionRecord | None:
+    def get(self, run_id: str, key: CompletionKey) -> CompletionRecord | None:
         """The answer a run has to a question."""
-        rows = self.read(
+        rows = self._storage.read(
             (
                 "select record from completions where run = ? and role = ? and round = ? and slot "
                 "= ? and turn = ?"
@@ -71,9 +72,9 @@ class CompletionStorage(Storage):
         )
         return from_json(CompletionRecord, rows[0]["record"]) if rows else None
 
-    def completions(self, run_id: str) -> list[CompletionRecord]:
+    def all(self, run_id: str) -> list[CompletionRecord]:
         """Every conversation of a run, in the order in which the answers came."""
-        rows = self.read("select record from completions where run = ? order by rowid", [run_id])
+        rows = self._storage.read("select record from completions where run = ? order by rowid", [run_id])
         return [from_json(CompletionRecord, row["record"]) for row in rows]
 
 
@@ -95,44 +96,45 @@ class RunArchive:
     milliseconds beside a model's seconds.
     """
 
-    def __init__(self, memory: CompletionStorage, run_id: str) -> None:
-        self._path, self._run_id = memory.path, run_id
+    def __init__(self, path: Path, run_id: str) -> None:
+        """Args: path: of the memory's database."""
+        self._path, self._run_id = path, run_id
 
     def note(self, question: Unanswered) -> None:
         """Store that a question is about to be put; on return it is on disk."""
-        with self._open() as storage:
-            storage.put_unanswered(self._run_id, question)
+        with self._open() as conversations:
+            conversations.put_unanswered(self._run_id, question)
 
     def withdraw(self, key: CompletionKey) -> None:
         """Take back the last note on a question."""
-        with self._open() as storage:
-            storage.drop_unanswered(self._run_id, key)
+        with self._open() as conversations:
+            conversations.drop_unanswered(self._run_id, key)
 
     def unanswered(self) -> list[Unanswered]:
         """Every note that stands."""
-        with self._open() as storage:
-            return storage.unanswered(self._run_id)
+        with self._open() as conversations:
+            return conversations.unanswered(self._run_id)
 
     def find(self, key: CompletionKey) -> CompletionRecord | None:
         """The answer this run already has to a question."""
-        with self._open() as storage:
-            return storage.completion(self._run_id, key)
+        with self._open() as conversations:
+            return conversations.get(self._run_id, key)
 
     def keep(self, record: CompletionRecord) -> None:
         """Store a question and its answer in place of the last note on it; on return it is on disk.
         """
-        with self._open() as storage:
-            storage.put_completion(self._run_id, record)
+        with self._open() as conversations:
+            conversations.put(self._run_id, record)
 
     def records(self) -> list[CompletionRecord]:
         """Every answer this run already has, oldest first."""
-        with self._open() as storage:
-            return storage.completions(self._run_id)
+        with self._open() as conversations:
+            return conversations.all(self._run_id)
 
     @contextmanager
-    def _open(self) -> Iterator[CompletionStorage]:
-        storage = CompletionStorage(self._path)
+    def _open(self) -> Iterator[Conversations]:
+        storage = Storage(self._path)
         try:
-            yield storage
+            yield Conversations(storage)
         finally:
             storage.close()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kmem.errors import MemoryStoreError
-from kmem.memory.storage import Row, Storage
+from kmem.memory.storage import Row, Tables
 from kmem.records import Attempt, Diagnosis, Kernel, Lesson, Measurement, Plan, Prescription, Profile, Run, RunResult, RunState, Status
 from kmem.serialize import from_data, from_json, to_data, to_json
 
@@ -31,12 +31,12 @@ class RoundPlan:
     plan: Plan
 
 
-class RunStorage(Storage):
-    """Methods of `Memory` about runs."""
+class Runs(Tables):
+    """`memory.runs`: runs and their short-term memory."""
 
-    def start_run(self, run: Run) -> None:
+    def start(self, run: Run) -> None:
         """Keep a run as RUNNING. Starting it again changes nothing but the state."""
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.execute(
                 """
                 insert into runs (id, state, record, created_at) values (?, ?, ?, ?)
@@ -45,14 +45,14 @@ class RunStorage(Storage):
                 [run.id, RunState.RUNNING.value, to_json(run), run.created_at],
             )
 
-    def set_run_state(self, run_id: str, state: RunState, result: RunResult | None = None) -> None:
+    def set_state(self, run_id: str, state: RunState, result: RunResult | None = None) -> None:
         """Move a run to a state, with its result if there is one (an earlier result is kept
         otherwise).
 
         Raises:
             MemoryStoreError: if there is no such run.
         """
-        with self.write() as connection:
+        with self._storage.write() as connection:
             changed = connection.execute(
                 "update runs set state = ?, result = coalesce(?, result) where id = ?",
                 [state.value, to_json(result) if result else None, run_id],
@@ -60,12 +60,12 @@ class RunStorage(Storage):
         if not changed:
             raise _no_run(run_id)
 
-    def run(self, run_id: str) -> Run:
+    def get(self, run_id: str) -> Run:
         """The run with this id or whose id begins so.
 
         Raises MemoryStoreError if none or several do.
         """
-        rows = self.read("select id, record from runs where substr(id, 1, ?) = ? order by id", [len(run_id), run_id])
+        rows = self._storage.read("select id, record from runs where substr(id, 1, ?) = ? order by id", [len(run_id), run_id])
         exact = [row for row in rows if row["id"] == run_id]
         if not rows or not run_id:
             raise _no_run(run_id)
@@ -76,16 +76,16 @@ class RunStorage(Storage):
             ))
         return from_json(Run, (exact or rows)[0]["record"])
 
-    def runs(self) -> list[tuple[Run, RunState, RunResult | None]]:
+    def all(self) -> list[tuple[Run, RunState, RunResult | None]]:
         """Every run, newest first."""
-        rows = self.read("select record, state, result from runs order by created_at desc, rowid desc")
+        rows = self._storage.read("select record, state, result from runs order by created_at desc, rowid desc")
         return [(from_json(Run, row["record"]), RunState(row["state"]), _result(row)) for row in rows]
 
-    def run_state(self, run_id: str) -> RunState:
+    def state(self, run_id: str) -> RunState:
         """Where a run (full id) stands. Raises MemoryStoreError if there is no such run."""
         return RunState(self._run_row(run_id)["state"])
 
-    def run_result(self, run_id: str) -> RunResult | None:
+    def result(self, run_id: str) -> RunResult | None:
         """What a run (full id) ended with; None while it has not.
 
         Raises MemoryStoreError if there is no such run.
@@ -93,7 +93,7 @@ class RunStorage(Storage):
         return _result(self._run_row(run_id))
 
     def _run_row(self, run_id: str) -> Row:
-        rows = self.read("select state, result from runs where id = ?", [run_id])
+        rows = self._storage.read("select state, result from runs where id = ?", [run_id])
         if not rows:
             raise _no_run(run_id)
         return rows[0]
@@ -104,7 +104,7 @@ class RunStorage(Storage):
         """
         data = to_data(kernel)
         del data["source"]
-        with self.write() as connection:
+        with self._storage.write() as connection:
             changed = connection.execute(
                 "insert or ignore into kernels (hash, source, parent, record) values (?, ?, ?, ?)",
                 [kernel.hash, kernel.source, kernel.parent, json.dumps(data)],
@@ -113,7 +113,7 @@ class RunStorage(Storage):
 
     def kernel(self, kernel_hash: str) -> Kernel | None:
         """The kernel with this source hash; None if its text was never stored here."""
-        rows = self.read("select source, record from kernels where hash = ?", [kernel_hash])
+        rows = self._storage.read("select source, record from kernels where hash = ?", [kernel_hash])
         return from_data(Kernel, json.loads(rows[0]["record"]) | {"source": rows[0]["source"]}) if rows else None
 
     def record_attempt(self, run_id: str, attempt: Attempt) -> bool:
@@ -127,7 +127,7 @@ class RunStorage(Storage):
         kernel, task, status = attempt.candidate.kernel, attempt.candidate.task, attempt.measurement.status.value
         data = to_data(attempt)
         del data["candidate"]["kernel"]["source"]  # kept once, in kernels
-        with self.write() as connection:
+        with self._storage.write() as connection:
             self.put_kernel(kernel)
             changed = connection.execute(
                 """
@@ -149,7 +149,7 @@ class RunStorage(Storage):
 
     def attempts(self, run_id: str) -> list[Attempt]:
         """The attempts of a run, oldest first."""
-        rows = self.read(
+        rows = self._storage.read(
             (
                 "select a.record, k.source from attempts a join kernels k on k.hash = a.kernel "
                 "where a.run = ? order by a.id"
@@ -168,7 +168,7 @@ class RunStorage(Storage):
         Raises MemoryStoreError if there is no such run.
         """
         self._run_row(run_id)
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.execute(
                 (
                     "insert or replace into profiles (run, kernel, profiler, device, record) "
@@ -179,7 +179,7 @@ class RunStorage(Storage):
 
     def profiles(self, run_id: str) -> list[Profile]:
         """The profiles of a run, by kernel and profiler."""
-        rows = self.read("select record from profiles where run = ? order by rowid", [run_id])
+        rows = self._storage.read("select record from profiles where run = ? order by rowid", [run_id])
         return [from_json(Profile, row["record"]) for row in rows]
 
     def put_diagnosis(self, run_id: str, round: int, kernel_hash: str, diagnosis: Diagnosis, prescriptions: Sequence[Prescription]) -> None:
@@ -188,7 +188,7 @@ class RunStorage(Storage):
         Raises MemoryStoreError if there is no such run.
         """
         self._run_row(run_id)
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.execute(
                 (
                     "insert or replace into diagnoses (run, round, kernel, record, prescriptions) "
@@ -199,7 +199,7 @@ class RunStorage(Storage):
 
     def diagnoses(self, run_id: str) -> list[RoundDiagnosis]:
         """The diagnoses of a run, by round."""
-        rows = self.read((
+        rows = self._storage.read((
             "select round, kernel, record, prescriptions from diagnoses where run = ? order by "
             "round, rowid"
         ), [run_id])
@@ -219,12 +219,12 @@ class RunStorage(Storage):
         Raises MemoryStoreError without such a run.
         """
         self._run_row(run_id)
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.execute("insert or replace into plans (run, round, record) values (?, ?, ?)", [run_id, round, to_json(plan)])
 
     def plans(self, run_id: str) -> list[RoundPlan]:
         """The plans of a run, by round."""
-        rows = self.read("select round, record from plans where run = ? order by round", [run_id])
+        rows = self._storage.read("select round, record from plans where run = ? order by round", [run_id])
         return [RoundPlan(row["round"], from_json(Plan, row["record"])) for row in rows]
 
     def put_lessons(self, run_id: str, round: int, lessons: Sequence[Lesson]) -> None:
@@ -233,7 +233,7 @@ class RunStorage(Storage):
         Raises MemoryStoreError if there is no such run.
         """
         self._run_row(run_id)
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.execute("delete from lessons where run = ? and round = ?", [run_id, round])
             connection.executemany(
                 "insert into lessons (run, round, place, record) values (?, ?, ?, ?)",
@@ -242,7 +242,7 @@ class RunStorage(Storage):
 
     def lessons(self, run_id: str) -> list[Lesson]:
         """What a run taught, oldest first."""
-        rows = self.read("select record from lessons where run = ? order by round, place", [run_id])
+        rows = self._storage.read("select record from lessons where run = ? order by round, place", [run_id])
         return [from_json(Lesson, row["record"]) for row in rows]
 
     def put_verdict(self, run_id: str, kernel_hash: str, verdict: Measurement) -> None:
@@ -251,14 +251,14 @@ class RunStorage(Storage):
         Raises MemoryStoreError if there is no such run.
         """
         self._run_row(run_id)
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.execute(
                 "insert or replace into verdicts (run, kernel, record) values (?, ?, ?)", [run_id, kernel_hash, to_json(verdict)]
             )
 
     def verdicts(self, run_id: str) -> dict[str, Measurement]:
         """The judge's final verdicts of a run, by the hash of the kernel."""
-        rows = self.read("select kernel, record from verdicts where run = ? order by rowid", [run_id])
+        rows = self._storage.read("select kernel, record from verdicts where run = ? order by rowid", [run_id])
         return {str(row["kernel"]): from_json(Measurement, row["record"]) for row in rows}
 
 

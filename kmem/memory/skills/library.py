@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from kmem.errors import EmbeddingError, SkillError
 from kmem.memory.location import added_skills_root
 from kmem.memory.skills.embeddings import Embedder, load_embedder
-from kmem.memory.storage import Storage
+from kmem.memory.storage import Storage, Tables
 from kmem.records import Bottleneck, content_hash
 from kmem.skills import Condition, Skill, bundled_skills_root, embedded_text, parse_condition
 
@@ -54,24 +54,32 @@ def skill_origin(path: Path, db_path: Path) -> str:
     return "added" if resolved.is_relative_to(added_skills_root(db_path).resolve()) else "plugin"
 
 
-class LibraryStorage(Storage):
-    """Methods of `Memory` about skills and vectors."""
+class Library(Tables):
+    """Which skills there are, and their vectors; search.py adds the search."""
 
-    _embed: Embedder | None = None
-    _embed_loaded: bool = False
-    _last_query: "tuple[str, np.ndarray] | None" = None
+    def __init__(self, storage: Storage, embed: Embedder | None) -> None:
+        """Args: embed: None loads the one that `load_embedder` names when it is first needed."""
+        super().__init__(storage)
+        self._embed = embed
+        self._embed_loaded = embed is not None
+        self._last_query: tuple[str, np.ndarray] | None = None
 
-    def sync_library(self, skills: Sequence[Skill]) -> None:
+    def sync(self, skills: Sequence[Skill]) -> None:
         """Make these, and no others, the skills that names mean.
 
         Raises SkillError for two skills of one name.
         """
         for origin in ORIGINS:
-            self.sync_skills(
-                [skill for skill in skills if skill_origin(skill.path, self.path) == origin], origin
+            self.sync_origin(
+                [
+                    skill
+                    for skill in skills
+                    if skill_origin(skill.path, self._storage.path) == origin
+                ],
+                origin,
             )
 
-    def sync_skills(self, skills: Sequence[Skill], origin: str) -> None:
+    def sync_origin(self, skills: Sequence[Skill], origin: str) -> None:
         """Make these the skills of an origin; what it had before and lacks now is forgotten as
         current, its versions stay.
 
@@ -91,7 +99,7 @@ class LibraryStorage(Storage):
             wanted.setdefault(skill.name, (version, skill))
         present = {
             row["name"]: (row["content_hash"], row["path"])
-            for row in self.read(
+            for row in self._storage.read(
                 "select name, content_hash, path from library where origin = ?", [origin]
             )
         }
@@ -99,10 +107,10 @@ class LibraryStorage(Storage):
             name: (version, str(skill.path)) for name, (version, skill) in wanted.items()
         }:
             return
-        with self.write() as connection:
+        with self._storage.write() as connection:
             connection.execute("delete from library where origin = ?", [origin])
             for version, skill in wanted.values():
-                for row in self.read(
+                for row in self._storage.read(
                     "select content_hash, path from library where name = ?", [skill.name]
                 ):
                     if row["content_hash"] != version:
@@ -118,7 +126,7 @@ class LibraryStorage(Storage):
             connection.execute("update library_version set version = version + 1")
 
     def _keep_version(self, version: str, skill: Skill) -> None:
-        with self.write() as connection:
+        with self._storage.write() as connection:
             cursor = connection.execute(
                 """
                 insert or ignore into skills
@@ -143,9 +151,9 @@ class LibraryStorage(Storage):
                     [cursor.lastrowid, skill.name, skill.description, skill.body],
                 )
 
-    def skills(self) -> list[SkillRecord]:
+    def all(self) -> list[SkillRecord]:
         """The skills that names mean now, by name."""
-        rows = self.read(
+        rows = self._storage.read(
             """
             select l.name, l.content_hash, l.origin, l.path, s.description, s.operators, s.bottlenecks, s.signature, s.arch, s.precision
             from library l join skills s on s.content_hash = l.content_hash order by l.name
@@ -201,7 +209,7 @@ class LibraryStorage(Storage):
                 (self.embedder.model, key, vector.tobytes())
                 for key, vector in zip(missing, made, strict=True)
             ]
-            with self.write() as connection:
+            with self._storage.write() as connection:
                 connection.executemany(
                     (
                         "insert or ignore into embeddings (model, content_hash, vector) values (?, "
@@ -242,7 +250,7 @@ class LibraryStorage(Storage):
         return made
 
     def _stored_vectors(self, hashes: Sequence[str]) -> dict[str, bytes]:
-        rows = self.read(
+        rows = self._storage.read(
             (
                 "select content_hash, vector from embeddings where model = ? and content_hash in "
                 "(select value from json_each(?))"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kmem.memory.skills.library import LibraryStorage, SkillRecord
+from kmem.memory.skills.library import Library, SkillRecord
 from kmem.memory.storage import storage_errors
 from kmem.records import Bottleneck
 from kmem.skills import arch_matches
@@ -74,13 +74,13 @@ class _Library:
     counts: dict[str, int]  # word -> how many texts hold it; filled as words are asked for
 
 
-class SearchStorage(LibraryStorage):
-    """The methods of `Memory` that search skills."""
+class Skills(Library):
+    """`memory.skills`: the library and its search."""
 
     _matrix: "tuple[object, np.ndarray] | None" = None
     _library: _Library | None = None
 
-    def search_skills(
+    def search(
         self,
         query: str,
         *,
@@ -159,13 +159,13 @@ class SearchStorage(LibraryStorage):
         )
 
     def _known(self) -> _Library:
-        (row,) = self.read("select version from library_version")
+        (row,) = self._storage.read("select version from library_version")
         if self._library is None or self._library.version != row["version"]:
-            rows = self.read(
+            rows = self._storage.read(
                 "select s.id, s.name from skills s join library l on l.content_hash = "
                 "s.content_hash"
             )
-            records = self.skills()
+            records = self.all()
             names = [record.name for record in records]
             self._library = _Library(
                 row["version"], records, names, {row["id"]: row["name"] for row in rows}, {}
@@ -210,8 +210,8 @@ class SearchStorage(LibraryStorage):
                 telling.append(word)
         if not telling:
             return []
-        with storage_errors(self.path):
-            rows = self.db.conn.execute(
+        with storage_errors(self._storage.path):
+            rows = self._storage.db.conn.execute(
                 "select bm25(skill_text, ?, ?, ?), rowid from skill_text where skill_text match ?",
                 [*_COLUMN_WEIGHTS, " OR ".join(f'"{word}"' for word in telling)],
             ).fetchall()
@@ -222,7 +222,7 @@ class SearchStorage(LibraryStorage):
 
     def _count_skills_with(self, word: str, known: _Library) -> int:
         if word not in known.counts:
-            (row,) = self.read(
+            (row,) = self._storage.read(
                 "select count(*) as skills from skill_text where skill_text match ?", [f'"{word}"']
             )
             known.counts[word] = row["skills"]

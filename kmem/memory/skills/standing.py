@@ -172,10 +172,10 @@ def retract_skill(memory: Memory, skill: Skill, reason: str) -> Retraction:
     retraction = Retraction(
         _subject(skill),
         reason,
-        memory.contributor,
+        memory.contributors.own_name,
         datetime.now(UTC).isoformat(timespec="microseconds"),
     )
-    memory.record_retraction(retraction)
+    memory.ledger.record_retraction(retraction)
     return retraction
 
 
@@ -187,12 +187,12 @@ def _subject(skill: Skill) -> str:
 
 
 def _retraction(memory: Memory, skill: Skill) -> Retraction | None:
-    rows = memory.read(
+    rows = memory.storage.read(
         "select record from retractions where outcome_hash = ? order by hash", [_subject(skill)]
     )
     if not rows:
         return None
-    trust = memory.trust()  # who is not trusted at all cannot take a skill away either
+    trust = memory.contributors.trust()  # who is not trusted at all cannot take a skill away either
     retractions = (from_json(Retraction, row["record"]) for row in rows)
     return next(
         (retraction for retraction in retractions if trust.weight(retraction.origin) > 0), None
@@ -200,9 +200,9 @@ def _retraction(memory: Memory, skill: Skill) -> Retraction | None:
 
 
 def _reproductions(memory: Memory, skill: Skill) -> tuple[Reproduction, ...]:
-    trust = memory.trust()
+    trust = memory.contributors.trust()
     found = []
-    for outcome in memory.outcomes(skill=skill.name, status=Status.PASSED):
+    for outcome in memory.ledger.outcomes(skill=skill.name, status=Status.PASSED):
         effect = effect_interval(outcome)
         # a remembered kernel that is still fast is no new success of what once made it so
         if outcome.move is Move.RECALL:

@@ -78,7 +78,7 @@ def export_outcomes(
     outcomes = kernels = retractions = 0
     try:
         with path.open("w", encoding="utf-8") as file:
-            if licences := memory.licences():
+            if licences := memory.contributors.licences():
                 file.write(json.dumps({"licences": licences}, sort_keys=True) + "\n")
             for line in outcome_lines(
                 memory, _stored_outcomes(memory), sources=sources, redact=redact
@@ -86,7 +86,7 @@ def export_outcomes(
                 file.write(line + "\n")
                 outcomes += 1
                 kernels += '"kernel": {' in line
-            for line in retraction_lines(memory.retractions()):
+            for line in retraction_lines(memory.ledger.retractions()):
                 file.write(line + "\n")
                 retractions += 1
     except OSError as ex:
@@ -107,7 +107,11 @@ def outcome_lines(
         elif redact:
             entry = ledger_entry(redact_outcome(from_json(Outcome, row["record"])))
             line = {"hash": entry.hash, "outcome": json.loads(entry.record), "redacts": row["hash"]}
-        if sources and not redact and (kernel := memory.kernel(row["source_hash"])) is not None:
+        if (
+            sources
+            and not redact
+            and (kernel := memory.runs.kernel(row["source_hash"])) is not None
+        ):
             line["kernel"] = to_data(kernel)
         yield json.dumps(line, sort_keys=True)
 
@@ -124,7 +128,7 @@ def _stored_outcomes(memory: Memory) -> Iterator[Row]:
     last = ""
     # page by page: a million outcomes do not fit in memory, and a reader never blocks writers
     while True:
-        rows = memory.read(
+        rows = memory.storage.read(
             """
             select o.hash, o.source_hash, o.record, r.original_hash as redacts
             from outcomes o left join redactions r on r.redacted_hash = o.hash where o.hash > ? order by o.hash limit 1000
@@ -189,21 +193,21 @@ def merge_memory(memory: Memory, other: Path) -> Exchanged:
 def _merge_lines(memory: Memory, lines: Iterator[_Line]) -> Exchanged:
     total = Exchanged(0, 0, 0)
     while batch := list(islice(lines, _LINES_PER_TRANSACTION)):
-        with memory.write() as connection:
-            known = memory.known_outcomes(line.hash for line in batch if line.record)
+        with memory.storage.write() as connection:
+            known = memory.ledger.known(line.hash for line in batch if line.record)
             entries = [
                 _build_entry(line) for line in batch if line.record and line.hash not in known
             ]
-            outcomes = memory.record_entries(entries)
+            outcomes = memory.ledger.record_entries(entries)
             kernels = sum(
-                memory.put_kernel(line.kernel) for line in batch if line.kernel is not None
+                memory.runs.put_kernel(line.kernel) for line in batch if line.kernel is not None
             )
             connection.executemany(
                 "insert or ignore into redactions (redacted_hash, original_hash) values (?, ?)",
                 [(line.hash, line.redacts) for line in batch if line.redacts is not None],
             )
             retractions = sum(
-                memory.record_retraction(line.retraction)
+                memory.ledger.record_retraction(line.retraction)
                 for line in batch
                 if line.retraction is not None
             )
@@ -230,7 +234,7 @@ def _retract_superseded(memory: Memory, merged: Sequence[str]) -> None:
     """Retract redacted outcomes whose originals are here, as far as either came with what was just
     merged.
     """
-    rows = memory.read(
+    rows = memory.storage.read(
         """
         with touched as (
             select redacted_hash, original_hash from redactions where redacted_hash in (select value from json_each(?))
@@ -243,7 +247,7 @@ def _retract_superseded(memory: Memory, merged: Sequence[str]) -> None:
         [json.dumps(merged)] * 2,
     )
     for row in rows:
-        memory.record_retraction(
+        memory.ledger.record_retraction(
             supersede(str(row["redacted_hash"]), from_json(Outcome, row["record"]))
         )
 
@@ -287,7 +291,7 @@ def _read_line(memory: Memory, text: str, place: str) -> _Line | None:
     try:
         data = json.loads(text)
         if "licences" in data:
-            memory.keep_licences(
+            memory.contributors.keep_licences(
                 {str(origin): str(licence) for origin, licence in data["licences"].items()}
             )
             return None

@@ -58,7 +58,7 @@ def sync_memory(
         MemoryStoreError: if git fails, a segment is damaged, or another licence was stated before.
     """
     if licence is not None:
-        memory.set_licence(memory.contributor, licence)
+        memory.contributors.set_licence(memory.contributors.own_name, licence)
     clone = _open_clone(memory, remote)
     merged, segments = Exchanged(0, 0, 0), 0
     for _ in range(_PUSHES):
@@ -72,7 +72,10 @@ def sync_memory(
             return Synced(merged, segments, 0)
         _write_segment(memory, clone, lines)
         run_git(clone, ["add", "--", "segments"])
-        run_git(clone, ["commit", "--quiet", "-m", f"{len(lines)} records of {memory.contributor}"])
+        run_git(
+            clone,
+            ["commit", "--quiet", "-m", f"{len(lines)} records of {memory.contributors.own_name}"],
+        )
         if (
             run_git(
                 clone,
@@ -120,7 +123,7 @@ def _fetch(clone: Path) -> None:
 def _merge_segment(memory: Memory, path: Path, remote: str) -> Exchanged | None:
     """Merge a segment whose bytes are what its name says; None if that was done before."""
     name = f"{path.parent.name}/{path.stem}"
-    if memory.read("select 1 from segments where name = ?", [name]):
+    if memory.storage.read("select 1 from segments where name = ?", [name]):
         return None
     if hashlib.sha256(path.read_bytes()).hexdigest() != path.stem:
         raise MemoryStoreError(
@@ -128,7 +131,7 @@ def _merge_segment(memory: Memory, path: Path, remote: str) -> Exchanged | None:
             f"contributor restore it"
         )
     added = import_outcomes(memory, path)
-    with memory.write() as connection:
+    with memory.storage.write() as connection:
         connection.execute(
             "insert or ignore into segments (name, remote, merged_at) values (?, ?, ?)",
             [name, remote, datetime.now(UTC).isoformat(timespec="seconds")],
@@ -140,13 +143,13 @@ def _unpublished(memory: Memory, clone: Path, *, sources: bool, redact: bool) ->
     """The lines of this memory's own records that none of its segments at the remote holds,
     redacted or not.
     """
-    published = set(_published_hashes(clone / "segments" / memory.contributor))
-    rows = memory.read(
+    published = set(_published_hashes(clone / "segments" / memory.contributors.own_name))
+    rows = memory.storage.read(
         """
         select hash, source_hash, record, null as redacts from outcomes
         where json_extract(record, '$.origin') in (?, ?) and hash not in (select redacted_hash from redactions) order by hash
         """,
-        [memory.contributor, UNNAMED_ORIGIN],
+        [memory.contributors.own_name, UNNAMED_ORIGIN],
     )
     yield from outcome_lines(
         memory,
@@ -155,7 +158,9 @@ def _unpublished(memory: Memory, clone: Path, *, sources: bool, redact: bool) ->
         redact=redact,
     )
     own = (
-        retraction for retraction in memory.retractions() if retraction.origin == memory.contributor
+        retraction
+        for retraction in memory.ledger.retractions()
+        if retraction.origin == memory.contributors.own_name
     )
     yield from retraction_lines(
         retraction for retraction in own if retraction.hash not in published
@@ -174,11 +179,11 @@ def _published_hashes(directory: Path) -> Iterator[str]:
 def _write_segment(memory: Memory, clone: Path, lines: list[str]) -> None:
     licences = {
         origin: licence
-        for origin, licence in memory.licences().items()
-        if origin == memory.contributor
+        for origin, licence in memory.contributors.licences().items()
+        if origin == memory.contributors.own_name
     }
     header = [json.dumps({"licences": licences}, sort_keys=True)] if licences else []
     data = "".join(f"{line}\n" for line in [*header, *lines]).encode()
-    directory = clone / "segments" / memory.contributor
+    directory = clone / "segments" / memory.contributors.own_name
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{hashlib.sha256(data).hexdigest()}.jsonl").write_bytes(data)
