@@ -1,0 +1,103 @@
+"""The nouns of kmem: frozen records and enums, standard library only.
+
+Units are in the names; ratios are 0..1 unless `_pct`; speedup is reference time over candidate
+time, everywhere. Identity is a content hash of exactly what matters; each hash says what that is.
+
+In the order in which a run makes them:
+
+- identity.py: what records are told apart by: the hash of exactly what matters.
+- problem.py: what is to be made fast, on what, and how fast that could be: problem, workload,
+  contract, device, bound.
+- kernel.py: a kernel, the choices that wrote it, and what a profiler saw of it.
+- diagnosis.py: what limits a kernel and what is offered against it: signature, diagnosis,
+  prescriptions, claims.
+- plan.py: what a round tries: tasks, the candidates written for them, vetoes, and the lessons of
+  earlier rounds.
+- verdict.py: what the judge says of a kernel: status, errors, times; and an attempt, which is a
+  candidate with its verdict.
+- outcome.py: what the ledger keeps of an attempt, and what a run gets back from it.
+- run.py: a run: what it was asked, what it may spend, and what it ended with.
+"""
+
+from kmem.records.diagnosis import (
+    Bottleneck,
+    Claim,
+    ClaimCheck,
+    Diagnosis,
+    Evidence,
+    Prescription,
+    Signature,
+)
+from kmem.records.identity import ABSENT_IF_NONE, Knob, content_hash
+from kmem.records.kernel import Kernel, Launch, Profile, SiteChoice
+from kmem.records.outcome import Experience, Outcome, Recalled
+from kmem.records.plan import Candidate, Lesson, Move, Plan, Task, Veto
+from kmem.records.problem import (
+    DTYPE_BYTES,
+    Bound,
+    Contract,
+    Device,
+    Precision,
+    Problem,
+    Purity,
+    TensorSpec,
+    Workload,
+)
+from kmem.records.run import Budget, ModelChoice, Run, RunResult, RunState, Strategy
+from kmem.records.verdict import (
+    Attempt,
+    Baseline,
+    ErrorReport,
+    Measurement,
+    Status,
+    Timing,
+    fastest_baseline,
+)
+
+__all__ = [
+    "ABSENT_IF_NONE",
+    "Attempt",
+    "Baseline",
+    "Bottleneck",
+    "Bound",
+    "Budget",
+    "Candidate",
+    "Claim",
+    "ClaimCheck",
+    "Contract",
+    "DTYPE_BYTES",
+    "Device",
+    "Diagnosis",
+    "ErrorReport",
+    "Evidence",
+    "Experience",
+    "Kernel",
+    "Knob",
+    "Launch",
+    "Lesson",
+    "Measurement",
+    "ModelChoice",
+    "Move",
+    "Outcome",
+    "Plan",
+    "Precision",
+    "Prescription",
+    "Problem",
+    "Profile",
+    "Purity",
+    "Recalled",
+    "Run",
+    "RunResult",
+    "RunState",
+    "Signature",
+    "SiteChoice",
+    "Status",
+    "Strategy",
+    "Task",
+    "TensorSpec",
+    "Timing",
+    "Veto",
+    "Workload",
+    "content_hash",
+    "fastest_baseline",
+]

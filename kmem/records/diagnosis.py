@@ -1,0 +1,103 @@
+"""What limits a kernel and what is offered: signature, diagnosis, prescriptions, claims."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kmem.records.identity import ABSENT_IF_NONE
+
+
+class Bottleneck(Enum):
+    """Bottlenecks, named by what fixes them."""
+
+    REDUNDANT_TRAFFIC = "redundant_traffic"
+    UNCOALESCED = "uncoalesced"
+    DRAM_BANDWIDTH = "dram_bandwidth"
+    L2_OR_L1_BANDWIDTH = "l2_or_l1_bandwidth"
+    TENSOR_CORE_IDLE = "tensor_core_idle"
+    FMA_BOUND = "fma_bound"
+    SPECIAL_FUNCTION_BOUND = "special_function_bound"
+    LATENCY = "latency"
+    LOW_PARALLELISM = "low_parallelism"
+    REGISTER_SPILL = "register_spill"
+    OCCUPANCY_LIMITED = "occupancy_limited"
+    DIVERGENCE_OR_MASKING = "divergence_or_masking"
+    LAUNCH_OVERHEAD = "launch_overhead"
+    HOST_OVERHEAD = "host_overhead"
+    ALGORITHMIC = "algorithmic"
+    AT_BOUND = "at_bound"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Normalised dimensions of a profile (vocabulary.SIGNATURE_METRICS), in natural units; absent
+    means unknown.
+    """
+
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One fact behind a diagnosis: metric, value, and the threshold it crossed."""
+
+    metric: str
+    value: float
+    comparison: str  # ">=" or "<="
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What limits a kernel, by arithmetic: the bottleneck, its evidence, and the time that removing
+    it could save.
+    """
+
+    bottleneck: Bottleneck
+    evidence: tuple[Evidence, ...]
+    signature: Signature
+    speed_of_light: float | None  # bound / time; None if no bound is known
+    headroom_ms: float | None
+    summary: str  # one sentence; this is what is embedded
+    hottest: str | None  # name of the launch that takes most time
+    secondary: tuple[Bottleneck, ...] = ()
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prescription:
+    """A skill offered for a diagnosis, with its score and why."""
+
+    skill: str
+    score: float
+    reasons: tuple[str, ...]
+    # what it had earned when a run was offered it, in a sentence
+    record: str | None = field(default=None, metadata=ABSENT_IF_NONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What the next profile must show if a change did what it was for: a bound on one signature
+    metric, so that it can be refuted.
+
+    `relative` means that `number` is a multiple of the parent's value ("traffic_ratio <= 0.7x"),
+    otherwise it is the value itself.
+    """
+
+    metric: str  # of vocabulary.SIGNATURE_METRICS
+    comparison: str  # "<=" or ">="
+    number: float
+    relative: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.comparison} {self.number:g}{'x' if self.relative else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimCheck:
+    """A claim beside what was measured; `held` is None where a value is unknown."""
+
+    claim: Claim
+    before: float | None
+    after: float | None
+    held: bool | None

@@ -1,0 +1,56 @@
+"""A kernel, the choices that wrote it, and what a profiler saw of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kmem.records.identity import Knob, content_hash
+
+
+@dataclass(frozen=True, slots=True)
+class SiteChoice:
+    """Which recipe wrote one site of the graph, and with which knobs (sorted by name)."""
+
+    site: str
+    operator: str
+    recipe: str
+    knobs: tuple[tuple[str, Knob], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A whole emitted module: one Python file with `ModelNew`."""
+
+    source: str
+    parent: str | None = None  # hash of the kernel it was derived from
+    choices: tuple[SiteChoice, ...] = ()  # empty if no recipe wrote it
+    flags: tuple[str, ...] = ()  # "algebraic", "specialised", ...
+    #: Values a tuner may put in place of module-level constants of the source, by name; of kernels
+    #: that no recipe wrote.
+    knob_space: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
+
+    @property
+    def hash(self) -> str:
+        """Over the source text alone."""
+        return content_hash(self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One kernel launch of a forward, with raw counters under the profiler's own names."""
+
+    name: str
+    duration_ms: float | None
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Every launch of one forward, as one profiler saw it."""
+
+    kernel: str  # hash; "" for a report made elsewhere
+    profiler: str  # ncu, cupti, static
+    device: str
+    estimated: bool
+    launches: tuple[Launch, ...]

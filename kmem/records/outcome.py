@@ -1,0 +1,102 @@
+"""What the ledger keeps of an attempt, and what a run gets back from it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kmem.records.diagnosis import Bottleneck, Signature
+from kmem.records.identity import ABSENT_IF_NONE, Knob, content_hash
+from kmem.records.kernel import SiteChoice
+from kmem.records.plan import Move
+from kmem.records.problem import Contract
+from kmem.records.verdict import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the ledger keeps of a measured attempt: enough to learn from and to re-use.
+
+    Every time in it was measured but `predicted_ms`.
+
+    `graph_hash` identifies operators, shapes, dtypes and constants; `structure_hash` the same
+    without sizes. `choices` are the recipe and knobs; `source_hash` names the kernel, whose text is
+    stored apart (and may be left out of an export).
+    """
+
+    problem: str
+    graph_hash: str
+    structure_hash: str
+    operators: tuple[str, ...]
+    workload: str
+    device: str
+    arch: str
+    contract: Contract
+    skill: str
+    choices: tuple[SiteChoice, ...]
+    move: Move
+    bottleneck: Bottleneck | None
+    signature: Signature | None
+    source_hash: str
+    parent_hash: str | None
+    status: Status
+    latency_ms: float | None
+    latency_ms_p20: float | None
+    latency_ms_p80: float | None
+    parent_ms: float | None
+    baseline: str | None
+    baseline_ms: float | None
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    bound_ms: float | None
+    flags: tuple[str, ...]
+    versions: Mapping[str, str]
+    origin: str
+    created_at: str  # ISO 8601, UTC
+    # problem.graph.graph_sizes of the graph: how near two graphs of one structure are
+    sizes: tuple[int, ...] = ()
+    # of the run or verdict, where known: who repeats draws another
+    seed: int | None = field(default=None, metadata=ABSENT_IF_NONE)
+    # what the cost model had said, where one was asked
+    predicted_ms: float | None = field(default=None, metadata=ABSENT_IF_NONE)
+
+    @property
+    def hash(self) -> str:
+        """Over every field: the same measurement merged twice is one outcome.
+
+        What is not known of seed and prediction is left out, as before there were such fields.
+        """
+        from dataclasses import asdict
+
+        data = asdict(self)
+        for name in ("seed", "predicted_ms"):
+            if data[name] is None:
+                del data[name]
+        return content_hash(json.dumps(data, sort_keys=True, default=lambda value: value.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A remembered winner for this graph (`exact`) or for a like one, best first."""
+
+    outcome: Outcome
+    source: str | None
+    exact: bool
+    # 0 for exact; mean absolute log2 ratio of sizes for the same structure; infinite where sizes
+    # cannot be compared
+    distance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Experience:
+    """A measured setting of a recipe: its time, what the cost model had said (None if it was not
+    kept), and the graph it was for.
+    """
+
+    recipe: str
+    knobs: tuple[tuple[str, Knob], ...]
+    latency_ms: float
+    predicted_ms: float | None
+    graph: str  # its hash
+    structure: str
+    sizes: tuple[int, ...]  # problem.graph.graph_sizes of the graph

@@ -1,0 +1,80 @@
+"""What a round tries: tasks, the candidates written for them, vetoes, and the lessons of earlier
+rounds.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kmem.records.diagnosis import Claim, ClaimCheck
+from kmem.records.kernel import Kernel, SiteChoice
+
+
+class Move(Enum):
+    """Why a task is in a plan."""
+
+    SEED = "seed"
+    RECALL = "recall"
+    TUNE = "tune"
+    FIX = "fix"
+    REPAIR = "repair"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One thing to try: from which parent, with which skill, how many candidates."""
+
+    move: Move
+    skill: str
+    parent: str | None
+    samples: int
+    reason: str
+    choices: tuple[SiteChoice, ...] = ()  # knobs to start from; recalled ones for RECALL
+    author: str = "recipes"  # who writes it
+    claims: tuple[Claim, ...] = ()  # what must be seen if it works
+    instruction: str = ""  # what a language model is to do; recipes need none
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a run learnt from one kernel, in a sentence: a refuted claim, or what a language model
+    made of the measurement.
+    """
+
+    round: int
+    kernel: str  # hash
+    skill: str
+    text: str
+    checks: tuple[ClaimCheck, ...] = ()
+    worth_a_skill: bool = False  # whether its author thinks that it holds beyond this problem
+
+
+@dataclass(frozen=True, slots=True)
+class Veto:
+    """Something this run will not try, and why."""
+
+    skill: str
+    reason: str
+    author: str = "recipes"  # whom it binds
+    parent: str | None = None  # only from this kernel (hash); None: from any
+    instruction: str = ""  # which unaided idea it speaks of
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a round spends its budget."""
+
+    tasks: tuple[Task, ...]
+    vetoes: tuple[Veto, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A kernel somebody wrote for a task; `estimated_ms` is the cost model's prediction, for
+    ranking only.
+    """
+
+    kernel: Kernel
+    task: Task
+    author: str
+    estimated_ms: float | None = None

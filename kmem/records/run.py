@@ -1,0 +1,96 @@
+"""A run: what it was asked, what it may spend, and what it ended with."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kmem.records.problem import Bound, Contract, Problem
+from kmem.records.verdict import Attempt, Baseline
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one run may spend. `target_speed_of_light` stops it when reached.
+
+    `usd` and `tokens` (input plus output) limit language models; None is no limit.
+    """
+
+    rounds: int = 4
+    minutes: float = 3.0
+    candidates_per_round: int = 12
+    target_speed_of_light: float = 0.97
+    usd: float | None = None
+    tokens: int | None = None
+
+
+class Strategy(Enum):
+    """How a round's candidates are shared out over parents and directions."""
+
+    GREEDY = "greedy"  # the best kernel, in the most promising direction
+    BEAM = "beam"  # several parents, several distinct directions of each
+    BANDIT = "bandit"  # the best kernel, directions by Thompson sampling
+    BEST_OF_N = "best-of-n"  # independent first kernels: the control that search must beat
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Which language model plays a role (or "any" role without a choice of its own), and how it is
+    asked.
+    """
+
+    role: str
+    provider: str
+    model: str
+    base_url: str | None = None
+    temperature: float | None = None
+    effort: str | None = None
+    max_output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One `kmem optimize`: what was asked, so that it can be resumed exactly."""
+
+    id: str
+    problem: Problem
+    target: str
+    contract: Contract
+    budget: Budget
+    memory_mode: str  # off, read, rw
+    seed: int
+    out_dir: str
+    created_at: str
+    authors: tuple[str, ...] = ("recipes",)  # in the order in which they seed
+    strategy: Strategy = Strategy.BANDIT
+    models: tuple[ModelChoice, ...] = ()
+
+
+class RunState(Enum):
+    """Where a run stands."""
+
+    RUNNING = "running"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What a run ends with; `best` is None if nothing beat the best baseline."""
+
+    run: str
+    problem: str
+    target: str
+    estimated: bool
+    best: Attempt | None
+    baselines: tuple[Baseline, ...]
+    bound: Bound | None
+    speedup: float | None  # best baseline / best
+    speed_of_light: float | None
+    recalled: bool
+    measurements: int
+    seconds: float
+    reason: str  # why it stopped
+    flags: tuple[str, ...] = ()
+    # how often the loop looked at its clock in time before the minutes were over; None: they never
+    # were
+    looks_in_time: int | None = None

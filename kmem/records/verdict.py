@@ -1,0 +1,126 @@
+"""What the judge says of a kernel: status, errors, times; and an attempt, which is a candidate with
+its verdict.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kmem.records.diagnosis import Bottleneck
+from kmem.records.plan import Candidate
+
+
+class Status(Enum):
+    """What became of a candidate. Only PASSED carries a latency."""
+
+    PASSED = "passed"
+    REFUSED_SOURCE = "refused_source"  # the source check found something no kernel needs
+    BUILD_FAILED = "build_failed"  # does not import or does not compile
+    CRASHED = "crashed"  # raised, exited or broke the GPU context
+    TIMED_OUT = "timed_out"
+    OUT_OF_MEMORY = "out_of_memory"
+    # number, shape, dtype or type of outputs, constructor, state_dict
+    WRONG_CONTRACT = "wrong_contract"
+    WRONG_VALUES = "wrong_values"  # error above the accuracy contract
+    MUTATED_INPUT = "mutated_input"
+    NOT_REPEATABLE = "not_repeatable"
+    IMPURE = "impure"  # GPU time or operators outside what --purity allows
+    IMPLAUSIBLE = "implausible"  # faster than the physical floor, or clocks disagree
+    INTERRUPTED = "interrupted"  # the judge was stopped; says nothing about the candidate
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReport:
+    """Accuracy on one input family: relative errors against the float64 oracle, and what eager
+    itself makes.
+    """
+
+    family: str
+    seed: int
+    relative_error: float
+    reference_error: float
+    allowed_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long one forward takes, and how that compares with a reference timed pair by pair in the
+    same session.
+
+    `ratio` is reference / candidate (a speedup), the median over pairs; the interval is a 95%
+    bootstrap of that median.
+    """
+
+    latency_ms: float
+    latency_ms_p20: float
+    latency_ms_p80: float
+    samples: int
+    reference: str | None = None  # eager, compile, max_autotune, or a kernel hash
+    reference_ms: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The judge's verdict on one kernel. `latency_ms` is set if and only if the status is PASSED.
+
+    Raises ValueError on construction otherwise. `estimated` says that no GPU was there: correctness
+    comes from the interpreter on the small workload and the latency from the compiled kernel's
+    static profile.
+    """
+
+    status: Status
+    timing: Timing | None
+    estimated: bool
+    errors: tuple[ErrorReport, ...] = ()
+    flags: tuple[str, ...] = ()  # specialised, degenerate, algebraic, recalled, ...
+    log: str = ""
+    library_share: float | None = None  # share of GPU time in kernels not compiled from the file
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.status is Status.PASSED) != (self.timing is not None):
+            raise ValueError(
+                f"status {self.status.value} with timing {self.timing}: a timing is set if and "
+                f"only if passed"
+            )
+
+    @property
+    def latency_ms(self) -> float | None:
+        return self.timing.latency_ms if self.timing else None
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """One way to run the unmodified module, timed by the judge (or estimated from the graph)."""
+
+    name: str  # eager, compile, max_autotune
+    timing: Timing | None  # None if it failed; then `log` says why
+    estimated: bool
+    log: str = ""
+
+
+def fastest_baseline(baselines: Sequence[Baseline]) -> Baseline | None:
+    """The baseline to beat; None if none ran."""
+    timed = [baseline for baseline in baselines if baseline.timing is not None]
+    return min(timed, key=lambda baseline: baseline.timing.latency_ms, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One candidate and what became of it, inside a run: the short-term memory."""
+
+    round: int
+    candidate: Candidate
+    measurement: Measurement
+    parent_ms: float | None
+    bottleneck: Bottleneck | None = None  # the diagnosis it answered
+
+    @property
+    def speedup(self) -> float | None:
+        """Parent time over this attempt's time; None if either is missing."""
+        if self.measurement.latency_ms is None or self.parent_ms is None:
+            return None
+        return self.parent_ms / self.measurement.latency_ms
