@@ -163,10 +163,8 @@ def arch_matches(patterns: Sequence[str], arch: str) -> bool:
 def _arch_fits(pattern: str, arch: str) -> bool:
     # "sm_90a" is sm_90 with extras. Source: CUDA C++ Programming Guide, architecture-specific
     # features.
-    wanted, found = (
-        _ARCH.match(pattern),
-        _ARCH.match(arch.removesuffix("a") if arch.startswith("sm_") else arch),
-    )
+    wanted = _ARCH.match(pattern)
+    found = _ARCH.match(arch.removesuffix("a") if arch.startswith("sm_") else arch)
     if wanted is None or found is None or (wanted[1] or wanted[3]) != (found[1] or found[3]):
         return False
     base = 10 if wanted[1] else 16  # gfx90a, gfx942

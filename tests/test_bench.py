@@ -359,7 +359,9 @@ class Runner:
     """Ends each problem as told; records what was run and how many at once."""
 
     def __init__(self, **ends: Exit | BaseException) -> None:
-        self.ends, self.ran, self.most_at_once = ends, [], 0
+        self.ends = ends
+        self.ran = []
+        self.most_at_once = 0
         self._running, self._lock = 0, threading.Lock()
 
     def __call__(

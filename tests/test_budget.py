@@ -283,10 +283,8 @@ def test_a_lost_answer_is_paid_for_and_asked_for_again() -> None:
 
 
 def test_answers_that_keep_getting_lost_are_given_up() -> None:
-    fake, spending = (
-        Fake([AnswerLost("gone")] * ASKED_AT_MOST),
-        Spending(Budget(), DictArchive(), PRICES),
-    )
+    fake = Fake([AnswerLost("gone")] * ASKED_AT_MOST)
+    spending = Spending(Budget(), DictArchive(), PRICES)
     paid = spending.pay(KEY, fake, question())
     assert (paid.completion.stop, paid.completion.text) == (StopReason.LOST, "gone")
     assert len(fake.requests) == ASKED_AT_MOST
@@ -295,10 +293,8 @@ def test_answers_that_keep_getting_lost_are_given_up() -> None:
 
 
 def test_a_question_that_was_broken_off_is_not_asked_again() -> None:
-    fake, spending = (
-        Fake([Interrupted("the run ends"), (1, 1)]),
-        Spending(Budget(), archive := DictArchive(), PRICES),
-    )
+    fake = Fake([Interrupted("the run ends"), (1, 1)])
+    spending = Spending(Budget(), archive := DictArchive(), PRICES)
     with pytest.raises(Interrupted):
         spending.pay(KEY, fake, question())
     assert len(fake.requests) == len(archive.unanswered()) == spending.usage()[0].uncounted == 1

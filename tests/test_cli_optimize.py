@@ -488,7 +488,9 @@ def test_who_waits_while_a_gpu_is_measured_takes_what_was_found(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    database, device, found = tmp_path / "kmem.db", named_target("h200"), list[Device]()
+    database = tmp_path / "kmem.db"
+    device = named_target("h200")
+    found = list[Device]()
     measuring, known = threading.Event(), replace(device, dram_bytes_per_s=1.0, measured=True)
 
     def measure(device: Device) -> Device:

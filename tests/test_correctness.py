@@ -155,10 +155,8 @@ def test_tf32_operands_stay_outside_an_fp32_contract() -> None:
     a, b = torch.rand(64, 256), torch.rand(256, 64)
     oracle, eager = a.double() @ b.double(), a @ b
     cut = [(value.view(torch.int32) & -(2**13)).view(torch.float32) for value in (a, b)]
-    reference, found = (
-        measure_error(eager, oracle, eager),
-        measure_error(cut[0] @ cut[1], oracle, eager),
-    )
+    reference = measure_error(eager, oracle, eager)
+    found = measure_error(cut[0] @ cut[1], oracle, eager)
     assert not is_within(found, reference, error_floor(torch.float32, Precision.MATCH))
     assert is_within(found, reference, error_floor(torch.float32, Precision.TF32))
 
@@ -337,11 +335,9 @@ def test_errors_of_independent_rows_are_the_same_in_slices(
     rows: int, columns: int, pieces: int, seed: int
 ) -> None:
     x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
-    output, oracle, eager = (
-        torch.softmax(x, -1) * (1 + 1e-5),
-        torch.softmax(x.double(), -1),
-        torch.softmax(x, -1),
-    )
+    output = torch.softmax(x, -1) * (1 + 1e-5)
+    oracle = torch.softmax(x.double(), -1)
+    eager = torch.softmax(x, -1)
     compared = sliced(lambda x: torch.softmax(x, -1), x, pieces=pieces).compare([output])
     for found, right in (
         (compared.found[0], measure_error(output, oracle, eager)),

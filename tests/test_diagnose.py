@@ -35,27 +35,19 @@ TENSOR_BOUND = Bound(48_000_000, {"bf16": 9.895e10}, 0.1, "bf16")
 FP32_BOUND = Bound(48_000_000, {"fp32": 6.7e9}, 0.1, "fp32")
 
 _PEAK = ".avg.pct_of_peak_sustained_elapsed"
-DRAM, L2, L1, SM = (
-    "gpu__dram_throughput" + _PEAK,
-    "lts__throughput" + _PEAK,
-    "l1tex__throughput" + _PEAK,
-    "sm__throughput" + _PEAK,
-)
-TENSOR, FMA, XU = (
-    "sm__pipe_tensor_cycles_active" + _PEAK,
-    "sm__pipe_fma_cycles_active" + _PEAK,
-    "sm__inst_executed_pipe_xu" + _PEAK,
-)
-OCCUPANCY, WAVES = (
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "launch__waves_per_multiprocessor",
-)
+DRAM = "gpu__dram_throughput" + _PEAK
+L2 = "lts__throughput" + _PEAK
+L1 = "l1tex__throughput" + _PEAK
+SM = "sm__throughput" + _PEAK
+TENSOR = "sm__pipe_tensor_cycles_active" + _PEAK
+FMA = "sm__pipe_fma_cycles_active" + _PEAK
+XU = "sm__inst_executed_pipe_xu" + _PEAK
+OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
+WAVES = "launch__waves_per_multiprocessor"
 SECTOR = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
-WARP, LONG, BARRIER = (
-    "smsp__average_warp_latency_per_inst_issued.ratio",
-    "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
-    "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
-)
+WARP = "smsp__average_warp_latency_per_inst_issued.ratio"
+LONG = "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio"
+BARRIER = "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio"
 READ, WRITE = "dram__bytes_read.sum", "dram__bytes_write.sum"
 ADD, MUL, MULADD = (
     f"smsp__sass_thread_inst_executed_op_{name}_pred_on.sum" for name in ("fadd", "fmul", "ffma")

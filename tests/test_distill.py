@@ -452,10 +452,8 @@ def test_the_interval_is_the_best_there_is() -> None:
 
 
 def test_metrics_that_moved_are_those_both_profiles_have_furthest_first() -> None:
-    before, after = (
-        Signature({"traffic_ratio": 2.0, "l1_hit_pct": 0.0, "waves": 3.0}),
-        Signature({"traffic_ratio": 1.0, "l1_hit_pct": 60.0}),
-    )
+    before = Signature({"traffic_ratio": 2.0, "l1_hit_pct": 0.0, "waves": 3.0})
+    after = Signature({"traffic_ratio": 1.0, "l1_hit_pct": 60.0})
     assert moved_metrics(before, after) == [("l1_hit_pct", 0.0, 60.0), ("traffic_ratio", 2.0, 1.0)]
 
 

@@ -61,7 +61,10 @@ class UnaryRecipe(Recipe):
     def __init__(
         self, name: str, kinds: tuple[str, ...], cost: float = 1e-6, *, own_size_only: bool = False
     ) -> None:
-        self.name, self.kinds, self.base_cost, self.own_size_only = name, kinds, cost, own_size_only
+        self.name = name
+        self.kinds = kinds
+        self.base_cost = cost
+        self.own_size_only = own_size_only
 
     def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
         return [
@@ -180,7 +183,9 @@ def test_what_rounds_as_eager_may_at_one_size_runs_at_no_other_on_a_device(
         assignment(graphs, [recipe], Task(Move.SEED, "both", None, 1, ""))
     )
     emitted = import_source(candidate.kernel.source)
-    model, full, small = emitted.ModelNew(), torch.randn(64, 4), torch.randn(7, 4)
+    model = emitted.ModelNew()
+    full = torch.randn(64, 4)
+    small = torch.randn(7, 4)
     assert emitted._covers_full(model, full) and emitted._covers_small(model, small)
     emitted._INTERPRETED = False
     assert emitted._covers_full(model, full) and not emitted._covers_small(model, small)
@@ -234,10 +239,8 @@ def test_a_recalled_setting_is_written_as_it_was_even_for_sites_of_another_modul
 
 
 def test_sites_never_overlap_and_a_preferred_recipe_goes_first(graphs: dict[str, OpGraph]) -> None:
-    cheap, dear = (
-        UnaryRecipe("cheap", ("relu",), cost=1e-9),
-        UnaryRecipe("dear", ("relu", "sigmoid"), cost=1e-7),
-    )
+    cheap = UnaryRecipe("cheap", ("relu",), cost=1e-9)
+    dear = UnaryRecipe("dear", ("relu", "sigmoid"), cost=1e-7)
     options = find_options(graphs, {"cheap": cheap, "dear": dear}, Contract(), H200)
     chosen = cover_graph(graphs["full"], options, Contract(), H200)
     assert [(option.recipe.name, option.site.name) for option in chosen] == [

@@ -145,11 +145,9 @@ def remember_device_and_baseline(problem: Path, database: Path) -> None:
 
 
 def describe(attempt: Attempt) -> str:
-    task, measurement, kernel = (
-        attempt.candidate.task,
-        attempt.measurement,
-        attempt.candidate.kernel,
-    )
+    task = attempt.candidate.task
+    measurement = attempt.measurement
+    kernel = attempt.candidate.kernel
     time = (
         f"{measurement.latency_ms:.4f} ms"
         if measurement.latency_ms is not None

@@ -128,10 +128,8 @@ def test_small_inputs_of_the_problem_take_the_place_of_its_inputs() -> None:
 
 def test_model_and_inputs_are_built_on_the_device_and_cast_for_bf16() -> None:
     module = execute_problem(problem_of(GOOD))
-    model, inputs = (
-        build_model(module, "cpu", Precision.BF16),
-        build_inputs(module, "cpu", Precision.BF16),
-    )
+    model = build_model(module, "cpu", Precision.BF16)
+    inputs = build_inputs(module, "cpu", Precision.BF16)
     assert model.linear.weight.dtype is inputs[0].dtype is torch.bfloat16
     assert model.training
     assert build_model(module, "meta").linear.weight.is_meta

@@ -398,10 +398,8 @@ def test_a_step_without_a_parent_counts_against_the_best_baseline() -> None:
 
 
 def test_baselines_belong_to_exactly_one_set_of_versions(memory: Memory) -> None:
-    eager, compiled = (
-        Baseline("eager", Timing(1.0, 0.9, 1.1, 10), False),
-        Baseline("compile", None, False, "failed"),
-    )
+    eager = Baseline("eager", Timing(1.0, 0.9, 1.1, 10), False)
+    compiled = Baseline("compile", None, False, "failed")
     versions = {"torch": "2.11", "triton": "3.6"}
     memory.devices.put_baselines("p", "full", "h200", Contract(), versions, [eager])
     memory.devices.put_baselines("p", "full", "h200", Contract(), versions, [eager, compiled])

@@ -289,7 +289,10 @@ class FakeProfiler(Profiler):
         reason: str | None = None,
         error: str | None = None,
     ) -> None:
-        self.name, self.estimated, self.reason, self.error = name, estimated, reason, error
+        self.name = name
+        self.estimated = estimated
+        self.reason = reason
+        self.error = error
 
     def unavailable_reason(self) -> str | None:
         return self.reason

@@ -90,7 +90,9 @@ def run_both(inputs: list[torch.Tensor], call: str = "q, k, v") -> list[torch.Te
 def test_magnitudes_beyond_fp16_err_no_more_than_eager(scale: float, values: float) -> None:
     torch.manual_seed(1)
     q, k, v = (torch.randn(1, 24, 32) for _ in range(3))
-    q, k, v = q * scale, k * scale, v * values
+    q = q * scale
+    k = k * scale
+    v = v * values
     oracle = F.scaled_dot_product_attention(q.double(), k.double(), v.double())
     eager = float(
         (F.scaled_dot_product_attention(q, k, v).double() - oracle).norm() / oracle.norm()

@@ -190,7 +190,9 @@ def test_one_term_errs_as_tf32_does_at_any_magnitude(name: str, scale: float) ->
 def test_values_that_are_not_finite_reach_the_outputs_they_reach_in_torch() -> None:
     source = problem("Conv2d(8, 8, 3)", (1, 8, 7, 7))
     x = torch.randn(1, 8, 7, 7)
-    x[0, 1, 0, 0], x[0, 3, 6, 6], x[0, 5, 0, 6] = float("inf"), float("-inf"), float("nan")
+    x[0, 1, 0, 0] = float("inf")
+    x[0, 3, 6, 6] = float("-inf")
+    x[0, 5, 0, 6] = float("nan")
     for recipe in (STAGED, SPLIT):
         found, model = run_at(recipe, source, variants(recipe, source, 1)[0], x)
         with torch.no_grad():

@@ -137,10 +137,8 @@ def test_batch_norm_normalises_and_moves_its_running_statistics(strategy: str, s
     check_recipe(chosen, source, H200, settings=[settings], tolerance=1e-6)
     module, graph = trace_source(source)
     (site,) = chosen.match(graph, Contract())
-    reference, candidate = (
-        module.Model(),
-        import_source(emit_source(source, graph, [(chosen, site, settings)])).ModelNew(),
-    )
+    reference = module.Model()
+    candidate = import_source(emit_source(source, graph, [(chosen, site, settings)])).ModelNew()
     candidate.load_state_dict(reference.state_dict())
     with torch.no_grad():
         for x in (torch.randn([int(size) for size in shape.split(",")]) for _ in range(2)):

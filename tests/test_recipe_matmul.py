@@ -229,10 +229,8 @@ EPILOGUES = {
 @pytest.mark.parametrize("case", EPILOGUES)
 def test_what_is_pointwise_after_a_product_is_written_with_it(case):
     result, a, b, init, count = EPILOGUES[case]
-    source, recipe = (
-        _source(result.replace("F.", "torch.nn.functional."), a, b, init),
-        _recipe("tile-matmul"),
-    )
+    source = _source(result.replace("F.", "torch.nn.functional."), a, b, init)
+    recipe = _recipe("tile-matmul")
     assert [len(site.nodes) - 1 for site in _sites(recipe, source)] == [count]
     _check(recipe, source, [TILE, {**TILE, "splits": 2}], tolerance=1e-6)
 
@@ -251,10 +249,8 @@ def test_every_product_takes_an_epilogue(skill, settings):
 
 
 def test_two_products_do_not_share_what_follows_them():
-    recipe, source = (
-        _recipe("tile-matmul"),
-        _source("torch.tanh(A @ B) + A @ B", "20, 33", "33, 18"),
-    )
+    recipe = _recipe("tile-matmul")
+    source = _source("torch.tanh(A @ B) + A @ B", "20, 33", "33, 18")
     assert [len(site.nodes) for site in _sites(recipe, source)] == [3, 1]
     _check(recipe, source, [TILE], tolerance=1e-6, expect_sites=2)
 
@@ -341,13 +337,11 @@ def test_a_diagonal_spreads_what_is_not_finite_as_the_dense_product_does(result)
     inf, nan = float("inf"), float("nan")
     vector, matrix = torch.rand(21), torch.rand(21, 21)
     vector[3], vector[8] = 0.0, inf
-    matrix[3, 4], matrix[5, 6], matrix[2, 9], matrix[7, 9], matrix[8, 11] = (
-        inf,
-        nan,
-        inf,
-        -inf,
-        -inf,
-    )
+    matrix[3, 4] = inf
+    matrix[5, 6] = nan
+    matrix[2, 9] = inf
+    matrix[7, 9] = -inf
+    matrix[8, 11] = -inf
     recipe, source = _recipe("diagonal-row-scaling"), _source(result, "21", "21, 21")
     output = _run(recipe, source, {"block_r": 4, "block_c": 16, "warps": 4}, [vector, matrix])
     expected = (

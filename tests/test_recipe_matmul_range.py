@@ -22,7 +22,9 @@ SETTINGS = {
     "group": 2,
     "splits": 1,
 }
-M, K, N = 40, 50, 36
+M = 40
+K = 50
+N = 36
 INF, NAN = float("inf"), float("nan")
 _PROBLEM = f"""
 import torch
@@ -73,7 +75,9 @@ def _is_right(output: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
 def _one_hot_meets_small(columns: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     a, b = torch.zeros(M, K), torch.zeros(K, N)
     wide, hot = (b.T, a.T) if columns else (a, b)
-    wide[:, 0], wide[:, 7], hot[7] = 1e30, 1e-30, 1.0
+    wide[:, 0] = 1e30
+    wide[:, 7] = 1e-30
+    hot[7] = 1.0
     return a, b
 
 
@@ -85,7 +89,10 @@ def _wide_and_sparse() -> tuple[torch.Tensor, torch.Tensor]:
 
 def _not_finite() -> tuple[torch.Tensor, torch.Tensor]:
     a, b = torch.randn(M, K), torch.randn(K, N)
-    a[3, 5], a[9, 1], b[5], b[6, 2] = INF, NAN, b[5] * 1e-30, -INF
+    a[3, 5] = INF
+    a[9, 1] = NAN
+    b[5] = b[5] * 1e-30
+    b[6, 2] = -INF
     return a, b
 
 
@@ -176,10 +183,8 @@ def test_scales_of_single_steps_need_no_mending_where_those_of_whole_lines_do(
     """Each step of K has its own magnitude, 2**40 apart: the parts of a step hold it."""
     torch.manual_seed(0)
     steps = torch.arange(K) // SETTINGS["block_k"]
-    a, b = (
-        torch.randn(M, K) * (-20.0 * steps).exp2(),
-        torch.randn(K, N) * (20.0 * steps).exp2()[:, None],
-    )
+    a = torch.randn(M, K) * (-20.0 * steps).exp2()
+    b = torch.randn(K, N) * (20.0 * steps).exp2()[:, None]
     with torch.no_grad():
         mended, unmended = (model(a, b) for model in in_loop)
         assert _is_right(unmended, a, b) and torch.equal(mended, unmended)

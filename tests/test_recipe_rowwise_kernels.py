@@ -469,10 +469,8 @@ def test_rows_that_start_beside_16_bytes_agree_with_float64(
 
 
 def test_bfloat16_rows_that_start_beside_16_bytes_round_once() -> None:
-    source, contract = (
-        problem("F.rms_norm(x, (69,))", "torch.randn(5, 69)"),
-        Contract(Precision.BF16),
-    )
+    source = problem("F.rms_norm(x, (69,))", "torch.randn(5, 69)")
+    contract = Contract(Precision.BF16)
     settings = [setting(strategy, columns=16) for strategy in STRATEGIES]
     assert len(
         check_recipe(
@@ -535,12 +533,10 @@ def test_classes_keep_the_first_of_equals_and_each_nan_in_its_row(name: str, spl
     x = torch.randint(0, 3, (4, 19, 33)).float()
     # beside other lines, in one vector with them
     x[0, 7, 0] = x[0, 6, 0] = x[0, 13, 32] = x[3, 18, 32] = float("nan")
-    x[1, :, 5], x[1, :, 6], x[1, :9, 7], x[1, 3:, 8] = (
-        float("inf"),
-        -float("inf"),
-        float("inf"),
-        -float("inf"),
-    )
+    x[1, :, 5] = float("inf")
+    x[1, :, 6] = -float("inf")
+    x[1, :9, 7] = float("inf")
+    x[1, 3:, 8] = -float("inf")
     knobs = setting("classes", 16, 2, split)
     found = run(
         "split-reduction", problem(f"torch.{name}(x, dim=1)", "torch.randn(4, 19, 33)"), knobs, x

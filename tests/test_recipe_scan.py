@@ -150,7 +150,10 @@ def test_infinities_and_nans_stay_where_eager_has_them() -> None:
     _, graph = trace_source(source)
     (site,) = chosen.match(graph, Contract())
     x = torch.randn(3, 37)
-    x[0, 20], x[1, 5], x[2, 3], x[2, 30] = float("nan"), float("inf"), float("inf"), -float("inf")
+    x[0, 20] = float("nan")
+    x[1, 5] = float("inf")
+    x[2, 3] = float("inf")
+    x[2, 30] = -float("inf")
     for settings in SETTINGS:
         with torch.no_grad():
             found = import_source(

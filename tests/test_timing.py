@@ -137,7 +137,9 @@ class FakeWorker:
     """Answers `time` with fixed event times; `slow_s` is how long the judge waits for the answer."""
 
     def __init__(self, event_ms: float, count: int | None = None, slow_s: float = 0.0) -> None:
-        self.event_ms, self.count, self.slow_s = event_ms, count, slow_s
+        self.event_ms = event_ms
+        self.count = count
+        self.slow_s = slow_s
         self.asked: list[int] = []
         self.spots: list[object] = []
 
@@ -262,7 +264,9 @@ def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
 
 
 def test_without_a_baseline_every_batch_gets_fresh_inputs_too() -> None:
-    candidate, refresh, spots = FakeWorker(20.0), Refresher(), FakeSpots()
+    candidate = FakeWorker(20.0)
+    refresh = Refresher()
+    spots = FakeSpots()
     batches, host_ms = time_alone(
         (candidate, "k"), ["a", "b"], refresh, l2_bytes=1, timeout_s=1, spots=spots
     )

@@ -51,7 +51,9 @@ from kmem.serialize import to_json
 from kmem.skills import Skill, bundled_skills_root, load_skill, skill_directories
 from kmem.vocabulary import OPERATORS, SIGNATURE_METRICS
 
-STRUCTURES, GRAPHS_PER_STRUCTURE, KERNELS_PER_GRAPH = 500, 40, 20
+STRUCTURES = 500
+GRAPHS_PER_STRUCTURE = 40
+KERNELS_PER_GRAPH = 20
 STATUSES = (Status.PASSED,) * 8 + (Status.WRONG_VALUES, Status.BUILD_FAILED)
 ORIGINS = ("local", "team-a", "team-b", "team-c")
 VERSIONS = (
@@ -110,11 +112,9 @@ def _outcome(index: int, skills: int) -> Outcome:
     draw = random.Random(index)
     structure, graph = draw.randrange(STRUCTURES), draw.randrange(GRAPHS_PER_STRUCTURE)
     skill = _draw_skill(draw, skills)
-    operator, status, latency_ms = (
-        _operator(skill, draw),
-        draw.choice(STATUSES),
-        draw.uniform(0.1, 10.0),
-    )
+    operator = _operator(skill, draw)
+    status = draw.choice(STATUSES)
+    latency_ms = draw.uniform(0.1, 10.0)
     passed = latency_ms if status is Status.PASSED else None
     return Outcome(
         problem=f"problem-{structure}",
@@ -242,10 +242,8 @@ def _recall(memory: Memory, index: int) -> object:
 
 def _experience(memory: Memory, index: int) -> object:
     draw = random.Random(index)
-    structure, recipes = (
-        content_hash(f"structure {draw.randrange(STRUCTURES)}"),
-        [f"skill-{place:05d}" for place in range(3)],
-    )
+    structure = content_hash(f"structure {draw.randrange(STRUCTURES)}")
+    recipes = [f"skill-{place:05d}" for place in range(3)]
     return recall_experience(
         memory,
         recipes,

@@ -210,10 +210,8 @@ def measure(name: str, jobs: list[tuple], deadline: float) -> list[dict]:
     module, graph = trace_source(source, contract.precision)
     torch.backends.cuda.matmul.allow_tf32 = contract.precision is Precision.TF32
     torch.manual_seed(0)
-    model, values = (
-        build_model(module, "cuda", contract.precision),
-        build_inputs(module, "cuda", contract.precision),
-    )
+    model = build_model(module, "cuda", contract.precision)
+    values = build_inputs(module, "cuda", contract.precision)
     state = dict(model.named_parameters())
     eager_ms = do_bench(lambda: model(*values), warmup=20, rep=60, return_mode="median")
     rows = [{"problem": name, "recipe": "eager", "settings": {}, "ms": eager_ms, "status": "ok"}]

@@ -41,7 +41,9 @@ def main() -> None:
     names = options.names or sorted(
         path.parent.parent.name for path in SKILLS.glob("*/examples/after.py")
     )
-    began, rows, left_out = time.monotonic(), [], []
+    began = time.monotonic()
+    rows = []
+    left_out = []
     print(
         f"{'skill':34} {'before ms':>10} {'after ms':>10} {'speedup':>8} {'difference':>10} "
         f"{'samples':>7}"

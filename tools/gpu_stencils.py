@@ -243,7 +243,9 @@ def choose_settings(recipe, site, device, count: int) -> list[dict]:
         recipe.space(site, device).settings(),
         key=lambda setting: recipe.cost_ms(site, setting, device),
     )
-    seen, first, rest = set(), [], []
+    seen = set()
+    first = []
+    rest = []
     for setting in ranked:
         variant = tuple(
             setting.get(name) for name in ("shift", "lanes", "rows", "columns", "copy_bytes")

@@ -166,11 +166,9 @@ class Bench:
 def measure_pairs(device: Device, place: Path, repeats: int) -> dict[str, object]:
     """A kernel against itself, and against 2% more work."""
     bench = Bench("relu", device, place)
-    itself, twin, slower = (
-        bench.load(kernel_of("relu")),
-        bench.load(kernel_of("relu")),
-        bench.load(kernel_of("relu", 0.02)),
-    )
+    itself = bench.load(kernel_of("relu"))
+    twin = bench.load(kernel_of("relu"))
+    slower = bench.load(kernel_of("relu", 0.02))
     same = [bench.pair(itself, twin, seed) for seed in range(repeats)]
     planted = [bench.pair(slower, itself, seed) for seed in range(repeats)]
     bench.resources.close()

@@ -163,11 +163,9 @@ def trust(origin: str | None, level: float | None) -> None:
     with Memory() as store:
         if origin is not None and level is not None:
             store.contributors.set_trust(origin, level)
-        levels, counts, licences = (
-            store.contributors.trust(),
-            store.contributors.origins(),
-            store.contributors.licences(),
-        )
+        levels = store.contributors.trust()
+        counts = store.contributors.origins()
+        licences = store.contributors.licences()
         shown = {
             *counts,
             store.contributors.own_name,

@@ -79,11 +79,9 @@ def describe_whole_round(found: WholeRound) -> str:
         )
     lines += [f"\n{render_conversation(record)}" for record in found.conversations]
     for attempt in found.attempts:
-        task, measurement, kernel = (
-            attempt.candidate.task,
-            attempt.measurement,
-            attempt.candidate.kernel,
-        )
+        task = attempt.candidate.task
+        measurement = attempt.measurement
+        kernel = attempt.candidate.kernel
         time = (
             f", {measurement.latency_ms:.4g} ms{' est.' if measurement.estimated else ''}"
             if measurement.latency_ms is not None

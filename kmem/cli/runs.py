@@ -108,11 +108,9 @@ def show_run(run_id: str, number: int | None, as_json: bool) -> None:
                 json.dumps(whole_round_data(found)) if as_json else describe_whole_round(found)
             )
             return
-        state, result, attempts = (
-            memory.runs.state(run.id),
-            memory.runs.result(run.id),
-            memory.runs.attempts(run.id),
-        )
+        state = memory.runs.state(run.id)
+        result = memory.runs.result(run.id)
+        attempts = memory.runs.attempts(run.id)
         diagnoses = memory.runs.diagnoses(run.id)
     if as_json:
         summary = _run_summary(run, state, result)

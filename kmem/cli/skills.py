@@ -91,11 +91,9 @@ def show_skill(registry: "Registry", name: str, as_json: bool) -> None:
 
     skill = find_skill(registry, name)
     with Memory() as memory:
-        records, standing, origin = (
-            memory.track_records.of_skill(name),
-            skill_standing(memory, skill),
-            skill_source(memory.path, name),
-        )
+        records = memory.track_records.of_skill(name)
+        standing = skill_standing(memory, skill)
+        origin = skill_source(memory.path, name)
     if as_json:
         body = {
             "license": skill.license,

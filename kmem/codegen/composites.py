@@ -103,11 +103,9 @@ def read_norm(graph: OpGraph, node: Node) -> tuple[float, object, bool] | None:
             if is_frobenius
             else None
         )
-    order, dims, keep = (
-        argument(node, 1, "ord"),
-        argument(node, 2, "dim"),
-        bool(argument(node, 3, "keepdim", False)),
-    )
+    order = argument(node, 1, "ord")
+    dims = argument(node, 2, "dim")
+    keep = bool(argument(node, 3, "keepdim", False))
     if node.target == "aten.linalg_norm.default" and order is not None:
         rank = len(graph.spec(node.args[0].name).shape)
         if len(dims or range(rank)) != 1:
@@ -161,17 +159,13 @@ def _affine(
 def _centered_norm(space: "Lowering", node: Node, source: str, name: str) -> None:
     out = variable(node.name)
     if name in ("layer_norm", "group_norm"):
-        weight, bias, eps = (
-            argument(node, 2, "weight"),
-            argument(node, 3, "bias"),
-            argument(node, 4, "eps", 1e-5),
-        )
+        weight = argument(node, 2, "weight")
+        bias = argument(node, 3, "bias")
+        eps = argument(node, 4, "eps", 1e-5)
     else:
-        weight, bias, eps = (
-            argument(node, 1, "weight"),
-            argument(node, 2, "bias"),
-            argument(node, 7, "eps", 1e-5),
-        )
+        weight = argument(node, 1, "weight")
+        bias = argument(node, 2, "bias")
+        eps = argument(node, 7, "eps", 1e-5)
     mean, m2 = space.reduce((f"{out}_mean", f"{out}_m2"), "moments", source)
     variance = f"tl.div_rn({m2}, {write_number(space.columns)})"
     scale = space.map(

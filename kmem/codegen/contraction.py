@@ -88,7 +88,9 @@ class Product:
         batches_b = (self.batch[0].size if self.batch[0].b else 1) * (
             self.batch[1].size if self.batch[1].b else 1
         )
-        m, n, k = self.m.size, self.n.size, self.k.size
+        m = self.m.size
+        n = self.n.size
+        k = self.k.size
         return batches_a * m * k * width, batches_b * k * n * width, self.out.numel * width
 
 

@@ -192,15 +192,15 @@ def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
     """The convolution of a node without what follows it; None for other nodes, depthwise ones and
     what the kernels do not cover.
     """
-    rank, flipped = (
-        _RANKS.get(node.target) or _TRANSPOSED_RANKS.get(node.target),
-        node.target in _TRANSPOSED_RANKS,
-    )
+    rank = _RANKS.get(node.target) or _TRANSPOSED_RANKS.get(node.target)
+    flipped = node.target in _TRANSPOSED_RANKS
     if rank is None:
         return None
     given = _arguments(node)
     specs = [graph.spec(name) for name in convolution_tensors(node).values()]
-    source, weight, result = specs[0], specs[1], node.spec
+    source = specs[0]
+    weight = specs[1]
+    result = node.spec
     (groups,) = per_axis(given.get("groups"), 1, 1)
     if (
         len(source.shape) != rank + 2
@@ -213,10 +213,8 @@ def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
         return None
     if max(prod(source.shape[1:]), prod(result.shape[1:])) > _MAX_OFFSET:
         return None  # offsets within an image are 32-bit
-    stride, dilation = (
-        per_axis(given.get("stride"), rank, 1),
-        per_axis(given.get("dilation"), rank, 1),
-    )
+    stride = per_axis(given.get("stride"), rank, 1)
+    dilation = per_axis(given.get("dilation"), rank, 1)
     kernel, padding = weight.shape[2:], given.get("padding", 0)
     if isinstance(padding, str):
         # torch pads "same" by dilation * (kernel - 1) in all, the odd one at the end; the end
@@ -264,7 +262,9 @@ def _operand_steps(
             found.append((0, base.group_out, 1, 0))
             continue
         steps = _aligned_steps(graph.spec(name), base.out.shape)
-        image, channel, spatial = steps[0], steps[1], steps[2:]
+        image = steps[0]
+        channel = steps[1]
+        spatial = steps[2:]
         step = spatial[-1] if spatial else 0
         expected = step
         for place in reversed(range(len(spatial))):

@@ -19,11 +19,9 @@ MAX_OPERANDS = 4
 
 #: In kernel templates: the operands' pointers and steps, as parameters of a definition and as
 #: arguments of a call.
-PARAMETERS, ARGUMENTS, STATEMENTS = (
-    "EPILOGUE_PARAMETERS",
-    "EPILOGUE_ARGUMENTS",
-    "    EPILOGUE_STATEMENTS\n",
-)
+PARAMETERS = "EPILOGUE_PARAMETERS"
+ARGUMENTS = "EPILOGUE_ARGUMENTS"
+STATEMENTS = "    EPILOGUE_STATEMENTS\n"
 _STEPS = ("OUTER", "INNER", "M", "N")
 
 LOAD_OPERAND = (
@@ -97,7 +95,9 @@ def grow_epilogue(graph: OpGraph, start: Node, taken: Collection[str] = ()) -> t
     Every node has the product's shape. A node does not join if another product took it, or if it
     depends on this one by another way too.
     """
-    joined, dependent, members = {start.name}, {start.name}, []
+    joined = {start.name}
+    dependent = {start.name}
+    members = []
     for node in graph.nodes:
         needed = set(node.refs()) & dependent
         if not needed:
@@ -140,7 +140,9 @@ def write_epilogue(
     """Statements for a product's own bias, a triu or tril, and pointwise nodes, in this order; None
     if an operand is not a float tensor.
     """
-    variables, operands, statements = {product.name: "acc"}, [], []
+    variables = {product.name: "acc"}
+    operands = []
+    statements = []
 
     def name_of(name: str) -> str:
         if name not in variables:

@@ -127,10 +127,8 @@ def _pair_term(node: Node, x: str, y: str, name: str) -> str:
             return f"stable_exp({y}) * ({y} - {x})"
         return f"tl.where({y} == 0.0, 0.0, {y} * tl.log({y})) - {y} * {x}"
     if name == "binary_cross_entropy":  # torch clamps logarithms at -100
-        near, far = (
-            f"tl.maximum(tl.log({x}), -100.0{_NAN}",
-            f"tl.maximum(stable_log1p(-({x})), -100.0{_NAN}",
-        )
+        near = f"tl.maximum(tl.log({x}), -100.0{_NAN}"
+        far = f"tl.maximum(stable_log1p(-({x})), -100.0{_NAN}"
         return f"({y} - 1.0) * {far} - {y} * {near}"
     return (
         f"(1.0 - {y}) * {x} - (tl.minimum({x}, 0.0{_NAN} - stable_log1p(stable_exp(-tl.abs({x}))))"
@@ -190,10 +188,8 @@ def _cross_entropy(space: "Lowering", node: Node, source: str) -> None:
         uniform = (
             f"({top} - tl.div_rn({everything}, {write_number(space.columns)})) + tl.log({total})"
         )
-        text, reads = (
-            f"{write_number(1 - smoothing)} * ({text}) + {write_number(smoothing)} * ({uniform})",
-            (*reads, everything),
-        )
+        text = f"{write_number(1 - smoothing)} * ({text}) + {write_number(smoothing)} * ({uniform})"
+        reads = (*reads, everything)
     is_counted = f"{label} != {int(argument(node, 4, 'ignore_index', -100))}"
     row = space.map(f"{out}_row", f"tl.where({is_counted}, {text}, 0.0)", *reads, label)
     count = space.map(f"{out}_count", f"tl.where({is_counted}, 1.0, 0.0)", label)

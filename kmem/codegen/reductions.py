@@ -76,7 +76,10 @@ class _Fold(Reduction):
     states = ("",)
 
     def __init__(self, identity: str, step: str, across: Across, keeps_nan: bool) -> None:
-        self.identity, self.step, self.across, self.keeps_nan = identity, step, across, keeps_nan
+        self.identity = identity
+        self.step = step
+        self.across = across
+        self.keeps_nan = keeps_nan
 
     def _fold(self, name: str, tile: str, over: str = BY_ROW) -> list[str]:
         lines = [f"{name} = {self.across(tile, over)}"]
@@ -153,7 +156,9 @@ class _ArgMax(Reduction):
         ]
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
-        tile, lanes, index = f"{name[0]}_tile", f"{name[0]}_lanes", f"{name[1]}_lanes"
+        tile = f"{name[0]}_tile"
+        lanes = f"{name[0]}_lanes"
+        index = f"{name[1]}_lanes"
         return [
             f"{tile} = {value} if EVEN_R else tl.where(valid, {value}, float('-inf'))",
             f"{name[0]}_better = ({tile} > {lanes}) | (({tile} != {tile}) & ({lanes} == {lanes}))",

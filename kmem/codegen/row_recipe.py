@@ -58,12 +58,10 @@ class RowRecipe(Recipe):
         element_output: bool,
         targets: Collection[str] | None = None,
     ) -> None:
-        self.purpose, self.operators, self.element_output, self.targets = (
-            purpose,
-            operators,
-            element_output,
-            targets,
-        )
+        self.purpose = purpose
+        self.operators = operators
+        self.element_output = element_output
+        self.targets = targets
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         return [

@@ -440,11 +440,9 @@ class _Writer:
         ]
         if self.region.total:
             pointers += [f"t{index}" for index in range(len(self.region.total.values))]
-        constants, rows, part = (
-            self.offsets.constants(settings),
-            self.offsets.rows(),
-            ["block = pid // SPLIT", "part = pid % SPLIT"],
-        )
+        constants = self.offsets.constants(settings)
+        rows = self.offsets.rows()
+        part = ["block = pid // SPLIT", "part = pid % SPLIT"]
         kernels: list[tuple[str, str]] = []
         launches: list[str] = []
 

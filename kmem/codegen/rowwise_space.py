@@ -496,7 +496,9 @@ def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
     """
     fitted = fit_settings(region, settings)
     cost = _Cost(region, device, fitted)
-    strategy, split, block = fitted["STRATEGY"], int(fitted["SPLIT"]), int(fitted["BR"])
+    strategy = fitted["STRATEGY"]
+    split = int(fitted["SPLIT"])
+    block = int(fitted["BR"])
     blocks = _row_blocks(region, int(fitted["BK"]))
     passes = max(region.passes().values())
     steps = -(-int(fitted["SEGMENT"]) // block)

@@ -119,7 +119,9 @@ class _Writer:
     def _constants(self) -> dict[str, object]:
         scan, settings = self.scan, self.settings
         inner = scan.kept[-1] if scan.kept else 1
-        rows, block, segment = int(settings["BK"]), int(settings["BR"]), int(settings["SEGMENT"])
+        rows = int(settings["BK"])
+        block = int(settings["BR"])
+        segment = int(settings["SEGMENT"])
         split = int(settings["SPLIT"])
         constants: dict[str, object] = {"N": scan.length, "KI": inner, "ROWS": scan.rows}
         constants |= {f"O{place}": size for place, size in enumerate(scan.kept[:-1])}

@@ -444,7 +444,9 @@ def _slice_of(node: Node, source: TensorSpec) -> tuple[int, int, int] | None:
     if node.target == "aten.narrow.default" and all(
         isinstance(value, int) for value in node.args[1:]
     ):
-        dim, start, length = node.args[1] % rank, node.args[2], node.args[3]
+        dim = node.args[1] % rank
+        start = node.args[2]
+        length = node.args[3]
         start += source.shape[dim] if start < 0 else 0
         return dim, start, start + length
     if node.target != "aten.slice.Tensor" or argument(node, 4, "step", 1) != 1:

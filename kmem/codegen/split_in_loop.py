@@ -36,7 +36,9 @@ SCALES_BLOCK, SCALES_LINES = 8192, 32
 #: Instructions of a step: for an element of an operand (scale, two roundings, to and from shared
 #: memory), for one of the output (unscale, add), and for each thread beside these. Source: SASS for
 #: sm_90 of the loops of 128x128x64 and 128x128x32 on 8 warps (812, 569) and 64x128x32 on 4 (688).
-_PER_OPERAND, _PER_OUTPUT, _PER_THREAD = 6.5, 3.0, 200.0
+_PER_OPERAND = 6.5
+_PER_OUTPUT = 3.0
+_PER_THREAD = 200.0
 #: From the end of the loads of a step to its last tensor-core product, beside work that issues: two
 #: barriers and latencies. Not measured yet.
 _STEP_LATENCY_S = 0.3e-6

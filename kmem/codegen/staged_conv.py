@@ -270,10 +270,8 @@ def emit_staged(detail: Convolution, settings: Settings) -> Emission:
     )
     scaled = detail.dtype == "float32"
     padded_c, sizes = staged_channels(detail), staged_sizes(detail)
-    padded_k, padded_out = (
-        contraction(detail, block_k),
-        ceil_div(detail.group_out, block_co) * block_co,
-    )
+    padded_k = contraction(detail, block_k)
+    padded_out = ceil_div(detail.group_out, block_co) * block_co
     skew = 4 if int(settings["copy_bytes"]) == 8 else 0
     lines = _stage_lines(detail, padded_c, sizes, terms, skew, scaled)
     rows = detail.groups * padded_out

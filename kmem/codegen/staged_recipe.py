@@ -35,7 +35,9 @@ SHARE_OF_CEILING = {3: 0.55, 1: 0.5}
 SHARE_OF_BANDWIDTH = 0.9  # of a copy, that reading for the scale, staging and the result reach
 #: From a step's loads to their arrival, with at most two steps ahead of the one that multiplies: a
 #: third hid nothing. Start of a program.
-STEP_S, MOST_AHEAD, PROGRAM_S = 1e-6, 2, 1.5e-6
+STEP_S = 1e-6
+MOST_AHEAD = 2
+PROGRAM_S = 1.5e-6
 #: Of a program's other phases, what its longest does not hide: always, and more the fewer programs
 #: share the SM.
 EXPOSED, EXPOSED_ALONE = 0.1, 0.3

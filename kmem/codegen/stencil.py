@@ -32,7 +32,10 @@ class StripWriter:
     ) -> None:
         if tile.lanes & (tile.lanes - 1) or tile.shift not in ("load", "gather"):
             raise RecipeError(f"A tile needs a power of two of lanes and a known shift, not {tile}")
-        self.axes, self.tile, self.combine, self.has_bias = axes, tile, combine, has_bias
+        self.axes = axes
+        self.tile = tile
+        self.combine = combine
+        self.has_bias = has_bias
         self.width = lanes_in(axes[2], tile.lanes)
         self.step = axes[2].stride * tile.lanes // self.width
         self.taps = column_taps(axes[2], tile.lanes)
@@ -132,10 +135,8 @@ class StripWriter:
         if self.tile.shift == "gather":
             distances, index = {0}, "group"
         else:
-            distances, index = (
-                {distance for distance, _ in self.taps.values()},
-                f"(group * {self.step} + ({{}}))",
-            )
+            distances = {distance for distance, _ in self.taps.values()}
+            index = f"(group * {self.step} + ({{}}))"
         for distance in sorted(distances):
             name = _signed(distance)
             self._add(

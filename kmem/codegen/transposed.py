@@ -271,14 +271,12 @@ def _write_product(
         text += _STEP.format(
             count=d.count * w.count, d=d, h=Taps(1), w=w, hw=w.count, kh=kh, kw=kw
         ).lstrip("\n")
-        taps, reads = (
-            list(range(h.count)),
-            {
-                (b, tap): b + h.shift - tap * h.shift_step
-                for tap in range(h.count)
-                for b in range(band)
-            },
-        )
+        taps = list(range(h.count))
+        reads = {
+            (b, tap): b + h.shift - tap * h.shift_step
+            for tap in range(h.count)
+            for b in range(band)
+        }
     for row in sorted(set(reads.values())):
         text += _LOAD.format(
             name=f"tile_{row}", at=f"(x_at + {row} * (PW * CP)) + from_x", low="LOW_X"
@@ -379,17 +377,13 @@ def write_phase_launcher(
     depth, height, width = axes
     staged = [staged_axis(axis) for axis in axes]
     per_group_in, per_group_out = channels_in // groups, output[1] // groups
-    padded_in, padded_out = (
-        staged_channels(per_group_in, dtype),
-        -(-per_group_out // tile.channels) * tile.channels,
-    )
+    padded_in = staged_channels(per_group_in, dtype)
+    padded_out = -(-per_group_out // tile.channels) * tile.channels
     taps, planes = prod(axis.kernel for axis in axes), output[0] * groups
     vector = VECTOR_BYTES // DTYPE_BYTES[dtype]
     skew = 0 if tile.copy_bytes == VECTOR_BYTES else vector // 2
-    size_x, size_w = (
-        planes * staged_size(axes, per_group_in, dtype),
-        groups * padded_out * taps * padded_in,
-    )
+    size_x = planes * staged_size(axes, per_group_in, dtype)
+    size_w = groups * padded_out * taps * padded_in
     low_x, low_w = (size_x, size_w) if split else (0, 0)
     block_w = min((64, 32, 128), key=lambda block: -(-staged[2][1] // block) * block)
     stage_grid = planes * staged[0][1] * staged[1][1] * -(-staged[2][1] // block_w)

@@ -107,7 +107,9 @@ class _Tail:
 
     def __init__(self, limit: int) -> None:
         self._half = limit // 2
-        self._head, self._tail, self._dropped = bytearray(), bytearray(), 0
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
 
     def drain(self, pipe: BinaryIO) -> None:
         """Read to the end; never blocks the writer."""

@@ -40,7 +40,9 @@ class GpuLease:
         directory.mkdir(parents=True, exist_ok=True)
         self._file = open(directory / f"gpu-{gpu}.lock", "w", encoding="utf-8")  # noqa: SIM115 - held as long as the lease
         self._gate = open(directory / f"gpu-{gpu}.gate", "w", encoding="utf-8")  # noqa: SIM115
-        self._place, self._on_wait, self._mode = (directory, gpu), on_wait, fcntl.LOCK_UN
+        self._place = (directory, gpu)
+        self._on_wait = on_wait
+        self._mode = fcntl.LOCK_UN
         self.exclusive_s = self.waited_s = 0.0
 
     @contextmanager

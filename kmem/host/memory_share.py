@@ -36,11 +36,9 @@ class MemoryShare:
         Raises:
             ExecutorError: if the file cannot be made.
         """
-        self._path, self._usable, self._on_wait = (
-            directory / f"gpu-{gpu}.memory",
-            int(USABLE * total_bytes),
-            on_wait,
-        )
+        self._path = directory / f"gpu-{gpu}.memory"
+        self._usable = int(USABLE * total_bytes)
+        self._on_wait = on_wait
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._path.touch()

@@ -154,7 +154,9 @@ class _Bench:
     """
 
     def __init__(self, landscapes: Sequence[Landscape], setup: Setup, directory: Path) -> None:
-        self._landscapes, self._setup, self._directory = landscapes, setup, directory
+        self._landscapes = landscapes
+        self._setup = setup
+        self._directory = directory
         registry = collect(build_plugin_manager())
         library = load_library(registry)
         self._sessions = [open_recorded_session(landscape, library) for landscape in landscapes]

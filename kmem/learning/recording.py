@@ -149,7 +149,9 @@ def record_landscapes(
     if not waiting:
         on_progress(Progress(done, total, "everything is recorded already"))
         return
-    scratch, turn, interrupted = root / "scratch", threading.Lock(), threading.Event()
+    scratch = root / "scratch"
+    turn = threading.Lock()
+    interrupted = threading.Event()
 
     def tell(text: str, steps: int) -> None:
         nonlocal done

@@ -17,7 +17,9 @@ from kmem.records import Contract, Device, Knob, SiteChoice, content_hash
 
 #: Shares of a recipe's settings: leaders here, leaders at other sizes, neighbours of the leaders.
 #: An even sample takes what is left.
-_LEADERS, _LEADERS_ELSEWHERE, _NEIGHBOURS = 0.3, 0.2, 0.2
+_LEADERS = 0.3
+_LEADERS_ELSEWHERE = 0.2
+_NEIGHBOURS = 0.2
 #: The neighbours of so many leaders are looked at.
 _WITH_NEIGHBOURS = 4
 Knobs = tuple[tuple[str, Knob], ...]

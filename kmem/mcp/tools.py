@@ -398,10 +398,8 @@ class Tools:
 
         Only verdicts are taken, never numbers.
         """
-        found, before = (
-            self._verdicts.find(verdict),
-            self._verdicts.find(parent) if parent is not None else None,
-        )
+        found = self._verdicts.find(verdict)
+        before = self._verdicts.find(parent) if parent is not None else None
         if skill != UNAIDED:
             self._find_skill(skill)
         with Memory() as memory:
@@ -479,11 +477,9 @@ def _check_operators(operators: Sequence[str]) -> None:
 
 def _explain_run(memory: Memory, run_id: str, number: int | None) -> Json:
     run = memory.runs.get(run_id)
-    diagnoses, plans, attempts = (
-        memory.runs.diagnoses(run.id),
-        memory.runs.plans(run.id),
-        memory.runs.attempts(run.id),
-    )
+    diagnoses = memory.runs.diagnoses(run.id)
+    plans = memory.runs.plans(run.id)
+    attempts = memory.runs.attempts(run.id)
     lessons = memory.runs.lessons(run.id)
     rounds = sorted({*(entry.round for entry in diagnoses), *(entry.round for entry in plans)})
     if number is not None and number not in rounds:

@@ -64,7 +64,9 @@ def outcome_of(
     """
     from kmem.problem.graph import graph_sizes
 
-    case, measurement, timing = verdict.case, verdict.measurement, verdict.measurement.timing
+    case = verdict.case
+    measurement = verdict.measurement
+    timing = verdict.measurement.timing
     if measurement.estimated:
         raise EvidenceError(
             "The verdict was reached without a GPU, and the ledger holds nothing estimated; "

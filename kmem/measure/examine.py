@@ -167,10 +167,8 @@ class Examination:
                 answer = expected.answer
                 if name in answer.eager_state:
                     floor = reference.floor_for(value.dtype)
-                    eager, oracle = (
-                        answer.eager_state[name],
-                        answer.oracle_state.get(name, answer.eager_state[name].double()),
-                    )
+                    eager = answer.eager_state[name]
+                    oracle = answer.oracle_state.get(name, answer.eager_state[name].double())
                     if not is_within(
                         measure_error(value, oracle, eager),
                         measure_error(eager, oracle, eager),

@@ -118,14 +118,17 @@ class Judge:
             raise ValueError(
                 "a judge without a GPU needs estimate_ms: a passed measurement has a timing"
             )
-        self._problem, self._contract, self._device, self._bound = problem, contract, device, bound
-        self._seed, self._gpu, self._estimate_ms = seed, gpu, estimate_ms
+        self._problem = problem
+        self._contract = contract
+        self._device = device
+        self._bound = bound
+        self._seed = seed
+        self._gpu = gpu
+        self._estimate_ms = estimate_ms
         self._checkers, self._evidence_dir = tuple(checkers), evidence_dir
-        self._load_timeout_s, self._run_timeout_s, self._on_event = (
-            load_timeout_s,
-            run_timeout_s,
-            on_event or (lambda text: None),
-        )
+        self._load_timeout_s = load_timeout_s
+        self._run_timeout_s = run_timeout_s
+        self._on_event = on_event or (lambda text: None)
         work_dir.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix="judge-", dir=work_dir))
         self._workers = workers or WorkerPool(
@@ -439,10 +442,8 @@ class Judge:
                     examination.errors = running[name].errors
                     running[name] = examination
                 inputs.refresh()
-                key, common = (
-                    running[name].key,
-                    {"l2_bytes": self._device.l2_bytes, "timeout_s": self._run_timeout_s},
-                )
+                key = running[name].key
+                common = {"l2_bytes": self._device.l2_bytes, "timeout_s": self._run_timeout_s}
                 taken.extend(
                     sample_times(examination.worker, key, inputs.names, count, warmup=1, **common)[
                         "event_ms"

@@ -65,14 +65,14 @@ class JudgeResources:
         """Args: lease: None without a GPU. directory: for shared memory where the memory file
         system has no room.
         """
-        self.problem, self.contract, self.workers, self.lease, self.gpu = (
-            problem,
-            contract,
-            workers,
-            lease,
-            lease is not None,
-        )
-        self._workloads, self._seed, self._on_event = dict(workloads), seed, on_event
+        self.problem = problem
+        self.contract = contract
+        self.workers = workers
+        self.lease = lease
+        self.gpu = lease is not None
+        self._workloads = dict(workloads)
+        self._seed = seed
+        self._on_event = on_event
         self._device = torch.device("cuda:0" if self.gpu else "cpu")
         self._shared = SharedDirectory(directory)
         #: The workload that verdicts are about: the full one, but in the interpreter the small one

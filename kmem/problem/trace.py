@@ -161,7 +161,9 @@ def _read_program(program: torch.export.ExportedProgram, training: bool) -> OpGr
         raise _Untraceable("it returns a nested structure")
     if not spec.is_leaf() and spec.type not in (tuple, list):
         raise _Untraceable(f"it returns a {spec.type.__name__}")
-    placeholders, nodes, outputs = [], [], ()
+    placeholders = []
+    nodes = []
+    outputs = ()
     constants: dict[str, str] = {}  # nodes that only copy a constant -> its placeholder
     signature = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
     for node in program.graph.nodes:

@@ -220,12 +220,12 @@ def _attention(node: Node, inputs: Sequence[TensorSpec]) -> Work:
     if len({reference.name for reference in references}) == len(inputs) == 1:
         query = key = value = inputs[0]
     else:
-        query, key, value = (
-            inputs[0],
-            inputs[min(1, len(inputs) - 1)],
-            inputs[min(2, len(inputs) - 1)],
-        )
-    batch, rows, keys = math.prod(query.shape[:-2]), query.shape[-2], key.shape[-2]
+        query = inputs[0]
+        key = inputs[min(1, len(inputs) - 1)]
+        value = inputs[min(2, len(inputs) - 1)]
+    batch = math.prod(query.shape[:-2])
+    rows = query.shape[-2]
+    keys = key.shape[-2]
     scores = rows * keys
     if _argument(node, 5, "is_causal", False):
         scores = sum(min(keys, row + 1) for row in range(rows))

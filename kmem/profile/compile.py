@@ -267,7 +267,9 @@ class _Worker:
     """
 
     def __init__(self, directory: Path, cache_dir: Path, niceness: int) -> None:
-        self._directory, self._cache_dir, self._niceness = directory, cache_dir, niceness
+        self._directory = directory
+        self._cache_dir = cache_dir
+        self._niceness = niceness
         self._process: subprocess.Popen[bytes] | None = None
         self._setup: str | None = None  # of the problem it is set up for
         self._errors: Path | None = None
@@ -377,7 +379,9 @@ class _Worker:
     def stop(self) -> None:
         """Kill the process and its children (ptxas); the next question starts another."""
         with self._lock:
-            process, self._process, self._setup = self._process, None, None
+            process = self._process
+            self._process = None
+            self._setup = None
         if process is None:
             return
         _kill_group(process)

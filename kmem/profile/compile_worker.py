@@ -241,10 +241,8 @@ class CompileSession:
         )
         metrics["static__shared_bytes_per_block"] = float(kernel.metadata.shared)
         metrics["static__argument_bytes"] = float(sum(storages.values()))
-        metrics["static__num_warps"], metrics["static__num_stages"] = (
-            float(warps),
-            float(kernel.metadata.num_stages),
-        )
+        metrics["static__num_warps"] = float(warps)
+        metrics["static__num_stages"] = float(kernel.metadata.num_stages)
         for parameter in function.params:
             value = arguments.get(parameter.name)
             if parameter.is_constexpr and isinstance(value, int | float):

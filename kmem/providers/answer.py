@@ -32,7 +32,9 @@ class Answer:
         self.input_tokens: int | None = None
         self.output_tokens: int | None = None
         self.stop: StopReason | None = None
-        self._request, self._base_url, self._interrupted = request, base_url, interrupted
+        self._request = request
+        self._base_url = base_url
+        self._interrupted = interrupted
         self._pieces: list[str] = []
         self._bytes = 0
 

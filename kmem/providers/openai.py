@@ -58,10 +58,8 @@ class OpenAIProvider(HttpProvider["OpenAI", "ChatCompletionChunk"]):
     def _read(self, event: "ChatCompletionChunk", answer: Answer) -> None:
         answer.model = event.model or answer.model
         if event.usage is not None:
-            answer.input_tokens, answer.output_tokens = (
-                event.usage.prompt_tokens,
-                event.usage.completion_tokens,
-            )
+            answer.input_tokens = event.usage.prompt_tokens
+            answer.output_tokens = event.usage.completion_tokens
         for choice in event.choices:
             answer.write(choice.delta.content or "")
             if choice.delta.refusal:

@@ -40,7 +40,9 @@ def conclude(bench: Workbench, reason: str, seconds: float) -> RunResult:
                 f"the fastest kernel is {speedup:.3f}x the best baseline, which is no improvement",
             )
             reason += "; nothing beat the best baseline"
-            final, speedup, speed_of_light = None, None, None
+            final = None
+            speedup = None
+            speed_of_light = None
     elif bench.attempts:
         reason += f"; {refused}"
     bench.keep_best(final)

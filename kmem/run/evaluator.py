@@ -112,7 +112,9 @@ class _InTurn(Executor):
     """
 
     def __init__(self, inner: Executor, locks: Path) -> None:
-        self.name, self._inner, self._locks = inner.name, inner, locks
+        self.name = inner.name
+        self._inner = inner
+        self._locks = locks
 
     def run(self, job: Job, *, timeout_s: float) -> JobResult:
         return self._inner.run(
@@ -185,7 +187,10 @@ class LiveEvaluator(Evaluator):
         # Time that was no part of the search, in seconds, and the judge's own time since which it
         # is growing. Set at once: the thread that times the baselines writes it, others read it.
         self._apart: tuple[float, float | None] = 0.0, None
-        self._run, self._session, self._registry, self._announce = run, session, registry, announce
+        self._run = run
+        self._session = session
+        self._registry = registry
+        self._announce = announce
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
         out_dir = Path(run.out_dir)

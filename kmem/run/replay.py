@@ -233,10 +233,8 @@ def replay_run(
             f"{run.id} first"
         )
     clock = RecordedClock(result.looks_in_time)
-    attempts, answers = (
-        memory.runs.attempts(run.id),
-        RecordedAnswers(memory.conversations.all(run.id), run.budget, clock),
-    )
+    attempts = memory.runs.attempts(run.id)
+    answers = RecordedAnswers(memory.conversations.all(run.id), run.budget, clock)
     again = replace(
         run, out_dir=str(out.resolve()), budget=replace(run.budget, usd=None, tokens=None)
     )

@@ -82,7 +82,9 @@ def _examine(
     Without a profile there is no diagnosis, and the round goes on with what it knows from times
     alone.
     """
-    kernel, session, memory = parent.candidate.kernel, bench.session, bench.memory
+    kernel = parent.candidate.kernel
+    session = bench.session
+    memory = bench.memory
     for kept in memory.runs.diagnoses(bench.run.id):
         if (kept.round, kept.kernel) == (number, kernel.hash):
             return kept.diagnosis, kept.prescriptions

@@ -78,7 +78,10 @@ class Workbench:
         on_event: Callable[[Event], None],
         open_evaluator: OpenEvaluator,
     ) -> None:
-        self.run, self.session, self.memory, self._on_event = run, session, memory, on_event
+        self.run = run
+        self.session = session
+        self.memory = memory
+        self._on_event = on_event
         self._open_evaluator, self._evaluator = open_evaluator, None
         self.directory = RunDirectory(Path(run.out_dir))
         self._versions = versions()
@@ -401,12 +404,10 @@ class Workbench:
             or measurement.status is Status.INTERRUPTED
         ):
             return
-        session, timing, task, predicted_ms = (
-            self.session,
-            measurement.timing,
-            attempt.candidate.task,
-            attempt.candidate.estimated_ms,
-        )
+        session = self.session
+        timing = measurement.timing
+        task = attempt.candidate.task
+        predicted_ms = attempt.candidate.estimated_ms
         self.memory.runs.put_kernel(attempt.candidate.kernel)
         self.memory.ledger.record(
             Outcome(

@@ -116,7 +116,9 @@ def _read(graph: OpGraph, node: Node) -> Depthwise | None:
         for name in ("input", "weight", "bias")
         if isinstance(given.get(name), Ref)
     ]
-    source, weight, result = tensors[0], tensors[1], node.spec
+    source = tensors[0]
+    weight = tensors[1]
+    result = node.spec
     groups = given.get("groups", 1)
     if len(source.shape) != rank + 2 or groups != source.shape[1] or groups == 1:
         return None

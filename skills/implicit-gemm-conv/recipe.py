@@ -20,7 +20,9 @@ CLOCK_HZ = 1.7e9  # of an SM under tensor-core load; it only ranks settings
 #: channels so), and for a step beside them. Source: the loop that Triton 3.6 writes for sm_90, 174
 #: to 192 instructions at 16 elements and 317 to 335 at 32; from registers 251 to 264 and 320 to
 #: 463.
-ELEMENT_INSTRUCTIONS, REGISTER_INSTRUCTIONS, STEP_INSTRUCTIONS = 9, 4, 45
+ELEMENT_INSTRUCTIONS = 9
+REGISTER_INSTRUCTIONS = 4
+STEP_INSTRUCTIONS = 45
 ISSUED_LANES = 128  # that an SM issues a clock
 #: Lines that a load of a warp touches, one a clock: its 32 positions seldom begin with one. Source:
 #: with 16 and 32 lines (loads along channels) a step of 64 and 128 of them took 1390 to 1700 and

@@ -46,7 +46,9 @@ PROMOTE_ELEMENTS = 128
 PASS_PROGRAMS, MAX_CHUNKS = 1024, 64
 #: The mending kernel: tiles of a row that one program looks after, rows and columns of a tile at
 #: most, steps of K. Larger tiles of exact products spill (496 bytes a thread, Triton 3.6).
-MEND_WIDTH, MEND_TILE, MEND_BLOCK_K = 16, 64, 16
+MEND_WIDTH = 16
+MEND_TILE = 64
+MEND_BLOCK_K = 16
 #: Share of the fp16 ceiling that three products per tile reach (promotion and the second
 #: accumulator cost the rest), and one product. Source: H200, 2026-11-21: 4096^3 in 0.83 ms with the
 #: pass and 0.73 without, 564 of 781 TFLOP/s; 0.32 and 0.22 ms with one product.
@@ -76,10 +78,8 @@ class SplitMatmul(Recipe):
     def space(self, site: Site, device: Device) -> Space:
         product: Product = site.detail
         wide = (16, 32, 64, 128, 256) if _terms(product) == 1 else (16, 32, 64, 128)
-        rows, columns = (
-            tile_sizes(product.m.size, (16, 32, 64, 128)),
-            tile_sizes(product.n.size, wide),
-        )
+        rows = tile_sizes(product.m.size, (16, 32, 64, 128))
+        columns = tile_sizes(product.n.size, wide)
         steps = tile_sizes(product.k.size, (16, 32, 64))
         long = product.k.size >= LONG_ENOUGH * max(product.m.size, product.n.size)
         knobs = {

@@ -49,7 +49,9 @@ MAX_SHARED_BYTES = 200 * 2**10
 # reads from L2 of an H200, measured class of figure; it only ranks settings
 L2_BYTES_PER_S = 5.5e12
 # of one SM. Source: as in kmem/codegen/strip_tuning.py
-L1_BYTES_PER_CLOCK, CLOCK_HZ, WARP_INSTRUCTIONS_PER_CLOCK = 128, 1.7e9, 4
+L1_BYTES_PER_CLOCK = 128
+CLOCK_HZ = 1.7e9
+WARP_INSTRUCTIONS_PER_CLOCK = 4
 #: What follows is fitted to one H200 (torch 2.11, Triton 3.6, 2026-11-21; KernelBench level 1,
 #: problems 58, 64, 77, also in bf16) and ranks; that day's kernel had no bands and wrote planes
 #: without taps as the others. From a step's loads to their arrival where one step is ahead of the
@@ -129,10 +131,8 @@ class TransposedConvPhases(Recipe):
     def space(self, site: Site, device: Device) -> Space:
         detail: Transposed = site.detail
         depth, height, width = detail.axes
-        per_group_out, per_group_in = (
-            detail.output[1] // detail.groups,
-            detail.channels_in // detail.groups,
-        )
+        per_group_out = detail.output[1] // detail.groups
+        per_group_in = detail.channels_in // detail.groups
         padded_in = staged_channels(per_group_in, detail.dtype)
         widest = min(128, max(MIN_DOT, next_power(per_group_out)))
         rows_in_all = next_power(-(-depth.out // depth.stride) * -(-height.out // height.stride))
@@ -186,10 +186,8 @@ class TransposedConvPhases(Recipe):
         detail: Transposed = site.detail
         tile, size = _tile(settings), DTYPE_BYTES[detail.dtype]
         depth, height, width = detail.axes
-        per_group_out, per_group_in = (
-            detail.output[1] // detail.groups,
-            detail.channels_in // detail.groups,
-        )
+        per_group_out = detail.output[1] // detail.groups
+        per_group_in = detail.channels_in // detail.groups
         parts = 3 if _is_split(detail, settings) else 1
         planes = detail.output[0] * detail.groups
         staged = (
@@ -389,7 +387,9 @@ def _read(graph: OpGraph, node: Node) -> Transposed | None:
         for name in ("input", "weight", "bias")
         if isinstance(given.get(name), Ref)
     ]
-    source, weight, result = tensors[0], tensors[1], node.spec
+    source = tensors[0]
+    weight = tensors[1]
+    result = node.spec
     if len(source.shape) != rank + 2 or source.dtype not in _DTYPES or result.numel == 0:
         return None
     if any(spec.dtype != source.dtype or not spec.is_contiguous for spec in (*tensors, result)):

@@ -266,12 +266,10 @@ class Spending:
 
     def _book(self, record: CompletionRecord) -> None:
         """An answer that was paid for before."""
-        role, request, counts, priced = (
-            record.key.role,
-            record.request,
-            _counts(record.completion),
-            _picodollars_of(record.usd),
-        )
+        role = record.key.role
+        request = record.request
+        counts = _counts(record.completion)
+        priced = _picodollars_of(record.usd)
         if counts is None:
             self._book_lost(
                 role,
@@ -383,7 +381,9 @@ class Spending:
         """Book what a call cost and return it in dollars; without counts it cost all that was
         reserved.
         """
-        role, model, price = reservation.role, reservation.request.model, reservation.price
+        role = reservation.role
+        model = reservation.request.model
+        price = reservation.price
         counts = None if completion is None else _counts(completion)
         with self._settled:
             if counts is None:

@@ -115,7 +115,9 @@ def find_blocks(text: str) -> list[Block]:
         match = _FENCE.match(line)
         if not fence:
             if match:
-                fence, label, lines = match[1], match[2], []
+                fence = match[1]
+                label = match[2]
+                lines = []
         elif match and not match[2] and match[1].startswith(fence):
             blocks.append(Block(label, "\n".join(lines), closed=True))
             fence = ""

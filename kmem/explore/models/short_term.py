@@ -94,11 +94,9 @@ def attempts_section(attempts: Sequence[Attempt], lessons: Sequence[Lesson]) -> 
 
 
 def _describe_attempt(attempt: Attempt, lessons: Sequence[Lesson]) -> str:
-    task, measurement, kernel = (
-        attempt.candidate.task,
-        attempt.measurement,
-        attempt.candidate.kernel,
-    )
+    task = attempt.candidate.task
+    measurement = attempt.measurement
+    kernel = attempt.candidate.kernel
     lines = [
         f"### {short_hash(kernel.hash)} ({task.move.value}, {task.skill})",
         one_line(task.instruction or task.reason, 1200),
@@ -142,7 +140,9 @@ def _history_table(history: Sequence[Attempt], rows: int) -> str:
 
 
 def _history_row(number: int, attempt: Attempt) -> str:
-    candidate, task, measurement = attempt.candidate, attempt.candidate.task, attempt.measurement
+    candidate = attempt.candidate
+    task = attempt.candidate.task
+    measurement = attempt.measurement
     kernel = candidate.kernel
     what = [one_line(task.instruction or task.reason), _settings(kernel)]
     if UNUSABLE in kernel.flags:

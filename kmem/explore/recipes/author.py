@@ -62,10 +62,8 @@ class RecipeAuthor(Author):
             elif situation.parent:
                 move, reason = Move.SEED, f"{name} still has settings that may win"
             else:
-                move, reason = (
-                    Move.SEED,
-                    f"{name} matches sites that move {situation.writable[name] / 1e6:.3g} MB",
-                )
+                move = Move.SEED
+                reason = f"{name} matches sites that move {situation.writable[name] / 1e6:.3g} MB"
             directions.append(Direction(self.name, move, name, reason))
         return directions
 

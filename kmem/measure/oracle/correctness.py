@@ -139,11 +139,9 @@ class ErrorTally:
             be made.
         """
         if output.is_complex():
-            output, oracle, eager = (
-                torch.view_as_real(output),
-                torch.view_as_real(oracle),
-                torch.view_as_real(eager),
-            )
+            output = torch.view_as_real(output)
+            oracle = torch.view_as_real(oracle)
+            eager = torch.view_as_real(eager)
         self._elements += output.numel()
         self._is_floating = output.is_floating_point()
         by_row = output.dim() > 0 and output.shape[-1] >= SHORTEST_ROW

@@ -172,12 +172,10 @@ class SlicedExpected(Expected):
         run_oracle: Run,
     ) -> None:
         super().__init__(answer)
-        self._values, self._slicing, self._run_eager, self._run_oracle = (
-            values,
-            slicing,
-            run_eager,
-            run_oracle,
-        )
+        self._values = values
+        self._slicing = slicing
+        self._run_eager = run_eager
+        self._run_oracle = run_oracle
         self._passing: set[str] | None = None
         self._differences: tuple[Difference, ...] | None = None  # of eager
         self._bits = [bit_sum(value) if isinstance(value, torch.Tensor) else 0 for value in values]

@@ -38,10 +38,8 @@ def contract_flags(precision: Precision) -> Iterator[None]:
     back.
     """
     matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = (
-        precision is Precision.TF32,
-        True,
-    )
+    torch.backends.cuda.matmul.allow_tf32 = precision is Precision.TF32
+    torch.backends.cudnn.allow_tf32 = True
     try:
         yield
     finally:

@@ -70,13 +70,11 @@ class Reference:
         Raises ProblemError: if the problem cannot be built, has inputs no worker can be given, or
         returns no tensors. Wants `room_for`.
         """
-        self.problem, self.contract, self.device, self.directory, self.ipc = (
-            problem,
-            contract,
-            device,
-            directory,
-            ipc,
-        )
+        self.problem = problem
+        self.contract = contract
+        self.device = device
+        self.directory = directory
+        self.ipc = ipc
         free = (
             torch.cuda.mem_get_info(device)[0]
             if device.type == "cuda"

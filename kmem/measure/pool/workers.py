@@ -13,12 +13,10 @@ class WorkerPool:
     """
 
     def __init__(self, directory: Path, device: str, cache_dir: Path, *, keep_spare: bool) -> None:
-        self._directory, self._device, self._cache_dir, self._keep_spare = (
-            directory,
-            device,
-            cache_dir,
-            keep_spare,
-        )
+        self._directory = directory
+        self._device = device
+        self._cache_dir = cache_dir
+        self._keep_spare = keep_spare
         self._spare: WorkerProcess | None = None
         self._workers: list[WorkerProcess] = []
 

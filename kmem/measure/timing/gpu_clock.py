@@ -121,7 +121,10 @@ class _Batches:
     def __init__(
         self, inputs: Sequence[str], refresh: Callable[[], Sequence[int]], **common: object
     ) -> None:
-        self._inputs, self._refresh, self._common, self._stalls = inputs, refresh, common, 0
+        self._inputs = inputs
+        self._refresh = refresh
+        self._common = common
+        self._stalls = 0
 
     def sample(self, worker: WorkerProcess, key: str, *, with_seeds: bool) -> list[float]:
         """The next batch. Raises as `sample_times`."""

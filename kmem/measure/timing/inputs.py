@@ -22,7 +22,10 @@ class TimedInputs:
     """The reference's own inputs first, then further ones of the same layout."""
 
     def __init__(self, reference: Reference, seed_for: Callable[..., int]) -> None:
-        self._reference, self._seed_for, self._draws, self._keep = reference, seed_for, 0, False
+        self._reference = reference
+        self._seed_for = seed_for
+        self._draws = 0
+        self._keep = False
         self._size = size = sum(
             value.nbytes for value in reference.inputs.values if isinstance(value, torch.Tensor)
         )

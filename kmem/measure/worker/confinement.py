@@ -15,7 +15,10 @@ import resource
 import signal
 from contextlib import suppress
 
-_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _SECCOMP_MODE_FILTER = 1, 22, 38, 2
+_PR_SET_PDEATHSIG = 1
+_PR_SET_SECCOMP = 22
+_PR_SET_NO_NEW_PRIVS = 38
+_SECCOMP_MODE_FILTER = 2
 _CLONE_NEWNET = 0x40000000
 #: Per architecture: its audit number, the system calls whose first argument is the process a signal
 #: goes to (kill, tgkill, rt_sigqueueinfo, rt_tgsigqueueinfo), and those refused altogether (tkill,
@@ -27,9 +30,14 @@ _SYSTEM_CALLS = {
 }
 #: struct seccomp_data: number at 0, architecture at 4, arguments of 8 bytes from 16. Source:
 #: linux/seccomp.h.
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER = 0
+_ARCHITECTURE = 4
+_FIRST_ARGUMENT = 16
 # classic BPF. Source: linux/bpf_common.h
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_LOAD = 0x20
+_JUMP_EQUAL = 0x15
+_JUMP_AT_LEAST = 0x35
+_RETURN = 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050001  # the latter returns EPERM
 _X32 = 0x40000000  # x86-64's second table of system calls starts here
 

@@ -378,10 +378,8 @@ def tuning_in_turn(turns: tuple[str, str] | None) -> Iterator[None]:
     import lease  # a copy of kmem/host/lease.py, beside this file in a worker
     from torch._inductor.runtime import benchmarking
 
-    tool, turn = (
-        benchmarking.benchmarker,
-        _Turn(lease.GpuLease(Path(turns[0]), turns[1], lambda text: None)),
-    )
+    tool = benchmarking.benchmarker
+    turn = _Turn(lease.GpuLease(Path(turns[0]), turns[1], lambda text: None))
 
     def alone(method: Callable) -> Callable:
         def benchmark(*args, **kwargs):  # noqa: ANN002, ANN003, ANN202 - a pass-through

@@ -36,7 +36,9 @@ class Worker:
         import tensors
         import torch
 
-        self.torch, self.tensors, self.observe = torch, tensors, observe
+        self.torch = torch
+        self.tensors = tensors
+        self.observe = observe
         self.device = torch.device(device)
         self.launches = observe.LaunchCounter()
         self.models: dict = {}

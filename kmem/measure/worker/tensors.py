@@ -120,11 +120,9 @@ def reserve_file(path: str, nbytes: int) -> None:
 def open_shared(descriptor: dict) -> SharedTensor:
     """The worker's side of `allocate_shared`."""
     dtype = getattr(torch, descriptor["dtype"])
-    shape, stride, offset = (
-        tuple(descriptor["shape"]),
-        tuple(descriptor["stride"]),
-        descriptor["offset"],
-    )
+    shape = tuple(descriptor["shape"])
+    stride = tuple(descriptor["stride"])
+    offset = descriptor["offset"]
     if descriptor["via"] == "cuda_ipc":
         storage = import_cuda(descriptor["handle"])
         value = torch.empty(0, dtype=dtype, device=storage.device).set_(

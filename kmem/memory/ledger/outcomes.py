@@ -259,11 +259,9 @@ def _graph_row(outcome: Outcome) -> tuple[Value, ...]:
 
 def _outcome_row(number: int, entry: LedgerEntry) -> tuple[Value, ...]:
     outcome = entry.outcome
-    precision, purity, status = (
-        outcome.contract.precision.value,
-        outcome.contract.purity.value,
-        outcome.status.value,
-    )
+    precision = outcome.contract.precision.value
+    purity = outcome.contract.purity.value
+    status = outcome.status.value
     return (
         number,
         entry.hash,
@@ -282,7 +280,9 @@ def _outcome_row(number: int, entry: LedgerEntry) -> tuple[Value, ...]:
 
 def _operator_rows(number: int, outcome: Outcome) -> list[tuple[Value, ...]]:
     by_recipe = {choice.operator for choice in outcome.choices}
-    contract, status, ratio = outcome.contract, outcome.status.value, outcome.ratio or 0.0
+    contract = outcome.contract
+    status = outcome.status.value
+    ratio = outcome.ratio or 0.0
     return [
         (
             operator,

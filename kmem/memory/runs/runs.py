@@ -124,7 +124,9 @@ class Runs(Tables):
         place. Raises MemoryStoreError if there is no such run.
         """
         self._run_row(run_id)
-        kernel, task, status = attempt.candidate.kernel, attempt.candidate.task, attempt.measurement.status.value
+        kernel = attempt.candidate.kernel
+        task = attempt.candidate.task
+        status = attempt.measurement.status.value
         data = to_data(attempt)
         del data["candidate"]["kernel"]["source"]  # kept once, in kernels
         with self._storage.write() as connection:

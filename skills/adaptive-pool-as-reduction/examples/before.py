@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-BATCH, CHANNELS, SIZE = 4096, 2048, 7
+BATCH = 4096
+CHANNELS = 2048
+SIZE = 7
 
 
 @triton.jit

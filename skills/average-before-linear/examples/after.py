@@ -5,7 +5,9 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-BATCH, TOKENS, FEATURES = 64, 4096, 1024
+BATCH = 64
+TOKENS = 4096
+FEATURES = 1024
 
 
 @triton.jit

@@ -3,7 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-BATCH, TOKENS, FEATURES = 64, 4096, 1024
+BATCH = 64
+TOKENS = 4096
+FEATURES = 1024
 
 
 class Model(torch.nn.Module):

@@ -4,7 +4,10 @@ import torch
 import triton
 import triton.language as tl
 
-BATCH, LENGTH, HEADS, DIM = 16, 4096, 16, 128
+BATCH = 16
+LENGTH = 4096
+HEADS = 16
+DIM = 128
 
 
 @triton.jit

@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-HEADS, LENGTH, DIM = 64, 4096, 64
+HEADS = 64
+LENGTH = 4096
+DIM = 64
 
 
 @triton.jit
@@ -50,7 +52,9 @@ class Model(torch.nn.Module):
     def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         heads, length, dim = q.shape
         assert length % 128 == 0 and dim == triton.next_power_of_2(dim), "whole tiles only"
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        q = q.contiguous()
+        k = k.contiguous()
+        v = v.contiguous()
         out = torch.empty_like(q)
         options = {"SCALE": dim**-0.5, "D": dim, "BLOCK_M": 128, "BLOCK_N": 64, "SKIP": True}
         attention[(length // 128, heads)](

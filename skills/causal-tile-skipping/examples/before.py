@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-HEADS, LENGTH, DIM = 64, 4096, 64
+HEADS = 64
+LENGTH = 4096
+DIM = 64
 
 
 @triton.jit
@@ -60,7 +62,9 @@ class Model(torch.nn.Module):
         # where a judge computes the right answer: head by head, for all scores together take 8.6 GB
         if q.dtype is torch.float64:
             return torch.stack([attend(*head) for head in zip(q, k, v, strict=True)])
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        q = q.contiguous()
+        k = k.contiguous()
+        v = v.contiguous()
         out = torch.empty_like(q)
         options = {"SCALE": dim**-0.5, "D": dim, "BLOCK_M": 128, "BLOCK_N": 64, "SKIP": False}
         attention[(length // 128, heads)](

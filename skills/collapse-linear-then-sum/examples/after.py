@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-ROWS, FEATURES, HIDDEN = 32768, 1024, 4096
+ROWS = 32768
+FEATURES = 1024
+HIDDEN = 4096
 
 
 @triton.jit

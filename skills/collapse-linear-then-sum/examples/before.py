@@ -2,7 +2,9 @@
 
 import torch
 
-ROWS, FEATURES, HIDDEN = 32768, 1024, 4096
+ROWS = 32768
+FEATURES = 1024
+HIDDEN = 4096
 
 
 class Model(torch.nn.Module):

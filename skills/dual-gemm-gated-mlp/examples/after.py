@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-M, K, N = 16384, 256, 8192
+M = 16384
+K = 256
+N = 8192
 
 
 @triton.jit
@@ -37,7 +39,9 @@ class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         (m, k), n = x.shape, gate.shape[1]
         assert m % 128 == n % 128 == k % 64 == 0, "whole tiles only"
-        x, gate, up = x.contiguous(), gate.contiguous(), up.contiguous()
+        x = x.contiguous()
+        gate = gate.contiguous()
+        up = up.contiguous()
         out = torch.empty(m, n, device=x.device, dtype=x.dtype)
         grid = (m // 128, n // 128)
         gated_matmul[grid](

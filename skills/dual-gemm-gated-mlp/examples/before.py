@@ -3,7 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-M, K, N = 16384, 256, 8192
+M = 16384
+K = 256
+N = 8192
 
 
 class Model(torch.nn.Module):

@@ -5,7 +5,9 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-HEADS, LENGTH, DIM = 32, 4096, 64
+HEADS = 32
+LENGTH = 4096
+DIM = 64
 
 
 @triton.jit
@@ -46,7 +48,9 @@ class Model(torch.nn.Module):
         heads, length, dim = q.shape
         if length % 128 or dim != triton.next_power_of_2(dim):
             return F.scaled_dot_product_attention(q, k, v)
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        q = q.contiguous()
+        k = k.contiguous()
+        v = v.contiguous()
         out = torch.empty_like(q)
         grid = (length // 128, heads)
         attention[grid](

@@ -4,7 +4,9 @@ head.
 
 import torch
 
-HEADS, LENGTH, DIM = 32, 4096, 64
+HEADS = 32
+LENGTH = 4096
+DIM = 64
 
 
 class Model(torch.nn.Module):

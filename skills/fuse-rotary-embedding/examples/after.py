@@ -4,7 +4,10 @@ import torch
 import triton
 import triton.language as tl
 
-BATCH, LENGTH, HEADS, DIM = 8, 4096, 32, 128
+BATCH = 8
+LENGTH = 4096
+HEADS = 32
+DIM = 128
 
 
 @triton.jit
@@ -26,7 +29,9 @@ def rotate(
 class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         batch, length, heads, dim = x.shape
-        x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
+        x = x.contiguous()
+        cos = cos.contiguous()
+        sin = sin.contiguous()
         out = torch.empty_like(x)
         rotate[(batch * length,)](
             x, cos, sin, out, length, HEADS_PER_TOKEN=heads, HALF=dim // 2, num_warps=4

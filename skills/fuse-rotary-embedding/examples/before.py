@@ -4,7 +4,10 @@ kernels.
 
 import torch
 
-BATCH, LENGTH, HEADS, DIM = 8, 4096, 32, 128
+BATCH = 8
+LENGTH = 4096
+HEADS = 32
+DIM = 128
 
 
 class Model(torch.nn.Module):

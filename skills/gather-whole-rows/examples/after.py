@@ -6,7 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-TABLE_ROWS, WIDTH, TOKENS = 200_000, 512, 400_000
+TABLE_ROWS = 200_000
+WIDTH = 512
+TOKENS = 400_000
 
 
 @triton.jit

@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-M, K, N = 65536, 256, 2048
+M = 65536
+K = 256
+N = 2048
 
 
 @triton.jit

@@ -6,7 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-M, K, N = 131072, 1024, 128
+M = 131072
+K = 1024
+N = 128
 
 
 @triton.jit

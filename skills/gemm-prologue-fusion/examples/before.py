@@ -2,7 +2,9 @@
 
 import torch
 
-M, K, N = 131072, 1024, 128
+M = 131072
+K = 1024
+N = 128
 
 
 class Model(torch.nn.Module):

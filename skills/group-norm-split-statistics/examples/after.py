@@ -8,7 +8,10 @@ import torch
 import triton
 import triton.language as tl
 
-BATCH, CHANNELS, SIZE, GROUPS = 2, 64, 1024, 8
+BATCH = 2
+CHANNELS = 64
+SIZE = 1024
+GROUPS = 8
 
 
 @triton.jit

@@ -6,7 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-BATCH, SIZE, CHANNELS = 64, 56, 128
+BATCH = 64
+SIZE = 56
+CHANNELS = 128
 
 
 @triton.jit

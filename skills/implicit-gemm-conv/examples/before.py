@@ -5,7 +5,9 @@ read again.
 import torch
 import torch.nn.functional as F
 
-BATCH, SIZE, CHANNELS = 64, 56, 128
+BATCH = 64
+SIZE = 56
+CHANNELS = 128
 
 
 class Model(torch.nn.Module):

@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-BATCH, CHANNELS, SIZE = 32, 32, 512
+BATCH = 32
+CHANNELS = 32
+SIZE = 512
 
 
 @triton.jit
@@ -13,10 +15,8 @@ def pool_sigmoid(x_ptr, out_ptr, n_rows, out_width, ROWS: tl.constexpr, BLOCK: t
     cols = tl.arange(0, 2 * BLOCK)
     mask = (rows < n_rows)[:, None] & (cols < 2 * out_width)[None, :]
     upper = (2 * rows)[:, None] * (2 * out_width) + cols[None, :]
-    first, second = (
-        tl.load(x_ptr + upper, mask=mask, other=0.0),
-        tl.load(x_ptr + upper + 2 * out_width, mask=mask, other=0.0),
-    )
+    first = tl.load(x_ptr + upper, mask=mask, other=0.0)
+    second = tl.load(x_ptr + upper + 2 * out_width, mask=mask, other=0.0)
     top = tl.maximum(first, second, propagate_nan=tl.PropagateNan.ALL)  # as max_pool2d
     left, right = tl.split(tl.reshape(top, (ROWS, BLOCK, 2)))
     best = tl.maximum(left, right, propagate_nan=tl.PropagateNan.ALL)

@@ -3,7 +3,9 @@
 import torch
 import torch.nn.functional as F
 
-BATCH, CHANNELS, SIZE = 32, 32, 512
+BATCH = 32
+CHANNELS = 32
+SIZE = 512
 
 
 class Model(torch.nn.Module):

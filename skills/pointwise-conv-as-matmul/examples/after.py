@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-BATCH, CHANNELS, SIZE = 32, 64, 256
+BATCH = 32
+CHANNELS = 64
+SIZE = 256
 
 
 @triton.jit

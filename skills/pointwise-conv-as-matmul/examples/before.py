@@ -4,7 +4,9 @@ activation.
 
 import torch
 
-BATCH, CHANNELS, SIZE = 32, 64, 256
+BATCH = 32
+CHANNELS = 64
+SIZE = 256
 
 
 class Model(torch.nn.Module):

@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-M, K, N = 16384, 256, 16384
+M = 16384
+K = 256
+N = 16384
 
 
 @triton.jit

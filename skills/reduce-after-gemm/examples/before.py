@@ -2,7 +2,9 @@
 
 import torch
 
-M, K, N = 16384, 256, 16384
+M = 16384
+K = 256
+N = 16384
 
 
 class Model(torch.nn.Module):

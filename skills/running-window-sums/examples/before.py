@@ -6,7 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
-IMAGES, HEIGHT, WIDTH, WINDOW = 128, 2063, 1024, 16
+IMAGES = 128
+HEIGHT = 2063
+WIDTH = 1024
+WINDOW = 16
 
 
 @triton.jit

@@ -6,7 +6,11 @@ import torch
 import triton
 import triton.language as tl
 
-BATCH, CHANNELS, DEPTH, HEIGHT, WIDTH = 4, 30, 34, 126, 504
+BATCH = 4
+CHANNELS = 30
+DEPTH = 34
+HEIGHT = 126
+WIDTH = 504
 
 
 @triton.jit

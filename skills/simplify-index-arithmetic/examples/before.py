@@ -7,7 +7,11 @@ import triton
 import triton.language as tl
 
 # not multiples of 16: quotients differ within a vector of loads
-BATCH, CHANNELS, DEPTH, HEIGHT, WIDTH = 4, 30, 34, 126, 504
+BATCH = 4
+CHANNELS = 30
+DEPTH = 34
+HEIGHT = 126
+WIDTH = 504
 
 
 @triton.jit

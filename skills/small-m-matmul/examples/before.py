@@ -6,7 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-M, N, K = 16, 8192, 16384
+M = 16
+N = 8192
+K = 16384
 
 
 @triton.jit

@@ -6,7 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-M, N, K = 256, 256, 32768
+M = 256
+N = 256
+K = 32768
 
 
 @triton.jit

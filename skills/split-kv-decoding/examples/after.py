@@ -6,7 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-HEADS, LENGTH, DIM = 32, 131072, 64
+HEADS = 32
+LENGTH = 131072
+DIM = 64
 
 
 @triton.jit
@@ -62,7 +64,9 @@ class Model(torch.nn.Module):
         heads, length, dim = k.shape
         parts = 64 if length >= 65536 else 2
         assert length % (64 * parts) == 0 and dim == triton.next_power_of_2(dim), "whole tiles only"
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        q = q.contiguous()
+        k = k.contiguous()
+        v = v.contiguous()
         m = torch.empty(heads, parts, device=q.device)
         total = torch.empty_like(m)
         partial = torch.empty(heads, parts, dim, device=q.device)

@@ -5,7 +5,9 @@ import torch.nn.functional as F
 import triton
 import triton.language as tl
 
-HEADS, LENGTH, DIM = 32, 131072, 64
+HEADS = 32
+LENGTH = 131072
+DIM = 64
 
 
 @triton.jit
@@ -37,7 +39,9 @@ class Model(torch.nn.Module):
         # where a judge computes the right answer: the kernel is made for float16
         if q.dtype is torch.float64:
             return F.scaled_dot_product_attention(q[:, None], k, v)[:, 0]
-        q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
+        q = q.contiguous()
+        k = k.contiguous()
+        v = v.contiguous()
         out = torch.empty_like(q)
         decode[(heads,)](q, k, v, out, length, SCALE=dim**-0.5, D=dim, BLOCK_N=64, num_warps=4)
         return out

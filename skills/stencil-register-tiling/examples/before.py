@@ -4,7 +4,10 @@ import torch
 import triton
 import triton.language as tl
 
-IMAGES, HEIGHT, WIDTH, TAPS = 64, 2048, 2048, 7
+IMAGES = 64
+HEIGHT = 2048
+WIDTH = 2048
+TAPS = 7
 
 
 @triton.jit

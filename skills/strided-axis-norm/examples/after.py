@@ -6,7 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
-BATCH, CHANNELS, SIZE = 16, 64, 512
+BATCH = 16
+CHANNELS = 64
+SIZE = 512
 
 
 @triton.jit
