@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from synthetic_landscapes import synthetic_landscape
 
-from kmem.cli import add_commands, cli
+from kmem.cli import cli
 from kmem.devices import named_target
 from kmem.errors import LandscapeError
 from kmem.learning.ablation import EACH, Setup, Trial, _Bench, ablate
@@ -44,7 +44,6 @@ from kmem.run.session import load_library
 from kmem.serialize import to_json
 from kmem.skills import load_recipe
 
-add_commands()
 H200 = named_target("h200")
 PROBLEMS = Path(__file__).parent.parent / "problems"
 SHORT = Budget(rounds=1, candidates_per_round=4)

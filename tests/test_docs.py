@@ -11,15 +11,20 @@ from pathlib import Path
 import click
 import pytest
 
-from kmem.cli import add_commands, cli
+from kmem.cli import cli
+from kmem.cli.group import LazyCommand
 
 ROOT = Path(__file__).parent.parent
-add_commands()
+
+
+def loaded(command: click.Command) -> click.Command:
+    return command.load() if isinstance(command, LazyCommand) else command
 
 
 def all_commands(
     command: click.Command, path: tuple[str, ...] = ()
 ) -> list[tuple[tuple[str, ...], click.Command]]:
+    command = loaded(command)
     found = [(path, command)]
     if isinstance(command, click.Group):
         for name, child in command.commands.items():
@@ -71,7 +76,7 @@ def test_every_command_in_the_readme_exists_with_its_options(line: str) -> None:
         and not rest[0].startswith("-")
         and rest[0] in command.commands
     ):
-        command = command.commands[rest.pop(0)]
+        command = loaded(command.commands[rest.pop(0)])
     options = {
         name
         for parameter in command.params

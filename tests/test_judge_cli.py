@@ -277,7 +277,7 @@ def test_a_cache_that_cannot_be_made_is_one_line_and_names_the_remedy(
 
 
 def test_measuring_without_a_gpu_says_so(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kmem.devices.detect_device", lambda: None)
+    monkeypatch.setattr("kmem.cli.actions.judge.detect_device", lambda: None)
     result = run(measure, problem, LIBRARY)
     assert result.exit_code == 1
     assert "No GPU here to measure on" in str(result.exception)

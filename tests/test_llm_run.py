@@ -35,7 +35,7 @@ from scripted_evaluator import (
 from scripted_models import answer, diagnosis_answer, edit_answer, repair_answer, seed_answer
 from scripted_server import Play, Reply, ScriptedServer, Turn
 
-from kmem.cli import add_commands, cli
+from kmem.cli import cli
 from kmem.errors import ReplayError
 from kmem.explore.models.budget import Spending
 from kmem.explore.models.roles import ROLES
@@ -44,8 +44,6 @@ from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Attempt, Budget, ModelChoice, Move, RunResult, Status, Strategy
 from kmem.run.replay import replay_run
-
-add_commands()
 
 KEY = "sk-this-is-secret"
 CLAIM = {"metric": "traffic_ratio", "comparison": "<=", "number": 0.9, "relative": True}

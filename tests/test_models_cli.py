@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from scripted_server import Reply, ScriptedServer, in_order
 
-from kmem.cli import Group
+from kmem.cli.group import Group
 from kmem.cli.models import models
 from kmem.plugins import build_plugin_manager, collect
 
