@@ -38,7 +38,7 @@ def test_help_loads_no_command() -> None:
         "result = click.testing.CliRunner().invoke(kmem.cli.cli, ['--help'])\n"
         "assert 'optimize' in result.output\n"
         "from kmem.cli.commands import BUILT_IN\n"
-        "print({command._module for command in BUILT_IN} & set(sys.modules))"
+        "print({command.module for command in BUILT_IN} & set(sys.modules))"
     )
     assert loaded == "set()\n"
 

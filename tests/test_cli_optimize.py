@@ -1,5 +1,6 @@
-"""The main job end to end on the CPU: problem in, verified module out; recall; kill and resume; and
-one clear line for every bad input.
+"""The main job end to end on the CPU: problem in, verified module out.
+
+Also recall, kill and resume, and one clear line for every bad input.
 """
 
 import json

@@ -1,6 +1,4 @@
-"""Documentation cannot lie: help texts, README commands and generated files are what the program
-prints.
-"""
+"""Documentation cannot lie: help texts and README commands are what the program prints."""
 
 import re
 import shlex
@@ -92,7 +90,7 @@ def test_every_command_in_the_readme_exists_with_its_options(line: str) -> None:
 
 
 def test_help_answers_quickly_enough_to_be_pleasant() -> None:
-    """No import of torch hides in the help: the time itself is shown by tools/benchmark_startup.py."""
+    """No import of torch hides in the help; tools/benchmark_startup.py shows the time itself."""
     result = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "kmem", "--help"],
         capture_output=True,

@@ -1,6 +1,4 @@
-"""Which model plays which role: the grammar of -m and its companions, and one clear line where it
-is not kept.
-"""
+"""Which model plays which role: the grammar of -m and its companions, and what breaks it."""
 
 from pathlib import Path
 

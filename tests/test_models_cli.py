@@ -1,6 +1,4 @@
-"""`kmem models list`: what providers offer, with prices; one clear line where a provider cannot
-answer.
-"""
+"""`kmem models list`: what providers offer, with prices, or one line why they cannot answer."""
 
 import json
 import subprocess

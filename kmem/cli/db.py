@@ -29,7 +29,10 @@ def verify() -> None:
 
 
 def check_database() -> None:
-    """Print each fault of the database. Raises MemoryStoreError if there are any."""
+    """Print each fault of the database.
+
+    Raises MemoryStoreError if there are any.
+    """
     with Memory() as memory:
         faults = verify_memory(memory)
         for fault in faults:

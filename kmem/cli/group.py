@@ -41,11 +41,11 @@ class LazyCommand(click.Command):
 
     def __init__(self, name: str, module: str, summary: str) -> None:
         super().__init__(name, help=summary)
-        self._module = module
+        self.module = module
 
     def load(self) -> click.Command:
         """The command itself."""
-        return getattr(importlib.import_module(self._module), self.name)
+        return getattr(importlib.import_module(self.module), self.name)
 
     def make_context(
         self,

@@ -32,7 +32,10 @@ def optimize(registry: Registry, problem: Path, options: RunOptions, as_json: bo
 
 
 def _models(registry: Registry, options: RunOptions) -> tuple[ModelChoice, ...]:
-    """The models that authors need. Raises UsageError if authors and models do not fit."""
+    """The models that authors need.
+
+    Raises UsageError if authors and models do not fit.
+    """
     if "llm" in options.authors:
         if not options.models.models:
             raise click.UsageError(

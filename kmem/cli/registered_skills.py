@@ -9,7 +9,10 @@ from kmem.skills import Skill, load_skill
 
 
 def find_skill(registry: Registry, name: str) -> Skill:
-    """A registered skill by name. Raises NotRegistered, and SkillError for a faulty one."""
+    """A registered skill by name.
+
+    Raises NotRegistered, and SkillError for a faulty one.
+    """
     if name not in registry.skills:
         raise NotRegistered(
             f"No skill named '{name}'; `kmem skills list` shows all {len(registry.skills)}"
@@ -18,5 +21,8 @@ def find_skill(registry: Registry, name: str) -> Skill:
 
 
 def load_skills(registry: Registry) -> list[Skill]:
-    """Every registered skill, by name. Raises SkillError for a faulty one."""
+    """Every registered skill, by name.
+
+    Raises SkillError for a faulty one.
+    """
     return [load_skill(path) for _, path in sorted(registry.skills.items())]

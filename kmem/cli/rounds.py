@@ -59,7 +59,10 @@ def read_rounds(memory: Memory, run_id: str) -> dict[int, Round]:
 
 
 def read_whole_round(memory: Memory, run_id: str, number: int) -> WholeRound:
-    """One round of a run (full id). Raises MemoryStoreError if nothing of it was kept."""
+    """One round of a run (full id).
+
+    Raises MemoryStoreError if nothing of it was kept.
+    """
     rounds = read_rounds(memory, run_id)
     if number not in rounds:
         planned = [other.number for other in rounds.values() if other.plan is not None]

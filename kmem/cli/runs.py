@@ -1,6 +1,7 @@
 """`kmem runs`: list, show, resume and replay runs."""
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -86,7 +87,10 @@ def _run_data(run: Run, state: RunState, result: RunResult | None) -> dict[str, 
     help="Print one JSON object: the run with its diagnoses and attempts, or the round.",
 )
 def show_run(run_id: str, number: int | None, as_json: bool) -> None:
-    """Show what a run tried and why. RUN may be a unique prefix of its id."""
+    """Show what a run tried and why.
+
+    RUN may be a unique prefix of its id.
+    """
     with Memory() as memory:
         run = memory.runs.get(run_id)
         if number is not None:
@@ -166,7 +170,10 @@ def replay(registry: Registry, run_id: str, out: Path | None, as_json: bool) -> 
     """
     from kmem.cli.actions.replay import walk_again  # loads torch, for this command alone
 
-    run, place, differences = walk_again(run_id, out, registry)
+    with Memory() as memory:
+        run = memory.runs.get(run_id)
+        place = out or Path("runs") / f"replay-{run.id}-{datetime.now(UTC):%H%M%S}"
+        differences = walk_again(run, place, registry, memory)
     if as_json:
         data = {
             "run": run.id,

@@ -49,7 +49,10 @@ def verify_kernel(
 def measure_kernel(
     problem: Path, kernel: Path, options: JudgeOptions, registry: Registry | None, *, as_json: bool
 ) -> None:
-    """Judge and time a kernel file, and print the verdict. Raises TargetError without a GPU."""
+    """Judge and time a kernel file, and print the verdict.
+
+    Raises TargetError without a GPU.
+    """
     with bad_input():
         case = _read_case(problem, kernel, options, registry)
     device = detect_device()

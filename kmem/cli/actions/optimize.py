@@ -31,7 +31,10 @@ from kmem.serialize import to_json
 
 
 def make_run(problem: Path, options: RunOptions, models: tuple[ModelChoice, ...]) -> Run:
-    """A new run with an id of its own. Raises ProblemError, and TargetError for its device."""
+    """A new run with an id of its own.
+
+    Raises ProblemError, and TargetError for its device.
+    """
     loaded = load_problem(problem)
     device, _ = resolve_target(options.target)
     now = datetime.now(UTC)

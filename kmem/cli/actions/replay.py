@@ -1,6 +1,5 @@
 """`kmem runs replay`: walk a finished run again from what was recorded."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 from kmem.cli.display.run import RunDisplay
@@ -10,14 +9,7 @@ from kmem.records import Run
 from kmem.run.replay import replay_run
 
 
-def walk_again(run_id: str, out: Path | None, registry: Registry) -> tuple[Run, Path, list[str]]:
-    """Replay a run, with a live display.
-
-    Returns: the run, the directory of the second walk, and what differs.
-    """
-    with Memory() as memory:
-        run = memory.runs.get(run_id)
-        place = out or Path("runs") / f"replay-{run.id}-{datetime.now(UTC):%H%M%S}"
-        with RunDisplay(run) as show:
-            differences = replay_run(run, place, registry, memory, show)
-    return run, place, differences
+def walk_again(run: Run, place: Path, registry: Registry, memory: Memory) -> list[str]:
+    """Replay a run into a directory, with a live display, and return what differs."""
+    with RunDisplay(run) as show:
+        return replay_run(run, place, registry, memory, show)

@@ -53,7 +53,10 @@ def profile_problem(
 
 
 def read_report_profile(path: Path, target: str | None) -> Profile:
-    """The profile in an Nsight Compute report. Raises ProfilerError if it cannot be read."""
+    """The profile in an Nsight Compute report.
+
+    Raises ProfilerError if it cannot be read.
+    """
     return Profile("", "ncu", target or "", False, read_report(path))
 
 

@@ -58,4 +58,5 @@ class ContractOptions:
 
     @property
     def contract(self) -> Contract:
+        """Both as the record that a run keeps."""
         return Contract(Precision(self.precision), Purity(self.purity))

@@ -10,8 +10,8 @@
     def search(options: SearchOptions) -> None: ...
 
 A field may itself be a record of options (`nested`). The help lists options in the order of the
-fields. All fields of a command are parameters of click under their own names, so that two of them
-must not be called the same.
+fields. A field's name is the name of its parameter in click, so that no two fields of a command may
+have one name.
 """
 
 import functools
@@ -41,13 +41,13 @@ def nested(record: type) -> Any:
     return field(metadata={_RECORD: record})
 
 
-def takes(record: type, parameter: str = "options") -> Callable[[Command], Command]:
-    """Add the options of a record to a command, which gets the record as one parameter."""
+def takes(record: type) -> Callable[[Command], Command]:
+    """Add the options of a record to a command, which gets the record as its `options`."""
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def call(*arguments: Any, **values: Any) -> Any:
-            values[parameter] = _collect(record, values)
+            values["options"] = _collect(record, values)
             return command(*arguments, **values)
 
         for entry in reversed([*_option_fields(record)]):

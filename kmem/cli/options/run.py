@@ -74,8 +74,10 @@ class RunOptions:
 
     @property
     def budget(self) -> Budget:
+        """What the run may spend."""
         return Budget(self.rounds, self.minutes, usd=self.usd, tokens=self.tokens)
 
     @property
     def authors(self) -> tuple[str, ...]:
+        """Who writes kernels, in the order in which they seed."""
         return AUTHORS[self.author]
