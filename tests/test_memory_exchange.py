@@ -12,9 +12,10 @@ from test_memory_store import make_outcome
 
 from kmem.errors import MemoryStoreError, OutputError
 from kmem.memory.ledger.outcomes import Retraction
+from kmem.memory.stats import memory_stats
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import Exchanged, export_outcomes, import_outcomes
-from kmem.memory.verify import memory_stats, verify_memory
+from kmem.memory.verify import verify_memory
 from kmem.records import Kernel, SiteChoice, content_hash
 
 

@@ -53,12 +53,17 @@ def test_the_recall_and_skill_queries_walk_an_index(tmp_path: Path) -> None:
         by_graph = memory.storage.read(
             """
             explain query plan select id from outcomes
-            where graph_hash = ? and arch = ? and precision = ? and purity = ? and status = 'passed' order by latency_ms
+            where graph_hash = ?
+              and arch = ?
+              and precision = ?
+              and purity = ?
+              and status = 'passed'
+            order by latency_ms
             """,
             ["", "", "", ""],
         )
         by_skill = memory.storage.read(
-            "explain query plan select * from evidence where skill = ?", [""]
+            "explain query plan select * from skill_sums where skill = ?", [""]
         )
     (step,) = by_graph  # one step: no sorting afterwards
     assert (

@@ -121,11 +121,10 @@ def retract_skill(registry: "Registry", name: str, reason: str) -> None:
     It is neither offered nor run any longer; nothing is deleted, and its outcomes stay. The
     retraction is of this content: a mended skill is another one, under another name.
     """
-    from kmem.memory.skills.standing import retract_skill as record_retraction
     from kmem.memory.store import Memory
 
     with Memory() as memory:
-        click.echo(record_retraction(memory, find_skill(registry, name), reason).hash)
+        click.echo(memory.standings.retract(find_skill(registry, name), reason).hash)
 
 
 @click.command("export")
@@ -148,12 +147,11 @@ def export(registry: "Registry", directory: Path, only: str) -> None:
     never overwritten.
     """
     from kmem.curate.export import export_skills
-    from kmem.memory.skills.standing import skill_standings
     from kmem.memory.store import Memory
 
     library = load_skills(registry)
     with Memory() as memory:
-        done = export_skills(library, skill_standings(memory, library), directory, only)
+        done = export_skills(library, memory.standings.of_each(library), directory, only)
     click.echo(str(directory))
     click.echo(
         (

