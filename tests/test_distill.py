@@ -1,5 +1,6 @@
-"""Distilling: measured wins become drafts that state only what was changed and measured; the ledger
-alone makes a draft verified.
+"""Distilling: measured wins become drafts, and the ledger alone makes a draft verified.
+
+A draft states only what was changed and measured.
 """
 
 import json

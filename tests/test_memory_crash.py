@@ -1,6 +1,4 @@
-"""What can go wrong with a file: damage, foreign or newer files, locks, a full disk, other
-processes, `kill -9`.
-"""
+"""What can go wrong with a file: damage, foreign files, locks, a full disk, `kill -9`."""
 
 import os
 import re

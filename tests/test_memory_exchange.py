@@ -1,6 +1,4 @@
-"""Export and merge: a union by content, in any order, any number of times; damage is found and
-named.
-"""
+"""Export and merge: a union by content, in any order, any number of times; damage is named."""
 
 import json
 from pathlib import Path

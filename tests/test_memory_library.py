@@ -1,6 +1,4 @@
-"""Skills in the memory: versions, search by meaning and words, vectors made once; skills a user
-added.
-"""
+"""Skills in the memory: versions, search, vectors made once; and skills that a user added."""
 
 import io
 import tarfile
@@ -29,8 +27,9 @@ TOPICS = ("pool", "softmax", "matmul", "load")
 
 
 class TopicEmbedder:
-    """One dimension per topic word, so that a test can see what is near what; counts what it was
-    asked to embed.
+    """One dimension per topic word, so that a test can see what is near what.
+
+    `texts` are what it was asked to embed.
     """
 
     model = "topics"

@@ -74,9 +74,9 @@ def test_a_file_from_before_the_first_release_is_named_with_its_remedy_and_left_
     unreleased_database(path, applied)
     before = hashlib.sha256(path.read_bytes()).hexdigest()
     line = (
-        f"Database {path} has the format of before the first release; export its outcomes with the "
-        f"kmem that wrote it (`kmem memory export`), then move it away, or choose another with "
-        f"KMEM_DB"
+        f"Database {path} has the format of before the first release; "
+        "export its outcomes with the kmem that wrote it (`kmem memory export`), "
+        "then move it away, or choose another with KMEM_DB"
     )
     with pytest.raises(MemoryStoreError) as opened:
         Memory(path)

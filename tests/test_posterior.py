@@ -180,9 +180,7 @@ def test_a_retraction_takes_its_outcome_back_whenever_it_arrives(tmp_path: Path)
         before.ledger.record(wrong)
         assert ask(later) == ask(before) == ask(clean)
         assert (
-            later.track_records.sums()
-            == before.track_records.sums()
-            == clean.track_records.sums()
+            later.track_records.sums() == before.track_records.sums() == clean.track_records.sums()
         )
         assert (
             later.track_records.winning_signatures()

@@ -1,5 +1,6 @@
-"""Adding skills from git repositories and web addresses: real git, a real HTTP server, no code run
-without being trusted.
+"""Adding skills from git repositories and web addresses: no code runs without being trusted.
+
+Git is real, and so is the HTTP server.
 """
 
 import functools

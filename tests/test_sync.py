@@ -1,5 +1,6 @@
-"""Teams: two memories on one machine share outcomes through a git repository, with nothing to
-conflict and no code where none may leave.
+"""Teams: two memories share outcomes through a git repository.
+
+Nothing conflicts, and no source code leaves where it must not.
 """
 
 import json

@@ -256,7 +256,7 @@ def _diagnosis(index: int) -> Diagnosis:
     signature = Signature({metric: draw.uniform(0.0, 100.0) for metric in METRICS})
     summary = (
         f"{bottleneck.value}: uncoalesced global loads: "
-        f"neighbouring threads read scattered addresses and waste most of each sector "
+        "neighbouring threads read scattered addresses and waste most of each sector "
         f"(sector_efficiency_pct {draw.uniform(1, 50):.3g} <= 50, "
         f"memory_stall_pct {draw.uniform(50, 90):.3g} >= 50) "
         f"at 0.2 ms against a bound of 0.1 ms set by dram in kernel_{index}"
@@ -359,8 +359,8 @@ def main() -> None:
         "--database",
         type=Path,
         help=(
-            "keep the database here; one that is there is filled up or used (default: a temporary "
-            "one)"
+            "keep the database here; one that is there is filled up or used "
+            "(default: a temporary one)"
         ),
     )
     parser.add_argument(

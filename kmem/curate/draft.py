@@ -129,7 +129,7 @@ def _description(win: Win) -> str:
         f"A change{what} to a {operators} kernel "
         f"that measured {win.effect.value:.2f}x its parent's speed on one problem. "
         f"Use when a {operators} kernel on {win.outcome.arch}{bottleneck} "
-        f"is written like the parent in references/."
+        "is written like the parent in references/."
     )
 
 
@@ -176,7 +176,7 @@ def _mechanism(win: Win) -> list[str]:
     removed, added = changed_lines(*win.kernels)
     lines = [
         f"{len(removed)} lines of the parent were replaced by {len(added)} "
-        f"(references/change.diff). The time of one forward fell from "
+        "(references/change.diff). The time of one forward fell from "
         f"{parent.latency_ms:.4g} ms to {child.latency_ms:.4g} ms:",
         f"{win.effect}, {win.interval_source}.",
     ]
@@ -213,7 +213,7 @@ def _do_not_use_when(win: Win) -> list[str]:
     lines = [
         f"- The device is not {outcome.arch}, or accuracy must be better than the contract "
         f"`{outcome.contract.precision.value}`: it was measured on {outcome.device} under that "
-        f"contract only."
+        "contract only."
     ]
     if outcome.flags:
         lines.append(f"- The judge's flags rule it out: {', '.join(outcome.flags)}.")

@@ -83,7 +83,7 @@ def export_skills(
     except OSError as ex:
         raise OutputError(
             f"Directory {directory} cannot be written ({ex.strerror or ex}); "
-            f"choose another with --to"
+            "choose another with --to"
         ) from ex
 
 
@@ -140,7 +140,7 @@ def _refuse_foreign(directory: Path, own: Mapping[str, list[str]]) -> None:
         if path.is_symlink() or _digest(path.read_bytes()) not in own[name]:
             raise OutputError(
                 f"{path} was changed since it was exported; "
-                f"move it away, or choose another directory with --to"
+                "move it away, or choose another directory with --to"
             )
 
 

@@ -134,8 +134,13 @@ def _is_remote(address: str) -> bool:
 
     A git repository is remote wherever it lies: what is in it was written elsewhere.
     """
-    location = _split_revision(address.partition("#")[0])[0]
+    location = _split_revision(_split_subdirectory(address)[0])[0]
     return _GIT_ADDRESS.match(location) is not None
+
+
+def _split_subdirectory(address: str) -> tuple[str, str]:
+    parts = address.partition("#")
+    return parts[0], parts[2]
 
 
 def _split_revision(location: str) -> tuple[str, str | None]:
@@ -178,7 +183,7 @@ def _open_local(path: Path, scratch: Path) -> _Fetched:
     if not path.is_file():
         raise SkillError(
             f"No skill at {path}; "
-            f"name a directory with a SKILL.md, a SKILL.md, a .zip, a .tar.gz, or the URL of one"
+            "name a directory with a SKILL.md, a SKILL.md, a .zip, a .tar.gz, or the URL of one"
         )
     return _open_file(path, scratch)
 
@@ -193,7 +198,7 @@ def _open_file(path: Path, scratch: Path) -> _Fetched:
     else:
         raise SkillError(
             f"File {path} is no skill; "
-            f"name a directory with a SKILL.md, a SKILL.md, a .zip or a .tar.gz"
+            "name a directory with a SKILL.md, a SKILL.md, a .zip or a .tar.gz"
         )
     return _Fetched(tuple(_named(directory, content) for directory in _skills_below(content)))
 
@@ -220,7 +225,7 @@ def _named(directory: Path, content: Path) -> Path:
 
 
 def _fetch(address: str, scratch: Path) -> _Fetched:
-    location, _, subdirectory = address.partition("#")
+    location, subdirectory = _split_subdirectory(address)
     parts = urllib.parse.urlsplit(location)
     if parts.scheme in ("http", "https") and parts.path.endswith((*ARCHIVES, ".md")):
         target = scratch / (Path(parts.path).name or "download")
@@ -240,12 +245,12 @@ def _download(url: str, target: Path) -> None:
     except (urllib.error.URLError, OSError, ValueError) as ex:
         raise SkillError(
             f"{url} cannot be fetched ({getattr(ex, 'reason', ex)}); "
-            f"check the address and the network"
+            "check the address and the network"
         ) from ex
     if len(data) > MAX_DOWNLOAD_BYTES:
         raise SkillError(
             f"{url} is larger than {MAX_DOWNLOAD_BYTES} bytes; "
-            f"name the skill's directory in its git repository instead"
+            "name the skill's directory in its git repository instead"
         )
 
 
@@ -265,14 +270,14 @@ def _clone(address: str, revision: str | None, subdirectory: str, scratch: Path)
         if commit is None:
             raise SkillError(
                 f"Repository {address} has no revision '{revision}'; "
-                f"name a branch, a tag or a commit"
+                "name a branch, a tag or a commit"
             )
     run_git(clone, ["checkout", "--quiet", "--detach", commit])
     place = (clone / subdirectory).resolve()
     if not place.is_relative_to(clone.resolve()) or not place.is_dir():
         raise SkillError(
             f"Repository {address} has no directory '{subdirectory}' at {commit[:12]}; "
-            f"check what follows the #"
+            "check what follows the #"
         )
     return _Fetched(
         tuple(_named(directory, clone.resolve()) for directory in _skills_below(place)), commit

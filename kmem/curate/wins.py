@@ -84,7 +84,7 @@ def find_wins(memory: Memory, run: Run) -> tuple[list[Win], list[str]]:
         if not outcomes:
             left_out.append(
                 f"{name}: {effect} is not in the ledger (the run had --memory {run.memory_mode}, "
-                f"or it was retracted)"
+                "or it was retracted)"
             )
             continue
         known = best.get((parent_hash, skill))

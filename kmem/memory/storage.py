@@ -76,8 +76,9 @@ def refuse_unreadable(db: Database, path: Path) -> None:
     applied = {row.name for row in migrations.applied(db)}
     if UNRELEASED in applied:
         raise MemoryStoreError(
-            f"Database {path} has the format of before the first release; export its outcomes with "
-            f"the kmem that wrote it (`kmem memory export`), then move it away, or {_ELSEWHERE}"
+            f"Database {path} has the format of before the first release; "
+            "export its outcomes with the kmem that wrote it (`kmem memory export`), "
+            f"then move it away, or {_ELSEWHERE}"
         )
     newer = applied - _names(migrations)
     if newer:
@@ -102,8 +103,8 @@ class Storage:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as ex:
             raise MemoryStoreError(
-                f"Directory {path.parent} for the database cannot be made ({ex.strerror}); "
-                f"{_ELSEWHERE}"
+                f"Directory {path.parent} for the database cannot be made "
+                f"({ex.strerror}); {_ELSEWHERE}"
             ) from ex
         with storage_errors(path):
             # No implicit transactions: `write` begins each one itself, as a writer from the start.

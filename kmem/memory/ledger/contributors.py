@@ -103,5 +103,5 @@ class Contributors(Tables):
         if stated != licence:
             raise MemoryStoreError(
                 f"Outcomes of '{origin}' are under {stated} already, not {licence}; export without "
-                f"--licence"
+                "--licence"
             )

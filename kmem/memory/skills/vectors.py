@@ -104,6 +104,6 @@ def _embed_now(embedder: Embedder, texts: list[str]) -> "np.ndarray":
     if not has_shape or not np.allclose(np.linalg.norm(made, axis=1), 1.0, atol=1e-3):
         raise EmbeddingError(
             f"Embedding model '{embedder.model}' returned {made.shape}, "
-            f"not one vector of unit norm per text"
+            "not one vector of unit norm per text"
         )
     return made

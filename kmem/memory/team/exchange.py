@@ -68,7 +68,7 @@ def export_outcomes(
     Raises:
         OutputError: if the file cannot be written.
     """
-    outcomes = kernels = retractions = 0
+    written = Exchanged(0, 0, 0)
     lines = outcome_lines(memory, _stored_outcomes(memory), sources=sources, redact=redact)
     try:
         with path.open("w", encoding="utf-8") as file:
@@ -76,16 +76,15 @@ def export_outcomes(
                 file.write(licence_line(licences) + "\n")
             for line in lines:
                 file.write(line + "\n")
-                outcomes += 1
-                kernels += '"kernel": {' in line
+                written += Exchanged(1, 0, int('"kernel": {' in line))
             for line in retraction_lines(memory.ledger.retractions()):
                 file.write(line + "\n")
-                retractions += 1
+                written += Exchanged(0, 1, 0)
     except OSError as ex:
         raise OutputError(
             f"File {path} cannot be written ({ex.strerror}); export to another path"
         ) from ex
-    return Exchanged(outcomes, retractions, kernels)
+    return written
 
 
 def _stored_outcomes(memory: Memory) -> Iterator[Row]:
@@ -124,7 +123,7 @@ def import_outcomes(memory: Memory, path: Path) -> Exchanged:
     if not files:
         raise MemoryStoreError(
             f"Directory {path} holds no *.jsonl file; "
-            f"name a file or directory that `kmem memory export` wrote"
+            "name a file or directory that `kmem memory export` wrote"
         )
     total = Exchanged(0, 0, 0)
     with _no_collection():
@@ -149,7 +148,7 @@ def merge_memory(memory: Memory, other: Path) -> Exchanged:
         if not file.read(len(_SQLITE_HEADER)).startswith(_SQLITE_HEADER):
             raise MemoryStoreError(
                 f"File {other} is no database; "
-                f"`kmem memory import` takes what `kmem memory export` wrote"
+                "`kmem memory import` takes what `kmem memory export` wrote"
             )
     with tempfile.TemporaryDirectory(prefix="kmem-merge-") as scratch:
         copy, export = Path(scratch) / "other.db", Path(scratch) / "other.jsonl"

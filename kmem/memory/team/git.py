@@ -62,7 +62,7 @@ def run_git(directory: Path, arguments: Sequence[str], *, allow: Sequence[str] =
         return None
     raise MemoryStoreError(
         f"git {arguments[0]} failed ({_reason(done.stderr)}); "
-        f"check the remote's address and your access to it"
+        "check the remote's address and your access to it"
     )
 
 

@@ -87,7 +87,7 @@ def read_lines(file: Path) -> Iterator[Line]:
     except OSError as ex:
         raise MemoryStoreError(
             f"File {file} cannot be read ({ex.strerror}); "
-            f"name a file or directory that `kmem memory export` wrote"
+            "name a file or directory that `kmem memory export` wrote"
         ) from ex
     except UnicodeDecodeError as ex:
         raise MemoryStoreError(
@@ -139,10 +139,10 @@ def _read_plain_outcome(text: str, place: str) -> Line | None:
 
     Nothing needs parsing to know that.
     """
-    start, _, rest = text.partition('", "outcome": ')
-    if not start.startswith('{"hash": "') or not rest.endswith("}"):
+    parts = text.split('", "outcome": ', maxsplit=1)
+    if len(parts) < 2 or not parts[0].startswith('{"hash": "') or not parts[1].endswith("}"):
         return None
-    record, said = rest[:-1], start.removeprefix('{"hash": "')
+    said, record = parts[0].removeprefix('{"hash": "'), parts[1][:-1]
     return Line(place, said, record) if content_hash(record) == said else None
 
 

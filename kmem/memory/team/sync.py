@@ -130,8 +130,8 @@ def _merge_segment(memory: Memory, path: Path, remote: str) -> Exchanged | None:
         return None
     if hashlib.sha256(path.read_bytes()).hexdigest() != path.stem:
         raise MemoryStoreError(
-            f"Segment {name} of {remote} is damaged: its bytes have another hash; have its "
-            f"contributor restore it"
+            f"Segment {name} of {remote} is damaged: its bytes have another hash; "
+            "have its contributor restore it"
         )
     added = import_outcomes(memory, path)
     with memory.storage.write() as connection:
