@@ -43,7 +43,7 @@ QUERIES = [
 CELLS = list(product(Bottleneck, FAMILIES))
 
 sys.path.insert(0, str(ROOT / "tools"))
-from write_skill_index import INDEX, index_text  # noqa: E402 - a developer script, not part of the package
+from write_skill_index import INDEX, index_text  # noqa: E402 - a script, not in the package
 
 
 @pytest.fixture(scope="module")

@@ -236,7 +236,8 @@ def _fetch(address: str, scratch: Path) -> _Fetched:
 
 def _download(url: str, target: Path) -> None:
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer, target.open("wb") as file:  # noqa: S310 - http and https only, above
+        # http or https: `_fetch` looked at the scheme
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer, target.open("wb") as file:
             data = answer.read(MAX_DOWNLOAD_BYTES + 1)
             file.write(data)
     except urllib.error.HTTPError as ex:

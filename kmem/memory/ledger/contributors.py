@@ -102,6 +102,6 @@ class Contributors(Tables):
         stated = self.licences()[origin]
         if stated != licence:
             raise MemoryStoreError(
-                f"Outcomes of '{origin}' are under {stated} already, not {licence}; export without "
-                "--licence"
+                f"Outcomes of '{origin}' are under {stated} already, not {licence}; "
+                "export without --licence"
             )

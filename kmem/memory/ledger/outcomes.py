@@ -152,7 +152,7 @@ class Ledger(Tables):
         )
         return [from_json(Outcome, row["record"]) for row in rows]
 
-    def passes(self, skill: str, source_hash: str) -> list[LedgerEntry]:
+    def passed(self, skill: str, source_hash: str) -> list[LedgerEntry]:
         """Outcomes in which a kernel of a skill passed that are not retracted, oldest first."""
         rows = self._storage.read(
             """

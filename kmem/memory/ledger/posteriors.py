@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kmem.memory.ledger.sum_columns import COUNTS, SumColumns
+from kmem.memory.ledger.sum_columns import Count, Name, SumColumns
 from kmem.memory.ledger.sums import LOG_UNIT
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class AverageSkill:
 
     That is how outcomes weigh, their sums by skill, and the two variances. `buckets` (rows,) int64
     gives each row's index into `weights` (buckets,) float64, the distinct products of trust in an
-    origin and the age of versions; `by_skill` (COUNTS, skills, buckets) and `by_skill_weighed`
-    (COUNTS, skills) are sums of the rows' counts.
+    origin and the age of versions; `by_skill` (Count, skills, buckets) and `by_skill_weighed`
+    (Count, skills) are sums of the rows' counts.
     """
 
     buckets: "np.ndarray"
@@ -132,7 +132,8 @@ def average_skill(columns: SumColumns, versions: Mapping[str, str], trust: Trust
     ]
     weights, bucket_of_source = np.unique(np.array(by_source or [1.0]), return_inverse=True)
     buckets = bucket_of_source[columns.sources].astype(np.int64)
-    by_skill = _sum_by(columns.names[0], len(columns.skills), buckets, len(weights), columns.counts)
+    skills = columns.names[Name.SKILL]
+    by_skill = _sum_by(skills, len(columns.skills), buckets, len(weights), columns.counts)
     weighed = _weigh(by_skill, weights)
     within = _within_variance(columns, buckets, weights)
     between = _between_variance(weighed, within)
@@ -155,7 +156,8 @@ def skill_posteriors(
     everything = _weigh(average.by_skill.sum(axis=1), average.weights)
     others = everything[:, None] - _of_skills(average.by_skill_weighed, asked)
     # differences of equal sums may leave a rounding below zero
-    others[[0, 1, 2, 4]] = np.maximum(others[[0, 1, 2, 4]], 0.0)
+    never_negative = [count for count in Count if count is not Count.LOG_SPEEDUP_E9]
+    others[never_negative] = np.maximum(others[never_negative], 0.0)
     chain = [others, *levels]
     mean, variance = _shrink(chain, average.within, average.between)
     found = (
@@ -165,13 +167,10 @@ def skill_posteriors(
         mean / np.sqrt(variance + average.within),
         *counts,
     )
+    rows = zip(names, np.stack(found, axis=1).tolist(), strict=True)
     return {
-        name: Posterior(
-            correct, effect, deviation, _normal_cdf(improves), int(tried), int(matching)
-        )
-        for name, (correct, effect, deviation, improves, tried, matching) in zip(
-            names, np.stack(found, axis=1).tolist(), strict=True
-        )
+        name: Posterior(*row[:3], _normal_cdf(row[3]), int(row[4]), int(row[5]))
+        for name, row in rows
     }
 
 
@@ -217,7 +216,7 @@ def _weigh(sums: "np.ndarray", weights: "np.ndarray") -> "np.ndarray":
 def _levels(
     columns: SumColumns, average: AverageSkill, question: Question, asked: "np.ndarray"
 ) -> "tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]":
-    """The weighed sums (COUNTS, asked) at each depth of the question, and outcomes tried (asked,).
+    """The weighed sums (Count, asked) at each depth of the question, and outcomes tried (asked,).
 
     Depth 0 is the skill, 1 + the bottleneck, 2 + an operator, 3 + the architecture; each level
     leaves out what belongs to a deeper one. The outcomes tried are those in all, and those on this
@@ -229,22 +228,23 @@ def _levels(
     # of a skill's code among those asked
     place = np.full(len(columns.skills) + 1, -1, dtype=np.int64)
     place[asked] = np.arange(size)
-    (rows,) = np.nonzero(columns.names[1] == columns.bottlenecks.get(question.bottleneck, -1))
-    rows = rows[place[columns.names[0, rows]] >= 0]
+    bottleneck = columns.bottlenecks.get(question.bottleneck, -1)
+    (rows,) = np.nonzero(columns.names[Name.BOTTLENECK] == bottleneck)
+    rows = rows[place[columns.names[Name.SKILL, rows]] >= 0]
     names = columns.names[:, rows]
     operators = [
         columns.operators[name] for name in question.operators if name in columns.operators
     ]
-    is_here = np.isin(names[2], operators)
-    is_arch = names[3] == columns.archs.get(question.arch, -1)
+    is_here = np.isin(names[Name.OPERATOR], operators)
+    is_arch = names[Name.ARCH] == columns.archs.get(question.arch, -1)
     depth = np.where(is_here, np.where(is_arch, 2, 1), 0)
-    groups = depth * size + place[names[0]]
+    groups = depth * size + place[names[Name.SKILL]]
     deeper = _sum_by(groups, 3 * size, average.buckets[rows], width, columns.counts[:, rows])
-    deeper = deeper.reshape(COUNTS, 3, size, width)
+    deeper = deeper.reshape(len(Count), 3, size, width)
     whole = _of_skills(average.by_skill, asked)
     # whole numbers: nothing is rounded
     exact = [whole - deeper.sum(axis=1), *deeper.transpose(1, 0, 2, 3)]
-    tried = (whole[0].sum(axis=1), deeper[0, 2].sum(axis=1))
+    tried = (whole[Count.TRIED].sum(axis=1), deeper[Count.TRIED, 2].sum(axis=1))
     return [_weigh(level, average.weights) for level in exact], tried
 
 
@@ -275,7 +275,8 @@ def _correct(chain: "Sequence[np.ndarray]") -> "np.ndarray":
 
     successes = np.ones(chain[0].shape[1])
     failures = np.ones(chain[0].shape[1])
-    for strength, (tried, passed, *_) in zip((*LEVEL_STRENGTHS, math.inf), chain, strict=True):
+    for strength, level in zip((*LEVEL_STRENGTHS, math.inf), chain, strict=True):
+        tried, passed = level[Count.TRIED], level[Count.PASSED]
         scale = strength / (strength + tried) if math.isfinite(strength) else 1.0
         successes = successes + scale * passed
         failures = failures + scale * np.maximum(0.0, tried - passed)
@@ -287,19 +288,20 @@ def _shrink(
 ) -> "tuple[np.ndarray, np.ndarray]":
     """Posterior mean and variance of each skill's effect at the end of its chain.
 
-    An effect is that of the level above plus N(0, between). The mean of n outcomes of another
-    bottleneck, operator or architecture is N(effect of the level above, between + within / n), that
-    of outcomes on the very case of the question N(effect, within / n). Each observation updates by
-    precision weighting.
+    The effect of a level is that of the level above plus N(0, between). The mean of n outcomes that
+    belong to a level and not to the next is N(the level's effect, between + within / n); that of n
+    outcomes on the very case of the question is N(effect, within / n). Each mean updates the
+    posterior by precision weighting.
     """
     import numpy as np
 
     mean = np.full(chain[0].shape[1], PRIOR_MEAN)
     variance = np.full(chain[0].shape[1], PRIOR_DEVIATION**2)
     last = len(chain) - 1
-    for depth, (_, _, timed, total_e9, _) in enumerate(chain):
+    for depth, level in enumerate(chain):
         if depth:
             variance = variance + between
+        timed, total_e9 = level[Count.TIMED], level[Count.LOG_SPEEDUP_E9]
         known = timed > 0
         count = np.where(known, timed, 1.0)
         noise = within / count + (between if depth < last else 0.0)
@@ -316,11 +318,12 @@ def _within_variance(columns: SumColumns, buckets: "np.ndarray", weights: "np.nd
     """
     import numpy as np
 
-    (rows,) = np.nonzero(columns.counts[2] > 1)
+    (rows,) = np.nonzero(columns.counts[Count.TIMED] > 1)
     counts = columns.counts[:, rows].astype(np.float64)
-    timed, total = counts[2], counts[3]
+    timed, total = counts[Count.TIMED], counts[Count.LOG_SPEEDUP_E9]
+    squares = counts[Count.LOG_SPEEDUP_SQUARED_E9]
     # whole units: their sum has no order
-    scatter = np.rint(np.maximum(0.0, counts[4] - total * total * LOG_UNIT / timed))
+    scatter = np.rint(np.maximum(0.0, squares - total * total * LOG_UNIT / timed))
     sums = _sum_by(
         np.zeros(len(rows)), 1, buckets[rows], len(weights), np.stack([scatter, timed - 1.0])
     )
@@ -338,8 +341,9 @@ def _between_variance(wholes: "np.ndarray", within: float) -> float:
     Source: DerSimonian and Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials
     7(3), 1986, equations 5 to 8.
     """
-    known = wholes[2] > 0
-    timed, effects = wholes[2][known], wholes[3][known] * LOG_UNIT
+    known = wholes[Count.TIMED] > 0
+    timed = wholes[Count.TIMED][known]
+    effects = wholes[Count.LOG_SPEEDUP_E9][known] * LOG_UNIT
     guess = PRIOR_BETWEEN_DEVIATION**2
     if len(timed) < 2:
         return guess

@@ -6,21 +6,35 @@ would take seconds. sums.py says what a row is; posteriors.py does the arithmeti
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeAlias
 
-#: A row as `SumColumns` takes it: id; skill, bottleneck, operator, arch; origin, torch, triton;
-#: tried, passed, timed, log_speedup_e9, log_speedup_squared_e9.
+#: A row as `SumColumns` takes it: id; its names; origin, torch, triton; its counts.
 SumRow: TypeAlias = "tuple[int, str, str, str, str, str, str, str, int, int, int, int, int]"
 
-COUNTS = 5  # the numbers of a row
+
+class Name(IntEnum):
+    """The place of each name in `SumColumns.names`."""
+
+    SKILL = 0
+    BOTTLENECK = 1
+    OPERATOR = 2
+    ARCH = 3
+
+
+class Count(IntEnum):
+    """The place of each number in `SumColumns.counts`."""
+
+    TRIED = 0
+    PASSED = 1
+    TIMED = 2  # passed, and something was timed before
+    LOG_SPEEDUP_E9 = 3  # sum over the timed ones, in units of 1e-9
+    LOG_SPEEDUP_SQUARED_E9 = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SkillSums:
-    """One row, for people and tests.
-
-    `bottleneck` is "" where none was diagnosed; the last two are in units of 1e-9.
-    """
+    """One row, for people and tests; `bottleneck` is "" where none was diagnosed."""
 
     skill: str
     bottleneck: str
@@ -31,8 +45,8 @@ class SkillSums:
     origin: str
     tried: int
     passed: int
-    timed: int  # passed, and timed against something
-    log_speedup_e9: int  # sum over the timed ones
+    timed: int
+    log_speedup_e9: int
     log_speedup_squared_e9: int
 
 
@@ -41,9 +55,9 @@ class SumColumns:
 
     Names are kept as codes: `skills`, `bottlenecks`, `operators` and `archs` map them.
 
-    `names` is (4, rows) int32: the codes of skill, bottleneck, operator and architecture. `sources`
-    (rows,) int32 indexes `source_names`, which maps (origin, torch, triton) to a place. `counts` is
-    (COUNTS, rows) int64. A row that nobody filled is zero everywhere and counts nothing.
+    `names` (Name, rows) int32 are codes. `sources` (rows,) int32 indexes `source_names`, which maps
+    (origin, torch, triton) to a place. `counts` is (Count, rows) int64. A row that nobody filled is
+    zero everywhere and counts nothing.
     """
 
     def __init__(self) -> None:
@@ -54,9 +68,9 @@ class SumColumns:
         self.operators: dict[str, int] = {}
         self.archs: dict[str, int] = {}
         self.source_names: dict[tuple[str, str, str], int] = {}
-        self.names = np.zeros((4, 0), dtype=np.int32)
+        self.names = np.zeros((len(Name), 0), dtype=np.int32)
         self.sources = np.zeros(0, dtype=np.int32)
-        self.counts = np.zeros((COUNTS, 0), dtype=np.int64)
+        self.counts = np.zeros((len(Count), 0), dtype=np.int64)
 
     def update(self, rows: Iterable[SumRow]) -> None:
         """Put rows in their places, replacing what was there."""

@@ -137,11 +137,9 @@ class Runs(Tables):
         rows = self._storage.read(
             "select source, record from kernels where hash = ?", [kernel_hash]
         )
-        return (
-            from_data(Kernel, json.loads(rows[0]["record"]) | {"source": rows[0]["source"]})
-            if rows
-            else None
-        )
+        if not rows:
+            return None
+        return from_data(Kernel, json.loads(rows[0]["record"]) | {"source": rows[0]["source"]})
 
     def record_attempt(self, run_id: str, attempt: Attempt) -> bool:
         """Keep an attempt and its kernel; False if the run has one for the same task already.
@@ -215,7 +213,7 @@ class Runs(Tables):
             )
 
     def profiles(self, run_id: str) -> list[Profile]:
-        """The profiles of a run, by kernel and profiler."""
+        """The profiles of a run, oldest first."""
         rows = self._storage.read(
             "select record from profiles where run = ? order by rowid", [run_id]
         )
@@ -268,7 +266,7 @@ class Runs(Tables):
     def put_plan(self, run_id: str, round: int, plan: Plan) -> None:
         """Keep what a round decided to try and vetoed; the same round again takes its place.
 
-        Raises MemoryStoreError without such a run.
+        Raises MemoryStoreError if there is no such run.
         """
         self._run_row(run_id)
         with self._storage.write() as connection:

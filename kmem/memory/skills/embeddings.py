@@ -70,7 +70,7 @@ class SentenceEmbedder:
                 f"install it, or set {ENVIRONMENT_VARIABLE}=none"
             ) from ex
         shows_progress = transformers_logging.is_progress_bar_enabled()
-        # stderr is the command line's: a library prints nothing there
+        # stderr belongs to the command line: this package prints nothing there
         transformers_logging.disable_progress_bar()
         try:
             # What is checked by its hash is on this disk: nothing may be asked of a network for it.
