@@ -283,13 +283,12 @@ def test_measuring_without_a_gpu_says_so(
 
 
 def test_a_retracted_skill_is_not_found_any_more(tools: Tools) -> None:
-    from kmem.memory.skills.standing import retract_skill
 
     assert "separable-pooling" in {
         skill["name"] for skill in tools.search_skills("separable pooling")["skills"]
     }
     with Memory() as memory:
-        retract_skill(memory, tools._find_skill("separable-pooling"), "for this test")
+        memory.standings.retract(tools._find_skill("separable-pooling"), "for this test")
     assert "separable-pooling" not in {
         skill["name"] for skill in tools.search_skills("separable pooling", limit=50)["skills"]
     }

@@ -10,8 +10,6 @@ from kmem.curate.distill import distill_runs
 from kmem.curate.export import export_skills
 from kmem.curate.sources import add_from
 from kmem.memory.location import default_db_path
-from kmem.memory.skills.standing import retract_skill as record_retraction
-from kmem.memory.skills.standing import skill_standings
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.serialize import to_data
@@ -105,7 +103,7 @@ def retract_skill(registry: Registry, name: str, reason: str) -> None:
     retraction is of this content: a mended skill is another one, under another name.
     """
     with Memory() as memory:
-        click.echo(record_retraction(memory, find_skill(registry, name), reason).hash)
+        click.echo(memory.standings.retract(find_skill(registry, name), reason).hash)
 
 
 @click.command("export")
@@ -129,7 +127,7 @@ def export(registry: Registry, directory: Path, only: str) -> None:
     """
     library = load_skills(registry)
     with Memory() as memory:
-        done = export_skills(library, skill_standings(memory, library), directory, only)
+        done = export_skills(library, memory.standings.of_each(library), directory, only)
     click.echo(str(directory))
     click.echo(
         f"{done.skills} skills: {done.written} files written, {done.unchanged} unchanged, "

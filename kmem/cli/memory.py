@@ -11,10 +11,10 @@ from kmem.cli.options.ablation import AblationOptions
 from kmem.cli.options.records import option, takes
 from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.ledger.track_records import installed_versions
+from kmem.memory.stats import memory_stats, skill_stats
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import Exchanged, export_outcomes, import_outcomes, merge_memory
 from kmem.memory.team.sync import sync_memory
-from kmem.memory.verify import memory_stats, skill_stats
 from kmem.serialize import to_data
 
 #: Skills that `kmem memory stats` prints, the most tried first.
@@ -176,7 +176,7 @@ def rebuild() -> None:
     difference = (
         f"{found.differing} differed from what was kept" if found.differing else "nothing differed"
     )
-    click.echo(f"{found.cells} sums derived again; {difference}")
+    click.echo(f"{found.sums} sums derived again; {difference}")
 
 
 @memory.command("ablate")

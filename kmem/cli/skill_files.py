@@ -66,10 +66,10 @@ def validate_skills(registry: Registry, directories: tuple[Path, ...], embed: bo
     names = {skill.name for skill in checked}
     others, _ = _read_each([path for name, path in registry.skills.items() if name not in names])
     with Memory() as memory:
-        if embed and memory.skills.embedder is None:
+        if embed and memory.vectors.embedder is None:
             click.echo("Near-duplicates not checked: KMEM_EMBEDDING_MODEL=none", err=True)
             embed = False
-        found = validate_library([*checked, *others], memory.skills.embed_texts if embed else None)
+        found = validate_library([*checked, *others], memory.vectors.embed_texts if embed else None)
     faults += [fault for fault in found if fault.split(":", 1)[0] in names]
     for fault in faults:
         click.echo(fault)

@@ -22,7 +22,6 @@ from kmem.cli.registered_skills import find_skill, load_skills
 from kmem.cli.skill_files import new_skill, validate_skills
 from kmem.curate.sources import skill_source
 from kmem.memory.ledger.track_records import installed_versions
-from kmem.memory.skills.standing import order_hits, skill_standing, skill_standings
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.serialize import to_data
@@ -74,7 +73,7 @@ def list_skills(registry: Registry, as_json: bool = False) -> None:
     """
     library = load_skills(registry)
     with Memory() as memory:
-        standings = skill_standings(memory, library)
+        standings = memory.standings.of_each(library)
     if as_json:
         listed = [skill_data(skill, standings[skill.name]) for skill in library]
         click.echo(json.dumps({"skills": listed}))
@@ -109,7 +108,7 @@ def show_skill(registry: Registry, name: str, as_json: bool) -> None:
     skill = find_skill(registry, name)
     with Memory() as memory:
         records = memory.track_records.of_skill(name)
-        standing = skill_standing(memory, skill)
+        standing = memory.standings.of(skill)
         origin = skill_source(memory.path, name)
     if as_json:
         body = {
@@ -159,7 +158,7 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
             limit=max(1, len(library)),
         )
         by_name = {skill.name: skill for skill in library}
-        hits = order_hits(memory, by_name, hits, options.limit)
+        hits = memory.standings.order_hits(by_name, hits, options.limit)
         earned = memory.track_records.posteriors(
             [hit.name for hit in hits],
             bottleneck=diagnosis.bottleneck if diagnosis else None,

@@ -21,11 +21,9 @@ from kmem.diagnose.bottleneck import diagnose as name_bottleneck
 from kmem.errors import CaseError, MemoryStoreError, NotRegistered, TargetError
 from kmem.interfaces import UNAIDED
 from kmem.mcp.verdicts import Verdict, Verdicts, outcome_of, recorded_kernel
-from kmem.memory.skills.standing import order_hits, skill_standing, without_retracted
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
-from kmem.problem.graph import graph_sizes
 from kmem.problem.load import FULL, load_problem
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
@@ -111,13 +109,13 @@ class Tools:
             hits = memory.skills.search(
                 query, operators=operators, arch=arch, limit=len(self._registry.skills)
             )
-            found = order_hits(memory, library, hits, limit)
+            found = memory.standings.order_hits(library, hits, limit)
             return {
                 "skills": [
                     {
                         "name": hit.name,
                         "description": library[hit.name].description,
-                        "status": skill_standing(memory, library[hit.name]).standing.value,
+                        "status": memory.standings.of(library[hit.name]).standing.value,
                         "score": hit.score,
                         "reasons": list(hit.reasons),
                     }
@@ -154,7 +152,7 @@ class Tools:
 
     def _explain_skill(self, memory: Memory, name: str) -> Json:
         skill = self._find_skill(name)
-        standing = skill_standing(memory, skill)
+        standing = memory.standings.of(skill)
         return {
             "name": skill.name,
             "description": skill.description,
@@ -177,17 +175,9 @@ class Tools:
         """
         with Memory() as memory:
             session = self._open_session(problem, precision, target, memory)
-            graph = session.graph
-            found = memory.winners.recall(
-                graph.hash,
-                graph.structure_hash,
-                session.operators,
-                graph_sizes(graph),
-                arch=session.device.arch,
-                contract=session.contract,
-            )
+            found = memory.winners.recall(session.graph_key)
             return {
-                "graph": graph.hash,
+                "graph": session.graph.hash,
                 "device": session.device.name,
                 "bound_ms": session.bound.time_ms if session.bound else None,
                 "kernels": [
@@ -427,7 +417,7 @@ class Tools:
         """Every skill that was not retracted, known to the memory."""
         skills = load_library(self._registry)
         memory.skills.sync(list(skills.values()))
-        return without_retracted(memory, skills)
+        return memory.standings.without_retracted(skills)
 
     def _find_skill(self, name: str) -> Skill:
         if name not in self._registry.skills:

@@ -11,11 +11,11 @@ from importlib import metadata
 import kmem
 from kmem.errors import ProblemError
 from kmem.explore.recipes.cover import find_options
-from kmem.memory.skills.standing import without_retracted
+from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.problem.bound import graph_bound
-from kmem.problem.graph import OpGraph
+from kmem.problem.graph import OpGraph, graph_sizes
 from kmem.problem.load import FULL, check_forward, execute_problem
 from kmem.problem.trace import trace_problem
 from kmem.problem.workload import derive_small_workload
@@ -47,6 +47,18 @@ class Session:
     @property
     def graph(self) -> OpGraph:
         return self.graphs["full"]
+
+    @property
+    def graph_key(self) -> GraphKey:
+        """What memory is asked by about this problem's graph."""
+        return GraphKey(
+            self.graph.hash,
+            self.graph.structure_hash,
+            self.operators,
+            graph_sizes(self.graph),
+            self.device.arch,
+            self.contract,
+        )
 
 
 def open_session(
@@ -85,7 +97,7 @@ def open_session(
         notes.append("the small workload runs other operators than the full one and is not used")
     skills = load_library(registry)
     memory.skills.sync(list(skills.values()))
-    skills = without_retracted(memory, skills)
+    skills = memory.standings.without_retracted(skills)
     recipes = {
         name: recipe for name, skill in skills.items() if (recipe := load_recipe(skill)) is not None
     }

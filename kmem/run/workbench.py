@@ -291,15 +291,7 @@ class Workbench:
             return []
         kept = self.directory.read_recalled(run.id)
         if kept is None:
-            graph = session.graph
-            kept = self.memory.winners.recall(
-                graph.hash,
-                graph.structure_hash,
-                session.operators,
-                graph_sizes(graph),
-                arch=session.device.arch,
-                contract=run.contract,
-            )
+            kept = self.memory.winners.recall(session.graph_key)
             self.directory.write_recalled(run.id, kept)
         return kept
 
@@ -313,14 +305,8 @@ class Workbench:
         if self._experience is None:
             self._experience = self.directory.read_experience(run.id)
         if self._experience is None:
-            graph = session.graph
             self._experience = recall_experience(
-                self.memory.storage,
-                sorted(session.writable),
-                graph_hash=graph.hash,
-                structure_hash=graph.structure_hash,
-                arch=session.device.arch,
-                contract=run.contract,
+                self.memory.storage, sorted(session.writable), session.graph_key
             )
             self.directory.write_experience(run.id, self._experience)
         return self._experience
