@@ -9,27 +9,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from kmem.problem.graph import OpGraph
+from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe
 from kmem.records import (
     Attempt,
-    Bound,
     Candidate,
     Claim,
-    Contract,
-    Device,
     Diagnosis,
     Experience,
     Kernel,
     Lesson,
     Move,
     Prescription,
-    Problem,
     Profile,
     Run,
     Task,
     Veto,
-    Workload,
 )
 from kmem.skills import Skill
 
@@ -41,11 +36,7 @@ class Situation:
     It never sees the judge's inputs, seeds or tolerances.
     """
 
-    problem: Problem
-    graphs: Mapping[str, OpGraph]  # by workload name
-    device: Device
-    contract: Contract
-    bound: Bound | None = None
+    traced: TracedProblem
     round: int = 0
     parent: Kernel | None  # the kernel to go on from; None in the first round
     diagnosis: Diagnosis | None  # of the parent
@@ -347,16 +338,8 @@ class Profiler(ABC):
         """None if it can run here, else one line that names the remedy."""
 
     @abstractmethod
-    def profile(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        workload: Workload,
-        contract: Contract,
-        device: Device,
-        executor: Executor,
-    ) -> Profile:
-        """Profile one forward."""
+    def profile(self, kernel: Kernel, traced: TracedProblem, executor: Executor) -> Profile:
+        """Profile one forward at the sizes that the problem's file gives."""
 
 
 class Checker(ABC):

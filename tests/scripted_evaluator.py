@@ -137,7 +137,7 @@ class ScriptedEvaluator(Evaluator):
     def profile(self, attempt: Attempt) -> Profile:
         told = fate(attempt.candidate.kernel.source)
         counters = {
-            "dram__bytes_read.sum": told["TRAFFIC"] * self._session.bound.bytes,
+            "dram__bytes_read.sum": told["TRAFFIC"] * self._session.traced.bound.bytes,
             "dram__bytes_write.sum": 0.0,
         }
         launch = Launch("relu_kernel", told["TAKES_MS"], (64, 1, 1), (128, 1, 1), counters)

@@ -62,7 +62,8 @@ def profile(
     the line into `kmem diagnose`.
     """
     from kmem.devices import resolve_target
-    from kmem.problem.load import FULL, load_problem
+    from kmem.problem.load import load_problem
+    from kmem.problem.traced import trace_at_full_size
     from kmem.profile.collect import collect_profile
     from kmem.profile.job import reference_kernel
     from kmem.records import Contract, Kernel, Precision
@@ -77,10 +78,7 @@ def profile(
         to_json(
             collect_profile(
                 candidate,
-                loaded,
-                FULL,
-                contract,
-                device,
+                trace_at_full_size(loaded, contract, device),
                 registry.profilers,
                 executor,
                 present=present,
@@ -269,11 +267,12 @@ def _diagnose(
 
 
 def _trace_bound(problem: str, precision: str, device: "Device") -> "Bound | None":
-    from kmem.problem.load import FULL, load_problem
-    from kmem.profile.static import trace_bound
+    from kmem.problem.load import load_problem
+    from kmem.problem.traced import trace_at_full_size
     from kmem.records import Contract, Precision
 
-    return trace_bound(load_problem(problem), FULL, Contract(Precision(precision)), device)
+    contract = Contract(Precision(precision))
+    return trace_at_full_size(load_problem(problem), contract, device).bound
 
 
 def _prescribe(

@@ -26,11 +26,11 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
 from kmem.problem.graph import graph_sizes
-from kmem.problem.load import FULL, load_problem
+from kmem.problem.load import load_problem
+from kmem.problem.traced import trace_at_full_size
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
 from kmem.profile.ncu_report import read_report
-from kmem.profile.static import trace_bound
 from kmem.records import Contract, Device, Kernel, Precision, Profile, Purity
 from kmem.run.session import Session, load_library, open_session, versions
 from kmem.run.single import judge_case, make_case, read_kernel
@@ -177,19 +177,19 @@ class Tools:
         """
         with Memory() as memory:
             session = self._open_session(problem, precision, target, memory)
-            graph = session.graph
+            traced, graph = session.traced, session.traced.graph
             found = memory.winners.recall(
                 graph.hash,
                 graph.structure_hash,
                 session.operators,
                 graph_sizes(graph),
-                arch=session.device.arch,
-                contract=session.contract,
+                arch=traced.device.arch,
+                contract=traced.contract,
             )
             return {
                 "graph": graph.hash,
-                "device": session.device.name,
-                "bound_ms": session.bound.time_ms if session.bound else None,
+                "device": traced.device.name,
+                "bound_ms": traced.bound.time_ms if traced.bound else None,
                 "kernels": [
                     {
                         "exact": hit.exact,
@@ -262,7 +262,7 @@ class Tools:
             )
         contract = Contract(Precision(precision))
         bound = (
-            trace_bound(load_problem(problem), FULL, contract, device)
+            trace_at_full_size(load_problem(problem), contract, device).bound
             if problem is not None
             else None
         )
@@ -295,10 +295,7 @@ class Tools:
         with self._judging:
             profile = collect_profile(
                 candidate,
-                loaded,
-                FULL,
-                contract,
-                device,
+                trace_at_full_size(loaded, contract, device),
                 self._registry.profilers,
                 executor,
                 present=present,

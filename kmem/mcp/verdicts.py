@@ -78,8 +78,8 @@ def outcome_of(
         )
     return Outcome(
         problem=case.problem.name,
-        graph_hash=session.graph.hash,
-        structure_hash=session.graph.structure_hash,
+        graph_hash=session.traced.graph.hash,
+        structure_hash=session.traced.graph.structure_hash,
         operators=session.operators,
         workload="full",
         device=verdict.device.full_name,
@@ -102,12 +102,12 @@ def outcome_of(
         ratio=timing.ratio if timing else None,
         ratio_low=timing.ratio_low if timing else None,
         ratio_high=timing.ratio_high if timing else None,
-        bound_ms=session.bound.time_ms if session.bound else None,
+        bound_ms=session.traced.bound.time_ms if session.traced.bound else None,
         flags=measurement.flags,
         versions=versions(),
         origin=origin,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        sizes=graph_sizes(session.graph),
+        sizes=graph_sizes(session.traced.graph),
         seed=case.seed,
     )
 

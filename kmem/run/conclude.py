@@ -22,7 +22,8 @@ def conclude(bench: Workbench, reason: str, seconds: float) -> RunResult:
     Args:
         seconds: what the run took so far.
     """
-    session, baselines = bench.session, bench.baselines()
+    session, traced = bench.session, bench.session.traced
+    baselines = bench.baselines()
     final, refused = _verify_fastest(bench, baselines)
     speedup = speed_of_light = None
     if final is not None:
@@ -33,7 +34,7 @@ def conclude(bench: Workbench, reason: str, seconds: float) -> RunResult:
             if timing.ratio is not None
             else (reference.timing.latency_ms / timing.latency_ms if reference else None)
         )
-        speed_of_light = session.bound.time_ms / timing.latency_ms if session.bound else None
+        speed_of_light = traced.bound.time_ms / timing.latency_ms if traced.bound else None
         if speedup is not None and not is_improvement(speedup, timing.ratio_low):
             bench.announce(
                 "measure",
@@ -50,12 +51,12 @@ def conclude(bench: Workbench, reason: str, seconds: float) -> RunResult:
     recalled = final is not None and final.candidate.task.move is Move.RECALL
     return RunResult(
         bench.run.id,
-        session.problem.name,
-        session.device.name,
+        traced.problem.name,
+        traced.device.name,
         not session.present,
         final,
         baselines,
-        session.bound,
+        traced.bound,
         speedup,
         speed_of_light,
         recalled,

@@ -187,27 +187,21 @@ class LiveEvaluator(Evaluator):
         # Time that was no part of the search, in seconds, and the judge's own time since which it
         # is growing. Set at once: the thread that times the baselines writes it, others read it.
         self._apart: tuple[float, float | None] = 0.0, None
-        self._run = run
         self._session = session
         self._registry = registry
         self._announce = announce
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
-        out_dir = Path(run.out_dir)
+        traced, out_dir = session.traced, Path(run.out_dir)
         self._pool = CompilePool(
-            session.problem,
-            session.workloads["full"],
-            run.contract,
-            session.device,
-            processes=processes.compilers,
-            read_binaries=not session.present,
+            traced, processes=processes.compilers, read_binaries=not session.present
         )
         self._judge = Judge(
-            session.problem,
-            session.workloads,
-            run.contract,
-            session.device,
-            session.bound,
+            traced.problem,
+            traced.workloads,
+            traced.contract,
+            traced.device,
+            traced.bound,
             seed=run.seed,
             work_dir=out_dir / "scratch",
             gpu=session.present,
@@ -236,7 +230,7 @@ class LiveEvaluator(Evaluator):
                 return self._judge.baselines()
             finally:
                 self._apart = apart_s + self._judge.own_time - since, None
-        time_ms = unfused_ms(session.graph, session.device, self._run.contract)
+        time_ms = unfused_ms(session.traced.graph, session.traced.device, session.traced.contract)
         return (
             (Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True),)
             if time_ms is not None
@@ -269,7 +263,8 @@ class LiveEvaluator(Evaluator):
         """
         if report.status is not CompileStatus.OK:
             return math.inf
-        return estimate_kernel_ms(report.launches, self._session.bound, self._session.device)
+        traced = self._session.traced
+        return estimate_kernel_ms(report.launches, traced.bound, traced.device)
 
     def screen(
         self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
@@ -285,10 +280,7 @@ class LiveEvaluator(Evaluator):
         executor = _InTurn(self._registry.executors["local"], self._judge.locks)
         return collect_profile(
             attempt.candidate.kernel,
-            self._session.problem,
-            self._session.workloads["full"],
-            self._run.contract,
-            self._session.device,
+            self._session.traced,
             self._registry.profilers,
             executor,
             present=self._session.present,

@@ -269,7 +269,7 @@ def replay_run(
         session = open_session(
             run.problem, run.contract, device, not result.estimated, registry, scratch
         )
-        session = replace(session, bound=result.bound)
+        session = replace(session, traced=replace(session.traced, bound=result.bound))
         replaying = replace(registry, providers=providers)
         try:
             repeated = optimize(

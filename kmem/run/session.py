@@ -2,7 +2,6 @@
 the identities memory needs.
 """
 
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,12 +14,12 @@ from kmem.memory.skills.standing import without_retracted
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.problem.bound import graph_bound
-from kmem.problem.graph import OpGraph
 from kmem.problem.load import FULL, check_forward, execute_problem
 from kmem.problem.trace import trace_problem
+from kmem.problem.traced import TracedProblem
 from kmem.problem.workload import derive_small_workload
 from kmem.recipes import Recipe
-from kmem.records import Bound, Contract, Device, Problem, Workload
+from kmem.records import Contract, Device, Problem
 from kmem.skills import Skill, load_recipe, load_skill
 
 
@@ -31,22 +30,13 @@ class Session:
     `present` says that the device is here, so that times are measured.
     """
 
-    problem: Problem
-    contract: Contract
-    device: Device
+    traced: TracedProblem
     present: bool
-    workloads: Mapping[str, Workload]  # full, and small if one could be derived
-    graphs: Mapping[str, OpGraph]
-    bound: Bound | None
     skills: Mapping[str, Skill]
     recipes: Mapping[str, Recipe]
     operators: tuple[str, ...]
     writable: Mapping[str, float]  # executable skills that match, with the bytes of their sites
     notes: tuple[str, ...]
-
-    @property
-    def graph(self) -> OpGraph:
-        return self.graphs["full"]
 
 
 def open_session(
@@ -95,20 +85,8 @@ def open_session(
         writable[option.recipe.name] = writable.get(option.recipe.name, 0.0) + option.site.bytes
     operators = tuple(dict.fromkeys(option.site.operator for option in options)) or ("opaque",)
     bound = graph_bound(graph, device, contract)
-    return Session(
-        problem,
-        contract,
-        device,
-        present,
-        workloads,
-        graphs,
-        bound,
-        skills,
-        recipes,
-        operators,
-        writable,
-        tuple(notes),
-    )
+    traced = TracedProblem(problem, contract, device, workloads, graphs, bound)
+    return Session(traced, present, skills, recipes, operators, writable, tuple(notes))
 
 
 def load_library(registry: Registry) -> dict[str, Skill]:
@@ -132,6 +110,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def versions_key(found: Mapping[str, str]) -> str:
-    """One string for a set of versions, for keys."""
-    return json.dumps(dict(found), sort_keys=True)
+def baseline_key(
+    traced: TracedProblem,
+) -> tuple[str, str, str, Contract, dict[str, str]]:
+    """Under what memory keeps the baselines of a problem: problem, workload, device, contract and
+    versions.
+    """
+    return (
+        traced.problem.hash,
+        traced.workload.name,
+        traced.device.full_name,
+        traced.contract,
+        versions(),
+    )

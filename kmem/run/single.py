@@ -9,7 +9,7 @@ import ast
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,8 @@ from kmem.records import Baseline, Contract, Kernel, Measurement, Problem
 if TYPE_CHECKING:
     from kmem.interfaces import Checker
     from kmem.measure.judge import Judge
-    from kmem.records import Device, Workload
+    from kmem.problem.traced import TracedProblem
+    from kmem.records import Device
 
 # The judge, problem loading and devices import torch, the memory sqlite_utils: inside the
 # functions, so that `kmem --help` does not pay.
@@ -180,18 +181,13 @@ def judge_case(
     import tempfile
 
     from kmem.measure.judge import Judge
-    from kmem.problem.bound import graph_bound
-    from kmem.problem.load import FULL, execute_problem
-    from kmem.problem.trace import trace_problem
+    from kmem.problem.traced import trace_at_full_size
     from kmem.problem.workload import derive_small_workload
 
-    workloads: dict[str, Workload] = {"full": FULL}
-    problem, contract = case.problem, case.contract
-    bound = graph_bound(
-        trace_problem(execute_problem(problem), contract.precision), device, contract
-    )
+    traced = trace_at_full_size(case.problem, case.contract, device)
     try:
-        workloads["small"] = derive_small_workload(problem)
+        small = derive_small_workload(case.problem)
+        traced = replace(traced, workloads={**traced.workloads, "small": small})
     except ProblemError as ex:
         if not gpu:
             raise
@@ -199,17 +195,15 @@ def judge_case(
     with (
         tempfile.TemporaryDirectory(prefix="kmem-verify-", ignore_cleanup_errors=True) as place,
         Judge(
-            problem,
-            workloads,
-            contract,
-            device,
-            bound,
+            traced.problem,
+            traced.workloads,
+            traced.contract,
+            traced.device,
+            traced.bound,
             seed=case.seed,
             work_dir=Path(place),
             gpu=gpu,
-            estimate_ms=lambda candidate: _estimate_ms(
-                candidate, problem, contract, device, announce
-            ),
+            estimate_ms=lambda candidate: _estimate_ms(candidate, traced, announce),
             cache_dir=_cache_dir(),
             on_event=announce,
             checkers=case.checkers,
@@ -217,20 +211,18 @@ def judge_case(
             keep_spare=False,
         ) as judge,
     ):
-        baselines = known_baselines(judge, problem, contract, device) if gpu else ()
+        baselines = known_baselines(judge, traced) if gpu else ()
         return judge.verify(case.kernel, baselines), baselines
 
 
-def known_baselines(
-    judge: "Judge", problem: Problem, contract: Contract, device: "Device"
-) -> tuple[Baseline, ...]:
+def known_baselines(judge: "Judge", traced: "TracedProblem") -> tuple[Baseline, ...]:
     """How fast the module itself is: from the database that `kmem optimize` keeps it in too, else
     measured and kept there.
     """
     from kmem.memory.store import Memory
-    from kmem.run.session import versions
+    from kmem.run.session import baseline_key
 
-    key = (problem.hash, "full", device.full_name, contract, versions())
+    key = baseline_key(traced)
     try:
         with Memory() as memory:
             known = memory.devices.baselines(*key)
@@ -257,27 +249,16 @@ def _cache_dir() -> Path:
     return default_db_path().parent / "cache"
 
 
-def _estimate_ms(
-    kernel: Kernel,
-    problem: Problem,
-    contract: Contract,
-    device: "Device",
-    announce: Callable[[str], None],
-) -> float:
+def _estimate_ms(kernel: Kernel, traced: "TracedProblem", announce: Callable[[str], None]) -> float:
     """The static estimate at full size in ms; infinite where the compiler gives none."""
     from kmem.errors import ProfilerError
-    from kmem.problem.load import FULL
     from kmem.profile.compile import CompileStatus, compile_kernels
     from kmem.profile.estimate import estimate_kernel_ms
-    from kmem.profile.static import trace_bound
 
     try:
         (report,) = compile_kernels(
             [kernel],
-            problem,
-            FULL,
-            contract,
-            device,
+            traced,
             processes=1,
             cache_dir=_cache_dir() / "triton",
             timeout_s=_COMPILE_TIMEOUT_S,
@@ -287,8 +268,8 @@ def _estimate_ms(
         return math.inf
     if report.status is not CompileStatus.OK:
         announce(
-            f"No estimate: the kernel does not compile for {device.name}: "
+            f"No estimate: the kernel does not compile for {traced.device.name}: "
             f"{report.log.strip()[-300:]}"
         )
         return math.inf
-    return estimate_kernel_ms(report.launches, trace_bound(problem, FULL, contract, device), device)
+    return estimate_kernel_ms(report.launches, traced.bound, traced.device)

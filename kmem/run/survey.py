@@ -51,11 +51,7 @@ def survey(
 def _blank(number: int, bench: Workbench, repairs: Mapping[str, int]) -> Situation:
     session = bench.session
     return Situation(
-        problem=session.problem,
-        graphs=session.graphs,
-        device=session.device,
-        contract=bench.run.contract,
-        bound=session.bound,
+        traced=session.traced,
         round=number,
         parent=None,
         diagnosis=None,
@@ -95,8 +91,8 @@ def _examine(
         return None, ()
     diagnosis = diagnose(
         profile,
-        session.device,
-        session.bound,
+        session.traced.device,
+        session.traced.bound,
         latency_ms=parent.measurement.latency_ms,
         history=bench.attempts,
     )
@@ -105,8 +101,8 @@ def _examine(
         diagnosis,
         session.operators,
         list(session.skills.values()),
-        session.device.arch,
-        session.contract,
+        session.traced.device.arch,
+        session.traced.contract,
         versions(),
         outcomes=bench.run.memory_mode != "off",
     )

@@ -149,7 +149,7 @@ class Workbench:
     def announce(self, stage: str, text: str) -> None:
         """Tell the progress display."""
         best = self.best.measurement.latency_ms if self.best else None
-        bound = self.session.bound
+        bound = self.session.traced.bound
         timed = [baseline.timing.latency_ms for baseline in self._baselines if baseline.timing]
         light = bound.time_ms / best if bound and best else None
         baseline_ms = min(timed, default=None)
@@ -191,9 +191,9 @@ class Workbench:
 
     def _baseline_key(self) -> tuple[str, str, str, Contract, dict[str, str]]:
         return (
-            self.session.problem.hash,
+            self.session.traced.problem.hash,
             "full",
-            self.session.device.full_name,
+            self.session.traced.device.full_name,
             self.run.contract,
             self._versions,
         )
@@ -286,18 +286,18 @@ class Workbench:
         if (
             run.memory_mode == "off"
             or run.strategy is Strategy.BEST_OF_N
-            or session.graph.opaque_reason
+            or session.traced.graph.opaque_reason
         ):
             return []
         kept = self.directory.read_recalled(run.id)
         if kept is None:
-            graph = session.graph
+            graph = session.traced.graph
             kept = self.memory.winners.recall(
                 graph.hash,
                 graph.structure_hash,
                 session.operators,
                 graph_sizes(graph),
-                arch=session.device.arch,
+                arch=session.traced.device.arch,
                 contract=run.contract,
             )
             self.directory.write_recalled(run.id, kept)
@@ -308,18 +308,18 @@ class Workbench:
         began.
         """
         run, session = self.run, self.session
-        if run.memory_mode == "off" or session.graph.opaque_reason:
+        if run.memory_mode == "off" or session.traced.graph.opaque_reason:
             return ()
         if self._experience is None:
             self._experience = self.directory.read_experience(run.id)
         if self._experience is None:
-            graph = session.graph
+            graph = session.traced.graph
             self._experience = recall_experience(
                 self.memory.storage,
                 sorted(session.writable),
                 graph_hash=graph.hash,
                 structure_hash=graph.structure_hash,
-                arch=session.device.arch,
+                arch=session.traced.device.arch,
                 contract=run.contract,
             )
             self.directory.write_experience(run.id, self._experience)
@@ -345,7 +345,10 @@ class Workbench:
         if profile is None:
             return None
         return make_signature(
-            profile, self.session.device, self.session.bound, host_ms=attempt.measurement.latency_ms
+            profile,
+            self.session.traced.device,
+            self.session.traced.bound,
+            host_ms=attempt.measurement.latency_ms,
         )
 
     def keep_lessons(self, number: int, lessons: Sequence[Lesson]) -> None:
@@ -411,14 +414,14 @@ class Workbench:
         self.memory.runs.put_kernel(attempt.candidate.kernel)
         self.memory.ledger.record(
             Outcome(
-                problem=session.problem.name,
-                graph_hash=session.graph.hash,
-                structure_hash=session.graph.structure_hash,
-                sizes=graph_sizes(session.graph),
+                problem=session.traced.problem.name,
+                graph_hash=session.traced.graph.hash,
+                structure_hash=session.traced.graph.structure_hash,
+                sizes=graph_sizes(session.traced.graph),
                 operators=session.operators,
                 workload="full",
-                device=session.device.full_name,
-                arch=session.device.arch,
+                device=session.traced.device.full_name,
+                arch=session.traced.device.arch,
                 contract=self.run.contract,
                 skill=task.skill,
                 choices=attempt.candidate.kernel.choices,
@@ -437,7 +440,7 @@ class Workbench:
                 ratio=timing.ratio if timing else None,
                 ratio_low=timing.ratio_low if timing else None,
                 ratio_high=timing.ratio_high if timing else None,
-                bound_ms=session.bound.time_ms if session.bound else None,
+                bound_ms=session.traced.bound.time_ms if session.traced.bound else None,
                 flags=measurement.flags,
                 versions=self._versions,
                 origin=self.memory.contributors.own_name,
