@@ -34,8 +34,9 @@ from kmem.records import (
     Strategy,
     Timing,
 )
-from kmem.run.evaluator import Admitted, Announce, Evaluator
+from kmem.run.evaluator import Admitted, Evaluator
 from kmem.run.loop import optimize
+from kmem.run.progress import Announce
 from kmem.run.session import Session, open_session
 
 SOURCE = """

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kmem.explore.models.budget import Usage
     from kmem.memory.store import Memory
     from kmem.run.directory import RunDirectory
-    from kmem.run.workbench import Event
+    from kmem.run.progress import Event
 
 EXIT_NOTHING_BEAT_BASELINE = 3
 
@@ -200,8 +200,9 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     from kmem.memory.runs.conversations import RunArchive
     from kmem.memory.store import Memory
     from kmem.run.directory import RunDirectory
-    from kmem.run.evaluator import Announce, EvaluatorProcesses, LiveEvaluator
+    from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
     from kmem.run.loop import optimize as run_loop
+    from kmem.run.progress import Announce
     from kmem.run.report import summarise, write_report
     from kmem.run.session import open_session
     from kmem.serialize import to_json

@@ -14,9 +14,10 @@ from kmem.orchestrate.lineage import base_of
 from kmem.orchestrate.repair import plan_repairs
 from kmem.orchestrate.strategies import Offer
 from kmem.plugins import Registry, lookup
-from kmem.records import Attempt, Candidate, Kernel, Lesson, Move, Recalled, Strategy, Task
+from kmem.records import Attempt, Candidate, Kernel, Lesson, Move, Recalled, Run, Strategy, Task
 from kmem.run.clock import Clock, PunctualProvider
-from kmem.run.workbench import Workbench
+from kmem.run.history import History
+from kmem.run.progress import Announce
 from kmem.skills import Skill
 
 Answer = TypeVar("Answer", Direction, Candidate, Lesson)
@@ -26,21 +27,27 @@ class Authors:
     """The authors of one run, in the order in which they seed."""
 
     def __init__(
-        self, bench: Workbench, registry: Registry, archive: CompletionArchive, clock: Clock
+        self,
+        run: Run,
+        registry: Registry,
+        archive: CompletionArchive,
+        clock: Clock,
+        history: History,
+        announce: Announce,
     ) -> None:
-        """Begin them. Raises NotRegistered for one that no plugin registered; an author may raise
-        what keeps it from working at all.
+        """Begin the run's authors; each may raise what keeps it from working at all.
+
+        Raises NotRegistered: for an author that no plugin registered.
         """
         providers = {
             name: PunctualProvider(provider, clock) for name, provider in registry.providers.items()
         }
         self._context = context = RunContext(
-            bench.run, providers, archive, lambda text: bench.announce("explore", text)
+            run, providers, archive, lambda text: announce("explore", text)
         )
-        self._bench, self._clock = bench, clock
+        self._history = history
         self._authors = {
-            name: lookup(registry.authors, name, "author").begin(context)
-            for name in bench.run.authors
+            name: lookup(registry.authors, name, "author").begin(context) for name in run.authors
         }
 
     @property
@@ -80,10 +87,10 @@ class Authors:
                     directions += self._ask(author.propose, situation)
             else:
                 for author in self._authors.values():
-                    if not directions or self._bench.run.strategy is Strategy.BEST_OF_N:
+                    if not directions or self._context.run.strategy is Strategy.BEST_OF_N:
                         directions += self._ask(author.propose, situation)
             claimed = tuple(_with_claims(direction, situation.skills) for direction in directions)
-            offers.append(Offer(self._bench.attempt(kernel_hash), claimed))
+            offers.append(Offer(self._history.find(kernel_hash), claimed))
         return offers
 
     def write(
@@ -96,17 +103,17 @@ class Authors:
 
         On KeyboardInterrupt writers that wait for a model give up.
         """
-        history, lessons = tuple(self._bench.attempts), tuple(self._bench.lessons)
+        history, lessons = tuple(self._history.attempts), tuple(self._history.lessons)
 
         def write_one(task: Task) -> list[Candidate]:
             remembered = _remembered(task, recalled)
             if remembered is not None:
                 return [remembered]
             situation = situations[base_of(task, history)]
-            gone_on_from = self._bench.attempt(task.parent)
+            parent = self._history.find(task.parent)
             known = {field.name: getattr(situation, field.name) for field in fields(Situation)}
             known |= {
-                "parent": gone_on_from.candidate.kernel if gone_on_from else None,
+                "parent": parent.candidate.kernel if parent else None,
                 "history": history,
                 "lessons": lessons,
             }
@@ -118,20 +125,17 @@ class Authors:
             for candidate in candidates
         ]
 
-    def repair(
-        self, number: int, measured: Sequence[Attempt], situations: Mapping[str | None, Situation]
-    ) -> None:
-        """Send failed candidates back to authors that repair, until all pass, nothing new comes
-        back, or the chains are used up.
+    def write_repairs(
+        self, measured: Sequence[Attempt], situations: Mapping[str | None, Situation]
+    ) -> list[Candidate]:
+        """Candidates in place of those that failed, by authors that repair; none if every candidate
+        passed or the chains of repairs are used up.
         """
-        bench = self._bench
-        while (
-            measured
-            and not self._clock.is_over()
-            and (tasks := plan_repairs(measured, bench.attempts, self.repairs))
-        ):
-            bench.announce("explore", f"repairing {len(tasks)} candidates")
-            measured = bench.measure(number, self.write(tasks, situations), situations)
+        tasks = plan_repairs(measured, self._history.attempts, self.repairs)
+        if not tasks:
+            return []
+        self._context.announce(f"repairing {len(tasks)} candidates")
+        return self.write(tasks, situations)
 
     def reflect(self, situation: Situation, attempts: Sequence[Attempt]) -> list[Lesson]:
         """What each author makes of its own attempts, which answered this situation."""

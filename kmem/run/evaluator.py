@@ -15,7 +15,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from kmem.host.environment import own_cores
 from kmem.host.lease import DIRECTORY_VARIABLE
@@ -28,6 +27,7 @@ from kmem.profile.collect import collect_profile
 from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
 from kmem.records import Attempt, Baseline, Kernel, Measurement, Profile, Run, Timing
+from kmem.run.progress import Announce
 from kmem.run.session import Session
 
 _COMPILE_TIMEOUT_S = 60.0
@@ -41,8 +41,6 @@ _COMPILERS_AHEAD = 2
 _PROVED_PER_ROUND = 3
 #: A round that has begun is judged at least so long, whatever is left of the budget.
 _LEAST_SCREENING_S = 20.0
-
-Announce: TypeAlias = Callable[[str, str], None]  # (stage, text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,10 +43,10 @@ from kmem.records import (
 )
 from kmem.run.clock import Clock
 from kmem.run.directory import RunDirectory
-from kmem.run.evaluator import Admitted, Announce, Evaluator
+from kmem.run.evaluator import Admitted, Evaluator
 from kmem.run.loop import optimize
+from kmem.run.progress import Announce, Event
 from kmem.run.session import open_session
-from kmem.run.workbench import Event
 
 #: How BudgetExhausted begins (kmem/explore/models/budget.py); the figures after it depend on the
 #: order of questions side by side.

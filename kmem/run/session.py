@@ -108,18 +108,3 @@ def versions() -> dict[str, str]:
     if torch.cuda.is_available():
         found["cuda"] = str(torch.version.cuda)
     return found
-
-
-def baseline_key(
-    traced: TracedProblem,
-) -> tuple[str, str, str, Contract, dict[str, str]]:
-    """Under what memory keeps the baselines of a problem: problem, workload, device, contract and
-    versions.
-    """
-    return (
-        traced.problem.hash,
-        traced.workload.name,
-        traced.device.full_name,
-        traced.contract,
-        versions(),
-    )

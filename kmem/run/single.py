@@ -211,25 +211,24 @@ def judge_case(
             keep_spare=False,
         ) as judge,
     ):
-        baselines = known_baselines(judge, traced) if gpu else ()
+        baselines = find_baselines(judge, traced) if gpu else ()
         return judge.verify(case.kernel, baselines), baselines
 
 
-def known_baselines(judge: "Judge", traced: "TracedProblem") -> tuple[Baseline, ...]:
+def find_baselines(judge: "Judge", traced: "TracedProblem") -> tuple[Baseline, ...]:
     """How fast the module itself is: from the database that `kmem optimize` keeps it in too, else
     measured and kept there.
     """
     from kmem.memory.store import Memory
-    from kmem.run.session import baseline_key
+    from kmem.run.baselines import keep_baselines, known_baselines
 
-    key = baseline_key(traced)
     try:
         with Memory() as memory:
-            known = memory.devices.baselines(*key)
-            if not known:
-                known = judge.baselines()
-                memory.devices.put_baselines(*key, known)
-            return tuple(known)
+            found = known_baselines(memory, traced)
+            if not found:
+                found = judge.baselines()
+                keep_baselines(memory, traced, found)
+            return found
     except MemoryStoreError as ex:  # a verdict needs no database
         logger.warning("baselines are not kept: %s", ex)
         return judge.baselines()
