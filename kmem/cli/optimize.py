@@ -203,7 +203,7 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
     from kmem.run.loop import optimize as run_loop
     from kmem.run.progress import Announce
-    from kmem.run.report import summarise, write_report
+    from kmem.run.report import FinishedRun, summarise, write_report
     from kmem.run.session import open_session
     from kmem.serialize import to_json
 
@@ -237,18 +237,18 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
                 )
             usage = Spending(run.budget, RunArchive(memory.path, run.id)).usage()
             lessons = memory.runs.lessons(run.id)
+            killed = [f"its process was killed; taken up again at {time}" for time in kills]
             report = write_report(
                 directory,
-                run,
-                result,
-                memory.runs.attempts(run.id),
-                memory.runs.diagnoses(run.id),
-                (
-                    *session.notes,
-                    *(f"its process was killed; taken up again at {time}" for time in kills),
+                FinishedRun(
+                    run,
+                    result,
+                    memory.runs.attempts(run.id),
+                    memory.runs.diagnoses(run.id),
+                    lessons,
+                    (*session.notes, *killed),
+                    usage,
                 ),
-                lessons=lessons,
-                usage=usage,
             )
             directory.write_text("result.json", to_json(result))
         except KeyboardInterrupt:

@@ -16,7 +16,7 @@ from kmem.cli.options import precision_option
 from kmem.errors import CaseError, EvidenceError, ProblemError, TargetError
 from kmem.plugins import Registry
 from kmem.records import Baseline, Contract, Kernel, Measurement, Precision, Purity, Status
-from kmem.run.single import Case, find_checkers, judge_case, make_case, read_kernel
+from kmem.run.single import Case, Terms, find_checkers, judge_case, make_case, read_kernel
 
 if TYPE_CHECKING:
     from kmem.interfaces import Checker
@@ -203,7 +203,10 @@ def _read_case(
 ) -> Case:
     contract = Contract(Precision(precision), Purity(purity))
     return make_case(
-        problem, read_kernel(kernel), contract, seed, checkers, evidence_dir, name=str(kernel)
+        problem,
+        read_kernel(kernel),
+        Terms(contract, seed, checkers, evidence_dir),
+        name=str(kernel),
     )
 
 
@@ -220,14 +223,14 @@ def _repeat(
 
     with _bad_input():
         bundle = read_bundle(path)
-        case = Case(
-            bundle.problem,
-            Kernel(bundle.kernel_source, flags=bundle.kernel_flags),
+        terms = Terms(
             bundle.contract,
             bundle.seed if seed is None else seed,
             find_checkers(registry, bundle.checkers),
             evidence_dir,  # by default none: it would take the place of the bundle that is repeated
         )
+        kernel = Kernel(bundle.kernel_source, flags=bundle.kernel_flags)
+        case = Case(bundle.problem, kernel, terms)
         device = present or bundle.device
         measurement, baselines = judge_case(
             case, device, gpu=present is not None, announce=_announce

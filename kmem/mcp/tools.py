@@ -33,7 +33,7 @@ from kmem.profile.job import reference_kernel
 from kmem.profile.ncu_report import read_report
 from kmem.records import Contract, Device, Kernel, Precision, Profile, Purity
 from kmem.run.session import Session, load_library, open_session, versions
-from kmem.run.single import judge_case, make_case, read_kernel
+from kmem.run.single import Terms, judge_case, make_case, read_kernel
 from kmem.serialize import to_data
 from kmem.skills import Skill, load_skill
 from kmem.vocabulary import OPERATORS
@@ -362,7 +362,7 @@ class Tools:
         text = _kernel_text(kernel, source)
         contract = Contract(Precision(precision), Purity(purity))
         case = make_case(
-            Path(problem), text or "", contract, seed, (), None, name=kernel or "The kernel"
+            Path(problem), text or "", Terms(contract, seed), name=kernel or "The kernel"
         )
         with self._judging:
             measurement, baselines = judge_case(case, device, gpu=gpu, announce=logger.info)
@@ -402,7 +402,7 @@ class Tools:
         with Memory() as memory:
             session = open_session(
                 found.case.problem,
-                found.case.contract,
+                found.case.terms.contract,
                 found.device,
                 not found.measurement.estimated,
                 self._registry,

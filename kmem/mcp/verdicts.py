@@ -87,7 +87,9 @@ def outcome_of(
     move = Move.SEED if parent is None else Move.FIX
     task = Task(move, skill, kernel.parent, 1, "measured by a coding agent")
     attempt = Attempt(0, Candidate(kernel, task, "mcp"), measurement, _parent_ms(verdict, parent))
-    return make_outcome(attempt, session, signature=None, seed=verdict.case.seed, origin=origin)
+    return make_outcome(
+        attempt, session, signature=None, seed=verdict.case.terms.seed, origin=origin
+    )
 
 
 def recorded_kernel(verdict: Verdict, parent: Verdict | None) -> Kernel:
@@ -102,9 +104,9 @@ def recorded_kernel(verdict: Verdict, parent: Verdict | None) -> Kernel:
 def _parent_ms(verdict: Verdict, parent: Verdict | None) -> float | None:
     if parent is None:
         return None
-    same = (verdict.case.problem.hash, verdict.case.contract, verdict.device) == (
+    same = (verdict.case.problem.hash, verdict.case.terms.contract, verdict.device) == (
         parent.case.problem.hash,
-        parent.case.contract,
+        parent.case.terms.contract,
         parent.device,
     )
     if not same or parent.measurement.estimated:

@@ -35,7 +35,8 @@ def conclude(parts: Parts, reason: str, seconds: float) -> RunResult:
         reason: why the rounds ended.
         seconds: what the run took so far.
     """
-    session, history, bound = parts.session, parts.history, parts.session.traced.bound
+    session, history = parts.session, parts.history
+    bound = session.traced.bound
     baselines = parts.baselines.wait()
     winner, refused = _verify_fastest(parts, baselines)
     speedup = _speedup(winner.measurement.timing, baselines) if winner else None

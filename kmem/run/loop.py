@@ -76,8 +76,8 @@ def _begin_authors(parts: Parts, registry: Registry, archive: CompletionArchive)
 
 def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -> str:
     """Round after round until there is a reason to stop; returns the reason."""
-    run, history, clock = parts.run, parts.history, parts.clock
-    stale = 0
+    run, history = parts.run, parts.history
+    clock, stale = parts.clock, 0
     for number in range(run.budget.rounds + 1):
         if is_as_remembered(history.best, remembered.winners):
             return "the remembered winner holds here as recorded"
@@ -121,7 +121,8 @@ def _plan(
     remembered: Remembered,
 ) -> Plan:
     """Stage 4: what the authors propose, shared out by the run's strategy."""
-    run, history, offers = parts.run, parts.history, authors.propose(situations)
+    run, history = parts.run, parts.history
+    offers = authors.propose(situations)
     if number == 0:
         return plan_first_round(
             remembered.winners,

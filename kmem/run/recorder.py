@@ -121,12 +121,9 @@ def make_outcome(
     Args: signature: of the kernel that the attempt started from, if that was profiled. seed: of the
         run or verdict. origin: this memory's contributor.
     """
-    task, kernel, measurement = (
-        attempt.candidate.task,
-        attempt.candidate.kernel,
-        attempt.measurement,
-    )
-    traced, timing = session.traced, measurement.timing
+    task, kernel = attempt.candidate.task, attempt.candidate.kernel
+    measurement, timing = attempt.measurement, attempt.measurement.timing
+    traced = session.traced
     predicted_ms = attempt.candidate.estimated_ms
     is_predicted = predicted_ms is not None and math.isfinite(predicted_ms)
     return Outcome(

@@ -1,8 +1,8 @@
-"""One kernel before the judge, outside a run: reading the two files, the judge with what it needs,
-baselines from the database.
+"""One kernel before the judge, outside a run.
 
-`kmem verify`, `kmem measure` and the tools of `kmem mcp` of those names are this module with
-different printing.
+In order: what is to be judged is read and checked (`make_case`), then judged (`judge_case`) against
+baselines that memory may hold. `kmem verify`, `kmem measure` and the tools of `kmem mcp` of those
+names print what this module finds.
 """
 
 import ast
@@ -25,11 +25,21 @@ if TYPE_CHECKING:
     from kmem.records import Device
 
 # The judge, problem loading and devices import torch, the memory sqlite_utils: inside the
-# functions, so that `kmem --help` does not pay.
+# functions, because `kmem --help` loads this module and must not pay for them.
 
 logger = logging.getLogger(__name__)
 
 _COMPILE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a kernel is to be judged."""
+
+    contract: Contract
+    seed: int | None = None  # None: make_case draws one
+    checkers: "tuple[Checker, ...]" = ()  # source checks beside the judge's own
+    evidence_dir: Path | None = None  # where a bundle is left; None: nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +48,7 @@ class Case:
 
     problem: Problem
     kernel: Kernel
-    contract: Contract
-    seed: int
-    checkers: "tuple[Checker, ...]"
-    evidence_dir: Path | None
+    terms: Terms
 
 
 # ---- what is to be judged
@@ -57,24 +64,17 @@ def read_kernel(path: Path) -> str:
         ) from ex
 
 
-def make_case(
-    problem: Path,
-    source: str,
-    contract: Contract,
-    seed: int | None,
-    checkers: "tuple[Checker, ...]",
-    evidence_dir: Path | None,
-    *,
-    name: str = "The kernel",
-) -> Case:
+def make_case(problem: Path, source: str, terms: Terms, *, name: str = "The kernel") -> Case:
     """A kernel's text and the problem it solves, ready to be judged.
 
     Args:
-        seed: None draws one.
-        evidence_dir: None for evidence/ beside the database.
+        terms: completed in the case: a seed is drawn, and evidence goes beside the database, where
+            they say nothing else.
         name: of the kernel, for messages.
-    Raises: ProblemError: if the problem breaks its contract. CaseError: if the text is no kernel
-        for it.
+
+    Raises:
+        ProblemError: if the problem breaks its contract.
+        CaseError: if the text is no kernel for it.
     """
     import secrets
 
@@ -82,7 +82,7 @@ def make_case(
 
     loaded = load_problem(problem)
     module = execute_problem(loaded)
-    check_forward(module, contract.precision)
+    check_forward(module, terms.contract.precision)
     try:
         tree = parse_python(source, filename=name)
     except (SyntaxError, ValueError) as ex:
@@ -92,14 +92,9 @@ def make_case(
         raise CaseError(f"{name} defines no ModelNew; name the class that replaces Model so")
     given = len(list(module.get_init_inputs())) if hasattr(module, "get_init_inputs") else 0
     _check_constructor(loaded, given, name, tree)
-    return Case(
-        loaded,
-        Kernel(source),
-        contract,
-        secrets.randbits(48) if seed is None else seed,
-        checkers,
-        evidence_dir or default_evidence_dir(),
-    )
+    seed = secrets.randbits(48) if terms.seed is None else terms.seed
+    place = terms.evidence_dir or default_evidence_dir()
+    return Case(loaded, Kernel(source), replace(terms, seed=seed, evidence_dir=place))
 
 
 def _module_names(tree: ast.Module) -> set[str]:
@@ -116,11 +111,12 @@ def _module_names(tree: ast.Module) -> set[str]:
 
 
 def _check_constructor(problem: Problem, given: int, name: str, tree: ast.Module) -> None:
-    """Raises CaseError: if ModelNew cannot be called with as many arguments (`given`) as the
-    problem gives its Model.
+    """Check that ModelNew takes as many arguments (`given`) as the problem gives its Model.
 
-    To be asked once the problem was executed, and with it what it imports: ModelNew may have its
+    The problem, and with it what it imports, must have been executed: ModelNew may have its
     constructor from there.
+
+    Raises CaseError: if it does not.
     """
     from kmem.problem.constructor import constructor_signature
 
@@ -172,11 +168,13 @@ def judge_case(
 ) -> tuple[Measurement, tuple[Baseline, ...]]:
     """The judge's verdict on a case, and what it was compared with (nothing without a GPU).
 
-    Args: gpu: whether the device is here; otherwise the interpreter proves it at small sizes and
-        the time is an estimate for the device. announce: told in a line what is being done or left
-        out.
-    Raises: ProblemError: if the problem's forward fails, or without a GPU no small sizes can be
-        found for it.
+    Args:
+        gpu: whether the device is here; otherwise the interpreter proves the kernel at small sizes
+            and the time is an estimate for the device.
+        announce: told in a line what is being done or left out.
+
+    Raises ProblemError: if the problem's forward fails, or without a GPU no small sizes can be
+    found for it.
     """
     import tempfile
 
@@ -184,7 +182,8 @@ def judge_case(
     from kmem.problem.traced import trace_at_full_size
     from kmem.problem.workload import derive_small_workload
 
-    traced = trace_at_full_size(case.problem, case.contract, device)
+    terms = case.terms
+    traced = trace_at_full_size(case.problem, terms.contract, device)
     try:
         small = derive_small_workload(case.problem)
         traced = replace(traced, workloads={**traced.workloads, "small": small})
@@ -200,14 +199,14 @@ def judge_case(
             traced.contract,
             traced.device,
             traced.bound,
-            seed=case.seed,
+            seed=terms.seed,
             work_dir=Path(place),
             gpu=gpu,
             estimate_ms=lambda candidate: _estimate_ms(candidate, traced, announce),
             cache_dir=_cache_dir(),
             on_event=announce,
-            checkers=case.checkers,
-            evidence_dir=case.evidence_dir,
+            checkers=terms.checkers,
+            evidence_dir=terms.evidence_dir,
             keep_spare=False,
         ) as judge,
     ):
@@ -216,8 +215,8 @@ def judge_case(
 
 
 def find_baselines(judge: "Judge", traced: "TracedProblem") -> tuple[Baseline, ...]:
-    """How fast the module itself is: from the database that `kmem optimize` keeps it in too, else
-    measured and kept there.
+    """How fast the module itself is: from the database that runs use too, else measured and kept
+    there.
     """
     from kmem.memory.store import Memory
     from kmem.run.baselines import keep_baselines, known_baselines

@@ -35,7 +35,7 @@ def survey(
         repairs: by author, how many repairs in a chain it is granted.
         experience: how settings of the matching recipes did on other graphs.
     """
-    run, session, history = parts.run, parts.session, parts.history
+    session, history = parts.session, parts.history
     blank = Situation(
         traced=session.traced,
         round=number,
@@ -49,10 +49,10 @@ def survey(
         writable=session.writable,
         skills=session.skills,
         experience=experience,
-        seed=run.seed,
+        seed=parts.run.seed,
     )
     situations: dict[str | None, Situation] = {}
-    for parent in choose_parents(run.strategy, history.ranking()):
+    for parent in choose_parents(parts.run.strategy, history.ranking()):
         diagnosis, prescriptions = _examine(number, parent, parts)
         kernel = parent.candidate.kernel
         records = {entry.skill: entry.record for entry in prescriptions if entry.record}
