@@ -154,8 +154,7 @@ def rewriter(turn: Turn) -> Reply:
     )
 
 
-# --- search
-# -----------------------------------------------------------------------------------------------------------------------------
+# ---- search
 
 
 @pytest.mark.parametrize("strategy", [Strategy.BANDIT, Strategy.GREEDY, Strategy.BEAM])
@@ -331,8 +330,7 @@ def test_the_history_is_in_every_prompt_after_going_back_to_the_base(tmp_path: P
     assert all(kernel in prompt for prompt in prompts for kernel in tried)
 
 
-# --- repair
-# -----------------------------------------------------------------------------------------------------------------------------
+# ---- repair
 
 
 def test_a_failing_candidate_that_is_repaired_and_wins_is_stored_as_won(tmp_path: Path) -> None:
@@ -390,8 +388,7 @@ def test_repairs_end_after_three_and_the_run_goes_back_to_the_base(tmp_path: Pat
     assert "3 repairs did not help" in veto.reason
 
 
-# --- budgets
-# ----------------------------------------------------------------------------------------------------------------------------
+# ---- budgets
 
 
 @pytest.mark.parametrize(
@@ -669,8 +666,7 @@ def test_a_model_whose_answers_are_empty_ends_with_a_line_that_names_the_remedy(
         )
 
 
-# --- kill, resume, replay
-# ---------------------------------------------------------------------------------------------------------------
+# ---- kill, resume, replay
 
 
 def start_walk(home: Path, server: ScriptedServer) -> subprocess.Popen:
@@ -851,8 +847,7 @@ def test_secrets_are_written_nowhere_and_a_round_is_shown_whole(tmp_path: Path) 
     )
 
 
-# --- with the compiler and the judge
-# ----------------------------------------------------------------------------------------------------
+# ---- with the compiler and the judge
 
 PROBLEM = """import torch
 SIZE = 512

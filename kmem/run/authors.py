@@ -1,6 +1,6 @@
-"""Stage 5: the authors of a run.
+"""Stage 5: the authors of a run, asked together.
 
-They propose directions, write for tasks, repair what failed, and reflect on what was measured.
+Authors propose directions, write for tasks, repair what failed, and reflect on what was measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,26 +57,27 @@ class Authors:
 
     @property
     def spent(self) -> str:
-        """Why language models are asked nothing more, once a budget does not cover the next
-        question; authors without one go on.
+        """Why language models are asked nothing more; empty while they are asked.
+
+        Their budget does not cover the next question then; authors that ask no model go on.
         """
         return next((author.spent for author in self._authors.values() if author.spent), "")
 
     @property
     def complaint(self) -> str:
-        """About a language model that answered nothing that could be used, with the remedy."""
+        """What to tell the user of a language model that gave no usable answer, with the remedy."""
         return next((author.complaint for author in self._authors.values() if author.complaint), "")
 
     @property
     def rewrite(self) -> bool:
-        """Whether one of them writes a kernel again from remembered choices."""
+        """Whether one of the authors writes a kernel again from remembered choices."""
         return "recipes" in self._authors
 
     def propose(self, situations: Mapping[str | None, Situation]) -> list[Offer]:
         """What could be done in each situation, most promising first.
 
-        Without a kernel to go on from, the first author that has an idea seeds; where kernels are
-        to be independent, every author does. Later the author named last goes first: models go on
+        Without a parent kernel the first author that has an idea seeds; where kernels are to be
+        independent, every author does. With one, the author named last goes first: models go on
         from what recipes seeded.
         """
         offers = []
@@ -101,7 +102,7 @@ class Authors:
     ) -> list[Candidate]:
         """Candidates for all tasks, in the order of the tasks; a remembered kernel needs no author.
 
-        On KeyboardInterrupt writers that wait for a model give up.
+        On KeyboardInterrupt authors that wait for a model give up.
         """
         history, lessons = tuple(self._history.attempts), tuple(self._history.lessons)
 
@@ -128,8 +129,9 @@ class Authors:
     def write_repairs(
         self, measured: Sequence[Attempt], situations: Mapping[str | None, Situation]
     ) -> list[Candidate]:
-        """Candidates in place of those that failed, by authors that repair; none if every candidate
-        passed or the chains of repairs are used up.
+        """Candidates in place of those that failed, by authors that repair.
+
+        None if every candidate passed or the chains of repairs are used up.
         """
         tasks = plan_repairs(measured, self._history.attempts, self.repairs)
         if not tasks:
@@ -147,8 +149,9 @@ class Authors:
         return lessons
 
     def _ask(self, question: Callable[..., list[Answer]], *about: object) -> list[Answer]:
-        """The answer; nothing if the run's minutes ended meanwhile: what others wrote until then is
-        still judged.
+        """An author's answer; nothing if the run's minutes ended meanwhile.
+
+        What other authors wrote until then is still judged.
         """
         try:
             return question(*about)
@@ -157,17 +160,16 @@ class Authors:
 
 
 def _with_claims(direction: Direction, skills: Mapping[str, Skill]) -> Direction:
-    """Of a skill brought in to fix something, the skill's own claims stand if the author makes
-    none.
-    """
+    """The direction with the claims of its skill, if it is a fix and its author makes none."""
     if direction.claims or direction.move is not Move.FIX or direction.skill not in skills:
         return direction
     return replace(direction, claims=skills[direction.skill].claims)
 
 
 def _remembered(task: Task, recalled: Sequence[Recalled]) -> Candidate | None:
-    """A recalled kernel as it was, text and all, if memory kept the text of an exact hit; otherwise
-    its author writes it again.
+    """The recalled kernel of a task, if memory kept its text and it is for this very graph.
+
+    Otherwise the task's author writes the kernel again.
     """
     if task.move is not Move.RECALL:
         return None
@@ -176,13 +178,10 @@ def _remembered(task: Task, recalled: Sequence[Recalled]) -> Candidate | None:
         for hit in recalled
         if hit.exact and hit.source is not None and hit.outcome.choices == task.choices
     ]
+    if not kept:
+        return None
     # Kernels of language models have no choices to be told apart by: the first one verified is the
     # one that was planned.
-    hit = min(kept, key=lambda hit: hit.outcome.ratio is None, default=None)
-    return (
-        Candidate(
-            Kernel(hit.source, choices=hit.outcome.choices, flags=hit.outcome.flags), task, "memory"
-        )
-        if hit
-        else None
-    )
+    hit = min(kept, key=lambda hit: hit.outcome.ratio is None)
+    kernel = Kernel(hit.source, choices=hit.outcome.choices, flags=hit.outcome.flags)
+    return Candidate(kernel, task, "memory")

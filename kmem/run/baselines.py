@@ -55,7 +55,7 @@ class RunBaselines:
         self._timing: Future[tuple[Baseline, ...]] | None = None
 
     def start(self, announce: Announce) -> None:
-        """Begin to find out how fast the module is, beside the compiling of the first candidates."""
+        """Begin to find out how fast the module is, while the first candidates compile."""
         if not self._session.present:
             self._history.baselines = self._evaluator.baselines()
             return

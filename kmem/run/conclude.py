@@ -1,8 +1,8 @@
-"""The end of a run: verify the fastest kernels, keep the winner and the next best, and say what came
-of it.
+"""Where the winner is verified: the end of a run.
 
-Where the winner is verified: `conclude` asks the judge for everything it has, in a fresh process,
-about the fastest attempt, and about the next where that is refused.
+`conclude` has the judge check the fastest attempt with everything it has, in a fresh process, and
+the next fastest where that one is refused. Then it keeps the winner and the next best and says what
+came of the run.
 """
 
 from collections.abc import Sequence
@@ -103,9 +103,7 @@ def _speedup(timing: Timing, baselines: Sequence[Baseline]) -> float | None:
 
 
 def _top_kernels(history: History, winner: Attempt | None) -> list[Kernel]:
-    """The verified winner, then the fastest screened kernels; where nothing won, the fastest
-    screened ones.
-    """
+    """The verified winner, if there is one, then the fastest screened kernels."""
     first = [winner.candidate.kernel] if winner else []
     others = [
         attempt.candidate.kernel

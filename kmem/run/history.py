@@ -70,10 +70,9 @@ class History:
             self.measurements += 1
 
     def take_over(self, kernel: Kernel) -> bool:
-        """Add the attempt at a kernel that an earlier process of this run finished, if there is
-        one.
+        """Add the attempt at a kernel that an earlier process of this run finished.
 
-        Returns: whether there was.
+        Returns: whether there is one.
         """
         finished = self.earlier.attempts.get(kernel.hash)
         if finished is not None:

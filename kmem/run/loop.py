@@ -1,10 +1,10 @@
-"""The run: recall, baselines, then rounds of profile, diagnose, prescribe, orchestrate, explore,
-measure and reflect; at the end the winner is verified.
+"""The map of a run: recall and baselines, then rounds of the six stages, then the verdict.
 
-The only module that knows the order of the stages. Every decision is a pure function of records, so
-that a killed run resumes by walking the same path again with its finished measurements and answers
-at hand. Candidates flow from authors.py through measuring.py into the history, and from there into
-the next round's situations; recorder.py keeps a copy of everything.
+A round profiles, diagnoses, prescribes, orchestrates, explores, measures and reflects; no other
+module knows this order. Every decision is a pure function of records, so that a killed run resumes
+by walking the same path again with its finished measurements and answers at hand. Candidates pass
+from authors.py through measuring.py into the history, and from there into the situations of the
+next round; recorder.py keeps a copy of everything.
 """
 
 import time
@@ -152,8 +152,9 @@ def _measure_and_repair(
     situations: Mapping[str | None, Situation],
     authors: Authors,
 ) -> None:
-    """Stage 6, and failed candidates back to authors that repair: until all pass, nothing new comes
-    back, or the chains of repairs are used up.
+    """Stage 6, with failed candidates sent back to authors that repair.
+
+    It ends when all pass, nothing new comes back, or the chains of repairs are used up.
     """
     measured = parts.measurer.measure(number, candidates, situations)
     while measured and not parts.clock.is_over():

@@ -55,8 +55,7 @@ class Measurer:
         candidates: Sequence[Candidate],
         situations: Mapping[str | None, Situation],
     ) -> list[Attempt]:
-        """Compile and judge candidates of a round; every one that is no duplicate becomes an
-        attempt.
+        """Compile and judge candidates of a round; all but the duplicates become attempts.
 
         Args: situations: of this round, by the hash of the parent kernel: what an attempt answers
             and is compared with.
@@ -112,9 +111,7 @@ class Measurer:
         return profiles[kernel.hash]
 
     def _is_new(self, candidate: Candidate) -> bool:
-        """Whether this run sees the candidate's program for the first time, whatever its
-        formatting.
-        """
+        """Whether this run sees the candidate's program, however formatted, for the first time."""
         source = normalised_source_hash(candidate.kernel.source)
         is_new = source not in self._sources
         self._sources.add(source)

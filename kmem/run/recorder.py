@@ -80,8 +80,9 @@ class Recorder:
         self._memory.runs.put_lessons(self._run.id, number, lessons)
 
     def record_best(self, winner: Attempt | None) -> None:
-        """Put the winner where the user looks for it; None takes away what an earlier run left
-        there.
+        """Put the winner where the user looks for it.
+
+        Without one, the winner that an earlier run left there is taken away.
         """
         if winner is None:
             self._directory.remove_best()

@@ -1,5 +1,7 @@
-"""The end of a round: what its measurements say about what was claimed, by arithmetic and then by
-the authors.
+"""The end of a round: what its measurements taught.
+
+First arithmetic holds the claims of the telling attempts against their profiles, then the authors
+say what they make of their own attempts.
 """
 
 import logging
@@ -25,8 +27,9 @@ def reflect(
     situations: Mapping[str | None, Situation],
     authors: Authors,
 ) -> None:
-    """Check the claims of the round's telling attempts, then ask the authors about their own;
-    lessons go to the run's short-term memory.
+    """Check the claims of the round's telling attempts, then ask the authors about their own.
+
+    The lessons go into the history.
     """
     history, clock = parts.history, parts.clock
     measured = [attempt for attempt in history.attempts if attempt.round == number]
@@ -52,8 +55,9 @@ def reflect(
 
 
 def _check_attempt(number: int, attempt: Attempt, parts: Parts) -> Lesson | None:
-    """Profile an attempt and compare it with its parent kernel; None if that cannot be done, or if
-    every claim held or stays unknown.
+    """Profile an attempt and hold its claims against the profile of its parent kernel.
+
+    None if that cannot be done, or if every claim held or stays unknown.
     """
     history = parts.history
     parent = history.find(base_of(attempt.candidate.task, history.attempts))
@@ -76,10 +80,10 @@ def _check_attempt(number: int, attempt: Attempt, parts: Parts) -> Lesson | None
 
 
 def _telling(measured: Sequence[Attempt], history: History) -> list[Attempt]:
-    """The new best, which the next round profiles anyway, and the fastest other attempt at a fix;
-    only those that claimed something.
+    """The attempts of a round that are worth a profile: those of them that claimed something.
 
-    The second is at most one extra profile a round: it explains what did not win.
+    The new best, which the next round profiles anyway, and the fastest other attempt at a fix: at
+    most one extra profile a round, which explains why the fix did not win.
     """
     passed = sorted(
         (attempt for attempt in measured if attempt.measurement.timing),

@@ -215,9 +215,7 @@ def judge_case(
 
 
 def find_baselines(judge: "Judge", traced: "TracedProblem") -> tuple[Baseline, ...]:
-    """How fast the module itself is: from the database that runs use too, else measured and kept
-    there.
-    """
+    """How fast the module itself is: as memory knows it, else measured now and kept there."""
     from kmem.memory.store import Memory
     from kmem.run.baselines import keep_baselines, known_baselines
 

@@ -1,4 +1,4 @@
-"""Stages 1 to 3 of a round: profile, diagnose and prescribe for every parent kernel of the strategy.
+"""Stages 1 to 3 of a round: profile, diagnose and prescribe for every parent kernel.
 
 What a round found is recorded, so that a resumed or replayed run goes on from the same diagnoses,
 whatever the ledger has learnt since.
@@ -28,8 +28,9 @@ def survey(
     repairs: Mapping[str, int],
     experience: tuple[Experience, ...],
 ) -> dict[str | None, Situation]:
-    """The situations of a round by the hash of the parent kernel, best first; one without a parent
-    where no kernel has passed.
+    """The situations of a round by the hash of the parent kernel, best first.
+
+    One situation without a parent where no kernel has passed.
 
     Args:
         repairs: by author, how many repairs in a chain it is granted.
