@@ -1,5 +1,4 @@
-"""An evaluator that believes what a kernel says of itself, and a model that rewrites such kernels:
-whole runs without a compiler.
+"""An evaluator that believes what a kernel says of itself: whole runs without a compiler.
 
 A kernel states its fate in module-level constants: TAKES_MS (what it is timed at), TRAFFIC (DRAM
 bytes over those needed, for its profile) and FAILS (the value of a Status, "" for none).
@@ -85,7 +84,7 @@ def timing(takes_ms: float, against_ms: float | None = None) -> Timing:
 
 
 class ScriptedEvaluator(Evaluator):
-    """See the module. `judged` holds every kernel that was screened, in order."""
+    """Believes the kernels; `judged` holds every kernel that was screened, in order."""
 
     def __init__(self, session: Session, clock: Callable[[], float] = lambda: 1000.0) -> None:
         self._session, self._clock = session, clock

@@ -1,6 +1,4 @@
-"""The authors of a run: who seeds, who goes on, whose claims stand, parallel writing in a fixed
-order, and the run's clock.
-"""
+"""The authors of a run: who seeds, who goes on, whose claims stand; and the run's clock."""
 
 import threading
 import time
@@ -121,11 +119,11 @@ def task(skill: str, instruction: str = "") -> Task:
 
 
 class MeetingAuthor(FakeAuthor):
-    """Writes nothing before as many tasks are being written at once as it waits for."""
+    """Writes nothing until `parties` tasks are being written at once."""
 
     def __init__(self, name: str, parties: int) -> None:
         super().__init__(name)
-        # seconds; broken, and the test with it, if they come one by one
+        # the barrier breaks after 30 s, and the test fails, if tasks are written one by one
         self._meeting = threading.Barrier(parties, timeout=30.0)
 
     def write(self, assignment: Assignment) -> list[Candidate]:

@@ -1,8 +1,7 @@
-"""Whole runs with language models: the real SDK, a scripted server, the real loop, memory and
-authors; one run through compiler and judge.
+"""Whole runs with language models: the real SDK, loop, memory and authors, and a scripted server.
 
-Only what measures is scripted in most of them (scripted_evaluator.py), so that a kernel is as fast
-as it says.
+In most runs only what measures is scripted (scripted_evaluator.py): a kernel is as fast as it says.
+One run goes through compiler and judge.
 """
 
 import itertools
@@ -110,8 +109,9 @@ def asked_change(turn: Turn) -> str:
 
 
 def script(**by_role: object) -> Play:
-    """A model that answers by role: a Reply, or a function of the turn; what no test is about is
-    answered soundly.
+    """A model that answers by role: with a Reply, or with what a function makes of the turn.
+
+    Roles that are not named are answered soundly.
     """
     usual = {
         "generator": seed(),
@@ -141,8 +141,9 @@ def roles(server: ScriptedServer) -> Counter[str]:
 
 
 def rewriter(turn: Turn) -> Reply:
-    """Applies the rewrite asked for to the kernel shown; one that is in it already changes nothing
-    but a note.
+    """Applies the rewrite asked for to the kernel shown.
+
+    A rewrite that the kernel already has changes nothing but a note.
     """
     told, change = fate(shown_kernel(turn)), asked_change(turn)
     done = told["NOTE"].split(", ") if told["NOTE"] else []
@@ -237,9 +238,7 @@ def test_a_beam_goes_on_from_several_kernels_in_distinct_directions_without_dupl
 
 
 def test_rewrites_whose_gains_differ_much_are_all_applied_whatever_the_seed(tmp_path: Path) -> None:
-    """Times as they add up on a GPU: a copy of the input, two kernels, and four times as long with
-    small blocks.
-    """
+    """Times add up as on a GPU: a copy of the input, two kernels, fourfold with small blocks."""
     changes = ["fuse the kernels", "read the input in place", "use larger blocks"]
 
     def takes_ms(done: list[str]) -> float:
@@ -670,7 +669,7 @@ def test_a_model_whose_answers_are_empty_ends_with_a_line_that_names_the_remedy(
 
 
 def start_walk(home: Path, server: ScriptedServer) -> subprocess.Popen:
-    """A walk in a process of its own."""
+    """A run in a process of its own."""
     code = Path(__file__).with_name("scripted_evaluator.py")
     return subprocess.Popen(
         [sys.executable, str(code), str(home), server.url_openai], stderr=subprocess.PIPE, text=True
