@@ -357,7 +357,7 @@ def test_a_failing_candidate_that_is_repaired_and_wins_is_stored_as_won(tmp_path
         Status.PASSED,
     ]
     assert attempts[-1].parent_ms == 8.0, (
-        "it is compared with the kernel gone on from, not with the failed one"
+        "it is compared with the parent kernel, not with the failed one"
     )
     assert roles(server)["repairer"] == 1
     with Memory(tmp_path / "kmem.db") as memory:

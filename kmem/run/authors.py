@@ -77,8 +77,8 @@ class Authors:
         """What could be done in each situation, most promising first.
 
         Without a parent kernel the first author that has an idea seeds; where kernels are to be
-        independent, every author does. With one, the author named last goes first: models go on
-        from what recipes seeded.
+        independent, every author does. With a parent kernel the author named last goes first:
+        models go on from what recipes seeded.
         """
         offers = []
         for kernel_hash, situation in situations.items():

@@ -46,7 +46,11 @@ class RunBaselines:
         evaluator: Evaluator,
         background: Executor,
     ) -> None:
-        """Nothing is timed yet. Args: background: runs the timing beside the first compiles."""
+        """Nothing is timed yet.
+
+        Args:
+            background: runs the timing while the first candidates compile.
+        """
         self._session = session
         self._memory = memory
         self._history = history

@@ -31,14 +31,14 @@ def is_worked_on(root: Path) -> bool:
 
 
 class RunDirectory:
-    """The directory of one run, or of several runs one after another.
+    """The directory of one run, or of several runs one after another."""
 
-    For the user: best_kernel.py, top_kernels/{1,2,3}.py (fastest first), report.md,
-    convergence.png, result.json. What was tried: attempts/NNN-<hash>/{kernel.py, attempt.json,
-    log.txt}, profiles/, verdicts/, conversations/. For resuming: recalled-<run>.jsonl and
-    experience-<run>.jsonl. For the processes at work: scratch/, run.lock (held meanwhile),
-    kills.txt.
-    """
+    # For the user:     best_kernel.py  top_kernels/{1,2,3}.py (fastest first)  report.md
+    #                   convergence.png  result.json
+    # What was tried:   attempts/NNN-<hash>/{kernel.py,attempt.json,log.txt}  profiles/  verdicts/
+    #                   evidence/  conversations/
+    # For resuming:     recalled-<run>.jsonl  experience-<run>.jsonl
+    # While it is made: scratch/  run.lock (held by the process at work)  kills.txt
 
     def __init__(self, root: Path) -> None:
         """Make the directory. Raises OutputError if it cannot be written."""

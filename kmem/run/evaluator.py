@@ -86,7 +86,8 @@ class Evaluator(ABC):
     ) -> None:
         """Judge kernels that were admitted.
 
-        Args: on_result: given the index of a kernel and its verdict, the moment that exists.
+        Args:
+            on_result: given the index of a kernel and its verdict, the moment that exists.
         """
 
     @abstractmethod
@@ -184,7 +185,8 @@ class LiveEvaluator(Evaluator):
     ) -> None:
         """Start the run's minutes and wait for room on the GPU.
 
-        Args: processes: are used and not ended; the caller who started them ends them.
+        Args:
+            processes: are used and not ended; the caller who started them ends them.
         """
         self._deadline = time.monotonic() + run.budget.minutes * 60
         # Seconds that were no part of the search and, while such a stretch lasts, the judge's time

@@ -19,7 +19,11 @@ class History:
     """
 
     def __init__(self, traced: TracedProblem, earlier: EarlierWork) -> None:
-        """Nothing was tried yet. Args: earlier: what an earlier process of this run finished."""
+        """Nothing was tried yet.
+
+        Args:
+            earlier: what an earlier process of this run finished.
+        """
         self._traced = traced
         self.earlier = earlier
         self.attempts: list[Attempt] = []
@@ -72,7 +76,8 @@ class History:
     def take_over(self, kernel: Kernel) -> bool:
         """Add the attempt at a kernel that an earlier process of this run finished.
 
-        Returns: whether there is one.
+        Returns:
+            Whether there is one.
         """
         finished = self.earlier.attempts.get(kernel.hash)
         if finished is not None:

@@ -106,7 +106,11 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
 def _reason_to_stop(
     number: int, run: Run, situations: Mapping[str | None, Situation], stale: int
 ) -> str:
-    """Why this round is not worth it; empty if it is. Args: stale: rounds without a gain."""
+    """Why this round is not worth its measurements; empty if it is.
+
+    Args:
+        stale: how many rounds in a row brought no gain.
+    """
     if run.strategy is Strategy.BEST_OF_N and number:
         return "best-of-n writes all its kernels in the first round"
     best = _best_situation(situations)

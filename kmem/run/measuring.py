@@ -40,7 +40,11 @@ class Measurer:
         *,
         estimated: bool,
     ) -> None:
-        """Nothing runs yet. Args: estimated: whether there is no GPU to measure on."""
+        """Nothing runs yet.
+
+        Args:
+            estimated: whether there is no GPU to measure on.
+        """
         self._evaluator = evaluator
         self._baselines = baselines
         self._history = history
@@ -57,8 +61,11 @@ class Measurer:
     ) -> list[Attempt]:
         """Compile and judge candidates of a round; all but the duplicates become attempts.
 
-        Args: situations: of this round, by the hash of the parent kernel: what an attempt answers
-            and is compared with.
+        Args:
+            number: of the round.
+            situations: of the round, by the hash of the parent kernel: what an attempt answers and
+                is compared with.
+
         Returns:
             The new attempts.
         """

@@ -40,8 +40,9 @@ class Recorder:
     def record_attempt(self, number: int, attempt: Attempt, signature: Signature | None) -> None:
         """Keep an attempt: in memory, as files, and as an outcome in the ledger.
 
-        Args: number: which attempt of the run, from 1. signature: of the kernel that the attempt
-            started from.
+        Args:
+            number: which attempt of the run it is, from 1.
+            signature: of the kernel that the attempt started from.
         """
         self._memory.runs.record_attempt(self._run.id, attempt)
         self._directory.write_attempt(number, attempt)
@@ -119,8 +120,10 @@ def make_outcome(
 ) -> Outcome:
     """What the ledger keeps of a measured attempt.
 
-    Args: signature: of the kernel that the attempt started from, if that was profiled. seed: of the
-        run or verdict. origin: this memory's contributor.
+    Args:
+        signature: of the kernel that the attempt started from, if that was profiled.
+        seed: of the run or verdict.
+        origin: this memory's contributor.
     """
     task, kernel = attempt.candidate.task, attempt.candidate.kernel
     measurement, timing = attempt.measurement, attempt.measurement.timing

@@ -219,7 +219,8 @@ def replay_run(
 ) -> list[str]:
     """Walk `run` again into the directory `out`.
 
-    Returns: the differences found; none if the walk came out identical.
+    Returns:
+        The differences; none if the walk came out identical.
 
     Raises:
         ReplayError: if the run has not finished.
