@@ -8,24 +8,28 @@ names print what this module finds.
 import ast
 import logging
 import math
+import secrets
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kmem.errors import CaseError, MemoryStoreError, ProblemError
+from kmem.errors import CaseError, MemoryStoreError, ProblemError, ProfilerError
 from kmem.host.syntax import parse_python
+from kmem.interfaces import Checker
+from kmem.memory.location import default_db_path
 from kmem.plugins import Registry, lookup
-from kmem.records import Baseline, Contract, Kernel, Measurement, Problem
+from kmem.problem.traced import TracedProblem, trace_at_full_size
+from kmem.profile.compile import CompileStatus, compile_kernels
+from kmem.profile.estimate import estimate_kernel_ms
+from kmem.records import Baseline, Contract, Device, Kernel, Measurement, Problem
 
 if TYPE_CHECKING:
-    from kmem.interfaces import Checker
     from kmem.measure.judge import Judge
-    from kmem.problem.traced import TracedProblem
-    from kmem.records import Device
 
-# The judge, problem loading and devices import torch, the memory sqlite_utils: inside the
-# functions, because `kmem --help` loads this module and must not pay for them.
+# The judge and the loading of problems import torch, the memory sqlite_utils: inside the functions,
+# because the command line loads this module for `kmem --help`, which must not pay for them.
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +42,7 @@ class Terms:
 
     contract: Contract
     seed: int | None = None  # None: make_case draws one
-    checkers: "tuple[Checker, ...]" = ()  # source checks beside the judge's own
+    checkers: tuple[Checker, ...] = ()  # source checks beside the judge's own
     evidence_dir: Path | None = None  # where a bundle is left; None: nowhere
 
 
@@ -76,8 +80,6 @@ def make_case(problem: Path, source: str, terms: Terms, *, name: str = "The kern
         ProblemError: if the problem breaks its contract.
         CaseError: if the text is no kernel for it.
     """
-    import secrets
-
     from kmem.problem.load import check_forward, execute_problem, load_problem
 
     loaded = load_problem(problem)
@@ -150,7 +152,7 @@ def _check_constructor(problem: Problem, given: int, name: str, tree: ast.Module
         )
 
 
-def find_checkers(registry: Registry | None, names: Sequence[str]) -> "tuple[Checker, ...]":
+def find_checkers(registry: Registry | None, names: Sequence[str]) -> tuple[Checker, ...]:
     """Registered checkers by name. Raises NotRegistered, and CaseError: if one cannot run here."""
     found = tuple(lookup(registry.checkers if registry else {}, name, "checker") for name in names)
     for checker in found:
@@ -164,7 +166,7 @@ def find_checkers(registry: Registry | None, names: Sequence[str]) -> "tuple[Che
 
 
 def judge_case(
-    case: Case, device: "Device", *, gpu: bool, announce: Callable[[str], None]
+    case: Case, device: Device, *, gpu: bool, announce: Callable[[str], None]
 ) -> tuple[Measurement, tuple[Baseline, ...]]:
     """The judge's verdict on a case, and what it was compared with (nothing without a GPU).
 
@@ -176,10 +178,7 @@ def judge_case(
     Raises ProblemError: if the problem's forward fails, or without a GPU no small sizes can be
     found for it.
     """
-    import tempfile
-
     from kmem.measure.judge import Judge
-    from kmem.problem.traced import trace_at_full_size
     from kmem.problem.workload import derive_small_workload
 
     terms = case.terms
@@ -214,7 +213,7 @@ def judge_case(
         return judge.verify(case.kernel, baselines), baselines
 
 
-def find_baselines(judge: "Judge", traced: "TracedProblem") -> tuple[Baseline, ...]:
+def find_baselines(judge: "Judge", traced: TracedProblem) -> tuple[Baseline, ...]:
     """How fast the module itself is: as memory knows it, else measured now and kept there."""
     from kmem.memory.store import Memory
     from kmem.run.baselines import keep_baselines, known_baselines
@@ -233,24 +232,16 @@ def find_baselines(judge: "Judge", traced: "TracedProblem") -> tuple[Baseline, .
 
 def default_evidence_dir() -> Path:
     """Where verdicts leave their evidence unless told otherwise: beside the database."""
-    from kmem.memory.location import default_db_path
-
     return default_db_path().parent / "evidence"
 
 
 def _cache_dir() -> Path:
     """Compiled kernels, shared with `kmem optimize`."""
-    from kmem.memory.location import default_db_path
-
     return default_db_path().parent / "cache"
 
 
-def _estimate_ms(kernel: Kernel, traced: "TracedProblem", announce: Callable[[str], None]) -> float:
+def _estimate_ms(kernel: Kernel, traced: TracedProblem, announce: Callable[[str], None]) -> float:
     """The static estimate at full size in ms; infinite where the compiler gives none."""
-    from kmem.errors import ProfilerError
-    from kmem.profile.compile import CompileStatus, compile_kernels
-    from kmem.profile.estimate import estimate_kernel_ms
-
     try:
         (report,) = compile_kernels(
             [kernel],
