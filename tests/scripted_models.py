@@ -30,8 +30,9 @@ from kmem.interfaces import (
 )
 from kmem.problem.bound import graph_bound
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import execute_problem, load_problem
+from kmem.problem.load import FULL, execute_problem, load_problem
 from kmem.problem.trace import trace_problem
+from kmem.problem.traced import TracedProblem
 from kmem.records import (
     Attempt,
     Bottleneck,
@@ -315,11 +316,14 @@ def make_situation(
     problem, graph = problem_and_graph(name)
     skills = {skill: load_skill(ROOT / "skills" / skill) for skill in offered}
     situation = Situation(
-        problem=problem,
-        graphs={"full": graph},
-        device=H200,
-        contract=Contract(),
-        bound=graph_bound(graph, H200, Contract()),
+        traced=TracedProblem(
+            problem,
+            Contract(),
+            H200,
+            {"full": FULL},
+            {"full": graph},
+            graph_bound(graph, H200, Contract()),
+        ),
         parent=parent,
         diagnosis=make_diagnosis() if parent else None,
         prescriptions=tuple(Prescription(skill, 0.5, ("the bottleneck fits",)) for skill in skills),

@@ -349,9 +349,7 @@ def test_experience_is_what_was_measured_on_other_graphs_with_its_prediction(
             own.arch,
             own.contract,
         )
-        found = recall_experience(
-            memory.storage, ["online-softmax", "fuse-pointwise-chain"], key
-        )
+        found = recall_experience(memory.storage, ["online-softmax", "fuse-pointwise-chain"], key)
     of_softmax = [entry for entry in found if entry.recipe == "online-softmax"]
     tried = {
         entry.outcome.choices[0].knobs: entry.outcome

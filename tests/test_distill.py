@@ -102,7 +102,7 @@ def attempt(
 def record_run(
     memory: Memory, attempts: list[Attempt], run: Run = RUN, *, recorded: bool = True
 ) -> None:
-    """Keep a run as the workbench would: attempts, kernels, diagnoses, outcomes."""
+    """Keep a run as the loop would: attempts, kernels, diagnoses, outcomes."""
     memory.runs.start(run)
     for each in attempts:
         memory.runs.record_attempt(run.id, each)

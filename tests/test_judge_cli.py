@@ -13,8 +13,9 @@ from corpus.honest import GUARDED, LIBRARY
 
 from kmem.cli.verify import measure, verify
 from kmem.devices import named_target
+from kmem.problem.traced import untraced_problem
 from kmem.records import Baseline, Contract, Problem, Timing
-from kmem.run.single import known_baselines
+from kmem.run.single import find_baselines
 
 
 @pytest.fixture
@@ -196,8 +197,9 @@ def test_known_baselines_are_taken_from_the_database_and_new_ones_kept_there() -
             self.calls += 1
             return (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),)
 
-    judge, loaded = Measuring(), Problem("p", "p.py", problems.SCALE_RELU)
-    found = [known_baselines(judge, loaded, Contract(), named_target("h200")) for _ in range(2)]
+    judge, problem = Measuring(), Problem("p", "p.py", problems.SCALE_RELU)
+    traced = untraced_problem(problem, Contract(), named_target("h200"))
+    found = [find_baselines(judge, traced) for _ in range(2)]
     assert found[0] == found[1] == (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),)
     assert judge.calls == 1
 

@@ -1,5 +1,6 @@
-"""Who has the GPU: one alone or several together, waiting without starving anybody, and Inductor
-taking its turn while it tunes. No GPU.
+"""Who has the GPU: one process alone or several together, and nobody starves. No GPU is needed.
+
+Inductor takes its turn too while it tunes.
 """
 
 import sys
@@ -192,9 +193,7 @@ def test_a_slow_alternative_is_timed_once(
 def test_an_alternative_that_cannot_be_launched_is_left_to_inductor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Which goes on with the next one after some errors, as TritonBenchmarker does after an invalid
-    configuration.
-    """
+    """Inductor goes on with the next alternative, as after an invalid configuration."""
 
     def call() -> None:
         raise RuntimeError("CUDA error: invalid configuration argument")

@@ -24,7 +24,7 @@ from kmem.mcp.verdicts import Verdict
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Baseline, Contract, Measurement, Move, Status, Timing
-from kmem.run.single import make_case
+from kmem.run.single import Terms, make_case
 
 TOOLS = [
     "search_skills",
@@ -206,7 +206,7 @@ def measured(
         ratio * 1.05,
     )
     verdict = Measurement(status, timing if status is Status.PASSED else None, False)
-    case = make_case(problem, source, Contract(), 7, (), None)
+    case = make_case(problem, source, Terms(Contract(), 7))
     return Verdict(
         case, named_target("h200"), verdict, (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),)
     )

@@ -1,6 +1,4 @@
-"""A replay begins with what the run began with: what memory knew, and the skills that were not
-retracted.
-"""
+"""A replay begins with what the run began with: the same memory, the same retracted skills."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +57,7 @@ def walk_mirror(run: Run, memory: Memory) -> None:
 
 
 def retraction(home: Path, name: str, created_at: str) -> Retraction:
-    """Of a skill, as if it had been made at that time."""
+    """The retraction of a skill, as if it had been made at that time."""
     with Memory(home / "elsewhere.db") as elsewhere:
         return replace(
             elsewhere.standings.retract(load_skill(small_registry().skills[name]), "it misled"),

@@ -24,14 +24,14 @@ from kmem.mcp.verdicts import Verdict, Verdicts, outcome_of, recorded_kernel
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
-from kmem.problem.load import FULL, load_problem
+from kmem.problem.load import load_problem
+from kmem.problem.traced import trace_at_full_size
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
 from kmem.profile.ncu_report import read_report
-from kmem.profile.static import trace_bound
 from kmem.records import Contract, Device, Kernel, Precision, Profile, Purity
 from kmem.run.session import Session, load_library, open_session, versions
-from kmem.run.single import judge_case, make_case, read_kernel
+from kmem.run.single import Terms, judge_case, make_case, read_kernel
 from kmem.serialize import to_data
 from kmem.skills import Skill, load_skill
 from kmem.vocabulary import OPERATORS
@@ -175,11 +175,12 @@ class Tools:
         """
         with Memory() as memory:
             session = self._open_session(problem, precision, target, memory)
+            traced = session.traced
             found = memory.winners.recall(session.graph_key)
             return {
-                "graph": session.graph.hash,
-                "device": session.device.name,
-                "bound_ms": session.bound.time_ms if session.bound else None,
+                "graph": traced.graph.hash,
+                "device": traced.device.name,
+                "bound_ms": traced.bound.time_ms if traced.bound else None,
                 "kernels": [
                     {
                         "exact": hit.exact,
@@ -252,7 +253,7 @@ class Tools:
             )
         contract = Contract(Precision(precision))
         bound = (
-            trace_bound(load_problem(problem), FULL, contract, device)
+            trace_at_full_size(load_problem(problem), contract, device).bound
             if problem is not None
             else None
         )
@@ -285,10 +286,7 @@ class Tools:
         with self._judging:
             profile = collect_profile(
                 candidate,
-                loaded,
-                FULL,
-                contract,
-                device,
+                trace_at_full_size(loaded, contract, device),
                 self._registry.profilers,
                 executor,
                 present=present,
@@ -355,7 +353,7 @@ class Tools:
         text = _kernel_text(kernel, source)
         contract = Contract(Precision(precision), Purity(purity))
         case = make_case(
-            Path(problem), text or "", contract, seed, (), None, name=kernel or "The kernel"
+            Path(problem), text or "", Terms(contract, seed), name=kernel or "The kernel"
         )
         with self._judging:
             measurement, baselines = judge_case(case, device, gpu=gpu, announce=logger.info)
@@ -395,7 +393,7 @@ class Tools:
         with Memory() as memory:
             session = open_session(
                 found.case.problem,
-                found.case.contract,
+                found.case.terms.contract,
                 found.device,
                 not found.measurement.estimated,
                 self._registry,

@@ -17,7 +17,7 @@ from kmem.errors import TargetError
 from kmem.measure.bundle import Deviation, compare_bundles, read_bundle
 from kmem.plugins import Registry
 from kmem.records import Baseline, Kernel, Measurement, Status
-from kmem.run.single import Case, find_checkers, judge_case, make_case, read_kernel
+from kmem.run.single import Case, Terms, find_checkers, judge_case, make_case, read_kernel
 from kmem.serialize import to_data
 
 #: Estimates are made for this device where there is no GPU and none is named.
@@ -70,15 +70,15 @@ def verify_bundle(
     present = detect_device()
     with bad_input():
         bundle = read_bundle(path)
-        case = Case(
-            bundle.problem,
-            Kernel(bundle.kernel_source, flags=bundle.kernel_flags),
+        terms = Terms(
             bundle.contract,
             bundle.seed if options.seed is None else options.seed,
             find_checkers(registry, bundle.checkers),
             # by default none: it would take the place of the bundle that is repeated
             options.evidence_dir,
         )
+        kernel = Kernel(bundle.kernel_source, flags=bundle.kernel_flags)
+        case = Case(bundle.problem, kernel, terms)
         device = present or bundle.device
         measurement, baselines = judge_case(
             case, device, gpu=present is not None, announce=_announce
@@ -90,15 +90,9 @@ def verify_bundle(
 def _read_case(
     problem: Path, kernel: Path, options: JudgeOptions, registry: Registry | None
 ) -> Case:
-    return make_case(
-        problem,
-        read_kernel(kernel),
-        options.contract,
-        options.seed,
-        find_checkers(registry, options.checks),
-        options.evidence_dir,
-        name=str(kernel),
-    )
+    checkers = find_checkers(registry, options.checks)
+    terms = Terms(options.contract, options.seed, checkers, options.evidence_dir)
+    return make_case(problem, read_kernel(kernel), terms, name=str(kernel))
 
 
 def print_verdict(

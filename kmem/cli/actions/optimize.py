@@ -23,9 +23,10 @@ from kmem.plugins import Registry
 from kmem.problem.load import load_problem
 from kmem.records import Device, Lesson, ModelChoice, Run, RunResult, RunState, Strategy
 from kmem.run.directory import RunDirectory
-from kmem.run.evaluator import Announce, EvaluatorProcesses, LiveEvaluator
+from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
 from kmem.run.loop import optimize
-from kmem.run.report import summarise, write_report
+from kmem.run.progress import Announce
+from kmem.run.report import FinishedRun, summarise, write_report
 from kmem.run.session import open_session
 from kmem.serialize import to_json
 
@@ -93,16 +94,16 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
             notes += tuple(f"its process was killed; taken up again at {time}" for time in kills)
             usage = Spending(run.budget, RunArchive(memory.path, run.id)).usage()
             lessons = memory.runs.lessons(run.id)
-            report = write_report(
-                directory,
+            finished = FinishedRun(
                 run,
                 result,
                 memory.runs.attempts(run.id),
                 memory.runs.diagnoses(run.id),
+                lessons,
                 notes,
-                lessons=lessons,
-                usage=usage,
+                usage,
             )
+            report = write_report(directory, finished)
             directory.write_text("result.json", to_json(result))
     _tell_people(run, result, lessons, report)
     if as_json:

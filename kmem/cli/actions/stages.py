@@ -7,11 +7,11 @@ from kmem.diagnose.bottleneck import diagnose
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
-from kmem.problem.load import FULL, load_problem
+from kmem.problem.load import load_problem
+from kmem.problem.traced import trace_at_full_size
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
 from kmem.profile.ncu_report import read_report
-from kmem.profile.static import trace_bound
 from kmem.records import (
     Bound,
     Contract,
@@ -41,10 +41,7 @@ def profile_problem(
     candidate = Kernel(kernel.read_text(encoding="utf-8")) if kernel else reference_kernel(loaded)
     return collect_profile(
         candidate,
-        loaded,
-        FULL,
-        Contract(Precision(precision)),
-        device,
+        trace_at_full_size(loaded, Contract(Precision(precision)), device),
         registry.profilers,
         lookup(registry.executors, "local", "executor"),
         present=present,
@@ -126,4 +123,5 @@ def _resolve_device(name: str | None) -> Device:
 
 
 def _trace_bound(problem: Path | str, precision: str, device: Device) -> Bound | None:
-    return trace_bound(load_problem(problem), FULL, Contract(Precision(precision)), device)
+    contract = Contract(Precision(precision))
+    return trace_at_full_size(load_problem(problem), contract, device).bound

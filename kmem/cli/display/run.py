@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kmem.cli.display.live import LiveDisplay
 from kmem.records import Run
-from kmem.run.workbench import Event
+from kmem.run.progress import Event
 
 
 class RunDisplay(LiveDisplay[Event]):
