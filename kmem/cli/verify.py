@@ -270,7 +270,7 @@ def _print_verdict(
 
 
 def _describe(measurement: Measurement, baselines: tuple[Baseline, ...]) -> str:
-    from kmem.measure.judge import REFUSED_FAMILIES
+    from kmem.measure.verdicts import REFUSED_FAMILIES
 
     lines = [measurement.status.value]
     if measurement.log:

@@ -22,8 +22,10 @@ from kmem.host.lease import DIRECTORY_VARIABLE
 from kmem.interfaces import Executor, Job, JobResult
 from kmem.measure.judge import Judge
 from kmem.measure.pool.workers import WorkerPool
+from kmem.measure.settings import JudgeSettings
 from kmem.plugins import Registry
 from kmem.problem.bound import unfused_ms
+from kmem.problem.traced import TracedProblem
 from kmem.profile.collect import collect_profile
 from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
@@ -203,17 +205,22 @@ class LiveEvaluator(Evaluator):
             read_binaries=not session.present,
         )
         self._judge = Judge(
-            session.problem,
-            session.workloads,
-            run.contract,
-            session.device,
-            session.bound,
-            seed=run.seed,
-            work_dir=out_dir / "scratch",
-            gpu=session.present,
+            TracedProblem(
+                session.problem,
+                run.contract,
+                session.device,
+                session.workloads,
+                session.graphs,
+                session.bound,
+            ),
+            JudgeSettings(
+                seed=run.seed,
+                gpu=session.present,
+                work_dir=out_dir / "scratch",
+                cache_dir=processes.cache_dir,
+                bundle_dir=out_dir / "evidence",
+            ),
             estimate_ms=lambda kernel: self._estimates[kernel.hash],
-            cache_dir=processes.cache_dir,
-            evidence_dir=out_dir / "evidence",
             workers=processes.workers,
             on_event=lambda text: announce("measure", text),
         )

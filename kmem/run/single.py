@@ -180,16 +180,17 @@ def judge_case(
     import tempfile
 
     from kmem.measure.judge import Judge
+    from kmem.measure.settings import JudgeSettings
     from kmem.problem.bound import graph_bound
     from kmem.problem.load import FULL, execute_problem
     from kmem.problem.trace import trace_problem
+    from kmem.problem.traced import TracedProblem
     from kmem.problem.workload import derive_small_workload
 
     workloads: dict[str, Workload] = {"full": FULL}
     problem, contract = case.problem, case.contract
-    bound = graph_bound(
-        trace_problem(execute_problem(problem), contract.precision), device, contract
-    )
+    graph = trace_problem(execute_problem(problem), contract.precision)
+    bound = graph_bound(graph, device, contract)
     try:
         workloads["small"] = derive_small_workload(problem)
     except ProblemError as ex:
@@ -199,22 +200,20 @@ def judge_case(
     with (
         tempfile.TemporaryDirectory(prefix="kmem-verify-", ignore_cleanup_errors=True) as place,
         Judge(
-            problem,
-            workloads,
-            contract,
-            device,
-            bound,
-            seed=case.seed,
-            work_dir=Path(place),
-            gpu=gpu,
+            TracedProblem(problem, contract, device, workloads, {"full": graph}, bound),
+            JudgeSettings(
+                seed=case.seed,
+                gpu=gpu,
+                work_dir=Path(place),
+                cache_dir=_cache_dir(),
+                bundle_dir=case.evidence_dir,
+                checkers=case.checkers,
+                keep_spare=False,
+            ),
             estimate_ms=lambda candidate: _estimate_ms(
                 candidate, problem, contract, device, announce
             ),
-            cache_dir=_cache_dir(),
             on_event=announce,
-            checkers=case.checkers,
-            evidence_dir=case.evidence_dir,
-            keep_spare=False,
         ) as judge,
     ):
         baselines = known_baselines(judge, problem, contract, device) if gpu else ()

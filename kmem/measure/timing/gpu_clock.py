@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from kmem.measure.oracle.spots import Spots
 from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.timing.inputs import TimedInputs
-from kmem.measure.timing.statistics import GRAPH_BELOW_MS, pair_samples
+from kmem.measure.timing.statistics import GRAPH_BELOW_MS, pair_samples, summarize_samples
 from kmem.measure.worker.commands import Time, TimeGraph
 from kmem.records import Timing
 
@@ -92,8 +92,8 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
-class PairedTiming:
-    """A paired timing with the samples behind it, by A B B A block.
+class TimedSamples:
+    """A timing with the samples behind it in ms, by A B B A block, or by batch if it is unpaired.
 
     `host_ms` is the least host time of a candidate's call.
     """
@@ -101,18 +101,7 @@ class PairedTiming:
     timing: Timing
     host_ms: float
     candidate_ms: tuple[tuple[float, ...], ...]
-    reference_ms: tuple[tuple[float, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class UnpairedTiming:
-    """The samples of a kernel that has nothing to be paired with, by batch.
-
-    `host_ms` is the least host time of a call.
-    """
-
-    candidate_ms: tuple[tuple[float, ...], ...]
-    host_ms: float
+    reference_ms: tuple[tuple[float, ...], ...] = ()
 
 
 class ClocksDisagree(Exception):
@@ -199,7 +188,7 @@ def time_pairs(
     *,
     name: str,
     seed: int,
-) -> PairedTiming:
+) -> TimedSamples:
     """Time two modules block by block, A B B A, one at a time on the GPU.
 
     Every timed call sees values that were not seen before. Spots are taken of both sides, so that
@@ -228,20 +217,21 @@ def time_pairs(
         timing = pair_samples(candidate_ms, reference_ms, name, seed=seed)
         if timing.ratio_high - timing.ratio_low <= 2 * WIDEST_INTERVAL * timing.ratio:
             break
-    return PairedTiming(timing, min(ours.host_ms), tuple(candidate_ms), tuple(reference_ms))
+    return TimedSamples(timing, min(ours.host_ms), tuple(candidate_ms), tuple(reference_ms))
 
 
 def time_alone(
     candidate: LoadedModule, inputs: TimedInputs, settings: ClockSettings
-) -> UnpairedTiming:
+) -> TimedSamples:
     """Time a module where there is nothing to pair it with; every call sees fresh values."""
     first = _first_look(candidate, inputs, settings, host_count=FIRST_CALLS)
     batches = _Batches(inputs, settings)
-    taken = [
+    taken = tuple(
         tuple(batches.sample(candidate, with_seeds=True))
         for _ in range(-(-UNPAIRED_SAMPLES // len(inputs.names)))
-    ]
-    return UnpairedTiming(tuple(taken), min(first.host_ms))
+    )
+    timing = summarize_samples([sample for batch in taken for sample in batch])
+    return TimedSamples(timing, min(first.host_ms), taken)
 
 
 def _first_look(

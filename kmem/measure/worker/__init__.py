@@ -1,8 +1,9 @@
-"""What runs in a candidate's process: copies of these files and of kmem/host/lease.py, nothing else.
+"""What runs in a candidate's process, and nothing else.
 
-kmem cannot be imported there, so the files import one another and `lease` by plain names, and
-beside these the standard library, torch and triton. Four of them are used by the judge's side too,
-as `kmem.measure.worker.channel`: channel, commands, confinement, tensors.
+The process is given copies of these files and of kmem/host/lease.py. kmem cannot be imported there,
+so the files import one another and `lease` by plain names, and beside these the standard library,
+torch and triton. Four of them are used by the judge's side too, as `kmem.measure.worker.channel`:
+channel, commands, confinement, tensors.
 
 In the order in which a process uses them:
 
