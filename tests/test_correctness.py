@@ -1,4 +1,4 @@
-"""Errors against the oracle, the accuracy contract, and the input families, by exact small cases."""
+"""Errors against the oracle, the accuracy contract, and the input families, by small cases."""
 
 import math
 import re
@@ -259,7 +259,7 @@ def test_other_sizes_change_one_shared_dimension() -> None:
     }
 
 
-def test_other_layouts_hold_the_same_values(tmp_path) -> None:  # noqa: ANN001 - pytest's own fixture
+def test_other_layouts_hold_the_same_values(tmp_path: Path) -> None:
     value = torch.rand(3, 5)
     for name, layouts in other_layouts([value, 2]):
         shared = SharedArguments(

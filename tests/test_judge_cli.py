@@ -1,5 +1,6 @@
-"""`kmem verify` and `kmem measure` as a user meets them: exit codes, one clear line for bad input,
-JSON for programs.
+"""`kmem verify` and `kmem measure` as a user meets them.
+
+Exit codes, one clear line for bad input, JSON for programs.
 """
 
 import json

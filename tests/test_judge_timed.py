@@ -1,4 +1,4 @@
-"""Timed calls leave spots of what they return: whoever cheats only while the clock runs is caught.
+"""Timed calls leave spots of what they return: a candidate that cheats only there is caught.
 
 No GPU: the clock is made up.
 """
@@ -70,7 +70,7 @@ def reference_of(problem: str, place: Path) -> Reference:
 def time_and_check(
     problem: str, source: str, worker: WorkerProcess, place: Path, seed: int = 3
 ) -> Examination:
-    """Time a candidate against itself, as the judge does, and check what the timed calls returned."""
+    """Time a candidate against itself, as the judge does, and check what timed calls returned."""
     reference = reference_of(problem, place)
     examination = Examination(Kernel(source), worker, Contract(), 60.0, 60.0)
     load_candidate(examination, reference)
