@@ -222,7 +222,7 @@ def alone(candidate: FakeWorker, inputs: FakeInputs, clock: ClockSettings = CLOC
 def test_a_batch_during_which_the_host_stood_still_is_taken_again_on_other_values() -> None:
     """Batch 0 is the first look.
 
-    Three in one timing may be accidents, wherever they are; whoever stalls at will is refused.
+    Three in one timing may be accidents, wherever they are; more are not forgiven.
     """
     inputs = FakeInputs("in")
     batches = alone(StallingWorker(2, 3, 9), inputs).candidate_ms

@@ -161,6 +161,18 @@ def test_a_worker_is_made_of_files_that_need_no_kmem() -> None:
     assert "lease" in siblings and not siblings & sys.stdlib_module_names
 
 
+def test_the_rooms_of_the_judge_import_downwards() -> None:
+    measure = WORKER_FILES[0].parents[1]
+    floors = ("worker", "pool", "oracle", "timing", "examine")
+    for path in measure.rglob("*.py"):
+        here = path.relative_to(measure).parts[0]
+        lower = floors[: floors.index(here) + 1] if here in floors else floors
+        for name in imported_modules(path):
+            parts = name.split(".")
+            if parts[:2] == ["kmem", "measure"] and here in floors:
+                assert parts[2] in lower, f"{path} imports {name}"
+
+
 def imported_modules(path: Path) -> set[str]:
     """Every module that a file imports, wherever in the file."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))

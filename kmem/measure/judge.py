@@ -184,7 +184,7 @@ class Judge:
             )
             best = fastest_baseline(found)
             for slower in [other.name for other in found if best is None or other is not best]:
-                self._workers.discard(starting[slower])  # at once: its memory is wanted
+                self._workers.discard(starting[slower])  # at once: device memory is wanted
         if best is not None:
             resources.keep_baseline_worker(best.name, starting[best.name])
         return tuple(found)

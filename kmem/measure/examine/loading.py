@@ -51,7 +51,7 @@ def unload_candidate(examination: Examination) -> None:
 def release_outputs(examination: Examination) -> None:
     """Take large outputs off the device while the kernel is timed.
 
-    Their memory is wanted for fresh inputs.
+    Their device memory is wanted for fresh inputs.
     """
     reference, worker = examination.loaded_reference, examination.worker
     shared = reference.outputs

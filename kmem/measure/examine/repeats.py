@@ -100,7 +100,7 @@ def check_repeats(examination: Examination, seed: int) -> None:
                 "a later call changed the result of an earlier one: it returns a buffer that it "
                 "uses again",
             )
-    # the worker lets go of the kept result: its memory is wanted
+    # the worker lets go of the kept result: its device memory is wanted
     examination.worker.request(Forget(_FIRST), timeout_s=examination.run_timeout_s)
 
 

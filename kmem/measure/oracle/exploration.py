@@ -16,8 +16,8 @@ from kmem.measure.oracle.module import ReferenceModule
 from kmem.measure.oracle.randomness import are_random, has_drawn
 from kmem.measure.oracle.slices import PIECES, Sameness, Slicing, compare_pieces, find_slicing
 
-#: Pieces of very large inputs and outputs that are small beside these; where memory is short they
-#: become finer (expected.py).
+#: Pieces of very large inputs and outputs that are small beside the whole; where device memory is
+#: short they become finer (expected.py).
 _ENOUGH_PIECES = 16
 
 

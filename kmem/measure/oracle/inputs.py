@@ -21,7 +21,7 @@ from kmem.measure.oracle.traits import find_traits_in_turn, input_traits
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.worker.tensors import Placement
 
-#: Inputs and outputs up to this size, or this share of the device's free memory, are given to the
+#: Inputs and outputs up to this size, or this share of the free device memory, are given to the
 #: oracle whole; float64 copies and intermediates of larger ones would crowd the device.
 _WHOLE_BYTES = 2**27
 _WHOLE_SHARE = 1 / 64
