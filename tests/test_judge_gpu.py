@@ -186,7 +186,8 @@ def test_after_a_broken_context_the_next_candidate_runs(
     problem = Problem("corpus", "<corpus>", problems.SCALE_RELU)
     workloads = {"full": Workload("full")}
     traced = TracedProblem(problem, Contract(), detect_device(), workloads, {}, None)
-    with Judge(traced, JudgeSettings(3, True, tmp_path, tmp_path / "cache")) as judge:
+    settings = JudgeSettings(seed=3, gpu=True, work_dir=tmp_path, cache_dir=tmp_path / "cache")
+    with Judge(traced, settings) as judge:
         kernels = [Kernel(LIBRARY), Kernel(broken), Kernel(SCALE_RELU)]
         found = judge.screen(kernels, lambda index, measurement: None, deadline_s=120)
         assert [measurement.status for measurement in found] == [

@@ -1,5 +1,6 @@
-"""Who has the GPU: one alone or several together, waiting without starving anybody, and Inductor
-taking its turn while it tunes. No GPU.
+"""Who has the GPU: one alone or several together, waiting without starving anybody.
+
+And Inductor taking its turn while it tunes. No GPU.
 """
 
 import importlib
@@ -200,8 +201,9 @@ def test_a_slow_alternative_is_timed_once(
 
 
 def test_an_alternative_that_cannot_be_launched_is_left_to_inductor(tuning: ModuleType) -> None:
-    """Which goes on with the next one after some errors, as TritonBenchmarker does after an invalid
-    configuration.
+    """After some errors Inductor goes on with the next alternative.
+
+    TritonBenchmarker does so after an invalid configuration.
     """
 
     def call() -> None:

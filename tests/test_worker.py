@@ -52,7 +52,12 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     workloads = {"full": Workload("full")}
     traced = TracedProblem(problem, Contract(), named_target("h200"), workloads, {}, None)
     settings = JudgeSettings(
-        3, False, place, place / "cache", load_timeout_s=4.0, run_timeout_s=4.0
+        seed=3,
+        gpu=False,
+        work_dir=place,
+        cache_dir=place / "cache",
+        load_timeout_s=4.0,
+        run_timeout_s=4.0,
     )
     with Judge(traced, settings, estimate_ms=lambda kernel: 1.0) as made:
         yield made

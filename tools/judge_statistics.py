@@ -303,7 +303,9 @@ def verify_once(
     workloads = {"full": FULL, "small": derive_small_workload(problem)}
     bound = graph_bound(graph, device, contract)
     traced = TracedProblem(problem, contract, device, workloads, {"full": graph}, bound)
-    settings = JudgeSettings(9, True, place, place / "cache", keep_spare=False)
+    settings = JudgeSettings(
+        seed=9, gpu=True, work_dir=place, cache_dir=place / "cache", keep_spare=False
+    )
     with Judge(traced, settings) as judge:
         baselines = judge.baselines() if with_baselines else ()
         held, started = judge.gpu_held_s, time.monotonic()

@@ -121,7 +121,12 @@ def judge_pair(pair: Pair, contract: Contract, device: Device, gpu: bool, place:
         tempfile.TemporaryDirectory(prefix="judge-", dir=place, ignore_cleanup_errors=True) as work,
         Judge(
             TracedProblem(pair.problem, contract, device, workloads, {"full": graph}, bound),
-            JudgeSettings(secrets.randbits(48), gpu, Path(work), place / "cache"),
+            JudgeSettings(
+                seed=secrets.randbits(48),
+                gpu=gpu,
+                work_dir=Path(work),
+                cache_dir=place / "cache",
+            ),
             # a check has no time: nothing of it is recorded or shown
             estimate_ms=None if gpu else lambda kernel: 0.0,
         ) as judge,

@@ -453,7 +453,9 @@ def _judge(prepared: Prepared, asked: Asked, root: Path, scratch: Path) -> str:
     traced = TracedProblem(
         written.header.problem, asked.contract, asked.device, written.workloads, {}, written.bound
     )
-    settings = JudgeSettings(asked.seed, asked.present, scratch / name, _cache(scratch))
+    settings = JudgeSettings(
+        seed=asked.seed, gpu=asked.present, work_dir=scratch / name, cache_dir=_cache(scratch)
+    )
     with Judge(traced, settings, estimate_ms=lambda kernel: estimates[kernel.hash]) as judge:
 
         def judge_together(points: Sequence[Point]) -> None:

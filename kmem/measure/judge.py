@@ -49,7 +49,7 @@ from kmem.records import Baseline, Kernel, Measurement, Status, Timing, fastest_
 
 #: Device memory a judge asks for, over the bytes the problem must move: copies of inputs and
 #: outputs, here, in workers and in a baseline.
-_SHARE = 4
+_ROOM_RATIO = 4
 
 
 class Judge:
@@ -121,7 +121,7 @@ class Judge:
         if self._memory_share is not None:
             bound = self._traced.bound
             self._waited_for_memory_s = self._memory_share.acquire(
-                _SHARE * bound.bytes if bound else 0
+                _ROOM_RATIO * bound.bytes if bound else 0
             )
         self._workers.prepare()
         return self

@@ -6,7 +6,7 @@ from pathlib import Path
 from kmem.interfaces import Checker
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeSettings:
     """Where and how a judge works, whatever the problem.
 

@@ -61,7 +61,7 @@ def judge_once(
         {},
         None,
     )
-    settings = JudgeSettings(20, gpu, place, place / "cache")
+    settings = JudgeSettings(seed=20, gpu=gpu, work_dir=place, cache_dir=place / "cache")
     with Judge(traced, settings, estimate_ms=lambda kernel: 1.0, workers=workers) as judge:
         judge._resources.main, judge._resources.has_small = "full", small is not None
         return judge.verify(Kernel(source), ())
