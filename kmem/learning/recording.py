@@ -4,7 +4,7 @@ time each, a problem a file.
 Every problem goes its own way: traced and written in a process of a lane, compiled by processes
 that all problems share, judged in another lane as soon as it is compiled, while later problems
 still compile. A timing is alone on the GPU (the judges' lease) and its clock starts with calls
-queued ahead (kmem/measure/worker/observe.py), so that busy cores do not show in it; the compilers
+queued ahead (kmem/measure/worker/clocks.py), so that busy cores do not show in it; the compilers
 yield to the judges all the same. The judging itself is kmem's own screening, nothing else.
 
 Whatever ends a recording, each setting that has its verdict is on the disk, and the settings that
@@ -43,6 +43,7 @@ from kmem.learning.landscape import (
 )
 from kmem.learning.sampling import leading_settings, sample_drafts
 from kmem.measure.judge import Judge
+from kmem.measure.settings import JudgeSettings
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.graph import graph_sizes
@@ -442,18 +443,10 @@ def _judge(prepared: Prepared, asked: Asked, root: Path, scratch: Path) -> str:
     kernels = {kernel.hash: kernel for kernel, _ in written.kernels}
     estimates = {point.source_hash: point.estimated_ms for point in prepared.points}
     deadline = started + 60 * asked.minutes
-    with Judge(
-        traced.problem,
-        traced.workloads,
-        traced.contract,
-        traced.device,
-        traced.bound,
-        seed=asked.seed,
-        work_dir=scratch / name,
-        gpu=asked.present,
-        estimate_ms=lambda kernel: estimates[kernel.hash],
-        cache_dir=_cache(scratch),
-    ) as judge:
+    settings = JudgeSettings(
+        seed=asked.seed, gpu=asked.present, work_dir=scratch / name, cache_dir=_cache(scratch)
+    )
+    with Judge(traced, settings, estimate_ms=lambda kernel: estimates[kernel.hash]) as judge:
 
         def judge_together(points: Sequence[Point]) -> None:
             drafts = [kernels[point.source_hash] for point in points]

@@ -20,6 +20,7 @@ from kmem.host.lease import DIRECTORY_VARIABLE
 from kmem.interfaces import Executor, Job, JobResult
 from kmem.measure.judge import Judge
 from kmem.measure.pool.workers import WorkerPool
+from kmem.measure.settings import JudgeSettings
 from kmem.plugins import Registry
 from kmem.problem.bound import unfused_ms
 from kmem.profile.collect import collect_profile
@@ -203,17 +204,15 @@ class LiveEvaluator(Evaluator):
             traced, processes=processes.compilers, read_binaries=not session.present
         )
         self._judge = Judge(
-            traced.problem,
-            traced.workloads,
-            traced.contract,
-            traced.device,
-            traced.bound,
-            seed=run.seed,
-            work_dir=out_dir / "scratch",
-            gpu=session.present,
+            traced,
+            JudgeSettings(
+                seed=run.seed,
+                gpu=session.present,
+                work_dir=out_dir / "scratch",
+                cache_dir=processes.cache_dir,
+                bundle_dir=out_dir / "evidence",
+            ),
             estimate_ms=lambda kernel: self._estimates[kernel.hash],
-            cache_dir=processes.cache_dir,
-            evidence_dir=out_dir / "evidence",
             workers=processes.workers,
             on_event=lambda text: announce("measure", text),
         )

@@ -179,6 +179,7 @@ def judge_case(
     found for it.
     """
     from kmem.measure.judge import Judge
+    from kmem.measure.settings import JudgeSettings
     from kmem.problem.workload import derive_small_workload
 
     terms = case.terms
@@ -193,20 +194,18 @@ def judge_case(
     with (
         tempfile.TemporaryDirectory(prefix="kmem-verify-", ignore_cleanup_errors=True) as place,
         Judge(
-            traced.problem,
-            traced.workloads,
-            traced.contract,
-            traced.device,
-            traced.bound,
-            seed=terms.seed,
-            work_dir=Path(place),
-            gpu=gpu,
+            traced,
+            JudgeSettings(
+                seed=terms.seed,
+                gpu=gpu,
+                work_dir=Path(place),
+                cache_dir=_cache_dir(),
+                bundle_dir=terms.evidence_dir,
+                checkers=terms.checkers,
+                keep_spare=False,
+            ),
             estimate_ms=lambda candidate: _estimate_ms(candidate, traced, announce),
-            cache_dir=_cache_dir(),
             on_event=announce,
-            checkers=terms.checkers,
-            evidence_dir=terms.evidence_dir,
-            keep_spare=False,
         ) as judge,
     ):
         baselines = find_baselines(judge, traced) if gpu else ()

@@ -2,7 +2,7 @@
 
 import math
 
-from kmem.measure.judge import REFUSED_FAMILIES
+from kmem.measure.verdicts import REFUSED_FAMILIES
 from kmem.records import Baseline, ErrorReport, Measurement, Timing
 
 
