@@ -74,12 +74,12 @@ def test_an_unknown_command_is_a_usage_error_with_a_suggestion() -> None:
 
 def test_a_plugins_command_is_listed_and_runs(tmp_path: Path) -> None:
     (tmp_path / "greeting.py").write_text(
-        "import click, kmem.hookspecs\n"
+        "import click, kmem\n"
         "@click.command()\n"
         "def greet():\n"
         '    """Greet whoever asks."""\n'
         "    click.echo('hello')\n"
-        "@kmem.hookspecs.hookimpl\n"
+        "@kmem.hookimpl\n"
         "def register_commands(cli):\n"
         "    cli.add_command(greet)\n"
     )
