@@ -157,8 +157,7 @@ def test_a_question_that_does_not_fit_is_not_asked() -> None:
         spending.pay(KEY, fake, question())
     assert str(caught.value) == (
         f"The budget for language models is spent: {bound + MIN_OUTPUT_TOKENS - 1} tokens left, "
-        f"and the next question may take "
-        f"{bound + 2000} tokens; raise --tokens or --usd"
+        f"and the next question may take {bound + 2000} tokens; raise --tokens or --usd"
     )
     assert fake.requests == [] and spending.usage() == ()
 
@@ -628,8 +627,8 @@ PRICED = (
         ('{"prices": [{"model": "m"}]}', "is not in the form of"),
         (
             (
-                '{"prices": [{"model": "m", "usd_per_million_input": -1, "usd_per_million_output": '
-                '1, "source": "s", "date": "d"}]}'
+                '{"prices": [{"model": "m", "usd_per_million_input": -1, '
+                '"usd_per_million_output": 1, "source": "s", "date": "d"}]}'
             ),
             "0 or more",
         ),

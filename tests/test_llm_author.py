@@ -293,7 +293,7 @@ def test_two_bad_answers_are_a_failed_attempt_that_holds_the_answer_and_cannot_r
         compile(candidate.kernel.source, "answer.py", "exec")
     assert said == [
         (
-            f"the generator of round 0 answered twice in a way that cannot be used: "
+            "the generator of round 0 answered twice in a way that cannot be used: "
             f"{reason_in(candidate)}"
         )
     ]
@@ -356,10 +356,9 @@ def test_each_model_is_complained_of_for_its_own_roles() -> None:
     author.propose(replace(later(), round=2))
     author.reflect(later(), [attempted(PARENT)])
     assert author.complaint == (
-        "large gave no usable answer to 1 question as planner: the first was empty; choose another "
-        "model with -m; "
-        "small gave no usable answer to 1 question as reflector: the first never arrived (gone); "
-        "ask a server that holds on"
+        "large gave no usable answer to 1 question as planner: the first was empty; choose "
+        "another model with -m; small gave no usable answer to 1 question as reflector: the "
+        "first never arrived (gone); ask a server that holds on"
     )
 
 

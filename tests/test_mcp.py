@@ -174,8 +174,8 @@ def test_an_agent_finds_reads_judges_and_is_told_what_is_wrong(
             "measure on a GPU to record it"
         ),
         (
-            "The judge of this server gave no verdict named 'verdict-made-up'; call measure, then "
-            "record the verdict it names"
+            "The judge of this server gave no verdict named 'verdict-made-up'; call measure, "
+            "then record the verdict it names"
         ),
     ]
     for error, text in zip(said["errors"], expected, strict=True):

@@ -24,7 +24,7 @@ PARSED = GeneratorAnswer(plan="one pass", operators=("x",), algebraic=True, knob
         f"```json\n{FIELDS}\n```",
         (
             f"Sure, here it is:\n\n```JSON\n{FIELDS}\n```\nand the file:\n```python\nx = {{}}\n"
-            f"```\nEnjoy."
+            "```\nEnjoy."
         ),
         f"```python\nx = {{}}\n```\n```json\n{FIELDS}\n```",
         f"```\n{FIELDS}\n```",

@@ -304,7 +304,7 @@ def test_no_key_names_the_variable_and_the_file(provider: HttpProvider) -> None:
     said = error_of(lambda: provider.complete(ModelRequest("m", MESSAGES, 10)))
     assert said == (
         f"No key for {provider.name}; set {provider.key_name} in the environment or in a .env "
-        f"file in this directory"
+        "file in this directory"
     )
     assert error_of(provider.models) == said
 
@@ -317,8 +317,8 @@ def test_a_wrong_key_is_told_without_repeating_it(
         said = error_of(lambda: ask(provider, server))
         assert error_of(lambda: provider.models(url(server, provider))) == said
     assert said == (
-        f"{url(server, provider)} refused the key; correct {provider.key_name} in the "
-        f"environment or in .env"
+        f"{url(server, provider)} refused the key; correct {provider.key_name} in the environment "
+        "or in .env"
     )
 
 
@@ -394,7 +394,7 @@ def test_an_answer_that_is_not_in_the_wire_format_is_an_error_and_not_a_crash(ra
         said = error_of(lambda: ask(OpenAIProvider(QUICK), server))
     assert said.startswith(
         f"{server.url_openai} sent something that is not OpenAI's chat completions; correct "
-        f"--base-url"
+        "--base-url"
     )
 
 
@@ -411,7 +411,7 @@ def test_an_anthropic_answer_that_is_not_in_the_wire_format_is_an_error_and_not_
         said = error_of(lambda: ask(AnthropicProvider(QUICK), server))
     assert said.startswith(
         f"{server.url_anthropic} sent something that is not Anthropic's Messages API; correct "
-        f"--base-url"
+        "--base-url"
     )
 
 
@@ -775,7 +775,7 @@ def test_replay_answers_the_same_messages_in_the_order_of_the_file(tmp_path: Pat
     )
     assert error_of(lambda: answer("c")) == (
         f"{file} has no answer to the question that starts 'c'; record it first, or use a live "
-        f"model"
+        "model"
     )
 
 
@@ -794,9 +794,8 @@ def test_replay_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
 def test_registered_providers_import_no_sdk_and_no_http_library() -> None:
     code = (
         "import sys; from kmem.plugins import build_plugin_manager, collect; registry = "
-        "collect(build_plugin_manager()); "
-        "print(sorted(registry.providers), {'openai', 'anthropic', 'httpx', 'httpx2', 'pydantic'} "
-        "& set(sys.modules))"
+        "collect(build_plugin_manager()); print(sorted(registry.providers), {'openai', "
+        "'anthropic', 'httpx', 'httpx2', 'pydantic'} & set(sys.modules))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code],

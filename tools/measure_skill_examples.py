@@ -321,7 +321,7 @@ def _measure(
     )
     print(
         f"{fast} of {len(done)} at {WANTED_RATIO}x and more, {certain} of them with the whole "
-        f"interval"
+        "interval"
     )
     return [pair.skill.name for pair in pairs if pair.skill.name not in done]
 

@@ -98,12 +98,10 @@ def render_scores(scores: Scores, *, measured: bool) -> str:
     label = "" if measured else "ESTIMATED, no GPU was used: "
     return (
         f"{label}{scores.problems} problems: {scores.faster} faster, {scores.baseline_is_best} "
-        f"where the baseline is best (ratio 1.0), "
-        f"{scores.failed} failed (ratio 1.0)\n"
+        f"where the baseline is best (ratio 1.0), {scores.failed} failed (ratio 1.0)\n"
         f"{label}geometric mean {scores.geometric_mean:.3f}, median {scores.median:.3f}, mean "
-        f"{scores.mean:.3f}, wins {scores.wins}, "
-        f"fast_1 {scores.fast_1:.2f}, fast_1.2 {scores.fast_1_2:.2f}, fast_2 {scores.fast_2:.2f}, "
-        f"{scores.seconds:.0f} s in all"
+        f"{scores.mean:.3f}, wins {scores.wins}, fast_1 {scores.fast_1:.2f}, fast_1.2 "
+        f"{scores.fast_1_2:.2f}, fast_2 {scores.fast_2:.2f}, {scores.seconds:.0f} s in all"
     )
 
 

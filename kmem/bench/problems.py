@@ -70,7 +70,7 @@ def find_problems(
         matching = f" whose name matches {' or '.join(only)}" if only else ""
         raise ProblemError(
             f"No problems in {places}{matching}; give problem files or directories of them, such "
-            f"as KernelBench/level1"
+            "as KernelBench/level1"
         )
     return list(found.values())
 
@@ -90,7 +90,7 @@ def _problem_files(path: Path, level: int | None) -> list[Path]:
     existing = ", ".join(map(str, sorted(levels))) or "none"
     raise ProblemError(
         f"{path} has no level {level} (levels there: {existing}); choose another with --level or "
-        f"leave it out"
+        "leave it out"
     )
 
 

@@ -72,7 +72,7 @@ class Manifest:
                 difference = f"{what.replace('_', ' ')} {ours}, now it would be {theirs}"
                 raise OutputError(
                     f"The results in {directory} were made with {difference}; choose another "
-                    f"directory with --resume, or none"
+                    "directory with --resume, or none"
                 )
         problems = {problem.name: problem for problem in self.problems} | {
             problem.name: problem for problem in piece.problems
@@ -101,7 +101,7 @@ class BenchDirectory:
         except OSError as ex:
             raise OutputError(
                 f"Cannot write the bench directory {root}: {ex.strerror}; choose another with "
-                f"--resume"
+                "--resume"
             ) from ex
 
     def __enter__(self) -> "BenchDirectory":
@@ -112,12 +112,12 @@ class BenchDirectory:
         except BlockingIOError as ex:
             raise OutputError(
                 f"Another kmem bench is writing to {self.root}; wait for it or choose another "
-                f"directory with --resume"
+                "directory with --resume"
             ) from ex
         except OSError as ex:
             raise OutputError(
                 f"Cannot write {self.root / 'results.jsonl'}: {ex.strerror}; choose another "
-                f"directory with --resume"
+                "directory with --resume"
             ) from ex
         self._file.seek(0)
         self._file.truncate(self._file.read().rfind(b"\n") + 1)
@@ -175,7 +175,7 @@ def read_rows(root: Path) -> list[Row]:
             rows.append(Row(**{**data, "status": RowStatus(data["status"])}))
         except (ValueError, TypeError, KeyError) as ex:
             raise OutputError(
-                f"{path}, line {number} is not a row of kmem bench ({ex}); remove the line and run "
-                f"again"
+                f"{path}, line {number} is not a row of kmem bench ({ex}); remove the line and "
+                "run again"
             ) from ex
     return rows

@@ -57,7 +57,7 @@ class Row:
         if (self.result is None) != self.failed:
             raise ValueError(
                 f"status {self.status.value} with result {self.result}: a result is set if and "
-                f"only if nothing failed"
+                "only if nothing failed"
             )
 
     @property
@@ -142,7 +142,7 @@ def make_row(problem: BenchProblem, ended: Exit, *, measured: bool) -> Row:
             row,
             reason=(
                 f"it was {'estimated' if measured else 'measured'}, unlike the others: the GPU "
-                f"came or went"
+                "came or went"
             ),
         )
     if result is not None:

@@ -136,8 +136,8 @@ RULES: tuple[Rule, ...] = (
             "(split-K, split reduction, smaller tiles)"
         ),
         (
-            "half a wave leaves at least half of the block slots empty; a kernel that saturates a "
-            "unit all the same is not short of blocks"
+            "half a wave leaves at least half of the block slots empty; a kernel that saturates "
+            "a unit all the same is not short of blocks"
         ),
         all_of="waves <= 0.5",
         unless="dram_throughput_pct >= 60, l2_throughput_pct >= 60, sm_throughput_pct >= 60",
@@ -154,9 +154,8 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.UNCOALESCED,
-        "uncoalesced global loads: neighbouring threads read scattered addresses and waste most of "
-        "each 32-byte sector; "
-        "make the lanes follow the unit-stride axis",
+        "uncoalesced global loads: neighbouring threads read scattered addresses and waste most "
+        "of each 32-byte sector; make the lanes follow the unit-stride axis",
         (
             "half of the fetched bytes unused. Source: Nsight Compute, Source Counters section, "
             "rule UncoalescedGlobalAccess"
@@ -170,12 +169,12 @@ RULES: tuple[Rule, ...] = (
     _rule(
         Bottleneck.REDUNDANT_TRAFFIC,
         (
-            "moves more bytes through DRAM than the problem needs: fuse the passes, keep values on "
-            "chip, read inputs once"
+            "moves more bytes through DRAM than the problem needs: fuse the passes, keep values "
+            "on chip, read inputs once"
         ),
         (
-            "30% above the minimum is more than caches and partial sectors explain; only worth it "
-            "where memory is busy"
+            "30% above the minimum is more than caches and partial sectors explain; only worth "
+            "it where memory is busy"
         ),
         all_of="traffic_ratio >= 1.3",
         any_of="dram_throughput_pct >= 40, l2_throughput_pct >= 60, bound_bytes_pct >= 60",
@@ -205,8 +204,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         Bottleneck.TENSOR_CORE_IDLE,
         (
-            "the matrix product does not use the tensor cores enough: tl.dot with suitable tiles, "
-            "precision splits, deeper pipelining"
+            "the matrix product does not use the tensor cores enough: tl.dot with suitable "
+            "tiles, precision splits, deeper pipelining"
         ),
         (
             "a tuned Hopper GEMM keeps the pipe above 80% busy "
@@ -274,11 +273,10 @@ RULES: tuple[Rule, ...] = (
     _rule(
         Bottleneck.FMA_BOUND,
         "instruction issue or the fp32 FMA pipe is the limit: fewer instructions per result, "
-        "hoisted index arithmetic, "
-        "tensor cores where allowed",
+        "hoisted index arithmetic, tensor cores where allowed",
         (
-            "Source: Nsight Compute, GPU Speed Of Light rule: compute over 60% and above memory is "
-            "compute-bound"
+            "Source: Nsight Compute, GPU Speed Of Light rule: compute over 60% and above memory "
+            "is compute-bound"
         ),
         any_of="fma_pipe_pct >= 60, sm_throughput_pct >= 65",
         unless="tensor_pipe_pct >= 75",
@@ -286,8 +284,8 @@ RULES: tuple[Rule, ...] = (
     _rule(
         Bottleneck.LOW_PARALLELISM,
         (
-            "a partial last wave leaves the device half empty: change the tile or use a persistent "
-            "grid"
+            "a partial last wave leaves the device half empty: change the tile or use a "
+            "persistent grid"
         ),
         "a quarter of the block slots idle over the run; beyond three waves the tail is under 10%",
         all_of="tail_efficiency_pct <= 75, waves <= 3",
@@ -338,8 +336,8 @@ INFERRED: tuple[Rule, ...] = (
             "chip, read inputs once"
         ),
         (
-            "more than one launch for a problem limited by bytes means that values go out and come "
-            "back"
+            "more than one launch for a problem limited by bytes means that values go out and "
+            "come back"
         ),
         all_of="launches >= 2, bound_bytes_pct >= 60, speed_of_light <= 0.75",
     ),

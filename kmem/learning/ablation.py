@@ -96,7 +96,7 @@ def ablate(
         if landscape.header.estimated:
             raise LandscapeError(
                 f"{landscape.name} holds estimates, which teach memory nothing; record it where "
-                f"the device is"
+                "the device is"
             )
     families = {landscape.header.family for landscape in landscapes}
     unknown = sorted(set(setup.left_out) - families - {EACH})

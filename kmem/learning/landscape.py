@@ -108,7 +108,7 @@ class Point:
         if (self.status is Status.PASSED) != (self.timing is not None):
             raise ValueError(
                 f"status {self.status.value} with timing {self.timing}: a timing is set if and "
-                f"only if passed"
+                "only if passed"
             )
 
     @property
@@ -155,7 +155,7 @@ class Landscape:
         if not passed:
             raise LandscapeError(
                 f"No setting of {self.name} passed; record it again, or remove it from the "
-                f"directory"
+                "directory"
             )
         return min(passed, key=lambda point: (point.timing.latency_ms, point.source_hash))
 
@@ -303,8 +303,8 @@ class LandscapeDirectory:
             )
         except OSError as ex:
             raise LandscapeError(
-                f"Cannot write landscapes to {self.root}: {ex.strerror or ex}; choose another with "
-                f"--record"
+                f"Cannot write landscapes to {self.root}: {ex.strerror or ex}; choose another "
+                "with --record"
             ) from ex
 
     def append(self, name: str, point: Point) -> None:
@@ -318,7 +318,7 @@ class LandscapeDirectory:
         except OSError as ex:
             raise LandscapeError(
                 f"Cannot write {self._path(name)}: {ex.strerror or ex}; free some space and run "
-                f"again"
+                "again"
             ) from ex
 
     def pack(self, name: str) -> Path:

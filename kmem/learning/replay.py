@@ -119,7 +119,7 @@ def open_recorded_session(landscape: Landscape, skills: Mapping[str, Skill]) -> 
     if any(len(choices) > 1 for choices in landscape.settings):
         raise LandscapeError(
             f"Kernels of {landscape.name} cover several sites at once, which cannot be replayed; "
-            f"leave it out"
+            "leave it out"
         )
     recipes: dict[str, Recipe] = {}
     writable: dict[str, float] = {}

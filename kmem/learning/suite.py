@@ -29,8 +29,8 @@ def load_suite(path: Path) -> tuple[Problem, ...]:
         entries = json.loads(path.read_text(encoding="utf-8"))["problems"]
     except OSError as ex:
         raise ProblemError(
-            f"Cannot read the suite {path}: {ex.strerror}; give the path of a JSON file that lists "
-            f"problems"
+            f"Cannot read the suite {path}: {ex.strerror}; give the path of a JSON file that "
+            "lists problems"
         ) from ex
     except (ValueError, KeyError, TypeError) as ex:
         raise ProblemError(
@@ -41,7 +41,7 @@ def load_suite(path: Path) -> tuple[Problem, ...]:
         if not isinstance(entry, dict) or not isinstance(entry.get("problem"), str):
             raise ProblemError(
                 f'{path}, entry {place}: it must be an object with "problem", and may have "name" '
-                f'and "constants"'
+                'and "constants"'
             )
         problem = load_problem(path.parent / entry["problem"])
         resized = resize_problem(

@@ -46,7 +46,7 @@ class Verdicts:
         if name not in self._by_name:
             raise EvidenceError(
                 f"The judge of this server gave no verdict named '{name}'; call measure, then "
-                f"record the verdict it names"
+                "record the verdict it names"
             )
         return self._by_name[name]
 

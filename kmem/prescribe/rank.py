@@ -230,7 +230,7 @@ def _ceiling(skill: Skill, diagnosis: Diagnosis, posterior: Posterior | None) ->
         return [
             (
                 f"its ceiling is {headroom_ms:.3g} ms: the kernel runs at {speed_of_light:.1%} of "
-                f"the speed of light"
+                "the speed of light"
             )
         ]
     if posterior is None or posterior.log_speedup <= 0:

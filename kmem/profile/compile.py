@@ -338,7 +338,7 @@ class _Worker:
             log = answer["log"] if answer else self._error_tail()
             self.stop()
             raise ProblemError(
-                f"The problem cannot be set up on the meta device: "
+                "The problem cannot be set up on the meta device: "
                 f"{(log.strip().splitlines() or ['no message'])[-1]}; see kmem doctor"
             )
         self._setup = setup

@@ -47,15 +47,15 @@ def check_result(result: JobResult, tool: str, timeout_s: float) -> None:
     if _OUT_OF_MEMORY in output:
         raise DeviceMemoryError(
             f"The device is out of memory while {tool} profiles; make the problem smaller or free "
-            f"the device"
+            "the device"
         )
     if result.exit_code is None:
         raise ProfilerError(
             f"{tool} took longer than {timeout_s:g} s; profile with --profiler cupti or make the "
-            f"problem smaller"
+            "problem smaller"
         )
     lines = [line for line in output.splitlines() if line.strip()]
     raise ProfilerError(
         f"{tool} ended with exit code {result.exit_code}: {lines[-1] if lines else 'no output'}; "
-        f"run kmem doctor"
+        "run kmem doctor"
     )

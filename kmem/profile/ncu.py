@@ -21,8 +21,8 @@ from kmem.records import Contract, Device, Kernel, Problem, Profile, Workload
 PERMISSION_ERROR = "ERR_NVGPUCTRPERM"
 PERMISSION_REMEDY = (
     "ncu may not read GPU counters here (ERR_NVGPUCTRPERM); as root set "
-    "NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module, "
-    "or give the container SYS_ADMIN, or use --profiler cupti"
+    "NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module, or give the container "
+    "SYS_ADMIN, or use --profiler cupti"
 )
 TIMEOUT_S = 300.0
 #: Launches profiled of one forward; each is replayed once per group of counters.
@@ -119,8 +119,8 @@ def counters_unreadable_reason() -> str | None:
         )
     except subprocess.TimeoutExpired:
         return (
-            "ncu did not finish one tiny kernel in 120 s; update Nsight Compute or use --profiler "
-            "cupti"
+            "ncu did not finish one tiny kernel in 120 s; update Nsight Compute or use "
+            "--profiler cupti"
         )
     output = result.stdout + result.stderr
     if PERMISSION_ERROR in output:
@@ -128,8 +128,8 @@ def counters_unreadable_reason() -> str | None:
     if '"Kernel Name"' not in output:
         lines = [line for line in output.splitlines() if line.strip()]
         return (
-            f"ncu does not work here: {lines[-1] if lines else 'no output'}; update Nsight Compute "
-            f"or use --profiler cupti"
+            f"ncu does not work here: {lines[-1] if lines else 'no output'}; update Nsight "
+            "Compute or use --profiler cupti"
         )
     return None
 

@@ -68,8 +68,8 @@ def _import_report(path: Path) -> str:
     ncu = shutil.which("ncu")
     if ncu is None:
         raise ProfilerError(
-            f"{path.name} is binary and ncu is not on PATH to read it; "
-            f"export it elsewhere: ncu --import {path.name} --csv --page raw > report.csv"
+            f"{path.name} is binary and ncu is not on PATH to read it; export it elsewhere: ncu "
+            f"--import {path.name} --csv --page raw > report.csv"
         )
     result = subprocess.run(
         [ncu, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"],
@@ -82,7 +82,7 @@ def _import_report(path: Path) -> str:
         raise ProfilerError(
             f"ncu cannot read {path.name}: "
             f"{(result.stderr or result.stdout).strip().splitlines()[-1:]}; was it written by a "
-            f"newer ncu?"
+            "newer ncu?"
         )
     return result.stdout
 
@@ -95,8 +95,8 @@ def parse_csv(lines: Iterable[str], name: str = "report") -> tuple[Launch, ...]:
         header = next(rows, None)
         if header is None:
             raise ProfilerError(
-                f"{name} holds no CSV of ncu (no header with Kernel Name); write it with ncu --csv "
-                f"--page raw"
+                f"{name} holds no CSV of ncu (no header with Kernel Name); write it with ncu "
+                "--csv --page raw"
             )
         launches = (
             _read_details(header, rows) if "Metric Name" in header else _read_raw(header, rows)

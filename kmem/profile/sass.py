@@ -75,7 +75,7 @@ def _run_tool(argv: list[str]) -> str:
     if result.returncode != 0:
         raise ProfilerError(
             f"{argv[0]} failed: {result.stderr.strip().splitlines()[-1:] or result.returncode}; "
-            f"reinstall triton"
+            "reinstall triton"
         )
     return result.stdout
 

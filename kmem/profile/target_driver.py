@@ -16,7 +16,7 @@ def compute_capability(arch: str) -> int:
     if match is None:
         raise ProfilerError(
             f"Cannot compile for {arch} here: the static profiler reads NVIDIA machine code only; "
-            f"use --target h200 or another sm_ target"
+            "use --target h200 or another sm_ target"
         )
     return int(match[1])
 

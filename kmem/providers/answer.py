@@ -69,7 +69,7 @@ class Answer:
         said = "was still answering" if self.begun else "gave no answer"
         return AnswerLost(
             f"{self._base_url} {said} after {self._request.timeout_s:.0f} s; use a lower effort, "
-            f"fewer output tokens or a faster model"
+            "fewer output tokens or a faster model"
         )
 
     def completion(self, wire: str) -> Completion:

@@ -107,7 +107,7 @@ class CommandProvider(Provider):
             if time.monotonic() > deadline:
                 raise AnswerLost(
                     f"`{_short(request.model)}` gave no answer within {request.timeout_s:.0f} s; "
-                    f"use a faster program or less effort"
+                    "use a faster program or less effort"
                 )
             if os.fstat(answer.fileno()).st_size > limit:
                 return True
@@ -132,11 +132,11 @@ def _failure(command: str, code: int, complaints: bytes) -> str:
     if code == _NOT_FOUND:
         return (
             f"`{_short(command)}` is not found{said}; correct the command line, or install the "
-            f"program"
+            "program"
         )
     return (
         f"`{_short(command)}` failed with exit code {code}{said}; try it by hand with a prompt on "
-        f"standard input"
+        "standard input"
     )
 
 

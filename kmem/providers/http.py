@@ -152,8 +152,8 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
         key = find_key(self.key_name)
         if key is None and base_url is None:
             raise ProviderError(
-                f"No key for {self.name}; set {self.key_name} in the environment or in a .env file "
-                f"in this directory"
+                f"No key for {self.name}; set {self.key_name} in the environment or in a .env "
+                "file in this directory"
             )
         place = (url, content_hash(key or NO_KEY))
         with self._lock:
@@ -179,7 +179,7 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
             )
         return ProviderError(
             f"{base_url} sent something that is not {self.wire}; correct --base-url, or ask the "
-            f"server's keeper"
+            "server's keeper"
         )
 
     @contextmanager
@@ -249,8 +249,8 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
             )
         if status == 404 and model is not None:
             return ProviderError(
-                f"{base_url} does not know the model {model}: {said}; `kmem models list --provider "
-                f"{self.name}{elsewhere}` shows its models"
+                f"{base_url} does not know the model {model}: {said}; `kmem models list "
+                f"--provider {self.name}{elsewhere}` shows its models"
             )
         if status in _GATEWAY_TIMEOUTS:
             return AnswerLost(
@@ -264,7 +264,7 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
             )
         return ProviderError(
             f"{base_url} refused {subject} (HTTP {status}): {said}; change what it names, or "
-            f"correct --base-url"
+            "correct --base-url"
         )
 
 
@@ -281,7 +281,7 @@ def checked_url(url: str) -> str:
     if parts.username or parts.password or parts.query:
         raise ProviderError(
             f"The base URL of {parts.hostname} holds a password or a query; give the key in the "
-            f"environment instead"
+            "environment instead"
         )
     return url.rstrip("/")
 

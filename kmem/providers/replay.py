@@ -52,8 +52,8 @@ class _Recording:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as ex:
             raise ProviderError(
-                f"Recorded conversations {path} cannot be read ({type(ex).__name__}); name another "
-                f"with -m"
+                f"Recorded conversations {path} cannot be read ({type(ex).__name__}); name "
+                "another with -m"
             ) from None
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -65,7 +65,7 @@ class _Recording:
             start = " ".join(messages[-1].text.split())[:60]
             raise ProviderError(
                 f"{self._path} has no answer to the question that starts '{start}'; record it "
-                f"first, or use a live model"
+                "first, or use a live model"
             )
         place = min(self._given[messages], len(answers) - 1)
         self._given[messages] += 1
@@ -78,6 +78,6 @@ class _Recording:
             reason = str(ex).splitlines()[0]
             raise ProviderError(
                 f"{self._path}, line {number}, is not a recorded conversation ({reason}); mend or "
-                f"remove it"
+                "remove it"
             ) from None
         self._answers[record.request.messages].append(record.completion)

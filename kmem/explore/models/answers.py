@@ -171,7 +171,7 @@ def check_claim(claim: Claim) -> None:
     if not math.isfinite(claim.number) or (claim.relative and claim.number <= 0):
         raise ValueError(
             f"the claim's number {claim.number} must be finite, and positive where it is a "
-            f"multiple of the parent's value"
+            "multiple of the parent's value"
         )
 
 

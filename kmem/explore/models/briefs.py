@@ -74,7 +74,7 @@ def planner_brief(
         other_kernels_section(situation),
         *_memory(situation),
         task_section(
-            f"Choose what to try next on this kernel. The skills that may be chosen: "
+            "Choose what to try next on this kernel. The skills that may be chosen: "
             f"{', '.join(allowed)}."
         ),
     ]
@@ -104,7 +104,7 @@ def repairer_brief(assignment: Assignment, failed: Attempt) -> list[Section]:
         *_memory(assignment),
         *failure_sections(failed),
         task_section(
-            f"Repair the failed file. What it is for: "
+            "Repair the failed file. What it is for: "
             f"{task.instruction or failed.candidate.task.instruction or task.reason}"
         ),
     ]

@@ -193,13 +193,13 @@ class Spending:
         if not provider.counts_tokens and (self._limits_tokens or self._limits_usd):
             raise ProviderError(
                 f"Provider {provider.name} reports no token counts, so --tokens and --usd cannot "
-                f"be kept; use --minutes"
+                "be kept; use --minutes"
             )
         if self._limits_usd and self._prices.find(provider.name, model, base_url) is None:
             place = f" at {base_url}" if base_url else ""
             raise PriceError(
                 f"The price of {model}{place} is not known, so --usd cannot be kept; give it in "
-                f"the file KMEM_PRICES names, or use --tokens"
+                "the file KMEM_PRICES names, or use --tokens"
             )
 
     def pay(self, key: CompletionKey, provider: Provider, request: ModelRequest) -> Paid:
@@ -308,8 +308,8 @@ class Spending:
         if self._limits_usd and limit is not None and asked.input_bound > limit:
             raise PriceError(
                 f"The price of {request.model} is known for prompts of up to {limit} tokens, and "
-                f"this one may have {asked.input_bound}; "
-                "give its price in the file KMEM_PRICES names, or use --tokens"
+                f"this one may have {asked.input_bound}; give its price in the file KMEM_PRICES "
+                "names, or use --tokens"
             )
         with self._settled:
             while not self._fits(asked) and self._under_way:
@@ -349,8 +349,7 @@ class Spending:
         if room < min(MIN_OUTPUT_TOKENS, asked.request.max_output_tokens):
             raise BudgetExhausted(
                 f"The budget for language models is spent: {self._standing()} left, and the next "
-                f"question may take "
-                f"{asked.tokens} tokens; raise --tokens or --usd"
+                f"question may take {asked.tokens} tokens; raise --tokens or --usd"
             )
         return replace(asked, request=replace(asked.request, max_output_tokens=room))
 

@@ -62,8 +62,8 @@ class Complaints:
             roles, fault = ", ".join(dict.fromkeys(key.role for key in keys)), self._faults[keys[0]]
             questions = "1 question" if len(keys) == 1 else f"{len(keys)} questions"
             lines.append(
-                f"{model} gave no usable answer to {questions} as {roles}: the first {fault.what}; "
-                f"{fault.remedy}"
+                f"{model} gave no usable answer to {questions} as {roles}: the first "
+                f"{fault.what}; {fault.remedy}"
             )
         return "; ".join(lines)
 

@@ -126,8 +126,8 @@ class Conversation:
             )
             messages += [Message("assistant", _echo(text, room)), Message("user", again)]
         self._context.announce(
-            f"the {role.name} of round {round_number} answered twice in a way that cannot be used: "
-            f"{fault}"
+            f"the {role.name} of round {round_number} answered twice in a way that cannot be "
+            f"used: {fault}"
         )
         if fault.usable is not None:
             self._complaints.usable(key)
@@ -194,5 +194,5 @@ def _ask_again(fault: Malformed) -> str:
     )
     return (
         f"Your answer cannot be used: {shown}.\n"
-        f"Give the whole answer again, corrected, in the form asked for and nothing else."
+        "Give the whole answer again, corrected, in the form asked for and nothing else."
     )

@@ -44,7 +44,7 @@ def seed_instructions(situation: Situation) -> list[tuple[str, str]]:
             "hottest operator",
             (
                 f"Write only the operator that takes most time, {hottest[0]}, in Triton; the rest "
-                f"stays torch."
+                "stays torch."
             ),
         ),
     ]
@@ -52,7 +52,7 @@ def seed_instructions(situation: Situation) -> list[tuple[str, str]]:
         names = ", ".join(hottest[:_SEVERAL])
         text = (
             f"Write the operators that take most time, {names}, each as a Triton kernel; the rest "
-            f"stays torch."
+            "stays torch."
         )
         seeds.append(("several operators", text))
     return seeds

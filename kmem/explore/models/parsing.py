@@ -81,7 +81,7 @@ def read_file(text: str) -> str:
     if len(named) > 1:
         raise Malformed(
             f"there are {len(named)} blocks with a class ModelNew; give the whole file once, in "
-            f"one ```python block"
+            "one ```python block"
         )
     block = named[0] if named else blocks[-1]
     if not block.closed:

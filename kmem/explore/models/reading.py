@@ -130,8 +130,8 @@ def read_optimiser(text: str, parent: Kernel) -> WrittenFile:
     for item in answer.checklist:
         if not _occurs(item.line, written.source):
             raise Malformed(
-                f"checklist: the line {item.line!r} for {item.item!r} does not occur in your file; "
-                f"quote a line of it exactly"
+                f"checklist: the line {item.line!r} for {item.item!r} does not occur in your "
+                "file; quote a line of it exactly"
             )
     return written
 
@@ -162,7 +162,7 @@ def read_repairer(text: str, failed: Attempt) -> WrittenFile:
     if not _occurs(answer.anchor, source):
         raise Malformed(
             f"anchor: the line {answer.anchor!r} does not occur in the failed file; quote a line "
-            f"of it exactly"
+            "of it exactly"
         )
     written = _read_written(text, answer.knobs, answer.algebraic)
     _demand_changed(written.source, source)
@@ -208,7 +208,7 @@ def _demand_falsifiable(claim: Claim, signature: Signature | None) -> None:
     if value <= wanted if claim.comparison == "<=" else value >= wanted:
         raise Malformed(
             f"claim: the parent fulfils {claim} already ({claim.metric} = {value:g}); claim a "
-            f"change that could fail to come"
+            "change that could fail to come"
         )
 
 

@@ -27,8 +27,8 @@ _PRECISION_RULES = {
         "cuDNN does. Accumulate in fp32."
     ),
     Precision.TF32: (
-        "TF32 is allowed in matrix products and convolutions, for the baseline too; accumulate in "
-        "fp32."
+        "TF32 is allowed in matrix products and convolutions, for the baseline too; accumulate "
+        "in fp32."
     ),
     Precision.BF16: (
         "The module and its floating inputs are bfloat16, for the baseline too; accumulate in "
@@ -37,14 +37,13 @@ _PRECISION_RULES = {
 }
 _PURITY_RULES = {
     Purity.LIBRARY: (
-        "Library operators (cuBLAS, cuDNN, SDPA through torch) may stay for parts where they win; "
-        "the result says which share of GPU time "
-        "was theirs."
+        "Library operators (cuBLAS, cuDNN, SDPA through torch) may stay for parts where they "
+        "win; the result says which share of GPU time was theirs."
     ),
     Purity.TRITON: (
         "All GPU time must be in Triton kernels of this file (at most 1% elsewhere) and no "
-        "computing torch operator may run in forward; "
-        "allocating (torch.empty) and viewing are free."
+        "computing torch operator may run in forward; allocating (torch.empty) and viewing are "
+        "free."
     ),
 }
 

@@ -73,12 +73,10 @@ def device_section(situation: Situation) -> Section:
     )
     lines = [
         f"{device.full_name} ({device.arch}): {device.sm_count} SMs; an SM has "
-        f"{device.max_threads_per_sm} threads and "
-        f"{device.registers_per_sm} registers, a block at most {device.shared_bytes_per_block} "
-        f"bytes of shared memory.",
+        f"{device.max_threads_per_sm} threads and {device.registers_per_sm} registers, a block at "
+        f"most {device.shared_bytes_per_block} bytes of shared memory.",
         f"L2 {device.l2_bytes / 2**20:.4g} MiB, memory {device.dram_bytes_per_s / 1e12:.4g} TB/s, "
-        f"peaks: {peaks}; one more launch costs "
-        f"{device.launch_ms * 1e3:.3g} us.",
+        f"peaks: {peaks}; one more launch costs {device.launch_ms * 1e3:.3g} us.",
     ]
     if bound is not None:
         work = ", ".join(
@@ -87,9 +85,9 @@ def device_section(situation: Situation) -> Section:
             if amount
         )
         lines.append(
-            f"The forward must move {bound.bytes / 1e6:.4g} MB{f' and do {work}' if work else ''}: "
-            f"at least {bound.time_ms:.4g} ms, "
-            f"limited by {bound.limiter}."
+            f"The forward must move {bound.bytes / 1e6:.4g} "
+            f"MB{f' and do {work}' if work else ''}: at least {bound.time_ms:.4g} ms, limited by "
+            f"{bound.limiter}."
         )
     return Section("Device and bound", ("\n".join(lines),), Worth.TASK)
 
