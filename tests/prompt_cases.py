@@ -12,10 +12,11 @@ from pathlib import Path
 
 from scripted_models import EDITED, KERNEL, ROOT, assign, attempted, make_situation
 
-from kmem.explore.models import briefs
-from kmem.explore.models.answers import DiagnoserAnswer
-from kmem.explore.models.author import allowed_skills
-from kmem.explore.models.prompt import Section, fit_prompt
+from kmem.explore.models.answers.schema import DiagnoserAnswer
+from kmem.explore.models.author import LlmAuthor
+from kmem.explore.models.prompts import briefs
+from kmem.explore.models.prompts.message import Section, fit_prompt
+from kmem.explore.models.prompts.system import system_prompt
 from kmem.explore.models.roles import (
     DIAGNOSER,
     GENERATOR,
@@ -25,8 +26,8 @@ from kmem.explore.models.roles import (
     REPAIRER,
     ROLES,
     Role,
-    system_prompt,
 )
+from kmem.explore.models.selection import allowed_skills
 from kmem.interfaces import Situation
 from kmem.records import (
     Bottleneck,
@@ -143,7 +144,10 @@ def all_briefs(situation: Situation) -> list[tuple[Role, Sequence[Section]]]:
     return [
         (GENERATOR, briefs.generator_brief(first)),
         (DIAGNOSER, briefs.diagnoser_brief(situation)),
-        (PLANNER, briefs.planner_brief(situation, FINDING, allowed_skills(situation))),
+        (
+            PLANNER,
+            briefs.planner_brief(situation, FINDING, allowed_skills(situation, LlmAuthor.name)),
+        ),
         (OPTIMISER, briefs.optimiser_brief(fix)),
         (REPAIRER, briefs.repairer_brief(repair, last)),
         (REFLECTOR, briefs.reflector_brief(situation, situation.history)),

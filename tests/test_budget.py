@@ -18,17 +18,15 @@ from scripted_models import DictArchive
 from scripted_server import Reply, ScriptedServer, count_tokens, in_order
 
 from kmem.errors import AnswerLost, BudgetExhausted, Interrupted, PriceError, ProviderError
-from kmem.explore.models.budget import (
+from kmem.explore.models.cost.budget import (
     ASKED_AT_MOST,
     MIN_OUTPUT_TOKENS,
     TOKENS_PER_CONVERSATION,
     TOKENS_PER_MESSAGE,
     Spending,
-    Usage,
     input_token_bound,
-    total_usage,
 )
-from kmem.explore.models.prices import (
+from kmem.explore.models.cost.prices import (
     PICODOLLARS,
     SHIPPED,
     Price,
@@ -36,6 +34,7 @@ from kmem.explore.models.prices import (
     known_prices,
     load_prices,
 )
+from kmem.explore.models.cost.usage import Usage, total_usage
 from kmem.interfaces import (
     Completion,
     CompletionArchive,

@@ -33,10 +33,12 @@ from kmem.errors import (
     PriceError,
     ProviderError,
 )
-from kmem.explore.models.author import UNUSABLE, LlmAuthor, allowed_skills
+from kmem.explore.models.answers.schema import UNUSABLE
+from kmem.explore.models.author import LlmAuthor
 from kmem.explore.models.conversation import REASK_TOKENS
-from kmem.explore.models.prompt import estimate_tokens
+from kmem.explore.models.prompts.message import estimate_tokens
 from kmem.explore.models.roles import DIAGNOSER
+from kmem.explore.models.selection import allowed_skills
 from kmem.interfaces import Completion, ModelRequest, Situation, StopReason
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import (
@@ -542,14 +544,19 @@ def test_a_plan_may_rest_on_what_is_offered_or_in_the_parent_less_what_is_vetoed
         history=(attempted(parent, skill="eviction-hints"),),
     )
     situation = replace(situation, prescriptions=situation.prescriptions[:1])
-    assert allowed_skills(situation) == ["online-softmax", "row-norm", "eviction-hints", "unaided"]
+    assert allowed_skills(situation, LlmAuthor.name) == [
+        "online-softmax",
+        "row-norm",
+        "eviction-hints",
+        "unaided",
+    ]
     vetoes = (
         Veto("online-softmax", "failed", author="llm"),
         Veto("row-norm", "only recipes", author="recipes"),
         Veto("eviction-hints", "elsewhere", author="llm", parent="another kernel"),
         Veto("unaided", "one idea", author="llm", instruction="apply magic"),
     )
-    assert allowed_skills(replace(situation, vetoes=vetoes)) == [
+    assert allowed_skills(replace(situation, vetoes=vetoes), LlmAuthor.name) == [
         "row-norm",
         "eviction-hints",
         "unaided",

@@ -19,13 +19,20 @@ from prompt_cases import (
 )
 from scripted_models import KERNEL, assign, attempted, make_diagnosis, make_situation
 
-from kmem.explore.models.briefs import optimiser_brief
-from kmem.explore.models.prompt import PromptTooLong, Section, Worth, estimate_tokens, fit_prompt
-from kmem.explore.models.reading import UNUSABLE
-from kmem.explore.models.rendering import both_ends, fenced, one_line
-from kmem.explore.models.roles import DIAGNOSER, OPTIMISER, ROLES, Role, system_prompt
-from kmem.explore.models.sections import skill_sections
-from kmem.explore.models.short_term import history_section
+from kmem.explore.models.answers.schema import UNUSABLE
+from kmem.explore.models.prompts.briefs import optimiser_brief
+from kmem.explore.models.prompts.history import history_section
+from kmem.explore.models.prompts.message import (
+    PromptTooLong,
+    Section,
+    Worth,
+    estimate_tokens,
+    fit_prompt,
+)
+from kmem.explore.models.prompts.rendering import both_ends, fenced, one_line
+from kmem.explore.models.prompts.sections import skill_sections
+from kmem.explore.models.prompts.system import system_prompt
+from kmem.explore.models.roles import DIAGNOSER, OPTIMISER, ROLES, Role
 from kmem.explore.recipes.author import RecipeAuthor
 from kmem.interfaces import Situation
 from kmem.measure.source_check import ALLOWED_MODULES, REFUSED_NAMES

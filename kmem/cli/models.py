@@ -9,7 +9,7 @@ from kmem.errors import ProviderError
 from kmem.plugins import Registry, lookup
 
 if TYPE_CHECKING:
-    from kmem.explore.models.prices import Price
+    from kmem.explore.models.cost.prices import Price
 
 
 @click.group(invoke_without_command=True)
@@ -51,7 +51,7 @@ def list_models(
     this directory. Providers `command` and `replay` have no list: a model is any shell command
     line, or any file of recorded conversations.
     """
-    from kmem.explore.models.prices import known_prices  # reads the table, and pydantic
+    from kmem.explore.models.cost.prices import known_prices  # reads the table, and pydantic
 
     one = provider or ("openai" if base_url else None)
     asked = (

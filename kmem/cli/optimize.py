@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.panel import Panel
 
-    from kmem.explore.models.budget import Usage
+    from kmem.explore.models.cost.usage import Usage
     from kmem.memory.store import Memory
     from kmem.run.directory import RunDirectory
     from kmem.run.workbench import Event
@@ -196,7 +196,7 @@ def make_run(
 def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     """Run or resume, show progress on stderr, print the result on stdout, and exit with its code."""
     from kmem.devices import resolve_target
-    from kmem.explore.models.budget import Spending
+    from kmem.explore.models.cost.budget import Spending
     from kmem.memory.runs.conversations import RunArchive
     from kmem.memory.store import Memory
     from kmem.run.directory import RunDirectory
@@ -325,7 +325,7 @@ def result_summary(
     `recalled` says that the winner came from memory: its speedup is no new gain. `usage` has a row
     per role and model, the total last.
     """
-    from kmem.explore.models.budget import total_usage
+    from kmem.explore.models.cost.usage import total_usage
 
     timing = result.best.measurement.timing if result.best else None
     return {

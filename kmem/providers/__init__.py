@@ -5,5 +5,5 @@ and how long to wait before asking again), http.py (what the two vendor SDKs sha
 deadlines, one line per failure), openai.py (OpenAI and every server that speaks its chat
 completions), anthropic.py, command.py (any program that reads a prompt and prints an answer),
 replay.py (recorded conversations). kmem/default_plugins/providers.py registers them. What a run may
-spend on them is kmem/explore/models/budget.py's.
+spend on them is kmem/explore/models/cost/budget.py's.
 """

@@ -1,5 +1,7 @@
-"""Correct a cost model by what was measured: settings that did better or worse than predicted,
-elsewhere or in this run, move in rank.
+"""Correct a cost model's ranking of knob settings by what was measured.
+
+Settings that did better or worse than predicted, elsewhere or in this run, move in rank, and the
+settings near them move along.
 
 The correction is the posterior mean of a Gaussian process over the logarithm of measured over
 predicted time. Two measurements tell of each other the more, the nearer their knobs and the more
@@ -66,8 +68,9 @@ def own_experience(history: Sequence[Attempt], graph: OpGraph) -> list[Experienc
 def calibrate_option(
     option: SiteOption, experience: Sequence[Experience], graph: OpGraph
 ) -> SiteOption:
-    """The option with its settings ranked anew, each at its corrected time; itself if nothing is
-    known of its recipe.
+    """The option with its settings ranked anew, each at its corrected time.
+
+    An option of whose recipe nothing is known is returned as it is.
     """
     known = _usable(option, experience)
     if not known:
@@ -100,8 +103,8 @@ def calibrate_option(
 def _usable(option: SiteOption, experience: Sequence[Experience]) -> list[_Known]:
     """What was measured of the option's recipe and can be compared with a prediction.
 
-    Where no prediction was kept, that for the same knobs here stands in: a graph's offset takes up
-    what the sizes make of it.
+    Where no prediction was kept, the one for the same knobs here stands in: a graph's offset
+    absorbs what the difference in sizes makes of it.
     """
     predicted = {tuple(sorted(settings.items())): cost_ms for cost_ms, settings in option.ranked}
     names = set(option.ranked[0][1])
@@ -146,7 +149,7 @@ def _distances(here: Sequence[Settings], there: Sequence[Settings]) -> "np.ndarr
 def _likeness(
     these: Sequence[tuple[str, tuple[int, ...]]], those: Sequence[tuple[str, tuple[int, ...]]]
 ) -> "np.ndarray":
-    """How much graphs tell of each other, from structure and sizes: (these, those), 1 for the same."""
+    """How much graphs tell of each other, from structure and sizes: (these, those), 0 to 1."""
     import numpy as np
 
     # brings the database along, which `kmem --help` must not load

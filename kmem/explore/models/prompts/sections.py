@@ -1,15 +1,14 @@
-"""What is known of the task at hand, as sections of a prompt: module, graph, device, diagnosis,
-skills, kernels.
+"""The task at hand as sections of a prompt: module, graph, device, diagnosis, skills, kernels.
 
-Pure functions of a situation. The run's short-term memory is in short_term.py; which role reads
-what, in briefs.py.
+Pure functions of a situation. The run so far is in history.py; which role reads what, in briefs.py.
 """
 
 import re
 from collections.abc import Sequence
 
-from kmem.explore.models.prompt import Section, Worth
-from kmem.explore.models.rendering import describe_result, fenced, short_hash
+from kmem.explore.models.answers.schema import short_hash
+from kmem.explore.models.prompts.message import Section, Worth
+from kmem.explore.models.prompts.rendering import describe_result, fenced
 from kmem.interfaces import Situation
 from kmem.problem.bound import node_cost_ms
 from kmem.problem.graph import Arg, Literal, Node, Ref
@@ -35,8 +34,9 @@ def module_section(situation: Situation) -> Section:
 
 
 def graph_section(situation: Situation) -> Section:
-    """The traced forward at its full sizes, one operator a line with an estimate of its share of
-    eager's time.
+    """The traced forward at its full sizes, one operator a line.
+
+    Each operator has an estimate of its share of eager's time.
     """
     graph = situation.graphs["full"]
     if graph.opaque_reason is not None:
@@ -128,8 +128,9 @@ def diagnosis_section(situation: Situation) -> Section:
 
 
 def skill_sections(situation: Situation, chosen: str = "") -> list[Section]:
-    """At most three skills, the chosen one first, each with what it has earned and why it is
-    offered.
+    """At most three skills, the chosen one first.
+
+    Each comes with what it has earned and why it is offered.
     """
     offered = [prescription.skill for prescription in situation.prescriptions]
     names = [name for name in dict.fromkeys([chosen, *offered]) if name in situation.skills][
@@ -139,7 +140,11 @@ def skill_sections(situation: Situation, chosen: str = "") -> list[Section]:
 
 
 def parent_section(situation: Situation) -> Section:
-    """The kernel to go on from, whole. Raises ValueError: if there is none."""
+    """The kernel to go on from, whole.
+
+    Raises:
+        ValueError: if there is none.
+    """
     if situation.parent is None:
         raise ValueError("there is no parent to show")
     title = f"The kernel to go on from ({short_hash(situation.parent.hash)})"
@@ -202,9 +207,7 @@ def _skill_section(situation: Situation, name: str, chosen: bool) -> Section:
 
 
 def _nested(body: str) -> str:
-    """A skill's body with its headings below those of the prompt; a comment in its code is no
-    heading.
-    """
+    """A skill's body with its headings below those of the prompt; code stays as it is."""
     parts = re.split(r"^(```.*?^```)", body.strip(), flags=re.MULTILINE | re.DOTALL)
     return "".join(
         part if part.startswith("```") else re.sub(r"^#{1,2} ", "### ", part, flags=re.MULTILINE)
