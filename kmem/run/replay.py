@@ -48,7 +48,7 @@ from kmem.run.loop import optimize
 from kmem.run.session import open_session
 from kmem.run.workbench import Event
 
-#: How BudgetExhausted begins (kmem/explore/models/cost/budget.py); the figures after it depend on the
+#: How BudgetExhausted begins (explore/models/cost/budget.py); the figures after it depend on the
 #: order of questions side by side.
 _BUDGET_SPENT = "The budget for language models is spent"
 
