@@ -14,7 +14,7 @@ from kmem.learning.sampling import leading_settings, sample_drafts
 from kmem.problem.graph import graph_sizes
 from kmem.problem.load import FULL, execute_problem
 from kmem.problem.trace import trace_problem
-from kmem.profile.compile import CompileStatus
+from kmem.profile.compile.report import CompileStatus
 from kmem.recipes import Recipe
 from kmem.records import (
     Contract,

@@ -11,7 +11,7 @@ from kmem.devices import named_target
 from kmem.diagnose.bottleneck import diagnose, refuted_bottlenecks
 from kmem.diagnose.rules import EXTRA_FACTS, INFERRED, RULES
 from kmem.diagnose.signature import make_signature
-from kmem.profile.ncu_report import read_report
+from kmem.profile.ncu_csv import read_report
 from kmem.records import (
     Attempt,
     Bottleneck,

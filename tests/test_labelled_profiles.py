@@ -26,7 +26,7 @@ from kmem.diagnose.bottleneck import diagnose
 from kmem.memory.skills.embeddings import load_embedder
 from kmem.memory.store import Memory
 from kmem.prescribe.consult import consult_memory
-from kmem.profile.ncu_report import read_report
+from kmem.profile.ncu_csv import read_report
 from kmem.records import Bottleneck, Bound, Contract, Diagnosis, Launch, Precision, Profile
 from kmem.skills import Skill, bundled_skills_root, load_skill, skill_directories
 from kmem.vocabulary import OPERATORS

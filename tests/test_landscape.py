@@ -29,7 +29,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.problem.load import execute_problem
 from kmem.problem.trace import trace_problem
-from kmem.profile.compile import CompileReport, CompileStatus
+from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.recipes import Recipe
 from kmem.records import (
     Attempt,

@@ -6,23 +6,23 @@ import sys
 import threading
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kmem.devices import named_target
 from kmem.errors import ProblemError, ProfilerError
-from kmem.profile.compile import (
+from kmem.profile.compile.pool import (
     CompilePool,
     CompileProcesses,
-    CompileReport,
-    CompileStatus,
     compile_kernels,
     default_cache_dir,
 )
+from kmem.profile.compile.report import CompileReport, CompileStatus
+from kmem.profile.target import ProfileTarget
 from kmem.records import Contract, Kernel, Precision, Problem, Workload
 
-FULL = Workload("full")
 PROBLEM = Problem(
     "linear_exp",
     "linear_exp.py",
@@ -39,6 +39,7 @@ def get_inputs():
     return [torch.rand(SIDE, SIDE)]
 """,
 )
+TARGET = ProfileTarget(PROBLEM, Workload("full"), Contract(), named_target("h200"))
 CANDIDATE = """
 import torch
 import triton
@@ -47,7 +48,8 @@ import triton.language as tl
 @triton.jit
 def exponential(source, result, count, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(result + offsets, tl.exp(tl.load(source + offsets, mask=offsets < count)), mask=offsets < count)
+    inside = offsets < count
+    tl.store(result + offsets, tl.exp(tl.load(source + offsets, mask=inside)), mask=inside)
 
 class ModelNew(torch.nn.Module):
     def __init__(self):
@@ -57,7 +59,9 @@ class ModelNew(torch.nn.Module):
         print("this must not break the channel")
         hidden = self.linear(x)
         result = torch.empty_like(hidden)
-        exponential[lambda meta: (triton.cdiv(hidden.numel(), meta["BLOCK"]),)](hidden, result, hidden.numel(), BLOCK=1024, num_warps=4)
+        count = hidden.numel()
+        grid = lambda meta: (triton.cdiv(count, meta["BLOCK"]),)
+        exponential[grid](hidden, result, count, BLOCK=1024, num_warps=4)
         return result
 """
 
@@ -83,10 +87,7 @@ def reports(cache: Path) -> list[CompileReport]:
     ]
     return compile_kernels(
         [Kernel(source) for source in sources],
-        PROBLEM,
-        FULL,
-        Contract(),
-        named_target("h200"),
+        TARGET,
         processes=1,
         cache_dir=cache,
         timeout_s=60,
@@ -99,7 +100,7 @@ def test_a_module_compiles_without_a_gpu_and_every_launch_is_recorded(
     report = reports[0]
     assert report.status is CompileStatus.OK, report.log
     assert [launch.name for launch in report.launches] == ["aten.addmm.default", "exponential"]
-    assert report.library_ops == ("aten.addmm.default",)
+    assert report.vendor_ops == ("aten.addmm.default",)
     launch = report.launches[1]
     assert (launch.grid, launch.block) == ((64, 1, 1), (128, 1, 1))
     assert launch.metrics["constexpr__BLOCK"] == 1024
@@ -147,10 +148,7 @@ def test_a_second_process_finds_everything_in_the_disk_cache(
     assert before
     (again,) = compile_kernels(
         [Kernel(CANDIDATE)],
-        PROBLEM,
-        FULL,
-        Contract(),
-        named_target("h200"),
+        TARGET,
         processes=1,
         cache_dir=cache,
         timeout_s=60,
@@ -162,9 +160,7 @@ def test_a_second_process_finds_everything_in_the_disk_cache(
 def test_a_hang_is_one_report_and_the_pool_goes_on(cache: Path) -> None:
     hang = CANDIDATE.replace('print("this must not break the channel")', "while True: pass")
     done: list[str] = []
-    with CompilePool(
-        PROBLEM, FULL, Contract(), named_target("h200"), processes=1, cache_dir=cache
-    ) as pool:
+    with CompilePool(TARGET, processes=1, cache_dir=cache) as pool:
         pool.compile([Kernel(CANDIDATE)], timeout_s=60)
         (report,) = pool.compile(
             [Kernel(hang)], timeout_s=1.0, on_done=lambda report: done.append(report.log)
@@ -178,7 +174,7 @@ def test_a_hang_is_one_report_and_the_pool_goes_on(cache: Path) -> None:
 def test_targets_of_other_vendors_are_refused_with_the_remedy() -> None:
     with pytest.raises(ProfilerError, match="gfx942.*--target h200"):
         CompilePool(
-            PROBLEM, FULL, Contract(), named_target("mi300x"), processes=1, cache_dir=Path("unused")
+            replace(TARGET, device=named_target("mi300x")), processes=1, cache_dir=Path("unused")
         )
 
 
@@ -191,10 +187,7 @@ def test_a_problem_that_cannot_make_its_inputs_is_the_users_to_mend(cache: Path)
     with pytest.raises(ProblemError, match="no data"):
         compile_kernels(
             [Kernel(CANDIDATE)],
-            broken,
-            FULL,
-            Contract(),
-            named_target("h200"),
+            replace(TARGET, problem=broken),
             processes=1,
             cache_dir=cache,
             timeout_s=60,
@@ -230,10 +223,7 @@ class ModelNew(torch.nn.Module):
 """
     (report,) = compile_kernels(
         [Kernel(source)],
-        PROBLEM,
-        FULL,
-        Contract(Precision.BF16),
-        named_target("h200"),
+        replace(TARGET, contract=Contract(Precision.BF16)),
         processes=1,
         cache_dir=cache,
         timeout_s=120,
@@ -269,7 +259,8 @@ _PARENT = """
 import sys
 from pathlib import Path
 from kmem.devices import named_target
-from kmem.profile.compile import compile_kernels
+from kmem.profile.compile.pool import compile_kernels
+from kmem.profile.target import ProfileTarget
 from kmem.records import Contract, Kernel, Problem, Workload
 place = Path(sys.argv[1])
 source = f'''
@@ -279,8 +270,8 @@ os.rename({str(place / 'pid')!r}, {str(place / 'ready')!r})
 time.sleep(100)
 '''
 problem = Problem("p", "p.py", (place / "problem.py").read_text())
-device = named_target("h200")
-compile_kernels([Kernel(source)], problem, Workload("full"), Contract(), device, processes=1, timeout_s=100.0, cache_dir=place)
+target = ProfileTarget(problem, Workload("full"), Contract(), named_target("h200"))
+compile_kernels([Kernel(source)], target, processes=1, timeout_s=100.0, cache_dir=place)
 """
 
 
@@ -315,9 +306,7 @@ def test_closing_beside_a_compile_that_was_interrupted_ends_its_processes_and_th
         raise KeyboardInterrupt
 
     hang = "import time\ntime.sleep(100)\n" + CANDIDATE
-    pool = CompilePool(
-        PROBLEM, FULL, Contract(), named_target("h200"), processes=2, cache_dir=cache
-    )
+    pool = CompilePool(TARGET, processes=2, cache_dir=cache)
     with pytest.raises(KeyboardInterrupt):
         pool.compile(
             [Kernel("def broken(:"), *(Kernel(hang + f"# {number}") for number in range(4))],
@@ -338,7 +327,7 @@ def test_processes_serve_several_problems_and_closing_them_leaves_nobody_waiting
     candidate = CANDIDATE.replace("Linear(256, 256)", "Linear(512, 512)")
     with CompileProcesses(1, cache, niceness=1) as processes, ThreadPoolExecutor(1) as waiting:
         pools = [
-            CompilePool(problem, FULL, Contract(), named_target("h200"), processes=processes)
+            CompilePool(replace(TARGET, problem=problem), processes=processes)
             for problem in (PROBLEM, wider, PROBLEM)
         ]
         sources = (CANDIDATE, candidate, CANDIDATE)
@@ -350,10 +339,7 @@ def test_processes_serve_several_problems_and_closing_them_leaves_nobody_waiting
         assert [len(report.launches) for report in (first, other, again)] == [2, 2, 2]
         assert other.launches[1].grid == (256, 1, 1)
         with CompilePool(
-            PROBLEM,
-            FULL,
-            Contract(),
-            named_target("h200"),
+            TARGET,
             processes=processes,
             read_binaries=False,
         ) as unread:

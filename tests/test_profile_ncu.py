@@ -13,7 +13,7 @@ from kmem.devices import named_target
 from kmem.errors import DeviceMemoryError, ProfilerError
 from kmem.interfaces import Executor, Job, JobResult
 from kmem.profile.ncu import PERMISSION_ERROR, NcuProfiler, ncu_command
-from kmem.profile.ncu_report import parse_csv, read_report
+from kmem.profile.ncu_csv import parse_csv, read_report
 from kmem.records import Contract, Kernel, Problem, Workload
 from kmem.vocabulary import SIGNATURE_METRICS
 

@@ -11,11 +11,12 @@ from kmem.devices import named_target
 from kmem.errors import NotRegistered, ProfilerError
 from kmem.interfaces import Profiler
 from kmem.profile.collect import collect_profile
+from kmem.profile.compile.occupancy import compute_occupancy
+from kmem.profile.compile.sass import count_instructions
+from kmem.profile.compile.ttir import count_program_work
 from kmem.profile.cupti import add_static, read_trace
 from kmem.profile.estimate import estimate_kernel_ms, estimate_launches
-from kmem.profile.occupancy import compute_occupancy
-from kmem.profile.sass import count_instructions
-from kmem.profile.ttir import count_program_work
+from kmem.profile.target import ProfileTarget
 from kmem.records import Bound, Contract, Kernel, Launch, Problem, Profile, Workload
 
 H200 = named_target("h200")
@@ -307,10 +308,7 @@ def collect(profilers: list[FakeProfiler], *, present: bool = True, name: str = 
     table = {profiler.name: profiler for profiler in profilers}
     return collect_profile(
         Kernel(""),
-        Problem("p", "p", ""),
-        Workload("full"),
-        Contract(),
-        H200,
+        ProfileTarget(Problem("p", "p", ""), Workload("full"), Contract(), H200),
         table,
         None,
         present=present,

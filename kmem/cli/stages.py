@@ -65,6 +65,7 @@ def profile(
     from kmem.problem.load import FULL, load_problem
     from kmem.profile.collect import collect_profile
     from kmem.profile.job import reference_kernel
+    from kmem.profile.target import ProfileTarget
     from kmem.records import Contract, Kernel, Precision
     from kmem.serialize import to_json
 
@@ -77,10 +78,7 @@ def profile(
         to_json(
             collect_profile(
                 candidate,
-                loaded,
-                FULL,
-                contract,
-                device,
+                ProfileTarget(loaded, FULL, contract, device),
                 registry.profilers,
                 executor,
                 present=present,
@@ -217,7 +215,7 @@ def describe_diagnosis(diagnosis: "Diagnosis") -> str:
 
 
 def _read_report_profile(path: Path, target: str | None) -> "Profile":
-    from kmem.profile.ncu_report import read_report
+    from kmem.profile.ncu_csv import read_report
     from kmem.records import Profile
 
     return Profile("", "ncu", target or "", False, read_report(path))

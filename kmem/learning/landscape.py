@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kmem.errors import LandscapeError
 from kmem.explore.recipes.cover import SiteOption
-from kmem.profile.compile import CompileReport, CompileStatus
+from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.recipes import Operand
 from kmem.records import (
     Contract,

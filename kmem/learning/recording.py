@@ -48,8 +48,10 @@ from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.graph import graph_sizes
 from kmem.problem.load import execute_problem
 from kmem.problem.trace import trace_problem
-from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus
+from kmem.profile.compile.pool import CompilePool, CompileProcesses
+from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
+from kmem.profile.target import ProfileTarget
 from kmem.records import (
     Bound,
     Contract,
@@ -276,9 +278,8 @@ def _compile(written: Written, asked: Asked, compilers: CompileProcesses) -> Pre
     """Compile what has no verdict yet."""
     fresh = [kernel for kernel, _ in written.kernels if kernel.hash not in written.known]
     workload, header = written.workloads["full"], written.header
-    with CompilePool(
-        header.problem, workload, asked.contract, asked.device, processes=compilers
-    ) as pool:
+    target = ProfileTarget(header.problem, workload, asked.contract, asked.device)
+    with CompilePool(target, processes=compilers) as pool:
         reports = {
             report.kernel: report for report in pool.compile(fresh, timeout_s=_COMPILE_TIMEOUT_S)
         }

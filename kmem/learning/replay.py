@@ -22,7 +22,7 @@ from kmem.problem.bound import graph_bound
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import FULL, execute_problem
 from kmem.problem.trace import trace_problem
-from kmem.profile.compile import CompileStatus
+from kmem.profile.compile.report import CompileStatus
 from kmem.profile.estimate import estimate_launches
 from kmem.profile.static import StaticProfiler
 from kmem.recipes import Emission, Recipe, Settings, Site, Space

@@ -29,8 +29,9 @@ from kmem.problem.graph import graph_sizes
 from kmem.problem.load import FULL, load_problem
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
-from kmem.profile.ncu_report import read_report
+from kmem.profile.ncu_csv import read_report
 from kmem.profile.static import trace_bound
+from kmem.profile.target import ProfileTarget
 from kmem.records import Contract, Device, Kernel, Precision, Profile, Purity
 from kmem.run.session import Session, load_library, open_session, versions
 from kmem.run.single import judge_case, make_case, read_kernel
@@ -295,10 +296,7 @@ class Tools:
         with self._judging:
             profile = collect_profile(
                 candidate,
-                loaded,
-                FULL,
-                contract,
-                device,
+                ProfileTarget(loaded, FULL, contract, device),
                 self._registry.profilers,
                 executor,
                 present=present,

@@ -1,11 +1,11 @@
 """The job a GPU profiler gives its executor: the harness, the candidate, and what to run it at."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from kmem.errors import DeviceMemoryError, ProfilerError
 from kmem.interfaces import Job, JobResult
+from kmem.profile.target import describe_inputs
 from kmem.records import Contract, Kernel, Problem, Workload
 
 #: What torch says when the device is full. Source: torch.OutOfMemoryError,
@@ -21,16 +21,11 @@ def reference_kernel(problem: Problem) -> Kernel:
 def harness_job(
     argv: tuple[str, ...], kernel: Kernel, problem: Problem, workload: Workload, contract: Contract
 ) -> Job:
-    """A job that runs `argv` in a directory with harness.py, candidate.py and job.json."""
-    description = {
-        "problem": asdict(problem),
-        "workload": asdict(workload),
-        "precision": contract.precision.value,
-    }
+    """A job that runs `argv` in a directory with the harness, the candidate and job.json."""
     files = {
         "harness.py": Path(__file__).with_name("harness.py").read_text(encoding="utf-8"),
         "candidate.py": kernel.source,
-        "job.json": json.dumps(description),
+        "job.json": json.dumps(describe_inputs(problem, workload, contract)),
     }
     return Job(argv, files, {})
 
@@ -38,8 +33,9 @@ def harness_job(
 def check_result(result: JobResult, tool: str, timeout_s: float) -> None:
     """Raise what became of a profiling job that did not succeed.
 
-    Raises ProfilerError: it failed or took too long; the last line of its output says why.
-    DeviceMemoryError: the device is full.
+    Raises:
+        ProfilerError: if it failed or took too long; the last line of its output says why.
+        DeviceMemoryError: if the device is full.
     """
     if result.exit_code == 0:
         return

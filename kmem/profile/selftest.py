@@ -1,10 +1,12 @@
-"""Try the compile service on a kernel of three lines, for `kmem doctor`."""
+"""Try the compile processes on a kernel of three lines, for `kmem doctor`."""
 
 import tempfile
 from pathlib import Path
 
 from kmem.errors import ProfilerError
-from kmem.profile.compile import CompileStatus, compile_kernels
+from kmem.profile.compile.pool import compile_kernels
+from kmem.profile.compile.report import CompileStatus, last_line
+from kmem.profile.target import ProfileTarget
 from kmem.records import Contract, Device, Kernel, Problem, Workload
 
 _PROBLEM = """
@@ -39,25 +41,20 @@ class ModelNew(torch.nn.Module):
 def try_compiling(device: Device) -> str:
     """Compile for a device, with an empty cache, and say what came out.
 
-    Raises ProfilerError: if it does not work, with the compiler's last line.
+    Raises:
+        ProfilerError: if it does not work, with the compiler's last line.
     """
     with tempfile.TemporaryDirectory(prefix="kmem-selftest-") as cache:
         problem = Problem("selftest", "selftest.py", _PROBLEM)
         (report,) = compile_kernels(
             [Kernel(_KERNEL)],
-            problem,
-            Workload("full"),
-            Contract(),
-            device,
+            ProfileTarget(problem, Workload("full"), Contract(), device),
             processes=1,
             cache_dir=Path(cache),
             timeout_s=120,
         )
     if report.status is not CompileStatus.OK:
-        raise ProfilerError(
-            f"Compiling for {device.name} fails: "
-            f"{(report.log.strip().splitlines() or ['no message'])[-1]}"
-        )
+        raise ProfilerError(f"Compiling for {device.name} fails: {last_line(report)}")
     registers = report.launches[0].metrics["static__registers_per_thread"]
     return (
         f"compiles for {device.name} ({device.arch}) without a GPU: a test kernel takes "

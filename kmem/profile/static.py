@@ -1,12 +1,15 @@
-"""The `static` profiler: what the compiler says about every launch of one forward, with an
-estimated time. Needs no GPU.
+"""The `static` profiler: what the compiler says about every launch of one forward.
+
+Times are estimated (estimate.py). It needs no GPU.
 """
 
 from kmem.errors import ProfilerError
 from kmem.interfaces import Executor, Profiler
-from kmem.profile.compile import CompileReport, CompileStatus, compile_kernels, default_cache_dir
+from kmem.profile.compile.pool import compile_kernels, default_cache_dir
+from kmem.profile.compile.report import CompileReport, CompileStatus, last_line
+from kmem.profile.compile.target_driver import compute_capability
 from kmem.profile.estimate import estimate_launches
-from kmem.profile.target_driver import compute_capability
+from kmem.profile.target import ProfileTarget
 from kmem.records import Bound, Contract, Device, Kernel, Problem, Profile, Workload
 
 TIMEOUT_S = 120.0
@@ -33,23 +36,20 @@ class StaticProfiler(Profiler):
     ) -> Profile:
         """Compile and estimate every launch of one forward.
 
-        Raises ProfilerError: if the kernel does not compile.
+        Raises:
+            ProfilerError: if the kernel does not compile.
         """
         compute_capability(device.arch)
         (report,) = compile_kernels(
             [kernel],
-            problem,
-            workload,
-            contract,
-            device,
+            ProfileTarget(problem, workload, contract, device),
             processes=1,
             cache_dir=default_cache_dir(),
             timeout_s=TIMEOUT_S,
         )
         if report.status is not CompileStatus.OK:
             raise ProfilerError(
-                f"The kernel does not compile for {device.name}: "
-                f"{(report.log.strip().splitlines() or ['no message'])[-1]}"
+                f"The kernel does not compile for {device.name}: {last_line(report)}"
             )
         return static_profile(report, trace_bound(problem, workload, contract, device), device)
 
@@ -74,6 +74,5 @@ def trace_bound(
     from kmem.problem.load import execute_problem
     from kmem.problem.trace import trace_problem
 
-    return graph_bound(
-        trace_problem(execute_problem(problem, workload), contract.precision), device, contract
-    )
+    graph = trace_problem(execute_problem(problem, workload), contract.precision)
+    return graph_bound(graph, device, contract)

@@ -25,8 +25,10 @@ from kmem.measure.pool.workers import WorkerPool
 from kmem.plugins import Registry
 from kmem.problem.bound import unfused_ms
 from kmem.profile.collect import collect_profile
-from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus
+from kmem.profile.compile.pool import CompilePool, CompileProcesses
+from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
+from kmem.profile.target import ProfileTarget
 from kmem.records import Attempt, Baseline, Kernel, Measurement, Profile, Run, Timing
 from kmem.run.session import Session
 
@@ -194,11 +196,11 @@ class LiveEvaluator(Evaluator):
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
         out_dir = Path(run.out_dir)
+        self._target = ProfileTarget(
+            session.problem, session.workloads["full"], run.contract, session.device
+        )
         self._pool = CompilePool(
-            session.problem,
-            session.workloads["full"],
-            run.contract,
-            session.device,
+            self._target,
             processes=processes.compilers,
             read_binaries=not session.present,
         )
@@ -285,10 +287,7 @@ class LiveEvaluator(Evaluator):
         executor = _InTurn(self._registry.executors["local"], self._judge.locks)
         return collect_profile(
             attempt.candidate.kernel,
-            self._session.problem,
-            self._session.workloads["full"],
-            self._run.contract,
-            self._session.device,
+            self._target,
             self._registry.profilers,
             executor,
             present=self._session.present,

@@ -267,17 +267,16 @@ def _estimate_ms(
     """The static estimate at full size in ms; infinite where the compiler gives none."""
     from kmem.errors import ProfilerError
     from kmem.problem.load import FULL
-    from kmem.profile.compile import CompileStatus, compile_kernels
+    from kmem.profile.compile.pool import compile_kernels
+    from kmem.profile.compile.report import CompileStatus
     from kmem.profile.estimate import estimate_kernel_ms
     from kmem.profile.static import trace_bound
+    from kmem.profile.target import ProfileTarget
 
     try:
         (report,) = compile_kernels(
             [kernel],
-            problem,
-            FULL,
-            contract,
-            device,
+            ProfileTarget(problem, FULL, contract, device),
             processes=1,
             cache_dir=_cache_dir() / "triton",
             timeout_s=_COMPILE_TIMEOUT_S,
