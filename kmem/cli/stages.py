@@ -284,6 +284,7 @@ def _prescribe(
 ) -> "tuple[Prescription, ...]":
     from kmem.memory.store import Memory
     from kmem.prescribe.consult import consult_memory
+    from kmem.prescribe.gate import SkillQuery
     from kmem.records import Contract, Precision
     from kmem.run.session import load_library, versions
 
@@ -292,6 +293,5 @@ def _prescribe(
         library = list(load_library(registry).values())
         memory.skills.sync(library)
         contract = Contract(Precision(precision))
-        return consult_memory(
-            memory, diagnosis, operators, library, device.arch, contract, versions(), limit=limit
-        )
+        query = SkillQuery(diagnosis, operators, device.arch, contract)
+        return consult_memory(memory, query, library, versions(), limit=limit)

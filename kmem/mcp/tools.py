@@ -25,6 +25,7 @@ from kmem.memory.skills.standing import order_hits, skill_standing, without_retr
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
+from kmem.prescribe.gate import SkillQuery
 from kmem.problem.graph import graph_sizes
 from kmem.problem.load import FULL, load_problem
 from kmem.profile.collect import collect_profile
@@ -270,9 +271,8 @@ class Tools:
         diagnosis = name_bottleneck(profile, device, bound, latency_ms=latency_ms)
         with Memory() as memory:
             library = list(self._library(memory).values())
-            offered = consult_memory(
-                memory, diagnosis, operators or (), library, device.arch, contract, versions()
-            )
+            query = SkillQuery(diagnosis, operators or (), device.arch, contract)
+            offered = consult_memory(memory, query, library, versions())
         return {
             "diagnosis": to_data(diagnosis),
             "prescriptions": [to_data(each) for each in offered],

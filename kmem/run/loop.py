@@ -16,7 +16,7 @@ from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.orchestrate.plan import plan_first_round, plan_round
 from kmem.orchestrate.stop import has_gained, is_as_remembered, minutes_used_up, reason_to_stop
-from kmem.orchestrate.vetoes import count_doubts
+from kmem.orchestrate.vetoes import Past, count_doubts
 from kmem.plugins import Registry
 from kmem.records import Plan, Recalled, Run, RunResult, RunState, Strategy
 from kmem.run.authors import Authors
@@ -134,10 +134,8 @@ def _plan(
             rewrites=authors.rewrite,
         )
     vetoes = next(iter(situations.values())).vetoes
-    doubts = count_doubts(bench.attempts, bench.lessons)
-    return plan_round(
-        number, offers, bench.attempts, vetoes, doubts, run.strategy, run.budget, run.seed
-    )
+    past = Past(bench.attempts, vetoes, count_doubts(bench.attempts, bench.lessons))
+    return plan_round(number, offers, past, run.strategy, run.budget, run.seed)
 
 
 def _reason_to_stop(

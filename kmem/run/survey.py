@@ -16,6 +16,7 @@ from kmem.memory.ledger.track_records import TrackRecord
 from kmem.orchestrate.strategies import choose_parents
 from kmem.orchestrate.vetoes import find_vetoes
 from kmem.prescribe.consult import consult_memory
+from kmem.prescribe.gate import SkillQuery
 from kmem.records import Attempt, Diagnosis, Prescription
 from kmem.run.session import versions
 from kmem.run.workbench import Workbench
@@ -102,11 +103,8 @@ def _examine(
     )
     prescriptions = consult_memory(
         memory,
-        diagnosis,
-        session.operators,
+        SkillQuery(diagnosis, session.operators, session.device.arch, session.contract),
         list(session.skills.values()),
-        session.device.arch,
-        session.contract,
         versions(),
         outcomes=bench.run.memory_mode != "off",
     )
