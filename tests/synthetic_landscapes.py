@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from kmem.explore.recipes.cover import find_options
 from kmem.learning.landscape import FORMAT, Header, Landscape, Point, operator_family, record_sites
-from kmem.learning.sampling import leading_settings, sample_drafts
+from kmem.learning.recording.sampling import Sampling, leading_settings, sample_drafts
 from kmem.problem.graph import graph_sizes
 from kmem.problem.load import FULL, execute_problem
 from kmem.problem.trace import trace_problem
@@ -53,9 +53,8 @@ def synthetic_landscape(
         elsewhere.append(
             leading_settings(find_options({"full": other}, recipes, contract, device), settings)
         )
-    drafts = sample_drafts(
-        graph, options, contract, device, count=settings, seed=seed, elsewhere=elsewhere
-    )
+    sampling = Sampling(settings, seed, tuple(elsewhere))
+    drafts = sample_drafts(graph, options, contract, device, sampling)
     launches = (
         Launch(
             "aten.synthetic",

@@ -35,7 +35,7 @@ from kmem.providers.command import CommandProvider, render_conversation
 from kmem.providers.http import HttpProvider
 from kmem.providers.keys import find_key, parse_env, redact
 from kmem.providers.openai import OpenAIProvider, limit_name
-from kmem.providers.replay import ReplayProvider
+from kmem.providers.recorded import RecordingsProvider
 from kmem.providers.retry import Backoff, retry_after_s
 from kmem.serialize import to_json
 from kmem.testing import check_provider
@@ -755,7 +755,7 @@ def test_replay_answers_the_same_messages_in_the_order_of_the_file(tmp_path: Pat
     file.write_text(
         "\n".join([recorded("a", "1"), recorded("b", "2"), "", recorded("a", "3")]) + "\n"
     )
-    provider = ReplayProvider()
+    provider = RecordingsProvider()
 
     def answer(question: str) -> str:
         return provider.complete(ModelRequest(str(file), (Message("user", question),), 100)).text
@@ -781,13 +781,13 @@ def test_replay_answers_the_same_messages_in_the_order_of_the_file(tmp_path: Pat
 
 def test_replay_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     file = tmp_path / "recorded.jsonl"
-    missing = error_of(lambda: ReplayProvider().complete(ModelRequest(str(file), MESSAGES, 10)))
+    missing = error_of(lambda: RecordingsProvider().complete(ModelRequest(str(file), MESSAGES, 10)))
     assert (
         missing
         == f"Recorded conversations {file} cannot be read (FileNotFoundError); name another with -m"
     )
     file.write_text(recorded("a", "1") + "\n{}\n")
-    broken = error_of(lambda: ReplayProvider().complete(ModelRequest(str(file), MESSAGES, 10)))
+    broken = error_of(lambda: RecordingsProvider().complete(ModelRequest(str(file), MESSAGES, 10)))
     assert broken.startswith(f"{file}, line 2, is not a recorded conversation")
 
 

@@ -1,9 +1,7 @@
-"""Which problems a bench is about: files, directories of problems, and KernelBench checkouts as
-they are.
+"""Which problems a bench is about: files, directories of problems, and KernelBench checkouts.
 
 A file of a KernelBench level is `<id>_<name>.py`, and the levels are KernelBench/level1 and so on
-below the checkout. Source: github.com/ScalingIntelligence/KernelBench, src/kernelbench/dataset.py
-(LocalKernelBenchDataset).
+below the checkout. Source: github.com/ScalingIntelligence/KernelBench, LocalKernelBenchDataset.
 """
 
 import ast
@@ -48,11 +46,15 @@ def find_problems(
 ) -> list[BenchProblem]:
     """Every problem under the paths, each once, numbered ones in the order of their numbers.
 
-    Args: paths: problem files, directories that hold a problem.py each or problem files, or
-        KernelBench checkouts. level: only this level of KernelBench checkouts; None: all of them.
+    Args:
+        paths: problem files, directories that hold a problem.py each or problem files, or
+            KernelBench checkouts.
+        level: only this level of KernelBench checkouts; None: all of them.
         only: shell patterns; a problem is kept if its name matches one. None given: all are kept.
-    Raises: ProblemError: if a path or a level is not there, nothing is left, or two problems of
-        different content have one name.
+
+    Raises:
+        ProblemError: if a path or a level is not there, nothing is left, or two problems of
+            different content have one name.
     """
     found: dict[str, BenchProblem] = {}
     for path in paths:
@@ -95,8 +97,10 @@ def _problem_files(path: Path, level: int | None) -> list[Path]:
 
 
 def _levels(path: Path) -> dict[int, Path]:
-    """Level directories by number: of a checkout, of the KernelBench directory in it, or the path
-    itself if it is one.
+    """Level directories by number.
+
+    They are those of a checkout, of the KernelBench directory in it, or the path itself if it is
+    one.
     """
     candidates: Iterable[Path] = (
         [path]
@@ -136,8 +140,9 @@ def _name(file: Path) -> str:
 
 
 def _may_be_problem(file: Path) -> bool:
-    """False for helpers beside problems; a numbered or an unreadable file stays, so that its fault
-    becomes a row.
+    """False for helpers beside problems.
+
+    A numbered or an unreadable file stays, so that its fault becomes a row.
     """
     if _NUMBERED.match(file.name):
         return True

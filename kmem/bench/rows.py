@@ -42,7 +42,8 @@ class Row:
 
     `result` is what `kmem optimize --json` printed, set if and only if the problem did not fail.
 
-    Raises ValueError on construction otherwise.
+    Raises:
+        ValueError: on construction otherwise.
     """
 
     problem: str
@@ -71,14 +72,12 @@ class Row:
 
     @property
     def lacked_room(self) -> bool:
-        """Whether the device's memory did not suffice, which may be the fault of others on it."""
+        """Whether the device memory did not suffice, perhaps because others use the device."""
         return self.status is RowStatus.REFUSED and NO_ROOM in self.reason
 
     @property
     def speedup(self) -> float | None:
-        """Best baseline over the verified kernel; None where there is no such kernel or no baseline
-        ran.
-        """
+        """Best baseline over the verified kernel; None where one of the two is missing."""
         return self.result["speedup"] if self.status is RowStatus.PASSED else None
 
     @property
@@ -96,8 +95,9 @@ class Row:
 
     @property
     def best_baseline_ms(self) -> float | None:
-        """Where a kernel passed, as timed in pairs with it: what the speedup is made of; otherwise
-        as timed alone.
+        """Time of the best baseline, as paired with the kernel that passed, else as timed alone.
+
+        The speedup is made of the paired time.
         """
         paired = self.result.get("paired_baseline_ms") if self.result else None
         return paired or (self.baselines_ms[self.best_baseline] if self.best_baseline else None)
@@ -121,7 +121,8 @@ class Row:
 def make_row(problem: BenchProblem, ended: Exit, *, measured: bool) -> Row:
     """What a process's end says about its problem.
 
-    Args: measured: that the bench runs on a GPU, so that an estimate is a failure and not a result.
+    Args:
+        measured: that the bench runs on a GPU, so that an estimate is a failure and not a result.
     """
     row = Row(
         problem.name,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kmem.learning.arms import Arm
     from kmem.learning.comparison import Comparison, Interval
-    from kmem.learning.recording import Progress
+    from kmem.learning.recording.schedule import Progress
 
 # kmem.learning and devices (torch) are imported inside the functions: `kmem --help` must not pay
 # for them.
@@ -49,7 +49,8 @@ def record_suite(
     from kmem.cli.bench import interrupt_on_termination
     from kmem.cli.optimize import measured_ceilings
     from kmem.devices import resolve_target
-    from kmem.learning.recording import Asked, record_landscapes
+    from kmem.learning.recording.request import Asked
+    from kmem.learning.recording.schedule import record_landscapes
     from kmem.memory.store import Memory
 
     if not paths:

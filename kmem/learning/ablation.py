@@ -1,11 +1,9 @@
 """Run every arm on every problem and seed, on recorded landscapes.
 
-Everything follows from the landscapes, the arms and the seeds.
-
-For each seed the problems are shuffled into an order. First each is searched with an empty memory
-that is written to: the outcomes these runs leave are what the arms `read`, `placebo` and `oracle`
-are made from. Then every arm searches every problem, each run with a database of its own that holds
-what arms.py says.
+Everything follows from the landscapes, the arms and the seeds. For each seed the problems are
+shuffled into an order. First each is searched with an empty memory that is written to: the outcomes
+these runs leave are what the arms `read`, `placebo` and `oracle` are made from. Then every arm
+searches every problem, each run with a database of its own that holds what arms.py says.
 """
 
 import multiprocessing
@@ -33,7 +31,7 @@ from kmem.learning.arms import (
 )
 from kmem.learning.landscape import Landscape
 from kmem.learning.metrics import RunMetrics, run_metrics
-from kmem.learning.replay import RecordedEvaluator, open_recorded_session
+from kmem.learning.simulate import RecordedEvaluator, open_recorded_session
 from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.ledger.outcomes import LedgerEntry, ledger_entry
 from kmem.memory.skills.embeddings import Embedder, load_embedder
@@ -89,8 +87,10 @@ def ablate(
 
     Args:
         on_progress: told (seeds done, seeds in all).
-    Raises: LandscapeError: if a landscape is not measured, has no setting that passed or cannot be
-        replayed, or nothing is left to search.
+
+    Raises:
+        LandscapeError: if a landscape is not measured, has no setting that passed or cannot be
+            simulated, or nothing is left to search.
     """
     for landscape in landscapes:
         if landscape.header.estimated:
@@ -142,15 +142,17 @@ def _run_seed(landscapes: Sequence[Landscape], setup: Setup, seed: int) -> list[
 
 
 def _fast_directory() -> str | None:
-    """Memory, where the system has a file system for it: hundreds of short-lived databases need no
-    disk.
+    """A directory in RAM, where the system has a file system for it; None elsewhere.
+
+    Hundreds of short-lived databases need no disk.
     """
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class _Bench:
-    """The landscapes opened for searching, and a database with the library in it that every run's
-    own is copied from.
+    """The landscapes opened for searching, and a database that every run's own is copied from.
+
+    That database holds the skill library.
     """
 
     def __init__(self, landscapes: Sequence[Landscape], setup: Setup, directory: Path) -> None:
@@ -220,14 +222,15 @@ class _Bench:
     ) -> tuple[list[Attempt], list[LedgerEntry]]:
         """One run of kmem's loop.
 
-        Returns its attempts, and the outcomes it left where its memory is written to.
+        Returns:
+            Its attempts, and the outcomes it left where its memory is written to.
         """
         session, landscape = self._sessions[place], self._landscapes[place]
         out_dir = self._directory / "run"
         database = self._directory / "run.db"
         shutil.copyfile(self._template, database)
         run = Run(
-            "replay",
+            "simulated",
             session.problem,
             session.device.name,
             session.contract,
@@ -269,13 +272,14 @@ class _Bench:
 
 
 def _canonical(outcome: Outcome) -> LedgerEntry:
-    """An outcome without what differs between two replays: when, and in whose database."""
+    """An outcome without what differs between two simulated runs: when, and in whose database."""
     return ledger_entry(replace(outcome, created_at=CREATED_AT, origin=UNNAMED_ORIGIN))
 
 
 def _remembering(embedder: Embedder | None) -> Embedder | None:
-    """The embedder with every vector kept in this process: the databases of runs are too
-    short-lived to keep them.
+    """The embedder with every vector kept in this process.
+
+    The databases of runs are too short-lived to keep them.
     """
     return _RememberingEmbedder(embedder) if embedder is not None else None
 

@@ -1,10 +1,10 @@
-"""The `command` provider: any program that reads a prompt and prints an answer, such as a coding
-agent's command line.
+"""The `command` provider: any program that reads a prompt and prints an answer.
 
-The model is a shell command line. The conversation goes to its standard input as text, one part per
-message under a line `# system`, `# user` or `# assistant`; what it prints on standard output is the
-answer. It runs in the user's own environment and directory, for it is the user's own program; keys
-belong into that environment, not into the command line, which is archived.
+Such a program may be a coding agent's command line. The model is a shell command line. The
+conversation goes to its standard input as text, one part per message under a line `# system`, `#
+user` or `# assistant`; what it prints on standard output is the answer. It runs in the user's own
+environment and directory, for it is the user's own program; keys belong into that environment, not
+into the command line, which is archived.
 
 Covered: a time limit, a limit on output, the whole process group is ended with it. Not covered:
 token counts (there are none), temperature, effort and max_output_tokens beyond the limit on output:
@@ -44,8 +44,9 @@ class CommandProvider(Provider):
     def complete(self, request: ModelRequest) -> Completion:
         """Run the command and return what it prints.
 
-        Raises ProviderError: if it holds a key, is not found or fails. AnswerLost: if it takes
-        longer than the request's timeout.
+        Raises:
+            ProviderError: if the command line holds a key, is not found or fails.
+            AnswerLost: if it takes longer than the request's timeout.
         """
         if redact(request.model) != request.model:
             raise ProviderError(

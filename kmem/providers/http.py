@@ -1,5 +1,4 @@
-"""What the two vendor SDKs share: clients, deadlines, and one clear line for every way in which a
-server can fail.
+"""What the two vendor SDKs share: clients, deadlines, and one clear line for every failure.
 
 Both SDKs raise the same family of errors with the same fields (`status_code`, `response.headers`,
 `body`), so one table of remedies serves both. An error of an SDK is never chained to ours: it holds
@@ -51,8 +50,9 @@ _MALFORMED = (ValueError, TypeError, AttributeError)
 
 
 class HttpProvider(Provider, Generic[ClientT, EventT]):
-    """A provider behind a vendor's SDK; subclasses say how to open a client, send a question, read
-    an event and list models.
+    """A provider behind a vendor's SDK.
+
+    Subclasses say how to open a client, send a question, read an event and list models.
 
     Args:
         backoff: how to wait between tries.
@@ -145,8 +145,9 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
         interrupted.set()
 
     def _client(self, base_url: str | None) -> tuple[ClientT, str]:
-        """The client for a server, and the server's URL; the same for all calls, for it pools
-        connections.
+        """The client for a server, and the server's URL.
+
+        It is the same client for all calls, for it pools connections.
         """
         url = checked_url(base_url or self.home)
         key = find_key(self.key_name)
@@ -271,7 +272,8 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
 def checked_url(url: str) -> str:
     """A base URL without its last slash.
 
-    Raises ProviderError: if it is none, or holds a password or a query, which would be archived.
+    Raises:
+        ProviderError: if it is none, or holds a password or a query, which would be archived.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:

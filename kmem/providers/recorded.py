@@ -17,8 +17,11 @@ from kmem.interfaces import Completion, CompletionRecord, Message, ModelRequest,
 from kmem.serialize import from_json
 
 
-class ReplayProvider(Provider):
-    """Answers from files; each is read once and keeps its place for as long as the provider lives."""
+class RecordingsProvider(Provider):
+    """Answers from files, each of which is read once.
+
+    A file keeps its place for as long as the provider lives.
+    """
 
     name = "replay"
 
@@ -29,7 +32,8 @@ class ReplayProvider(Provider):
     def complete(self, request: ModelRequest) -> Completion:
         """The recorded answer.
 
-        Raises ProviderError: if the file cannot be read or has no answer to these messages.
+        Raises:
+            ProviderError: if the file cannot be read or has no answer to these messages.
         """
         with self._lock:
             if request.model not in self._recordings:

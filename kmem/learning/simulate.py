@@ -1,11 +1,10 @@
-"""Answer a search from a landscape: the loop, the authors, the strategies and the memory are kmem's
-own; only the evaluator is recorded.
+"""Answer a search from a landscape: everything in the run is kmem's own but the evaluator.
 
-A replayed session has the recorded sites and, of each recipe, the recorded settings and nothing
-else: the author ranks and moves among them as it would among all. Of a landscape whose recording
-was cut off these are the settings judged until then. Kernels' texts are stand-ins that name their
-settings, for nothing compiles or runs them. Times are the recorded medians as they are: the same
-search of the same landscape is the same run, to the last byte.
+The session has the recorded sites and, of each recipe, the recorded settings and nothing else: the
+author ranks and moves among them as it would among all. Of a landscape whose recording was cut off
+these are the settings judged until then. Kernels' texts are stand-ins that name their settings, for
+nothing compiles or runs them. Times are the recorded medians as they are: the same search of the
+same landscape is the same run, to the last byte.
 
 Covered: landscapes whose kernels cover one site each. Not covered: timing noise between repeats,
 settings of several sites at once, kernels that no recipe wrote, and the cost of compiling.
@@ -16,8 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from kmem.errors import LandscapeError
-from kmem.learning.landscape import Choices, Landscape, Point, RecordedSite
-from kmem.learning.sampling import Knobs
+from kmem.learning.landscape import Choices, Knobs, Landscape, Point, RecordedSite, knobs_of
 from kmem.problem.bound import graph_bound
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import FULL, execute_problem
@@ -38,8 +36,9 @@ def launch({inputs}):
 
 
 class RecordedRecipe(Recipe):
-    """One recipe of a landscape: its sites, and the settings that were recorded of them at the cost
-    model's times of then.
+    """One recipe of a landscape: its sites, their recorded settings, and the predicted times.
+
+    The predicted times are the cost model's at the time of recording.
     """
 
     def __init__(self, name: str, sites: Sequence[RecordedSite], points: Sequence[Point]) -> None:
@@ -62,11 +61,11 @@ class RecordedRecipe(Recipe):
         return self._spaces[site.name]
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
-        return self._costs[site.name, _knobs(settings)]
+        return self._costs[site.name, knobs_of(settings)]
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         inputs = ", ".join(operand.name for operand in site.inputs)
-        return Emission((), _LAUNCHER.format(inputs=inputs, settings=_knobs(settings)))
+        return Emission((), _LAUNCHER.format(inputs=inputs, settings=knobs_of(settings)))
 
 
 def _restore(site: RecordedSite) -> Site:
@@ -84,7 +83,10 @@ def _restore(site: RecordedSite) -> Site:
 
 
 def _space(site: RecordedSite, points: Sequence[Point]) -> Space:
-    """The recorded settings as a space: of each knob the values that occur, in the recipe's order."""
+    """The recorded settings as a space.
+
+    Each knob has the values that occur, in the recipe's order.
+    """
     recorded = {point.choices[0].knobs for point in points}
     occurring: dict[str, set[Knob]] = {}
     for knobs in recorded:
@@ -94,20 +96,18 @@ def _space(site: RecordedSite, points: Sequence[Point]) -> Space:
         name: tuple(value for value in order if value in occurring.get(name, ()))
         for name, order in site.knobs
     }
-    return Space(values, lambda settings: _knobs(settings) in recorded)
-
-
-def _knobs(settings: Settings) -> Knobs:
-    return tuple(sorted(settings.items()))
+    return Space(values, lambda settings: knobs_of(settings) in recorded)
 
 
 def open_recorded_session(landscape: Landscape, skills: Mapping[str, Skill]) -> Session:
     """The session of a run on a landscape, as if the recorded device were here.
 
     Args:
-        skills: the library, by name.
-    Raises: LandscapeError: if the problem no longer traces to the recorded sites, or a kernel of
-        the landscape covers several sites.
+        skills: the skill library, by name.
+
+    Raises:
+        LandscapeError: if the problem no longer traces to the recorded sites, or a kernel of the
+            landscape covers several sites.
     """
     header = landscape.header
     graph = trace_problem(execute_problem(header.problem, FULL), header.contract.precision)
@@ -118,7 +118,7 @@ def open_recorded_session(landscape: Landscape, skills: Mapping[str, Skill]) -> 
         )
     if any(len(choices) > 1 for choices in landscape.settings):
         raise LandscapeError(
-            f"Kernels of {landscape.name} cover several sites at once, which cannot be replayed; "
+            f"Kernels of {landscape.name} cover several sites at once, which cannot be simulated; "
             "leave it out"
         )
     recipes: dict[str, Recipe] = {}
@@ -144,7 +144,7 @@ def open_recorded_session(landscape: Landscape, skills: Mapping[str, Skill]) -> 
         recipes,
         header.operators,
         writable,
-        ("replayed from a recorded landscape",),
+        ("simulated from a recorded landscape",),
     )
 
 
@@ -158,7 +158,7 @@ class RecordedEvaluator(Evaluator):
 
     @property
     def seconds_left(self) -> float:
-        """No limit: a replayed run is limited by its rounds."""
+        """No limit: a simulated run is limited by its rounds."""
         return math.inf
 
     def baselines(self) -> tuple[Baseline, ...]:
@@ -216,7 +216,7 @@ class RecordedEvaluator(Evaluator):
         choices: Choices = kernel.choices
         if choices not in self._points:
             raise LandscapeError(
-                f"Nothing is recorded of {choices} in {self._landscape.name}; replay recipes only"
+                f"Nothing is recorded of {choices} in {self._landscape.name}; simulate recipes only"
             )
         return self._points[choices]
 
