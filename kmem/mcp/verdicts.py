@@ -1,9 +1,7 @@
 """What the judge said since this server started, and the outcomes those verdicts become.
 
-Numbers that somebody typed have no way in.
-
-Kept in this process alone: a file could be written by anyone. After a restart a kernel is measured
-again before it is recorded.
+Numbers that somebody typed have no way in. Verdicts are kept in this process alone, for a file
+could be written by anyone. After a restart a kernel is measured again before it is recorded.
 """
 
 import secrets
@@ -11,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kmem.errors import EvidenceError
+from kmem.problem.graph import graph_sizes
 from kmem.records import Baseline, Device, Kernel, Measurement, Move, Outcome, Status
 from kmem.run.session import Session, versions
 from kmem.run.single import Case
@@ -41,7 +40,8 @@ class Verdicts:
     def find(self, name: str) -> Verdict:
         """A verdict by name.
 
-        Raises EvidenceError if the judge of this server gave none of that name.
+        Raises:
+            EvidenceError: if the judge of this server gave none of that name.
         """
         if name not in self._by_name:
             raise EvidenceError(
@@ -56,14 +56,15 @@ def outcome_of(
 ) -> Outcome:
     """The outcome a verdict stands for, as a run would have recorded it.
 
-    Args: parent: the verdict on the kernel it was made from, on the same problem under the same
-        contract; None if there was none. session: of the verdict's problem, for the identities of
-        its graph. origin: this memory's contributor.
+    Args:
+        parent: the verdict on the kernel it was made from, on the same problem under the same
+            contract; None if there was none.
+        session: of the verdict's problem, for the identities of its graph.
+        origin: this memory's contributor.
+
     Raises:
         EvidenceError: if nothing was measured, or the two verdicts cannot be compared.
     """
-    from kmem.problem.graph import graph_sizes
-
     case = verdict.case
     measurement = verdict.measurement
     timing = verdict.measurement.timing
