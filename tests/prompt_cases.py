@@ -1,9 +1,8 @@
-"""Prompts of every role for ten problems of the repository, as the snapshot tests and
-tools/write_prompt_snapshots.py render them.
+"""Prompts of every role for ten problems of the repository, as the snapshots have them.
 
-The run they are about is made up and the same for all: a first kernel that passed, an edit that did
-not build, a lesson, a veto, one skill. The skill is made up too, so that editing the library
-changes no snapshot.
+The snapshot tests and tools/write_prompt_snapshots.py render them. The run they are about is made
+up and the same for all: a first kernel that passed, an edit that did not build, a lesson, a veto,
+one skill. The skill is made up too, so that editing the skill library changes no snapshot.
 """
 
 from collections.abc import Sequence
@@ -125,8 +124,9 @@ def make_run(problem: str, **changes: object) -> Situation:
 
 
 def all_briefs(situation: Situation) -> list[tuple[Role, Sequence[Section]]]:
-    """The sections of every role in a situation; the repairer is asked about its last attempt, the
-    reflector about its history.
+    """The sections of every role in a situation.
+
+    The repairer is asked about its last attempt, the reflector about its history.
     """
     fix = assign(
         situation,

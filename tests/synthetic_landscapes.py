@@ -97,8 +97,9 @@ def synthetic_landscape(
 
 
 def _effect(choice: SiteChoice, seed: int) -> float:
-    """Never below zero: nothing is faster than the cost model, which never promises more than the
-    bound.
+    """What a choice adds to the log of its time; never below zero.
+
+    Nothing is faster than the cost model, which never promises more than the bound.
     """
     return sum(
         abs(random.Random(f"{seed}:{choice.recipe}:{name}:{value}").gauss(0.0, 0.15))

@@ -1,5 +1,6 @@
-"""The purse: budgets hold to the token and the picodollar from any number of threads, and totals
-are the sum of the calls.
+"""The budget holds to the token and the picodollar from any number of threads.
+
+Totals are the sum of the calls.
 """
 
 import json
@@ -59,8 +60,9 @@ KEY = CompletionKey("planner", 0, "a", 0)
 
 @dataclass
 class Fake(Provider):
-    """Answers with the next of `fates`: (input, output) counts, None for no counts, or an error to
-    raise. Keeps every request.
+    """Answers with the next of `fates`, and keeps every request.
+
+    A fate is (input, output) counts, None for no counts, or an error to raise.
     """
 
     fates: list[object]
@@ -342,9 +344,7 @@ def test_a_lost_answer_is_not_asked_for_again_beyond_the_budget() -> None:
     assert len(fake.requests) == 1
 
 
-def test_a_question_that_could_not_be_asked_costs_nothing_and_one_that_was_broken_off_costs_all() -> (
-    None
-):
+def test_a_question_not_asked_costs_nothing_and_one_broken_off_costs_all() -> None:
     spending = Spending(Budget(tokens=10_000), DictArchive(), PRICES)
     with pytest.raises(ProviderError):
         spending.pay(KEY, Fake([ProviderError("no key")]), question())
@@ -497,7 +497,7 @@ def test_budgets_hold_at_every_moment_and_totals_are_the_sum_of_the_calls(
     server = Server([])
 
     def one(number: int) -> None:
-        characters, output, _ = calls[number]
+        characters, output = calls[number][:2]
         request = ModelRequest("m", (Message("user", f"{number}:" + "x" * characters),), output)
         with suppress(BudgetExhausted, ProviderError):
             spending.pay(key_of(f"role {number % 3}"), server, request)

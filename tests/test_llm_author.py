@@ -1,6 +1,4 @@
-"""The author that asks language models: what it proposes and writes, what it does with bad answers,
-and that it resumes without asking.
-"""
+"""The author that asks models: proposals, kernels, bad answers, and resuming without asking."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -74,8 +72,7 @@ def failing(kernel: Kernel = BROKEN, **about: object) -> tuple[Situation, Attemp
     return replace(later(), parent=kernel, history=(attempted(PARENT), failed)), failed
 
 
-# --- the path from a problem to a repaired kernel
-# ---------------------------------------------------------------------------------------
+# ---- the path from a problem to a repaired kernel
 
 
 def test_a_first_kernel_an_edit_and_a_repair_end_to_end() -> None:
@@ -241,8 +238,7 @@ def test_an_answer_that_stays_lost_is_a_failed_attempt_and_asked_for_no_more() -
     ) == [candidate]
 
 
-# --- answers that cannot be used
-# --------------------------------------------------------------------------------------------------------
+# ---- answers that cannot be used
 
 
 @pytest.mark.parametrize(
@@ -445,8 +441,7 @@ def test_a_re_ask_keeps_to_its_roles_budget_whatever_the_answer_was() -> None:
     assert again.messages[3].text.startswith("Your answer cannot be used: evidence: '\u6f22")
 
 
-# --- what each role is held to
-# ----------------------------------------------------------------------------------------------------------
+# ---- what each role is held to
 
 
 @pytest.mark.parametrize(
@@ -678,8 +673,7 @@ def test_a_verdict_without_a_log_is_quoted_by_its_status() -> None:
     )
 
 
-# --- knobs
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---- knobs
 
 
 def test_one_answer_gives_as_many_candidates_as_wanted_the_models_own_first() -> None:
@@ -749,8 +743,7 @@ def test_a_recalled_kernel_is_not_a_models_to_write() -> None:
     assert begin(ScriptedProvider()).write(assign(make_situation(), Move.RECALL, "row-norm")) == []
 
 
-# --- reflection
-# -------------------------------------------------------------------------------------------------------------------------
+# ---- reflection
 
 
 def test_lessons_are_about_attempts_of_the_round() -> None:
@@ -807,8 +800,7 @@ def test_a_reflection_that_stays_unusable_teaches_nothing() -> None:
     assert begin(ScriptedProvider(reflector=["?", "?"])).reflect(later(), [attempted(PARENT)]) == []
 
 
-# --- models, budget, resuming
-# -----------------------------------------------------------------------------------------------------------
+# ---- models, budget, resuming
 
 
 def test_roles_may_have_models_of_their_own() -> None:

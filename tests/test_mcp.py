@@ -1,6 +1,4 @@
-"""`kmem mcp`, driven by a real MCP client over stdio: the tools, what bad calls are told, and what
-can be recorded.
-"""
+"""`kmem mcp`, driven by a real MCP client over stdio: tools, bad calls, and what is recorded."""
 
 import json
 import os

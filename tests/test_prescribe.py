@@ -1,6 +1,4 @@
-"""Gates in three-valued logic; ranking by likeness and evidence that is never empty, keeps ceilings
-and says why.
-"""
+"""Gates in three-valued logic; rankings that are never empty, keep ceilings and say why."""
 
 import random
 from collections.abc import Mapping

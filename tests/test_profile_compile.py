@@ -331,18 +331,16 @@ def test_processes_serve_several_problems_and_closing_them_leaves_nobody_waiting
             for problem in (PROBLEM, wider, PROBLEM)
         ]
         sources = (CANDIDATE, candidate, CANDIDATE)
-        first, other, again = (
+        compiled = [
             pool.compile([Kernel(source)], timeout_s=60)[0]
             for pool, source in zip(pools, sources, strict=True)
-        )
+        ]
+        first, other = compiled[:2]
+        again = compiled[2]
         assert first.ptx_hash == again.ptx_hash == reports[0].ptx_hash
         assert [len(report.launches) for report in (first, other, again)] == [2, 2, 2]
         assert other.launches[1].grid == (256, 1, 1)
-        with CompilePool(
-            TARGET,
-            processes=processes,
-            read_binaries=False,
-        ) as unread:
+        with CompilePool(TARGET, processes=processes, read_binaries=False) as unread:
             (quick,) = unread.compile([Kernel(CANDIDATE)], timeout_s=60)
         assert quick.ptx_hash == first.ptx_hash, (
             "two modules are the same whether their binaries are read or not"

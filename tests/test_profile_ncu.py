@@ -1,5 +1,6 @@
-"""Nsight Compute: the command, and reading what it really wrote on an H200 (tests/recordings,
-2026-11-21).
+"""Nsight Compute: the command, and reading what it really wrote on an H200.
+
+The reports are in tests/recordings, of 2026-11-21.
 """
 
 import time

@@ -1,6 +1,4 @@
-"""Prompts: what they say of a run, that they fit their budgets, stay the same, and give no answer
-away.
-"""
+"""Prompts: what they say of a run, that they fit, stay the same, and give no answer away."""
 
 import difflib
 import re
@@ -55,8 +53,7 @@ from kmem.skills import Skill, bundled_skills_root, load_recipe, load_skill, ski
 ABOUT_A_PARENT = ("diagnoser", "planner", "optimiser", "reflector")
 
 
-# --- snapshots
-# --------------------------------------------------------------------------------------------------------------------------
+# ---- snapshots
 
 
 @pytest.fixture(scope="module")
@@ -80,13 +77,13 @@ def test_no_snapshot_is_left_over_and_rendering_is_deterministic(rendered: dict[
     assert snapshots() == rendered
 
 
-# --- budgets
-# ----------------------------------------------------------------------------------------------------------------------------
+# ---- budgets
 
 
 def crowded_run() -> Situation:
-    """Hundreds of attempts with long logs and long sources, many lessons and vetoes, the three
-    longest skills.
+    """A run with hundreds of attempts, many lessons and vetoes, and the three longest skills.
+
+    Its logs and sources are long, too.
     """
     long_source = (
         KERNEL
@@ -263,8 +260,7 @@ def test_tokens_are_estimated_from_bytes_so_that_no_script_is_underestimated() -
     assert estimate_tokens("") == 0
 
 
-# --- what every prompt carries
-# ----------------------------------------------------------------------------------------------------------
+# ---- what every prompt carries
 
 
 def history_of(message: str) -> str:
@@ -381,8 +377,7 @@ def test_a_layout_that_is_not_contiguous_is_shown() -> None:
     assert "strides [1, " in render_user_messages(make_run("matmul_transposed"))["generator"]
 
 
-# --- rules
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---- rules
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
@@ -418,8 +413,7 @@ def test_the_diagnoser_is_told_every_bottleneck() -> None:
     assert set(re.split(r",\s+", listed)) == {bottleneck.value for bottleneck in Bottleneck}
 
 
-# --- no answers
-# -------------------------------------------------------------------------------------------------------------------------
+# ---- no answers
 
 
 def telling_windows(source: str) -> set[tuple[str, ...]]:
@@ -485,8 +479,7 @@ def test_no_prompt_contains_a_problems_answer(
         assert not secret & telling_windows(message), role
 
 
-# --- pieces of text
-# ---------------------------------------------------------------------------------------------------------------------
+# ---- pieces of text
 
 
 def test_a_fence_is_longer_than_any_in_the_text() -> None:

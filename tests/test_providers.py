@@ -1,5 +1,6 @@
-"""The providers through their real SDKs, against a local server that speaks both wire formats; and
-programs and recordings as models.
+"""The providers through their real SDKs, against a local server that speaks both wire formats.
+
+Programs and recordings as models are tested here, too.
 """
 
 import json
@@ -442,7 +443,8 @@ def test_an_error_in_place_of_an_answer_is_retried_and_one_in_its_midst_is_a_los
         "content": [],
         "usage": {"input_tokens": 1, "output_tokens": 1},
     }
-    begun = f"event: message_start\ndata: {json.dumps({'type': 'message_start', 'message': start})}\n\n".encode()
+    begun = json.dumps({"type": "message_start", "message": start})
+    begun = f"event: message_start\ndata: {begun}\n\n".encode()
     with ScriptedServer(
         in_order(Reply(raw=error), Reply("ok"), Reply(raw=begun + error))
     ) as server:
@@ -484,10 +486,12 @@ def test_a_key_is_sent_and_never_shown(
 
 
 def test_base_urls_that_hold_secrets_or_are_none_are_refused(provider: HttpProvider) -> None:
+    secret = "The base URL of relay.example holds a password or a query; give the key"
+    none = "--base-url localhost:8000/v1 is not a URL; it looks like http://localhost:8000/v1"
     for place, words in {
-        "https://user:secret@relay.example/v1": "The base URL of relay.example holds a password or a query; give the key",
-        "https://relay.example/v1?api_key=secret": "The base URL of relay.example holds a password or a query; give the key",
-        "localhost:8000/v1": "--base-url localhost:8000/v1 is not a URL; it looks like http://localhost:8000/v1",
+        "https://user:secret@relay.example/v1": secret,
+        "https://relay.example/v1?api_key=secret": secret,
+        "localhost:8000/v1": none,
     }.items():
         said = error_of(
             lambda place=place: provider.complete(ModelRequest("m", MESSAGES, 10, base_url=place))

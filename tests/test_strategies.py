@@ -1,5 +1,6 @@
-"""Strategies: which kernels a round goes on from, and who gets its samples; vetoes, doubts, repairs
-and the reasons to stop.
+"""Strategies: which kernels a round goes on from, and who gets its samples.
+
+Vetoes, doubts, repairs and the reasons to stop are tested here, too.
 """
 
 import random
@@ -55,8 +56,9 @@ def attempt(
     status: Status = Status.WRONG_VALUES,
     knobs: tuple[tuple[str, Knob], ...] | None = None,
 ) -> Attempt:
-    """An attempt at kernel `name`; with knobs a recipe of the task's skill wrote it, without a
-    model did.
+    """An attempt at kernel `name`.
+
+    With knobs a recipe of the task's skill wrote it, without them a model did.
     """
     task = task or Task(Move.SEED, "fuse", None, 1, "test")
     kernel = Kernel(
@@ -248,7 +250,8 @@ def chain() -> list[Attempt]:
 
 def test_a_chain_of_repairs_keeps_the_skill_and_goes_back_to_the_base() -> None:
     history = chain()
-    _, failed, again, sound = history
+    failed, again = history[1:3]
+    sound = history[3]
     task = sound.candidate.task
     assert (task.move, task.skill, task.author) == (Move.REPAIR, "a", "llm")
     assert task.parent == again.candidate.kernel.hash
