@@ -6,7 +6,7 @@ below the checkout. Source: github.com/ScalingIntelligence/KernelBench, LocalKer
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -102,11 +102,9 @@ def _levels(path: Path) -> dict[int, Path]:
     They are those of a checkout, of the KernelBench directory in it, or the path itself if it is
     one.
     """
-    candidates: Iterable[Path] = (
-        [path]
-        if _LEVEL.fullmatch(path.resolve().name)
-        else [*path.iterdir(), *(path / "KernelBench").glob("*")]
-    )
+    candidates = [path]
+    if not _LEVEL.fullmatch(path.resolve().name):
+        candidates = [*path.iterdir(), *(path / "KernelBench").glob("*")]
     matches = [
         (_LEVEL.fullmatch(folder.resolve().name), folder)
         for folder in candidates

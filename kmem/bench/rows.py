@@ -63,7 +63,7 @@ class Row:
 
     @property
     def key(self) -> str:
-        """That of its problem."""
+        """The key of the problem."""
         return problem_key(self.problem, self.source_hash)
 
     @property
@@ -82,7 +82,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """What enters the means: the speedup, or 1.0 where the user keeps the module as it is."""
+        """What the means are made of: the speedup, or 1.0 where the module stays as it is."""
         return self.speedup or 1.0
 
     @property
@@ -108,7 +108,7 @@ class Row:
 
     @property
     def time_ms(self) -> float | None:
-        """Of the answer: the kernel's, or the best baseline's where that is the answer."""
+        """The time of the answer: the kernel's, or the best baseline's where that is the answer."""
         if self.status is RowStatus.PASSED:
             return self.result["latency_ms"]
         return self.baselines_ms[self.best_baseline] if self.best_baseline else None

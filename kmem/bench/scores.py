@@ -41,7 +41,7 @@ class Scores:
 
 
 def compute_scores(rows: Sequence[Row]) -> Scores | None:
-    """The scores of these rows; None for no rows."""
+    """The scores of these rows; None if there are none."""
     if not rows:
         return None
     ratios = [row.ratio for row in rows]

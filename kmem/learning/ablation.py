@@ -52,7 +52,7 @@ EACH = "each"
 class Setup:
     """What to compare.
 
-    `left_out` are operator classes no memory may know of; `each` is every problem's own.
+    `left_out` are operator classes that no memory may know of; `each` is every problem's own.
     """
 
     arms: tuple[Arm, ...]
@@ -171,7 +171,7 @@ class _Bench:
         self._template = directory / "template.db"
         with Memory(self._template, self._embedder) as memory:
             memory.skills.sync(list(library.values()))
-            memory.skills.search("any", limit=1)  # embeds the library once for all runs
+            memory.skills.search("any", limit=1)  # embeds the skill library once for all runs
             memory.track_records.refresh()
         self._sources = [
             Source(landscape.name, landscape.header.family, session.graph.hash)
@@ -179,7 +179,7 @@ class _Bench:
         ]
 
     def is_target(self, place: int) -> bool:
-        """Whether this problem is searched: with classes left out only theirs are."""
+        """Whether this problem is searched; with classes left out only theirs are."""
         left_out = self._setup.left_out
         return not left_out or EACH in left_out or self._sources[place].family in left_out
 
@@ -204,11 +204,10 @@ class _Bench:
             nearest = nearest_other_size(
                 self._landscapes[place], [self._landscapes[other] for other in others.values()]
             )
-            return (
-                [ledger_entry(oracle_outcome(nearest, entries[others[nearest.name]][0].outcome))]
-                if nearest
-                else []
-            )
+            if nearest is None:
+                return []
+            like = entries[others[nearest.name]][0].outcome
+            return [ledger_entry(oracle_outcome(nearest, like))]
         known = [entry for other in entries for entry in entries[other]]
         if arm is Arm.PLACEBO:
             return [
@@ -265,7 +264,7 @@ class _Bench:
     def trial(
         self, place: int, arm: Arm, seed: int, known: int, attempts: Sequence[Attempt]
     ) -> Trial:
-        """What a run cost."""
+        """One run as a trial: what it cost and reached."""
         source = self._sources[place]
         metrics = run_metrics(attempts, self._landscapes[place], self._setup.budget.rounds + 1)
         return Trial(source.name, source.family, seed, arm, known, metrics)

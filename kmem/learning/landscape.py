@@ -199,7 +199,7 @@ def make_point(
 
 
 def judged(point: Point, measurement: Measurement) -> Point:
-    """The point with its verdict."""
+    """The point with the verdict of its measurement."""
     return replace(
         point,
         status=measurement.status,
@@ -256,14 +256,10 @@ class LandscapeDirectory:
         Raises:
             LandscapeError: if there is none, or one cannot be read.
         """
-        names = (
-            sorted({path.name.split(".")[0] for path in self.root.glob("*.jsonl*")})
-            if self.root.is_dir()
-            else []
-        )
+        files = self.root.glob("*.jsonl*") if self.root.is_dir() else ()
         names = [
             name
-            for name in names
+            for name in sorted({path.name.split(".")[0] for path in files})
             if not only or any(fnmatchcase(name, pattern) for pattern in only)
         ]
         if not names:

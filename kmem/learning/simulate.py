@@ -162,13 +162,11 @@ class RecordedEvaluator(Evaluator):
         return math.inf
 
     def baselines(self) -> tuple[Baseline, ...]:
-        """Eager alone was recorded."""
+        """Eager alone, for no other baseline was recorded."""
         eager = self._landscape.eager
-        return (
-            (Baseline("eager", eager.timing, self._landscape.header.estimated),)
-            if eager is not None and eager.timing
-            else ()
-        )
+        if eager is None or not eager.timing:
+            return ()
+        return (Baseline("eager", eager.timing, self._landscape.header.estimated),)
 
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         failed, ready = [], []
@@ -204,13 +202,13 @@ class RecordedEvaluator(Evaluator):
         )
 
     def profile(self, attempt: Attempt) -> Profile:
-        """The static profile of the compile report."""
+        """The static profile of the recorded compile report."""
         kernel, session = attempt.candidate.kernel, self._session
         launches = estimate_launches(self._point(kernel).launches, session.bound, session.device)
         return Profile(kernel.hash, StaticProfiler.name, session.device.name, True, launches)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Nothing was started, so nothing is ended."""
 
     def _point(self, kernel: Kernel) -> Point:
         choices: Choices = kernel.choices

@@ -199,11 +199,9 @@ class Tools:
                 problem or "", kernel, kernel_source, target, precision, "auto"
             )
         contract = Contract(Precision(precision))
-        bound = (
-            trace_bound(load_problem(problem), FULL, contract, device)
-            if problem is not None
-            else None
-        )
+        bound = None
+        if problem is not None:
+            bound = trace_bound(load_problem(problem), FULL, contract, device)
         diagnosis = name_bottleneck(profile, device, bound, latency_ms=latency_ms)
         with Memory() as memory:
             library = list(self._library(memory).values())

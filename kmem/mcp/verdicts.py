@@ -32,7 +32,11 @@ class Verdicts:
         self._by_name: dict[str, Verdict] = {}
 
     def keep(self, verdict: Verdict) -> str:
-        """Remember a verdict; the name to ask for it by."""
+        """Remember a verdict.
+
+        Returns:
+            The name to ask for it by.
+        """
         name = f"verdict-{secrets.token_hex(8)}"
         self._by_name[name] = verdict
         return name

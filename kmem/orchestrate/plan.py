@@ -138,12 +138,9 @@ def plan_round(
         random.Random(f"{seed}:{number}"),
     )
     if not shares:
-        proposed = any(offer.directions for offer in offers)
-        reason = (
-            "everything proposed is refuted in this run"
-            if proposed
-            else "the authors have nothing to propose"
-        )
+        reason = "the authors have nothing to propose"
+        if any(offer.directions for offer in offers):
+            reason = "everything proposed is refuted in this run"
         return Plan((), tuple(past.vetoes), reason)
     tasks = tuple(make_task(share.direction, share.parent, share.samples) for share in shares)
     parents = len({share.parent for share in shares})

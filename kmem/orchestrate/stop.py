@@ -29,7 +29,7 @@ def reason_to_stop(
     stale_rounds: int,
     budget: Budget,
 ) -> str:
-    """Why no further round is worth it, given the diagnosis of the best kernel; empty if one is."""
+    """Why no further round is worth it, given the diagnosis of the best kernel; may be empty."""
     if (
         diagnosis is not None
         and diagnosis.speed_of_light is not None
@@ -64,12 +64,12 @@ def expected_gain(diagnosis: Diagnosis, bottlenecks: Collection[Bottleneck]) -> 
 
 
 def minutes_used_up(budget: Budget) -> str:
-    """The reason of a run that the clock ended."""
+    """Why a run stopped whose minutes are over."""
     return f"the {budget.minutes:g} minutes are used up"
 
 
 def has_gained(before_ms: float | None, after_ms: float | None) -> bool:
-    """Whether a round moved the best time by what counts."""
+    """Whether a round moved the best time by at least what counts."""
     return before_ms is None or (after_ms is not None and after_ms * MIN_IMPROVEMENT < before_ms)
 
 

@@ -47,7 +47,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many samples for a direction from a parent (hash)."""
+    """How many samples a direction gets from a parent (hash)."""
 
     parent: str | None
     direction: Direction
@@ -113,7 +113,7 @@ def _by_promise(offer: Offer, past: Past) -> list[Direction]:
 
 
 def _deal_equally(chosen: Sequence[tuple[Offer, Direction]], samples: int) -> list[Share]:
-    """Equal shares, what is left over to the first; those for whom nothing is left get nothing."""
+    """Equal shares, and what is left over to the first; a share of nothing is left out."""
     each, over = divmod(samples, len(chosen))
     shares = [
         Share(offer.parent_hash, direction, each + (place < over))
@@ -163,10 +163,11 @@ def _thompson(
 def _promised_ms(
     direction: Direction, offer: Offer, passed: Sequence[Attempt], history: Sequence[Attempt]
 ) -> float:
-    """What an arm's kernels that passed make one expect: its best time, if it writes whole kernels.
+    """The time that an arm promises: the best of its kernels, if the arm writes whole kernels.
 
-    An edit told in words is worth what it gained, whatever it was made to: from the kernel at hand
-    it promises that kernel's time over its best gain, and nothing more once it is in that kernel.
+    An edit told in words is worth what it gained, whatever kernel it was made to: from the kernel
+    at hand it promises that kernel's time over its best gain, and nothing more once it is in that
+    kernel.
     """
     gains = [attempt.speedup for attempt in passed if attempt.speedup is not None]
     if offer.parent is None or not direction.instruction or not gains:

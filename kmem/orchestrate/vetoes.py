@@ -72,7 +72,7 @@ def is_vetoed(direction: Direction, parent: str | None, vetoes: Sequence[Veto]) 
 
 
 def count_doubts(history: Sequence[Attempt], lessons: Sequence[Lesson]) -> Counter[Arm]:
-    """How many falsified claims each arm has that came with a gain all the same."""
+    """How many falsified claims each arm has whose attempt gained all the same."""
     return Counter(
         arm_of(attempt.candidate.task)
         for attempt, _, gained in _falsified(history, lessons)

@@ -71,11 +71,9 @@ def estimate_launches(
     """
     clock_hz = device.peak_flops_per_s["fp32"] / (2.0 * FMA_LANES * device.sm_count)
     vendor_flops = sum(launch.metrics.get("static__flops", 0.0) for launch in launches)
-    needed = (
-        sum(flops for unit, flops in bound.flops.items() if unit != "special")
-        if bound is not None
-        else 0.0
-    )
+    needed = 0.0
+    if bound is not None:
+        needed = sum(flops for unit, flops in bound.flops.items() if unit != "special")
     # FLOPs if every loop body ran once, on tensor cores if the module uses them at all, else on the
     # FMA pipe.
     once = sum(_once(launch, "tensor_flops") for launch in launches) or sum(
@@ -107,22 +105,18 @@ def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: flo
     busy_sms = min(float(device.sm_count), blocks)
     # Blocks are dealt whole: the busiest multiprocessor has ceil(blocks / SMs) of them, the average
     # one fewer.
-    imbalance = (
-        -(-blocks // device.sm_count) * device.sm_count / blocks
-        if blocks > device.sm_count
-        else 1.0
-    )
+    imbalance = 1.0
+    if blocks > device.sm_count:
+        imbalance = -(-blocks // device.sm_count) * device.sm_count / blocks
     in_flight = (
         min(resident, max(1.0, blocks / device.sm_count))
         * warps
         * work.bytes_in_flight_per_warp
         * busy_sms
     )
-    bandwidth = (
-        min(device.dram_bytes_per_s * share, in_flight / MEMORY_LATENCY_S)
-        if in_flight
-        else device.dram_bytes_per_s * share
-    )
+    bandwidth = device.dram_bytes_per_s * share
+    if in_flight:
+        bandwidth = min(bandwidth, in_flight / MEMORY_LATENCY_S)
     memory_s = work.bytes / bandwidth
     sm_cycles = max(
         (work.warp_instructions + SPILL_CYCLES * work.spill_warps) / ISSUE_PER_CLOCK,

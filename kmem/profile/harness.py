@@ -68,7 +68,7 @@ def watched_by_cupti() -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_gpu(*, exclusive: bool) -> Iterator[None]:
-    """The GPU's lease, where the environment says where it lies."""
+    """Hold the GPU's lease, if the environment says where it lies."""
     if (directory := os.environ.get(DIRECTORY_VARIABLE)) is None:
         yield
         return

@@ -40,7 +40,7 @@ class Answer:
 
     @property
     def left_s(self) -> float:
-        """Until the request's timeout; more than 0, as HTTP clients want it."""
+        """Seconds until the request's timeout; more than 0, as HTTP clients want it."""
         return max(0.01, self.deadline - time.monotonic())
 
     def write(self, text: str) -> None:

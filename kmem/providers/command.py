@@ -84,7 +84,7 @@ class CommandProvider(Provider):
         )
 
     def models(self, base_url: str | None = None) -> list[str]:
-        """None: any command line is a model of this provider."""
+        """No names: any command line is a model of this provider."""
         return []
 
     def interrupt(self) -> None:

@@ -228,9 +228,9 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
     def _status_failure(
         self, status: int, headers: Mapping[str, str], said: str, base_url: str, model: str | None
     ) -> Exception:
-        """The remedy for a status.
+        """The error for a status, with its remedy.
 
-        What a server says to a refused key is left out: it may repeat part of it.
+        What a server says to a refused key is left out: it may repeat part of the key.
         """
         subject = model or "this request"
         elsewhere = "" if base_url == self.home else f" --base-url {base_url}"
@@ -289,7 +289,7 @@ def checked_url(url: str) -> str:
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """httpx's base class of errors on the way, of whichever httpx the SDK has loaded."""
+    """The base class of errors on the way, of the httpx that the SDK has loaded."""
     return tuple(
         sys.modules[name].RequestError for name in ("httpx2", "httpx") if name in sys.modules
     )

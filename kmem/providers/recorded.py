@@ -41,7 +41,7 @@ class RecordingsProvider(Provider):
             return self._recordings[request.model].next(request.messages)
 
     def models(self, base_url: str | None = None) -> list[str]:
-        """None: any file of recorded conversations is a model of this provider."""
+        """No names: any file of recorded conversations is a model of this provider."""
         return []
 
 

@@ -143,7 +143,7 @@ class LlmRunAuthor(LlmAuthor):
             return self._write_fix(assignment, assignment.parent)
         if task.move is Move.REPAIR:
             return self._write_repair(assignment)
-        return []  # a remembered kernel is no model's to write
+        return []  # RECALL: no model writes a remembered kernel
 
     def reflect(self, situation: Situation, attempts: Sequence[Attempt]) -> list[Lesson]:
         """The reflector's lessons about attempts that did more than move knobs.
@@ -323,7 +323,7 @@ class LlmRunAuthor(LlmAuthor):
         except PromptTooLong as ex:
             self._context.announce(f"{ex}; this question is not asked")
         except OutOfTime:
-            pass  # the loop knows, and says so as the reason it stopped
+            pass  # the run ends for this reason, and says so
         except BudgetExhausted as ex:
             with self._lock:
                 is_news = not self.spent

@@ -31,9 +31,9 @@ AnswerT = TypeVar("AnswerT")
 
 #: The first question and one re-ask.
 _TURNS = 2
-#: What a first question leaves free of its role's limit, so that a re-ask fits, if without the
-#: answer it is about: what was wrong takes `_FAULT_BYTES` at most, the words around it less than
-#: 100 tokens.
+#: Tokens of its role's limit that a first question leaves free, so that a re-ask fits, though
+#: perhaps without the answer that it is about: what was wrong takes `_FAULT_BYTES` at most, the
+#: words around it less than 100 tokens.
 REASK_TOKENS = 1_100
 _FAULT_BYTES = 3_000
 
@@ -181,21 +181,16 @@ def _echo(text: str, room: int) -> str:
     """
     if not text.strip():
         return "(no text)"
-    return (
-        text
-        if estimate_tokens(text) <= room
-        else f"(an answer of {len(text)} characters, left out here)"
-    )
+    if estimate_tokens(text) <= room:
+        return text
+    return f"(an answer of {len(text)} characters, left out here)"
 
 
 def _ask_again(fault: Malformed) -> str:
-    told = str(fault).encode()
-    shown = (
-        told.decode()
-        if len(told) <= _FAULT_BYTES
-        else told[:_FAULT_BYTES].decode(errors="ignore") + " ..."
-    )
+    told = str(fault)
+    if len(told.encode()) > _FAULT_BYTES:
+        told = told.encode()[:_FAULT_BYTES].decode(errors="ignore") + " ..."
     return (
-        f"Your answer cannot be used: {shown}.\n"
+        f"Your answer cannot be used: {told}.\n"
         "Give the whole answer again, corrected, in the form asked for and nothing else."
     )

@@ -43,7 +43,8 @@ ROLES: tuple[Role, ...] = (GENERATOR, DIAGNOSER, PLANNER, OPTIMISER, REPAIRER, R
 def choose_models(models: tuple[ModelChoice, ...]) -> Mapping[str, ModelChoice]:
     """Which model plays each role: its own choice, else that for any role.
 
-    Raises ProviderError: if a role has neither, or two choices.
+    Raises:
+        ProviderError: if a role has neither, or two choices.
     """
     chosen: dict[str, ModelChoice] = {}
     known = {ANY_ROLE, *(role.name for role in ROLES)}

@@ -231,7 +231,7 @@ def _start(option: SiteOption, inherited: Sequence[SiteChoice]) -> Settings:
 
 
 def _ranked_ms(cover: Sequence[SiteOption], settings: Sequence[Settings]) -> float:
-    """The predicted time of settings, as corrected by what memory knows."""
+    """The predicted time of settings, corrected by what was measured."""
     return sum(
         next(ms for ms, ranked in option.ranked if ranked == setting)
         for option, setting in zip(cover, settings, strict=True)
@@ -255,7 +255,7 @@ def write_kernel(
     settings: Sequence[Settings],
     choices: tuple[SiteChoice, ...],
 ) -> Kernel:
-    """Assemble one module with a plan per workload."""
+    """One module with these settings at its sites, for every workload."""
     plans = []
     for name, graph in assignment.graphs.items():
         sites = tuple(

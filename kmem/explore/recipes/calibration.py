@@ -30,14 +30,14 @@ _WORD_DISTANCE = 2.0
 #: How much graphs of different structure tell of each other; those of one structure as much less as
 #: their sizes differ, 1/e a doubling.
 _ANY_GRAPH = 0.1
-#: Variances in units of what knobs explain: what no knob tells of a time (its noise and the model's
-#: whims), and a graph's own offset.
+#: Variances in units of what knobs explain: what no knob tells of a time (its noise and the cost
+#: model's faults), and a graph's own offset.
 _NOISE, _OFFSET = 0.5, 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A measured setting: log of measured over predicted time, and where."""
+    """A measured setting: the log of its measured over its predicted time, and on which graph."""
 
     knobs: dict[str, Knob]
     residual: float
@@ -75,7 +75,7 @@ def calibrate_option(
     known = _usable(option, experience)
     if not known:
         return option
-    import numpy as np  # a run without memory needs no arithmetic
+    import numpy as np  # as late as possible: a run without memory does not need it
 
     here = [settings for _, settings in option.ranked]
     there = [entry.knobs for entry in known]

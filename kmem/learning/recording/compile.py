@@ -49,9 +49,7 @@ def compiled_point(
 ) -> Point:
     """The point of a compiled kernel; without a GPU its time is estimated from the report."""
     if not asked.present:
-        estimated_ms = (
-            estimate_kernel_ms(report.launches, bound, asked.device)
-            if report.status is CompileStatus.OK
-            else math.inf
-        )
+        estimated_ms = math.inf
+        if report.status is CompileStatus.OK:
+            estimated_ms = estimate_kernel_ms(report.launches, bound, asked.device)
     return make_point(kernel.hash, kernel.choices, kernel.flags, estimated_ms, report)

@@ -36,7 +36,7 @@ _CORES_FOR_TIMING = 2
 #: Cores for each lane that traces and writes: a problem is written in a small part of the time that
 #: its kernels take to compile.
 _CORES_PER_WRITER = 4
-#: Judges want a core now and then, but at once.
+#: Judges want a core now and then, but at once: compilers yield.
 _COMPILERS_NICENESS = 5
 
 

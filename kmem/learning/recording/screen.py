@@ -91,7 +91,7 @@ def screen_settings(prepared: Prepared, asked: Asked, root: Path, scratch: Path)
 
 
 def turn(point: Point, seed: int) -> tuple[bool, str]:
-    """When a setting is judged: the module as it is first, then by hash of the knobs."""
+    """The place in the order of judging: the module as it is first, then by hash of knobs."""
     return bool(point.choices), content_hash(
         str(seed), *(repr((choice.recipe, choice.knobs)) for choice in point.choices)
     )

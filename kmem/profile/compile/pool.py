@@ -31,12 +31,12 @@ class CompileProcesses:
     """
 
     def __init__(self, count: int, cache_dir: Path, *, niceness: int = 0) -> None:
-        """Nothing runs yet.
+        """Prepare the processes; none runs yet.
 
         Args:
             cache_dir: Triton's cache.
-            niceness: what the processes and their compilers add to this process's own, to leave
-                the cores to others.
+            niceness: what the processes and their compilers add to this process's own, to leave the
+                cores to others.
         """
         self._directory = tempfile.TemporaryDirectory(
             prefix="kmem-compile-", ignore_cleanup_errors=True
@@ -100,11 +100,11 @@ class CompilePool:
         cache_dir: Path | None = None,
         read_binaries: bool = True,
     ) -> None:
-        """Nothing runs yet.
+        """Prepare the pool; nothing runs yet.
 
         Args:
-            processes: how many to start and close with the pool, or some that others use too,
-                which stay.
+            processes: how many to start and close with the pool, or some that others use too, which
+                stay.
             cache_dir: Triton's cache, of processes that are started; default: Triton's own place.
             read_binaries: whether to disassemble what was compiled, which estimates need. It takes
                 longer than compiling a small kernel.

@@ -54,11 +54,9 @@ class CompileProcess:
         if answer is not None:
             return answer
         seconds = time.monotonic() - started
-        reason = (
-            f"compiling took longer than {timeout_s:g} s"
-            if seconds >= timeout_s
-            else "the compile process died"
-        )
+        reason = "the compile process died"
+        if seconds >= timeout_s:
+            reason = f"compiling took longer than {timeout_s:g} s"
         log = f"{reason}\n{self._error_tail()}".strip()
         self.stop()
         return {"status": "failed", "log": log, "seconds": seconds}

@@ -33,10 +33,11 @@ _PASSES = {"tf32x3": 3, "bf16x3": 3, "bf16x6": 6}
 
 
 def count_program_work(ttir: str) -> Mapping[str, float]:
-    """Bytes loaded and stored and FLOPs of products, as the hardware does them, as metrics.
+    """Bytes that one program loads and stores, and the FLOPs of its products, as metrics.
 
     The metrics are `static__program_load_bytes`, `static__program_store_bytes` and
-    `static__program_flops`; there are none if a loop's length is not constant.
+    `static__program_flops`; products count as the hardware does them. There are no metrics if a
+    loop's length is not constant.
     """
     constants: dict[str, int] = {}
     factors = [1]

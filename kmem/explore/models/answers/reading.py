@@ -26,8 +26,8 @@ from kmem.explore.models.knobs import KnobSpace, make_knob_space
 from kmem.host.syntax import parse_python
 from kmem.records import Attempt, Claim, Kernel, Knob, Signature, Status
 
-#: Less than this occurs anywhere and shows nothing; the shortest status, which may be all there is
-#: to quote, is as long.
+#: A shorter quotation occurs anywhere and shows nothing. The shortest status is as long as this,
+#: for a status may be all there is to quote.
 _SHORTEST_QUOTE = len(Status.IMPURE.value)
 
 
@@ -124,11 +124,9 @@ def read_repairer(text: str, failed: Attempt) -> WrittenFile:
             f"is {issue.value!r}"
         )
     # A judge's verdict may come without any text; then the status itself is all there is to quote.
-    log = (
-        failed.measurement.log
-        if failed.measurement.log.strip()
-        else failed.measurement.status.value
-    )
+    log = failed.measurement.log
+    if not log.strip():
+        log = failed.measurement.status.value
     for quote in answer.evidence:
         if not _occurs(quote, log):
             raise Malformed(
@@ -200,6 +198,6 @@ def _demand_changed(source: str, parent: str) -> None:
 
 
 def _occurs(quote: str, text: str) -> bool:
-    """Whether a quotation of some length stands in a text, apart from how white space is broken."""
+    """Whether a quotation of some length stands in a text, however white space is broken."""
     words = " ".join(quote.split())
     return len(words) >= _SHORTEST_QUOTE and words in " ".join(text.split())

@@ -191,7 +191,7 @@ class Spending:
             ProviderError: see `check` and `Provider`.
         """
         self.check(provider, request.model, request.base_url)
-        used_s = 0.0  # by the calls; waiting for the budget is not among it
+        used_s = 0.0  # in calls, without waiting for the budget
         for asked in range(1, ASKED_AT_MOST + 1):
             reservation = self._reserve(key.role, provider, request)
             start = time.monotonic()
@@ -285,7 +285,8 @@ class Spending:
     def _lowered(self, asked: _Reservation) -> _Reservation:
         """The question with as many output tokens as what is left pays for.
 
-        Raises BudgetExhausted: if those are too few.
+        Raises:
+            BudgetExhausted: if those are too few.
         """
         room = min(asked.request.max_output_tokens, self._tokens_left - asked.input_bound)
         if asked.price is not None:

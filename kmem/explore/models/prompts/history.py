@@ -33,11 +33,9 @@ def history_section(situation: Situation) -> Section:
     Trimmed to the latest attempts and, of those before, the fastest.
     """
     history = situation.history
-    texts = (
-        shrinking(len(history), _ROWS, lambda rows: _history_table(history, rows))
-        if history
-        else ("Nothing yet.",)
-    )
+    texts = ("Nothing yet.",)
+    if history:
+        texts = shrinking(len(history), _ROWS, lambda rows: _history_table(history, rows))
     return Section("What this run has tried", texts, Worth.HISTORY)
 
 
@@ -173,11 +171,8 @@ def _telling_line(log: str, status: Status) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:
         return ""
-    return (
-        lines[-1]
-        if status in (Status.BUILD_FAILED, Status.CRASHED, Status.OUT_OF_MEMORY)
-        else lines[0]
-    )
+    ends_in_traceback = status in (Status.BUILD_FAILED, Status.CRASHED, Status.OUT_OF_MEMORY)
+    return lines[-1] if ends_in_traceback else lines[0]
 
 
 def _lesson_line(lesson: Lesson) -> str:
