@@ -18,7 +18,9 @@ _SOURCE = (
 )
 _WARP_STATES = "Nsight Compute Documentation, Kernel Profiling Guide, Warp Stall Reasons"
 _CUPTI = "PyTorch profiler chrome trace (libkineto), fields of a kernel event"
-_BINARY = "cuobjdump -res-usage and nvdisasm on the cubin; occupancy by profile/occupancy.py"
+_BINARY = (
+    "cuobjdump -res-usage and nvdisasm on the cubin; occupancy by profile/compile/occupancy.py"
+)
 
 
 @dataclass(frozen=True, slots=True)
