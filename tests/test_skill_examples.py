@@ -31,7 +31,7 @@ COMPILE = """
 import json, sys
 import torch, triton
 from kmem.problem.load import execute_problem, load_problem
-from kmem.profile.target_driver import use_compile_only_driver
+from kmem.profile.compile.target_driver import use_compile_only_driver
 
 class Compiled:
     def __init__(self, kernel): self.kernel = kernel
