@@ -354,12 +354,11 @@ class _Statement:
         terms = self._terms(span)
         if len(terms) == 1:
             return self.break_bracket(piece, indent)
-        room = len(indent) + span.start - piece.start
-        head, *rest = self._fill(terms, " " * room)
+        terms[-1] = terms[-1]._replace(end=piece.end, last=piece.last)
         lead = indent + self.text[piece.start : span.start]
-        lines = [lead + head[room:], *(indent + _INDENT + line[room:] for line in rest)]
-        lines[-1] += self.text[span.end : piece.end]
-        return lines
+        room = max(len(lead), len(indent) + len(_INDENT))
+        head, *rest = self._fill(terms, " " * room)
+        return [lead + head[room:], *(indent + _INDENT + line[room:] for line in rest)]
 
     def _leads(self, number: int, piece: _Span) -> bool:
         """Whether a mark is the operator before which a piece was cut, or follows the name of a

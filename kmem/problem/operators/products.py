@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kmem.problem.graph import Node, Ref
 from kmem.problem.operators.arithmetic import Work, input_elements, output_elements
@@ -106,30 +106,27 @@ def _read_einsum(call: Call) -> ProductTerms | None:
     return ProductTerms(equation, operands[0].name, operands[1].name)
 
 
-def _reader(equation: str) -> Callable[[Call], ProductTerms]:
-    """What reads the terms of a product whose equation does not depend on ranks."""
+_OF_TWO = parameters("a", "b")
+_ADDED = parameters("bias", "a", "b", alpha=1, beta=1)
+
+
+def _plain(target: str, name: str, equation: str) -> Operator:
+    """A product of two operands whose equation does not depend on their ranks."""
+
+    def read(call: Call) -> ProductTerms:
+        return ProductTerms(equation, call.value("a"), call.value("b"))
+
+    return Operator(f"aten.{target}.default", name, _product_work, _OF_TWO, Product(read))
+
+
+def _added(target: str, name: str, equation: str) -> Operator:
+    """beta * bias + alpha * a product whose equation does not depend on ranks."""
 
     def read(call: Call) -> ProductTerms:
         scales = float(call["alpha"]), float(call["beta"])
         return ProductTerms(equation, call.value("a"), call.value("b"), call.value("bias"), *scales)
 
-    return read
-
-
-_OF_TWO = parameters("a", "b", bias=None, alpha=1, beta=1)
-_ADDED = parameters("bias", "a", "b", alpha=1, beta=1)
-
-
-def _plain(target: str, name: str, equation: str) -> Operator:
-    return Operator(
-        f"aten.{target}.default", name, _product_work, _OF_TWO, Product(_reader(equation))
-    )
-
-
-def _added(target: str, name: str, equation: str) -> Operator:
-    return Operator(
-        f"aten.{target}.default", name, _added_product_work, _ADDED, Product(_reader(equation))
-    )
+    return Operator(f"aten.{target}.default", name, _added_product_work, _ADDED, Product(read))
 
 
 def _by_rank(target: str, name: str) -> Operator:
