@@ -26,9 +26,7 @@ class SitePlan:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
-    """Everything to write out for one workload: its traced graph and the sites that replace parts
-    of it.
-    """
+    """What to write out for one workload: its graph, and the sites that replace parts of it."""
 
     name: str  # "full", "small": becomes part of a function name
     graph: OpGraph
@@ -81,8 +79,7 @@ def _guard_tests(placeholder: Placeholder) -> list[str]:
 
 
 def write_forward(plan: WorkloadPlan, launchers: Mapping[str, str]) -> Forward:
-    """`_forward_<workload>`: the graph in execution order, each site as one launch at the place of
-    its last node.
+    """`_forward_<workload>`: the graph in execution order, a launch for each site.
 
     Args:
         launchers: the function that launches a site, by the site's name.
@@ -243,8 +240,10 @@ def _step_name(step: Node | SitePlan) -> str:
 
 
 def _attribute(target: str) -> str:
-    """`layers.0.weight` as an attribute path that works in source: `layers[0].weight` for
-    containers with number names.
+    """A state_dict name as an attribute path that works in source.
+
+    Containers with number names need a call: `layers.0.weight` is
+    `layers.get_submodule('0').weight`.
     """
     path = ""
     for part in target.split("."):
@@ -256,8 +255,10 @@ def _attribute(target: str) -> str:
 
 
 def _write_constant(constant: Placeholder) -> str:
-    """A single number by a fill kernel (no copy from the host, which would stall the stream), more
-    by torch.tensor.
+    """A constant made on the device of the first input.
+
+    A single number takes a fill kernel, for a copy from the host would stall the stream; more take
+    torch.tensor.
     """
     is_number = not isinstance(constant.value, tuple)
     make = f"torch.full({constant.spec.shape!r}, " if is_number else "torch.tensor("

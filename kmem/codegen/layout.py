@@ -57,7 +57,12 @@ _LEVELS = (
     ("*", "/", "//", "%", "@"),
 )
 #: Kinds of marks; an operator's kind is its level.
-_OPEN, _CLOSE, _COMMA, _LAMBDA, _ASSIGNMENT, _OTHER = range(-6, 0)
+_OPEN = -1
+_CLOSE = -2
+_COMMA = -3
+_LAMBDA = -4
+_ASSIGNMENT = -5
+_OTHER = -6
 _KINDS = {
     **dict.fromkeys("([{", _OPEN),
     **dict.fromkeys(")]}", _CLOSE),
@@ -361,8 +366,10 @@ class _Statement:
         return [lead + head[room:], *(indent + _INDENT + line[room:] for line in rest)]
 
     def _leads(self, number: int, piece: _Span) -> bool:
-        """Whether a mark is the operator before which a piece was cut, or follows the name of a
-        keyword argument.
+        """Whether a mark belongs to how a piece begins.
+
+        That is the operator before which the piece was cut, or what follows the name of a keyword
+        argument.
         """
         is_operator = self.kinds[number] >= 0 and self.starts[number] == piece.start
         return is_operator or (

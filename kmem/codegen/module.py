@@ -1,5 +1,4 @@
-"""Assemble a self-contained module file: the problem's own `Model`, the Triton kernels, and
-`ModelNew` with one plan per workload.
+"""Assemble a self-contained module file: `Model`, Triton kernels, and `ModelNew`.
 
 `ModelNew` subclasses the copied `Model`, so that constructor and state_dict are the same by
 construction. Its forward checks the inputs against each plan (shape, dtype, strides, scalar values,
@@ -166,8 +165,9 @@ def _write_branch(plan: WorkloadPlan) -> str:
 
 
 def _reference_source(source: str) -> str:
-    """The problem file without its docstring and input functions, so that the reference operators
-    are at hand as a fallback.
+    """The problem file without its docstring and input functions.
+
+    It keeps the reference operators at hand as a fallback.
     """
     drop: set[int] = set()
     for position, statement in enumerate(parse_python(source).body):
@@ -202,7 +202,6 @@ def _rename_launch(source: str, name: str) -> str:
     if len(found) != 1:
         raise RecipeError("An emission's launcher must define a top-level function named launch")
     lines = source.splitlines(keepends=True)
-    line = found[0].lineno - 1
-    before, _, after = lines[line].partition("launch")
-    lines[line] = f"{before}{name}{after}"
+    head = found[0].lineno - 1
+    lines[head] = lines[head].replace("launch", name, 1)
     return "".join(lines)

@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 def _product_work(node: Node, inputs: Sequence[TensorSpec]) -> Work:
-    """Output elements times the contracted length; `x @ x` reads one value twice, so the left
-    operand comes first or alone.
+    """Output elements times the contracted length.
+
+    `x @ x` reads one value twice, so the left operand comes first or alone.
     """
     return Work(product_fma=output_elements(node) * inputs[0].shape[-1])
 
@@ -55,8 +56,9 @@ def _einsum_work(node: Node, inputs: Sequence[TensorSpec]) -> Work:
 
 
 def _attention_work(node: Node, inputs: Sequence[TensorSpec]) -> Work:
-    """Scores (length x keys x width) and weighted values, one exp per score; a causal mask leaves
-    about half of both.
+    """Scores (length x keys x width) and weighted values, one exp per score.
+
+    A causal mask leaves about half of both.
     """
     names = {arg.name for arg in node.args[:3] if isinstance(arg, Ref)}
     is_of_one = len(names) == len(inputs) == 1
