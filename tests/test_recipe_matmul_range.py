@@ -2,6 +2,7 @@
 mending where it has to and nowhere else.
 """
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,15 @@ def _emit(splits: int = 1, split: str = "ahead") -> str:
 
 
 def _without_mending(source: str) -> str:
-    return "\n".join(
-        line for line in source.splitlines() if not line.strip().startswith("kmem_mend_")
-    )
+    lines = source.splitlines()
+    for statement in ast.walk(ast.parse(source)):
+        if isinstance(statement, ast.Expr) and lines[statement.lineno - 1].strip().startswith(
+            "kmem_mend_"
+        ):
+            lines[statement.lineno - 1 : statement.end_lineno] = [""] * (
+                statement.end_lineno - statement.lineno + 1
+            )
+    return "\n".join(lines)
 
 
 @pytest.fixture(scope="module")
