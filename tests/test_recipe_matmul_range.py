@@ -46,15 +46,16 @@ def _emit(splits: int = 1, split: str = "ahead") -> str:
 
 
 def _without_mending(source: str) -> str:
-    lines = source.splitlines()
-    for statement in ast.walk(ast.parse(source)):
-        if isinstance(statement, ast.Expr) and lines[statement.lineno - 1].strip().startswith(
-            "kmem_mend_"
-        ):
-            lines[statement.lineno - 1 : statement.end_lineno] = [""] * (
-                statement.end_lineno - statement.lineno + 1
-            )
-    return "\n".join(lines)
+    """The module without its launches of kernels that mend."""
+    mending = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and ast.unparse(node).startswith("kmem_mend_")
+    ]
+    assert mending
+    dropped = {line for node in mending for line in range(node.lineno, node.end_lineno + 1)}
+    lines = enumerate(source.splitlines(), start=1)
+    return "\n".join(line for number, line in lines if number not in dropped)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +162,7 @@ def test_parts_of_a_split_sum_are_mended_too():
 
 @pytest.fixture(scope="module")
 def in_loop():
-    """Split while the operands are read, with and without the launch that adds what was left out."""
+    """Split while operands are read, with and without the launch that adds what was left out."""
     source = _emit(splits=2, split="in_loop")
     return import_source(source).ModelNew(), import_source(_without_mending(source)).ModelNew()
 
