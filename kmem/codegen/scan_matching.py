@@ -12,6 +12,7 @@ tensor in place (looking through a copy would see the change).
 """
 
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 
 from kmem.codegen.pointwise import element_inputs, write_pointwise
 from kmem.codegen.region import Map
@@ -281,11 +282,22 @@ class _Match:
 
         These are what was looked through, and tensors that were read for their shape or fill alone.
         """
-        for node in reversed(self.graph.nodes):
+        kept = {*self.graph.outputs, *self.inputs, *self.nodes}
+        waiting: list[int] = []  # places, negative: the last one comes first, after its readers
+
+        def add_producers(node: Node) -> None:
+            for name in node.refs():
+                if self.graph.node(name) is not None and name not in kept:
+                    heappush(waiting, -self.graph.place(name))
+
+        for name in tuple(self.nodes):
+            add_producers(self.graph.node(name))
+        while waiting:
+            node = self.graph.nodes[-heappop(waiting)]
             users = self.graph.users(node.name)
-            is_free = node.name not in self.graph.outputs and node.name not in self.inputs
-            if is_free and users and all(user.name in self.nodes for user in users):
+            if node.name not in self.nodes and all(user.name in self.nodes for user in users):
                 self.nodes.add(node.name)
+                add_producers(node)
 
 
 def _split_axes(scan: Scan, dim: int) -> Scan:
