@@ -16,6 +16,7 @@ import click
 import pluggy
 
 from kmem.interfaces import Author, Checker, Executor, Profiler, Provider
+from kmem.problem.operators.row import Operator
 
 hookspec = pluggy.HookspecMarker("kmem")
 
@@ -48,6 +49,11 @@ def register_authors(register: Callable[[Author], None]) -> None:
 @hookspec
 def register_checkers(register: Callable[[Checker], None]) -> None:
     """Register source checks: call register(checker); import nothing heavy here."""
+
+
+@hookspec
+def register_operators(register: Callable[[Operator], None]) -> None:
+    """Register operators of traced graphs: call register(row) for each; import no torch here."""
 
 
 @hookspec

@@ -2,6 +2,7 @@
 mending where it has to and nowhere else.
 """
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,16 @@ def _emit(splits: int = 1, split: str = "ahead") -> str:
 
 
 def _without_mending(source: str) -> str:
-    return "\n".join(
-        line for line in source.splitlines() if not line.strip().startswith("kmem_mend_")
-    )
+    """The module without its launches of kernels that mend."""
+    mending = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and ast.unparse(node).startswith("kmem_mend_")
+    ]
+    assert mending
+    dropped = {line for node in mending for line in range(node.lineno, node.end_lineno + 1)}
+    lines = enumerate(source.splitlines(), start=1)
+    return "\n".join(line for number, line in lines if number not in dropped)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +162,7 @@ def test_parts_of_a_split_sum_are_mended_too():
 
 @pytest.fixture(scope="module")
 def in_loop():
-    """Split while the operands are read, with and without the launch that adds what was left out."""
+    """Split while operands are read, with and without the launch that adds what was left out."""
     source = _emit(splits=2, split="in_loop")
     return import_source(source).ModelNew(), import_source(_without_mending(source)).ModelNew()
 

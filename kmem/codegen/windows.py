@@ -1,8 +1,7 @@
-"""Windows over contiguous N, C, (D, H, W) tensors: the axes of a pooling or convolution, a
-program's tile, and where its taps lie.
+"""Windows over contiguous N, C, (D, H, W) tensors: axes, a program's tile, and where its taps lie.
 
-Plain integers, no text; stencil.py and transposed.py write kernels from it. Last the phases of a
-transposed one.
+An axis is one of a pooling, a convolution or, with its phases, a transposed convolution. Plain
+integers, no text; stencil.py and transposed.py write kernels from them.
 """
 
 from collections import Counter
@@ -11,17 +10,23 @@ from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
-# columns a thread may hold of one row before the split tree costs more than it saves
+from kmem.problem.sizes import next_power_of_two
+
+#: Columns that a thread may hold of one row before the split tree costs more than it saves.
 MAX_LANES = 32
-MIN_GROUPS = 16  # a program is never narrower, so that no value of it is a single element
-# loads times window columns unrolled into one text; above that compile time, not run time, decides
+#: A program is never narrower, so that no value of it is a single element.
+MIN_GROUPS = 16
+#: Loads times window columns unrolled into one text; above that, compile time decides, not run
+#: time.
 MAX_ROW_TAPS = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a window: sizes of input and output, and kernel, stride, padding, dilation in
-    elements.
+    """One axis of a window.
+
+    `size` and `out` are elements of input and output; kernel, stride, padding and dilation are in
+    elements too.
     """
 
     size: int = 1
@@ -34,8 +39,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What one program does: `strips` side by side, each `depths` x `rows` output rows of `groups`
-    groups of `lanes` output columns.
+    """What one program does: `strips` side by side.
+
+    Each is `depths` x `rows` output rows of `groups` groups of `lanes` output columns.
     """
 
     depths: int
@@ -44,16 +50,6 @@ class Tile:
     groups: int
     lanes: int
     shift: str  # "load" or "gather"
-
-
-def per_axis(value: object, rank: int, default: object = None) -> tuple[int, ...]:
-    """An ATen int list as one integer per axis: one element counts for all axes, an empty list for
-    `default`.
-    """
-    if value is None or value == ():
-        value = default
-    values = value if isinstance(value, tuple) else (value,)
-    return tuple(int(item) for item in (values * rank if len(values) == 1 else values))
 
 
 def make_axes(
@@ -71,22 +67,19 @@ def make_axes(
     return tuple([Axis()] * (3 - len(found)) + found)
 
 
-def next_power(number: int) -> int:
-    """The smallest power of two that is at least `number`."""
-    return 1 << max(0, number - 1).bit_length()
-
-
 def lanes_in(axis: Axis, lanes: int) -> int:
-    """Columns of one input group: the largest power of two that divides the input step of one
-    output group.
+    """Columns of one input group.
+
+    That is the largest power of two that divides the input step of one output group.
     """
     step = axis.stride * lanes
     return min(step & -step, MAX_LANES)
 
 
 def column_taps(axis: Axis, lanes: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """(output lane, tap) -> (distance in groups, input lane): column = stride * lane - padding +
-    tap * dilation.
+    """(output lane, tap) -> (distance in groups, input lane).
+
+    column = stride * lane - padding + tap * dilation.
     """
     width = lanes_in(axis, lanes)
     return {
@@ -97,9 +90,7 @@ def column_taps(axis: Axis, lanes: int) -> dict[tuple[int, int], tuple[int, int]
 
 
 def row_starts(axis: Axis, count: int) -> dict[int, list[tuple[int, int]]]:
-    """Input position relative to the strip's start -> the (output position, tap) pairs that read
-    it, in ascending order.
-    """
+    """Input position from the strip's start on -> the (output position, tap) pairs that read it."""
     found: dict[int, list[tuple[int, int]]] = {}
     for out in range(count):
         for tap in range(axis.kernel):
@@ -109,7 +100,7 @@ def row_starts(axis: Axis, count: int) -> dict[int, list[tuple[int, int]]]:
 
 def gather_groups(axis: Axis, lanes: int) -> int:
     """Groups a program must hold for `shift` "gather": a whole row of input and of output."""
-    return next_power(
+    return next_power_of_two(
         max(-(-axis.size // lanes_in(axis, lanes)), -(-axis.out // lanes), MIN_GROUPS)
     )
 
@@ -122,16 +113,18 @@ def loads_per_strip(axes: Sequence[Axis], tile: Tile) -> int:
 
 
 def is_writable(axes: Sequence[Axis], tile: Tile) -> bool:
-    """Whether the unrolled text and the registers of a tile stay within reason; correctness does
-    not depend on it.
+    """Whether the unrolled text and the registers of a tile stay within reason.
+
+    Correctness does not depend on it.
     """
     return loads_per_strip(axes, tile) * axes[2].kernel <= MAX_ROW_TAPS
 
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """The taps of one phase of an axis: tap first + t * step reads input m + shift - t *
-    shift_step, for t < count.
+    """The taps of one phase of an axis.
+
+    Tap first + t * step reads input m + shift - t * shift_step, for t < count.
     """
 
     count: int
@@ -182,8 +175,9 @@ def has_empty_rows(axes: Sequence[Axis]) -> bool:
 
 
 def taps_by_phase(axes: Sequence[Axis]) -> Counter[int]:
-    """Number of taps -> number of phases that have as many; a tap is one multiply-add per lattice
-    position and pair of channels.
+    """Number of taps -> number of phases that have as many.
+
+    A tap is one multiply-add per lattice position and pair of channels.
     """
     return Counter(
         prod(taps.count for taps in phases) for phases in product(*map(phase_taps, axes))

@@ -16,6 +16,7 @@ from kmem.plugins import Registry
 from kmem.problem.bound import graph_bound
 from kmem.problem.graph import graph_sizes
 from kmem.problem.load import FULL, check_forward, execute_problem
+from kmem.problem.naming import name_operators
 from kmem.problem.trace import trace_problem
 from kmem.problem.traced import TracedProblem
 from kmem.problem.workload import derive_small_workload
@@ -78,7 +79,8 @@ def open_session(
     writable: dict[str, float] = {}
     for option in options:
         writable[option.recipe.name] = writable.get(option.recipe.name, 0.0) + option.site.bytes
-    operators = tuple(dict.fromkeys(option.site.operator for option in options)) or ("opaque",)
+    parts = [(option.site.operator, option.site.nodes) for option in options]
+    operators = name_operators(traced.graph, parts, device, contract)
     return Session(traced, present, skills, recipes, operators, writable, tuple(notes))
 
 
