@@ -1,8 +1,9 @@
 """The closed vocabularies that skills, sites, signatures and outcomes are written in.
 
-`OPERATORS` maps every operator name to its family. `SIGNATURE_METRICS` are the dimensions a
-diagnosis can use, whatever profiler filled them. A name outside these tables is a load error
-wherever it is read, so that a rule can never silently not match.
+`OPERATORS` maps every operator name to its family; which name an operator of a traced graph has
+stands in kmem/problem/operators/. `SIGNATURE_METRICS` are the dimensions that a diagnosis can use,
+whatever profiler filled them. A name outside these tables is a load error wherever it is read, so
+that a rule can never silently not match.
 """
 
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ OPERATORS: dict[str, str] = {
     "frobenius_norm": "norm",
     "cumsum": "scan",
     "cumprod": "scan",
+    "cummax": "scan",
     "max_pool": "pooling",
     "avg_pool": "pooling",
     "adaptive_pool": "pooling",
@@ -50,6 +52,7 @@ OPERATORS: dict[str, str] = {
     "loss": "loss",
     "recurrent": "recurrent",
     "embedding": "indexing",
+    "sort": "indexing",
     "layout": "layout",
     "opaque": "opaque",
 }
@@ -59,8 +62,10 @@ FAMILIES: tuple[str, ...] = tuple(sorted(set(OPERATORS.values())))
 
 @dataclass(frozen=True, slots=True)
 class SignatureMetric:
-    """One dimension of a signature: its unit, the value at which it is saturated (for normalising),
-    and what it says.
+    """One dimension of a signature.
+
+    `scale` is the value at which the dimension is saturated, for normalising; `meaning` says what
+    the dimension tells.
     """
 
     unit: str

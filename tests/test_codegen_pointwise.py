@@ -144,9 +144,8 @@ def test_extremes_hand_nan_on(function: str) -> None:
     shows in the text alone.
     """
     _, graph = trace_source(problem(f"F.{function}(x)", "torch.randn(8)", "x"))
-    text = next(
-        filter(None, (write_pointwise(graph, node, lambda name: name) for node in graph.nodes))
-    )
+    written = (write_pointwise(graph, node, lambda name: name) for node in graph.nodes)
+    text = next(filter(None, written)).text
     extremes = re.findall(r"tl\.(?:minimum|maximum)\(", text)
     assert extremes and text.count("PropagateNan.ALL") == len(extremes)
 

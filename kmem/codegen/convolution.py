@@ -1,11 +1,12 @@
-"""Read dense convolutions of every rank into one form, with the pointwise nodes after them: what
-the convolution recipes match.
+"""Dense convolutions of every rank in one form, with the pointwise nodes after them: what the
+convolution recipes match.
 
 out[n, co, p] = sum over taps and channels of w[co, c, tap] * x[n, c, p * stride + tap * dilation -
 padding], by group. Positions p of an image are one axis, for contiguous outputs lie so; then what
 follows a product element by element (epilogue.py) follows a convolution too: its rows are output
 channels, its columns positions, its batch axes images and groups. Kernels: staged_conv.py,
-direct_conv.py.
+direct_conv.py. Which operators are convolutions stands in the table
+(kmem/problem/operators/convolutions.py).
 
 A transposed convolution of stride 1 is one too: o = i - padding + k * dilation, so output o gets
 input o - border + t * dilation through tap k = last - t, where border = dilation * last - padding,
@@ -17,33 +18,16 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, launch_operands, write_epilogue
-from kmem.codegen.windows import Axis, make_axes, per_axis
-from kmem.problem.graph import Arg, Node, OpGraph, Ref
+from kmem.codegen.windows import Axis, make_axes
+from kmem.problem.dtypes import FLOATS
+from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.operators import row
+from kmem.problem.operators.row import Call
+from kmem.problem.operators.table import find_operator
+from kmem.problem.sizes import per_axis, same_padding
 from kmem.recipes import Operand, Site
 from kmem.records import TensorSpec
 
-DTYPES = ("float32", "bfloat16", "float16")
-_RANKS = {
-    f"aten.conv{rank}d.{overload}": rank
-    for rank in (1, 2, 3)
-    for overload in ("default", "padding")
-}
-_NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-_TRANSPOSED_RANKS = {
-    "aten.conv_transpose1d.default": 1,
-    "aten.conv_transpose2d.input": 2,
-    "aten.conv_transpose3d.input": 3,
-}
-_TRANSPOSED_NAMES = (
-    "input",
-    "weight",
-    "bias",
-    "stride",
-    "padding",
-    "output_padding",
-    "groups",
-    "dilation",
-)
 _MAX_OFFSET = 2**31 - 1
 
 
@@ -125,106 +109,77 @@ def find_convolutions(graph: OpGraph) -> list[Site]:
         base = read_convolution(graph, node) if node.name not in taken else None
         if base is None:
             continue
-        tensors = convolution_tensors(node)
-        bias = tensors.get("bias")
         # What follows may read something whose positions are no single axis: then the convolution
         # goes without it.
         for members in (grow_epilogue(graph, node, taken), ()):
-            epilogue = write_epilogue(
-                graph, node, Bias(bias) if bias is not None else None, None, members
-            )
-            steps = (
-                _operand_steps(graph, base, epilogue, bias, members)
-                if epilogue is not None
-                else None
-            )
-            if epilogue is None or steps is None:
-                continue
-            last = members[-1] if members else node
-            detail = replace(base, out=last.spec, epilogue=epilogue, operand_steps=steps)
-            inputs = tuple(
-                Operand(name, graph.spec(name))
-                for name in (tensors["input"], tensors["weight"], *epilogue.operands)
-            )
-            nodes = (node.name, *(member.name for member in members))
-            taken.update(nodes)
-            size = sum(operand.spec.bytes for operand in inputs) + last.spec.bytes
-            sites.append(
-                Site(
-                    node.name,
-                    operator_of(detail),
-                    nodes,
-                    inputs,
-                    (Operand(last.name, last.spec),),
-                    detail,
-                    size,
-                    detail.flops,
-                )
-            )
-            break
+            site = _site(graph, node, base, members)
+            if site is not None:
+                taken.update(site.nodes)
+                sites.append(site)
+                break
     return sites
 
 
+def _site(graph: OpGraph, node: Node, base: Convolution, members: Sequence[Node]) -> Site | None:
+    """The site of a convolution with these nodes after it; None if they cannot be written
+    together.
+    """
+    tensors = convolution_tensors(node)
+    bias = tensors.get("bias")
+    added = None if bias is None else Bias(bias)
+    epilogue = write_epilogue(graph, node, added, None, members)
+    steps = None if epilogue is None else _operand_steps(graph, base, epilogue, bias, members)
+    if steps is None:
+        return None
+    last = members[-1] if members else node
+    detail = replace(base, out=last.spec, epilogue=epilogue, operand_steps=steps)
+    names = (tensors["input"], tensors["weight"], *epilogue.operands)
+    inputs = tuple(Operand(name, graph.spec(name)) for name in names)
+    return Site(
+        node.name,
+        operator_of(detail),
+        (node.name, *(member.name for member in members)),
+        inputs,
+        (Operand(last.name, last.spec),),
+        detail,
+        sum(operand.spec.bytes for operand in inputs) + last.spec.bytes,
+        detail.flops,
+    )
+
+
 def operator_of(detail: Convolution) -> str:
-    """The operator, of vocabulary.OPERATORS, that a convolution is remembered as."""
+    """The operator, of vocabulary.OPERATORS, as which a convolution is remembered."""
     if detail.flipped:
         return "conv_transpose"
     return "pointwise_conv" if detail.taps == 1 else "conv"
-
-
-def _arguments(node: Node) -> dict[str, Arg]:
-    return {
-        **dict(
-            zip(_NAMES if node.target in _RANKS else _TRANSPOSED_NAMES, node.args, strict=False)
-        ),
-        **node.kwargs,
-    }
 
 
 def convolution_tensors(node: Node) -> dict[str, str]:
     """The values that a convolution node reads: `input`, `weight` and, if it has one, `bias`, in
     this order.
     """
-    return {name: value.name for name, value in _arguments(node).items() if isinstance(value, Ref)}
+    names = find_operator(node.target).parameters
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return {name: value.name for name, value in given.items() if isinstance(value, Ref)}
 
 
 def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
     """The convolution of a node without what follows it; None for other nodes, depthwise ones and
     what the kernels do not cover.
     """
-    rank = _RANKS.get(node.target) or _TRANSPOSED_RANKS.get(node.target)
-    flipped = node.target in _TRANSPOSED_RANKS
-    if rank is None:
+    operator = find_operator(node.target)
+    if operator is None or not isinstance(operator.lowering, row.Convolution):
         return None
-    given = _arguments(node)
-    specs = [graph.spec(name) for name in convolution_tensors(node).values()]
-    source = specs[0]
-    weight = specs[1]
-    result = node.spec
-    (groups,) = per_axis(given.get("groups"), 1, 1)
-    if (
-        len(source.shape) != rank + 2
-        or source.dtype not in DTYPES
-        or result.numel == 0
-        or groups == source.shape[1] > 1
-    ):
+    rank, flipped = operator.lowering.rank, operator.lowering.is_transposed
+    call = operator.call(graph, node)
+    source, result = call.spec("input"), node.spec
+    (groups,) = per_axis(call["groups"], 1, 1)
+    is_depthwise = len(source.shape) == rank + 2 and groups == source.shape[1] > 1
+    if is_depthwise or not _is_covered(graph, node, rank):
         return None
-    if any(spec.dtype != source.dtype or not spec.is_contiguous for spec in (*specs, result)):
-        return None
-    if max(prod(source.shape[1:]), prod(result.shape[1:])) > _MAX_OFFSET:
-        return None  # offsets within an image are 32-bit
-    stride = per_axis(given.get("stride"), rank, 1)
-    dilation = per_axis(given.get("dilation"), rank, 1)
-    kernel, padding = weight.shape[2:], given.get("padding", 0)
-    if isinstance(padding, str):
-        # torch pads "same" by dilation * (kernel - 1) in all, the odd one at the end; the end
-        # follows from the output size
-        padding = (
-            tuple(step * (taps - 1) // 2 for step, taps in zip(dilation, kernel, strict=True))
-            if padding == "same"
-            else 0
-        )
-    borders = per_axis(padding, rank)
+    stride, dilation = per_axis(call["stride"], rank, 1), per_axis(call["dilation"], rank, 1)
+    kernel = call.spec("weight").shape[2:]
+    borders = _borders(call, kernel, dilation)
     if flipped:
         if max(stride) > 1:
             return None
@@ -232,9 +187,8 @@ def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
             step * (taps - 1) - border
             for step, taps, border in zip(dilation, kernel, borders, strict=True)
         )
-    axes = make_axes(source.shape[2:], result.shape[2:], kernel, stride, borders, dilation)
     return Convolution(
-        axes,
+        make_axes(source.shape[2:], result.shape[2:], kernel, stride, borders, dilation),
         source.dtype,
         source.shape[0],
         source.shape[1],
@@ -243,6 +197,27 @@ def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
         result,
         flipped,
     )
+
+
+def _is_covered(graph: OpGraph, node: Node, rank: int) -> bool:
+    """Whether all tensors have an images axis, one dtype that kernels compute on and dense strides,
+    and offsets within an image fit 32 bits.
+    """
+    specs = [graph.spec(name) for name in convolution_tensors(node).values()]
+    source, result = specs[0], node.spec
+    if len(source.shape) != rank + 2 or source.dtype not in FLOATS or result.numel == 0:
+        return False
+    if any(spec.dtype != source.dtype or not spec.is_contiguous for spec in (*specs, result)):
+        return False
+    return max(prod(source.shape[1:]), prod(result.shape[1:])) <= _MAX_OFFSET
+
+
+def _borders(call: Call, kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
+    """What is padded before each axis; what is padded behind follows from the output size."""
+    padding = call["padding"]
+    if padding == "same":
+        return same_padding(kernel, dilation)
+    return per_axis(0 if padding == "valid" else padding, len(kernel))
 
 
 def _operand_steps(
@@ -262,18 +237,22 @@ def _operand_steps(
             found.append((0, base.group_out, 1, 0))
             continue
         steps = _aligned_steps(graph.spec(name), base.out.shape)
-        image = steps[0]
-        channel = steps[1]
-        spatial = steps[2:]
-        step = spatial[-1] if spatial else 0
-        expected = step
-        for place in reversed(range(len(spatial))):
-            size = base.out.shape[2 + place]
-            if size > 1 and spatial[place] != expected:
-                return None
-            expected *= size
+        step = _single_step(steps[2:], base.out.shape[2:])
+        if step is None:
+            return None
+        image, channel = steps[:2]
         found.append((image, channel * base.group_out, channel, step))
     return tuple(found)
+
+
+def _single_step(steps: Sequence[int], sizes: Sequence[int]) -> int | None:
+    """The step over all positions as over one axis; None if there is none."""
+    step = expected = steps[-1] if steps else 0
+    for size, own in zip(reversed(sizes), reversed(steps), strict=True):
+        if size > 1 and own != expected:
+            return None
+        expected *= size
+    return step
 
 
 def _aligned_steps(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
@@ -291,9 +270,8 @@ def output_arguments(detail: Convolution) -> str:
     rows, columns = detail.group_out, detail.positions
     return (
         f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}, "
-        f"OUT_OUTER={detail.channels_out * columns}, "
-        f"OUT_INNER={rows * columns}, OUT_M={columns}, "
-        f"OUT_N=1{launch_operands(detail.operand_steps)}"
+        f"OUT_OUTER={detail.channels_out * columns}, OUT_INNER={rows * columns}, "
+        f"OUT_M={columns}, OUT_N=1{launch_operands(detail.operand_steps)}"
     )
 
 

@@ -13,7 +13,7 @@ from kmem.codegen.matmul import STORE_TILE, ceil_div
 from kmem.codegen.split_matmul import SCALES
 from kmem.codegen.staged_conv import PACK_FILTER, STORE_HALVES
 from kmem.codegen.transposed import STORE_PARTS as ROUND_TF32
-from kmem.codegen.windows import next_power
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission, Settings
 
 _LOAD = (
@@ -119,7 +119,7 @@ def emit_direct(detail: Convolution, settings: Settings) -> Emission:
         f"CP={padded_c}, M={detail.group_out}, "
         f"COP={padded_out}, TAPS={detail.taps}, PADDED_K={padded_k}, SKEW=0, TERMS=1, "
         f"SCALED=False, ROUND=tf32, "
-        f"FLIPPED={detail.flipped}, BLOCK={min(1024, next_power(padded_k))})",
+        f"FLIPPED={detail.flipped}, BLOCK={min(1024, next_power_of_two(padded_k))})",
         f"kmem_direct_conv{detail.epilogue.suffix}[({padded_out // block_co * ceil_div(detail.positions, block_p) * detail.batches},)]("
         f"x, packed, out, {output_arguments(detail)}, "
         f"{window_arguments(detail, [axis.size for axis in detail.axes])}, {borders}, "

@@ -1,17 +1,20 @@
-"""What follows a matrix product element by element and is written with it: bias, activation,
-scaling, residual, triangle.
+"""What follows a matrix product element by element and is written with it.
 
-`grow_epilogue` finds the nodes; `write_epilogue` turns them into statements on the tile of sums,
-named by position and not by node, so that equal chains give equal text; `specialise` puts the
-statements into the kernels that store tiles. Siblings: contraction.py decides what is a product,
-matmul.py holds the kernels, pointwise.py the expression of each operator.
+That is bias, activation, scaling, residual, triangle. `grow_epilogue` finds the nodes;
+`write_epilogue` turns them into statements on the tile of sums, named by position and not by node,
+so that equal chains give equal text; `specialise` puts the statements into the kernels that store
+tiles. contraction.py decides what is a product, matmul.py holds the kernels, pointwise.py writes
+the expression of each node.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
-from kmem.codegen.pointwise import FLOATS, HELPERS, write_number, write_pointwise
+from kmem.codegen.pointwise import write_pointwise
+from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph
+from kmem.problem.operators.expressions import Expression, order_helpers, write_number
 from kmem.records import content_hash
 
 #: More operands than this would need a pointer and a tile of registers each beside the sums.
@@ -32,7 +35,9 @@ def kmem_load_operand(
     operand, outer, inner, rows, columns, M: tl.constexpr, N: tl.constexpr,
     OUTER: tl.constexpr, INNER: tl.constexpr, STEP_M: tl.constexpr, STEP_N: tl.constexpr,
 ):
-    """What an epilogue reads for a tile, as fp32: one row or one column where the operand broadcasts."""
+    """What an epilogue reads for a tile, as fp32: one row or one column where the operand
+    broadcasts.
+    """
     operand += outer.to(tl.int64) * OUTER + inner.to(tl.int64) * INNER
     if STEP_M == 0:
         values = tl.load(operand + columns * STEP_N, mask=columns < N, other=0.0)[None, :]
@@ -40,7 +45,13 @@ def kmem_load_operand(
         values = tl.load(operand + rows * STEP_M, mask=rows < M, other=0.0)[:, None]
     else:
         inside = (rows < M)[:, None] & (columns < N)[None, :]
-        values = tl.load(operand + rows.to(tl.int64)[:, None] * STEP_M + columns.to(tl.int64)[None, :] * STEP_N, mask=inside, other=0.0)
+        values = tl.load(
+            operand
+            + rows.to(tl.int64)[:, None] * STEP_M
+            + columns.to(tl.int64)[None, :] * STEP_N,
+            mask=inside,
+            other=0.0,
+        )
     return values.to(tl.float32)
 ''',
 )
@@ -77,10 +88,12 @@ class Epilogue:
     what is stored.
 
     `operands` are graph values, of fp32, bf16 or fp16, that broadcast to the product's shape.
+    `helpers` are the jitted functions that the statements call, as (name, text).
     """
 
     statements: tuple[tuple[str, str], ...] = ()
     operands: tuple[str, ...] = ()
+    helpers: tuple[tuple[str, str], ...] = ()
 
     @property
     def suffix(self) -> str:
@@ -95,32 +108,52 @@ def grow_epilogue(graph: OpGraph, start: Node, taken: Collection[str] = ()) -> t
     Every node has the product's shape. A node does not join if another product took it, or if it
     depends on this one by another way too.
     """
-    joined = {start.name}
-    dependent = {start.name}
-    members = []
-    for node in graph.nodes:
-        needed = set(node.refs()) & dependent
-        if not needed:
-            continue
-        dependent.add(node.name)
-        if needed <= joined and node.name not in taken and _may_join(graph, node, start):
-            joined.add(node.name)
-            members.append(node)
+    members = _reachable(graph, start, taken)
     while members:
+        last = members[-1]
         chosen = {start.name, *(node.name for node in members)}
-        inner = chosen - {members[-1].name}
-        leaks = any(
-            user.name not in chosen for name in inner for user in graph.users(name)
-        ) or inner & set(graph.outputs)
         outside = {name for node in members for name in node.refs()} - chosen
-        if (
-            not leaks
-            and members[-1].spec.dtype == start.spec.dtype
-            and len(outside) <= MAX_OPERANDS
-        ):
+        is_alike = last.spec.dtype == start.spec.dtype and len(outside) <= MAX_OPERANDS
+        if is_alike and not _leaks(graph, chosen, last.name):
             return tuple(members)
         members.pop()
     return ()
+
+
+def _reachable(graph: OpGraph, start: Node, taken: Collection[str]) -> list[Node]:
+    """Pointwise nodes after a product, in graph order.
+
+    Every input of theirs that depends on the product is the product or one of them.
+    """
+    joined = {start.name}
+    members: list[Node] = []
+    seen: set[str] = set()
+    waiting: list[int] = []
+
+    def add_users(name: str) -> None:
+        for user in graph.users(name):
+            if user.name not in seen:
+                seen.add(user.name)
+                heappush(waiting, graph.place(user.name))
+
+    add_users(start.name)
+    while waiting:
+        node = graph.nodes[heappop(waiting)]
+        others = set(node.refs()) - joined
+        is_apart = not any(graph.depends_on(name, (start.name,)) for name in others)
+        if is_apart and node.name not in taken and _may_join(graph, node, start):
+            joined.add(node.name)
+            members.append(node)
+            add_users(node.name)
+    return members
+
+
+def _leaks(graph: OpGraph, chosen: Collection[str], last: str) -> bool:
+    """Whether anything but the last node is read outside."""
+    inner = set(chosen) - {last}
+    return bool(inner & set(graph.outputs)) or any(
+        user.name not in chosen for name in inner for user in graph.users(name)
+    )
 
 
 def _may_join(graph: OpGraph, node: Node, start: Node) -> bool:
@@ -141,8 +174,8 @@ def write_epilogue(
     if an operand is not a float tensor.
     """
     variables = {product.name: "acc"}
-    operands = []
-    statements = []
+    operands: list[str] = []
+    statements: list[tuple[str, str]] = []
 
     def name_of(name: str) -> str:
         if name not in variables:
@@ -151,30 +184,29 @@ def write_epilogue(
         return variables[name]
 
     if bias is not None:
-        scaled = "acc" if bias.alpha == 1 else f"acc * {write_number(bias.alpha)}"
+        text = "acc" if bias.alpha == 1 else f"acc * {write_number(bias.alpha)}"
         if bias.beta != 0:
-            scaled += (
-                f" + {name_of(bias.name)}"
-                if bias.beta == 1
-                else f" + {name_of(bias.name)} * {write_number(bias.beta)}"
-            )
-        statements.append(("biased", scaled))
+            scale = "" if bias.beta == 1 else f" * {write_number(bias.beta)}"
+            text += f" + {name_of(bias.name)}{scale}"
+        statements.append(("biased", text))
         variables[product.name] = "biased"
+    helpers: list[tuple[str, str]] = []
     if triangle is not None:
-        statements.append(
-            (
-                "kept",
-                f"kmem_keep_triangle({variables[product.name]}, rows, columns, TRIANGLE, DIAGONAL)",
-            )
-        )
+        rest = "rows, columns, TRIANGLE, DIAGONAL"
+        statements.append(("kept", f"kmem_keep_triangle({variables[product.name]}, {rest})"))
         variables[triangle.name] = "kept"
+        helpers.append(KEEP_TRIANGLE)
+    written: list[Expression] = []
     for index, node in enumerate(members):
-        text = write_pointwise(graph, node, name_of)
-        statements.append((f"y{index}", text))
+        expression = write_pointwise(graph, node, name_of)
+        written.append(expression)
+        statements.append((f"y{index}", expression.text))
         variables[node.name] = f"y{index}"
     if any(graph.spec(name).dtype not in FLOATS for name in operands):
         return None
-    return Epilogue(tuple(statements), tuple(operands))
+    called = order_helpers(helper for expression in written for helper in expression.helpers)
+    loads = [LOAD_OPERAND] if operands else []
+    return Epilogue(tuple(statements), tuple(operands), (*called, *loads, *helpers))
 
 
 def launch_operands(steps: Sequence[tuple[int, int, int, int]]) -> str:
@@ -191,27 +223,19 @@ def launch_operands(steps: Sequence[tuple[int, int, int, int]]) -> str:
 def specialise(
     kernels: Sequence[tuple[str, str]], epilogue: Epilogue
 ) -> tuple[tuple[str, str], ...]:
-    """Kernels with the epilogue written in; those it changes get its suffix, what it calls comes
-    first.
+    """Kernels with the epilogue written in; those that it changes get its suffix, and what it calls
+    comes first.
     """
-    count = len(epilogue.operands)
+    indices = range(len(epilogue.operands))
     parameters = "".join(
         f"e{index}, " + "".join(f"E{index}_{name}: tl.constexpr, " for name in _STEPS)
-        for index in range(count)
+        for index in indices
     )
     arguments = "".join(
-        f"e{index}, " + "".join(f"E{index}_{name}, " for name in _STEPS) for index in range(count)
+        f"e{index}, " + "".join(f"E{index}_{name}, " for name in _STEPS) for index in indices
     )
-    loads = [
-        (
-            f"x{index} = kmem_load_operand(e{index}, batch // BATCH_INNER, batch % BATCH_INNER, "
-            f"rows, columns, M, N, "
-        )
-        + ", ".join(f"E{index}_{name}" for name in _STEPS)
-        + ")"
-        for index in range(count)
-    ]
-    body = [*loads, *(f"{name} = {text}" for name, text in epilogue.statements)]
+    body = [_load_operand(index) for index in indices]
+    body += [f"{name} = {text}" for name, text in epilogue.statements]
     if epilogue.statements:
         body.append(f"acc = {epilogue.statements[-1][0]}")
     statements = "".join(f"        {line}\n" for line in body)
@@ -226,6 +250,11 @@ def specialise(
         for other in changed:
             text = text.replace(f"{other}(", f"{other}{epilogue.suffix}(")
         written.append((name + epilogue.suffix if name in changed else name, text))
-    helpers = [(name, text) for name, text in HELPERS.items() if f"{name}(" in statements]
-    helpers += [kernel for kernel in (LOAD_OPERAND, KEEP_TRIANGLE) if f"{kernel[0]}(" in statements]
-    return (*helpers, *written)
+    return (*epilogue.helpers, *written)
+
+
+def _load_operand(index: int) -> str:
+    """The tile of one operand."""
+    place = "batch // BATCH_INNER, batch % BATCH_INNER, rows, columns, M, N"
+    steps = ", ".join(f"E{index}_{name}" for name in _STEPS)
+    return f"x{index} = kmem_load_operand(e{index}, {place}, {steps})"

@@ -1,18 +1,21 @@
-"""Index arithmetic, kernel entries and allocations that the writers of kernels share.
+"""What the writers of row, scan and pointwise kernels share: index arithmetic, kernels' definitions
+and launches, allocations.
 
-Variables it makes: `block` and `part` (given) -> `row` (BK, 1) number of each row, `k` (BK, 1)
-place along the innermost kept axis, `k_valid`, `o0..` scalars of the outer kept axes; `columns` ->
-`r` (1, BR), `valid`, and `r0..` when the row has several axes.
+Variables that `OffsetWriter` makes: from `block` and `part`, which are given, `row` (BK, 1) number
+of each row, `k` (BK, 1) place along the innermost kept axis, `k_valid`, `o0..` scalars of the outer
+kept axes; from `columns`, `r` (1, BR), `valid`, and `r0..` when the row has several axes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from kmem.codegen.region import Region
-from kmem.recipes import Settings
+from kmem.problem.sizes import next_power_of_two
+from kmem.recipes import Operand, Settings
+from kmem.records import content_hash
 
-
-def next_power_of_two(number: int) -> int:
-    return 1 << max(number - 1, 0).bit_length()
+#: A mask for places along both axes of a tile, None where the tile divides both.
+_BOTH_MASKS = "(None if EVEN_K else k_valid) if {even} else (valid if EVEN_K else k_valid & valid)"
+BOTH_MASKS = _BOTH_MASKS.format(even="EVEN_R")
 
 
 class OffsetWriter:
@@ -59,12 +62,8 @@ class OffsetWriter:
             lines += [f"    r{last} = r - ({start}) // R{last} * R{last}"]
             # a tile beyond the end has its start clamped, so that operands of the outer axes alone
             # need no mask
-            lines += [
-                (
-                    f"    rest{last} = tl.minimum({start}, R - 1) // R{last} + tl.zeros((1, 1), "
-                    f"tl.int32)"
-                )
-            ]
+            first = f"tl.minimum({start}, R - 1) // R{last}"
+            lines += [f"    rest{last} = {first} + tl.zeros((1, 1), tl.int32)"]
             lines += ["else:", f"    r{last} = r % R{last}", f"    rest{last} = r // R{last}"]
             rest = f"rest{last}"
             for place in reversed(range(last)):
@@ -94,8 +93,8 @@ class OffsetWriter:
         return text or "0"
 
     def covers_tile(self, strides: tuple[int, ...]) -> bool:
-        """Whether an operand has an element of its own for every element of the tile (then it is
-        streamed).
+        """Whether an operand has an element of its own for every element of the tile, so that it is
+        streamed.
         """
         return all(strides[axis] for axis in (*self.kept[-1:], *self.reduced))
 
@@ -110,10 +109,7 @@ class OffsetWriter:
         if len(self.reduced) > 1 and not is_store and not strides[self.reduced[-1]]:
             is_even = f"(EVEN_R or {self._within_one()})"
         if rows and columns:
-            return (
-                f"(None if EVEN_K else k_valid) if {is_even} else (valid if EVEN_K else k_valid & "
-                f"valid)"
-            )
+            return _BOTH_MASKS.format(even=is_even)
         if columns:
             return f"None if {is_even} else valid"
         return row_mask if rows else "None"
@@ -124,70 +120,94 @@ class OffsetWriter:
         """
         region = self.region
         inner = region.axes[self.inner].size if self.inner is not None else 1
-        split = int(settings["SPLIT"])
-        block_rows, block_columns = int(settings["BK"]), int(settings["BR"])
-        segment = int(settings["SEGMENT"])
+        rows, columns = int(settings["BK"]), int(settings["BR"])
+        split, segment = int(settings["SPLIT"]), int(settings["SEGMENT"])
+        blocks = -(-inner // rows)
         constants: dict[str, object] = {"R": region.columns, "KI": inner, "ROWS": region.rows}
         constants |= {f"O{place}": region.axes[axis].size for place, axis in enumerate(self.outer)}
         if len(self.reduced) > 1:
             constants |= {
                 f"R{place}": region.axes[axis].size for place, axis in enumerate(self.reduced)
             }
-        items = {load.name: load.strides for load in region.loads} | {
-            f"{store.pointer}_out": store.strides for store in region.stores
-        }
-        constants |= {
-            f"S_{name}_{axis}": strides[axis]
-            for name, strides in items.items()
-            for axis in range(len(strides))
-            if strides[axis]
-        }
-        blocks = -(-inner // block_rows)
-        constants |= {
-            "BK": block_rows,
-            "BR": block_columns,
+        items = {load.name: load.strides for load in region.loads}
+        items |= {f"{store.pointer}_out": store.strides for store in region.stores}
+        for name, strides in items.items():
+            constants |= stride_constants(name, strides)
+        return constants | {
+            "BK": rows,
+            "BR": columns,
             "SPLIT": split,
             "SPLIT_TILE": next_power_of_two(split),
             "SEGMENT": segment,
-        }
-        constants |= {
-            "STEPS": -(-segment // block_columns),
+            "STEPS": -(-segment // columns),
             "INNER_BLOCKS": blocks,
             "BLOCKS": region.rows // inner * blocks,
             "PASSES": max(region.passes().values()),
-        }
-        even_columns = segment % block_columns == 0 and segment * split == region.columns
-        constants |= {
-            "EVEN_K": inner % block_rows == 0,
-            "EVEN_R": even_columns,
+            "EVEN_K": inner % rows == 0,
+            "EVEN_R": segment % columns == 0 and segment * split == region.columns,
             "WIDE": region.is_wide,
         }
-        return constants
 
 
-def entry(name: str, pointers: Sequence[str], constants: Sequence[str], body: Sequence[str]) -> str:
+def stride_constants(name: str, strides: Sequence[int]) -> dict[str, object]:
+    """The strides of a value that are not 0, as named constants S_<value>_<axis>."""
+    return {f"S_{name}_{axis}": stride for axis, stride in enumerate(strides) if stride}
+
+
+def indent(lines: Iterable[str], levels: int = 1) -> list[str]:
+    """Lines of a body, so many levels deeper."""
+    return [f"{'    ' * levels}{line}" for line in lines]
+
+
+def entry(name: str, pointers: Sequence[str], constants: Iterable[str], body: Iterable[str]) -> str:
     """A jitted function of pointers and constexpr arguments."""
     arguments = ", ".join([*pointers, *(f"{constant}: tl.constexpr" for constant in constants)])
-    return (
-        f"@triton.jit\ndef {name}({arguments}):\n"
-        + "\n".join(f"    {line}" for line in body)
-        + "\n"
-    )
+    return _define("@triton.jit\n", name, arguments, body)
+
+
+def name_kernel(
+    name: str, pointers: Sequence[str], constants: Iterable[str], body: Sequence[str]
+) -> tuple[str, str]:
+    """(name, text) of a jitted function whose name ends in a hash of its text, so that two kernels
+    of one name are one kernel.
+    """
+    constants = list(constants)
+    unique = f"{name}_{content_hash(entry(name, pointers, constants, body))[:8]}"
+    return unique, entry(unique, pointers, constants, body)
+
+
+def write_call(
+    kernel: str, grid: str, pointers: Sequence[str], keywords: Mapping[str, object]
+) -> str:
+    """A launch of a kernel over a one-dimensional grid."""
+    arguments = ", ".join([*pointers, *(f"{key}={value}" for key, value in keywords.items())])
+    return f"{kernel}[({grid},)]({arguments})"
+
+
+def write_launcher(inputs: Sequence[str], body: Iterable[str]) -> str:
+    """The function `launch` of an emission."""
+    return _define("", "launch", ", ".join(inputs), body)
+
+
+def _define(decorator: str, name: str, arguments: str, body: Iterable[str]) -> str:
+    lines = "\n".join(indent(body))
+    return f"{decorator}def {name}({arguments}):\n{lines}\n"
+
+
+def assignments(constants: Mapping[str, object]) -> list[str]:
+    """Lines of a launcher that give the constants their values."""
+    return [f"{key} = {value}" for key, value in constants.items()]
+
+
+def allocate(name: str, operand: Operand) -> str:
+    """A line that makes an uninitialised tensor with an operand's traced strides."""
+    spec = operand.spec
+    kind = f"dtype=torch.{spec.dtype}, device=p0.device"
+    if spec.is_contiguous:
+        return f"{name} = torch.empty({spec.shape!r}, {kind})"
+    return f"{name} = torch.empty_strided({spec.shape!r}, {spec.stride!r}, {kind})"
 
 
 def allocations(region: Region) -> list[str]:
-    """One uninitialised tensor per output, with the traced strides."""
-    lines = []
-    for index, operand in enumerate(region.outputs):
-        spec = operand.spec
-        if spec.is_contiguous:
-            lines.append(
-                f"q{index} = torch.empty({spec.shape!r}, dtype=torch.{spec.dtype}, "
-                f"device=p0.device)"
-            )
-        else:
-            lines.append(
-                f"q{index} = torch.empty_strided({spec.shape!r}, {spec.stride!r}, "
-                f"dtype=torch.{spec.dtype}, device=p0.device)"
-            )
-    return lines
+    """A line for each output of a region."""
+    return [allocate(f"q{index}", operand) for index, operand in enumerate(region.outputs)]

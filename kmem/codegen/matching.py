@@ -2,28 +2,36 @@
 further reductions of the same rows.
 
 `find_row_regions` grows from reductions, softmax and norms; `find_pointwise_regions` from pointwise
-nodes alone. Growth keeps the node set convex: a node joins only if nothing it reads from outside
-depends on the region.
+nodes alone. Growth keeps the node set convex: a node joins only if nothing that it reads from
+outside depends on the region.
 """
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from kmem.codegen.channelwise import is_channelwise
-from kmem.codegen.composites import read_norm
-from kmem.codegen.lowering import COMPOSITES, PLAIN_REDUCTIONS, Lowering, is_reduction, reduced_dims
-from kmem.codegen.pointwise import FLOATS, IDENTITIES, argument, write_pointwise
+from kmem.codegen.lowering import Lowering, RowSpace, find_reduction, space_of
+from kmem.codegen.pointwise import is_identity, write_pointwise
 from kmem.codegen.region import Reduce, Region, simplify_axes
+from kmem.problem.dtypes import LOADABLE
 from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.operators.reductions import norm_order
+from kmem.problem.operators.row import Call, Channelwise, Layout, Pointwise
+from kmem.problem.operators.table import find_operator, lowering_of
 
 #: More inputs than this would hold too many pointers and tiles in registers.
 MAX_INPUTS = 12
-#: Nodes that a trace leaves behind without a value anyone reads.
-_MARKERS = ("aten._assert_tensor_metadata.default",)
+#: The exponent of the norm that a sum of such elements belongs to.
+_POWERS = {
+    "aten.abs.default": 1,
+    "aten.pow.Tensor_Scalar": 2,
+    "aten.square.default": 2,
+    "aten.mul.Tensor": 2,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRegion:
-    """A region and the graph nodes it replaces, in graph order; `anchor` names it."""
+    """A region and the graph nodes that it replaces, in graph order; `anchor` names it."""
 
     anchor: str
     nodes: tuple[str, ...]
@@ -34,65 +42,45 @@ def find_row_regions(graph: OpGraph) -> list[FoundRegion]:
     """Regions around reductions and norms, in graph order, not overlapping."""
     growth = _Growth(graph)
     for node in graph.nodes:
-        if is_reduction(node):
-            space = _space_of(graph, node)
-            if space is not None:
-                growth.grow(node, space)
+        space = space_of(graph, node)
+        if space is not None:
+            growth.grow(node, space)
     return growth.in_order()
 
 
 def find_pointwise_regions(graph: OpGraph) -> list[FoundRegion]:
-    """Maximal regions of pointwise nodes over one shape, in graph order, not overlapping; shape
-    changes alone are not one.
+    """Maximal regions of pointwise nodes over one shape, in graph order, not overlapping.
+
+    Shape changes alone are no region.
     """
     growth = _Growth(graph)
-    anchors = [node for node in graph.nodes if is_channelwise(node) or _is_pointwise(graph, node)]
+    anchors = [node for node in graph.nodes if _is_pointwise(graph, node)]
     # so that what is broadcast joins what it is broadcast to
     for node in sorted(anchors, key=lambda node: -node.spec.numel):
-        growth.grow(node, _Space(node.spec.shape))
+        growth.grow(node, RowSpace(node.spec.shape))
     return growth.in_order()
 
 
 def _is_pointwise(graph: OpGraph, node: Node) -> bool:
-    return node.target not in IDENTITIES and write_pointwise(graph, node, str) is not None
+    if isinstance(lowering_of(graph, node), Channelwise):
+        return True
+    return not is_identity(graph, node) and write_pointwise(graph, node, str) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class _Space:
-    """An iteration space before anything is lowered into it."""
-
-    shape: tuple[int, ...]
-    dims: tuple[int, ...] = ()
-    groups: int = 0
-
-
-def _space_of(graph: OpGraph, node: Node) -> _Space | None:
-    found = reduced_dims(graph, node)
-    if found is None:
-        return None
-    groups = argument(node, 1, "num_groups") if node.target == "aten.group_norm.default" else 0
-    return _Space(graph.spec(node.args[0].name).shape, found[0], groups)
+def _is_marker(graph: OpGraph, node: Node) -> bool:
+    """Whether a trace left the node behind without a value that anyone reads."""
+    return lowering_of(graph, node) is Layout.MARKER
 
 
 class _Growth:
-    """Regions found so far in one graph, with the graph's users and ancestors looked up once."""
+    """Regions found so far in one graph."""
 
     def __init__(self, graph: OpGraph) -> None:
         self.graph = graph
         self.found: list[FoundRegion] = []
         self.taken: set[str] = set()
-        self.nodes = {node.name: node for node in graph.nodes}
-        self.users: dict[str, list[Node]] = {}
-        self.ancestors: dict[str, set[str]] = {}
-        self._order = {node.name: place for place, node in enumerate(graph.nodes)}
-        for node in graph.nodes:
-            mine: set[str] = set()
-            for name in dict.fromkeys(node.refs()):
-                self.users.setdefault(name, []).append(node)
-                mine |= self.ancestors.get(name, set()) | ({name} if name in self.nodes else set())
-            self.ancestors[node.name] = mine
 
-    def grow(self, anchor: Node, space: _Space) -> None:
+    def grow(self, anchor: Node, space: RowSpace) -> None:
         """Add the largest region around an anchor that no region holds yet; if it cannot be lowered
         whole, the anchor's own.
         """
@@ -113,119 +101,120 @@ class _Growth:
             self.taken.update(region.nodes)
 
     def in_order(self) -> list[FoundRegion]:
-        return sorted(self.found, key=lambda region: self._order[region.anchor])
+        """The regions by their anchors' places."""
+        return sorted(self.found, key=lambda region: self.graph.place(region.anchor))
 
     def _unit(self, node: Node) -> set[str]:
-        """A node with what must go where it goes: the operator a getitem reads, all getitems of an
-        operator, and markers.
+        """A node with what must go where it goes: the operator whose result a getitem takes, all
+        getitems of an operator, and markers.
         """
-        if node.target == "getitem":
-            node = self.nodes[node.args[0].name]
+        if lowering_of(self.graph, node) is Layout.TAKE:
+            node = self.graph.node(node.args[0].name)
         unit = {node.name}
         if isinstance(node.output, tuple):
-            unit |= {
-                user.name for user in self.users.get(node.name, ()) if user.target == "getitem"
-            }
+            users = self.graph.users(node.name)
+            unit |= {user.name for user in users if lowering_of(self.graph, user) is Layout.TAKE}
         return unit | {
             user.name
             for name in unit
-            for user in self.users.get(name, ())
-            if user.target in _MARKERS
+            for user in self.graph.users(name)
+            if _is_marker(self.graph, user)
         }
 
     def _neighbours(self, chosen: set[str]) -> list[Node]:
         near: set[str] = set()
         for name in chosen:
-            near.update(self.nodes[name].refs())
-            near.update(user.name for user in self.users.get(name, ()))
-        return [
-            node
-            for node in self.graph.nodes
-            if node.name in near - chosen and node.target not in _MARKERS
-        ]
+            near.update(self.graph.node(name).refs())
+            near.update(user.name for user in self.graph.users(name))
+        nodes = filter(None, (self.graph.node(name) for name in near - chosen))
+        return self._in_graph_order(node for node in nodes if not _is_marker(self.graph, node))
 
-    def _fits(self, node: Node, space: _Space, chosen: set[str]) -> bool:
+    def _in_graph_order(self, nodes: Iterable[Node]) -> list[Node]:
+        return sorted(nodes, key=lambda node: self.graph.place(node.name))
+
+    def _fits(self, node: Node, space: RowSpace, chosen: set[str]) -> bool:
         """Whether a neighbour may join: the set stays convex and can be lowered, and no producer is
         fused that others read as well.
         """
         members = self._unit(node)
         joined = chosen | members
-        outside = {
-            name for member in joined for name in self.nodes[member].refs() if name not in joined
-        }
+        read = {name for member in joined for name in self.graph.node(member).refs()}
+        outside = read - joined
         if len(outside) > MAX_INPUTS or any(
-            self.ancestors.get(name, set()) & joined for name in outside
+            self.graph.depends_on(name, joined) for name in outside
         ):
             return False
         is_consumer = any(
-            name in chosen for member in members for name in self.nodes[member].refs()
+            name in chosen for member in members for name in self.graph.node(member).refs()
         )
-        users = {user.name for name in members for user in self.users.get(name, ())}
+        users = {user.name for name in members for user in self.graph.users(name)}
         if not is_consumer and (users - joined or members & set(self.graph.outputs)):
             return False
         return not members & self.taken and self._lower(node, space, joined) is not None
 
-    def _lower(self, anchor: Node, space: _Space, chosen: set[str]) -> FoundRegion | None:
-        lowering = Lowering(self.graph, space.shape, space.dims, space.groups)
-        nodes = sorted(
-            (self.nodes[name] for name in chosen), key=lambda node: self._order[node.name]
-        )
-        if not all(node.target in _MARKERS or lowering.add(node) for node in nodes):
+    def _lower(self, anchor: Node, space: RowSpace, chosen: set[str]) -> FoundRegion | None:
+        lowering = Lowering(self.graph, space)
+        nodes = self._in_graph_order(self.graph.node(name) for name in chosen)
+        if not all(_is_marker(self.graph, node) or lowering.add(node) for node in nodes):
             return None
-        outputs = tuple(
-            node.name
-            for node in nodes
-            if not isinstance(node.output, tuple)
-            and node.output is not None
-            and (
-                node.name in self.graph.outputs
-                or any(user.name not in chosen for user in self.users.get(node.name, ()))
-            )
-        )
+        outputs = tuple(node.name for node in nodes if self._is_output(node, chosen))
         region = lowering.finish(_operator(self.graph, nodes, lowering), outputs)
         if region is None:
             return None
         return FoundRegion(anchor.name, tuple(node.name for node in nodes), simplify_axes(region))
 
+    def _is_output(self, node: Node, chosen: Collection[str]) -> bool:
+        """Whether a node's result is read outside the region."""
+        if isinstance(node.output, tuple) or node.output is None:
+            return False
+        users = self.graph.users(node.name)
+        return node.name in self.graph.outputs or any(user.name not in chosen for user in users)
+
 
 def _operator(graph: OpGraph, nodes: list[Node], lowering: Lowering) -> str:
-    """The vocabulary's name for what a region computes, read off its first reduction and whether
-    the row's elements are divided by it.
+    """The vocabulary's name for what a region computes: that of its norm, softmax or loss, else of
+    its first reduction, and of what becomes of that where elements of the row are divided by it.
     """
+    first: tuple[str, Call] | None = None
     for node in nodes:
-        if node.target in COMPOSITES and is_reduction(node):
-            return COMPOSITES[node.target]
-    first = next((node for node in nodes if node.target in PLAIN_REDUCTIONS), None)
+        found = find_reduction(graph, node)
+        if found is None:
+            continue
+        reduction, call = found
+        name = find_operator(node.target).name
+        if reduction.names_region:
+            return name
+        first = first or (name, call)
     if first is None:
         return "pointwise"
-    operator = PLAIN_REDUCTIONS[first.target]
-    divided = {
-        name
-        for node in nodes
-        if node.target == "aten.div.Tensor" and node.spec.shape == lowering.shape
-        for name in node.refs()
-    }
-    scales = any(item.read for item in lowering.statements if isinstance(item, Reduce)) and bool(
-        divided
+    scales = any(isinstance(item, Reduce) for item in lowering.statements) and any(
+        _divides_elements(graph, node, lowering) for node in nodes
     )
-    if not scales:
-        return operator
-    if operator == "vector_norm":
-        order, _, _ = read_norm(graph, first)
-        return (
-            "l1_norm"
-            if order == 1
-            else ("frobenius_norm" if len(lowering.dims) == len(lowering.shape) else "l2_norm")
-        )
-    source = graph.node(first.args[0].name) if isinstance(first.args[0], Ref) else None
-    if operator in ("mean", "sum") and source is not None:
-        if source.target == "aten.abs.default":
+    return _scaled_by(graph, *first, lowering) if scales else first[0]
+
+
+def _divides_elements(graph: OpGraph, node: Node, lowering: Lowering) -> bool:
+    written = lowering_of(graph, node)
+    is_quotient = isinstance(written, Pointwise) and written.is_quotient
+    return is_quotient and node.spec.shape == lowering.shape
+
+
+def _scaled_by(graph: OpGraph, name: str, call: Call, lowering: Lowering) -> str:
+    """What a row divided by a reduction of it is called."""
+    if name == "vector_norm":
+        if norm_order(call) == 1:
             return "l1_norm"
-        if source.target in ("aten.pow.Tensor_Scalar", "aten.square.default", "aten.mul.Tensor"):
-            return "rms_norm" if operator == "mean" else "l2_norm"
-    return operator
+        is_whole = len(lowering.space.dims) == len(lowering.shape)
+        return "frobenius_norm" if is_whole else "l2_norm"
+    source = graph.node(call.node.args[0].name) if isinstance(call.node.args[0], Ref) else None
+    power = _POWERS.get(source.target) if source is not None else None
+    if name not in ("mean", "sum") or power is None:
+        return name
+    if power == 1:
+        return "l1_norm"
+    return "rms_norm" if name == "mean" else "l2_norm"
 
 
 def is_supported_dtype(region: Region) -> bool:
-    """Whether every operand of a region has a type the kernels load and store."""
-    return all(operand.spec.dtype in (*FLOATS, "bool", "int64") for operand in region.inputs)
+    """Whether every operand of a region has a type that kernels load and store."""
+    return all(operand.spec.dtype in LOADABLE for operand in region.inputs)

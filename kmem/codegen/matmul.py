@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from kmem.codegen.contraction import Product
 from kmem.codegen.epilogue import launch_operands
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Settings
 from kmem.records import DTYPE_BYTES, Device
 
@@ -102,11 +103,6 @@ SHARED_KERNELS = (TILE_ORDER, TILE_IS_ZERO, STORE_TILE, REDUCE_SPLITS)
 
 def ceil_div(value: int, divisor: int) -> int:
     return -(-value // divisor)
-
-
-def next_power_of_two(value: int) -> int:
-    """The least power of two not below a positive value."""
-    return 1 << (value - 1).bit_length()
 
 
 def output_arguments(product: Product) -> str:

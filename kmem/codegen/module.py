@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from kmem.errors import RecipeError
 from kmem.host.syntax import parse_python
 from kmem.problem.graph import Arg, Literal, Node, OpGraph, Placeholder, Ref
-from kmem.problem.work import VIEWS, operator_name
+from kmem.problem.operators.table import find_operator
 from kmem.recipes import Emission, Site
 
 _HEADER = '''\
@@ -245,9 +245,9 @@ def _write_forward(plan: WorkloadPlan, launchers: Mapping[str, str]) -> str:
         if isinstance(step, Node):
             lines.append(f"    {step.name} = {_write_call(step)}")
             made.add(step.name)
-            sure |= (
-                {step.name} if operator_name(step) in VIEWS and set(step.refs()) <= sure else set()
-            )
+            row = find_operator(step.target)
+            if row is not None and row.is_view and set(step.refs()) <= sure:
+                sure.add(step.name)
             continue
         missing = [operand.name for operand in step.site.inputs if operand.name not in made]
         if missing:

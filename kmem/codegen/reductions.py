@@ -1,20 +1,24 @@
-"""Row reductions as Triton text: what each kind keeps, and how tiles, lanes and partial results of
-it combine.
+"""Row reductions as Triton text: what each kind keeps, and how tiles, lanes and parts combine.
 
 A kind has one or two fp32 (index: int32) states per row. Four texts make them:
+
 - `direct`: from one tile that holds all of the row's (or the program's) elements;
 - `start`, `update`, `finish`: lane by lane over the tiles of a loop, then across lanes once;
-- `combine`: from the states that several programs left for one row. Names in the surrounding
-kernel: BK, BR tile sizes, EVEN_R (no tail), valid (1, BR) mask, r (1, BR) index in the row, count
-(elements this program reduces, as fp32), lane_count (1, BR) elements per lane, part_count (1,
-SPLIT) elements per partial, part_valid its mask, step the 1-based loop step. All reduce along axis
-1 and keep it; `combine` of a single row's parts reduces to scalars. NaN and ties follow torch: a
-NaN wins every max, min and argmax; the first of equals wins.
+- `combine`: from the states that several programs left for one row.
+
+Names in the surrounding kernel: BK, BR tile sizes, EVEN_R (no tail), valid (1, BR) mask, r (1, BR)
+index in the row, count (elements that this program reduces, as fp32), lane_count (1, BR) elements
+per lane, part_count (1, SPLIT) elements per partial, part_valid its mask, step the 1-based loop
+step. All reduce along axis 1 and keep it; `combine` of a single row's parts reduces to scalars.
+
+NaN and ties follow torch: a NaN wins every max, min and argmax; the first of equals wins.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
+
+from kmem.problem.operators.expressions import MULTIPLY, Helper, maximum, minimum
 
 #: Arguments of a reduction that takes each row of a tile by itself, and of one whose tile is a
 #: single row and becomes a scalar.
@@ -22,22 +26,22 @@ BY_ROW, TO_SCALAR = ", axis=1, keep_dims=True", ""
 #: Text of a reduction of a tile over BY_ROW or TO_SCALAR.
 Across: TypeAlias = Callable[[str, str], str]
 
-MULTIPLY = """@triton.jit
-def multiply(a, b):
-    return a * b
-"""
-
 
 class Reduction(ABC):
-    """One kind of row reduction over fp32 values; `states` are suffixes of its variables, in the
-    order results are named.
+    """One kind of row reduction over fp32 values.
+
+    `states` are suffixes of its variables, in the order in which results are named.
     """
 
     states: tuple[str, ...]
-    # whether no compiler may fuse the last operation of what is reduced with the first of the
-    # reduction
-    wants_rounded_values = False
     index_states: tuple[str, ...] = ()  # those that are int32
+    #: Jitted functions that the texts call.
+    helpers: tuple[Helper, ...] = ()
+    #: Whether no compiler may fuse the last operation of what is reduced with the first of the
+    #: reduction.
+    wants_rounded_values = False
+    #: How often `finish` reduces across lanes.
+    across_lanes: int = 1
 
     @abstractmethod
     def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
@@ -63,11 +67,11 @@ class Reduction(ABC):
         """Lines between `direct` and `combine` that save what `reuse` reads."""
         return []
 
-    def reuse(self, value: str, name: tuple[str, ...]) -> dict[str, str]:
-        """Element expressions over the combined states -> cheaper ones from what `direct` and
-        `keep` left in registers.
+    def reuse(self, name: tuple[str, ...]) -> str | None:
+        """An element's share of the first state (see region.Map), written more cheaply from what
+        `direct` and `keep` left in registers.
         """
-        return {}
+        return None
 
 
 class _Fold(Reduction):
@@ -75,21 +79,27 @@ class _Fold(Reduction):
 
     states = ("",)
 
-    def __init__(self, identity: str, step: str, across: Across, keeps_nan: bool) -> None:
+    def __init__(
+        self,
+        identity: str,
+        step: str,
+        across: Across,
+        *,
+        keeps_nan: bool = False,
+        helpers: tuple[Helper, ...] = (),
+    ) -> None:
         self.identity = identity
         self.step = step
         self.across = across
         self.keeps_nan = keeps_nan
+        self.helpers = helpers
+        self.across_lanes = 2 if keeps_nan else 1
 
     def _fold(self, name: str, tile: str, over: str = BY_ROW) -> list[str]:
         lines = [f"{name} = {self.across(tile, over)}"]
         if self.keeps_nan:  # tl.max and tl.min drop NaN; torch does not
-            lines += [
-                (
-                    f"{name} = tl.where(tl.max(({tile} != {tile}).to(tl.int32){over}) != 0, "
-                    f"float('nan'), {name})"
-                )
-            ]
+            has_nan = f"tl.max(({tile} != {tile}).to(tl.int32){over}) != 0"
+            lines.append(f"{name} = tl.where({has_nan}, float('nan'), {name})")
         return lines
 
     def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
@@ -127,6 +137,7 @@ class _ArgMax(Reduction):
 
     states = ("value", "index")
     index_states = ("index",)
+    across_lanes = 3
 
     def _pick(
         self, name: tuple[str, ...], values: str, indices: str, over: str = BY_ROW
@@ -147,12 +158,10 @@ class _ArgMax(Reduction):
 
     def start(self, name: tuple[str, ...]) -> list[str]:
         # A lane's first index stands for a row of -inf: the smallest of them is torch's answer.
+        first = "(begin + tl.arange(0, BR)[None, :]).to(tl.int32)"
         return [
             f"{name[0]}_lanes = tl.full((BK, BR), float('-inf'), tl.float32)",
-            (
-                f"{name[1]}_lanes = tl.zeros((BK, BR), tl.int32) + (begin + tl.arange(0, BR)[None, "
-                f":]).to(tl.int32)"
-            ),
+            f"{name[1]}_lanes = tl.zeros((BK, BR), tl.int32) + {first}",
         ]
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
@@ -189,6 +198,7 @@ class _SoftmaxStatistics(Reduction):
     """
 
     states = ("max", "sum")
+    across_lanes = 2
     # x * scale - m as one fma takes a maximum that was rounded from a product that was not: at 1e10
     # up to 500 is left where 0 is meant.
     wants_rounded_values = True
@@ -198,10 +208,8 @@ class _SoftmaxStatistics(Reduction):
 
     def _base(self, top: str) -> str:
         """What is subtracted in exponents, given a maximum."""
-        return (
-            f"tl.where({f'tl.abs({top})' if self.infinite_sum else f'-{top}'} == float('inf'), "
-            f"0.0, {top})"
-        )
+        size = f"tl.abs({top})" if self.infinite_sum else f"-{top}"
+        return f"tl.where({size} == float('inf'), 0.0, {top})"
 
     def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
         # The masked tile takes the value's name, so that exp(value - max) here and in the result
@@ -217,12 +225,12 @@ class _SoftmaxStatistics(Reduction):
     def keep(self, name: tuple[str, ...]) -> list[str]:
         return [f"{state}_own = {state}" for state in name]
 
-    def reuse(self, value: str, name: tuple[str, ...]) -> dict[str, str]:
+    def reuse(self, name: tuple[str, ...]) -> str | None:
         # exp(x - m) = exp(x - own m) exp(own m - m), one exponential per element instead of two; a
         # part of -inf has weights and sum 0
         top, total = name
         factor = f"tl.where({total}_own == 0.0, 0.0, tl.exp({top}_own - {top}))"
-        return {f"tl.exp({value} - {top})": f"{total}_weights * {factor}"}
+        return f"{total}_weights * {factor}"
 
     def start(self, name: tuple[str, ...]) -> list[str]:
         return [
@@ -232,14 +240,12 @@ class _SoftmaxStatistics(Reduction):
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
         top, total = f"{name[0]}_lanes", f"{name[1]}_lanes"
+        tile, base = f"{name[0]}_tile", f"{name[0]}_base"
         return [
-            f"{name[0]}_tile = {value} if EVEN_R else tl.where(valid, {value}, float('-inf'))",
-            f"{name[0]}_new = tl.maximum({top}, {name[0]}_tile)",
-            f"{name[0]}_base = {self._base(f'{name[0]}_new')}",
-            (
-                f"{total} = {total} * tl.exp({top} - {name[0]}_base) + tl.exp({name[0]}_tile - "
-                f"{name[0]}_base)"
-            ),
+            f"{tile} = {value} if EVEN_R else tl.where(valid, {value}, float('-inf'))",
+            f"{name[0]}_new = tl.maximum({top}, {tile})",
+            f"{base} = {self._base(f'{name[0]}_new')}",
+            f"{total} = {total} * tl.exp({top} - {base}) + tl.exp({tile} - {base})",
             f"{top} = {name[0]}_new",
         ]
 
@@ -274,13 +280,12 @@ class _Moments(Reduction):
     """
 
     states = ("mean", "m2")
+    across_lanes = 3
 
     def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
+        elements = f"{value} if EVEN_R else tl.where(valid, {value}, 0.0)"
         return [
-            (
-                f"{name[0]} = tl.sum({value} if EVEN_R else tl.where(valid, {value}, 0.0), axis=1, "
-                f"keep_dims=True) / count"
-            ),
+            f"{name[0]} = tl.sum({elements}, axis=1, keep_dims=True) / count",
             f"{name[1]}_tile = {value} - {name[0]}",
             f"{name[1]}_tile = {name[1]}_tile if EVEN_R else tl.where(valid, {name[1]}_tile, 0.0)",
             f"{name[1]} = tl.sum({name[1]}_tile * {name[1]}_tile, axis=1, keep_dims=True)",
@@ -299,14 +304,10 @@ class _Moments(Reduction):
         ]
 
     def _merge(
-        self,
-        name: tuple[str, ...],
-        means: str,
-        m2s: str,
-        counts: str,
-        total: str,
-        over: str = BY_ROW,
+        self, name: tuple[str, ...], kind: str, counts: str, total: str, over: str = BY_ROW
     ) -> list[str]:
+        """States from those of lanes or parts, which count so many elements each."""
+        means, m2s = f"{name[0]}_{kind}", f"{name[1]}_{kind}"
         return [
             f"{name[0]} = tl.sum({means} * {counts}{over}) / {total}",
             # once more from there: where the mean is large, the first sum has lost digits that the
@@ -317,12 +318,12 @@ class _Moments(Reduction):
         ]
 
     def finish(self, name: tuple[str, ...]) -> list[str]:
-        return self._merge(name, f"{name[0]}_lanes", f"{name[1]}_lanes", "lane_count", "count")
+        return self._merge(name, "lanes", "lane_count", "count")
 
     def combine(self, name: tuple[str, ...], over: str) -> list[str]:
-        means, m2s = f"{name[0]}_parts", f"{name[1]}_parts"
-        clean = [f"{parts} = tl.where(part_valid, {parts}, 0.0)" for parts in (means, m2s)]
-        return clean + self._merge(name, means, m2s, "part_count", "(R * 1.0)", over)
+        parts = (f"{name[0]}_parts", f"{name[1]}_parts")
+        clean = [f"{part} = tl.where(part_valid, {part}, 0.0)" for part in parts]
+        return clean + self._merge(name, "parts", "part_count", "(R * 1.0)", over)
 
 
 def _across(function: str) -> Across:
@@ -337,13 +338,11 @@ def _product(tile: str, over: str) -> str:
     )
 
 
-_NAN = ", propagate_nan=tl.PropagateNan.ALL)"
-
 REDUCTIONS: dict[str, Reduction] = {
-    "sum": _Fold("0.0", "{0} + {1}", _across("tl.sum"), keeps_nan=False),
-    "prod": _Fold("1.0", "{0} * {1}", _product, keeps_nan=False),
-    "max": _Fold("float('-inf')", "tl.maximum({0}, {1}" + _NAN, _across("tl.max"), keeps_nan=True),
-    "min": _Fold("float('inf')", "tl.minimum({0}, {1}" + _NAN, _across("tl.min"), keeps_nan=True),
+    "sum": _Fold("0.0", "{0} + {1}", _across("tl.sum")),
+    "prod": _Fold("1.0", "{0} * {1}", _product, helpers=(MULTIPLY,)),
+    "max": _Fold("float('-inf')", maximum("{0}", "{1}"), _across("tl.max"), keeps_nan=True),
+    "min": _Fold("float('inf')", minimum("{0}", "{1}"), _across("tl.min"), keeps_nan=True),
     "argmax": _ArgMax(),
     "softmax": _SoftmaxStatistics(infinite_sum=False),
     "logsumexp": _SoftmaxStatistics(infinite_sum=True),

@@ -1,20 +1,21 @@
-"""A region: pointwise operators and reductions over one common set of dimensions, as a small
-program over tiles.
+"""A region: operators over one common set of dimensions, as a small program over tiles.
 
 Owned here: the program's statements (Load, Map, Reduce, Store), the axes of its iteration space,
-and how operands lie along them. Made from a graph by lowering.py; written as kernels by rowwise.py
-and pointwise_kernel.py.
+and how operands lie along the axes. lowering.py makes a region from a graph; rowwise.py and
+pointwise_kernel.py write it as kernels.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
+from kmem.problem.operators.expressions import Helper
 from kmem.recipes import Operand
 from kmem.records import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class RegionAxis:
     """A loop of the iteration space: `size` steps of `step` along dimension `dim` of the full
     shape.
     """
@@ -39,11 +40,17 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """`name` = a Triton expression over earlier values."""
+    """`name` = a Triton expression over earlier values.
+
+    `helpers` are the jitted functions that it calls. `share_of` is a state of a softmax reduction,
+    if the expression is exp(element - state); see reductions.Reduction.reuse.
+    """
 
     name: str
     text: str
     reads: tuple[str, ...]
+    helpers: tuple[Helper, ...] = ()
+    share_of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +64,10 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Output number `output` takes value `value`; one stride per axis (0 along reduced axes of a
-    row-level output).
+    """Output number `output` takes the value named `value`.
 
-    With `in_place` it is input number `output` that takes it (a module's buffer, which the forward
-    changes).
+    There is one stride per axis, 0 along reduced axes of a row-level output. With `in_place`, input
+    number `output` takes the value: a module's buffer, which the forward changes.
     """
 
     value: str
@@ -73,7 +79,7 @@ class Store:
 
     @property
     def pointer(self) -> str:
-        """The kernel argument it is stored through."""
+        """The kernel argument through which the value is stored."""
         return f"{'p' if self.in_place else 'q'}{self.output}"
 
 
@@ -92,13 +98,12 @@ class Total:
 class Region:
     """What one kernel family computes.
 
-    `inputs` and `outputs` are in launch order; `operator` is its name in the vocabulary.
-
-    With a `total`, what rows left is summed over all rows by one more program.
+    `operator` is its name in the vocabulary; `inputs` and `outputs` are in the order of the launch.
+    With a `total`, one more program sums what the rows left.
     """
 
     operator: str
-    axes: tuple[Axis, ...]
+    axes: tuple[RegionAxis, ...]
     statements: tuple[Load | Map | Reduce, ...]
     stores: tuple[Store, ...]
     inputs: tuple[Operand, ...]
@@ -117,12 +122,12 @@ class Region:
     @property
     def rows(self) -> int:
         """How many rows there are: the product of the kept axes."""
-        return _product(self.axes[index].size for index in self.kept)
+        return prod(self.axes[index].size for index in self.kept)
 
     @property
     def columns(self) -> int:
         """Elements per row: the product of the reduced axes."""
-        return _product(self.axes[index].size for index in self.reduced)
+        return prod(self.axes[index].size for index in self.reduced)
 
     @property
     def has_element_output(self) -> bool:
@@ -164,8 +169,9 @@ class Region:
 
     @property
     def held_loads(self) -> int:
-        """How many operands have an element of their own for every element of a tile: what
-        registers must hold of a row.
+        """How many operands have an element of their own for every element of a tile.
+
+        Registers must hold as many values for each element of a row.
         """
 
         def fills(load: Load) -> bool:
@@ -177,8 +183,9 @@ class Region:
 
     @property
     def row_is_contiguous(self) -> bool:
-        """Whether the largest load runs along the row with unit stride (otherwise along the
-        innermost kept axis).
+        """Whether the largest load runs along the row with unit stride.
+
+        Otherwise it runs along the innermost kept axis.
         """
         return not self.kept or any(
             load.strides[index] == 1
@@ -192,7 +199,7 @@ class Region:
         return value_levels(self.axes, self.statements)
 
     def passes(self) -> dict[str, int]:
-        """Value name -> how many reductions in a row must have finished before it can be computed."""
+        """Value name -> how many reductions, one after the other, must end before it is known."""
         found: dict[str, int] = {}
         for statement in self.statements:
             if isinstance(statement, Load):
@@ -205,7 +212,7 @@ class Region:
 
 
 def value_levels(
-    axes: Sequence[Axis], statements: Sequence[Load | Map | Reduce]
+    axes: Sequence[RegionAxis], statements: Sequence[Load | Map | Reduce]
 ) -> dict[str, bool]:
     """Value name -> whether it changes along the row, for statements in order."""
     found: dict[str, bool] = {}
@@ -222,22 +229,16 @@ def value_levels(
     return found
 
 
-def _product(sizes) -> int:  # noqa: ANN001 - any iterable of integers
-    total = 1
-    for size in sizes:
-        total *= size
-    return total
-
-
-def _extent(axes: tuple[Axis, ...], strides: tuple[int, ...]) -> int:
+def _extent(axes: tuple[RegionAxis, ...], strides: tuple[int, ...]) -> int:
     return sum((axis.size - 1) * stride for axis, stride in zip(axes, strides, strict=True)) + 1
 
 
 def axis_strides(
-    axes: tuple[Axis, ...], shape: tuple[int, ...], spec: TensorSpec
+    axes: tuple[RegionAxis, ...], shape: tuple[int, ...], spec: TensorSpec
 ) -> tuple[int, ...]:
-    """Strides of an operand along the axes of a space of `shape`, aligned from the right as
-    broadcasting does.
+    """Strides of an operand along the axes of a space of `shape`.
+
+    The operand is aligned from the right, as broadcasting does.
     """
     missing = len(shape) - len(spec.shape)
     strides = []
@@ -250,45 +251,20 @@ def axis_strides(
 
 
 def simplify_axes(region: Region) -> Region:
-    """The same region with axes of size 1 dropped, ordered by falling stride within kept and
-    reduced, and neighbours merged.
+    """The same region with axes of size 1 dropped and neighbours merged.
 
-    Two neighbours merge when every load and store steps over them as over one axis. A reduction
-    that names positions in the row (argmax) has its only reduced axis kept in order by
-    construction, for neighbours are merged but never swapped when indices matter.
+    Axes are ordered by falling stride within kept and reduced ones. Two neighbours merge when every
+    load and store steps over them as over one axis. Where a reduction names positions in the row
+    (argmax), reduced axes may merge, and keep their order.
     """
     items = (*region.loads, *region.stores)
-    indexed = any(
-        isinstance(statement, Reduce) and statement.kind == "argmax"
-        for statement in region.statements
-    )
-    order = []
-    for reduced in (False, True):
-        group = [
-            index
-            for index, axis in enumerate(region.axes)
-            if axis.reduced is reduced and axis.size > 1
-        ]
-        if not (reduced and indexed):
-            lead = max(items, key=lambda item: _extent(region.axes, item.strides))
-            # stable: broadcast axes stay in place
-            group.sort(key=lambda index: -lead.strides[index])
-        order.append(group)
-    merged: list[list[int]] = []
-    for group in order:
-        fresh = True
-        for index in group:
-            previous = merged[-1][-1] if merged and not fresh else None
-            size = region.axes[index].size
-            if previous is not None and all(
-                item.strides[previous] == item.strides[index] * size for item in items
-            ):
-                merged[-1].append(index)
-            else:
-                merged.append([index])
-            fresh = False
+    merged = [
+        neighbours
+        for reduced in (False, True)
+        for neighbours in _merge_neighbours(region.axes, _order_axes(region, reduced), items)
+    ]
     axes = tuple(
-        replace(region.axes[group[-1]], size=_product(region.axes[index].size for index in group))
+        replace(region.axes[group[-1]], size=prod(region.axes[index].size for index in group))
         for group in merged
     )
 
@@ -301,3 +277,36 @@ def simplify_axes(region: Region) -> Region:
     )
     stores = tuple(replace(item, strides=narrow(item.strides)) for item in region.stores)
     return replace(region, axes=axes, statements=statements, stores=stores)
+
+
+def _order_axes(region: Region, reduced: bool) -> list[int]:
+    """Positions of the kept or the reduced axes of more than one step, largest stride first."""
+    group = [
+        index for index, axis in enumerate(region.axes) if axis.reduced is reduced and axis.size > 1
+    ]
+    names_positions = any(
+        isinstance(statement, Reduce) and statement.kind == "argmax"
+        for statement in region.statements
+    )
+    if not (reduced and names_positions):
+        items = (*region.loads, *region.stores)
+        lead = max(items, key=lambda item: _extent(region.axes, item.strides))
+        # stable: broadcast axes stay in place
+        group.sort(key=lambda index: -lead.strides[index])
+    return group
+
+
+def _merge_neighbours(
+    axes: Sequence[RegionAxis], group: Sequence[int], items: Sequence[Load | Store]
+) -> list[list[int]]:
+    """Runs of axes that every load and store steps over as over one."""
+    merged: list[list[int]] = []
+    for index in group:
+        size = axes[index].size
+        if merged and all(
+            item.strides[merged[-1][-1]] == item.strides[index] * size for item in items
+        ):
+            merged[-1].append(index)
+        else:
+            merged.append([index])
+    return merged

@@ -2,7 +2,7 @@
 text.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from kmem.codegen.matching import (
     FoundRegion,
@@ -13,8 +13,11 @@ from kmem.codegen.matching import (
 from kmem.codegen.pointwise_kernel import emit_pointwise, pointwise_cost_ms, pointwise_space
 from kmem.codegen.region import Region
 from kmem.codegen.rowwise import emit_rows
-from kmem.codegen.rowwise_space import row_cost_ms, row_space
+from kmem.codegen.rowwise_cost import row_cost_ms
+from kmem.codegen.rowwise_space import row_space
 from kmem.problem.graph import OpGraph
+from kmem.problem.operators.row import Grain, Reduction
+from kmem.problem.operators.table import lowering_of
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
 
@@ -24,7 +27,6 @@ _MAX_COLUMNS = 2**31 - 2**17
 
 def _site(found: FoundRegion) -> Site:
     region = found.region
-    flops = float(region.rows * region.columns * len(region.statements))
     return Site(
         found.anchor,
         region.operator,
@@ -33,7 +35,7 @@ def _site(found: FoundRegion) -> Site:
         region.outputs,
         region,
         region.bytes,
-        flops,
+        float(region.rows * region.columns * len(region.statements)),
     )
 
 
@@ -45,10 +47,12 @@ def _region(site: Site) -> Region:
 class RowRecipe(Recipe):
     """Regions with reductions whose operator is one of `operators`.
 
-    Args: purpose: first word of the kernels' names. operators: names of the vocabulary.
+    Args:
+        purpose: the first word of the kernels' names.
+        operators: names of the vocabulary.
         element_output: True for regions that write as many elements as they read (norms, softmax),
-        False for those that leave one value per row. targets: if given, only regions with one of
-        these nodes.
+            False for those that leave one value per row.
+        grain: if given, only regions with a loss of this grain.
     """
 
     def __init__(
@@ -56,24 +60,25 @@ class RowRecipe(Recipe):
         purpose: str,
         operators: tuple[str, ...],
         element_output: bool,
-        targets: Collection[str] | None = None,
+        grain: Grain | None = None,
     ) -> None:
         self.purpose = purpose
         self.operators = operators
         self.element_output = element_output
-        self.targets = targets
+        self.grain = grain
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         return [
             _site(found)
             for found in find_row_regions(graph)
-            if self._takes(found.region) and self._has_target(graph, found)
+            if self._takes(found.region) and self._has_grain(graph, found)
         ]
 
-    def _has_target(self, graph: OpGraph, found: FoundRegion) -> bool:
-        return self.targets is None or any(
-            node.target in self.targets for node in graph.nodes if node.name in found.nodes
-        )
+    def _has_grain(self, graph: OpGraph, found: FoundRegion) -> bool:
+        if self.grain is None:
+            return True
+        written = [lowering_of(graph, graph.node(name)) for name in found.nodes]
+        return any(isinstance(item, Reduction) and item.grain is self.grain for item in written)
 
     def _takes(self, region: Region) -> bool:
         fits = is_supported_dtype(region) and 0 < region.columns < _MAX_COLUMNS and region.rows > 0

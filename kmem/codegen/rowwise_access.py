@@ -1,5 +1,4 @@
-"""Loads and stores of row kernels, and how lines that do not start at 16 bytes are still read and
-written 16 bytes at a time.
+"""Loads and stores of row kernels, 16 bytes at a time even where lines do not start at 16 bytes.
 
 A row of 65535 fp32 values starts up to 3 values before a multiple of 16 bytes; those are its head.
 Loads from its start would move 4 bytes each, with an address and a mask for every value.
@@ -30,8 +29,8 @@ _VECTOR_BYTES = 16
 
 
 def vector_lanes(region: Region) -> int:
-    """Elements of an aligned vector, if rows start beside them and programs of one row should
-    rotate theirs; otherwise 1.
+    """Elements of an aligned vector, if rows start beside 16 bytes and programs that take one row
+    should rotate it; otherwise 1.
 
     Every operand as large as the tile must lie alike: unit stride along the row, and the same
     distance from a multiple of 16 bytes.
@@ -78,12 +77,8 @@ def _lanes_if_alike(
     """
     lanes = max((_VECTOR_BYTES // DTYPE_BYTES[dtype] for _, dtype in items), default=1)
     places = {tuple(strides[axis] % lanes for axis in others) for strides, _ in items}
-    return (
-        lanes
-        if len(places) == 1
-        and all(strides[unit] == 1 and min(strides) >= 0 for strides, _ in items)
-        else 1
-    )
+    has_unit_stride = all(strides[unit] == 1 and min(strides) >= 0 for strides, _ in items)
+    return lanes if len(places) == 1 and has_unit_stride else 1
 
 
 def row_access(region: Region, settings: Settings) -> "RowAccess":
@@ -92,11 +87,8 @@ def row_access(region: Region, settings: Settings) -> "RowAccess":
     """
     if settings["STRATEGY"] == "classes":
         return _ClassedAccess(region)
-    return (
-        _RotatedAccess(region)
-        if settings["BK"] == 1 and vector_lanes(region) > 1
-        else RowAccess(region)
-    )
+    is_rotated = settings["BK"] == 1 and vector_lanes(region) > 1
+    return _RotatedAccess(region) if is_rotated else RowAccess(region)
 
 
 def _covers(region: Region, strides: Sequence[int]) -> bool:
@@ -111,9 +103,9 @@ def _covering(region: Region) -> dict[str, tuple[int, ...]]:
 class RowAccess(OffsetWriter):
     """Loads and stores of a tile at (k, r) under the masks of OffsetWriter.
 
-    `width` is the tile's, and `rest`, if any, writes a tile of its own for the elements that
-    `store` leaves out. `left` is how many elements the row has from the first of part `part_index`
-    on.
+    `width` is the tile's. `rest`, if there is one, writes a tile of its own for the elements that
+    `store` leaves out. `left` is how many elements the row has from the first one of part
+    `part_index` on.
     """
 
     width = "BR"
@@ -127,29 +119,24 @@ class RowAccess(OffsetWriter):
     def load(self, item: Load, policy: str) -> list[str]:
         """The value of a load; `policy` is further arguments of tl.load."""
         offset, mask = self.offset(item.name, item.strides), self.mask(item.strides)
-        return [
-            (
-                f"{item.name} = tl.load(p{item.operand} + {offset}, "
-                f"mask={mask}{policy}).to({compute_type(item.dtype)})"
-            )
-        ]
+        return [_load_line(item, offset, f"{mask}{policy}")]
 
     def store(self, store: Store, policy: str) -> str:
         """A row-level or an element-level store; `policy` is further arguments of tl.store."""
         mask = self.mask(store.strides, is_store=True, is_row=store.is_row)
         width, place = ("1", "k0") if store.is_row else (self.width, "tile0")
-        return self._store_at(
-            store,
-            f"{self.offset(f'{store.pointer}_out', store.strides)} + {place}",
-            width,
-            f"{mask}{policy}",
-        )
+        offset = f"{self.offset(f'{store.pointer}_out', store.strides)} + {place}"
+        return self._store_at(store, offset, width, f"{mask}{policy}")
 
     def _store_at(self, store: Store, offset: str, width: str, mask: str) -> str:
-        value = (
-            f"tl.broadcast_to({store.value}, (BK, {width})).to({store.pointer}.dtype.element_ty)"
-        )
-        return f"tl.store({store.pointer} + {offset}, {value}, mask={mask})"
+        value = f"tl.broadcast_to({store.value}, (BK, {width}))"
+        cast = f".to({store.pointer}.dtype.element_ty)"
+        return f"tl.store({store.pointer} + {offset}, {value}{cast}, mask={mask})"
+
+
+def _load_line(item: Load, offset: str, mask: str) -> str:
+    cast = f".to({compute_type(item.dtype)})"
+    return f"{item.name} = tl.load(p{item.operand} + {offset}, mask={mask}){cast}"
 
 
 class _RotatedAccess(RowAccess):
@@ -187,13 +174,9 @@ class _RotatedAccess(RowAccess):
         ]
         lines += [f"group = ({start} - bound) // LANES + tl.arange(0, BR // LANES)[None, :, None]"]
         for number in range(2):  # the vectors of slots from `bound` on, whose elements lie apart
+            lanes = f"tl.arange({number} * LANES, {number + 1} * LANES)[None, None, :]"
             lines += [
-                (
-                    f"slot{number} = bound + tl.arange({number} * LANES, {number + 1} * "
-                    f"LANES)[None, None, :]"
-                )
-            ]
-            lines += [
+                f"slot{number} = bound + {lanes}",
                 f"valid{number} = (slot{number} < R) & (slot{number} < {start} + BR)",
                 *_elements(f"r{number}", f"slot{number}"),
             ]
@@ -209,38 +192,28 @@ class _RotatedAccess(RowAccess):
         lines += [f"{name}_3d = tl.reshape({name}, (1, BR // LANES, LANES))"]
         for number in range(2):
             place = f"p{item.operand} + {self._first(name, 'k')} + r{number}"
-            lines += [
-                (
-                    f"{name}_3d = tl.where(group == {number}, tl.load({place}, "
-                    f"mask=valid{number}){cast}, {name}_3d)"
-                )
-            ]
+            apart = f"tl.load({place}, mask=valid{number}){cast}"
+            lines.append(f"{name}_3d = tl.where(group == {number}, {apart}, {name}_3d)")
         return [*lines, f"{name} = tl.reshape({name}_3d, (1, BR))"]
 
     def store(self, store: Store, policy: str) -> str:
         if store.is_row:
             return super().store(store, policy)
-        return self._store_at(
-            store, self._slots(f"{store.pointer}_out"), self.width, f"whole{policy}"
-        )
+        offset = self._slots(f"{store.pointer}_out")
+        return self._store_at(store, offset, self.width, f"whole{policy}")
 
     def _first(self, name: str, inner: str) -> str:
         """Offset of a row's first element."""
         strides = self.covering[name]
-        return " + ".join(
-            [
-                *(
-                    f"o{place} * S_{name}_{axis}"
-                    for place, axis in enumerate(self.outer)
-                    if strides[axis]
-                ),
-                f"{inner} * S_{name}_{self.inner}",
-            ]
-        )
+        terms = [
+            f"o{place} * S_{name}_{axis}" for place, axis in enumerate(self.outer) if strides[axis]
+        ]
+        return " + ".join([*terms, f"{inner} * S_{name}_{self.inner}"])
 
     def _slots(self, name: str) -> str:
-        """Offsets of slots below `bound`, written so that a compiler sees a multiple of LANES and a
-        run.
+        """Offsets of slots below `bound`.
+
+        The text lets a compiler see a multiple of LANES and a run.
         """
         return f"({self._first(name, 'k')} + LANES - 1) // LANES * LANES + slot"
 
@@ -329,17 +302,10 @@ class _ClassedAccess(RowAccess):
         if item.name not in self.covering:
             return super().load(item, policy)
         # written so that a compiler sees a multiple of LANES and a run
-        offset = (
-            f"({self._first(item.name)}) // LANES * LANES + place * (CLASSES * "
-            f"S_{item.name}_{self.reduced[0]}) + slot"
-        )
-        mask = "whole if EVEN_R else whole & valid"
-        return [
-            (
-                f"{item.name} = tl.load(p{item.operand} + {offset}, "
-                f"mask={mask}{policy}).to({compute_type(item.dtype)})"
-            )
-        ]
+        first = f"({self._first(item.name)}) // LANES * LANES"
+        line = f"place * (CLASSES * S_{item.name}_{self.reduced[0]})"
+        mask = f"whole if EVEN_R else whole & valid{policy}"
+        return [_load_line(item, f"{first} + {line} + slot", mask)]
 
     def _first(self, name: str) -> str:
         """Offset of the first line of this program's class."""

@@ -1,8 +1,8 @@
 """The last kernel of a region with a total: one program that sums what the rows left."""
 
-from kmem.codegen.launching import entry, next_power_of_two
+from kmem.codegen.launching import name_kernel, write_call
 from kmem.codegen.region import Region
-from kmem.records import content_hash
+from kmem.problem.sizes import next_power_of_two
 
 #: Elements that the program loads at once: 16 to a thread of 32 warps.
 _TILE = 16384
@@ -11,11 +11,11 @@ _TILE = 16384
 def emit_total(region: Region, purpose: str) -> tuple[tuple[str, str], str]:
     """(name, text) of the kernel and its launch.
 
-    It reads t0.. (ROWS,), fp32, one per value; it sums lane by lane, then across lanes.
+    The kernel reads t0.. (ROWS,), fp32, one per value; it sums lane by lane, then across lanes.
 
     Args:
         region: one with a total.
-        purpose: first word of the kernel's name.
+        purpose: the first word of the kernel's name.
     """
     total = region.total
     names = [f"total_{index}" for index in range(len(total.values))]
@@ -29,11 +29,7 @@ def emit_total(region: Region, purpose: str) -> tuple[tuple[str, str], str]:
     pointer = f"q{total.output}"
     lines += [f"tl.store({pointer}, ({total.text}).to({pointer}.dtype.element_ty))"]
     pointers = [pointer, *(f"t{index}" for index in range(len(names)))]
-    text = entry(f"{purpose}_total", pointers, ["ROWS", "TILE"], lines)
-    unique = f"{purpose}_total_{content_hash(text)[:8]}"
+    kernel = name_kernel(f"{purpose}_total", pointers, ["ROWS", "TILE"], lines)
     tile = min(_TILE, next_power_of_two(region.rows))
-    launch = (
-        f"{unique}[(1,)]({', '.join(pointers)}, ROWS=ROWS, TILE={tile}, "
-        f"num_warps={max(1, tile // 512)})"
-    )
-    return (unique, text.replace(f"def {purpose}_total(", f"def {unique}(", 1)), launch
+    values = {"ROWS": "ROWS", "TILE": tile, "num_warps": max(1, tile // 512)}
+    return kernel, write_call(kernel[0], "1", pointers, values)

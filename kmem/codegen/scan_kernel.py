@@ -2,43 +2,72 @@
 programs per row in two launches.
 
 Strategies (the STRATEGY knob):
+
 - "carry": one program goes over its BK rows tile by tile; inputs are read once and results written
   once.
 - "split": one kernel leaves the totals of SPLIT segments per row, a second scans each segment on
-top of the totals that precede it. A tile is (BK rows, BR positions), scanned along axis 1; the
-layout puts lanes along whichever axis is dense in memory, so scans over any dimension share one
-text. Totals combine in a fixed order: results repeat bitwise. Everything computes in fp32; sizes,
-strides and bounds are constexpr arguments.
+  top of the totals that precede it.
+
+A tile is (BK rows, BR positions), scanned along axis 1; the layout puts lanes along whichever axis
+is dense in memory, so that scans over any dimension share one text. Totals combine in a fixed
+order: results repeat bitwise. Everything computes in fp32; sizes, strides and bounds are constexpr
+arguments.
 """
 
-from kmem.codegen.launching import entry, next_power_of_two
-from kmem.codegen.pointwise import HELPERS, compute_type
-from kmem.codegen.reductions import MULTIPLY
+from dataclasses import dataclass
+
+from kmem.codegen.launching import (
+    BOTH_MASKS,
+    assignments,
+    indent,
+    name_kernel,
+    stride_constants,
+    write_call,
+    write_launcher,
+)
+from kmem.codegen.pointwise import compute_type
 from kmem.codegen.region import Map
 from kmem.codegen.scan import SCANNED, Scan, ScanLoad, ScanStore
 from kmem.codegen.scan_space import fit_settings
+from kmem.problem.operators.expressions import MULTIPLY, Helper, order_helpers
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission, Settings
-from kmem.records import content_hash
 
-#: kind -> (identity, scan of a tile, total of a tile, how two totals combine).
+
+@dataclass(frozen=True, slots=True)
+class _Texts:
+    """How one kind of scan is written; {0} is a tile."""
+
+    identity: str
+    scan: str  # of a tile
+    total: str  # of a tile
+    combine: str  # two totals
+    helpers: tuple[Helper, ...] = ()
+
+
 _TEXTS = {
-    "sum": (
+    "sum": _Texts(
         "0.0",
         "tl.cumsum({0}, axis=1, reverse=REVERSE)",
         "tl.sum({0}, axis=1, keep_dims=True)",
         "+",
     ),
-    "prod": (
+    "prod": _Texts(
         "1.0",
         "tl.cumprod({0}, axis=1, reverse=REVERSE)",
         "tl.reduce({0}, 1, multiply, keep_dims=True)",
         "*",
+        (MULTIPLY,),
     ),
 }
 
 
 def emit_scan(scan: Scan, settings: Settings) -> Emission:
-    """The kernels and launcher for a scan at one setting of STRATEGY, BK, BR, SPLIT and num_warps."""
+    """The kernels and launcher for a scan at one setting.
+
+    Args:
+        settings: STRATEGY, BK, BR, SPLIT and num_warps, as `scan_space` offers them.
+    """
     return _Writer(scan, fit_settings(scan, settings)).emit()
 
 
@@ -49,106 +78,69 @@ class _Writer:
 
     def __init__(self, scan: Scan, settings: Settings) -> None:
         self.scan, self.settings = scan, settings
-        self.identity, self.scan_text, self.total_text, self.combine = _TEXTS[scan.kind]
+        self.texts = _TEXTS[scan.kind]
+        self.inputs = [f"p{index}" for index in range(len(scan.inputs))]
+        self.constants = self._constants()
+        self.kernels: list[tuple[str, str]] = []
+        self.launches: list[str] = []
 
     def emit(self) -> Emission:
-        pointers = [f"p{index}" for index in range(len(self.scan.inputs))]
-        constants = self._constants()
-        grid = "BLOCKS * SPLIT"
         if self.settings["STRATEGY"] == "carry":
-            bodies = [
-                (
-                    "kmem_scan_carry",
-                    [*pointers, "q"],
-                    ["block = tl.program_id(0)", "part = 0"],
-                    self._scan_lines(),
-                )
-            ]
+            program = ["block = tl.program_id(0)", "part = 0"]
+            self._add("carry", [*self.inputs, "q"], [*program, *self._rows(), *self._scan_lines()])
         else:
             program = ["pid = tl.program_id(0)", "block = pid // SPLIT", "part = pid % SPLIT"]
-            bodies = [
-                ("kmem_scan_totals", [*pointers, "totals"], program, self._total_lines()),
-                (
-                    "kmem_scan_apply",
-                    [*pointers, "q", "totals"],
-                    program,
-                    [*self._prefix_lines(), *self._scan_lines()[1:]],
-                ),
-            ]
-        kernels, launches = [], []
-        for name, arguments, program, lines in bodies:
-            text = entry(name, arguments, list(constants), [*program, *self._row_lines(), *lines])
-            unique = f"{name}_{content_hash(text)[:8]}"
-            kernels.append((unique, text.replace(f"def {name}(", f"def {unique}(", 1)))
-            passed = ", ".join([*arguments, *(f"{key}={key}" for key in constants)])
-            launches.append(
-                f"{unique}[({grid},)]({passed}, num_warps={self.settings['num_warps']})"
-            )
-        return Emission(
-            (*self._helpers(kernels), *kernels), self._launcher(pointers, constants, launches)
-        )
+            head = [*program, *self._rows()]
+            self._add("totals", [*self.inputs, "totals"], [*head, *self._total_lines()])
+            body = [*head, *self._prefix_lines(), *self._scan_loop()]
+            self._add("apply", [*self.inputs, "q", "totals"], body)
+        maps = [item for item in (*self.scan.before, *self.scan.after) if isinstance(item, Map)]
+        helpers = {helper for item in maps for helper in item.helpers} | set(self.texts.helpers)
+        launcher = write_launcher(self.inputs, self._launcher())
+        return Emission((*order_helpers(helpers), *self.kernels), launcher)
 
-    def _helpers(self, kernels: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        text = "\n".join(source for _, source in kernels)
-        return [
-            (name, source)
-            for name, source in {**HELPERS, "multiply": MULTIPLY}.items()
-            if f"{name}(" in text or f"{name}," in text
-        ]
+    def _add(self, name: str, pointers: list[str], body: list[str]) -> None:
+        """One more kernel and its launch."""
+        kernel = name_kernel(f"kmem_scan_{name}", pointers, self.constants, body)
+        keywords = {key: key for key in self.constants} | {"num_warps": self.settings["num_warps"]}
+        self.kernels.append(kernel)
+        self.launches.append(write_call(kernel[0], "BLOCKS * SPLIT", pointers, keywords))
 
-    def _launcher(
-        self, pointers: list[str], constants: dict[str, object], launches: list[str]
-    ) -> str:
-        lines = [f"{key} = {value}" for key, value in constants.items()]
+    def _launcher(self) -> list[str]:
         spec = self.scan.output.spec
-        lines += [
-            (
-                f"q = torch.empty_strided({spec.shape!r}, {spec.stride!r}, "
-                f"dtype=torch.{spec.dtype}, device=p0.device)"
-            )
-        ]
-        if len(launches) > 1:
+        place = f"{spec.shape!r}, {spec.stride!r}, dtype=torch.{spec.dtype}, device=p0.device"
+        lines = [*assignments(self.constants), f"q = torch.empty_strided({place})"]
+        if len(self.launches) > 1:
             lines += ["totals = torch.empty(ROWS * SPLIT, dtype=torch.float32, device=p0.device)"]
-        lines += [*launches, "return q"]
-        return (
-            f"def launch({', '.join(pointers)}):\n"
-            + "\n".join(f"    {line}" for line in lines)
-            + "\n"
-        )
+        return [*lines, *self.launches, "return q"]
 
     def _constants(self) -> dict[str, object]:
         scan, settings = self.scan, self.settings
         inner = scan.kept[-1] if scan.kept else 1
-        rows = int(settings["BK"])
-        block = int(settings["BR"])
-        segment = int(settings["SEGMENT"])
-        split = int(settings["SPLIT"])
+        rows, block = int(settings["BK"]), int(settings["BR"])
+        segment, split = int(settings["SEGMENT"]), int(settings["SPLIT"])
+        blocks = -(-inner // rows)
         constants: dict[str, object] = {"N": scan.length, "KI": inner, "ROWS": scan.rows}
         constants |= {f"O{place}": size for place, size in enumerate(scan.kept[:-1])}
         for item in (*scan.loads, scan.store):
             name = _name(item)
-            constants |= {
-                f"S_{name}_{axis}": stride for axis, stride in enumerate(item.strides) if stride
-            }
+            constants |= stride_constants(name, item.strides)
             constants |= {f"S_{name}_r": item.step} if item.step else {}
-        blocks = -(-inner // rows)
-        constants |= {
+        return constants | {
             "BK": rows,
             "BR": block,
             "SPLIT": split,
             "SPLIT_TILE": next_power_of_two(split),
             "SEGMENT": segment,
-        }
-        constants |= {"INNER_BLOCKS": blocks, "BLOCKS": scan.rows // inner * blocks}
-        is_even = segment % block == 0 and segment * split == scan.length
-        return constants | {
+            "INNER_BLOCKS": blocks,
+            "BLOCKS": scan.rows // inner * blocks,
             "EVEN_K": inner % rows == 0,
-            "EVEN_R": is_even,
+            "EVEN_R": segment % block == 0 and segment * split == scan.length,
             "WIDE": scan.is_wide,
             "REVERSE": scan.reverse,
         }
 
-    def _row_lines(self) -> list[str]:
+    def _rows(self) -> list[str]:
         """Decode `block` into the outer kept axes (scalars o0..) and BK places `k` along the
         densest, `part` into positions begin..end.
         """
@@ -161,11 +153,10 @@ class _Writer:
             "    k = k.to(tl.int64)",
         ]
         for place in reversed(range(len(self.scan.kept) - 1)):
-            lines += (
-                [f"o{place} = outer % O{place}", f"outer = outer // O{place}"]
-                if place
-                else ["o0 = outer"]
-            )
+            if place:
+                lines += [f"o{place} = outer % O{place}", f"outer = outer // O{place}"]
+            else:
+                lines.append("o0 = outer")
         return [
             *lines,
             "begin = part * SEGMENT",
@@ -185,71 +176,62 @@ class _Writer:
         ]
 
     def _source_lines(self) -> list[str]:
-        source = (
-            f"{self.scan.source} if EVEN_R else tl.where(valid, {self.scan.source}, "
-            f"{self.identity})"
-        )
+        masked = f"tl.where(valid, {self.scan.source}, {self.texts.identity})"
+        source = f"{self.scan.source} if EVEN_R else {masked}"
         return [
             *(self._write(item) for item in self.scan.before),
             f"source = tl.broadcast_to({source}, (BK, BR))",
         ]
 
     def _scan_lines(self) -> list[str]:
-        body = self._tile_lines() + self._source_lines()
-        body += [f"{SCANNED} = {self.scan_text.format('source')} {self.combine} carry"]
-        # does not wait for the scan
-        body += [f"carry = carry {self.combine} {self.total_text.format('source')}"]
-        body += [self._write(item) for item in self.scan.after] + [self._write_result()]
-        return [
-            f"carry = tl.full((BK, 1), {self.identity}, tl.float32)",
-            "for start in range(begin, end, BR):",
-            *(f"    {line}" for line in body),
+        start = f"carry = tl.full((BK, 1), {self.texts.identity}, tl.float32)"
+        return [start, *self._scan_loop()]
+
+    def _scan_loop(self) -> list[str]:
+        """Tile by tile on top of `carry`, what precedes."""
+        combine = self.texts.combine
+        body = [
+            *self._tile_lines(),
+            *self._source_lines(),
+            f"{SCANNED} = {self.texts.scan.format('source')} {combine} carry",
+            # does not wait for the scan
+            f"carry = carry {combine} {self.texts.total.format('source')}",
+            *(self._write(item) for item in self.scan.after),
+            self._write_result(),
         ]
+        return ["for start in range(begin, end, BR):", *indent(body)]
 
     def _total_lines(self) -> list[str]:
-        body = self._tile_lines() + self._source_lines()
-        body += [f"lanes = lanes {self.combine} source"]
-        lines = [
-            f"lanes = tl.full((BK, BR), {self.identity}, tl.float32)",
-            "for start in range(begin, end, BR):",
-        ]
-        lines += [f"    {line}" for line in body]
+        body = [*self._tile_lines(), *self._source_lines()]
+        body.append(f"lanes = lanes {self.texts.combine} source")
+        total = self.texts.total.format("lanes")
         return [
-            *lines,
-            (
-                f"tl.store(totals + row * SPLIT + part, {self.total_text.format('lanes')}, "
-                f"mask=k_valid)"
-            ),
+            f"lanes = tl.full((BK, BR), {self.texts.identity}, tl.float32)",
+            "for start in range(begin, end, BR):",
+            *indent(body),
+            f"tl.store(totals + row * SPLIT + part, {total}, mask=k_valid)",
         ]
 
     def _prefix_lines(self) -> list[str]:
         """The total of every segment that comes before this one."""
+        masks = f"mask=k_valid & precedes, other={self.texts.identity}"
         return [
             "other = tl.arange(0, SPLIT_TILE)[None, :]",
             "precedes = (other > part) & (other < SPLIT) if REVERSE else other < part",
-            (
-                f"ahead = tl.load(totals + row * SPLIT + other, mask=k_valid & precedes, "
-                f"other={self.identity})"
-            ),
-            f"carry = {self.total_text.format('ahead')}",
+            f"ahead = tl.load(totals + row * SPLIT + other, {masks})",
+            f"carry = {self.texts.total.format('ahead')}",
         ]
 
     def _write(self, item: ScanLoad | Map) -> str:
         if isinstance(item, Map):
             return f"{item.name} = {item.text}"
-        offset, mask = self._offset(item), self._mask(item)
         hint = ', eviction_policy="evict_first"' if item.step else ""
-        return (
-            f"{item.name} = tl.load(p{item.operand} + {offset}, "
-            f"mask={mask}{hint}).to({compute_type(item.dtype)})"
-        )
+        place = f"p{item.operand} + {self._offset(item)}, mask={self._mask(item)}{hint}"
+        return f"{item.name} = tl.load({place}).to({compute_type(item.dtype)})"
 
     def _write_result(self) -> str:
-        mask = "(None if EVEN_K else k_valid) if EVEN_R else (valid if EVEN_K else k_valid & valid)"
-        return (
-            f"tl.store(q + {self._offset(self.scan.store)}, "
-            f"({self.scan.result}).to(q.dtype.element_ty), mask={mask})"
-        )
+        value = f"({self.scan.result}).to(q.dtype.element_ty)"
+        return f"tl.store(q + {self._offset(self.scan.store)}, {value}, mask={BOTH_MASKS})"
 
     def _offset(self, item: ScanLoad | ScanStore) -> str:
         """What is scalar first, so that the tile's part stays 32-bit."""
@@ -268,17 +250,13 @@ class _Writer:
     def _mask(self, item: ScanLoad) -> str:
         by_row = bool(item.strides) and item.strides[-1] != 0
         rows, columns = ("None if EVEN_K else k_valid", "None if EVEN_R else valid")
-        tests = [f"(r >= {item.low})"] * (item.low > 0) + [f"(r < {item.high})"] * (
-            item.high < self.scan.length
-        )
+        tests = [f"(r >= {item.low})"] if item.low > 0 else []
+        tests += [f"(r < {item.high})"] if item.high < self.scan.length else []
         if item.step and tests:
-            return " & ".join([*tests, "valid", *["k_valid"] * by_row])
-        if by_row and item.step:
-            return (
-                "(None if EVEN_K else k_valid) if EVEN_R else (valid if EVEN_K else k_valid & "
-                "valid)"
-            )
-        return columns if item.step else (rows if by_row else "None")
+            return " & ".join([*tests, "valid", *(["k_valid"] if by_row else [])])
+        if by_row:
+            return BOTH_MASKS if item.step else rows
+        return columns if item.step else "None"
 
 
 def _name(item: ScanLoad | ScanStore) -> str:

@@ -2,7 +2,7 @@
 chains around them.
 
 `find_scans` walks down from each cumsum or cumprod over what only moves its elements, then up
-through what only moves or maps its input. A `_View` says which element of a graph value belongs to
+through what only moves or maps its input. A `View` says which element of a graph value belongs to
 an index of the scan; layout operators change the view, and where nothing more can be looked through
 the value is loaded. A padding counts as part of the scan where it holds the operator's identity:
 cat((zeros, x)) before or behind a cumsum is a cumsum over more positions.
@@ -14,33 +14,30 @@ tensor in place (looking through a copy would see the change).
 
 from dataclasses import dataclass, field, replace
 
-from kmem.codegen.pointwise import FLOATS, IDENTITIES, argument, variable, write_pointwise
+from kmem.codegen.pointwise import element_inputs, write_pointwise
 from kmem.codegen.region import Map
 from kmem.codegen.scan import SCANNED, Scan, ScanLoad, ScanStore
+from kmem.codegen.scan_views import IDENTITY, Paddings, Place, View, slice_of
+from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.operators import row
+from kmem.problem.operators.expressions import variable
+from kmem.problem.operators.row import Layout
+from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.recipes import Operand
 from kmem.records import TensorSpec
 
-SCANS = {"aten.cumsum.default": "sum", "aten.cumprod.default": "prod"}
-#: Constant tensors by the number that fills them.
-_FILLS = {
-    "aten.zeros_like.default": 0.0,
-    "aten.zeros.default": 0.0,
-    "aten.new_zeros.default": 0.0,
-    "aten.ones_like.default": 1.0,
-    "aten.ones.default": 1.0,
-    "aten.new_ones.default": 1.0,
-}
-_IDENTITY = {"sum": 0.0, "prod": 1.0}
 #: Operators that move elements without changing them.
-_LAYOUTS = ("aten.flip.default", "aten.narrow.default", "aten.slice.Tensor", "aten.cat.default")
+_MOVES = (Layout.FLIP, Layout.NARROW, Layout.SLICE, Layout.CONCATENATE)
 #: More inputs than this would hold too many tiles in registers.
 _MAX_INPUTS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class FoundScan:
-    """A scan and the graph nodes it replaces, in graph order; `anchor` is the cumsum or cumprod."""
+    """A scan and the graph nodes that it replaces, in graph order; `anchor` is the cumsum or
+    cumprod.
+    """
 
     anchor: str
     nodes: tuple[str, ...]
@@ -52,72 +49,38 @@ def find_scans(graph: OpGraph) -> list[FoundScan]:
     if any(_changes_float(graph, node) for node in graph.nodes):
         return []
     found: list[FoundScan] = []
+    taken: set[str] = set()
     for node in graph.nodes:
-        if (
-            node.target in SCANS
-            and not any(node.name in other.nodes for other in found)
-            and _is_float_scan(graph, node)
-        ):
-            scan = _Match(graph, node, node.args[1] % len(node.spec.shape)).find()
-            if scan is not None and not any(set(scan.nodes) & set(other.nodes) for other in found):
-                found.append(scan)
+        if node.name in taken or not _is_float_scan(graph, node):
+            continue
+        dim = find_operator(node.target).call(graph, node)["dim"] % len(node.spec.shape)
+        scan = _Match(graph, node, dim).find()
+        if scan is not None and taken.isdisjoint(scan.nodes):
+            found.append(scan)
+            taken.update(scan.nodes)
     return found
 
 
 def _changes_float(graph: OpGraph, node: Node) -> bool:
-    is_in_place = node.target.startswith("aten.") and node.target.split(".")[1].endswith("_")
-    return is_in_place and any(graph.spec(name).dtype in FLOATS for name in node.refs())
+    return node.is_in_place and any(graph.spec(name).dtype in FLOATS for name in node.refs())
+
+
+def _is_scan(graph: OpGraph, node: Node) -> bool:
+    return isinstance(lowering_of(graph, node), row.Scan)
 
 
 def _is_float_scan(graph: OpGraph, node: Node) -> bool:
-    source = node.args[0]
-    has_types = (
-        isinstance(source, Ref)
-        and graph.spec(source.name).dtype in FLOATS
-        and node.spec.dtype in FLOATS
-    )
+    source = node.args[0] if node.args else None
+    if not _is_scan(graph, node) or not isinstance(source, Ref):
+        return False
+    has_types = graph.spec(source.name).dtype in FLOATS and node.spec.dtype in FLOATS
     return has_types and len(node.spec.shape) > 0 and node.spec.numel > 0
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """Element of a value for index i of the scan's space: signs * i + offsets per dimension, for
-    positions low..high of the scan.
-    """
-
-    signs: tuple[int, ...]
-    offsets: tuple[int, ...]
-    low: int
-    high: int
-
-    def move(self, dim: int, start: int) -> "_View":
-        """The view of what a slice from `start` was taken of."""
-        offsets = list(self.offsets)
-        offsets[dim] += start
-        return replace(self, offsets=tuple(offsets))
-
-    def flip(self, dim: int, size: int) -> "_View":
-        """The view of what was flipped along a dimension of this size."""
-        signs, offsets = list(self.signs), list(self.offsets)
-        signs[dim], offsets[dim] = -signs[dim], size - 1 - offsets[dim]
-        return replace(self, signs=tuple(signs), offsets=tuple(offsets))
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """What layout operators did to the result: how many positions there are, how many identities
-    stand first, which dimensions turned.
-    """
-
-    length: int
-    padding: int = 0
-    flipped: frozenset[int] = frozenset()
 
 
 @dataclass
 class _Match:
-    """One scan while it is found: the nodes it takes in, its inputs, and the statements before and
-    after.
+    """One scan while it is found: the nodes that it takes in, its inputs, and the statements before
+    and after.
     """
 
     graph: OpGraph
@@ -125,19 +88,20 @@ class _Match:
     dim: int
     nodes: set[str] = field(default_factory=set)
     inputs: dict[str, Operand] = field(default_factory=dict)
-    values: dict[tuple[str, _View], str] = field(default_factory=dict)
+    values: dict[tuple[str, View], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.kind = SCANS[self.anchor.target]
+        self.kind = lowering_of(self.graph, self.anchor).kind
         self.rank = len(self.anchor.spec.shape)
+        self.paddings = Paddings(self.graph, self.kind, self.dim, self.rank)
 
     def find(self) -> FoundScan | None:
         self.nodes.add(self.anchor.name)
         place, last = self._walk_down()
         shape = list(last.spec.shape)
-        view = _View((1,) * self.rank, (0,) * self.rank, 0, place.length)
+        view = View((1,) * self.rank, (0,) * self.rank, 0, place.length)
         before: list[ScanLoad | Map] = []
-        entry = self._entry(place, view, shape)
+        entry = place.entry(view, self.dim, shape)
         source = self._read(self.anchor.args[0].name, entry, before)
         source = self._pad(source, f"{variable(self.anchor.name)}_padded", entry, view, before)
         after: list[ScanLoad | Map] = []
@@ -145,45 +109,33 @@ class _Match:
         if not 0 < len(self.inputs) <= _MAX_INPUTS:
             return None
         self._absorb_unused()
-        nodes = tuple(node.name for node in self.graph.nodes if node.name in self.nodes)
-        folds_layout = any(self.graph.node(name).target in _LAYOUTS for name in nodes)
-        spec = last.spec
-        store = ScanStore(spec.stride, 0, 0, spec.dtype)
-        reverse = self.dim in place.flipped
+        nodes = tuple(sorted(self.nodes, key=self.graph.place))
         scan = Scan(
-            self.kind,
-            reverse,
-            place.length,
-            tuple(shape),
-            tuple(before),
-            source,
-            tuple(after),
-            result,
-            store,
-            tuple(self.inputs.values()),
-            Operand(last.name, spec),
-            folds_layout,
+            kind=self.kind,
+            reverse=self.dim in place.flipped,
+            length=place.length,
+            kept=tuple(shape),
+            before=tuple(before),
+            source=source,
+            after=tuple(after),
+            result=result,
+            store=ScanStore(last.spec.stride, 0, 0, last.spec.dtype),
+            inputs=tuple(self.inputs.values()),
+            output=Operand(last.name, last.spec),
+            folds_layout=any(self._moves(name) for name in nodes),
         )
         return FoundScan(self.anchor.name, nodes, _split_axes(scan, self.dim))
 
-    def _entry(self, place: _Place, view: _View, shape: list[int]) -> _View:
-        """The scan's input as seen from a position of the result: without the padding, turned round
-        where the result is flipped.
-        """
-        padding = min(place.padding, place.length)
-        for dim in place.flipped - {self.dim}:
-            view = view.flip(dim, shape[dim])
-        if self.dim not in place.flipped:
-            return replace(view.move(self.dim, -place.padding), low=padding)
-        return replace(
-            view.flip(self.dim, place.length - place.padding), high=place.length - padding
-        )
+    def _moves(self, name: str) -> bool:
+        return lowering_of(self.graph, self.graph.node(name)) in _MOVES
 
-    def _walk_down(self) -> tuple[_Place, Node]:
+    # --- down from the scan
+
+    def _walk_down(self) -> tuple[Place, Node]:
         """Over flips, slices and paddings of the result that nothing else reads; where its
         positions end up.
         """
-        place = _Place(self.anchor.spec.shape[self.dim])
+        place = Place(self.anchor.spec.shape[self.dim])
         node = self.anchor
         while self.graph.has_one_user(node.name):
             (user,) = self.graph.users(node.name)
@@ -194,53 +146,48 @@ class _Match:
             self.nodes.add(user.name)
         return place, node
 
-    def _move_result(self, place: _Place, node: Node, user: Node) -> _Place | None:
+    def _move_result(self, place: Place, node: Node, user: Node) -> Place | None:
         is_turned = self.dim in place.flipped
-        if user.target == "aten.flip.default":
+        if lowering_of(self.graph, user) is Layout.FLIP:
             dims = frozenset(dim % self.rank for dim in user.args[1])
             return replace(place, flipped=place.flipped ^ dims)
-        bounds = _slice_of(user, node.spec)
+        bounds = slice_of(self.graph, user)
         if bounds is not None:
             dim, start, end = bounds
-            size = node.spec.shape[dim]
-            keeps_start = end == size if is_turned else start == 0
-            return (
-                replace(place, length=end - start)
-                if dim == self.dim and keeps_start and end > start
-                else None
-            )
-        if user.target == "aten.cat.default":
-            padding = self._padding(user, node.name, at_end=is_turned)
-            return (
-                None
-                if padding is None
-                else replace(place, length=place.length + padding, padding=place.padding + padding)
-            )
-        return None
-
-    def _padding(self, cat: Node, name: str, *, at_end: bool) -> int | None:
-        """How many identities a cat of two puts beside a value along the scan, at the end where the
-        scan starts; None if it is not that.
-        """
-        parts = cat.args[0]
-        refs = (
-            isinstance(parts, tuple)
-            and len(parts) == 2
-            and all(isinstance(part, Ref) for part in parts)
-        )
-        if not refs or argument(cat, 1, "dim", 0) % self.rank != self.dim:
+            keeps_start = end == node.spec.shape[dim] if is_turned else start == 0
+            keeps_some = dim == self.dim and keeps_start and end > start
+            return replace(place, length=end - start) if keeps_some else None
+        padding = self.paddings.beside(user, node.name, at_end=is_turned)
+        if padding is None:
             return None
-        value, constant = parts if at_end else parts[::-1]
-        filler = self.graph.node(constant.name)
-        if (
-            value.name != name
-            or filler is None
-            or _FILLS.get(filler.target) != _IDENTITY[self.kind]
-        ):
-            return None
-        return filler.spec.shape[self.dim] if len(filler.spec.shape) == self.rank else None
+        return replace(place, length=place.length + padding, padding=place.padding + padding)
 
-    def _read(self, name: str, view: _View, statements: list[ScanLoad | Map]) -> str:
+    def _fuse_after(
+        self, last: Node, view: View, statements: list[ScanLoad | Map]
+    ) -> tuple[str, Node]:
+        """Pointwise operators over the result, as long as nothing else reads it."""
+        self.values[last.name, view] = SCANNED
+        while self.graph.has_one_user(last.name):
+            (user,) = self.graph.users(last.name)
+            is_fit = isinstance(user.output, TensorSpec) and user.output.shape == last.spec.shape
+            if not is_fit or write_pointwise(self.graph, user, variable) is None:
+                break
+            others = [ref for ref in element_inputs(self.graph, user) if ref != last.name]
+            if any(ref in self.nodes or self._depends(ref) for ref in others):
+                break
+            made = self._compute(user, variable(user.name), view, statements)
+            self.values[user.name, view] = made
+            self.nodes.add(user.name)
+            last = user
+        return self.values[last.name, view], last
+
+    def _depends(self, name: str) -> bool:
+        """Whether a value is computed from one of the scan's."""
+        return self.graph.depends_on(name, self.nodes)
+
+    # --- up from the scan
+
+    def _read(self, name: str, view: View, statements: list[ScanLoad | Map]) -> str:
         """The variable of a value under a view; layout operators are looked through, what can be
         computed is, the rest is loaded.
         """
@@ -248,213 +195,99 @@ class _Match:
         if key in self.values:
             return self.values[key]
         node = self.graph.node(name)
-        made = (
-            self._read_through(node, view, statements)
-            if node is not None and isinstance(node.output, TensorSpec)
-            else None
-        )
-        if made is None and node is not None and self._may_compute(node):
-            reads = {ref: self._read(ref, view, statements) for ref in _values_of(node)}
-            made = self._name(name)
-            statements.append(
-                Map(
-                    made,
-                    write_pointwise(self.graph, node, lambda ref: reads[ref]),
-                    tuple(dict.fromkeys(reads.values())),
-                )
-            )
+        made = None
+        if node is not None and isinstance(node.output, TensorSpec):
+            made = self._read_through(node, view, statements)
+            if made is None and self._may_compute(node):
+                made = self._compute(node, None, view, statements)
         self.values[key] = made or self._load(name, view, statements)
         return self.values[key]
 
     def _may_compute(self, node: Node) -> bool:
         """Whether a node is pointwise, read here alone, and within the scan's rank."""
-        if (
-            not isinstance(node.output, TensorSpec)
-            or len(node.spec.shape) > self.rank
-            or not self.graph.has_one_user(node.name)
-        ):
+        if len(node.spec.shape) > self.rank or not self.graph.has_one_user(node.name):
             return False
         return write_pointwise(self.graph, node, variable) is not None
 
-    def _read_through(
-        self, node: Node, view: _View, statements: list[ScanLoad | Map]
-    ) -> str | None:
-        rank = len(node.spec.shape)
-        if node.target == "aten.flip.default":
-            for dim in node.args[1]:
-                view = view.flip(dim % rank + self.rank - rank, node.spec.shape[dim])
-            return self._read(node.args[0].name, view, statements)
-        source = node.args[0] if node.args and isinstance(node.args[0], Ref) else None
-        bounds = _slice_of(node, self.graph.spec(source.name)) if source is not None else None
-        if bounds is not None:
-            return self._read(
-                source.name, view.move(bounds[0] + self.rank - rank, bounds[1]), statements
-            )
-        return (
-            self._read_padded(node, view, statements)
-            if node.target == "aten.cat.default" and rank == self.rank
-            else None
-        )
+    def _compute(
+        self, node: Node, name: str | None, view: View, statements: list[ScanLoad | Map]
+    ) -> str:
+        """A pointwise node over what it reads, as a variable of this name, or of its own."""
+        names = element_inputs(self.graph, node)
+        reads = {ref: self._read(ref, view, statements) for ref in names}
+        made = name or self._name(node.name)
+        written = write_pointwise(self.graph, node, reads.__getitem__)
+        read = tuple(dict.fromkeys(reads.values()))
+        statements.append(Map(made, written.text, read, written.helpers))
+        return made
 
-    def _read_padded(self, node: Node, view: _View, statements: list[ScanLoad | Map]) -> str | None:
-        """A value with identities beside it along the scan: the value where it is, the identity
-        elsewhere.
-        """
-        sides = (
-            (part.name, at_end)
-            for part in node.args[0]
-            if isinstance(part, Ref)
-            for at_end in (False, True)
-        )
-        side = next(
-            (
-                (name, at_end)
-                for name, at_end in sides
-                if self._padding(node, name, at_end=at_end) is not None
-            ),
-            None,
-        )
-        if side is None:
+    def _read_through(self, node: Node, view: View, statements: list[ScanLoad | Map]) -> str | None:
+        rank = len(node.spec.shape)
+        missing = self.rank - rank
+        if lowering_of(self.graph, node) is Layout.FLIP:
+            for dim in node.args[1]:
+                view = view.flip(dim % rank + missing, node.spec.shape[dim])
+            return self._read(node.args[0].name, view, statements)
+        bounds = slice_of(self.graph, node)
+        if bounds is not None:
+            moved = view.move(bounds[0] + missing, bounds[1])
+            return self._read(node.args[0].name, moved, statements)
+        padded = self.paddings.range_of(node) if rank == self.rank else None
+        if padded is None:
             return None
-        name, at_end = side
-        start = 0 if at_end else self._padding(node, name, at_end=False)
-        end, offset = start + self.graph.spec(name).shape[self.dim], view.offsets[self.dim]
-        low, high = (
-            (start - offset, end - offset)
-            if view.signs[self.dim] > 0
-            else (offset - end + 1, offset - start + 1)
-        )
-        inner = replace(
-            view.move(self.dim, -start), low=max(view.low, low), high=min(view.high, high)
-        )
-        return self._pad(
-            self._read(name, inner, statements), self._name(node.name), inner, view, statements
-        )
+        name, start, end = padded
+        inner = view.within(self.dim, start, end)
+        value = self._read(name, inner, statements)
+        return self._pad(value, self._name(node.name), inner, view, statements)
 
     def _pad(
-        self, value: str, name: str, inner: _View, outer: _View, statements: list[ScanLoad | Map]
+        self, value: str, name: str, inner: View, outer: View, statements: list[ScanLoad | Map]
     ) -> str:
         """The identity at positions where a value is not, if there are any."""
-        tests = [f"(r >= {inner.low})"] * (inner.low > outer.low) + [f"(r < {inner.high})"] * (
-            inner.high < outer.high
-        )
+        tests = [f"(r >= {inner.low})"] if inner.low > outer.low else []
+        tests += [f"(r < {inner.high})"] if inner.high < outer.high else []
         if not tests:
             return value
-        statements.append(
-            Map(name, f"tl.where({' & '.join(tests)}, {value}, {_IDENTITY[self.kind]})", (value,))
-        )
+        text = f"tl.where({' & '.join(tests)}, {value}, {IDENTITY[self.kind]})"
+        statements.append(Map(name, text, (value,)))
         return name
 
-    def _load(self, name: str, view: _View, statements: list[ScanLoad | Map]) -> str:
+    def _load(self, name: str, view: View, statements: list[ScanLoad | Map]) -> str:
         spec = self.graph.spec(name)
         operand = self.inputs.setdefault(name, Operand(name, spec))
-        missing = self.rank - len(spec.shape)
-        strides = [0] * missing + [
+        strides = [0] * (self.rank - len(spec.shape))
+        strides += [
             stride if size != 1 else 0 for stride, size in zip(spec.stride, spec.shape, strict=True)
         ]
-        base = sum(offset * stride for offset, stride in zip(view.offsets, strides, strict=True))
-        signed = tuple(sign * stride for sign, stride in zip(view.signs, strides, strict=True))
-        made = self._name(name)
-        statements.append(
-            ScanLoad(
-                made,
-                list(self.inputs).index(operand.name),
-                signed,
-                0,
-                base,
-                view.low,
-                view.high,
-                spec.dtype,
-            )
+        load = ScanLoad(
+            name=self._name(name),
+            operand=list(self.inputs).index(operand.name),
+            strides=tuple(sign * step for sign, step in zip(view.signs, strides, strict=True)),
+            step=0,
+            base=sum(offset * step for offset, step in zip(view.offsets, strides, strict=True)),
+            low=view.low,
+            high=view.high,
+            dtype=spec.dtype,
         )
-        return made
+        statements.append(load)
+        return load.name
 
     def _name(self, name: str) -> str:
         """A variable of its own for each view of a value."""
         seen = sum(key[0] == name for key in self.values)
         return variable(name) if not seen else f"{variable(name)}_{seen}"
 
-    def _fuse_after(
-        self, last: Node, view: _View, statements: list[ScanLoad | Map]
-    ) -> tuple[str, Node]:
-        """Pointwise operators over the result, as long as nothing else reads it."""
-        self.values[last.name, view] = SCANNED
-        while self.graph.has_one_user(last.name):
-            (user,) = self.graph.users(last.name)
-            is_fit = isinstance(user.output, TensorSpec) and user.output.shape == last.spec.shape
-            others = [ref for ref in _values_of(user) if ref != last.name]
-            if (
-                not is_fit
-                or user.target in SCANS
-                or write_pointwise(self.graph, user, variable) is None
-            ):
-                break
-            if any(self._depends(ref) for ref in others):
-                break
-            reads = {ref: self._read(ref, view, statements) for ref in _values_of(user)}
-            statements.append(
-                Map(
-                    variable(user.name),
-                    write_pointwise(self.graph, user, lambda ref, reads=reads: reads[ref]),
-                    tuple(reads.values()),
-                )
-            )
-            self.values[user.name, view] = variable(user.name)
-            self.nodes.add(user.name)
-            last = user
-        return self.values[last.name, view], last
-
-    def _depends(self, name: str) -> bool:
-        """Whether a value is computed from one of the scan's."""
-        if name in self.nodes:
-            return True
-        node = self.graph.node(name)
-        return node is not None and any(self._depends(ref) for ref in node.refs())
+    # --- the rest
 
     def _absorb_unused(self) -> None:
         """Nodes whose every reader is in the scan: what was looked through, and tensors that were
         read for their shape or fill alone.
         """
-        changed = True
-        while changed:
-            changed = False
-            for node in reversed(self.graph.nodes):
-                users = self.graph.users(node.name)
-                is_free = (
-                    node.name not in self.nodes
-                    and node.name not in self.graph.outputs
-                    and node.name not in self.inputs
-                )
-                if is_free and users and all(user.name in self.nodes for user in users):
-                    self.nodes.add(node.name)
-                    changed = True
-
-
-def _values_of(node: Node) -> list[str]:
-    """Values a pointwise node reads for their elements (expand_as reads its second input for its
-    shape alone).
-    """
-    names = list(dict.fromkeys(node.refs()))
-    return names[:1] if node.target in IDENTITIES else names
-
-
-def _slice_of(node: Node, source: TensorSpec) -> tuple[int, int, int] | None:
-    """(dimension, start, end) of a narrow or a slice with step 1; None for anything else."""
-    rank = len(source.shape)
-    if node.target == "aten.narrow.default" and all(
-        isinstance(value, int) for value in node.args[1:]
-    ):
-        dim = node.args[1] % rank
-        start = node.args[2]
-        length = node.args[3]
-        start += source.shape[dim] if start < 0 else 0
-        return dim, start, start + length
-    if node.target != "aten.slice.Tensor" or argument(node, 4, "step", 1) != 1:
-        return None
-    dim = argument(node, 1, "dim", 0) % rank
-    start, end = argument(node, 2, "start"), argument(node, 3, "end")
-    start, end, _ = slice(start, end).indices(source.shape[dim])
-    return dim, start, max(start, end)
+        for node in reversed(self.graph.nodes):
+            users = self.graph.users(node.name)
+            is_free = node.name not in self.graph.outputs and node.name not in self.inputs
+            if is_free and users and all(user.name in self.nodes for user in users):
+                self.nodes.add(node.name)
 
 
 def _split_axes(scan: Scan, dim: int) -> Scan:
@@ -463,29 +296,30 @@ def _split_axes(scan: Scan, dim: int) -> Scan:
     """
     items = (*scan.loads, scan.store)
     order = sorted(
-        (d for d, size in enumerate(scan.kept) if d != dim and size > 1),
-        key=lambda d: -abs(scan.store.strides[d]),
+        (place for place, size in enumerate(scan.kept) if place != dim and size > 1),
+        key=lambda place: -abs(scan.store.strides[place]),
     )
     merged: list[tuple[int, int]] = []  # (dimension whose stride counts, size)
-    for d in order:
-        size = scan.kept[d]
-        if merged and all(item.strides[merged[-1][0]] == item.strides[d] * size for item in items):
-            merged[-1] = (d, merged[-1][1] * size)
+    for place in order:
+        size = scan.kept[place]
+        last = merged[-1][0] if merged else None
+        if last is not None and all(
+            item.strides[last] == item.strides[place] * size for item in items
+        ):
+            merged[-1] = (place, merged[-1][1] * size)
         else:
-            merged.append((d, size))
+            merged.append((place, size))
 
-    def narrow(item):  # noqa: ANN001, ANN202 - a ScanLoad or ScanStore in and out
-        return replace(
-            item, strides=tuple(item.strides[d] for d, _ in merged), step=item.strides[dim]
-        )
+    def narrow(item: ScanLoad | ScanStore) -> ScanLoad | ScanStore:
+        strides = tuple(item.strides[place] for place, _ in merged)
+        return replace(item, strides=strides, step=item.strides[dim])
 
     def narrow_all(statements: tuple[ScanLoad | Map, ...]) -> tuple[ScanLoad | Map, ...]:
         return tuple(narrow(item) if isinstance(item, ScanLoad) else item for item in statements)
 
-    kept = tuple(size for _, size in merged)
     return replace(
         scan,
-        kept=kept,
+        kept=tuple(size for _, size in merged),
         before=narrow_all(scan.before),
         after=narrow_all(scan.after),
         store=narrow(scan.store),

@@ -5,8 +5,8 @@ The cost model adds DRAM time to the latency of steps that not enough programs h
 settings, no more. Shares of the bandwidth are those of rowwise_space.py.
 """
 
-from kmem.codegen.launching import next_power_of_two
 from kmem.codegen.scan import Scan
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Settings, Space
 from kmem.records import DTYPE_BYTES, Device, Knob
 

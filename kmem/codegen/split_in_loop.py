@@ -23,7 +23,8 @@ IJHPCA 36(4), 2022.
 """
 
 from kmem.codegen.contraction import Product
-from kmem.codegen.matmul import ceil_div, ceiling, next_power_of_two, operand_arguments, tile_count
+from kmem.codegen.matmul import ceil_div, ceiling, operand_arguments, tile_count
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Settings
 from kmem.records import Device
 

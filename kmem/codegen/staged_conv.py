@@ -25,7 +25,8 @@ from kmem.codegen.epilogue import specialise
 from kmem.codegen.matmul import STORE_TILE, ceil_div
 from kmem.codegen.split_matmul import SCALES
 from kmem.codegen.transposed import STORE_PARTS as ROUND_TF32
-from kmem.codegen.windows import Axis, next_power
+from kmem.codegen.windows import Axis
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission, Settings
 
 #: Elements of K that one tensor-core sum may hold before it moves to a second accumulator. Source:
@@ -284,7 +285,7 @@ def emit_staged(detail: Convolution, settings: Settings) -> Emission:
         f"CP={padded_c}, "
         f"M={detail.group_out}, COP={padded_out}, TAPS={detail.taps}, PADDED_K={padded_k}, "
         f"SKEW={skew}, TERMS={terms}, SCALED={scaled}, "
-        f"ROUND=False, FLIPPED={detail.flipped}, BLOCK={min(1024, next_power(padded_k))})",
+        f"ROUND=False, FLIPPED={detail.flipped}, BLOCK={min(1024, next_power_of_two(padded_k))})",
         f"kmem_staged_conv{detail.epilogue.suffix}[({padded_out // block_co * ceil_div(detail.positions, block_p) * detail.batches},)]("
         f"high, low, exponents, w_high, w_low, w_exponents, out, {output_arguments(detail)}, "
         f"{window_arguments(detail, sizes)}, "
@@ -319,11 +320,11 @@ def _stage_lines(
     depth, height, width = sizes
     image = detail.channels_in * detail.inputs
     chunks = max(1, min(MAX_CHUNKS, image // CHUNK_ELEMENTS))
-    block = min(1024, next_power(image))
+    block = min(1024, next_power_of_two(image))
     chunk = ceil_div(ceil_div(image, chunks), block) * block
     chunks = ceil_div(image, chunk)
-    block_c = min(64, next_power(padded_c))
-    block_w = max(16, min(next_power(width), 4096 // block_c, 256))
+    block_c = min(64, next_power_of_two(padded_c))
+    block_w = max(16, min(next_power_of_two(width), 4096 // block_c, 256))
     grid = detail.batches * depth * height * ceil_div(width, block_w)
     half = _half(scaled, terms)
     borders = "".join(
@@ -355,7 +356,7 @@ def _stage_lines(
         f"CP={padded_c}, "
         f"GROUPS={detail.groups}, {inputs}{borders}PD={depth}, PH={height}, PW={width}, "
         f"CHUNKS={chunks}, "
-        f"CHUNKS_PADDED={next_power(chunks)}, SKEW={skew}, TERMS={terms}, SCALED={scaled}, "
+        f"CHUNKS_PADDED={next_power_of_two(chunks)}, SKEW={skew}, TERMS={terms}, SCALED={scaled}, "
         f"BLOCK_C={block_c}, BLOCK_W={block_w}, "
         # Few channels make small blocks: several values a thread, and no barriers of four warps
         # around two of them.

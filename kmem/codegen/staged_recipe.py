@@ -18,8 +18,8 @@ from kmem.codegen.staged_conv import (
     staged_channels,
     staged_sizes,
 )
-from kmem.codegen.windows import next_power
 from kmem.problem.graph import OpGraph
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device
 
@@ -64,9 +64,9 @@ class StagedConv(Recipe):
 
     def space(self, site: Site, device: Device) -> Space:
         detail = _convolution(site)
-        widest = max(16, min(256, next_power(detail.group_out)))
+        widest = max(16, min(256, next_power_of_two(detail.group_out)))
         padded = staged_channels(detail)
-        length = next_power(padded * detail.taps)
+        length = next_power_of_two(padded * detail.taps)
         knobs = {
             "terms": (self.terms,),
             "block_p": (64, 128, 256),

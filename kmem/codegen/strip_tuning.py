@@ -14,9 +14,9 @@ from kmem.codegen.windows import (
     is_writable,
     lanes_in,
     loads_per_strip,
-    next_power,
     row_starts,
 )
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Device
 
@@ -61,7 +61,7 @@ def strip_space(axes: Sequence[Axis], dtype: str, planes: int) -> Space:
     whole = {lane: gather_groups(width, lane) for lane in lanes}
     groups = sorted(
         {
-            min(count, max(MIN_GROUPS, next_power(-(-width.out // lane))))
+            min(count, max(MIN_GROUPS, next_power_of_two(-(-width.out // lane))))
             for lane in lanes
             for count in (32, 64, 128, 256)
         }
@@ -73,7 +73,7 @@ def strip_space(axes: Sequence[Axis], dtype: str, planes: int) -> Space:
     strips = tuple(
         count
         for count in (1, 2, 4, 8, 16, 32)
-        if count < 2 * next_power(planes * height.out * depth.out)
+        if count < 2 * next_power_of_two(planes * height.out * depth.out)
     )
 
     def is_legal(settings: Settings) -> bool:

@@ -20,7 +20,8 @@ from itertools import product
 from math import prod
 
 from kmem.codegen.empty_rows import write_fill
-from kmem.codegen.windows import Axis, Taps, has_empty_rows, lattice_size, next_power, phase_taps
+from kmem.codegen.windows import Axis, Taps, has_empty_rows, lattice_size, phase_taps
+from kmem.problem.sizes import next_power_of_two
 from kmem.records import DTYPE_BYTES, content_hash
 
 VECTOR_BYTES = 16  # widest asynchronous copy of one thread. Source: PTX ISA, cp.async
@@ -334,7 +335,7 @@ def _write_row(names: Sequence[str]) -> str:
     Positions and lanes are one dimension there too: in two, Triton 3.6 would give a warp a few
     lanes of each of four channels to store.
     """
-    lanes = next_power(len(names))
+    lanes = next_power_of_two(len(names))
     value = _interleave([*names, *["empty"] * (lanes - len(names))])
     place, mask = f"column_block * (COLUMNS * {lanes}) + lane", "ok & (ow < OW)"
     if lanes > len(names):
@@ -438,7 +439,7 @@ def write_phase_launcher(
         f"    rounded = {'True' if split else 'tf32'}\n"
         f"    kmem_stage_input[({stage_grid},)](\n"
         f"        x, staged, {stage_sizes}, {skew}, rounded, {low_x}, "
-        f"{min(64, next_power(padded_in))}, {block_w}, num_warps=4\n"
+        f"{min(64, next_power_of_two(padded_in))}, {block_w}, num_warps=4\n"
         "    )\n"
         f"    kmem_pack_transposed_weight[({-(-size_w // 256)},)](w, packed, {pack_sizes}, {skew}, "
         f"rounded, {low_w}, 256)\n"

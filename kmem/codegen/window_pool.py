@@ -15,7 +15,8 @@ from kmem.codegen.strip_tuning import (
     HIDDEN_SHARE,
     WARP_INSTRUCTIONS_PER_CLOCK,
 )
-from kmem.codegen.windows import Axis, next_power
+from kmem.codegen.windows import Axis
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Settings, Site, Space
 from kmem.records import Device
 
@@ -97,7 +98,11 @@ def window_space(axes: tuple[Axis, Axis, Axis]) -> Space:
     """
 
     def is_legal(settings: Settings) -> bool:
-        values = int(settings["block"]) * next_power(axes[2].kernel) / (32 * int(settings["warps"]))
+        values = (
+            int(settings["block"])
+            * next_power_of_two(axes[2].kernel)
+            / (32 * int(settings["warps"]))
+        )
         return MIN_THREAD_VALUES <= values <= MAX_THREAD_VALUES
 
     return Space({"block": (1, 4, 16, 32, 64, 128, 256), "warps": (1, 2, 4, 8)}, is_legal)
@@ -111,7 +116,7 @@ def window_cost_ms(
     """
     programs = -(-outputs // int(settings["block"]))
     rows = axes[0].kernel * axes[1].kernel
-    loads = programs * int(settings["block"]) * next_power(axes[2].kernel) * rows
+    loads = programs * int(settings["block"]) * next_power_of_two(axes[2].kernel) * rows
     seconds = (
         site.bytes / device.read_bytes_per_s,
         loads * LOAD_INSTRUCTIONS / 32 / (device.sm_count * WARP_INSTRUCTIONS_PER_CLOCK * CLOCK_HZ),
@@ -154,7 +159,7 @@ def write_window_pool(
         f"    kmem_window_pool[({-(-count // block)},)](x, y, COUNT={count}, {', '.join(sizes)}, "
         f"MAX={combine == 'max'}, "
         f"DIVISOR={divisor}, COUNT_PADDING={int(count_padding)}, "
-        f"TAPS={next_power(axes[2].kernel)}, BLOCK={block}, "
+        f"TAPS={next_power_of_two(axes[2].kernel)}, BLOCK={block}, "
         f"num_warps={settings['warps']})\n"
         "    return y\n"
     )

@@ -1,8 +1,7 @@
-"""Windows over contiguous N, C, (D, H, W) tensors: the axes of a pooling or convolution, a
-program's tile, and where its taps lie.
+"""Windows over contiguous N, C, (D, H, W) tensors: axes, a program's tile, and where its taps lie.
 
-Plain integers, no text; stencil.py and transposed.py write kernels from it. Last the phases of a
-transposed one.
+An axis is one of a pooling, a convolution or, with its phases, a transposed convolution. Plain
+integers, no text; stencil.py and transposed.py write kernels from them.
 """
 
 from collections import Counter
@@ -11,10 +10,14 @@ from dataclasses import dataclass
 from itertools import product
 from math import gcd, prod
 
-# columns a thread may hold of one row before the split tree costs more than it saves
+from kmem.problem.sizes import next_power_of_two
+
+#: Columns that a thread may hold of one row before the split tree costs more than it saves.
 MAX_LANES = 32
-MIN_GROUPS = 16  # a program is never narrower, so that no value of it is a single element
-# loads times window columns unrolled into one text; above that compile time, not run time, decides
+#: A program is never narrower, so that no value of it is a single element.
+MIN_GROUPS = 16
+#: Loads times window columns unrolled into one text; above that, compile time decides, not run
+#: time.
 MAX_ROW_TAPS = 512
 
 
@@ -46,16 +49,6 @@ class Tile:
     shift: str  # "load" or "gather"
 
 
-def per_axis(value: object, rank: int, default: object = None) -> tuple[int, ...]:
-    """An ATen int list as one integer per axis: one element counts for all axes, an empty list for
-    `default`.
-    """
-    if value is None or value == ():
-        value = default
-    values = value if isinstance(value, tuple) else (value,)
-    return tuple(int(item) for item in (values * rank if len(values) == 1 else values))
-
-
 def make_axes(
     sizes: Sequence[int],
     outs: Sequence[int],
@@ -69,11 +62,6 @@ def make_axes(
         Axis(*values) for values in zip(sizes, outs, kernel, stride, padding, dilation, strict=True)
     ]
     return tuple([Axis()] * (3 - len(found)) + found)
-
-
-def next_power(number: int) -> int:
-    """The smallest power of two that is at least `number`."""
-    return 1 << max(0, number - 1).bit_length()
 
 
 def lanes_in(axis: Axis, lanes: int) -> int:
@@ -109,7 +97,7 @@ def row_starts(axis: Axis, count: int) -> dict[int, list[tuple[int, int]]]:
 
 def gather_groups(axis: Axis, lanes: int) -> int:
     """Groups a program must hold for `shift` "gather": a whole row of input and of output."""
-    return next_power(
+    return next_power_of_two(
         max(-(-axis.size // lanes_in(axis, lanes)), -(-axis.out // lanes), MIN_GROUPS)
     )
 

@@ -1,10 +1,9 @@
-"""Bytes, operations and the least time of a traced graph on a device; and an estimate of what eager
-PyTorch takes.
+"""The least time of a traced graph on a device, and an estimate of what eager PyTorch takes.
 
 `graph_bound` is the roofline of the whole forward as if it were one perfect kernel: inputs and
-parameters read once, outputs written once, every operation done on the fastest unit the contract
-allows. `unfused_ms` is the opposite: every node its own kernel, a labelled estimate that stands in
-for a measured baseline where there is no GPU. Counting is work.py's.
+parameters read once, outputs written once, every operation done on the fastest unit that the
+contract allows. `unfused_ms` is the opposite: every node its own kernel. It is a labelled estimate
+that stands in for a measured baseline where there is no GPU. work.py counts operations.
 
 Covered: dead nodes are not counted; inputs of which only slices are used count as those; products
 of which a triangle is kept count that triangle, products with `torch.diag(...)` one multiplication
@@ -14,9 +13,13 @@ window touches, output bytes that are still in L2 when the last kernel ends.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kmem.problem.graph import Node, OpGraph
-from kmem.problem.work import VIEWS, Work, input_specs, node_work, operator_name
+from kmem.problem.operators.arithmetic import Work, input_specs
+from kmem.problem.operators.row import Layout, Operator, Traffic
+from kmem.problem.operators.table import find_operator, lowering_of
+from kmem.problem.work import node_work
 from kmem.records import DTYPE_BYTES, Bound, Contract, Device, Precision, TensorSpec
 
 #: How an fp32 product may be done so that it errs no more than eager does: unit -> products on it
@@ -37,14 +40,6 @@ _POLYNOMIAL_FLOPS = 16
 #: measured. Source: one H200, 2026-11-20: copy 4.25 of 4.8 TB/s; fp32 50.9 of 67, TF32 367 of
 #: 494.5, bf16 722 of 989.5 TFLOP/s.
 _REACHED = {"bytes": 0.885, "fp32": 0.76, "tf32": 0.74, "bf16": 0.73, "fp16": 0.73, "special": 0.76}
-
-#: Eager kernels that read their input twice: once for statistics, once for the result.
-_TWO_PASSES = frozenset(
-    {"softmax", "log_softmax", "layer_norm", "group_norm", "instance_norm", "batch_norm"}
-)
-
-#: Operators of which only the bytes they return are read from their (only large) input.
-_PARTIAL = frozenset({"select", "slice", "narrow", "embedding", "index_select"})
 
 
 def graph_bound(graph: OpGraph, device: Device, contract: Contract) -> Bound | None:
@@ -78,19 +73,17 @@ def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract)
     """An estimate of one node as eager runs it: a kernel of its own, its operands from and to
     memory; 0 for a view.
     """
-    name = operator_name(node)
-    if name in VIEWS or (name == "dropout" and not graph.training):
+    operator = find_operator(node.target)
+    if operator is not None and _is_free(operator, graph):
         return 0.0
     specs = input_specs(graph, node)
-    outputs = [
-        spec
-        for spec in (node.output if isinstance(node.output, tuple) else (node.output,))
-        if spec is not None
-    ]
-    moved = sum(map(_storage_bytes, specs)) + sum(map(_storage_bytes, outputs))
-    if name in _PARTIAL:
-        moved = 2 * sum(map(_storage_bytes, outputs))
-    if name in _TWO_PASSES and specs:
+    outputs = node.output if isinstance(node.output, tuple) else (node.output,)
+    written = sum(_storage_bytes(spec) for spec in outputs if spec is not None)
+    moved = sum(map(_storage_bytes, specs)) + written
+    traffic = Traffic.ONCE if operator is None else operator.traffic
+    if traffic is Traffic.PART:
+        moved = 2 * written
+    if traffic is Traffic.TWICE and specs:
         moved += _storage_bytes(specs[0])
     reached = {} if device.measured else _REACHED
     seconds = [moved / (device.dram_bytes_per_s * reached.get("bytes", 1.0))]
@@ -101,6 +94,10 @@ def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract)
     return max(seconds) * 1e3 + device.launch_ms
 
 
+def _is_free(operator: Operator, graph: OpGraph) -> bool:
+    return operator.is_view or (operator.only_in_training and not graph.training)
+
+
 def unfused_ms(graph: OpGraph, device: Device, contract: Contract) -> float | None:
     """An estimate of eager PyTorch: the sum over nodes. None for an opaque graph."""
     if graph.opaque_reason is not None:
@@ -109,18 +106,14 @@ def unfused_ms(graph: OpGraph, device: Device, contract: Contract) -> float | No
 
 
 # --- bytes
-# ----------------------------------------------------------------------------------------------------------------------------
 
 
 def _live_nodes(graph: OpGraph) -> list[Node]:
-    """Nodes that an output or an in-place change of a placeholder depends on, in execution order."""
+    """Nodes that an output, or an in-place change of a placeholder, depends on; in their order."""
     wanted = set(graph.outputs)
     live = []
     for node in reversed(graph.nodes):
-        changes_state = (
-            node.target.split(".")[1].endswith("_") if node.target.startswith("aten.") else False
-        )
-        if node.name in wanted or changes_state:
+        if node.name in wanted or node.is_in_place:
             live.append(node)
             wanted.update(node.refs())
     return live[::-1]
@@ -148,8 +141,10 @@ def _bytes_read(graph: OpGraph, live: list[Node]) -> int:
 
 
 def _reads_part(node: Node, name: str) -> bool:
+    operator = find_operator(node.target)
     return (
-        operator_name(node) in _PARTIAL
+        operator is not None
+        and operator.traffic is Traffic.PART
         and isinstance(node.output, TensorSpec)
         and next(node.refs()) == name
     )
@@ -167,11 +162,17 @@ def _bytes_written(graph: OpGraph) -> int:
 
 
 def _viewed_value(graph: OpGraph, name: str) -> str:
+    """The value whose memory a value is a view of, perhaps itself."""
     node = graph.node(name)
-    while node is not None and operator_name(node) in VIEWS - {"reshape"}:  # reshape may copy
+    while node is not None and _is_surely_view(node):
         name = next(node.refs())
         node = graph.node(name)
     return name
+
+
+def _is_surely_view(node: Node) -> bool:
+    operator = find_operator(node.target)
+    return operator is not None and operator.is_view and not operator.may_copy
 
 
 def _storage_bytes(spec: TensorSpec) -> int:
@@ -193,7 +194,6 @@ def _traffic_ms(read: int, written: int, device: Device) -> float:
 
 
 # --- operations
-# -----------------------------------------------------------------------------------------------------------------------
 
 
 def _kept_work(graph: OpGraph, node: Node) -> Work:
@@ -203,30 +203,27 @@ def _kept_work(graph: OpGraph, node: Node) -> Work:
     work = node_work(graph, node)
     if work.product_fma and any(_is_diagonal(graph, name) for name in node.refs()):
         return Work(simple=node.spec.numel)
-    users = graph.users(node.name)
-    if (
-        not work.product_fma
-        or len(users) != 1
-        or node.name in graph.outputs
-        or operator_name(users[0]) not in ("tril", "triu")
-    ):
+    if not work.product_fma or not graph.has_one_user(node.name):
+        return work
+    (user,) = graph.users(node.name)
+    triangle = lowering_of(graph, user)
+    if triangle not in (Layout.LOWER, Layout.UPPER):
         return work
     rows, columns = node.spec.shape[-2:]
-    diagonal = users[0].args[1] if len(users[0].args) > 1 else 0
-    # elements with column <= row + diagonal
-    below = sum(min(columns, max(0, row + diagonal + 1)) for row in range(rows))
-    if operator_name(users[0]) == "triu":
-        below = rows * columns - sum(min(columns, max(0, row + diagonal)) for row in range(rows))
-    return Work(
-        work.product_fma * below // (rows * columns), work.conv_fma, work.simple, work.special
-    )
+    diagonal = user.args[1] if len(user.args) > 1 else 0
+    if triangle is Layout.LOWER:  # elements with column <= row + diagonal
+        kept = sum(min(columns, max(0, row + diagonal + 1)) for row in range(rows))
+    else:
+        kept = rows * columns - sum(min(columns, max(0, row + diagonal)) for row in range(rows))
+    product = work.product_fma * kept // (rows * columns)
+    return replace(work, product_fma=product)
 
 
 def _is_diagonal(graph: OpGraph, name: str) -> bool:
     node = graph.node(name)
     return (
         node is not None
-        and operator_name(node) in ("diag", "diag_embed")
+        and lowering_of(graph, node) is Layout.DIAGONAL
         and len(graph.spec(next(node.refs())).shape) < len(node.spec.shape)
     )
 

@@ -1,12 +1,14 @@
-"""The operator graph of one traced forward: values in execution order, as plain data (no torch
-objects).
+"""The operator graph of one traced forward: values in execution order, as plain data without torch
+objects.
 
-Owned here: the shape of the graph, lookups recipes need, and its two identities. Made by trace.py;
-costed by bound.py; matched by recipes; re-emitted by codegen/module.py.
+Owned here: the shape of the graph, the lookups that recipes need, and its two identities. trace.py
+makes a graph, bound.py costs it, recipes match it, and codegen/module.py writes it out again. What
+an operator means stands in operators/.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from kmem.records import TensorSpec, content_hash
@@ -21,11 +23,13 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A constant torch object, kept as the Python expression that makes it: "torch.float32",
-    "torch.contiguous_format".
-    """
+    """A constant torch object, kept as the Python expression that makes it: "torch.float32"."""
 
     expression: str
+
+
+#: The device of the forward's first input, which emitted code binds to this name.
+DEVICE = Literal("_DEVICE")
 
 
 #: An argument of a node. Nested tuples stand for lists.
@@ -34,12 +38,12 @@ Arg: TypeAlias = "Ref | Literal | int | float | bool | str | None | tuple[Arg, .
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """A value the forward starts from.
+    """A value that the forward starts from.
 
-    `kind`: input, parameter, buffer or constant; `target`: its state_dict name, or "" for inputs.
-
-    `spec` is None for an input that is no tensor; then `value` is what the trace saw (and the guard
-    demands it again). A constant has both: `value` is its number, or nested tuples of numbers.
+    `kind` is input, parameter, buffer or constant; `target` is the name in the state_dict, or ""
+    for inputs. `spec` is None for an input that is no tensor; then `value` is what the trace saw,
+    and the guard demands it again. A constant has both: `value` is its number, or nested tuples of
+    numbers.
     """
 
     name: str
@@ -53,7 +57,7 @@ class Placeholder:
 class Node:
     """One call: `target` is "aten.relu.default" or "getitem".
 
-    `output` is a tuple for operators with several results.
+    `output` is a tuple for operators with several results, and None for those without any.
     """
 
     name: str
@@ -69,8 +73,14 @@ class Node:
             raise TypeError(f"{self.name} = {self.target} has no single tensor output")
         return self.output
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the operator changes what it reads: "aten.relu_.default"."""
+        parts = self.target.split(".")
+        return len(parts) > 1 and parts[1].endswith("_")
+
     def refs(self) -> Iterator[str]:
-        """Names of the values this node reads, in order, repeats included."""
+        """Names of the values that this node reads, in order, repeats included."""
         yield from _refs(self.args)
         yield from _refs(tuple(self.kwargs.values()))
 
@@ -84,14 +94,23 @@ def _refs(arg: Arg) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Index:
+    """Where things are in a graph: found once, so that no lookup has to go through all nodes."""
+
+    nodes: Mapping[str, Node]
+    places: Mapping[str, int]  # of nodes, in execution order
+    placeholders: Mapping[str, Placeholder]
+    users: Mapping[str, tuple[Node, ...]]
+    ancestors: Mapping[str, int]  # of a node: one bit for the place of each node before it
+
+
+@dataclass(frozen=True)
 class OpGraph:
     """One forward.
 
-    `returns_tuple` is False when the module returns a bare tensor. `mode_matters`: train() and
-    eval() trace differently.
-
-    `opaque_reason` is set, and `nodes` empty, if the module could not be traced; it then runs as it
-    is.
+    `returns_tuple` is False when the module returns a bare tensor. `mode_matters` says that train()
+    and eval() trace differently. `opaque_reason` is set, and `nodes` is empty, if the module could
+    not be traced; the module then runs as it is.
     """
 
     placeholders: tuple[Placeholder, ...]
@@ -102,14 +121,33 @@ class OpGraph:
     mode_matters: bool
     opaque_reason: str | None = None
 
+    @cached_property
+    def _index(self) -> _Index:
+        users: dict[str, list[Node]] = {}
+        places: dict[str, int] = {}
+        ancestors: dict[str, int] = {}
+        for place, node in enumerate(self.nodes):
+            before = 0
+            for name in dict.fromkeys(node.refs()):
+                users.setdefault(name, []).append(node)
+                if name in places:
+                    before |= ancestors[name] | 1 << places[name]
+            places[node.name], ancestors[node.name] = place, before
+        return _Index(
+            {node.name: node for node in self.nodes},
+            places,
+            {placeholder.name: placeholder for placeholder in self.placeholders},
+            {name: tuple(readers) for name, readers in users.items()},
+            ancestors,
+        )
+
     def node(self, name: str) -> Node | None:
         """The node that makes a value; None for placeholders."""
-        return next((node for node in self.nodes if node.name == name), None)
+        return self._index.nodes.get(name)
 
     def placeholder(self, name: str) -> Placeholder | None:
-        return next(
-            (placeholder for placeholder in self.placeholders if placeholder.name == name), None
-        )
+        """The placeholder of a name; None for what a node makes."""
+        return self._index.placeholders.get(name)
 
     def spec(self, name: str) -> TensorSpec:
         """Shape, dtype and strides of a value.
@@ -128,7 +166,17 @@ class OpGraph:
 
     def users(self, name: str) -> tuple[Node, ...]:
         """Nodes that read a value, in execution order."""
-        return tuple(node for node in self.nodes if name in node.refs())
+        return self._index.users.get(name, ())
+
+    def place(self, name: str) -> int:
+        """Where a node stands in execution order."""
+        return self._index.places[name]
+
+    def depends_on(self, name: str, nodes: Iterable[str]) -> bool:
+        """Whether a value is computed from the result of one of these nodes."""
+        places = self._index.places
+        mask = sum(1 << places[node] for node in set(nodes))
+        return bool(self._index.ancestors.get(name, 0) & mask)
 
     def has_one_user(self, name: str) -> bool:
         """Whether exactly one node reads the value and it is not an output: only then may it be
@@ -198,8 +246,9 @@ def _render(arg: Arg, order: Mapping[str, str], sizes: bool) -> str:
 
 
 def graph_sizes(graph: OpGraph) -> tuple[int, ...]:
-    """Every size of every tensor placeholder, in order: graphs of one structure have equally many,
-    so they can be compared.
+    """Every size of every tensor placeholder, in order.
+
+    Graphs of one structure have equally many, so that they can be compared.
     """
     return tuple(
         size

@@ -1,14 +1,14 @@
-"""Trace a module's forward to an `OpGraph`, on fake tensors: nothing is computed and no memory is
-taken.
+"""Trace a forward to an `OpGraph` on fake tensors: nothing is computed, no memory is taken.
 
 torch.export is used before decomposition, so that composite operators (softmax, layer_norm, conv2d,
-linear) stay whole and can be matched; what it refuses (data-dependent control flow, exotic inputs)
-becomes an opaque graph with the reason, never an error.
+linear) stay whole and can be matched. What torch.export refuses (data-dependent control flow,
+exotic inputs) becomes an opaque graph with the reason, never an error.
 
 Covered: modules whose inputs are tensors and plain scalars and which return a tensor or a flat list
-or tuple of tensors, in train and eval mode; small tensor constants made in forward from values. Not
-covered (opaque): nested inputs, dict outputs, larger constants, tensors that are neither parameters
-nor buffers (a hidden state kept in an attribute).
+or tuple of tensors, in train and eval mode; small tensor constants made in forward from values;
+operators of torch, and of plugins that have a row in the table of operators. Not covered (opaque):
+nested inputs, dict outputs, larger constants, tensors that are neither parameters nor buffers (a
+hidden state kept in an attribute), other operators.
 """
 
 import logging
@@ -19,10 +19,11 @@ from types import ModuleType
 
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, InputSpec
 
 from kmem.problem.fake import cast_fake_module, cast_floating, quiet_fake_tensors
-from kmem.problem.graph import Arg, Literal, Node, OpGraph, Placeholder, Ref
+from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
+from kmem.problem.operators.table import find_operator
 from kmem.records import Precision, TensorSpec
 
 logger = logging.getLogger(__name__)
@@ -55,10 +56,12 @@ def trace_problem(
 ) -> OpGraph:
     """Trace an executed problem file (see load.execute_problem).
 
-    Args: module: the namespace with `Model`, `get_inputs` and perhaps `get_init_inputs`. precision:
-        BF16 casts the module and its floating inputs to bfloat16 first, as the judge does.
-        both_modes: trace in train and in eval mode and find out whether the mode matters; else it
-        counts as if it did, in half the time.
+    Args:
+        module: the namespace with `Model`, `get_inputs` and perhaps `get_init_inputs`.
+        precision: BF16 casts the module and its floating inputs to bfloat16 first, as the judge
+            does.
+        both_modes: trace in train and in eval mode, and find out whether the mode matters; else the
+            mode counts as if it did, in half the time.
     """
     try:
         graph = _trace(module, precision, training=None)
@@ -125,18 +128,14 @@ def _export_reason(error: Exception) -> str:
 
 
 def _make_model(module: ModuleType, mode: FakeTensorMode) -> torch.nn.Module:
-    """The model on fake tensors; for real where its constructor reads a tensor's value, which a
-    fake one does not have.
-    """
+    """The model on fake tensors; on real ones where its constructor reads a tensor's value."""
     try:
         with mode, torch.device("cpu"):
             return module.Model(*_init_inputs(module))
     except DataDependentOutputException:
         logger.info(
-            (
-                "%s: Model reads tensor values in its constructor; it is built with real memory to "
-                "be traced"
-            ),
+            "%s: Model reads tensor values in its constructor; "
+            "it is built with real memory to be traced",
             module.__file__,
         )
         with torch.device("cpu"):
@@ -155,6 +154,10 @@ _KINDS = {
 }
 
 
+#: What export writes around torch.tensor(...) in forward; the value is the constant's own.
+_CONSTANT_COPIES = ("aten.lift_fresh_copy.default", "aten.detach_.default", "aten.detach.default")
+
+
 def _read_program(program: torch.export.ExportedProgram, training: bool) -> OpGraph:
     spec = program.call_spec.out_spec
     if spec.num_nodes != spec.num_leaves + 1 and not spec.is_leaf():
@@ -165,50 +168,19 @@ def _read_program(program: torch.export.ExportedProgram, training: bool) -> OpGr
     nodes = []
     outputs = ()
     constants: dict[str, str] = {}  # nodes that only copy a constant -> its placeholder
-    signature = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    signature = {entry.arg.name: entry for entry in program.graph_signature.input_specs}
     for node in program.graph.nodes:
         if node.op == "placeholder":
-            entry = signature[node.name]
-            if entry.kind not in _KINDS:
-                raise _Untraceable(f"an input of kind {entry.kind.name}")
-            value = node.meta["val"]
-            if entry.kind is InputKind.CONSTANT_TENSOR:
+            placeholder = _read_placeholder(program, node, signature[node.name])
+            placeholders.append(placeholder)
+            if placeholder.kind == "constant":
                 constants[node.name] = node.name
-                placeholders.append(
-                    Placeholder(
-                        node.name,
-                        "constant",
-                        "",
-                        tensor_spec(value),
-                        _constant_value(program, entry.target),
-                    )
-                )
-                continue
-            if isinstance(value, torch.Tensor):
-                placeholders.append(
-                    Placeholder(
-                        node.name, _KINDS[entry.kind], entry.target or "", tensor_spec(value)
-                    )
-                )
-            elif value is None or isinstance(value, int | float | str):
-                placeholders.append(Placeholder(node.name, "input", "", None, value))
-            else:
-                raise _Untraceable(f"an input of type {type(value).__name__}")
         elif node.op == "call_function":
             target = _target(node.target)
             if target in _CONSTANT_COPIES and node.args[0].name in constants:
                 constants[node.name] = constants[node.args[0].name]
-                continue
-            kwargs = {key: _argument(value, constants) for key, value in node.kwargs.items()}
-            nodes.append(
-                Node(
-                    node.name,
-                    target,
-                    _arguments(node.args, constants),
-                    kwargs,
-                    _output(node.meta.get("val")),
-                )
-            )
+            else:
+                nodes.append(_read_call(node, target, constants))
         elif node.op == "output":
             leaves = node.args[0]
             if not all(isinstance(leaf, torch.fx.Node) for leaf in leaves):
@@ -221,8 +193,27 @@ def _read_program(program: torch.export.ExportedProgram, training: bool) -> OpGr
     )
 
 
-#: What export writes around torch.tensor(...) in forward; the value is the constant's own.
-_CONSTANT_COPIES = ("aten.lift_fresh_copy.default", "aten.detach_.default", "aten.detach.default")
+def _read_placeholder(
+    program: torch.export.ExportedProgram, node: torch.fx.Node, entry: InputSpec
+) -> Placeholder:
+    if entry.kind not in _KINDS:
+        raise _Untraceable(f"an input of kind {entry.kind.name}")
+    kind = _KINDS[entry.kind]
+    value = node.meta["val"]
+    if kind == "constant":
+        number = _constant_value(program, entry.target)
+        return Placeholder(node.name, kind, "", tensor_spec(value), number)
+    if isinstance(value, torch.Tensor):
+        return Placeholder(node.name, kind, entry.target or "", tensor_spec(value))
+    if value is None or isinstance(value, int | float | str):
+        return Placeholder(node.name, "input", "", None, value)
+    raise _Untraceable(f"an input of type {type(value).__name__}")
+
+
+def _read_call(node: torch.fx.Node, target: str, constants: Mapping[str, str]) -> Node:
+    kwargs = {key: _argument(value, constants) for key, value in node.kwargs.items()}
+    args = _arguments(node.args, constants)
+    return Node(node.name, target, args, kwargs, _output(node.meta.get("val")))
 
 
 def _constant_value(
@@ -245,8 +236,10 @@ def _as_tuples(value: object) -> object:
 def _target(target: object) -> str:
     if target is operator.getitem:
         return "getitem"
-    if isinstance(target, torch._ops.OpOverload) and target.namespace == "aten":
-        return str(target)
+    if isinstance(target, torch._ops.OpOverload):
+        name = str(target)
+        if target.namespace == "aten" or find_operator(name) is not None:
+            return name
     raise _Untraceable(f"it calls {target}")
 
 
@@ -274,5 +267,5 @@ def _argument(arg: object, constants: Mapping[str, str]) -> Arg:
     if isinstance(arg, torch.dtype | torch.memory_format | torch.layout):
         return Literal(str(arg))
     if isinstance(arg, torch.device):
-        return Literal("_DEVICE")  # codegen binds it to the device of the first input
+        return DEVICE
     raise _Untraceable(f"an argument of type {type(arg).__name__}")

@@ -7,8 +7,9 @@ from math import prod
 
 from kmem.codegen.stencil import StripWriter, write_strip_launcher
 from kmem.codegen.strip_tuning import strip_cost_ms, strip_space, tile_of
-from kmem.codegen.windows import Axis, make_axes, per_axis
+from kmem.codegen.windows import Axis, make_axes
 from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.sizes import per_axis
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
 

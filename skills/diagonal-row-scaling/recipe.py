@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kmem.codegen.matmul import ceil_div, next_power_of_two
+from kmem.codegen.matmul import ceil_div
 from kmem.problem.graph import OpGraph
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device, TensorSpec
 

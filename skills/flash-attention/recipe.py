@@ -8,9 +8,10 @@ from math import e as euler
 from math import log2, prod
 
 from kmem.codegen.attention import FUSED, OUTPUT, SCORES, SPLIT_ROWS, TILE_HELPERS, WEIGHTS
-from kmem.codegen.matmul import ceil_div, ceiling, next_power_of_two
+from kmem.codegen.matmul import ceil_div, ceiling
 from kmem.codegen.split_matmul import SCALES
 from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device, TensorSpec
 

@@ -2,7 +2,7 @@
 one that combines them.
 """
 
-from kmem.codegen.losses import ELEMENT_LOSSES
 from kmem.codegen.row_recipe import RowRecipe
+from kmem.problem.operators.row import Grain
 
-RECIPE = RowRecipe("loss", ("loss",), element_output=False, targets=ELEMENT_LOSSES)
+RECIPE = RowRecipe("loss", ("loss",), element_output=False, grain=Grain.ELEMENTS)

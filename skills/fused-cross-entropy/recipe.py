@@ -3,7 +3,6 @@ sums the rows.
 """
 
 from kmem.codegen.row_recipe import RowRecipe
+from kmem.problem.operators.row import Grain
 
-RECIPE = RowRecipe(
-    "cross_entropy", ("loss",), element_output=False, targets=("aten.cross_entropy_loss.default",)
-)
+RECIPE = RowRecipe("cross_entropy", ("loss",), element_output=False, grain=Grain.CLASSES)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from kmem.codegen.convolution import Convolution, find_convolutions
 from kmem.codegen.direct_conv import emit_direct
 from kmem.codegen.matmul import ceil_div, ceiling
-from kmem.codegen.windows import next_power
 from kmem.problem.graph import OpGraph
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
 
@@ -46,14 +46,16 @@ class ImplicitGemmConv(Recipe):
 
     def space(self, site: Site, device: Device) -> Space:
         detail: Convolution = site.detail
-        widest = max(16, min(128, next_power(detail.group_out)))
+        widest = max(16, min(128, next_power_of_two(detail.group_out)))
         knobs = {
             "block_p": (128, 256),
             "block_co": tuple(
                 count for count in (16, 32, 64, 128) if widest // 2 <= count <= widest
             ),
             "block_k": tuple(
-                depth for depth in (16, 32, 64) if depth <= max(16, next_power(detail.group_in))
+                depth
+                for depth in (16, 32, 64)
+                if depth <= max(16, next_power_of_two(detail.group_in))
             ),
         }
         # An operand of the epilogue as large as the tile is in registers beside the sums, where the

@@ -11,12 +11,12 @@ from kmem.codegen.matmul import (
     REDUCE_SPLITS,
     STORE_TILE,
     ceil_div,
-    next_power_of_two,
     operand_width,
     output_arguments,
     write_launcher,
 )
 from kmem.problem.graph import OpGraph
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
 

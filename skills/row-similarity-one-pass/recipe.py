@@ -2,12 +2,7 @@
 operands.
 """
 
-from kmem.codegen.losses import SIMILARITIES
 from kmem.codegen.row_recipe import RowRecipe
+from kmem.problem.operators.row import Grain
 
-RECIPE = RowRecipe(
-    "similarity",
-    ("loss",),
-    element_output=False,
-    targets=(*SIMILARITIES, "aten.triplet_margin_loss.default"),
-)
+RECIPE = RowRecipe("similarity", ("loss",), element_output=False, grain=Grain.FEATURES)

@@ -14,8 +14,9 @@ from kmem.codegen.window_pool import (
     window_space,
     write_window_pool,
 )
-from kmem.codegen.windows import Axis, make_axes, per_axis
+from kmem.codegen.windows import Axis, make_axes
 from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.sizes import per_axis
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
 

@@ -6,14 +6,13 @@ they are read (kmem/codegen/split_in_loop.py).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kmem.codegen.contraction import Axis, Product, find_products
+from kmem.codegen.contraction import Product, ProductAxis, find_products
 from kmem.codegen.epilogue import specialise
 from kmem.codegen.matmul import (
     SHARED_KERNELS,
     TileLoop,
     ceil_div,
     ceiling,
-    next_power_of_two,
     operand_arguments,
     output_arguments,
     product_cost_ms,
@@ -31,6 +30,7 @@ from kmem.codegen.split_in_loop import (
 )
 from kmem.codegen.split_matmul import SCALES, SPLIT_KERNELS
 from kmem.problem.graph import OpGraph
+from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device, Precision
 
@@ -253,7 +253,7 @@ def _split_operand(
     product: Product, name: str, padded_lines: int, padded_k: int, terms: int
 ) -> _Parts:
     """Parts keep the order of their source: K contiguous if it is there, else the lines."""
-    axis: Axis = product.m if name == "a" else product.n
+    axis: ProductAxis = product.m if name == "a" else product.n
     line_stride, k_stride = getattr(axis, name), getattr(product.k, name)
     strides = [getattr(batch, name) for batch in product.batch]
     sizes = [

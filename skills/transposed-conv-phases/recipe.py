@@ -23,12 +23,11 @@ from kmem.codegen.windows import (
     lattice,
     lattice_size,
     make_axes,
-    next_power,
-    per_axis,
     phase_taps,
     taps_by_phase,
 )
 from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.sizes import next_power_of_two, per_axis
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device
 
@@ -134,11 +133,13 @@ class TransposedConvPhases(Recipe):
         per_group_out = detail.output[1] // detail.groups
         per_group_in = detail.channels_in // detail.groups
         padded_in = staged_channels(per_group_in, detail.dtype)
-        widest = min(128, max(MIN_DOT, next_power(per_group_out)))
-        rows_in_all = next_power(-(-depth.out // depth.stride) * -(-height.out // height.stride))
+        widest = min(128, max(MIN_DOT, next_power_of_two(per_group_out)))
+        rows_in_all = next_power_of_two(
+            -(-depth.out // depth.stride) * -(-height.out // height.stride)
+        )
         columns = sorted(
             {
-                min(count, max(MIN_COLUMNS, next_power(lattice_size(width))))
+                min(count, max(MIN_COLUMNS, next_power_of_two(lattice_size(width))))
                 for count in (8, 16, 32, 64, 128, 256)
             }
         )
@@ -353,7 +354,7 @@ def _shared_bytes(detail: Transposed, settings: Settings) -> int:
     exchanged = (
         tile.channels
         * tile.positions
-        * next_power(detail.axes[2].stride)
+        * next_power_of_two(detail.axes[2].stride)
         * DTYPE_BYTES[detail.dtype]
     )
     return max(_operand_bytes(detail, settings) * settings["stages"], exchanged)

@@ -1,0 +1,90 @@
+"""Operators that compute nothing: they describe data anew, copy it, move it, or make constants."""
+
+from kmem.problem.operators.arithmetic import no_work, per_input
+from kmem.problem.operators.row import (
+    Fill,
+    Layout,
+    Operator,
+    Parameters,
+    Traffic,
+    parameters,
+)
+
+_X = parameters("x")
+
+
+def _row(
+    target: str, lowering: Layout | Fill | None = None, given: Parameters = _X, **facts: object
+) -> Operator:
+    return Operator(f"aten.{target}", "layout", no_work, given, lowering, **facts)
+
+
+_VIEWS = (
+    "assert_tensor_metadata chunk diagonal flatten movedim mT numpy_T permute split "
+    "split_with_sizes swapaxes t transpose unbind unflatten unfold view_as"
+)
+_COPIES = (
+    "channel_shuffle constant_pad_nd copy full full_like lift_fresh_copy pad "
+    "pixel_shuffle pixel_unshuffle repeat roll stack to upsample_nearest2d"
+)
+_CONSTANTS = "arange empty empty_like"
+
+ROWS = (
+    Operator("getitem", "layout", no_work, parameters("x", "index"), Layout.TAKE, is_view=True),
+    # views
+    *(_row(name, is_view=True) for name in _VIEWS.split()),
+    _row("_assert_tensor_metadata.default", Layout.MARKER, is_view=True),
+    _row("alias.default", Layout.IDENTITY, is_view=True),
+    _row("detach.default", Layout.IDENTITY, is_view=True),
+    _row("detach_.default", Layout.IDENTITY, is_view=True),
+    _row("expand.default", Layout.IDENTITY, is_view=True),
+    _row("expand_as.default", Layout.IDENTITY, is_view=True),
+    _row("broadcast_tensors.default", Layout.BROADCAST, is_view=True),
+    _row("unsqueeze.default", Layout.RESHAPE, is_view=True),
+    _row("squeeze.dim", Layout.RESHAPE, is_view=True),
+    _row("view.default", Layout.RESHAPE, is_view=True),
+    _row("reshape.default", Layout.RESHAPE, is_view=True, may_copy=True),
+    _row("select", is_view=True, traffic=Traffic.PART),
+    _row(
+        "narrow.default",
+        Layout.NARROW,
+        parameters("x", "dim", "start", "length"),
+        is_view=True,
+        traffic=Traffic.PART,
+    ),
+    _row(
+        "slice.Tensor",
+        Layout.SLICE,
+        parameters("x", dim=0, start=None, end=None, step=1),
+        is_view=True,
+        traffic=Traffic.PART,
+    ),
+    # copies
+    *(_row(name) for name in _COPIES.split()),
+    _row("clone.default", Layout.IDENTITY),
+    _row("contiguous.default", Layout.IDENTITY),
+    _row("to.dtype", Layout.CAST, parameters("x", dtype=None)),
+    _row("_to_copy.default", Layout.CAST, parameters("x", dtype=None)),
+    _row("flip.default", Layout.FLIP, parameters("x", "dims")),
+    _row("cat.default", Layout.CONCATENATE, parameters("tensors", dim=0)),
+    _row("triu.default", Layout.UPPER, parameters("x", diagonal=0)),
+    _row("tril.default", Layout.LOWER, parameters("x", diagonal=0)),
+    _row("diag", Layout.DIAGONAL),
+    _row("diag_embed", Layout.DIAGONAL),
+    # rows or elements picked by index or by order
+    Operator("aten.embedding", "embedding", no_work, traffic=Traffic.PART),
+    Operator("aten.index_select", "embedding", no_work, traffic=Traffic.PART),
+    Operator("aten.index", "embedding", no_work),
+    Operator("aten.gather", "embedding", no_work),
+    Operator("aten.sort", "sort", per_input),
+    Operator("aten.topk", "sort", per_input),
+    Operator("aten.median", "sort", per_input),
+    # constants
+    *(_row(name) for name in _CONSTANTS.split()),
+    _row("zeros.default", Fill(0.0)),
+    _row("zeros_like.default", Fill(0.0)),
+    _row("new_zeros.default", Fill(0.0)),
+    _row("ones.default", Fill(1.0)),
+    _row("ones_like.default", Fill(1.0)),
+    _row("new_ones.default", Fill(1.0)),
+)

@@ -1,0 +1,334 @@
+"""Losses and similarities: a term per element or per row, and its sum or mean.
+
+Formulas are those of the torch documentation of each operator. Losses over elements reduce
+everything as one row. Cross entropy reduces over classes, distances and similarities over features;
+a sum or mean over their rows then is a total.
+
+Covered: reductions "mean" and "sum", and "none" for losses over rows. Not covered: class and
+element weights, distances other than Euclidean.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from kmem.problem.dtypes import FLOATS
+from kmem.problem.operators.arithmetic import Arithmetic, per_input, special_per_input
+from kmem.problem.operators.builder import Form, RegionBuilder
+from kmem.problem.operators.expressions import (
+    STABLE_EXP,
+    STABLE_LOG1P,
+    Expression,
+    maximum,
+    minimum,
+    using,
+    write_number,
+)
+from kmem.problem.operators.row import (
+    Call,
+    Grain,
+    Operator,
+    Parameters,
+    Reduced,
+    Reduction,
+    parameters,
+)
+
+#: Values of torch's `reduction` argument. Source: at::Reduction.
+_NONE, _MEAN, _SUM = 0, 1, 2
+
+
+def _matches(call: Call, *others: str) -> bool:
+    """Whether other inputs are float tensors of the first one's shape."""
+    for role in others:
+        if call.value(role) is None:
+            return False
+        spec = call.spec(role)
+        if spec.shape != call.spec("x").shape or spec.dtype not in FLOATS:
+            return False
+    return True
+
+
+# --- a term per element
+
+
+def _everything(call: Call) -> Reduced:
+    return tuple(range(len(call.spec("x").shape))), False
+
+
+def _has_plain_terms(build: RegionBuilder, call: Call) -> bool:
+    has_weight = call["weight"] is not None or call["pos_weight"] is not None
+    return _matches(call, "y") and not has_weight and call["reduction"] in (_MEAN, _SUM)
+
+
+def _finish_terms(build: RegionBuilder, call: Call, term: str) -> None:
+    """The sum or the mean of one row of terms."""
+    (total,) = build.reduce((f"{call.out}_sum",), "sum", term)
+    mean = f"tl.div_rn({total}, {write_number(build.columns)})"
+    build.map(call.out, mean if call["reduction"] == _MEAN else total, total)
+
+
+def _lower_pair(
+    build: RegionBuilder, call: Call, write: Callable[[Call, str, str], str | Expression]
+) -> None:
+    """Terms of two elements."""
+    x, y = build.read(call.value("x")), build.read(call.value("y"))
+    _finish_terms(build, call, build.map(f"{call.out}_term", write(call, x, y), x, y))
+
+
+def _lower_gap(build: RegionBuilder, call: Call, write: Callable[[Call, str], str]) -> None:
+    """Terms of the difference of two elements."""
+    x, y = build.read(call.value("x")), build.read(call.value("y"))
+    gap = build.map(f"{call.out}_gap", f"{x} - {y}", x, y)
+    _finish_terms(build, call, build.map(f"{call.out}_term", write(call, gap), gap))
+
+
+def _kl_div(call: Call, x: str, y: str) -> str | Expression:
+    """x holds log-probabilities; y log y is 0 at 0."""
+    if call["log_target"]:
+        return using(f"stable_exp({y}) * ({y} - {x})", STABLE_EXP)
+    return f"tl.where({y} == 0.0, 0.0, {y} * tl.log({y})) - {y} * {x}"
+
+
+def _cross_entropy_of_two(call: Call, x: str, y: str) -> Expression:
+    """torch clamps logarithms at -100."""
+    near = maximum(f"tl.log({x})", "-100.0")
+    far = maximum(f"stable_log1p(-({x}))", "-100.0")
+    return using(f"({y} - 1.0) * {far} - {y} * {near}", STABLE_LOG1P)
+
+
+def _cross_entropy_of_logits(call: Call, x: str, y: str) -> Expression:
+    log_sigmoid = f"{minimum(x, '0.0')} - stable_log1p(stable_exp(-tl.abs({x})))"
+    return using(f"(1.0 - {y}) * {x} - ({log_sigmoid})", STABLE_EXP, STABLE_LOG1P)
+
+
+def _square(call: Call, gap: str) -> str:
+    return f"{gap} * {gap}"
+
+
+def _size(call: Call, gap: str) -> str:
+    return f"tl.abs({gap})"
+
+
+def _smooth_l1(call: Call, gap: str) -> str:
+    """Source: torch.nn.functional.smooth_l1_loss."""
+    beta, size = call["beta"], f"tl.abs({gap})"
+    if beta == 0:
+        return size
+    near = f"tl.div_rn(0.5 * {gap} * {gap}, {write_number(beta)})"
+    far = f"{size} - {write_number(0.5 * beta)}"
+    return f"tl.where({size} < {write_number(beta)}, {near}, {far})"
+
+
+def _huber(call: Call, gap: str) -> str:
+    """Source: torch.nn.functional.huber_loss."""
+    delta, size = call["delta"], f"tl.abs({gap})"
+    near = f"0.5 * {gap} * {gap}"
+    far = f"({size} - {write_number(0.5 * delta)}) * {write_number(delta)}"
+    return f"tl.where({size} <= {write_number(delta)}, {near}, {far})"
+
+
+def _element_loss(
+    name: str,
+    lower: Callable[[RegionBuilder, Call], None],
+    given: Parameters,
+    arithmetic: Arithmetic = per_input,
+) -> Operator:
+    lowering = Reduction(
+        _everything, lower, _has_plain_terms, names_region=True, grain=Grain.ELEMENTS
+    )
+    return Operator(f"aten.{name}.default", "loss", arithmetic, given, lowering)
+
+
+_OF_TWO = parameters("x", "y", reduction=_MEAN)
+_ELEMENT_LOSSES = (
+    _element_loss("mse_loss", partial(_lower_gap, write=_square), _OF_TWO),
+    _element_loss("l1_loss", partial(_lower_gap, write=_size), _OF_TWO),
+    _element_loss(
+        "smooth_l1_loss",
+        partial(_lower_gap, write=_smooth_l1),
+        parameters("x", "y", reduction=_MEAN, beta=1.0),
+    ),
+    _element_loss(
+        "huber_loss",
+        partial(_lower_gap, write=_huber),
+        parameters("x", "y", reduction=_MEAN, delta=1.0),
+    ),
+    _element_loss(
+        "kl_div",
+        partial(_lower_pair, write=_kl_div),
+        parameters("x", "y", reduction=_MEAN, log_target=False),
+        special_per_input,
+    ),
+    _element_loss(
+        "binary_cross_entropy",
+        partial(_lower_pair, write=_cross_entropy_of_two),
+        parameters("x", "y", weight=None, reduction=_MEAN),
+        special_per_input,
+    ),
+    _element_loss(
+        "binary_cross_entropy_with_logits",
+        partial(_lower_pair, write=_cross_entropy_of_logits),
+        parameters("x", "y", weight=None, pos_weight=None, reduction=_MEAN),
+    ),
+)
+
+
+# --- a term per row
+
+
+def _over_classes(call: Call) -> Reduced | None:
+    return ((1,), False) if len(call.spec("x").shape) >= 2 else None
+
+
+def _over_features(call: Call) -> Reduced | None:
+    rank = len(call.spec("x").shape)
+    return ((rank - 1,), False) if rank >= 2 else None
+
+
+def _over_given_dim(call: Call) -> Reduced | None:
+    rank = len(call.spec("x").shape)
+    return ((call["dim"] % rank,), False) if rank >= 2 else None
+
+
+def _sums_rows(call: Call) -> bool:
+    return call["reduction"] != _NONE
+
+
+def _finish_rows(build: RegionBuilder, call: Call, row: str, count: str | None = None) -> None:
+    """A row's term as the result: itself, its sum over rows, or its mean over the rows counted."""
+    if call["reduction"] == _NONE:
+        build.map(call.out, row, row)
+    elif call["reduction"] == _SUM:
+        build.add_total((row,), "total_0")
+    elif count is None:
+        rows = call.spec("x").numel // build.columns
+        build.add_total((row,), f"tl.div_rn(total_0, {write_number(rows)})")
+    else:
+        build.add_total((row, count), "tl.div_rn(total_0, total_1)")
+
+
+def _has_class_indices(build: RegionBuilder, call: Call) -> bool:
+    """Class indices, no class weights."""
+    if call.value("y") is None or call["weight"] is not None:
+        return False
+    logits, labels = call.spec("x"), call.spec("y")
+    return labels.dtype == "int64" and labels.shape == (*logits.shape[:1], *logits.shape[2:])
+
+
+def _lower_cross_entropy(build: RegionBuilder, call: Call) -> None:
+    """log(sum(exp(x))) minus the label's x, mixed with the mean over classes by label smoothing;
+    ignored rows count nothing.
+    """
+    out, source = call.out, build.read(call.value("x"))
+    label = build.read(call.value("y"), Form.SQUEEZED)
+    top, total = build.reduce((f"{out}_max", f"{out}_sum"), "softmax", source)
+    chosen = build.map(f"{out}_chosen", f"tl.where(r == {label}, {source}, 0.0)", source, label)
+    (logit,) = build.reduce((f"{out}_logit",), "sum", chosen)
+    text, reads = f"({top} - {logit}) + tl.log({total})", (top, total, logit)
+    smoothing = call["label_smoothing"]
+    if smoothing:
+        (everything,) = build.reduce((f"{out}_logits",), "sum", source)
+        mean = f"tl.div_rn({everything}, {write_number(build.columns)})"
+        uniform = f"({top} - {mean}) + tl.log({total})"
+        text = f"{write_number(1 - smoothing)} * ({text}) + {write_number(smoothing)} * ({uniform})"
+        reads = (*reads, everything)
+    is_counted = f"{label} != {int(call['ignore_index'])}"
+    row = build.map(f"{out}_row", f"tl.where({is_counted}, {text}, 0.0)", *reads, label)
+    count = build.map(f"{out}_count", f"tl.where({is_counted}, 1.0, 0.0)", label)
+    _finish_rows(build, call, row, count)
+
+
+def _has_euclidean_distances(build: RegionBuilder, call: Call) -> bool:
+    return _matches(call, "near", "far") and call["p"] == 2 and not call["swap"]
+
+
+def _lower_triplet_margin(build: RegionBuilder, call: Call) -> None:
+    """max(margin + |a - p + eps| - |a - n + eps|, 0).
+
+    Source: torch.nn.functional.triplet_margin_loss and pairwise_distance.
+    """
+    out, anchor, eps = call.out, build.read(call.value("x")), write_number(call["eps"])
+    distances = []
+    for side in ("near", "far"):
+        other = build.read(call.value(side))
+        gap = build.map(f"{out}_{side}_gap", f"{anchor} - {other} + {eps}", anchor, other)
+        square = build.map(f"{out}_{side}_square", f"{gap} * {gap}", gap)
+        distances += build.reduce((f"{out}_{side}",), "sum", square)
+    near, far = distances
+    margin = write_number(call["margin"])
+    gain = f"{margin} + tl.sqrt_rn({near}) - tl.sqrt_rn({far})"
+    _finish_rows(build, call, build.map(f"{out}_row", maximum(gain, "0.0"), near, far))
+
+
+def _has_like_vectors(build: RegionBuilder, call: Call) -> bool:
+    return _matches(call, "y")
+
+
+def _lower_cosine_similarity(build: RegionBuilder, call: Call) -> None:
+    """x.y over the product of the norms, each at least eps.
+
+    Source: torch.nn.functional.cosine_similarity.
+    """
+    out, x, eps = call.out, build.read(call.value("x")), write_number(call["eps"])
+    y = build.read(call.value("y"))
+    sums = []
+    for name, left, right in (("dot", x, y), ("x", x, x), ("y", y, y)):
+        product = build.map(f"{out}_{name}_product", f"{left} * {right}", left, right)
+        sums += build.reduce((f"{out}_{name}",), "sum", product)
+    dot, first, second = sums
+    norms = [maximum(f"tl.sqrt_rn({value})", eps) for value in (first, second)]
+    text = f"tl.div_rn(tl.div_rn({dot}, {norms[0]}), {norms[1]})"
+    build.map(out, text, dot, first, second)
+
+
+_CROSS_ENTROPY = Reduction(
+    _over_classes,
+    _lower_cross_entropy,
+    _has_class_indices,
+    names_region=True,
+    grain=Grain.CLASSES,
+    leaves_total=_sums_rows,
+)
+_TRIPLET_MARGIN = Reduction(
+    _over_features,
+    _lower_triplet_margin,
+    _has_euclidean_distances,
+    names_region=True,
+    grain=Grain.FEATURES,
+    leaves_total=_sums_rows,
+)
+_COSINE_SIMILARITY = Reduction(
+    _over_given_dim,
+    _lower_cosine_similarity,
+    _has_like_vectors,
+    names_region=True,
+    grain=Grain.FEATURES,
+)
+
+ROWS = (
+    *_ELEMENT_LOSSES,
+    Operator(
+        "aten.cross_entropy_loss.default",
+        "loss",
+        special_per_input,
+        parameters("x", "y", weight=None, reduction=_MEAN, ignore_index=-100, label_smoothing=0.0),
+        _CROSS_ENTROPY,
+    ),
+    Operator(
+        "aten.triplet_margin_loss.default",
+        "loss",
+        per_input,
+        parameters("x", "near", "far", margin=1.0, p=2.0, eps=1e-6, swap=False, reduction=_MEAN),
+        _TRIPLET_MARGIN,
+    ),
+    Operator(
+        "aten.cosine_similarity.default",
+        "loss",
+        per_input,
+        parameters("x", "y", dim=1, eps=1e-8),
+        _COSINE_SIMILARITY,
+    ),
+    Operator("aten.hinge_embedding_loss", "loss", per_input),
+    Operator("aten.margin_ranking_loss", "loss", per_input),
+    Operator("aten.nll_loss", "loss", special_per_input),
+)

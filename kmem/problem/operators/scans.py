@@ -1,0 +1,13 @@
+"""Running reductions."""
+
+from kmem.problem.operators.arithmetic import per_input, special_per_input
+from kmem.problem.operators.row import Operator, Scan, parameters
+
+_GIVEN = parameters("x", "dim", dtype=None)
+ROWS = (
+    Operator("aten.cumsum.default", "cumsum", per_input, _GIVEN, Scan("sum")),
+    Operator("aten.cumprod.default", "cumprod", per_input, _GIVEN, Scan("prod")),
+    Operator("aten.cummax", "cummax", per_input),
+    Operator("aten.cummin", "cummax", per_input),
+    Operator("aten.logcumsumexp", "cumsum", special_per_input),
+)
