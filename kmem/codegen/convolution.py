@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from kmem.codegen.calls import write_launch_function
 from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, launch_operands, write_epilogue
 from kmem.codegen.windows import Axis, make_axes
 from kmem.problem.dtypes import FLOATS
@@ -263,15 +264,16 @@ def _aligned_steps(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
     ]
 
 
-def output_arguments(detail: Convolution) -> str:
-    """Launch arguments of kmem_store_tile: rows are a group's output channels, columns positions,
-    batch axes images and groups.
+def output_arguments(detail: Convolution) -> tuple[str, ...]:
+    """Launch arguments of kmem_store_tile, in groups: rows are a group's output channels, columns
+    positions, batch axes images and groups.
     """
     rows, columns = detail.group_out, detail.positions
     return (
-        f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}, "
+        f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}",
         f"OUT_OUTER={detail.channels_out * columns}, OUT_INNER={rows * columns}, "
-        f"OUT_M={columns}, OUT_N=1{launch_operands(detail.operand_steps)}"
+        f"OUT_M={columns}, OUT_N=1",
+        *launch_operands(detail.operand_steps),
     )
 
 
@@ -289,10 +291,10 @@ def window_arguments(detail: Convolution, sizes: Sequence[int]) -> str:
     )
 
 
-def launch_head(detail: Convolution) -> str:
-    """First lines of `launch(x, w, e0, ...)`: the signature and the allocation of the result."""
-    operands = "".join(f", e{index}" for index in range(len(detail.operand_steps)))
-    return (
-        f"def launch(x, w{operands}):\n"
-        f"    out = torch.empty({detail.out.shape!r}, dtype=x.dtype, device=x.device)\n"
-    )
+def write_launcher(detail: Convolution, launches: Sequence[str]) -> str:
+    """`launch(x, w, e0, ...)`: allocate the result and run `launches`, statements that write
+    `out`.
+    """
+    parameters = ["x", "w", *(f"e{index}" for index in range(len(detail.operand_steps)))]
+    out = f"out = torch.empty({detail.out.shape!r}, dtype=x.dtype, device=x.device)"
+    return write_launch_function(parameters, [out, *launches, "return out"])

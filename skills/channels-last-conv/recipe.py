@@ -8,7 +8,7 @@ and `--purity triton` does not see it.
 from collections.abc import Sequence
 
 from kmem.codegen.convolution import Convolution, convolution_tensors, operator_of, read_convolution
-from kmem.codegen.matmul import ceiling
+from kmem.codegen.rates import ceiling
 from kmem.problem.graph import Node, OpGraph
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device, Purity
