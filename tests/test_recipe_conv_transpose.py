@@ -1,5 +1,6 @@
 """skills/transposed-conv-phases: phases and products against torch in the interpreter."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmem.codegen.empty_rows import FILL_RUN
 from kmem.codegen.windows import Axis, Taps, has_empty_rows, lattice, phase_taps, taps_by_phase
 from kmem.devices import named_target
 from kmem.records import Contract
@@ -21,6 +21,7 @@ def run_once(y, start, length):
 """
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = load_recipe(load_skill(ROOT / "skills" / "transposed-conv-phases"))
+FILL_RUN = importlib.import_module(".empty_rows", type(RECIPE).__module__).FILL_RUN
 H200 = named_target("h200")
 
 

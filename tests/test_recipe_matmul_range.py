@@ -2,6 +2,7 @@
 mending where it has to and nowhere else.
 """
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,16 @@ def _emit(splits: int = 1, split: str = "ahead") -> str:
 
 
 def _without_mending(source: str) -> str:
-    return "\n".join(
-        line for line in source.splitlines() if not line.strip().startswith("kmem_mend_")
-    )
+    """The module without its launches of kernels that mend."""
+    mending = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and ast.unparse(node).startswith("kmem_mend_")
+    ]
+    assert mending
+    dropped = {line for node in mending for line in range(node.lineno, node.end_lineno + 1)}
+    lines = enumerate(source.splitlines(), start=1)
+    return "\n".join(line for number, line in lines if number not in dropped)
 
 
 @pytest.fixture(scope="module")

@@ -10,17 +10,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from textwrap import indent
 
 #: Columns of a statement in the body of a launcher, which is indented once.
-_COLUMNS = 96
+COLUMNS = 96
 _OPENING, _CLOSING = "([{", ")]}"
 
 
-def write_call(callee: str, *groups: str) -> str:
+def write_call(callee: str, *groups: str, columns: int = COLUMNS) -> str:
     """A call as one statement; each group holds some of its arguments, with commas between."""
     filled = [group for group in groups if group]
     line = f"{callee}({', '.join(filled)})"
-    if len(line) <= _COLUMNS:
+    if len(line) <= columns:
         return line
-    lines = [line for group in filled for line in _fill(_arguments(group))]
+    lines = [line for group in filled for line in _fill(_arguments(group), columns)]
     return "\n".join([f"{callee}(", *lines, ")"])
 
 
@@ -35,11 +35,11 @@ def write_launch_function(parameters: Sequence[str], statements: Iterable[str]) 
     return f"def launch({', '.join(parameters)}):\n{indent(body, '    ')}"
 
 
-def _fill(arguments: Iterable[str]) -> Iterator[str]:
+def _fill(arguments: Iterable[str], columns: int) -> Iterator[str]:
     """Lines of arguments, as many on each as fit."""
     line = "   "
     for argument in arguments:
-        if line.strip() and len(line) + len(argument) + 2 > _COLUMNS:
+        if line.strip() and len(line) + len(argument) + 2 > columns:
             yield line
             line = "   "
         line += f" {argument},"

@@ -4,13 +4,13 @@ convolution recipes match.
 out[n, co, p] = sum over taps and channels of w[co, c, tap] * x[n, c, p * stride + tap * dilation -
 padding], by group. Positions p of an image are one axis, for contiguous outputs lie so; then what
 follows a product element by element (epilogue.py) follows a convolution too: its rows are output
-channels, its columns positions, its batch axes images and groups. Kernels: staged_conv.py,
-direct_conv.py. Which operators are convolutions stands in the table
+channels, its columns positions, its batch axes images and groups. Kernels: staged_conv.py, and
+those of the skill implicit-gemm-conv. Which operators are convolutions stands in the table
 (kmem/problem/operators/convolutions.py).
 
 A transposed convolution of stride 1 is one too: o = i - padding + k * dilation, so output o gets
 input o - border + t * dilation through tap k = last - t, where border = dilation * last - padding,
-which may be negative. Others are transposed.py's.
+which may be negative. Others belong to the skill transposed-conv-phases.
 """
 
 from collections.abc import Sequence

@@ -105,7 +105,7 @@ def split_choices(
 
 
 def resident_programs(tile: TileSettings, loop: TileLoop, device: Device) -> int:
-    """Programs that share an SM, by registers, shared memory and half of its warps; at least one."""
+    """Programs that share an SM: by registers, shared memory, half of its warps; at least one."""
     threads = tile.warps * device.warp_size
     sums = loop.live_tiles * tile.elements // threads
     registers = min(_MOST_REGISTERS, sums + _OTHER_REGISTERS)

@@ -9,7 +9,7 @@ or in two; half precision is copied as it is. staged_conv.py multiplies what is 
 
 from dataclasses import dataclass
 
-from kmem.codegen.calls import write_launch
+from kmem.codegen.calls import write_call, write_launch
 from kmem.codegen.convolution import Convolution
 from kmem.codegen.windows import Axis
 from kmem.problem.sizes import ceil_div, next_power_of_two
@@ -219,7 +219,7 @@ def write_staging(detail: Convolution, knobs: StagedSettings) -> list[str]:
     block_w = max(16, min(next_power_of_two(width), _STAGED_BLOCK // block_c, 256))
     letters = list(zip("DHW", detail.axes, strict=True))
     return [
-        f"high = torch.empty({size}, dtype={half}, device=x.device)",
+        write_call("high = torch.empty", f"{size}", f"dtype={half}", "device=x.device"),
         "low = torch.empty_like(high)" if knobs.terms == 3 else "low = high  # not read",
         f"exponents = torch.empty({detail.batches}, dtype=torch.int32, device=x.device)",
         *scales,
@@ -263,7 +263,7 @@ def write_packing(detail: Convolution, knobs: StagedSettings) -> list[str]:
     rows = detail.groups * padded_out
     size, half = knobs.skew + rows * padded_k, _half(detail, knobs.terms)
     return [
-        f"w_high = torch.empty({size}, dtype={half}, device=x.device)",
+        write_call("w_high = torch.empty", f"{size}", f"dtype={half}", "device=x.device"),
         "w_low = torch.empty_like(w_high)" if knobs.terms == 3 else "w_low = w_high  # not read",
         f"w_exponents = torch.empty({rows}, dtype=torch.int32, device=x.device)",
         write_launch(

@@ -21,7 +21,8 @@ from kmem.records import content_hash
 #: Constexpr parameters, by lines of the signature.
 _SIZES = (
     ("PLANES", "CHANNELS", "MULTIPLIER"),
-    ("D", "H", "W", "OD", "OH", "OW"),
+    ("D", "H", "W"),
+    ("OD", "OH", "OW"),
     ("T", "DIVISOR", "COUNT_PADDING"),
 )
 

@@ -35,10 +35,12 @@ STATISTICS_BYTES = 4096
 SHARE_OF_CEILING = {3: 0.68, 1: 0.55}
 #: Of the rate above that three products keep where exponentials wait for every block of scores.
 FUSED_SHARE = 0.75
-#: What is lost with two stages of loads and with steps of 32; of the bandwidth of a copy, what
-#: passes reach; of the shorter of computing and moving, what the longer does not hide. They only
-#: rank settings.
-FEW_STAGES, SHORT_STEPS, SHARE_OF_BANDWIDTH, EXPOSED = 0.95, 0.95, 0.9, 0.1
+#: Share that is left with two stages of loads, and with steps of 32. These and the next only rank
+#: settings.
+FEW_STAGES, SHORT_STEPS = 0.95, 0.95
+#: Of the bandwidth of a copy, what passes reach; of the shorter of computing and moving, what the
+#: longer does not hide.
+SHARE_OF_BANDWIDTH, EXPOSED = 0.9, 0.1
 _TILE_SIDES = (16, 32, 64, 128)
 
 

@@ -41,9 +41,10 @@ _TAIL = 0.2
 #: neighbouring programs in the same lines: 66, 264 and 1056 lines at a time took 0.975, 0.994 and
 #: 1.004 ms, and 1.92, 1.92 and 1.93 ms.
 _LINE_SPREAD, _FEW_LINES = 0.006, 64
-#: Of the bandwidth of reading, what the best reach; time of a program's turn beside reading; and the
-#: rate of L2 over that of memory. They only rank settings.
-_SHARE_OF_BANDWIDTH, _TURN_MS, _L2_OVER_DRAM = 0.92, 3e-4, 2
+#: Of the bandwidth of reading, what the best reach; the rate of L2 over that of memory. These and
+#: the next only rank settings.
+_SHARE_OF_BANDWIDTH, _L2_OVER_DRAM = 0.92, 2
+_TURN_MS = 3e-4  # of a program's turn, beside reading
 #: Time over that of reading, without vectors and for each of them: six or fewer cost nothing.
 _NO_VECTOR, _EACH_VECTOR = 0.5, 0.08
 #: Registers of a thread beside sums and values where products of one vector are added at once;

@@ -136,9 +136,11 @@ _FEW_WARPS, _STARVED = 8, 2.0
 #: What tall tiles take of the time of wide ones: 0.189 against 0.177 ms (bf16 4096^3, 256x128 and
 #: 128x256).
 _TALL = 1.05
-#: Sums of a thread: at least, and at most on tensor cores; fewer on FMA units, and beside an operand
-#: of the epilogue as large as the tile, where 128x256 on 8 warps spilled 424 bytes a thread.
-_MIN_SUMS, _MAX_SUMS, _FEWER_SUMS = 2, 128, 64
+#: Sums of a thread: at least, and at most on tensor cores.
+_MIN_SUMS, _MAX_SUMS = 2, 128
+#: At most on FMA units, and beside an operand of the epilogue as large as the tile: 128x256 on
+#: 8 warps spilled 424 bytes a thread.
+_FEWER_SUMS = 64
 
 
 class TileMatmul(Recipe):

@@ -30,6 +30,8 @@ from .transposed import VECTOR_BYTES, PhaseSettings, Transposed, staged_axis, st
 
 FILL_TURN = 128  # programs; about as many as SMs, so that those of one SM differ
 TAIL_LANES = 32
+#: Columns of a line of text, and the indent of what _STORE stores.
+_COLUMNS, _STORED_INDENT = 100, 16
 
 _HEAD = """
 @triton.jit
@@ -128,7 +130,9 @@ _STEP = """
 _LOAD = """
             {name} = kmem_load_operand({at}[None, :], ok, WIDEN)
             low_{name} = (
-                kmem_load_operand({at}[None, :] + {low}, ok, WIDEN) if {low} > 0 else {name}
+                kmem_load_operand({at}[None, :] + {low}, ok, WIDEN)
+                if {low} > 0
+                else {name}
             )
 """
 
@@ -173,7 +177,10 @@ _STORE = """
         ow = {place}
         tl.store(
             y_at + (row + ow),
-            tl.reshape({value}, (BLOCK_CO, ROWS, COLUMNS * {lanes})),
+            tl.reshape(
+                {value},
+                (BLOCK_CO, ROWS, COLUMNS * {lanes}),
+            ),
             mask={mask},
         )
 """
@@ -273,7 +280,8 @@ def _write_product(
     d, h = (_from_staged(taps, axis) for taps, axis in zip(window[:2], axes[:2], strict=True))
     w = _from_staged(window[2], axes[2])
     if band == 1:  # a step's taps may be any of the window's
-        stepped, tap_offsets, reads = h, [0], {(0, 0): 0}
+        stepped, tap_offsets = h, [0]
+        reads = {(0, 0): 0}
     else:
         stepped = Taps(1)
         tap_offsets = [(h.first + tap * h.step) * kw for tap in range(h.count)]
@@ -319,7 +327,7 @@ def _write_row(names: Sequence[str]) -> str:
     """
     count = len(names)
     lanes = next_power_of_two(count)
-    value = _interleave([*names, *["empty"] * (lanes - count)])
+    value = _interleave([*names, *["empty"] * (lanes - count)], _STORED_INDENT)
     place, mask = f"column_block * (COLUMNS * {lanes}) + lane", "ok & (ow < OW)"
     if lanes > count:
         place = f"(column_block * COLUMNS + lane // {lanes}) * {count} + lane % {lanes}"
@@ -327,10 +335,17 @@ def _write_row(names: Sequence[str]) -> str:
     return _cut(_STORE, lanes=lanes, place=place, value=value, mask=mask)
 
 
-def _interleave(names: Sequence[str]) -> str:
+def _interleave(names: Sequence[str], indent: int) -> str:
+    """The values as one whose lanes alternate between them, laid out at this indent."""
     if len(names) == 1:
         return names[0]
-    return f"tl.join({_interleave(names[0::2])}, {_interleave(names[1::2])})"
+    halves = (names[0::2], names[1::2])
+    line = f"tl.join({', '.join(_interleave(half, 0) for half in halves)})"
+    if indent + len(line) < _COLUMNS:
+        return line
+    step = " " * (indent + 4)
+    inner = "".join(f"{step}{_interleave(half, indent + 4)},\n" for half in halves)
+    return f"tl.join(\n{inner}{' ' * indent})"
 
 
 def write_phase_launcher(kernel: str, detail: Transposed, knobs: PhaseSettings) -> str:

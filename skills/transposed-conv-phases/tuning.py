@@ -25,7 +25,8 @@ from .transposed import VECTOR_BYTES, PhaseSettings, Transposed, read_knobs, sta
 MIN_DOT = 16  # smallest side of tl.dot. Source: Triton language reference, tl.dot
 #: Rows of a warp group's product, and a warp's part of it: further warps would do the same again.
 #: Source: PTX ISA, wgmma.mma_async shapes
-MIN_POSITIONS, WARP_POSITIONS, MAX_POSITIONS = 64, 16, 256
+MIN_POSITIONS, WARP_POSITIONS = 64, 16
+MAX_POSITIONS = 256
 MIN_COLUMNS, MAX_CHANNELS = 8, 128
 BANDS = (1, 2, 4)
 MAX_THREAD_SUMS = 128
