@@ -162,7 +162,7 @@ def test_parts_of_a_split_sum_are_mended_too():
 
 @pytest.fixture(scope="module")
 def in_loop():
-    """Split while the operands are read, with and without the launch that adds what was left out."""
+    """Split while operands are read, with and without the launch that adds what was left out."""
     source = _emit(splits=2, split="in_loop")
     return import_source(source).ModelNew(), import_source(_without_mending(source)).ModelNew()
 
