@@ -9,6 +9,7 @@ import click
 import pluggy
 
 from kmem.interfaces import Author, Checker, Executor, Profiler, Provider
+from kmem.problem.operators.row import Operator
 
 hookspec = pluggy.HookspecMarker("kmem")
 hookimpl = pluggy.HookimplMarker("kmem")
@@ -46,6 +47,11 @@ def register_checkers(register: Callable[[Checker], None]) -> None:
     """Register source checks: call register(checker); import what it needs when it is asked, not
     here.
     """
+
+
+@hookspec
+def register_operators(register: Callable[[Operator], None]) -> None:
+    """Register operators of traced graphs: call register(row) for each; import no torch here."""
 
 
 @hookspec

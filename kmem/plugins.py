@@ -19,6 +19,8 @@ import pluggy
 from kmem import hookspecs
 from kmem.errors import NotRegistered, PluginError
 from kmem.interfaces import Author, Checker, Executor, Profiler, Provider
+from kmem.problem.operators.row import Operator
+from kmem.problem.operators.table import BUILT_IN, install_operators
 
 DEFAULT_PLUGINS = (
     "kmem.default_plugins.bundled_skills",
@@ -29,7 +31,9 @@ DEFAULT_PLUGINS = (
     "kmem.default_plugins.checkers",
 )
 
-KINDS = ("skills", "providers", "profilers", "executors", "authors", "checkers")
+KINDS = ("skills", "providers", "profilers", "executors", "authors", "checkers", "operators")
+#: What entries are told apart by, where it is not their `name`.
+_KEYS = {"operators": "target"}
 
 Registered = TypeVar("Registered")
 
@@ -44,18 +48,18 @@ class Registry:
     executors: dict[str, Executor] = field(default_factory=dict)
     authors: dict[str, Author] = field(default_factory=dict)
     checkers: dict[str, Checker] = field(default_factory=dict)
+    operators: dict[str, Operator] = field(default_factory=dict)  # plugins' alone
     origins: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add(self, entry: object, *, kind: str, plugin: str) -> None:
         """Index one registered object. Raises PluginError if the name is taken."""
-        name = entry.name
-        table = getattr(self, kind)
-        if name in table:
+        name = getattr(entry, _KEYS.get(kind, "name"))
+        if (kind, name) in self.origins:
             raise PluginError(
                 f"Plugins {self.origins[kind, name]} and {plugin} both register the "
                 f"{kind.removesuffix('s')} '{name}'; remove one"
             )
-        table[name] = entry
+        getattr(self, kind)[name] = entry
         self.origins[kind, name] = plugin
 
 
@@ -98,11 +102,16 @@ def build_plugin_manager() -> pluggy.PluginManager:
 
 
 def collect(manager: pluggy.PluginManager) -> Registry:
-    """Call every register_* hook and index the results by name."""
+    """Call every register_* hook and index the results by name.
+
+    Operators go into the table of operators too, in place of those of an earlier call.
+    """
     registry = Registry()
+    registry.origins |= {("operators", row.target): "kmem" for row in BUILT_IN}
     for kind in KINDS:
         for implementation in getattr(manager.hook, f"register_{kind}").get_hookimpls():
             implementation.function(
                 register=partial(registry.add, kind=kind, plugin=implementation.plugin_name)
             )
+    install_operators(registry.operators.values())
     return registry

@@ -1,9 +1,9 @@
-"""The API a skill's recipe.py writes against: deterministic code that turns a matched part of the
-graph into Triton.
+"""The API against which a skill's recipe.py is written.
 
-A recipe.py defines `RECIPE`, an instance of a `Recipe` subclass. It never runs torch; it writes
-text. Shared text-writing lives in kmem/codegen. The module assembled from emissions holds the whole
-forward: what no site covers stays a library call.
+A recipe is deterministic code that turns a matched part of the graph into Triton. A recipe.py
+defines `RECIPE`, an instance of a `Recipe` subclass. It never runs torch; it writes text. Shared
+text-writing lives in kmem/codegen. The module assembled from emissions holds the whole forward:
+what no site covers stays a library call.
 """
 
 from abc import ABC, abstractmethod
@@ -50,11 +50,10 @@ Settings = Mapping[str, Knob]
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Knobs and their legal values for one site, in a sensible order, and which combinations are
-    worth compiling.
+    """Knobs and their legal values for one site, and which combinations are worth compiling.
 
-    `is_legal` is about resources and speed only; correctness must not depend on it: any setting
-    from any site's space must be correct.
+    Values stand in a sensible order. `is_legal` is about resources and speed only; correctness must
+    not depend on it: any setting from any site's space must be correct.
     """
 
     knobs: Mapping[str, tuple[Knob, ...]]
@@ -101,8 +100,7 @@ class Emission:
 
 
 class Recipe(ABC):
-    """An executable skill: finds its sites in a graph and writes Triton for them at any legal knob
-    setting.
+    """An executable skill: finds its sites in a graph and writes Triton for them at any setting.
 
     Contract (kmem.testing.check_recipe holds it): `match` returns sites whose nodes are convex in
     the graph (nothing between them lies outside); every value a site makes that is used outside is
@@ -116,8 +114,9 @@ class Recipe(ABC):
 
     @abstractmethod
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
-        """Sites this recipe can write, in graph order; they may overlap with other recipes' sites
-        but not with each other.
+        """Sites that this recipe can write, in graph order.
+
+        They may overlap with other recipes' sites but not with each other.
         """
 
     @abstractmethod
@@ -126,8 +125,9 @@ class Recipe(ABC):
 
     @abstractmethod
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
-        """A rough time for one setting, for ranking before anything is compiled; need not be exact,
-        must be monotone in what matters.
+        """A rough time for one setting, for ranking before anything is compiled.
+
+        It need not be exact, but must be monotone in what matters.
         """
 
     @abstractmethod
@@ -136,8 +136,10 @@ class Recipe(ABC):
 
 
 def check_settings(space: Space, settings: Settings) -> None:
-    """Raise RecipeError if a setting names an unknown knob, misses one, or uses a value outside the
-    space.
+    """Hold a setting to a space.
+
+    Raises RecipeError: if a setting names an unknown knob, misses one, or uses a value outside the
+        space.
     """
     if set(settings) != set(space.knobs):
         raise RecipeError(f"Knobs {sorted(settings)} do not match the space {sorted(space.knobs)}")

@@ -1,0 +1,60 @@
+"""From a traced graph to Triton: what recipes share, and the file that holds what they wrote.
+
+Pointwise chains, reductions, softmax, norms and losses, from nodes to kernels:
+
+- pointwise.py: pointwise nodes as expressions.
+- region.py: a region: a small program over tiles.
+- lowering.py: from nodes to the statements of a region.
+- matching.py: which nodes form one region.
+- row_recipe.py: the recipe classes of row-wise and pointwise skills.
+- pointwise_kernel.py: the kernel, settings and cost of a region without reductions.
+- reductions.py: what each kind of reduction keeps, and how its tiles, lanes and parts combine.
+- launching.py: index arithmetic, definitions and launches of kernels, and allocations.
+- rowwise_access.py: loads and stores of row kernels, 16 bytes at a time.
+- rowwise_space.py: settings of row kernels.
+- rowwise_cost.py: what a setting of a row kernel should cost.
+- rowwise_passes.py: text of the passes over a row.
+- rowwise_bodies.py: bodies of row kernels by strategy.
+- rowwise.py: the kernels and launcher of a region with reductions.
+- rowwise_total.py: the kernel that sums what rows left.
+
+Running sums and products:
+
+- scan.py: the records of one scan.
+- scan_views.py: which element belongs to an index of a scan, through layout operators.
+- scan_matching.py: from a graph to its scans.
+- scan_space.py: settings and costs of scan kernels.
+- scan_kernel.py: the kernels and launcher of a scan.
+- scan_recipe.py: the recipe class of the scan skills.
+
+What the recipes below share; what one skill needs alone lies beside its recipe.py:
+
+- settings.py: settings as a record.
+- rates.py: what a device reaches under load.
+- calls.py: calls as text: launches, allocations, the launcher's function.
+- parts.py: numbers in parts of a lower precision.
+
+Matrix products:
+
+- epilogue.py: what follows a product element by element and is written with it.
+- contraction.py: matrix products of every spelling in one form.
+- matmul.py: text that the matrix-product recipes share.
+- product_tuning.py: settings and costs of tiled products.
+
+Convolutions and poolings:
+
+- windows.py: axes, tiles and taps of windows.
+- convolution.py: dense convolutions in one form.
+- staged_operands.py: an image staged in half precision, and a packed filter.
+- staged_conv.py: the product of staged operands.
+- staged_recipe.py: the recipe class of the staged convolutions.
+- strip_writer.py: the kernel of a stencil, in strips of whole rows.
+- stencil.py: what poolings and depthwise convolutions compute, and their emission as strips.
+- strip_tuning.py: settings and costs of strips.
+
+The file:
+
+- forward.py: the functions of one workload: its guard and its forward.
+- layout.py: generated text in lines of 100 columns.
+- module.py: the module file.
+"""

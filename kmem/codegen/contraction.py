@@ -10,6 +10,7 @@ Kernels: what all share in matmul.py, and the skills' own.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, write_epilogue
 from kmem.problem.dtypes import FLOATS
@@ -27,8 +28,10 @@ MAX_STRIDE = (2**31 - 1) // 512
 
 @dataclass(frozen=True, slots=True)
 class ProductAxis:
-    """A loop of the product: its size and its step, in elements, through a, b, out and the
-    epilogue's operands (0 where one lacks it).
+    """A loop of the product, with its step through every operand.
+
+    Steps are in elements: through a, b, out and the epilogue's operands, 0 where one lacks the
+    axis.
     """
 
     size: int
@@ -100,16 +103,17 @@ class Product:
     @property
     def operand_bytes(self) -> tuple[int, int, int]:
         """Bytes of a, b and out, each counted once."""
-        width, m, n, k = DTYPE_BYTES[self.dtype], self.m.size, self.n.size, self.k.size
-        outer, inner = self.batch
-        batches_a = (outer.size if outer.a else 1) * (inner.size if inner.a else 1)
-        batches_b = (outer.size if outer.b else 1) * (inner.size if inner.b else 1)
-        return batches_a * m * k * width, batches_b * k * n * width, self.out.numel * width
+        width = DTYPE_BYTES[self.dtype]
+        lines_a = self.m.size * prod(axis.size for axis in self.batch if axis.a)
+        lines_b = self.n.size * prod(axis.size for axis in self.batch if axis.b)
+        k = self.k.size
+        return lines_a * k * width, lines_b * k * width, self.out.numel * width
 
 
 def find_products(graph: OpGraph, contract: Contract) -> list[Site]:
-    """Every product of the graph as a site whose detail is a `Product`, with the triu or tril and
-    the pointwise nodes that follow it.
+    """Every product of the graph as a site whose detail is a `Product`.
+
+    A site takes in the triu or tril and the pointwise nodes that follow the product.
     """
     sites: list[Site] = []
     taken: set[str] = set()
@@ -279,8 +283,9 @@ def _is_readable(left: str, right: str, result: str, specs: Sequence[TensorSpec]
 def _group_axes(
     left: str, right: str, result: str, specs: Sequence[TensorSpec]
 ) -> dict[str, list[ProductAxis]] | None:
-    """Axes of more than one step by kind, in the order of their letters; None if a letter stands
-    alone, is empty, or broadcasts where it is summed.
+    """Axes of more than one step by kind, in the order of their letters.
+
+    Returns: None if a letter stands alone, is empty, or broadcasts where it is summed.
 
     Args:
         specs: of both operands, the result, and the epilogue's operands.

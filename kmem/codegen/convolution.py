@@ -1,5 +1,4 @@
-"""Dense convolutions of every rank in one form, with the pointwise nodes after them: what the
-convolution recipes match.
+"""Dense convolutions of every rank in one form, with the pointwise nodes after them.
 
 out[n, co, p] = sum over taps and channels of w[co, c, tap] * x[n, c, p * stride + tap * dilation -
 padding], by group. Positions p of an image are one axis, for contiguous outputs lie so; then what
@@ -34,12 +33,12 @@ _MAX_OFFSET = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """A dense convolution over contiguous tensors; depth and height axes of size 1 where the rank
-    has none.
+    """A dense convolution over contiguous tensors.
 
-    `flipped` weights lie as a transposed convolution's: (channels in, output channels of a group,
-    taps), the taps backwards. `operand_steps`: for each operand of the epilogue its steps, in
-    elements, along images, groups, output channels of a group, positions.
+    Depth and height axes have size 1 where the rank has none. `flipped` weights lie as a transposed
+    convolution's: (channels in, output channels of a group, taps), the taps backwards.
+    `operand_steps`: for each operand of the epilogue its steps, in elements, along images, groups,
+    output channels of a group, positions.
     """
 
     axes: tuple[Axis, Axis, Axis]
@@ -81,8 +80,9 @@ class Convolution:
 
     @property
     def full_operands(self) -> int:
-        """Operands of the epilogue that differ along both channels and positions: a tile of
-        registers each.
+        """Operands of the epilogue that differ along both channels and positions.
+
+        Each takes a tile of registers.
         """
         return sum(channel != 0 and position != 0 for _, _, channel, position in self.operand_steps)
 
@@ -101,8 +101,9 @@ class Convolution:
 
 
 def find_convolutions(graph: OpGraph) -> list[Site]:
-    """Every dense convolution as a site whose detail is a `Convolution`, with its bias and the
-    pointwise nodes that follow it.
+    """Every dense convolution as a site whose detail is a `Convolution`.
+
+    A site takes in the bias and the pointwise nodes that follow.
     """
     sites: list[Site] = []
     taken: set[str] = set()
@@ -122,9 +123,7 @@ def find_convolutions(graph: OpGraph) -> list[Site]:
 
 
 def _site(graph: OpGraph, node: Node, base: Convolution, members: Sequence[Node]) -> Site | None:
-    """The site of a convolution with these nodes after it; None if they cannot be written
-    together.
-    """
+    """The site of a convolution with these nodes after it; None if they do not go together."""
     tensors = convolution_tensors(node)
     bias = tensors.get("bias")
     added = None if bias is None else Bias(bias)
@@ -156,17 +155,16 @@ def operator_of(detail: Convolution) -> str:
 
 
 def convolution_tensors(node: Node) -> dict[str, str]:
-    """The values that a convolution node reads: `input`, `weight` and, if it has one, `bias`, in
-    this order.
-    """
+    """The values that a convolution node reads: `input`, `weight` and, if it has one, `bias`."""
     names = find_operator(node.target).parameters
     given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     return {name: value.name for name, value in given.items() if isinstance(value, Ref)}
 
 
 def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
-    """The convolution of a node without what follows it; None for other nodes, depthwise ones and
-    what the kernels do not cover.
+    """The convolution of a node without what follows it.
+
+    Returns: None for other nodes, depthwise convolutions, and what the kernels do not cover.
     """
     operator = find_operator(node.target)
     if operator is None or not isinstance(operator.lowering, row.Convolution):
@@ -201,8 +199,10 @@ def read_convolution(graph: OpGraph, node: Node) -> Convolution | None:
 
 
 def _is_covered(graph: OpGraph, node: Node, rank: int) -> bool:
-    """Whether all tensors have an images axis, one dtype that kernels compute on and dense strides,
-    and offsets within an image fit 32 bits.
+    """Whether kernels take the tensors of a convolution.
+
+    All have an images axis, one dtype that kernels compute on and dense strides, and offsets within
+    an image fit 32 bits.
     """
     specs = [graph.spec(name) for name in convolution_tensors(node).values()]
     source, result = specs[0], node.spec
@@ -224,8 +224,9 @@ def _borders(call: Call, kernel: Sequence[int], dilation: Sequence[int]) -> tupl
 def _operand_steps(
     graph: OpGraph, base: Convolution, epilogue: Epilogue, bias: str | None, members: Sequence[Node]
 ) -> tuple[tuple[int, int, int, int], ...] | None:
-    """Steps of every epilogue operand; None if the output is not contiguous or an operand has no
-    single step over positions.
+    """Steps of every epilogue operand.
+
+    Returns: None if the output is not contiguous or an operand has no single step over positions.
     """
     if not (members[-1].spec if members else base.out).is_contiguous:
         return None
@@ -265,8 +266,9 @@ def _aligned_steps(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
 
 
 def output_arguments(detail: Convolution) -> tuple[str, ...]:
-    """Launch arguments of kmem_store_tile, in groups: rows are a group's output channels, columns
-    positions, batch axes images and groups.
+    """Launch arguments of kmem_store_tile, in groups.
+
+    Rows are a group's output channels, columns positions, batch axes images and groups.
     """
     rows, columns = detail.group_out, detail.positions
     return (
@@ -278,8 +280,9 @@ def output_arguments(detail: Convolution) -> tuple[str, ...]:
 
 
 def window_arguments(detail: Convolution, sizes: Sequence[int]) -> str:
-    """Launch arguments of the window: sizes of what is read, outputs, kernel, stride and dilation
-    of depth, height and width.
+    """Launch arguments of the window, each for depth, height and width.
+
+    These are sizes of what is read, outputs, kernel, stride and dilation.
     """
     named = {"": sizes}
     for name, attribute in (("O", "out"), ("K", "kernel"), ("S", "stride"), ("L", "dilation")):

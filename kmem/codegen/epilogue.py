@@ -74,8 +74,9 @@ def kmem_keep_triangle(values, rows, columns, TRIANGLE: tl.constexpr, DIAGONAL: 
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """What a product's own operator adds: alpha * product + beta * the graph value `name`, which is
-    not read where beta is 0.
+    """What a product's own operator adds: alpha * product + beta * the graph value `name`.
+
+    The value is not read where beta is 0.
     """
 
     name: str
@@ -85,11 +86,10 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """Statements on `acc`, the fp32 tile of sums; operand i is `x<i>`, and the last statement makes
-    what is stored.
+    """Statements on `acc`, the fp32 tile of sums; the last one makes what is stored.
 
-    `operands` are graph values, of fp32, bf16 or fp16, that broadcast to the product's shape.
-    `helpers` are the jitted functions that the statements call, as (name, text).
+    Operand i is `x<i>`. `operands` are graph values, of fp32, bf16 or fp16, that broadcast to the
+    product's shape. `helpers` are the jitted functions that the statements call, as (name, text).
     """
 
     statements: tuple[tuple[str, str], ...] = ()
@@ -103,8 +103,7 @@ class Epilogue:
 
 
 def grow_epilogue(graph: OpGraph, start: Node, taken: Collection[str] = ()) -> tuple[Node, ...]:
-    """The longest run of pointwise nodes after a product of which only the last is read elsewhere;
-    empty if there is none.
+    """The longest run of pointwise nodes after a product of which only the last is read elsewhere.
 
     Every node has the product's shape. A node does not join if another product took it, or if it
     depends on this one by another way too.
@@ -171,8 +170,9 @@ def _may_join(graph: OpGraph, node: Node, start: Node) -> bool:
 def write_epilogue(
     graph: OpGraph, product: Node, bias: Bias | None, triangle: Node | None, members: Sequence[Node]
 ) -> Epilogue | None:
-    """Statements for a product's own bias, a triu or tril, and pointwise nodes, in this order; None
-    if an operand is not a float tensor.
+    """Statements for a product's own bias, a triu or tril, and pointwise nodes, in this order.
+
+    Returns: None if an operand is not a float tensor.
     """
     variables = {product.name: "acc"}
     operands: list[str] = []
@@ -211,8 +211,9 @@ def write_epilogue(
 
 
 def launch_operands(steps: Sequence[tuple[int, int, int, int]]) -> tuple[str, ...]:
-    """Keyword arguments of a launch, a group for each operand: its pointer and its steps along both
-    batch axes, m and n.
+    """Keyword arguments of a launch, in a group for each operand: its pointer and its steps.
+
+    Steps are along both batch axes, m and n.
     """
     return tuple(
         f"e{index}=e{index}, "
@@ -224,8 +225,9 @@ def launch_operands(steps: Sequence[tuple[int, int, int, int]]) -> tuple[str, ..
 def specialise(
     kernels: Sequence[tuple[str, str]], epilogue: Epilogue
 ) -> tuple[tuple[str, str], ...]:
-    """Kernels with the epilogue written in; those that it changes get its suffix, and what it calls
-    comes first.
+    """Kernels with the epilogue written in, and before them what it calls.
+
+    The names of those that the epilogue changes get its suffix.
     """
     indices = range(len(epilogue.operands))
     filled = {

@@ -1,5 +1,4 @@
-"""What the writers of row, scan and pointwise kernels share: index arithmetic, kernels' definitions
-and launches, allocations.
+"""Index arithmetic, definitions and launches of kernels, and allocations, for several writers.
 
 Variables that `OffsetWriter` makes: from `block` and `part`, which are given, `row` (BK, 1) number
 of each row, `k` (BK, 1) place along the innermost kept axis, `k_valid`, `o0..` scalars of the outer
@@ -19,8 +18,9 @@ BOTH_MASKS = _BOTH_MASKS.format(even="EVEN_R")
 
 
 class OffsetWriter:
-    """Offsets and masks of a region's operands as text; strides are named constants
-    S_<value>_<axis>.
+    """Offsets and masks of a region's operands as text.
+
+    Strides are named constants S_<value>_<axis>.
     """
 
     def __init__(self, region: Region) -> None:
@@ -93,8 +93,9 @@ class OffsetWriter:
         return text or "0"
 
     def covers_tile(self, strides: tuple[int, ...]) -> bool:
-        """Whether an operand has an element of its own for every element of the tile, so that it is
-        streamed.
+        """Whether an operand has an element of its own for every element of the tile.
+
+        Such an operand is streamed.
         """
         return all(strides[axis] for axis in (*self.kept[-1:], *self.reduced))
 
@@ -115,8 +116,10 @@ class OffsetWriter:
         return row_mask if rows else "None"
 
     def constants(self, settings: Settings) -> dict[str, object]:
-        """Every constexpr argument of a row kernel by name, for settings as
-        rowwise_space.fit_settings leaves them.
+        """Every constexpr argument of a row kernel by name.
+
+        Args:
+            settings: as rowwise_space.fit_settings leaves them.
         """
         region = self.region
         inner = region.axes[self.inner].size if self.inner is not None else 1
@@ -168,8 +171,9 @@ def entry(name: str, pointers: Sequence[str], constants: Iterable[str], body: It
 def name_kernel(
     name: str, pointers: Sequence[str], constants: Iterable[str], body: Sequence[str]
 ) -> tuple[str, str]:
-    """(name, text) of a jitted function whose name ends in a hash of its text, so that two kernels
-    of one name are one kernel.
+    """(name, text) of a jitted function whose name ends in a hash of its text.
+
+    So two kernels of one name are one kernel.
     """
     constants = list(constants)
     unique = f"{name}_{content_hash(entry(name, pointers, constants, body))[:8]}"

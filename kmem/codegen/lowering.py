@@ -85,8 +85,9 @@ class RowSpace:
 
     @property
     def squeezed_is_kept(self) -> bool:
-        """Whether the squeezed shape, padded from the left, is the kept shape: true when leading or
-        all dimensions are reduced.
+        """Whether the squeezed shape, padded from the left, is the kept shape.
+
+        It is when leading or all dimensions are reduced.
         """
         return (1,) * len(self.dims) + self.squeezed_shape == self.kept_shape
 
@@ -258,8 +259,9 @@ class Lowering:
     # --- nodes
 
     def add(self, node: Node) -> bool:
-        """Append a node; False, with nothing to undo by the caller but this object, if it does not
-        fit.
+        """Append a node; False if it does not fit.
+
+        After False this object is of no more use.
         """
         form = self.form_of(node)
         if form is None:
@@ -304,14 +306,14 @@ class Lowering:
         return levels[numerator] and not levels[divisor]
 
     def _add_row_division(self, out: str, numerator: str, divisor: str) -> None:
-        """out = numerator / divisor by one division per row, for an IEEE division per element takes
-        a branch and about ten instructions.
+        """Append out = numerator / divisor by one division per row.
 
-        Error: 1.5 units of the last place instead of 0.5. The power of two keeps the reciprocal of
-        tiny and huge divisors (below 2^-100, above 2^100) a normal number; products with it are
-        exact.
+        An IEEE division per element takes a branch and about ten instructions. Error: 1.5 units of
+        the last place instead of 0.5. The power of two keeps the reciprocal of tiny and huge
+        divisors (below 2^-100, above 2^100) a normal number; products with it are exact.
         """
-        size, tiny, huge = f"tl.abs({divisor})", repr(2.0**-100), repr(2.0**100)
+        size = f"tl.abs({divisor})"
+        tiny, huge = repr(2.0**-100), repr(2.0**100)
         above = f"tl.where({size} > {huge}, {tiny}, 1.0)"
         power = self.map(f"{out}_power", f"tl.where({size} < {tiny}, {huge}, {above})", divisor)
         inverse = self.map(f"{out}_inverse", f"tl.div_rn(1.0, {divisor} * {power})", divisor, power)
@@ -320,8 +322,9 @@ class Lowering:
     # --- the whole region
 
     def finish(self, operator: str, outputs: Sequence[str]) -> Region | None:
-        """The region with these outputs; None if one cannot be stored or a row-level store holds an
-        element-level value.
+        """The region with these outputs.
+
+        Returns: None if one cannot be stored, or a row-level store holds an element-level value.
         """
         totals = [index for index, name in enumerate(outputs) if self.forms[name] is Form.TOTAL]
         stores = [
@@ -347,8 +350,9 @@ class Lowering:
         return region
 
     def _store(self, name: str, output: int) -> Store | None:
-        """How a value of the region is stored; None if its shape is neither the full, the kept nor
-        the squeezed one.
+        """How a value of the region is stored.
+
+        Returns: None if its shape is neither the full, the kept nor the squeezed one.
         """
         spec, form = self.graph.spec(name), self.forms[name]
         if spec.dtype not in LOADABLE:

@@ -1,5 +1,4 @@
-"""Which nodes of a graph form one region: growth from an anchor over pointwise neighbours and
-further reductions of the same rows.
+"""Which nodes of a graph form one region: growth from an anchor over its neighbours.
 
 `find_row_regions` grows from reductions, softmax and norms; `find_pointwise_regions` from pointwise
 nodes alone. Growth keeps the node set convex: a node joins only if nothing that it reads from
@@ -81,8 +80,9 @@ class _Growth:
         self.taken: set[str] = set()
 
     def grow(self, anchor: Node, space: RowSpace) -> None:
-        """Add the largest region around an anchor that no region holds yet; if it cannot be lowered
-        whole, the anchor's own.
+        """Add the largest region around an anchor that no region holds yet.
+
+        If that cannot be lowered whole, the anchor's own nodes are tried.
         """
         alone = self._unit(anchor)
         if alone & self.taken:
@@ -105,8 +105,9 @@ class _Growth:
         return sorted(self.found, key=lambda region: self.graph.place(region.anchor))
 
     def _unit(self, node: Node) -> set[str]:
-        """A node with what must go where it goes: the operator whose result a getitem takes, all
-        getitems of an operator, and markers.
+        """A node with what must go where it goes.
+
+        That is the operator whose result a getitem takes, all getitems of an operator, and markers.
         """
         if lowering_of(self.graph, node) is Layout.TAKE:
             node = self.graph.node(node.args[0].name)
@@ -133,8 +134,10 @@ class _Growth:
         return sorted(nodes, key=lambda node: self.graph.place(node.name))
 
     def _fits(self, node: Node, space: RowSpace, chosen: set[str]) -> bool:
-        """Whether a neighbour may join: the set stays convex and can be lowered, and no producer is
-        fused that others read as well.
+        """Whether a neighbour may join.
+
+        It may if the set stays convex and can be lowered, and no producer is fused that others read
+        as well.
         """
         members = self._unit(node)
         joined = chosen | members
@@ -172,8 +175,10 @@ class _Growth:
 
 
 def _operator(graph: OpGraph, nodes: list[Node], lowering: Lowering) -> str:
-    """The vocabulary's name for what a region computes: that of its norm, softmax or loss, else of
-    its first reduction, and of what becomes of that where elements of the row are divided by it.
+    """The vocabulary's name for what a region computes.
+
+    A norm, softmax or loss names its region. Else the first reduction does, under another name
+    where elements of the row are divided by it.
     """
     first: tuple[str, Call] | None = None
     for node in nodes:

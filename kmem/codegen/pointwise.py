@@ -91,9 +91,7 @@ def _write_argument(
 
 
 def _write_cast(call: Call, name_of: Callable[[str], str]) -> Expression | None:
-    """A cast as eager rounds it: through the narrow type and back to the type that kernels compute
-    in.
-    """
+    """A cast as eager rounds it: through the narrow type and back to fp32."""
     dtype, source = call["dtype"], call.value("x")
     if not isinstance(dtype, Literal) or dtype.expression not in _CASTS or source is None:
         return None
@@ -115,8 +113,9 @@ def _has_known_types(graph: OpGraph, node: Node) -> bool:
 
 
 def _may_forget_input(graph: OpGraph, node: Node) -> bool:
-    """Whether an in-place operator may be written out of place: it alone reads its input, which is
-    memory of its own and no view or argument.
+    """Whether an in-place operator may be written out of place.
+
+    It may if it alone reads its input, and that is memory of its own and no view or argument.
     """
     source = node.args[0]
     producer = graph.node(source.name) if isinstance(source, Ref) else None

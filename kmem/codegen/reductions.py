@@ -68,8 +68,9 @@ class Reduction(ABC):
         return []
 
     def reuse(self, name: tuple[str, ...]) -> str | None:
-        """An element's share of the first state (see region.Map), written more cheaply from what
-        `direct` and `keep` left in registers.
+        """An element's share of the first state (see region.Map), written more cheaply.
+
+        The text reads what `direct` and `keep` left in registers.
         """
         return None
 

@@ -16,9 +16,7 @@ from kmem.records import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class RegionAxis:
-    """A loop of the iteration space: `size` steps of `step` along dimension `dim` of the full
-    shape.
-    """
+    """A loop of the iteration space: `size` steps of `step` along dimension `dim`."""
 
     size: int
     dim: int
@@ -28,8 +26,9 @@ class RegionAxis:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`name` = element of input `operand`; one stride (in elements) per axis, 0 where it
-    broadcasts.
+    """`name` = element of input `operand`.
+
+    There is one stride, in elements, per axis, 0 where the operand broadcasts.
     """
 
     name: str
@@ -85,8 +84,9 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Output number `output` takes `text`, an expression over total_0, total_1, ...: the sums of
-    row-level `values` over all rows.
+    """Output number `output` takes `text`, an expression over total_0, total_1, ...
+
+    These are the sums of row-level `values` over all rows.
     """
 
     values: tuple[str, ...]

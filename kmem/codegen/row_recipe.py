@@ -1,6 +1,4 @@
-"""What the row-wise and pointwise recipes share: from a found region to a Site, its space, cost and
-text.
-"""
+"""The recipe classes of row-wise and pointwise skills: from found regions to sites and text."""
 
 from collections.abc import Sequence
 

@@ -1,5 +1,4 @@
-"""Kernels for regions with reductions: a row in registers, a loop over a row, a row shared by
-several programs, or several kernels.
+"""Kernels for regions with reductions, under one of several strategies.
 
 Strategies (the STRATEGY knob):
 
@@ -122,8 +121,10 @@ class _Writer:
         grid: str,
         own: Mapping[str, object] | None = None,
     ) -> None:
-        """One more kernel and its launch; `own` are arguments, and a grid, whose values are not the
-        launcher's variables of that name.
+        """One more kernel and its launch.
+
+        Args:
+            own: arguments, and a grid, whose values are not the launcher's variables of that name.
         """
         own = own or {}
         kernel = name_kernel(f"{self.purpose}_{name}", pointers, self.constants, body)

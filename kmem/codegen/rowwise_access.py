@@ -29,11 +29,10 @@ _VECTOR_BYTES = 16
 
 
 def vector_lanes(region: Region) -> int:
-    """Elements of an aligned vector, if rows start beside 16 bytes and programs that take one row
-    should rotate it; otherwise 1.
+    """Elements of an aligned vector, if programs that take one row should rotate it; otherwise 1.
 
-    Every operand as large as the tile must lie alike: unit stride along the row, and the same
-    distance from a multiple of 16 bytes.
+    They should where rows start beside 16 bytes. Every operand as large as the tile must lie alike:
+    unit stride along the row, and the same distance from a multiple of 16 bytes.
     """
     if (
         not region.kept
@@ -49,8 +48,7 @@ def vector_lanes(region: Region) -> int:
 
 
 def line_classes(region: Region) -> int:
-    """Classes of lines by where they start beside 16 bytes, if parts of a row should reduce one
-    class each; otherwise 1.
+    """Classes of lines by where they start beside 16 bytes; 1 if parts should not take one each.
 
     Every operand as large as the tile must lie alike, with unit stride along the innermost kept
     axis, and must end at 16 bytes, so that whole vectors end within it.
@@ -72,8 +70,12 @@ def line_classes(region: Region) -> int:
 def _lanes_if_alike(
     items: Sequence[tuple[Sequence[int], str]], others: Sequence[int], unit: int
 ) -> int:
-    """Elements of an aligned vector, if operands (strides, dtype) have unit stride along `unit` and
-    lie alike along `others`; else 1.
+    """Elements of an aligned vector, if operands lie alike; otherwise 1.
+
+    Args:
+        items: (strides, dtype) of each operand.
+        others: axes along which all must start alike.
+        unit: the axis along which all must have unit stride.
     """
     lanes = max((_VECTOR_BYTES // DTYPE_BYTES[dtype] for _, dtype in items), default=1)
     places = {tuple(strides[axis] % lanes for axis in others) for strides, _ in items}
@@ -82,8 +84,10 @@ def _lanes_if_alike(
 
 
 def row_access(region: Region, settings: Settings) -> "RowAccess":
-    """What writes the loads and stores of programs at settings as rowwise_space.fit_settings leaves
-    them.
+    """What writes the loads and stores of programs.
+
+    Args:
+        settings: as rowwise_space.fit_settings leaves them.
     """
     if settings["STRATEGY"] == "classes":
         return _ClassedAccess(region)

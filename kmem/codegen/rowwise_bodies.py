@@ -66,9 +66,7 @@ class RowBodies:
     # --- waiting for the other programs of a row
 
     def _await_row(self, number: int) -> list[str]:
-        """This program's pass announced, then a wait until all programs of the row have announced
-        theirs.
-        """
+        """Announce this program's pass, then wait for all programs of the row."""
         return ["if WAIT:", *indent(self._announce(number) + self._await_all(number))]
 
     def _announce(self, number: int) -> list[str]:
@@ -113,8 +111,9 @@ class RowBodies:
         return lines + passes.write_left_over("begin", "end")
 
     def pipelined(self) -> list[str]:
-        """One turn: a segment reduced, or a segment written from states that programs with lower
-        tickets left.
+        """One turn: a segment is reduced or written.
+
+        What is written comes from states that programs with lower tickets left.
         """
         passes = self.passes
         segment = passes.offsets.segment()
@@ -147,8 +146,9 @@ class RowBodies:
         ]
 
     def combine(self, number: int) -> list[str]:
-        """Final states of a pass; the last pass of a region without element outputs goes on to the
-        results.
+        """Final states of a pass.
+
+        The last pass of a region without element outputs goes on to the results.
         """
         passes = self.passes
         if number + 1 == passes.pass_count and not passes.region.has_element_output:
@@ -167,8 +167,9 @@ class RowBodies:
         ]
 
     def apply(self) -> list[str]:
-        """One tile per program, the tiles that the partial kernels read last coming first: L2 still
-        holds them.
+        """One tile per program.
+
+        The tiles that the partial kernels read last come first, for L2 still holds them.
         """
         passes = self.passes
         lines = [

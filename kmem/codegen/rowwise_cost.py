@@ -89,8 +89,10 @@ class _Cost:
 
     @property
     def registers(self) -> float:
-        """Registers that a thread needs, as kernels compiled for sm_90 by Triton 3.6 do: softmax,
-        instance, group and L1 norms; sums, argmax.
+        """Registers that a thread needs.
+
+        Source: kernels compiled for sm_90 by Triton 3.6: softmax, instance, group and L1 norms;
+        sums, argmax.
         """
         if self.knobs.strategy in ("loop", *PARTED):
             states = sum(len(REDUCTIONS[item.kind].states) for item in self.reduces)
@@ -127,8 +129,9 @@ class _Cost:
 
     @property
     def exposed(self) -> float:
-        """How much longer the latency of a program shows when no second one overlaps with it
-        (softmax of 32768-wide tiles, 3.0 times).
+        """How much longer the latency of a program shows when no second one overlaps with it.
+
+        Source: softmax of 32768-wide tiles, 3.0 times.
         """
         return 3.0 if self.resident == 1 else 1.0
 
@@ -189,8 +192,9 @@ class _Cost:
 
     @property
     def sharing_warps(self) -> float:
-        """Warps of a program that reduce the same rows; Triton lays lanes, then warps along what is
-        contiguous first.
+        """Warps of a program that reduce the same rows.
+
+        Triton lays lanes, then warps along what is contiguous first.
         """
         vector = max(1, min(16 // self.width, self.knobs.tile // self.threads))
         across_rows = max(1, self.knobs.rows // (vector * self.device.warp_size))
@@ -207,8 +211,9 @@ class _Cost:
     # --- kernels
 
     def tiles_s(self, programs: int, read: float, written: float) -> float:
-        """A kernel of programs with one tile each: the start and end of a wave leave the memory
-        idle, unless programs overlap.
+        """A kernel of programs with one tile each.
+
+        The start and end of a wave leave the memory idle, unless programs overlap.
         """
         step = _TILE_S + _TILE_S_PER_VALUE * self.per_thread
         latency = self.waves(programs) * self.exposed * step
@@ -217,17 +222,13 @@ class _Cost:
         return _join(self.dram_s(read, written), latency)
 
     def held_s(self, programs: int, seconds: float) -> float:
-        """`seconds` of a kernel whose programs reduce whole rows, in a tile or in a loop over tiles,
-        with what its reductions take beside it.
-        """
+        """`seconds` of programs that reduce whole rows, with what reducing takes beside it."""
         if self.region.row_is_contiguous:
             return max(seconds, self.waves(programs) * _HELD_S)
         return _join(seconds, self.hand_over_s())
 
     def shared_s(self, programs: int) -> float:
-        """A kernel of programs that hold a row together and wait for each other once per
-        reduction.
-        """
+        """A kernel of programs that hold a row together and wait once per reduction."""
         waits = self.waves(programs) * _WAIT_S * len(self.reduces)
         hindered = max(self.exposed, self.resident / _QUIET_WAITERS)
         return self.dram_s(self.read, self.written) + waits * hindered
@@ -243,10 +244,10 @@ class _Cost:
         return (moved**2 + latency**2) ** 0.5
 
     def loop_s(self, programs: int, steps: int, read: float, written: float) -> float:
-        """A kernel of programs that loop over tiles: bandwidth where enough run, otherwise one
-        step's latency after the other.
+        """A kernel of programs that loop over tiles.
 
-        Programs end one by one, so that for half of one's time half of the device is idle.
+        It runs at the bandwidth where enough programs run, otherwise one step's latency after the
+        other. Programs end one by one, so that for half of one's time half of the device is idle.
         """
         step = (_STEP_S + _STEP_S_PER_VALUE * self.per_thread) * (
             _LONE if self.resident == 1 else 1.0
@@ -264,8 +265,10 @@ def _join(bandwidth_s: float, latency_s: float) -> float:
 
 
 def row_cost_ms(region: Region, settings: Settings, device: Device) -> float:
-    """Time of a setting: DRAM bytes at the bandwidth that its access reaches, the latency of its
-    steps or waves, its waits and launches.
+    """The time of a setting.
+
+    That is DRAM bytes at the bandwidth that its access reaches, the latency of its steps or waves,
+    its waits and launches.
     """
     fitted = fit_settings(region, settings)
     cost = _Cost(region, device, read_knobs(fitted))

@@ -204,9 +204,7 @@ class RowPasses:
         ]
 
     def known_states(self, passes: int) -> list[str]:
-        """Row-level values after the first `passes` passes, from what their combining kernels
-        stored.
-        """
+        """Row-level values after the first `passes` passes, as combining kernels stored them."""
         lines = self.row_lines(0)
         for number in range(passes):
             lines += [
@@ -225,8 +223,9 @@ class RowPasses:
         return lines + [self.store(store) for store in stores]
 
     def write_left_over(self, start: str, end: str) -> list[str]:
-        """Element stores that a rotated row's tiles leave out: of few elements, loaded and computed
-        once more.
+        """Element stores that a rotated row's tiles leave out.
+
+        They are of few elements, loaded and computed once more.
         """
         rest = self.offsets.rest
         stores = self.element_stores()

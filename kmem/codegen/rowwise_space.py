@@ -161,8 +161,10 @@ def _up_to(most: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def row_space(region: Region, device: Device) -> Space:
-    """Knobs of a region's kernels: STRATEGY, BK rows per program, BR elements of the row per tile,
-    SPLIT programs per row, num_warps.
+    """Knobs of a region's kernels.
+
+    STRATEGY, BK rows per program, BR elements of the row per tile, SPLIT programs per row,
+    num_warps.
     """
     tiles = _tiles(region)
     strategies = _strategies(region, tiles)
@@ -256,8 +258,9 @@ def _is_worth_splitting(region: Region, knobs: RowKnobs, device: Device) -> bool
 
 
 def _is_worth_classing(region: Region, knobs: RowKnobs, device: Device) -> bool:
-    """Tiles of the size that was measured, at least 128 rows wide; more parts than classes only
-    where that fills the device.
+    """Whether tiles have the size that was measured, and are at least 128 rows wide.
+
+    More parts than classes are worth it only where that fills the device.
     """
     classes = line_classes(region)
     is_multiple = knobs.split % classes == 0 and _is_worth_splitting(region, knobs, device)
@@ -266,9 +269,7 @@ def _is_worth_classing(region: Region, knobs: RowKnobs, device: Device) -> bool:
 
 
 def _is_worth_pipelining(region: Region, knobs: RowKnobs, device: Device) -> bool:
-    """Segments of 4 to 16 small tiles, enough of them to fill the device, and rows of which a few
-    fit L2.
-    """
+    """Whether segments of 4 to 16 small tiles fill the device, and a few rows fit L2."""
     blocks = row_blocks(region, knobs.rows)
     row_bytes = knobs.rows * sum(operand.spec.bytes for operand in region.inputs) / region.rows
     per_thread = knobs.tile * region.held_loads / (knobs.warps * device.warp_size)

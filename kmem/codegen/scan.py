@@ -1,5 +1,4 @@
-"""What a scan recipe writes: a running sum or product with the layout operators and pointwise
-chains around it folded in.
+"""What a scan recipe writes: a running sum or product with what stands around it folded in.
 
 Owned here: the records that describe one scan (`Scan` and its loads and store), whatever flips,
 shifts, paddings and masks stood around it in the graph. Found by scan_matching.py; written by
@@ -14,11 +13,11 @@ from kmem.recipes import Operand
 
 @dataclass(frozen=True, slots=True)
 class ScanLoad:
-    """`name` = element of input `operand` at base + sum of kept index times stride + position times
-    step (in elements).
+    """`name` = an element of input `operand`.
 
-    It exists for positions low..high; elsewhere nothing is read. Strides and step are negative
-    where the graph flips, 0 where it broadcasts.
+    The element lies, in elements, at base + the sum of kept index times stride + position times
+    step. It exists for positions low..high; elsewhere nothing is read. Strides and step are
+    negative where the graph flips, 0 where it broadcasts.
     """
 
     name: str
@@ -43,12 +42,11 @@ class ScanStore:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One scan over `length` positions for each index of the kept axes (sizes `kept`, the densest
-    last).
+    """One scan over `length` positions for each index of the kept axes.
 
-    `before` makes the scanned value `source` from inputs; `after` makes `result` from `scanned`
-    (the name SCANNED) and inputs. With `reverse` a position takes in itself and all later ones.
-    `kind` is "sum" or "prod".
+    `kept` are the sizes of those axes, the densest last. `before` makes the scanned value `source`
+    from inputs; `after` makes `result` from `scanned` (the name SCANNED) and inputs. With `reverse`
+    a position takes in itself and all later ones. `kind` is "sum" or "prod".
     """
 
     kind: str
@@ -77,9 +75,7 @@ class Scan:
 
     @property
     def is_dense(self) -> bool:
-        """Whether positions lie next to each other in memory (otherwise the densest kept axis
-        does).
-        """
+        """Whether positions are neighbours in memory; else places along the densest axis are."""
         return not self.kept or abs(self.store.step) == 1
 
     @property

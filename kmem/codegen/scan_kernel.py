@@ -1,5 +1,4 @@
-"""Kernels for one scan: a program per row that carries a total from tile to tile, or several
-programs per row in two launches.
+"""Kernels for one scan, under one of two strategies.
 
 Strategies (the STRATEGY knob):
 
@@ -72,8 +71,9 @@ def emit_scan(scan: Scan, settings: Settings) -> Emission:
 
 
 class _Writer:
-    """Text of one scan's kernels; strides are named constants S_<value>_<axis>, the step along the
-    scan S_<value>_r.
+    """Text of one scan's kernels.
+
+    Strides are named constants S_<value>_<axis>, the step along the scan is S_<value>_r.
     """
 
     def __init__(self, scan: Scan, settings: Settings) -> None:
@@ -141,8 +141,10 @@ class _Writer:
         }
 
     def _rows(self) -> list[str]:
-        """Decode `block` into the outer kept axes (scalars o0..) and BK places `k` along the
-        densest, `part` into positions begin..end.
+        """Decode `block` and `part`.
+
+        `block` becomes the outer kept axes (scalars o0..) and BK places `k` along the densest one,
+        `part` positions begin..end.
         """
         lines = [
             "k = block % INNER_BLOCKS * BK + tl.arange(0, BK)[:, None]",
@@ -165,9 +167,7 @@ class _Writer:
         ]
 
     def _tile_lines(self) -> list[str]:
-        """Positions `r` of the tile whose turn comes at `start`: in a reverse scan the last one
-        first.
-        """
+        """Positions `r` of the tile whose turn is at `start`; in reverse the last comes first."""
         return [
             "r = (last - (start - begin) if REVERSE else start) + tl.arange(0, BR)[None, :]",
             "valid = r < end",

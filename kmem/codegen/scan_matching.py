@@ -1,5 +1,4 @@
-"""From a graph to its scans: cumsum and cumprod with the flips, slices, paddings and pointwise
-chains around them.
+"""From a graph to its scans, with the flips, slices, paddings and pointwise chains around them.
 
 `find_scans` walks down from each cumsum or cumprod over what only moves its elements, then up
 through what only moves or maps its input. A `View` says which element of a graph value belongs to
@@ -35,9 +34,7 @@ _MAX_INPUTS = 6
 
 @dataclass(frozen=True, slots=True)
 class FoundScan:
-    """A scan and the graph nodes that it replaces, in graph order; `anchor` is the cumsum or
-    cumprod.
-    """
+    """A scan and the graph nodes that it replaces, in graph order; `anchor` is the cumsum."""
 
     anchor: str
     nodes: tuple[str, ...]
@@ -79,9 +76,7 @@ def _is_float_scan(graph: OpGraph, node: Node) -> bool:
 
 @dataclass
 class _Match:
-    """One scan while it is found: the nodes that it takes in, its inputs, and the statements before
-    and after.
-    """
+    """One scan while it is found: its nodes, its inputs, and the statements before and after it."""
 
     graph: OpGraph
     anchor: Node
@@ -132,8 +127,9 @@ class _Match:
     # --- down from the scan
 
     def _walk_down(self) -> tuple[Place, Node]:
-        """Over flips, slices and paddings of the result that nothing else reads; where its
-        positions end up.
+        """Over flips, slices and paddings of the result that nothing else reads.
+
+        Returns: where the positions end up, and the last node.
         """
         place = Place(self.anchor.spec.shape[self.dim])
         node = self.anchor
@@ -153,10 +149,10 @@ class _Match:
             return replace(place, flipped=place.flipped ^ dims)
         bounds = slice_of(self.graph, user)
         if bounds is not None:
-            dim, start, end = bounds
-            keeps_start = end == node.spec.shape[dim] if is_turned else start == 0
-            keeps_some = dim == self.dim and keeps_start and end > start
-            return replace(place, length=end - start) if keeps_some else None
+            size = node.spec.shape[bounds.dim]
+            keeps_start = bounds.end == size if is_turned else bounds.start == 0
+            keeps_some = bounds.dim == self.dim and keeps_start and bounds.length > 0
+            return replace(place, length=bounds.length) if keeps_some else None
         padding = self.paddings.beside(user, node.name, at_end=is_turned)
         if padding is None:
             return None
@@ -188,8 +184,9 @@ class _Match:
     # --- up from the scan
 
     def _read(self, name: str, view: View, statements: list[ScanLoad | Map]) -> str:
-        """The variable of a value under a view; layout operators are looked through, what can be
-        computed is, the rest is loaded.
+        """The variable of a value under a view.
+
+        Layout operators are looked through, what can be computed is computed, the rest is loaded.
         """
         key = (name, view)
         if key in self.values:
@@ -230,13 +227,13 @@ class _Match:
             return self._read(node.args[0].name, view, statements)
         bounds = slice_of(self.graph, node)
         if bounds is not None:
-            moved = view.move(bounds[0] + missing, bounds[1])
+            moved = view.move(bounds.dim + missing, bounds.start)
             return self._read(node.args[0].name, moved, statements)
         padded = self.paddings.range_of(node) if rank == self.rank else None
         if padded is None:
             return None
-        name, start, end = padded
-        inner = view.within(self.dim, start, end)
+        name, bounds = padded
+        inner = view.within(bounds)
         value = self._read(name, inner, statements)
         return self._pad(value, self._name(node.name), inner, view, statements)
 
@@ -280,8 +277,9 @@ class _Match:
     # --- the rest
 
     def _absorb_unused(self) -> None:
-        """Nodes whose every reader is in the scan: what was looked through, and tensors that were
-        read for their shape or fill alone.
+        """Take in nodes whose every reader is in the scan.
+
+        These are what was looked through, and tensors that were read for their shape or fill alone.
         """
         for node in reversed(self.graph.nodes):
             users = self.graph.users(node.name)
@@ -291,8 +289,9 @@ class _Match:
 
 
 def _split_axes(scan: Scan, dim: int) -> Scan:
-    """The scan with its position apart from the kept axes: those of size 1 dropped, neighbours
-    merged, the densest last.
+    """The scan with its position apart from the kept axes.
+
+    Axes of size 1 are dropped, neighbours merged, and the densest comes last.
     """
     items = (*scan.loads, scan.store)
     order = sorted(

@@ -1,5 +1,4 @@
-"""Settings of scan kernels: which are worth compiling, how one is fitted to another size, and what
-it should cost.
+"""Settings of scan kernels: which are worth compiling, how one is fitted, and what it costs.
 
 The cost model adds DRAM time to the latency of steps that not enough programs hide; it ranks
 settings, no more. Shares of the bandwidth are those of rowwise_space.py.
@@ -26,8 +25,9 @@ _SPLITS = (1, 4, 16, 64, 256, 1024)
 
 
 def fit_settings(scan: Scan, settings: Settings) -> dict[str, Knob]:
-    """A setting with SPLIT and SEGMENT (positions per program, a multiple of BR) as they must be
-    for this scan's length.
+    """A setting with SPLIT and SEGMENT as they must be for this scan's length.
+
+    SEGMENT is how many positions a program takes, a multiple of BR.
     """
     block = min(int(settings["BR"]), next_power_of_two(scan.length))
     wanted = int(settings["SPLIT"]) if settings["STRATEGY"] == "split" else 1
@@ -36,8 +36,9 @@ def fit_settings(scan: Scan, settings: Settings) -> dict[str, Knob]:
 
 
 def scan_space(scan: Scan, device: Device) -> Space:
-    """Knobs of a scan's kernels: STRATEGY, BK rows and BR positions per tile, SPLIT programs per
-    row, num_warps.
+    """Knobs of a scan's kernels.
+
+    STRATEGY, BK rows and BR positions per tile, SPLIT programs per row, num_warps.
     """
     inner = scan.kept[-1] if scan.kept else 1
     widest, whole = next_power_of_two(inner), next_power_of_two(scan.length)
@@ -102,8 +103,10 @@ def _registers(scan: Scan, per_thread: float) -> float:
 
 
 def scan_cost_ms(scan: Scan, settings: Settings, device: Device) -> float:
-    """Time of a setting: bytes at the bandwidth its bursts reach, joined with the latency of its
-    steps; "split" reads twice.
+    """The time of a setting.
+
+    That is bytes at the bandwidth that its bursts reach, joined with the latency of its steps;
+    "split" reads twice.
     """
     fitted = fit_settings(scan, settings)
     threads = int(fitted["num_warps"]) * device.warp_size

@@ -14,9 +14,24 @@ IDENTITY = {"sum": 0.0, "prod": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """A range along one dimension; `end` is behind it."""
+
+    dim: int
+    start: int
+    end: int
+
+    @property
+    def length(self) -> int:
+        """How many elements there are."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
 class View:
-    """Element of a value for index i of the scan's space: signs * i + offsets per dimension, for
-    positions low..high of the scan.
+    """Which element of a value belongs to an index of the scan's space.
+
+    For index i it is signs * i + offsets per dimension, for positions low..high of the scan.
     """
 
     signs: tuple[int, ...]
@@ -36,20 +51,22 @@ class View:
         signs[dim], offsets[dim] = -signs[dim], size - 1 - offsets[dim]
         return replace(self, signs=tuple(signs), offsets=tuple(offsets))
 
-    def within(self, dim: int, start: int, end: int) -> "View":
-        """The view of a value that stands at start..end of a padded one along the scan."""
-        offset = self.offsets[dim]
-        low, high = start - offset, end - offset
-        if self.signs[dim] < 0:
-            low, high = offset - end + 1, offset - start + 1
-        moved = self.move(dim, -start)
+    def within(self, bounds: Bounds) -> "View":
+        """The view of a value that stands within bounds of a padded one along the scan."""
+        offset = self.offsets[bounds.dim]
+        low, high = bounds.start - offset, bounds.end - offset
+        if self.signs[bounds.dim] < 0:
+            low, high = offset - bounds.end + 1, offset - bounds.start + 1
+        moved = self.move(bounds.dim, -bounds.start)
         return replace(moved, low=max(self.low, low), high=min(self.high, high))
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What layout operators did to a scan's result: how many positions there are, how many
-    identities stand first, which dimensions turned.
+    """What layout operators did to a scan's result.
+
+    That is how many positions there are, how many identities stand first, and which dimensions
+    turned.
     """
 
     length: int
@@ -57,8 +74,9 @@ class Place:
     flipped: frozenset[int] = frozenset()
 
     def entry(self, view: View, dim: int, shape: list[int]) -> View:
-        """The scan's input as seen from a position of the result: without the padding, turned round
-        where the result is flipped.
+        """The scan's input as seen from a position of the result.
+
+        The padding is taken off, and what was flipped is turned round.
         """
         padding = min(self.padding, self.length)
         for other in self.flipped - {dim}:
@@ -69,8 +87,8 @@ class Place:
         return replace(turned, high=self.length - padding)
 
 
-def slice_of(graph: OpGraph, node: Node) -> tuple[int, int, int] | None:
-    """(dimension, start, end) of a narrow or a slice with step 1; None for anything else."""
+def slice_of(graph: OpGraph, node: Node) -> Bounds | None:
+    """What a narrow or a slice with step 1 keeps; None for anything else."""
     operator = find_operator(node.target)
     if operator is None or operator.lowering not in (Layout.NARROW, Layout.SLICE):
         return None
@@ -84,11 +102,11 @@ def slice_of(graph: OpGraph, node: Node) -> tuple[int, int, int] | None:
         if not all(isinstance(value, int) for value in node.args[1:]):
             return None
         start += shape[dim] if start < 0 else 0
-        return dim, start, start + call["length"]
+        return Bounds(dim, start, start + call["length"])
     if call["step"] != 1:
         return None
-    start, end, _ = slice(start, call["end"]).indices(shape[dim])
-    return dim, start, max(start, end)
+    start, end = slice(start, call["end"]).indices(shape[dim])[:2]
+    return Bounds(dim, start, max(start, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +147,13 @@ class Paddings:
             return None
         return parts[0].name, parts[1].name
 
-    def range_of(self, cat: Node) -> tuple[str, int, int] | None:
-        """(value, start, end) of the value among identities; None if the node is no padding."""
+    def range_of(self, cat: Node) -> tuple[str, Bounds] | None:
+        """The value among identities, and where it stands; None if the node is no padding."""
         for name in self._parts(cat) or ():
             length = self.graph.spec(name).shape[self.dim]
             before = self.beside(cat, name, at_end=False)
             if before is not None:
-                return name, before, before + length
+                return name, Bounds(self.dim, before, before + length)
             if self.beside(cat, name, at_end=True) is not None:
-                return name, 0, length
+                return name, Bounds(self.dim, 0, length)
         return None

@@ -23,8 +23,10 @@ MAX_ROW_TAPS = 512
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a window: sizes of input and output, and kernel, stride, padding, dilation in
-    elements.
+    """One axis of a window.
+
+    `size` and `out` are elements of input and output; kernel, stride, padding and dilation are in
+    elements too.
     """
 
     size: int = 1
@@ -37,8 +39,9 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What one program does: `strips` side by side, each `depths` x `rows` output rows of `groups`
-    groups of `lanes` output columns.
+    """What one program does: `strips` side by side.
+
+    Each is `depths` x `rows` output rows of `groups` groups of `lanes` output columns.
     """
 
     depths: int
@@ -65,16 +68,18 @@ def make_axes(
 
 
 def lanes_in(axis: Axis, lanes: int) -> int:
-    """Columns of one input group: the largest power of two that divides the input step of one
-    output group.
+    """Columns of one input group.
+
+    That is the largest power of two that divides the input step of one output group.
     """
     step = axis.stride * lanes
     return min(step & -step, MAX_LANES)
 
 
 def column_taps(axis: Axis, lanes: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """(output lane, tap) -> (distance in groups, input lane): column = stride * lane - padding +
-    tap * dilation.
+    """(output lane, tap) -> (distance in groups, input lane).
+
+    column = stride * lane - padding + tap * dilation.
     """
     width = lanes_in(axis, lanes)
     return {
@@ -85,9 +90,7 @@ def column_taps(axis: Axis, lanes: int) -> dict[tuple[int, int], tuple[int, int]
 
 
 def row_starts(axis: Axis, count: int) -> dict[int, list[tuple[int, int]]]:
-    """Input position relative to the strip's start -> the (output position, tap) pairs that read
-    it, in ascending order.
-    """
+    """Input position from the strip's start on -> the (output position, tap) pairs that read it."""
     found: dict[int, list[tuple[int, int]]] = {}
     for out in range(count):
         for tap in range(axis.kernel):
@@ -110,16 +113,18 @@ def loads_per_strip(axes: Sequence[Axis], tile: Tile) -> int:
 
 
 def is_writable(axes: Sequence[Axis], tile: Tile) -> bool:
-    """Whether the unrolled text and the registers of a tile stay within reason; correctness does
-    not depend on it.
+    """Whether the unrolled text and the registers of a tile stay within reason.
+
+    Correctness does not depend on it.
     """
     return loads_per_strip(axes, tile) * axes[2].kernel <= MAX_ROW_TAPS
 
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """The taps of one phase of an axis: tap first + t * step reads input m + shift - t *
-    shift_step, for t < count.
+    """The taps of one phase of an axis.
+
+    Tap first + t * step reads input m + shift - t * shift_step, for t < count.
     """
 
     count: int
@@ -170,8 +175,9 @@ def has_empty_rows(axes: Sequence[Axis]) -> bool:
 
 
 def taps_by_phase(axes: Sequence[Axis]) -> Counter[int]:
-    """Number of taps -> number of phases that have as many; a tap is one multiply-add per lattice
-    position and pair of channels.
+    """Number of taps -> number of phases that have as many.
+
+    A tap is one multiply-add per lattice position and pair of channels.
     """
     return Counter(
         prod(taps.count for taps in phases) for phases in product(*map(phase_taps, axes))

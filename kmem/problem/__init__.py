@@ -1,0 +1,18 @@
+"""A problem file becomes a graph of operators, with sizes, costs and a least time.
+
+In the order in which a problem passes:
+
+- load.py: a problem file read, held to the contract, and built at a workload.
+- constructor.py: how a class of a file may be called, read from its text.
+- fake.py: tensors without memory, on which problems are checked and traced.
+- operators/: what every operator of a graph means, costs and is called: one table.
+- graph.py: the operator graph of one forward, as plain data.
+- trace.py: from a forward to its graph.
+- workload.py: sizes at which a problem is small enough for the interpreter.
+- traced.py: a problem with its workloads, graphs and bound, as the stages get it.
+- work.py: the arithmetic of one node.
+- bound.py: the least time of a graph on a device, and an estimate of eager's.
+- naming.py: what a graph does, in words of the vocabulary.
+- sizes.py: arithmetic on sizes that more than one room does.
+- dtypes.py: the dtypes that emitted kernels load.
+"""

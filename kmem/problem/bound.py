@@ -70,8 +70,9 @@ def graph_bound(graph: OpGraph, device: Device, contract: Contract) -> Bound | N
 
 
 def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract) -> float:
-    """An estimate of one node as eager runs it: a kernel of its own, its operands from and to
-    memory; 0 for a view.
+    """An estimate of one node as eager runs it; 0 for a view.
+
+    Eager runs a kernel for each node, with its operands from and to memory.
     """
     operator = find_operator(node.target)
     if operator is not None and _is_free(operator, graph):
@@ -184,8 +185,10 @@ def _storage_bytes(spec: TensorSpec) -> int:
 
 
 def _traffic_ms(read: int, written: int, device: Device) -> float:
-    """As much of the reading as there is writing runs at the copy's rate, the rest of it at the
-    read-only rate.
+    """The time of bytes read and written.
+
+    As much of the reading as there is writing runs at the copy's rate, the rest at the read-only
+    rate.
     """
     copied = read + written if written >= read else 2 * written
     return (
@@ -197,8 +200,9 @@ def _traffic_ms(read: int, written: int, device: Device) -> float:
 
 
 def _kept_work(graph: OpGraph, node: Node) -> Work:
-    """A node's work, less the products whose results a triangle mask drops and those with the zeros
-    of a matrix made from its diagonal.
+    """A node's work, less the products that nothing keeps.
+
+    A triangle mask drops some; those with the zeros of a matrix made from its diagonal are zero.
     """
     work = node_work(graph, node)
     if work.product_fma and any(_is_diagonal(graph, name) for name in node.refs()):
@@ -229,8 +233,9 @@ def _is_diagonal(graph: OpGraph, name: str) -> bool:
 
 
 def _compute_dtype(graph: OpGraph, node: Node) -> str:
-    """The floating dtype a node computes in: that of its widest floating operand (outputs of an
-    argmax are integers).
+    """The dtype in which a node computes: that of its widest floating operand.
+
+    The output does not tell, for an argmax has integers.
     """
     specs = input_specs(graph, node) or (
         [node.output] if isinstance(node.output, TensorSpec) else []

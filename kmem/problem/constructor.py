@@ -20,34 +20,25 @@ _Found = inspect.Signature | None
 
 
 def constructor_signature(tree: ast.Module, name: str) -> _Found:
-    """The parameters, self left out, with which a name that the file binds is called; None where
-    the text does not say.
-    """
+    """The parameters, without self, of what a name stands for; None if the text does not say."""
     return _resolve(ast.Name(name), _bindings(tree), frozenset())
 
 
 def _bindings(tree: ast.Module) -> dict[str, ast.AST | str]:
-    """What names stand for at the end of a module: a class, a function, an expression, or the
-    dotted path of what was imported.
+    """What names stand for at the end of a module.
+
+    That is a class, a function, an expression, or the dotted path of what was imported.
     """
     found: dict[str, ast.AST | str] = {}
     for statement in tree.body:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef):
             found[statement.name] = statement
         elif isinstance(statement, ast.Import):
-            found.update(
-                {
-                    alias.asname or alias.name.partition(".")[0]: _imported(alias)
-                    for alias in statement.names
-                }
-            )
+            for alias in statement.names:
+                found[alias.asname or alias.name.partition(".")[0]] = _imported(alias)
         elif isinstance(statement, ast.ImportFrom) and not statement.level:
-            found.update(
-                {
-                    alias.asname or alias.name: f"{statement.module}.{alias.name}"
-                    for alias in statement.names
-                }
-            )
+            for alias in statement.names:
+                found[alias.asname or alias.name] = f"{statement.module}.{alias.name}"
         else:
             found.update(assigned_constants(statement))
     return found
@@ -61,7 +52,11 @@ def _imported(alias: ast.alias) -> str:
 def _resolve(
     expression: ast.expr, bindings: dict[str, ast.AST | str], seen: frozenset[str]
 ) -> _Found:
-    """Args: seen: names on the way here, so that none is followed in a circle."""
+    """The signature of what an expression stands for.
+
+    Args:
+        seen: names on the way here, so that none is followed in a circle.
+    """
     root, *path = ast.unparse(expression).split(".")
     bound = bindings.get(root)
     if isinstance(bound, str):
@@ -72,11 +67,9 @@ def _resolve(
         return _of_class(bound, bindings, seen | {root})
     if isinstance(bound, ast.FunctionDef):
         return None if bound.decorator_list else _of_arguments(bound.args)
-    return (
-        _resolve(bound, bindings, seen | {root})
-        if isinstance(bound, ast.Name | ast.Attribute)
-        else None
-    )
+    if not isinstance(bound, ast.Name | ast.Attribute):
+        return None
+    return _resolve(bound, bindings, seen | {root})
 
 
 def _of_class(
@@ -117,13 +110,12 @@ def _of_arguments(arguments: ast.arguments) -> inspect.Signature:
 
 def _loaded(path: str) -> object | None:
     """What a dotted path names, if its module is loaded; nothing is imported for it."""
-    place, _, rest = path.rpartition(".")
-    names = [rest]
-    while place and place not in sys.modules:
-        place, _, last = place.rpartition(".")
-        names.insert(0, last)
-    found: object | None = sys.modules.get(place)
-    for name in names:
+    names = path.split(".")
+    loaded = len(names) - 1
+    while loaded and ".".join(names[:loaded]) not in sys.modules:
+        loaded -= 1
+    found: object | None = sys.modules.get(".".join(names[:loaded]))
+    for name in names[loaded:]:
         found = getattr(found, name, None)
     return found
 

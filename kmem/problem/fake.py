@@ -1,6 +1,4 @@
-"""Fake tensors, on which problems are checked and traced without memory or computing: casting them,
-and keeping torch quiet about them.
-"""
+"""Fake tensors, on which problems are checked and traced without memory or computing."""
 
 import io
 import logging
@@ -16,8 +14,9 @@ _NOISY_LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbol
 
 @contextmanager
 def quiet_fake_tensors() -> Iterator[None]:
-    """Hide what torch prints when fake tensors fail (tracebacks on its own logger, export's
-    warnings): the exception carries the reason.
+    """Hide what torch prints when fake tensors fail; the exception carries the reason.
+
+    torch prints tracebacks on its own logger, and export's warnings.
     """
     loggers = [logging.getLogger(name) for name in _NOISY_LOGGERS]
     before = [logger.disabled for logger in loggers]
@@ -45,8 +44,9 @@ def cast_floating(value: object, dtype: torch.dtype) -> object:
 
 
 def cast_fake_module(model: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """What `model.to(dtype)` does, in place: that one swaps tensors, which fake ones refuse (they
-    are weakly referenced by their mode).
+    """What `model.to(dtype)` does, in place.
+
+    `to` swaps tensors, which fake ones refuse, for their mode holds weak references to them.
     """
     parameters = list(model.parameters())
     casts = {

@@ -1,5 +1,4 @@
-"""The operator graph of one traced forward: values in execution order, as plain data without torch
-objects.
+"""The operator graph of one traced forward: values in execution order, without torch objects.
 
 Owned here: the shape of the graph, the lookups that recipes need, and its two identities. trace.py
 makes a graph, bound.py costs it, recipes match it, and codegen/module.py writes it out again. What
@@ -179,15 +178,17 @@ class OpGraph:
         return bool(self._index.ancestors.get(name, 0) & mask)
 
     def has_one_user(self, name: str) -> bool:
-        """Whether exactly one node reads the value and it is not an output: only then may it be
-        fused away.
+        """Whether exactly one node reads the value and it is not an output.
+
+        Only then may it be fused away.
         """
         return len(self.users(name)) == 1 and name not in self.outputs
 
     @property
     def hash(self) -> str:
-        """Identity of the computation at these sizes: operators, wiring, shapes, strides, dtypes,
-        constants; not names.
+        """Identity of the computation at these sizes.
+
+        It covers operators, wiring, shapes, strides, dtypes and constants; not names.
         """
         return content_hash(*self._canonical(sizes=True))
 
@@ -207,19 +208,15 @@ class OpGraph:
         if self.opaque_reason is not None:
             yield "opaque"
         for placeholder in self.placeholders:
-            yield (
-                f"{order[placeholder.name]} {placeholder.kind} "
-                f"{_describe(placeholder.spec, sizes)} {placeholder.value!r}"
-            )
+            spec = _describe(placeholder.spec, sizes)
+            yield f"{order[placeholder.name]} {placeholder.kind} {spec} {placeholder.value!r}"
         for node in self.nodes:
             arguments = [_render(arg, order, sizes) for arg in node.args]
             arguments += [
                 f"{key}={_render(arg, order, sizes)}" for key, arg in sorted(node.kwargs.items())
             ]
-            yield (
-                f"{order[node.name]} {node.target} {' '.join(arguments)} "
-                f"{_describe(node.output, sizes)}"
-            )
+            output = _describe(node.output, sizes)
+            yield f"{order[node.name]} {node.target} {' '.join(arguments)} {output}"
         yield " ".join(order.get(name, name) for name in self.outputs)
 
 

@@ -2,8 +2,8 @@
 
 The contract is KernelBench's: `Model(*get_init_inputs())` applied to `get_inputs()`;
 `get_init_inputs` may be absent. A problem may offer `get_small_inputs()` for machines without a
-GPU. The file's author is the user, so it is executed in this process. Every fault of the file is a
-ProblemError of one line; workload.py derives the small workload, trace.py the graph.
+GPU. The file's author is the user, so the file is executed in this process. Every fault of the file
+is a ProblemError of one line. workload.py derives the small workload, trace.py the graph.
 """
 
 import ast
@@ -14,6 +14,12 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.utils._pytree import tree_leaves
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
 from kmem.host.syntax import parse_python
@@ -26,8 +32,10 @@ FULL = Workload("full")
 def load_problem(path: str | Path) -> Problem:
     """Read and check a problem file without executing it.
 
-    A directory stands for the `problem.py` in it. Raises ProblemError: if there is no such file, it
-    does not parse, or it lacks `Model` or `get_inputs`.
+    A directory stands for the `problem.py` in it.
+
+    Raises ProblemError: if there is no such file, it does not parse, or it lacks `Model` or
+        `get_inputs`.
     """
     place = Path(path)
     if place.is_dir():
@@ -73,8 +81,9 @@ def _top_level_names(tree: ast.Module) -> set[str]:
 
 
 def assigned_constants(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
-    """Names a top-level statement assigns, each with its expression: `M = 4`, `M: int = 4`, and `M,
-    N = 4, 8`.
+    """Names that a top-level statement assigns, each with its expression.
+
+    It may read `M = 4`, `M: int = 4`, or `M, N = 4, 8`.
     """
     if (
         isinstance(statement, ast.AnnAssign)
@@ -113,8 +122,8 @@ def execute_problem(problem: Problem, workload: Workload = FULL) -> types.Module
             exec(compile(tree, problem.path, "exec"), module.__dict__)
     except ModuleNotFoundError as ex:
         raise ProblemError(
-            f"{problem.path} needs the package {ex.name}, which is not installed here; install it "
-            f"and run again"
+            f"{problem.path} needs the package {ex.name}, which is not installed here; "
+            "install it and run again"
         ) from ex
     except (Exception, SystemExit) as ex:
         raise ProblemError(
@@ -126,8 +135,9 @@ def execute_problem(problem: Problem, workload: Workload = FULL) -> types.Module
 
 
 class _Substitution(ast.NodeTransformer):
-    """Puts other values in place of named top-level constants; what is computed from them follows
-    when the file runs.
+    """Puts other values in place of named top-level constants.
+
+    What is computed from them follows when the file runs.
     """
 
     def __init__(self, values: Mapping[str, int | tuple[int, ...]]) -> None:
@@ -138,9 +148,8 @@ class _Substitution(ast.NodeTransformer):
         for statement in tree.body:
             for name, expression in assigned_constants(statement):
                 if name in self.values:
-                    self.expressions[expression] = ast.parse(
-                        _written(self.values[name], expression), mode="eval"
-                    ).body
+                    written = _written(self.values[name], expression)
+                    self.expressions[expression] = ast.parse(written, mode="eval").body
         return ast.fix_missing_locations(self.visit(tree))
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
@@ -152,8 +161,9 @@ class _Substitution(ast.NodeTransformer):
 
 
 def _written(value: int | tuple[int, ...], expression: ast.expr) -> str:
-    """The value as source: a list where the file has one, for a list and a tuple do not
-    concatenate.
+    """The value as source: a list where the file has one.
+
+    A list and a tuple do not concatenate.
     """
     if isinstance(value, int):
         return repr(value)
@@ -163,8 +173,9 @@ def _written(value: int | tuple[int, ...], expression: ast.expr) -> str:
 def build_model(
     module: types.ModuleType, device: torch.device | str, precision: Precision = Precision.MATCH
 ) -> torch.nn.Module:
-    """`Model(*get_init_inputs())` on a device, in the mode its constructor leaves it, BF16 cast to
-    bfloat16.
+    """`Model(*get_init_inputs())` on a device, in the mode in which its constructor leaves it.
+
+    With BF16 the module is cast to bfloat16.
 
     Raises ProblemError: if `get_init_inputs` or the constructor raises, or Model is no module.
     DeviceMemoryError: if it does not fit.
@@ -175,11 +186,9 @@ def build_model(
 
 
 def _construct_model(module: types.ModuleType, device: torch.device | str) -> torch.nn.Module:
-    init_inputs = (
-        _call(module, "get_init_inputs", lambda: list(module.get_init_inputs()))
-        if hasattr(module, "get_init_inputs")
-        else []
-    )
+    init_inputs: list[object] = []
+    if hasattr(module, "get_init_inputs"):
+        init_inputs = _call(module, "get_init_inputs", lambda: list(module.get_init_inputs()))
 
     def construct() -> torch.nn.Module:
         with torch.device(device):
@@ -188,8 +197,8 @@ def _construct_model(module: types.ModuleType, device: torch.device | str) -> to
     model = _call(module, f"Model({', '.join(map(_shorten, init_inputs))})", construct)
     if not isinstance(model, torch.nn.Module):
         raise ProblemError(
-            f"{module.__file__}: Model makes a {type(model).__name__}; the contract wants a "
-            f"torch.nn.Module"
+            f"{module.__file__}: Model makes a {type(model).__name__}; "
+            "the contract wants a torch.nn.Module"
         )
     return model
 
@@ -197,7 +206,7 @@ def _construct_model(module: types.ModuleType, device: torch.device | str) -> to
 def build_inputs(
     module: types.ModuleType, device: torch.device | str, precision: Precision = Precision.MATCH
 ) -> list[object]:
-    """`get_inputs()` made directly on a device, BF16 with floating tensors cast to bfloat16.
+    """`get_inputs()` made directly on a device, with BF16 floating tensors cast to bfloat16.
 
     Raises ProblemError: if it raises or returns nothing. DeviceMemoryError: if they do not fit.
     """
@@ -209,8 +218,8 @@ def build_inputs(
     inputs = _call(module, "get_inputs()", make)
     if not isinstance(inputs, list | tuple) or not inputs:
         raise ProblemError(
-            f"{module.__file__}: get_inputs() returned {inputs!r:.60}; it must return the list of "
-            f"forward's inputs"
+            f"{module.__file__}: get_inputs() returned {inputs!r:.60}; "
+            "it must return the list of forward's inputs"
         )
     moved = [value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs]
     if precision is Precision.BF16:
@@ -222,16 +231,11 @@ def check_forward(module: types.ModuleType, precision: Precision = Precision.MAT
     """Run one forward on fake tensors: nothing is computed, no memory is taken.
 
     Covered: shapes, dtypes, devices and numbers of arguments that do not fit. Not covered: what
-    depends on values; such a forward passes. Raises ProblemError: if `get_inputs`, the constructor
-    or the forward raises, with its own error in one line, or no tensor is returned.
-    """
-    from torch._subclasses.fake_tensor import (
-        DataDependentOutputException,
-        DynamicOutputShapeException,
-        FakeTensorMode,
-    )
-    from torch.utils._pytree import tree_leaves
+    depends on values; such a forward passes.
 
+    Raises ProblemError: if `get_inputs`, the constructor or the forward raises, with its own error
+        in one line, or no tensor is returned.
+    """
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), quiet_fake_tensors():
             inputs = build_inputs(module, "cpu", precision)
@@ -245,22 +249,23 @@ def check_forward(module: types.ModuleType, precision: Precision = Precision.MAT
         return
     if all(isinstance(leaf, int | float | str | None) for leaf in tree_leaves(outputs)):
         raise ProblemError(
-            f"{module.__file__}: forward returned {_shorten(outputs)}; it must return a tensor, or "
-            f"several"
+            f"{module.__file__}: forward returned {_shorten(outputs)}; "
+            "it must return a tensor, or several"
         )
 
 
 def _call(module: types.ModuleType, what: str, function: Callable[[], object]) -> object:
-    """Call the user's code; whatever it raises, an exit too, becomes one line that names the file
-    and the call.
+    """Call the user's code; whatever it raises becomes one line that names the file and the call.
+
+    An exit is among what it may raise.
     """
     try:
         with redirect_stdout(sys.stderr):
             return function()
     except torch.OutOfMemoryError as ex:
         raise DeviceMemoryError(
-            f"{module.__file__}: {what} does not fit the device's memory; make its size constants "
-            f"smaller"
+            f"{module.__file__}: {what} does not fit the device's memory; "
+            "make its size constants smaller"
         ) from ex
     except (Exception, SystemExit) as ex:
         raise ProblemError(

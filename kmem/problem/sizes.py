@@ -14,8 +14,9 @@ def ceil_div(value: int, divisor: int) -> int:
 
 
 def per_axis(value: object, rank: int, default: object = None) -> tuple[int, ...]:
-    """An ATen int list as one integer per axis: one element counts for all axes, an empty list for
-    `default`.
+    """An ATen int list as one integer per axis.
+
+    One element counts for all axes, an empty list for `default`.
     """
     if value is None or value == ():
         value = default
@@ -24,7 +25,8 @@ def per_axis(value: object, rank: int, default: object = None) -> tuple[int, ...
 
 
 def same_padding(kernel: Sequence[int], dilation: Sequence[int]) -> tuple[int, ...]:
-    """What torch's padding="same" puts before each axis: half of dilation * (kernel - 1), the odd
-    one at the end.
+    """What torch's padding="same" puts before each axis.
+
+    That is half of dilation * (kernel - 1), the odd one at the end.
     """
     return tuple(step * (taps - 1) // 2 for taps, step in zip(kernel, dilation, strict=True))

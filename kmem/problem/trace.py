@@ -82,16 +82,9 @@ def _trace(module: ModuleType, precision: Precision, *, training: bool | None) -
             with mode, torch.device("cpu"):
                 inputs = list(module.get_inputs())
             model = _make_model(module, mode)
-            nested = next(
-                (
-                    value
-                    for value in inputs
-                    if not isinstance(value, torch.Tensor | int | float | str | None)
-                ),
-                None,
-            )
-            if nested is not None:
-                raise _Untraceable(f"an input of type {type(nested).__name__}")
+            for value in inputs:
+                if not isinstance(value, torch.Tensor | int | float | str | None):
+                    raise _Untraceable(f"an input of type {type(value).__name__}")
             if precision is Precision.BF16:
                 model = cast_fake_module(model, torch.bfloat16)
                 inputs = [cast_floating(value, torch.bfloat16) for value in inputs]
@@ -122,9 +115,8 @@ def _export_reason(error: Exception) -> str:
     for fragment, meaning in _EXPORT_TEXTS.items():
         if fragment in text:
             return meaning
-    return (
-        f"torch.export refused it: {type(error).__name__}: {text.splitlines()[0] if text else ''}"
-    )
+    first = text.splitlines()[0] if text else ""
+    return f"torch.export refused it: {type(error).__name__}: {first}"
 
 
 def _make_model(module: ModuleType, mode: FakeTensorMode) -> torch.nn.Module:
@@ -223,8 +215,8 @@ def _constant_value(
     tensor = program.constants[name]
     if isinstance(tensor, FakeTensor) or tensor.numel() > MAX_CONSTANT_ELEMENTS:
         raise _Untraceable(
-            f"forward uses a tensor of {tensor.numel()} elements that is neither input, parameter "
-            f"nor buffer"
+            f"forward uses a tensor of {tensor.numel()} elements "
+            "that is neither input, parameter nor buffer"
         )
     return _as_tuples(tensor.tolist())
 

@@ -1,10 +1,9 @@
-"""Derive the small workload of a problem: sizes at which the Triton interpreter, which runs
-programs one by one, ends in seconds.
+"""Derive the small workload of a problem: sizes at which the interpreter ends in seconds.
 
-The module-level integers of a problem file that only shape the inputs are replaced by smaller ones;
-those that reach `get_init_inputs` (directly or through other constants) shape parameters and stay.
-Every choice is checked by tracing on fake tensors: the same operators in the same order on the same
-parameters as at full size.
+Triton's interpreter runs programs one by one. The module-level integers of a problem file that only
+shape the inputs are replaced by smaller ones; those that reach `get_init_inputs` (directly or
+through other constants) shape parameters and stay. Every choice is checked by tracing on fake
+tensors: the same operators in the same order on the same parameters as at full size.
 
 Covered: integers and tuples or lists of integers assigned once at top level; what is computed from
 them follows when the file runs. Not covered: sizes written inside `get_inputs` (the problem must
@@ -53,11 +52,14 @@ Sizes = dict[str, int | tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """One way to make `value` (the `index`-th of the constants' numbers) about `size`."""
+    """One way to make the numbers of constants about as large as a size.
+
+    `shrink(value, size, index)` does so with the `index`-th number. With `small_batch`, batches get
+    an eighth of the other sizes, for they repeat what one element shows.
+    """
 
     name: str
     shrink: Callable[[int, int, int], int]
-    # batches an eighth of the other sizes, for they repeat what one element shows
     small_batch: bool = False
 
 
@@ -65,10 +67,10 @@ def derive_small_workload(problem: Problem) -> Workload:
     """The workload named "small".
 
     Returns: One with `small_inputs` if the problem has `get_small_inputs`; one without constants if
-        it is small as it is; else the largest sizes within MAX_SMALL_ELEMENTS. Where parameters are
-        so large that nothing is, the smallest sizes that work, and a warning in the log.
-    Raises:
-        ProblemError: if its inputs are large and no top-level constant shapes them alone.
+        the problem is small as it is; else the largest sizes within MAX_SMALL_ELEMENTS. Where
+        parameters are so large that no sizes are, the smallest sizes that work, and a warning in
+        the log.
+    Raises ProblemError: if the inputs are large and no top-level constant shapes them alone.
     """
     full = execute_problem(problem)
     if hasattr(full, "get_small_inputs"):
@@ -79,23 +81,21 @@ def derive_small_workload(problem: Problem) -> Workload:
     constants = find_input_constants(problem, full)
     if not constants:
         raise ProblemError(
-            f"{problem.path}: no top-level integer shapes the inputs alone, so no small workload "
-            f"can be derived; "
+            f"{problem.path}: no top-level integer shapes the inputs alone, "
+            "so no small workload can be derived; "
             "name the sizes at top level or define get_small_inputs()"
         )
     workload = search.run(constants)
     if workload is None:
         raise ProblemError(
             f"{problem.path}: the module works at no smaller sizes of {', '.join(constants)}; "
-            f"define get_small_inputs()"
+            "define get_small_inputs()"
         )
     total = search.elements(workload)
     if total > MAX_SMALL_ELEMENTS:
         logger.warning(
-            (
-                "%s: its parameters keep the small workload at %d elements; the interpreter will "
-                "be slow"
-            ),
+            "%s: its parameters keep the small workload at %d elements; "
+            "the interpreter will be slow",
             problem.path,
             total,
         )
@@ -103,8 +103,9 @@ def derive_small_workload(problem: Problem) -> Workload:
 
 
 def find_input_constants(problem: Problem, module: types.ModuleType) -> Sizes:
-    """Top-level integers (and tuples of them) that reach `get_inputs` and neither `get_init_inputs`
-    nor `Model`, with their full values.
+    """Top-level integers, and tuples of them, that shape the inputs alone, with their full values.
+
+    They reach `get_inputs` and neither `get_init_inputs` nor `Model`.
     """
     tree = parse_python(problem.source)
     expressions: dict[str, ast.expr] = {}
@@ -114,9 +115,8 @@ def find_input_constants(problem: Problem, module: types.ModuleType) -> Sizes:
             if name in expressions:
                 assigned_again.add(name)
             expressions[name] = expression
-    reads = {
-        name: _names(expression) for name, expression in expressions.items()
-    } | _definitions_read(problem, tree)
+    reads = {name: _names(expression) for name, expression in expressions.items()}
+    reads |= _definitions_read(problem, tree)
     shaping = _reached({"get_inputs"}, reads)
     protected = _reached({"get_init_inputs", "Model"}, reads)
     found: Sizes = {}
@@ -126,18 +126,16 @@ def find_input_constants(problem: Problem, module: types.ModuleType) -> Sizes:
         is_computed = bool(reads[name] & expressions.keys())
         if name not in shaping - protected - assigned_again or is_computed:
             continue
-        if (
-            numbers
-            and all(type(number) is int for number in numbers)
-            and max(numbers) > _KEEP_BELOW
-        ):
+        are_sizes = numbers and all(type(number) is int for number in numbers)
+        if are_sizes and max(numbers) > _KEEP_BELOW:
             found[name] = value if isinstance(value, int) else tuple(value)
     return found
 
 
 def _definitions_read(problem: Problem, tree: ast.Module) -> dict[str, set[str]]:
-    """For every top-level function and class the module-level names its body, defaults and bases
-    read.
+    """The module-level names that each top-level function and class reads.
+
+    Bodies, defaults and bases are looked at.
     """
     reads: dict[str, set[str]] = {}
     for scope in symtable.symtable(problem.source, problem.path, "exec").get_children():
@@ -151,8 +149,9 @@ def _definitions_read(problem: Problem, tree: ast.Module) -> dict[str, set[str]]
 
 
 def _globals_read(scope: symtable.SymbolTable) -> set[str]:
-    """Module-level names that a function or class reads; a parameter of the same name is another
-    thing.
+    """Module-level names that a function or class reads.
+
+    A parameter of the same name is another thing.
     """
     names = {
         symbol.get_name()
@@ -183,26 +182,32 @@ def _odd_like(value: int, size: int) -> int:
     return size | 1 if value % 2 else size
 
 
-#: Ways to shrink, best first: sizes a little off powers of two exercise masks; equal sizes stay
-#: equal where a module relies on it; powers of two and halves of the full size suit modules that
-#: divide.
+def _off_powers_of_two(value: int, size: int, index: int) -> int:
+    """Sizes that exercise masks."""
+    return _odd_like(value, size + (1, 3, 2)[index % 3] if size > 3 else size)
+
+
+def _equal(value: int, size: int, index: int) -> int:
+    """Equal sizes stay equal, for modules that rely on it."""
+    return _odd_like(value, size + 1)
+
+
+def _power_of_two(value: int, size: int, index: int) -> int:
+    """Sizes for modules that divide."""
+    return _odd_like(value, 2 ** (size.bit_length() - 1))
+
+
+def _halved(value: int, size: int, index: int) -> int:
+    """Halves of the full size, for modules that divide."""
+    return value >> max(0, math.ceil(math.log2(value / size)))
+
+
+#: Ways to shrink, best first.
 _STYLES = (
-    _Style(
-        "off powers of two",
-        lambda value, size, index: _odd_like(
-            value, size + (1, 3, 2)[index % 3] if size > 3 else size
-        ),
-        small_batch=True,
-    ),
-    _Style("equal sizes", lambda value, size, index: _odd_like(value, size + 1)),
-    _Style(
-        "powers of two",
-        lambda value, size, index: _odd_like(value, 2 ** (size.bit_length() - 1)),
-        small_batch=True,
-    ),
-    _Style(
-        "halves", lambda value, size, index: value >> max(0, math.ceil(math.log2(value / size)))
-    ),
+    _Style("off powers of two", _off_powers_of_two, small_batch=True),
+    _Style("equal sizes", _equal),
+    _Style("powers of two", _power_of_two, small_batch=True),
+    _Style("halves", _halved),
 )
 
 
@@ -214,8 +219,9 @@ class _Search:
         self.graph = graph
 
     def run(self, constants: Sizes) -> Workload | None:
-        """The largest sizes within the budget; else the smallest that work; else the same with the
-        constants that can be shrunk alone.
+        """The largest sizes within the budget; else the smallest that work.
+
+        If nothing works, the same is tried with the constants that can be shrunk alone.
         """
         chosen = self._shrink(constants)
         if chosen is None:
@@ -228,22 +234,23 @@ class _Search:
         return chosen
 
     def _shrink(self, constants: Sizes) -> Workload | None:
-        """The first style whose largest fitting sizes are ample, else the best of all styles, else
-        the smallest sizes that work.
+        """The first style whose largest fitting sizes are ample, else the best of all styles.
+
+        If none fits, the smallest sizes that work.
         """
         best, most = None, 0
         smallest: Workload | None = None
         for style in _STYLES:
             for workload in _proposals(constants, style):
-                if self._input_elements(workload) > MAX_SMALL_ELEMENTS and workload != _propose(
-                    constants, style, _LADDER[-1]
-                ):
+                is_last = workload == _propose(constants, style, _LADDER[-1])
+                if self._input_elements(workload) > MAX_SMALL_ELEMENTS and not is_last:
                     continue
                 total = self._valid_elements(workload)
                 if total is not None and total <= MAX_SMALL_ELEMENTS:
                     if total >= _AMPLE_ELEMENTS:
                         return workload
-                    best, most = (workload, total) if total > most else (best, most)
+                    if total > most:
+                        best, most = workload, total
                     break
                 if total is not None and smallest is None:
                     smallest = workload
@@ -251,11 +258,9 @@ class _Search:
 
     def elements(self, workload: Workload) -> int:
         """Elements of all inputs and, if the graph can be traced, outputs."""
-        graph = (
-            self.graph
-            if workload is FULL
-            else trace_problem(execute_problem(self.problem, workload), both_modes=False)
-        )
+        graph = self.graph
+        if workload is not FULL:
+            graph = trace_problem(execute_problem(self.problem, workload), both_modes=False)
         return self._input_elements(workload) + _output_elements(graph)
 
     def _input_elements(self, workload: Workload) -> int:
@@ -270,8 +275,9 @@ class _Search:
         return sum(value.numel() for value in inputs if isinstance(value, torch.Tensor))
 
     def _valid_elements(self, workload: Workload) -> int | None:
-        """Inputs and outputs in elements if the forward is the same program on the same parameters
-        at these sizes, else None.
+        """Elements of inputs and outputs; None if the forward is another program at these sizes.
+
+        It must run the same operators on the same parameters.
         """
         try:
             module = execute_problem(self.problem, workload)
@@ -316,12 +322,9 @@ def _propose(constants: Sizes, style: _Style, size: int) -> Workload:
         numbers = []
         aim = max(2, size // 8) if style.small_batch and "batch" in name.lower() else size
         for number in value if isinstance(value, tuple) else (value,):
-            small = (
-                number
-                if number <= _KEEP_BELOW
-                else max(2, min(number, style.shrink(number, aim, index)))
-            )
-            numbers.append(small)
+            if number > _KEEP_BELOW:
+                number = max(2, min(number, style.shrink(number, aim, index)))
+            numbers.append(number)
             index += 1
         chosen.append((name, tuple(numbers) if isinstance(value, tuple) else numbers[0]))
     return Workload("small", tuple(chosen))

@@ -17,6 +17,7 @@ from kmem.plugins import Registry
 from kmem.problem.bound import graph_bound
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import FULL, check_forward, execute_problem
+from kmem.problem.naming import name_operators
 from kmem.problem.trace import trace_problem
 from kmem.problem.workload import derive_small_workload
 from kmem.recipes import Recipe
@@ -93,7 +94,8 @@ def open_session(
     writable: dict[str, float] = {}
     for option in options:
         writable[option.recipe.name] = writable.get(option.recipe.name, 0.0) + option.site.bytes
-    operators = tuple(dict.fromkeys(option.site.operator for option in options)) or ("opaque",)
+    parts = [(option.site.operator, option.site.nodes) for option in options]
+    operators = name_operators(graph, parts, device, contract)
     bound = graph_bound(graph, device, contract)
     return Session(
         problem,

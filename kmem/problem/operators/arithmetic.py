@@ -33,8 +33,9 @@ Arithmetic: TypeAlias = Callable[[Node, Sequence[TensorSpec]], Work]
 
 
 def input_specs(graph: OpGraph, node: Node) -> list[TensorSpec]:
-    """Specs of the tensors a node reads, each value once, in order; tuples and scalars are left
-    out.
+    """Specs of the tensors that a node reads, each value once, in order.
+
+    Tuples and scalars are left out.
     """
     specs = []
     for name in dict.fromkeys(node.refs()):

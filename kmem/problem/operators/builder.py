@@ -58,8 +58,9 @@ class RegionBuilder(Protocol):
         """A row-level variable takes the place of what an input holds."""
 
     def add_total(self, values: tuple[str, ...], text: str) -> None:
-        """The result is `text`, an expression over total_0, total_1, ...: the sums of row-level
-        values over all rows.
+        """Make the result `text`, an expression over total_0, total_1, ...
+
+        These are the sums of row-level values over all rows.
         """
 
     def strides(self, spec: TensorSpec, form: Form = Form.FULL) -> tuple[int, ...]:

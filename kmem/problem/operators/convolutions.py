@@ -1,9 +1,11 @@
-"""Convolutions and transposed convolutions of every rank, and recurrent layers, which eager does in
-TF32 by default too.
+"""Convolutions and transposed ones of every rank, and recurrent layers.
+
+Eager does all of them in TF32 by default.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kmem.problem.graph import Arg, Node
 from kmem.problem.operators.arithmetic import Work, output_elements
@@ -24,6 +26,15 @@ _TRANSPOSED = parameters(
     groups=None,
     dilation=None,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """How the window moves along one axis."""
+
+    stride: int
+    padding: int
+    dilation: int
 
 
 def _given(node: Node, names: Parameters) -> dict[str, Arg]:
@@ -47,8 +58,8 @@ def _convolution_work(node: Node, inputs: Sequence[TensorSpec]) -> Work:
         before = same_padding(weight.shape[2:], dilation)
     else:
         before = per_axis(0 if padding == "valid" else padding, rank, 0)
-    steps = zip(stride, before, dilation, strict=True)
-    pairs = _all_hits(node.output.shape, image.shape, weight.shape, list(steps))
+    steps = [_Steps(*each) for each in zip(stride, before, dilation, strict=True)]
+    pairs = _all_hits(node.output.shape, image.shape, weight.shape, steps)
     return _tap_work(node, inputs, pairs)
 
 
@@ -60,13 +71,10 @@ def _transposed_work(node: Node, inputs: Sequence[TensorSpec]) -> Work:
     image, weight = inputs[0], inputs[1]
     rank = len(weight.shape) - 2
     given = _given(node, _TRANSPOSED)
-    steps = zip(
-        per_axis(given["stride"], rank, 1),
-        per_axis(given["padding"], rank, 0),
-        per_axis(given["dilation"], rank, 1),
-        strict=True,
-    )
-    pairs = _all_hits(image.shape, node.spec.shape, weight.shape, list(steps))
+    stride, dilation = per_axis(given["stride"], rank, 1), per_axis(given["dilation"], rank, 1)
+    padding = per_axis(given["padding"], rank, 0)
+    steps = [_Steps(*each) for each in zip(stride, padding, dilation, strict=True)]
+    pairs = _all_hits(image.shape, node.spec.shape, weight.shape, steps)
     return _tap_work(node, inputs, pairs)
 
 
@@ -84,35 +92,31 @@ def _all_hits(
     positions: Sequence[int],
     lengths: Sequence[int],
     weight: Sequence[int],
-    steps: Sequence[tuple[int, int, int]],
+    steps: Sequence[_Steps],
 ) -> int:
-    """The product over the spatial axes of how many (position, tap) hit.
-
-    Args:
-        steps: (stride, padding, dilation) of each spatial axis, which are the last ones.
-    """
+    """How many (position, tap) hit in all, over the spatial axes, which are the last ones."""
     return math.prod(
         _hits(positions[axis], lengths[axis], weight[axis], steps[axis])
         for axis in range(-len(steps), 0)
     )
 
 
-def _hits(positions: int, length: int, kernel: int, steps: tuple[int, int, int]) -> int:
+def _hits(positions: int, length: int, kernel: int, steps: _Steps) -> int:
     """How many (position, tap) have 0 <= position * stride - padding + tap * dilation < length."""
-    stride, padding, dilation = steps
     total = 0
     for tap in range(kernel):
-        offset = tap * dilation - padding
+        offset = tap * steps.dilation - steps.padding
         # smallest position with position * stride + offset >= 0
-        first = max(0, -(offset // stride))
-        last = min(positions - 1, (length - 1 - offset) // stride)
+        first = max(0, -(offset // steps.stride))
+        last = min(positions - 1, (length - 1 - offset) // steps.stride)
         total += max(0, last - first + 1)
     return total
 
 
 def _recurrent_work(node: Node, inputs: Sequence[TensorSpec]) -> Work:
-    """Every weight matrix once per element of the sequence; biases and states are 1- and
-    3-dimensional.
+    """Every weight matrix once per element of the sequence.
+
+    Biases and states, which are 1- and 3-dimensional, do not count.
     """
     sequence = inputs[0]
     steps = math.prod(sequence.shape[:-1])

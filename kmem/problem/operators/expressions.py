@@ -1,5 +1,4 @@
-"""Triton expressions as rows write them: numbers, variables, extremes that keep NaN, and the jitted
-helpers that stand for what tl lacks.
+"""Triton expressions as rows write them, and the jitted helpers that they call.
 
 An expression is a string, or an `Expression` where it calls a helper. So nothing has to search the
 text for helpers later: `using(f"stable_exp({x})", STABLE_EXP)`.

@@ -20,7 +20,7 @@ def _row(
 
 
 _VIEWS = (
-    "assert_tensor_metadata chunk diagonal flatten movedim mT numpy_T permute split "
+    "chunk diagonal flatten movedim mT numpy_T permute split "
     "split_with_sizes swapaxes t transpose unbind unflatten unfold view_as"
 )
 _COPIES = (

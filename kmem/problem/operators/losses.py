@@ -34,7 +34,9 @@ from kmem.problem.operators.row import (
 )
 
 #: Values of torch's `reduction` argument. Source: at::Reduction.
-_NONE, _MEAN, _SUM = 0, 1, 2
+_NONE = 0
+_MEAN = 1
+_SUM = 2
 
 
 def _matches(call: Call, *others: str) -> bool:
@@ -216,8 +218,9 @@ def _has_class_indices(build: RegionBuilder, call: Call) -> bool:
 
 
 def _lower_cross_entropy(build: RegionBuilder, call: Call) -> None:
-    """log(sum(exp(x))) minus the label's x, mixed with the mean over classes by label smoothing;
-    ignored rows count nothing.
+    """log(sum(exp(x))) minus the label's x; ignored rows count nothing.
+
+    Label smoothing mixes in the mean over classes.
     """
     out, source = call.out, build.read(call.value("x"))
     label = build.read(call.value("y"), Form.SQUEEZED)
@@ -247,7 +250,8 @@ def _lower_triplet_margin(build: RegionBuilder, call: Call) -> None:
 
     Source: torch.nn.functional.triplet_margin_loss and pairwise_distance.
     """
-    out, anchor, eps = call.out, build.read(call.value("x")), write_number(call["eps"])
+    out, eps = call.out, write_number(call["eps"])
+    anchor = build.read(call.value("x"))
     distances = []
     for side in ("near", "far"):
         other = build.read(call.value(side))
@@ -269,16 +273,18 @@ def _lower_cosine_similarity(build: RegionBuilder, call: Call) -> None:
 
     Source: torch.nn.functional.cosine_similarity.
     """
-    out, x, eps = call.out, build.read(call.value("x")), write_number(call["eps"])
-    y = build.read(call.value("y"))
-    sums = []
-    for name, left, right in (("dot", x, y), ("x", x, x), ("y", y, y)):
+    out, eps = call.out, write_number(call["eps"])
+    x, y = build.read(call.value("x")), build.read(call.value("y"))
+
+    def sum_products(name: str, left: str, right: str) -> str:
         product = build.map(f"{out}_{name}_product", f"{left} * {right}", left, right)
-        sums += build.reduce((f"{out}_{name}",), "sum", product)
-    dot, first, second = sums
-    norms = [maximum(f"tl.sqrt_rn({value})", eps) for value in (first, second)]
+        return build.reduce((f"{out}_{name}",), "sum", product)[0]
+
+    dot = sum_products("dot", x, y)
+    squares = sum_products("x", x, x), sum_products("y", y, y)
+    norms = [maximum(f"tl.sqrt_rn({square})", eps) for square in squares]
     text = f"tl.div_rn(tl.div_rn({dot}, {norms[0]}), {norms[1]})"
-    build.map(out, text, dot, first, second)
+    build.map(out, text, dot, *squares)
 
 
 _CROSS_ENTROPY = Reduction(

@@ -5,6 +5,7 @@ torch documentation of each operator.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from kmem.problem.graph import Ref
@@ -68,33 +69,47 @@ def _root_inverse(build: RegionBuilder, call: Call, mean_square: str, read: str)
 
 
 def _eps(call: Call) -> float:
-    """What was given; else, for an rms norm, the machine epsilon of the type that it computes in,
-    which is fp32.
+    """What was given; else, for an rms norm, the machine epsilon of fp32.
+
+    fp32 is the type in which kernels compute.
 
     Source: torch.nn.functional.rms_norm and torch.finfo.
     """
     return 2.0**-23 if call["eps"] is None else call["eps"]
 
 
-def _centre(build: RegionBuilder, call: Call) -> tuple[str, str, str, str]:
-    """The source, its mean, the sum of squared deviations, and one over the deviation."""
+@dataclass(frozen=True, slots=True)
+class _Centred:
+    """A row less its mean over its deviation, and the variables that it was made from."""
+
+    text: str
+    source: str
+    mean: str
+    m2: str  # the sum of squared deviations
+    scale: str
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The variables of the text."""
+        return self.source, self.mean, self.scale
+
+
+def _centre(build: RegionBuilder, call: Call) -> _Centred:
     source = build.read(call.value("x"))
-    names = (f"{call.out}_mean", f"{call.out}_m2")
-    mean, m2 = build.reduce(names, "moments", source)
+    mean, m2 = build.reduce((f"{call.out}_mean", f"{call.out}_m2"), "moments", source)
     variance = f"tl.div_rn({m2}, {write_number(build.columns)})"
-    return source, mean, m2, _root_inverse(build, call, variance, m2)
+    scale = _root_inverse(build, call, variance, m2)
+    return _Centred(f"({source} - {mean}) * {scale}", source, mean, m2, scale)
 
 
 def _lower_layer_norm(build: RegionBuilder, call: Call) -> None:
-    source, mean, _, scale = _centre(build, call)
-    text = f"({source} - {mean}) * {scale}"
-    _affine(build, call, text, (source, mean, scale), build.strides)
+    row = _centre(build, call)
+    _affine(build, call, row.text, row.reads, build.strides)
 
 
 def _lower_by_channel(build: RegionBuilder, call: Call) -> None:
-    source, mean, _, scale = _centre(build, call)
-    text = f"({source} - {mean}) * {scale}"
-    _affine(build, call, text, (source, mean, scale), build.channel_strides)
+    row = _centre(build, call)
+    _affine(build, call, row.text, row.reads, build.channel_strides)
 
 
 def _lower_rms_norm(build: RegionBuilder, call: Call) -> None:
@@ -115,10 +130,9 @@ def _has_own_statistics(build: RegionBuilder, call: Call) -> bool:
 
 
 def _lower_batch_norm(build: RegionBuilder, call: Call) -> None:
-    source, mean, m2, scale = _centre(build, call)
-    _update_running(build, call, mean, m2)
-    text = f"({source} - {mean}) * {scale}"
-    _affine(build, call, text, (source, mean, scale), build.channel_strides)
+    row = _centre(build, call)
+    _update_running(build, call, row.mean, row.m2)
+    _affine(build, call, row.text, row.reads, build.channel_strides)
 
 
 def _update_running(build: RegionBuilder, call: Call, mean: str, m2: str) -> None:
@@ -146,8 +160,9 @@ def _update_running(build: RegionBuilder, call: Call, mean: str, m2: str) -> Non
 
 
 def _has_batch_statistics(build: RegionBuilder, call: Call) -> bool:
-    """Batch statistics with a fixed momentum; running ones that nothing else reads, for they
-    change.
+    """Whether a batch norm takes the batch's statistics, with a fixed momentum.
+
+    Nothing else may read the running ones, for they change.
     """
     graph = call.graph
     buffers = [call.value(role) for role in ("running_mean", "running_var") if call.value(role)]
@@ -169,21 +184,14 @@ def _has_running_statistics(call: Call) -> bool:
 def _lower_running(build: RegionBuilder, call: Call) -> None:
     """Source: torch.nn.BatchNorm2d in eval mode."""
     source = build.read(call.value("x"))
-    weight, bias, mean, variance = (
-        _load_by_channel(build, call, role, name)
-        for role, name in (
-            ("weight", "weight"),
-            ("bias", "bias"),
-            ("running_mean", "mean"),
-            ("running_var", "variance"),
-        )
-    )
-    root = f"tl.sqrt_rn({variance} + {write_number(_eps(call))})"
-    text = f"({source} - {mean}) * tl.div_rn(1.0, {root})"
-    text = f"({text}) * {weight}" if weight else text
-    text = f"{text} + {bias}" if bias else text
-    reads = (source, mean, variance, weight, bias)
-    build.map(call.out, text, *(name for name in reads if name))
+    roles = {"weight": "weight", "bias": "bias", "running_mean": "mean", "running_var": "variance"}
+    loaded = {name: _load_by_channel(build, call, role, name) for role, name in roles.items()}
+    root = f"tl.sqrt_rn({loaded['variance']} + {write_number(_eps(call))})"
+    text = f"({source} - {loaded['mean']}) * tl.div_rn(1.0, {root})"
+    text = f"({text}) * {loaded['weight']}" if loaded["weight"] else text
+    text = f"{text} + {loaded['bias']}" if loaded["bias"] else text
+    reads = (source, *(loaded[name] for name in ("mean", "variance", "weight", "bias")))
+    build.map(call.out, text, *filter(None, reads))
 
 
 def _load_by_channel(build: RegionBuilder, call: Call, role: str, name: str) -> str:

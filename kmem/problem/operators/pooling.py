@@ -12,7 +12,6 @@ ROWS = (
         Operator(f"aten.avg_pool{rank}d", "avg_pool", per_input, is_fresh=True)
         for rank in (1, 2, 3)
     ),
-    Operator("aten.lp_pool2d", "avg_pool", per_input),
     *(
         Operator(f"aten.adaptive_{kind}_pool{rank}d", "adaptive_pool", per_input)
         for kind in ("avg", "max")

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from kmem.problem.graph import Node, Ref
 from kmem.problem.operators.arithmetic import Work, input_elements, output_elements
@@ -23,8 +23,9 @@ logger = logging.getLogger(__name__)
 
 
 def _product_work(node: Node, inputs: Sequence[TensorSpec]) -> Work:
-    """Output elements times the contracted length; `x @ x` reads one value twice, so the left
-    operand comes first or alone.
+    """Output elements times the contracted length.
+
+    `x @ x` reads one value twice, so the left operand comes first or alone.
     """
     return Work(product_fma=output_elements(node) * inputs[0].shape[-1])
 
@@ -55,8 +56,9 @@ def _einsum_work(node: Node, inputs: Sequence[TensorSpec]) -> Work:
 
 
 def _attention_work(node: Node, inputs: Sequence[TensorSpec]) -> Work:
-    """Scores (length x keys x width) and weighted values, one exp per score; a causal mask leaves
-    about half of both.
+    """Scores (length x keys x width) and weighted values, one exp per score.
+
+    A causal mask leaves about half of both.
     """
     names = {arg.name for arg in node.args[:3] if isinstance(arg, Ref)}
     is_of_one = len(names) == len(inputs) == 1
@@ -106,30 +108,27 @@ def _read_einsum(call: Call) -> ProductTerms | None:
     return ProductTerms(equation, operands[0].name, operands[1].name)
 
 
-def _reader(equation: str) -> Callable[[Call], ProductTerms]:
-    """What reads the terms of a product whose equation does not depend on ranks."""
+_OF_TWO = parameters("a", "b")
+_ADDED = parameters("bias", "a", "b", alpha=1, beta=1)
+
+
+def _plain(target: str, name: str, equation: str) -> Operator:
+    """A product of two operands whose equation does not depend on their ranks."""
+
+    def read(call: Call) -> ProductTerms:
+        return ProductTerms(equation, call.value("a"), call.value("b"))
+
+    return Operator(f"aten.{target}.default", name, _product_work, _OF_TWO, Product(read))
+
+
+def _added(target: str, name: str, equation: str) -> Operator:
+    """beta * bias + alpha * a product whose equation does not depend on ranks."""
 
     def read(call: Call) -> ProductTerms:
         scales = float(call["alpha"]), float(call["beta"])
         return ProductTerms(equation, call.value("a"), call.value("b"), call.value("bias"), *scales)
 
-    return read
-
-
-_OF_TWO = parameters("a", "b", bias=None, alpha=1, beta=1)
-_ADDED = parameters("bias", "a", "b", alpha=1, beta=1)
-
-
-def _plain(target: str, name: str, equation: str) -> Operator:
-    return Operator(
-        f"aten.{target}.default", name, _product_work, _OF_TWO, Product(_reader(equation))
-    )
-
-
-def _added(target: str, name: str, equation: str) -> Operator:
-    return Operator(
-        f"aten.{target}.default", name, _added_product_work, _ADDED, Product(_reader(equation))
-    )
+    return Operator(f"aten.{target}.default", name, _added_product_work, _ADDED, Product(read))
 
 
 def _by_rank(target: str, name: str) -> Operator:

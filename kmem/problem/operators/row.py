@@ -138,8 +138,9 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Channelwise:
-    """An expression per element whose parameters lie along dimension 1 instead of broadcasting from
-    the right.
+    """An expression per element whose parameters lie along dimension 1.
+
+    Elsewhere parameters broadcast from the right.
     """
 
     lower: Callable[[RegionBuilder, Call], None]
@@ -251,8 +252,9 @@ class Operator:
             )
 
     def call(self, graph: OpGraph, node: Node) -> Call:
-        """A node of this operator with its arguments by name; what no parameter takes is kept under
-        its keyword.
+        """A node of this operator with its arguments by name.
+
+        What no parameter takes is kept under its keyword.
         """
         given = dict(zip(self.parameters, node.args, strict=False))
         return Call(graph, node, {**self.parameters, **given, **node.kwargs})

@@ -71,8 +71,9 @@ def install_operators(rows: Iterable[Operator]) -> None:
 
 
 def find_operator(target: str) -> Operator | None:
-    """The row of a target: its own, else the one that stands for all overloads; None if kmem does
-    not know the operator.
+    """The row of a target; None if kmem does not know the operator.
+
+    That is the target's own row, else the one that stands for all overloads.
     """
     return _table.get(target) or _table.get(_packet(target))
 

@@ -1,0 +1,286 @@
+"""The functions of one workload in an emitted module: its guard, and its forward.
+
+`_forward_<workload>` is the traced graph written out: a launch at the place of each site, the same
+library calls elsewhere. `_covers_<workload>` says whether inputs are those that the plan was
+written for.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from kmem.errors import RecipeError
+from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
+from kmem.problem.operators.row import Layout
+from kmem.problem.operators.table import find_operator, lowering_of
+from kmem.recipes import Emission, Operand, Site
+
+
+@dataclass(frozen=True, slots=True)
+class SitePlan:
+    """One site of one workload's graph with the text that a recipe wrote for it."""
+
+    site: Site
+    emission: Emission
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadPlan:
+    """What to write out for one workload: its graph, and the sites that replace parts of it."""
+
+    name: str  # "full", "small": becomes part of a function name
+    graph: OpGraph
+    sites: tuple[SitePlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """The text of one forward, and whether it calls `_laid_out`."""
+
+    text: str
+    lays_out: bool
+
+
+def input_names(graph: OpGraph) -> list[str]:
+    """The parameters of a module's forward."""
+    return [placeholder.name for placeholder in graph.placeholders if placeholder.kind == "input"]
+
+
+# --- the guard
+
+
+def write_guard(plan: WorkloadPlan) -> str:
+    """`_covers_<workload>`: whether the inputs are those that the plan was written for."""
+    tests = [f"self.training is {plan.graph.training}"] if plan.graph.mode_matters else []
+    if plan.name != "full" and any(entry.emission.own_size_only for entry in plan.sites):
+        # on a device the library may be more accurate at this size than at the problem's own
+        tests.append("_INTERPRETED")
+    for placeholder in plan.graph.placeholders:
+        tests += _guard_tests(placeholder)
+    condition = "\n        and ".join(tests) or "True"
+    head = f"def _covers_{plan.name}(self, {', '.join(input_names(plan.graph))}):"
+    return f"{head}\n    return (\n        {condition}\n    )\n"
+
+
+def _guard_tests(placeholder: Placeholder) -> list[str]:
+    if placeholder.kind != "input":
+        return []
+    if placeholder.spec is None:
+        return [f"{placeholder.name} == {placeholder.value!r}"]
+    spec = placeholder.spec
+    return [
+        f"{placeholder.name}.shape == {spec.shape!r}",
+        f"{placeholder.name}.dtype is torch.{spec.dtype}",
+        f"{placeholder.name}.stride() == {spec.stride!r}",
+    ]
+
+
+# --- the forward
+
+
+def write_forward(plan: WorkloadPlan, launchers: Mapping[str, str]) -> Forward:
+    """`_forward_<workload>`: the graph in execution order, a launch for each site.
+
+    Args:
+        launchers: the function that launches a site, by the site's name.
+    Raises RecipeError: if a site is not convex in its graph.
+    """
+    graph = plan.graph
+    writer = _ForwardWriter(graph, launchers)
+    lines = [*_first_lines(plan), *map(writer.write, _schedule(graph, plan.sites))]
+    result = ", ".join(graph.outputs)
+    lines.append(f"return ({result},)" if graph.returns_tuple else f"return {result}")
+    head = f"def _forward_{plan.name}(self, {', '.join(input_names(graph))}):\n"
+    return Forward(head + "".join(f"    {line}\n" for line in lines), writer.lays_out)
+
+
+def _first_lines(plan: WorkloadPlan) -> list[str]:
+    """Parameters, buffers and constants that the forward reads, under their graph names."""
+    graph = plan.graph
+    used = {name for node in graph.nodes for name in node.refs()} | set(graph.outputs)
+    used |= {operand.name for entry in plan.sites for operand in entry.site.inputs}
+    known = [placeholder for placeholder in graph.placeholders if placeholder.name in used]
+    lines = [
+        f"{placeholder.name} = self.{_attribute(placeholder.target)}"
+        for placeholder in known
+        if placeholder.kind in ("parameter", "buffer")
+    ]
+    constants = [placeholder for placeholder in known if placeholder.kind == "constant"]
+    arguments = (arg for node in graph.nodes for arg in (*node.args, *node.kwargs.values()))
+    if constants or any(_names_device(arg) for arg in arguments):
+        first = next(
+            placeholder.name
+            for placeholder in graph.placeholders
+            if placeholder.kind == "input" and placeholder.spec
+        )
+        lines.append(f"{DEVICE.expression} = {first}.device")
+    return lines + [f"{constant.name} = {_write_constant(constant)}" for constant in constants]
+
+
+def _names_device(arg: Arg) -> bool:
+    return any(map(_names_device, arg)) if isinstance(arg, tuple) else arg == DEVICE
+
+
+class _ForwardWriter:
+    """Writes step after step, and knows which values have been made, and which lie as traced."""
+
+    def __init__(self, graph: OpGraph, launchers: Mapping[str, str]) -> None:
+        self.graph = graph
+        self.launchers = launchers
+        self.lays_out = False
+        self._made = {placeholder.name for placeholder in graph.placeholders}
+        # Values whose strides are as traced. Inputs are guarded; a vector of the module's own has
+        # one layout (and may be changed in place).
+        self._sure = {
+            placeholder.name
+            for placeholder in graph.placeholders
+            if not _may_be_laid_out_anew(placeholder)
+        }
+
+    def write(self, step: Node | SitePlan) -> str:
+        """One library call, or one launch."""
+        if isinstance(step, Node):
+            return self._write_node(step)
+        missing = [operand.name for operand in step.site.inputs if operand.name not in self._made]
+        if missing:
+            raise RecipeError(
+                f"Site {step.site.name} reads {missing}, made after or inside it: its nodes are "
+                "not convex"
+            )
+        outputs = [operand.name for operand in step.site.outputs]
+        arguments = ", ".join(map(self._write_operand, step.site.inputs))
+        self._made.update(outputs)
+        self._sure.update(outputs)
+        return f"{', '.join(outputs)} = {self.launchers[step.site.name]}({arguments})"
+
+    def _write_node(self, node: Node) -> str:
+        self._made.add(node.name)
+        operator = find_operator(node.target)
+        if operator is not None and operator.is_view and set(node.refs()) <= self._sure:
+            self._sure.add(node.name)
+        return f"{node.name} = {_write_call(self.graph, node)}"
+
+    def _write_operand(self, operand: Operand) -> str:
+        if operand.name in self._sure:
+            return operand.name
+        self.lays_out = True
+        return f"_laid_out({operand.name}, {operand.spec.stride!r})"
+
+
+def _may_be_laid_out_anew(placeholder: Placeholder) -> bool:
+    return (
+        placeholder.kind in ("parameter", "buffer")
+        and placeholder.spec is not None
+        and len(placeholder.spec.shape) > 1
+    )
+
+
+# --- the order
+
+
+def _schedule(graph: OpGraph, sites: Sequence[SitePlan]) -> list[Node | SitePlan]:
+    """Nodes and sites in an order in which everything is made before it is read.
+
+    Of what may come next, what stands first in the graph does; so in-place nodes keep their place
+    among nodes.
+
+    Raises RecipeError: if there is no order, which means that a site is not convex.
+    """
+    owner = {name: place for place, entry in enumerate(sites) for name in entry.site.nodes}
+    steps: list[Node | SitePlan] = []
+    seen: set[int] = set()
+    for node in graph.nodes:
+        place = owner.get(node.name)
+        if place is None:
+            steps.append(node)
+        elif place not in seen:
+            seen.add(place)
+            steps.append(sites[place])
+    placeholders = {placeholder.name for placeholder in graph.placeholders}
+    missing = [_reads(step) - placeholders for step in steps]
+    readers: dict[str, list[int]] = {}
+    for number, names in enumerate(missing):
+        for name in names:
+            readers.setdefault(name, []).append(number)
+    ready = [number for number, names in enumerate(missing) if not names]
+    heapify(ready)
+    order: list[int] = []
+    while ready:
+        order.append(heappop(ready))
+        for name in _makes(steps[order[-1]]):
+            for number in readers.get(name, ()):
+                missing[number].discard(name)
+                if not missing[number]:
+                    heappush(ready, number)
+    if len(order) < len(steps):
+        waiting = [
+            _step_name(steps[number]) for number in sorted(set(range(len(steps))) - {*order})
+        ]
+        raise RecipeError(f"No order of execution exists: {waiting} wait for each other")
+    return [steps[number] for number in order]
+
+
+def _reads(step: Node | SitePlan) -> set[str]:
+    if isinstance(step, Node):
+        return set(step.refs())
+    return {operand.name for operand in step.site.inputs}
+
+
+def _makes(step: Node | SitePlan) -> set[str]:
+    if isinstance(step, Node):
+        return {step.name}
+    return {operand.name for operand in step.site.outputs}
+
+
+def _step_name(step: Node | SitePlan) -> str:
+    return step.name if isinstance(step, Node) else step.site.name
+
+
+# --- expressions
+
+
+def _attribute(target: str) -> str:
+    """A state_dict name as an attribute path that works in source.
+
+    Containers with number names need a call: `layers.0.weight` is
+    `layers.get_submodule('0').weight`.
+    """
+    path = ""
+    for part in target.split("."):
+        if part.isdigit():
+            path += f".get_submodule('{part}')"
+        else:
+            path += f".{part}" if path else part
+    return path.removeprefix(".")
+
+
+def _write_constant(constant: Placeholder) -> str:
+    """A constant made on the device of the first input.
+
+    A single number takes a fill kernel, for a copy from the host would stall the stream; more take
+    torch.tensor.
+    """
+    is_number = not isinstance(constant.value, tuple)
+    make = f"torch.full({constant.spec.shape!r}, " if is_number else "torch.tensor("
+    kind = f"dtype=torch.{constant.spec.dtype}, device={DEVICE.expression}"
+    return f"{make}{_write_arg(constant.value)}, {kind})"
+
+
+def _write_call(graph: OpGraph, node: Node) -> str:
+    arguments = [_write_arg(arg) for arg in node.args]
+    arguments += [f"{key}={_write_arg(arg)}" for key, arg in node.kwargs.items()]
+    if lowering_of(graph, node) is Layout.TAKE:
+        return f"{arguments[0]}[{arguments[1]}]"
+    return f"torch.ops.{node.target}({', '.join(arguments)})"
+
+
+def _write_arg(arg: Arg) -> str:
+    if isinstance(arg, Ref):
+        return arg.name
+    if isinstance(arg, Literal):
+        return arg.expression
+    if isinstance(arg, tuple):
+        return "[" + ", ".join(_write_arg(item) for item in arg) + "]"
+    if isinstance(arg, float) and (arg != arg or arg in (float("inf"), float("-inf"))):
+        return f"float('{arg}')"
+    return repr(arg)
