@@ -1,5 +1,6 @@
-"""Measure the matrix-product recipes on this GPU against eager: time, and error against float64
-beside cuBLAS's own.
+"""Measure the matrix-product recipes on this GPU against eager.
+
+Measured are time, and error against float64 beside cuBLAS's own.
 
 Compiles a capped number of settings per problem in parallel processes (Triton's disk cache carries
 them over), then times them one by one. Run from the repository root: `python tools/gpu_matmul.py
@@ -115,8 +116,9 @@ def pick_settings(recipe, site, device, top: int) -> list[dict]:  # noqa: ANN001
 
 
 def fill(values, family: str):  # noqa: ANN001, ANN201
-    """Inputs of a family in place of the problem's own; wide: 24 binades within a row, around 1e18
-    and 1e-18; the rest as the judge's.
+    """Inputs of a family in place of the problem's own.
+
+    Wide ones have 24 binades within a row, around 1e18 and 1e-18; the rest are as the judge's.
     """
     import torch
 

@@ -1,5 +1,6 @@
-"""Time the settings of the row-wise, scan and pointwise recipes on a GPU, against eager and the
-byte floor.
+"""Time the settings of the row-wise, scan and pointwise recipes on a GPU.
+
+They are compared with eager and the byte floor.
 
 Needs torch, triton and this checkout, not the judge. For each problem it matches the recipes, ranks
 the settings by their cost model, compiles and times the best `--cap` (some of every STRATEGY),
@@ -123,8 +124,10 @@ def inline_problem(name: str) -> Problem:
 
 
 def choose_settings(recipe: Recipe, site: Site, cap: int) -> list[Settings]:
-    """The cheapest settings by the cost model: half of them overall, the rest spread over
-    strategies, so that a wrong model shows.
+    """The cheapest settings by the cost model, and others.
+
+    Half of them are the cheapest overall, the rest are spread over strategies, so that a wrong
+    model shows.
     """
     device = named_target("h200")
     ranked = sorted(
@@ -197,8 +200,9 @@ def run_problem(
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Frobenius norm of the difference over that of eager's result; for integers the share that
-    differs. Row blocks bound the memory.
+    """Frobenius norm of the difference over that of eager's result.
+
+    For integers it is the share that differs. Row blocks bound the memory.
     """
     if not expected.is_floating_point():
         return float((found != expected).float().mean())

@@ -1,5 +1,6 @@
-"""Measure the stencil recipes (pooling, depthwise, transposed convolution) on this GPU against
-eager PyTorch and the byte floor.
+"""Measure the stencil recipes on this GPU against eager PyTorch and the byte floor.
+
+They are pooling, depthwise and transposed convolution.
 
     python tools/gpu_stencils.py [--minutes 4] [--settings 16] [--only GLOB] [--out DIR]
 
@@ -193,8 +194,9 @@ def import_file(path: Path):
 
 
 def choose_settings(recipe, site, device, count: int) -> list[dict]:
-    """The best by predicted cost of every variant, variants in order of cost; then the rest in
-    order of cost.
+    """The best settings by predicted cost, some of every variant.
+
+    First come the best of every variant, in order of cost; then the rest in order of cost.
     """
     ranked = sorted(
         recipe.space(site, device).settings(),

@@ -27,8 +27,9 @@ model, with the modules beside it that only this skill uses, and some a pair `ex
 
 
 def index_text(skills: list[Skill]) -> str:
-    """The whole page: counts, then one table for each operator family, skills in alphabetical
-    order.
+    """The whole page: counts, then one table for each operator family.
+
+    Skills are in alphabetical order.
     """
     groups: dict[str, list[Skill]] = {}
     for skill in skills:

@@ -84,8 +84,9 @@ def tile_count(product: Product, tile: TileSettings) -> tuple[int, int]:
 
 
 def tile_sizes(size: int, values: tuple[int, ...]) -> tuple[int, ...]:
-    """Those tile sizes that are not wasteful for a length: none above its next power of two, at
-    least the smallest.
+    """Those tile sizes that are not wasteful for a length.
+
+    None is above the length's next power of two, but for the smallest, which is always there.
     """
     return tuple(value for value in values if value <= max(values[0], next_power_of_two(size)))
 
@@ -93,8 +94,9 @@ def tile_sizes(size: int, values: tuple[int, ...]) -> tuple[int, ...]:
 def split_choices(
     product: Product, block_m: int, block_n: int, block_k: int, device: Device
 ) -> tuple[int, ...]:
-    """Numbers of splits of K worth trying: 1, and enough to give every SM one or two programs where
-    the output has too few tiles.
+    """Numbers of splits of K worth trying.
+
+    That is 1, and as many as give every SM one or two programs where the output has too few tiles.
     """
     tiles = product.batches * ceil_div(product.m.size, block_m) * ceil_div(product.n.size, block_n)
     if tiles * 2 > device.sm_count:
@@ -118,8 +120,10 @@ def resident_programs(tile: TileSettings, loop: TileLoop, device: Device) -> int
 
 
 def product_cost_ms(product: Product, tile: TileSettings, device: Device, loop: TileLoop) -> float:
-    """Time of a tiled product: for each SM the larger of what its programs need of it together and
-    what one needs alone over how many there are, not below the bytes over the bandwidth.
+    """Time of a tiled product.
+
+    For each SM it is the larger of what its programs need of it together and what one needs alone
+    over how many there are, not below the bytes over the bandwidth.
     """
     splits = tile.splits
     tiles_m, tiles_n = tile_count(product, tile)

@@ -24,8 +24,9 @@ _CEILING_OF_DATASHEET = 0.8
 
 
 def ceiling(device: Device, name: str) -> float:
-    """What a tuned vendor kernel for products reaches, in FLOP/s: the device's peak if that was
-    measured, else a share of the data sheet's.
+    """What a tuned vendor kernel for products reaches, in FLOP/s.
+
+    It is the device's peak if that was measured, else a share of the data sheet's.
     """
     return device.peak_flops_per_s[name] * (1.0 if device.measured else _CEILING_OF_DATASHEET)
 

@@ -1,11 +1,10 @@
-"""Triton text for convolutions whose input is staged channels-last in half precision first, so that
-the product loads whole vectors.
+"""Triton text for convolutions whose input is staged channels-last in half precision first.
 
-The staged operands are staged_operands.py's; `kmem_staged_conv` multiplies them, (positions x taps
-* channels) by (taps * channels x output channels). One fp16 keeps as many significant bits of a
-scaled fp32 number as TF32 does (11), at twice its rate and half its bytes; with TERMS=3 a second
-fp16 holds the next 11 bits, and three products give what exact fp32 gives. Half precision is
-multiplied as it is.
+The product then loads whole vectors. The staged operands are staged_operands.py's;
+`kmem_staged_conv` multiplies them, (positions x taps * channels) by (taps * channels x output
+channels). One fp16 keeps as many significant bits of a scaled fp32 number as TF32 does (11), at
+twice its rate and half its bytes; with TERMS=3 a second fp16 holds the next 11 bits, and three
+products give what exact fp32 gives. Half precision is multiplied as it is.
 
 Covered: values that are not finite give what they give in a sum of products. Not covered: an image
 some of whose finite values are below 2**-29 (TERMS=3: 2**-40) of its largest keeps these with an
@@ -134,8 +133,9 @@ _KERNELS = (SCALES, STORE_PARTS, STORE_HALVES, LARGEST, STAGE, PACK_FILTER, STOR
 
 
 def promote_steps(detail: Convolution, knobs: StagedSettings) -> int:
-    """Steps of K in one short sum; 0 where the whole sum is short, or as exact as its contract
-    asks.
+    """Steps of K in one short sum; 0 where no sum has to be promoted.
+
+    That is where the whole sum is short, or as exact as its contract asks.
     """
     is_long = detail.taps * staged_channels(detail) > PROMOTE_ELEMENTS
     return max(1, PROMOTE_ELEMENTS // knobs.block_k) if knobs.terms == 3 and is_long else 0

@@ -1,5 +1,4 @@
-"""Operands of a staged convolution as Triton text: finding scales, staging the input, packing the
-filter.
+"""Operands of a staged convolution as Triton text: scales, input and filter.
 
 `kmem_largest_finite` finds each image's largest magnitude, `kmem_stage_image` writes the image
 channels-last with its border of zeros, and `kmem_pack_filter` writes each output channel's weights
@@ -173,15 +172,17 @@ class StagedSettings:
 
 
 def staged_channels(detail: Convolution) -> int:
-    """Channels of one group, padded to whole vectors of 8 (16 bytes), or of 4 where there are no
-    more.
+    """Channels of one group, padded to whole vectors.
+
+    A vector has 8 channels (16 bytes), or 4 where there are no more.
     """
     return 4 if detail.group_in <= 4 else ceil_div(detail.group_in, 8) * 8
 
 
 def staged_axis(axis: Axis) -> int:
-    """Positions of an axis that are staged: from the first that a tap reads, padding included, to
-    the last.
+    """Positions of an axis that are staged.
+
+    They reach from the first that a tap reads, padding included, to the last.
     """
     return (axis.out - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1
 
@@ -207,8 +208,9 @@ def is_scaled(detail: Convolution) -> bool:
 
 
 def write_staging(detail: Convolution, knobs: StagedSettings) -> list[str]:
-    """The statements that find the scales and write the staged input: `high`, `low` and
-    `exponents`.
+    """The statements that write the staged input.
+
+    They find the scales and write `high`, `low` and `exponents`.
     """
     depth, height, width = staged_sizes(detail)
     padded_c = staged_channels(detail)

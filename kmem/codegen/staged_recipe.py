@@ -48,8 +48,9 @@ EXPOSED, EXPOSED_ALONE = 0.1, 0.3
 
 
 class StagedConv(Recipe):
-    """fp32 with as many bits as TF32 (one term; bf16 and fp16 as they are) or as fp32 (three
-    terms).
+    """A convolution of staged operands, with one product or three for each.
+
+    One term has as many bits as TF32 (bf16 and fp16 go as they are), three have as many as fp32.
     """
 
     operators = ("conv", "pointwise_conv", "conv_transpose")
@@ -144,8 +145,9 @@ def _step_bytes(knobs: StagedSettings) -> int:
 
 
 def _thread_sums(detail: Convolution, knobs: StagedSettings, device: Device) -> float:
-    """Accumulators of one thread: the sum, with three terms the cross terms, with promotion a
-    second sum.
+    """Accumulators of one thread.
+
+    They are the sum, with three terms the cross terms, and with promotion a second sum.
     """
     sets = 1 + (knobs.terms == 3) + (promote_steps(detail, knobs) > 0)
     return sets * knobs.block_p * knobs.block_co / (device.warp_size * knobs.warps)
@@ -163,8 +165,9 @@ def _resident(detail: Convolution, knobs: StagedSettings, device: Device) -> int
 
 
 def _shared_bytes(knobs: StagedSettings) -> int:
-    """Shared memory of one program: operands of all stages, or the result on its way between
-    threads.
+    """Shared memory of one program.
+
+    It holds operands of all stages, or the result on its way between threads.
     """
     result = knobs.block_p * knobs.block_co * 4
     return max(_step_bytes(knobs) * knobs.stages, result)

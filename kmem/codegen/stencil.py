@@ -18,8 +18,9 @@ from kmem.recipes import Emission, Settings
 
 @dataclass(frozen=True, slots=True)
 class Stencil:
-    """What every output of a plane is: the largest ("max"), the sum ("sum") or the weighted sum
-    ("weighted", depthwise convolution) of a window.
+    """What every output of a plane is made of: a window of the input.
+
+    `combine` is "max", "sum", or "weighted": a weighted sum, which is depthwise convolution.
 
     `multiplier` output planes share one input plane. `divisor` of a sum is 0 where windows are
     clipped by different amounts, so that each counts its own elements, those of the padding too if

@@ -64,8 +64,10 @@ def overlapped_s(seconds: Sequence[float]) -> float:
 
 
 def strip_space(stencil: Stencil) -> Space:
-    """Tiles that fill at least one warp, keep a thread's values in registers, and whose unrolled
-    text stays short.
+    """Tiles worth trying.
+
+    They fill at least one warp, keep a thread's values in registers, and have an unrolled text that
+    stays short.
     """
     depth, height = stencil.axes[:2]
     width = stencil.axes[2]
@@ -139,8 +141,10 @@ def thread_values(width: Axis, tile: Tile, warps: int) -> float:
 
 
 def strip_cost_ms(site: Site, stencil: Stencil, knobs: StripSettings, device: Device) -> float:
-    """The slowest of DRAM, L2, L1, issue slots and starting blocks, as if each were alone, plus a
-    share of the others.
+    """Time of a setting.
+
+    It is the slowest of DRAM, L2, L1, issue slots and starting blocks, as if each were alone, plus
+    a share of the others.
     """
     size, axes = DTYPE_BYTES[stencil.dtype], stencil.axes
     width = axes[2]
@@ -207,8 +211,9 @@ def _arithmetic(stencil: Stencil, knobs: StripSettings, groups: int) -> float:
 
 
 def tile_spread(width: Axis, tile: Tile) -> float:
-    """How many times the useful bytes one load instruction touches: a group's step over its width
-    when loads skip columns.
+    """How many times the useful bytes one load instruction touches.
+
+    It is a group's step over its width when loads skip columns.
     """
     if tile.shift == "gather":
         return 1.0
@@ -216,8 +221,9 @@ def tile_spread(width: Axis, tile: Tile) -> float:
 
 
 def _crowding(stencil: Stencil, knobs: StripSettings) -> float:
-    """Fewer warps fit beside each other when each holds more; gathered pooling keeps whole input
-    rows until it splits them.
+    """How much slower it is that fewer warps fit beside each other when each holds more.
+
+    Gathered pooling keeps whole input rows until it splits them.
     """
     width = stencil.axes[2]
     values = thread_values(width, knobs, knobs.warps)
@@ -235,8 +241,9 @@ def _side_by_side(knobs: StripSettings) -> float:
 
 
 def _exchange(width: Axis, knobs: StripSettings, size: int) -> float:
-    """Values that change threads do it by shuffles in one warp, by shared memory and barriers in
-    several.
+    """How much slower values that change threads make a program.
+
+    They do it by shuffles in one warp, by shared memory and barriers in several.
     """
     # groups wider than a vector are split over several threads first
     if knobs.warps == 1 or lanes_in(width, knobs.lanes) * size <= VECTOR_BYTES:

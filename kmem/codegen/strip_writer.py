@@ -1,5 +1,6 @@
-"""The kernel of a stencil as Triton text: pooling and depthwise convolution over contiguous N, C,
-(D, H, W) tensors, as strips of whole input rows.
+"""The kernel of a stencil as Triton text, as strips of whole input rows.
+
+A stencil is a pooling or depthwise convolution over contiguous N, C, (D, H, W) tensors.
 
 One program makes `depths` x `rows` output rows of one plane and loads each input row it needs once.
 A row is loaded as groups of `lanes_in` neighbouring columns (16-byte vectors), which are split into
@@ -114,8 +115,9 @@ class StripWriter:
             self._add(f"{place}_ok = {' & '.join(checks)}")
 
     def _write_columns(self) -> None:
-        """Offsets of every group distance, and what is compared with a row's end: groups where
-        possible, so that vectors stay whole.
+        """Offsets of every group distance, and what is compared with a row's end.
+
+        Groups are compared where possible, so that vectors stay whole.
         """
         width = self.width
         lift = "[:, :, None]" if width > 1 else ""
@@ -234,7 +236,9 @@ class StripWriter:
             self._add(f"{target} = {text}")
 
     def _write_columns_first(self) -> None:
-        """Each input row once: its taps along the row, then its share of every output row that
+        """Combine every input row along itself first.
+
+        Each input row is read once: its taps along the row, then its share of every output row that
         reads it.
         """
         started: set[str] = set()
@@ -290,8 +294,9 @@ class StripWriter:
         started.add(target)
 
     def _write_rows_first(self) -> None:
-        """Whole rows are combined down the window first; only the result is split and moved along
-        the row.
+        """Combine whole rows down the window first.
+
+        Only the result is split and moved along the row.
         """
         started: set[str] = set()
         for h, row_users in row_starts(self.axes[1], self.tile.rows).items():
@@ -331,8 +336,9 @@ class StripWriter:
                 self._add(f"tl.store({place}, {value}.to(y.dtype.element_ty), mask={mask})")
 
     def _write_means(self, a: int, i: int, names: Sequence[str]) -> None:
-        """Divide by what the window covers: inside the input, or inside the padded input, as torch
-        counts it.
+        """Divide by what the window covers.
+
+        It counts elements inside the input, or inside the padded input, as torch does.
         """
         self._add("if DIVISOR > 0:")
         self._add(*(f"    {name} = {name} * (1.0 / DIVISOR)" for name in names))

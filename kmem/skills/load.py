@@ -27,8 +27,9 @@ _IMPORTING = threading.RLock()
 
 
 def bundled_skills_root() -> Path:
-    """The skills that ship with kmem: inside an installed package, beside the package in a
-    checkout.
+    """The skills that ship with kmem.
+
+    They lie inside an installed package, or beside the package in a checkout.
     """
     package = Path(__file__).parent.parent
     installed = package / "bundled_skills"

@@ -97,8 +97,9 @@ class Skill:
         return "any" in self.operators or any(operator in self.operators for operator in operators)
 
     def covers_arch(self, arch: str) -> bool:
-        """Whether the skill applies to an architecture: `sm_90` means exactly that one, `sm_80+`
-        that one and later; no entry means all.
+        """Whether the skill applies to an architecture.
+
+        `sm_90` means exactly that one, `sm_80+` that one and later; no entry means all.
         """
         return arch_matches(self.arch, arch)
 
@@ -109,8 +110,9 @@ def embedded_text(name: str, description: str) -> str:
 
 
 def arch_matches(patterns: Sequence[str], arch: str) -> bool:
-    """Whether `arch` ("sm_90", "gfx942") fits any pattern ("sm_80+"); without patterns everything
-    fits.
+    """Whether `arch` ("sm_90", "gfx942") fits any pattern ("sm_80+").
+
+    Without patterns everything fits.
     """
     return not patterns or any(_arch_fits(pattern, arch) for pattern in patterns)
 

@@ -1,5 +1,7 @@
-"""Every fault of a skill, said at once: what is wrong in its directory, and what is wrong beside
-the other skills of a library.
+"""Every fault of a skill, said at once.
+
+Faults are of two kinds: what is wrong in a skill's directory (read_skill), and what is wrong beside
+the other skills of a library or in what a skill says (validate_library).
 
 A fault is one line of text that names the key, the section or the other skill. What a recipe.py
 does wrong shows when load.py imports it, and when kmem.testing.check_recipe runs it.

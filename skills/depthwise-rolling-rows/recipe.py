@@ -1,5 +1,6 @@
-"""Depthwise convolution in 1 to 3 dimensions: each input row once per strip, fp32 accumulators for
-several output rows; see SKILL.md.
+"""Writes depthwise convolution in 1 to 3 dimensions, as strips of whole rows.
+
+Each input row is read once per strip, and several output rows have fp32 accumulators; see SKILL.md.
 """
 
 from math import prod

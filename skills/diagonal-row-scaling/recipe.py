@@ -112,8 +112,9 @@ class ScalingSettings:
 
 
 class DiagonalScaling(Recipe):
-    """A product with a diagonal matrix made from a vector in the graph; the same bits as the dense
-    product.
+    """A product with a diagonal matrix made from a vector in the graph.
+
+    Results have the same bits as those of the dense product.
     """
 
     operators = ("diagonal_matmul",)

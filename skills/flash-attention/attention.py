@@ -60,8 +60,10 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class AttentionSettings:
-    """The knobs: "fused" or "two_stages", queries and keys of a tile, and steps of its products in
-    two stages.
+    """The knobs of attention.
+
+    `form` is "fused" or "two_stages"; a tile has `block_m` queries and `block_n` keys, and the
+    products of two stages take steps of `block_k`.
     """
 
     form: str

@@ -163,8 +163,9 @@ def _is_legal(detail: Attention, knobs: AttentionSettings, device: Device) -> bo
 
 
 def _read(graph: OpGraph, node: Node) -> Attention | None:
-    """The attention a node does; None with a mask, dropout, grouped heads, broadcasting, or rows
-    that are not dense.
+    """The attention a node does; None for what the kernels do not cover.
+
+    They do not cover a mask, dropout, grouped heads, broadcasting, or rows that are not dense.
     """
     given = {**dict(zip(_NAMES, node.args, strict=False)), **node.kwargs}
     is_plain = given.get("attn_mask") is None and given.get("dropout_p", 0.0) == 0.0

@@ -1,5 +1,6 @@
-"""Triton text for convolutions that read the input where it lies: output channels by positions, one
-tap and some channels a step.
+"""Triton text for convolutions that read the input where it lies.
+
+A program multiplies output channels by positions, one tap and some channels a step.
 
 Positions are the dense axis of loads and stores, so nothing is converted or copied; every tap reads
 the same lines again, from L1 and L2. fp32 is rounded to TF32 on its way to the tensor cores, as

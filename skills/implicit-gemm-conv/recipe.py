@@ -120,8 +120,10 @@ def _step_cycles(detail: Convolution, knobs: DirectSettings, device: Device) -> 
 
 
 def _registers(knobs: DirectSettings) -> float:
-    """Of a thread: sums, and operands of this step and the next; addresses and the rest of a kernel
-    beside them.
+    """Registers of a thread.
+
+    They hold sums, operands of this step and the next, and beside these the addresses and the rest
+    of a kernel.
     """
     sums = knobs.block_p * knobs.block_co
     operands = 2 * knobs.block_k * (knobs.block_p + knobs.block_co)

@@ -113,8 +113,10 @@ def kmem_matvec(
 
 @dataclass(frozen=True, slots=True)
 class MatvecSettings:
-    """The knobs: lines of the matrix and elements of K that a program takes at a time, and splits
-    of K.
+    """The knobs of a matrix-vector product.
+
+    A program takes `block_l` lines of the matrix and `block_k` elements of K at a time; `splits`
+    are those of K.
     """
 
     block_l: int

@@ -1,5 +1,6 @@
-"""Writes products of one large matrix with one to sixteen vectors: memory-bound, so the matrix is
-read once, wide and in order.
+"""Writes products of one large matrix with one to sixteen vectors.
+
+Memory is the limit, so the matrix is read once, wide and in order.
 
 Which sites, knobs and times are here; the kernel is in kernel.py.
 """
@@ -57,8 +58,9 @@ MIN_SPLIT, MAX_SPLITS = 2048, 256
 
 
 class Matvec(Recipe):
-    """Matrix times few vectors (or few rows times a matrix) with fp32 sums; exact products in every
-    dtype it takes.
+    """Matrix times few vectors, or few rows times a matrix, with fp32 sums.
+
+    Products are exact in every dtype that it takes.
     """
 
     operators = ("matvec", "matmul", "batched_matmul", "linear")
@@ -131,8 +133,10 @@ def _is_legal(product: Product, knobs: MatvecSettings, device: Device) -> bool:
 
 
 def _programs_per_sm(product: Product, knobs: MatvecSettings, device: Device) -> int:
-    """By registers of a thread: partial sums in fp32, the values on their way, and addresses and
-    the vector; by threads and blocks; at least one.
+    """Programs that share an SM; at least one.
+
+    Limits are registers of a thread (partial sums in fp32, the values on their way, and addresses
+    and the vector), threads and blocks.
     """
     width, threads = operand_width(product), knobs.warps * device.warp_size
     vectors = next_power_of_two(roles_of(product).vectors)
@@ -159,7 +163,9 @@ def _waiting(
 
 
 def _split_choices(product: Product, device: Device) -> tuple[int, ...]:
-    """1, and as many splits as give every SM 2 to 64 programs of eight lines, none under 2048
+    """Numbers of splits of K worth trying.
+
+    That is 1, and as many as give every SM 2 to 64 programs of eight lines, none under 2048
     elements of K.
     """
     blocks = ceil_div(roles_of(product).lines, 8) * product.batches

@@ -84,8 +84,9 @@ def _takes_windows(settings: Settings) -> bool:
 
 
 def _space(stencil: Stencil) -> Space:
-    """The strips' knobs; the whole windows' where a window is too large to unroll, or rows too long
-    to hold.
+    """The knobs of a site: those of strips where strips serve, else those of whole windows.
+
+    Strips do not serve where a window is too large to unroll, or rows are too long to hold.
     """
     depth, height = stencil.axes[:2]
     columns, rows = stencil.axes[2].kernel, depth.kernel * height.kernel
@@ -97,8 +98,9 @@ def _space(stencil: Stencil) -> Space:
 
 
 def _read(graph: OpGraph, node: Node) -> Stencil | None:
-    """The pooling a node does; None for what the kernels do not cover: no batch axis, other dtypes
-    or strides, extreme sizes.
+    """The pooling a node does; None for what the kernels do not cover.
+
+    They do not cover tensors without a batch axis, other dtypes or strides, and extreme sizes.
     """
     kind, rank = _OPERATORS[node.target]
     source, result = graph.spec(node.args[0].name), node.spec

@@ -1,5 +1,6 @@
-"""Pooling as Triton text, whole windows at a time: for windows that strips do not take, being too
-wide to unroll or to gather.
+"""Pooling as Triton text, whole windows at a time.
+
+It serves windows that strips do not take, being too wide to unroll or to gather.
 
 A program makes `block` neighbouring outputs. Their windows' columns are a tile (outputs, taps of a
 row, padded to a power of two), so that windows which follow each other without a gap are read as
@@ -128,8 +129,9 @@ def read_windows(settings: Settings) -> WindowSettings:
 
 
 def window_space(stencil: Stencil) -> Space:
-    """Outputs and warps of a program, such that a thread has some loads under way and keeps its
-    tile in registers.
+    """Outputs and warps of a program.
+
+    They are such that a thread has some loads under way and keeps its tile in registers.
     """
     taps = _row_taps(stencil)
 
@@ -147,8 +149,9 @@ def _row_taps(stencil: Stencil) -> int:
 
 
 def window_cost_ms(site: Site, stencil: Stencil, knobs: WindowSettings, device: Device) -> float:
-    """The slowest of memory, issue slots and starting programs, plus a share of the others, as in
-    strip_tuning.py.
+    """Time of a setting, as in strip_tuning.py.
+
+    It is the slowest of memory, issue slots and starting programs, plus a share of the others.
     """
     programs = ceil_div(prod(stencil.output), knobs.block)
     rows = stencil.axes[0].kernel * stencil.axes[1].kernel

@@ -27,8 +27,9 @@ MEND_BLOCK_K = 16
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """How one operand's parts lie: the padded number of lines, steps, chunks of K; and the
-    statements that write them.
+    """How one operand's parts lie, and the statements that write them.
+
+    Sizes are the padded number of lines, the steps along lines and K, and the chunks of K.
     """
 
     statements: tuple[str, ...]

@@ -1,5 +1,6 @@
-"""Triton text for products whose operands are written as sums of scaled half-precision parts: x =
-2**-s * (high + low / 2048).
+"""Triton text for products whose operands are written as half-precision parts first.
+
+An operand becomes a sum of scaled parts, x = 2**-s * (high + low / 2048).
 
 `high` is x * 2**s rounded to fp16, `low` the rest times 2048, so both keep 11 bits and three
 tensor-core products (high*high, high*low, low*high) give about 22. The scale s is an exact power of

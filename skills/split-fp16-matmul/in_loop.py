@@ -34,8 +34,9 @@ _MOST_VALUES, _OTHER_REGISTERS = 192, 30
 
 
 def in_loop_splits(knobs: SplitSettings) -> int:
-    """Splits of K that a setting stands for: the sums must lie in scratch until they are mended, so
-    there are two at least.
+    """Splits of K that a setting stands for.
+
+    There are two at least, for the sums must lie in scratch until they are mended.
     """
     return max(2, knobs.splits)
 
@@ -116,8 +117,9 @@ def _write_scales(product: Product, name: str, tile: int, block_k: int) -> list[
 
 
 def is_legal_in_loop(product: Product, knobs: SplitSettings, device: Device) -> bool:
-    """Whether a setting fits: a sum and a total of the output's tile, and the elements of both
-    operands' tiles, in registers.
+    """Whether a setting fits registers and shared memory.
+
+    Registers hold a sum and a total of the output's tile, and the elements of both operands' tiles.
     """
     # one split would be two, as in_loop_splits says
     if knobs.splits < 2 or knobs.block_m != 16 * knobs.warps:

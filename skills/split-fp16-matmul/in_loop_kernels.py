@@ -1,5 +1,6 @@
-"""Triton text for fp32 products that split their operands while reading them: for outputs so small
-against K that the memory is the limit.
+"""Triton text for fp32 products that split their operands while reading them.
+
+They serve outputs so small against K that the memory is the limit.
 
 ahead_kernels.py writes the fp16 parts first and reads them back: four passes over the operands.
 Here a program reads fp32 tiles and splits them on the way to the tensor cores, so the memory sends

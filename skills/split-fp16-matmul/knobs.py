@@ -16,8 +16,10 @@ PROMOTE_ELEMENTS = 128
 
 @dataclass(frozen=True, slots=True)
 class SplitSettings(TileSettings):
-    """The knobs: those of a tiled product, and where operands are split: "ahead" of the product or
-    "in_loop", while they are read. A space without that choice has no such knob.
+    """The knobs: those of a tiled product, and where operands are split.
+
+    That is "ahead" of the product, or "in_loop", while they are read. A space without that choice
+    has no such knob.
     """
 
     split: str = "ahead"
@@ -33,8 +35,9 @@ def read_knobs(settings: Settings) -> SplitSettings:
 
 
 def terms_of(product: Product) -> int:
-    """Tensor-core products per multiplication: one scaled fp16 product has TF32's 11 bits, so it
-    serves the tf32 contract.
+    """Tensor-core products per multiplication.
+
+    One scaled fp16 product has TF32's 11 bits, so it serves the tf32 contract.
     """
     return 1 if product.precision is Precision.TF32 else 3
 
@@ -45,15 +48,17 @@ def part_bytes(product: Product) -> int:
 
 
 def promote_steps(product: Product, knobs: SplitSettings) -> int:
-    """Steps of K in one tensor-core sum; 0 where the whole sum is short enough, or as exact as its
-    contract.
+    """Steps of K in one tensor-core sum; 0 where no sum has to be promoted.
+
+    That is where the whole sum is short enough, or as exact as its contract.
     """
     is_long = ceil_div(product.k.size, knobs.splits) > PROMOTE_ELEMENTS
     return max(1, PROMOTE_ELEMENTS // knobs.block_k) if terms_of(product) == 3 and is_long else 0
 
 
 def live_tiles(product: Product, knobs: SplitSettings) -> int:
-    """fp32 tiles of the output that are in registers at once: the sum, with promotion a second one,
-    and the cross terms.
+    """fp32 tiles of the output that are in registers at once.
+
+    They are the sum, with promotion a second one, and the cross terms.
     """
     return 1 + (terms_of(product) == 3) + (promote_steps(product, knobs) > 0)

@@ -49,8 +49,9 @@ LONG_ENOUGH = 16
 
 
 class SplitMatmul(Recipe):
-    """fp32 matmul on fp16 tensor cores: three terms under `match`, one (as precise as TF32) under
-    `tf32`.
+    """fp32 matmul on fp16 tensor cores.
+
+    It takes three terms under `match`, and one, as precise as TF32, under `tf32`.
     """
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")

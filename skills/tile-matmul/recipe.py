@@ -1,5 +1,6 @@
-"""Writes products with one dot per tile: bf16 and fp16 on the tensor cores, fp32 exactly on the FMA
-units.
+"""Writes products with one dot per tile.
+
+bf16 and fp16 are multiplied on the tensor cores, fp32 exactly on the FMA units.
 """
 
 from collections.abc import Sequence
@@ -116,8 +117,10 @@ def kmem_tile_matmul(
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What a kind of multiplier reaches: share of the vendor's ceiling, seconds per step of K, and
-    the intensity of a large tile (see TileLoop).
+    """What a kind of multiplier reaches.
+
+    `share` is of the vendor's ceiling, `step_s` seconds per step of K, and `full_intensity` that of
+    a large tile (see TileLoop).
     """
 
     name: str
@@ -144,8 +147,9 @@ _FEWER_SUMS = 64
 
 
 class TileMatmul(Recipe):
-    """Tiled product with fp32 accumulation; fp32 operands are multiplied exactly, whatever the
-    contract allows.
+    """Tiled product with fp32 accumulation.
+
+    fp32 operands are multiplied exactly, whatever the contract allows.
     """
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")

@@ -1,5 +1,6 @@
-"""Filling the rows of a transposed convolution that no tap reaches, as Triton text; phases.py calls
-it.
+"""Filling the rows of a transposed convolution that no tap reaches, as Triton text.
+
+phases.py calls it.
 
 Rows without taps that follow a row with taps are written with it. What is left are runs within a
 plane of the output: all of it if no tap reaches its depth, else the rows before the first with
@@ -64,8 +65,9 @@ def {name}(
 
 
 def write_fill(depth: Axis, height: Axis) -> tuple[str, str]:
-    """(name, source) of the device function by which every program writes its share of the runs; it
-    calls FILL_RUN.
+    """(name, source) of the device function by which every program fills its share.
+
+    It writes runs of rows by FILL_RUN.
     """
     tapped = [phase for phase, taps in enumerate(phase_taps(depth)) if taps.count]
     structure = {

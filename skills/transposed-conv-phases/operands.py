@@ -1,5 +1,6 @@
-"""Operands of a transposed convolution, as Triton text: staging the input, packing the weights,
-loading and multiplying both.
+"""Operands of a transposed convolution, as Triton text.
+
+The input is staged, the weights are packed, and both are loaded and multiplied.
 """
 
 from collections.abc import Iterable

@@ -195,8 +195,9 @@ class _Phase:
 
 
 def write_phase_kernel(axes: Sequence[Axis], *, has_bias: bool, band: int) -> tuple[str, str]:
-    """(name, source) of the kernel for one structure; a program computes `band` lattice rows of
-    each it has.
+    """(name, source) of the kernel for one structure.
+
+    A program computes `band` lattice rows of each that it has.
 
     Arguments: x and w (staged and packed by operands.py), y, bias if there is one, then constexprs
     as `write_phase_launcher` passes them.
@@ -270,8 +271,9 @@ def _write_fill_turn(turn: int, fill: str, *, has_bias: bool) -> str:
 def _write_product(
     target: str, axes: Sequence[Axis], window: tuple[Taps, Taps, Taps], band: int
 ) -> str:
-    """Sum the products of a phase into `target`_0, `target`_1, ...: one result for each lattice row
-    of a band.
+    """Sum the products of a phase into `target`_0, `target`_1, ...
+
+    There is one result for each lattice row of a band.
 
     In a band an input row is read once for all rows that it reaches, and the taps along height are
     unrolled.
@@ -319,8 +321,9 @@ def _from_staged(taps: Taps, axis: Axis) -> Taps:
 
 
 def _write_row(names: Sequence[str]) -> str:
-    """Store the phases along a row interleaved; a stride that is no power of two leaves the last
-    lanes of every position masked off.
+    """Store the phases along a row interleaved.
+
+    A stride that is no power of two leaves the last lanes of every position masked off.
 
     Positions and lanes are one dimension there too: in two, Triton 3.6 would give a warp a few
     lanes of each of four channels to store.

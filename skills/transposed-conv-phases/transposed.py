@@ -1,5 +1,6 @@
-"""What is computed: a transposed convolution as the kernels see it, its knobs, and the sizes of
-what is staged.
+"""What is computed: a transposed convolution as the kernels see it.
+
+Its knobs and the sizes of what is staged are here too.
 """
 
 from dataclasses import dataclass
@@ -103,8 +104,9 @@ def read_knobs(settings: Settings) -> PhaseSettings:
 
 
 def staged_axis(axis: Axis) -> tuple[int, int]:
-    """(first input position, count) that the phases of an axis read; positions outside the input
-    are staged as zeros.
+    """(first input position, count) that the phases of an axis read.
+
+    Positions outside the input are staged as zeros.
     """
     used = [taps for taps in phase_taps(axis) if taps.count]
     first = min(taps.shift - (taps.count - 1) * taps.shift_step for taps in used)

@@ -116,7 +116,9 @@ def takes_bands(detail: Transposed, band: int) -> bool:
 
 
 def phase_cost_ms(detail: Transposed, knobs: PhaseSettings, device: Device) -> float:
-    """Staging, then the slowest of memory, products, copies, instructions, stores and waiting, plus
+    """Time of staging, then of the phases.
+
+    The phases take the slowest of memory, products, copies, instructions, stores and waiting, plus
     a share of the others.
     """
     size = DTYPE_BYTES[detail.dtype]
@@ -206,8 +208,9 @@ def _resident(detail: Transposed, knobs: PhaseSettings, device: Device) -> int:
 
 
 def _step_bytes(detail: Transposed, knobs: PhaseSettings, taps: Taps) -> int:
-    """Bytes one step of one program copies to shared memory, where a band's steps take these taps
-    along height.
+    """Bytes one step of one program copies to shared memory.
+
+    A band's steps take these taps along height.
     """
     reads = len(
         {row - tap * taps.shift_step for row in range(knobs.band) for tap in range(taps.count)}
@@ -236,8 +239,9 @@ def _tapped(axis: Axis) -> list[Taps]:
 
 
 def _steps(detail: Transposed, knobs: PhaseSettings) -> tuple[int, int]:
-    """Steps of one block of the lattice over all its phases, and the bytes that they copy to shared
-    memory.
+    """Steps of one block of the lattice over all its phases, and the bytes that they copy.
+
+    The copies go to shared memory.
     """
     depth, height = (_tapped(axis) for axis in detail.axes[:2])
     width = _tapped(detail.axes[2])
@@ -253,8 +257,9 @@ def _steps(detail: Transposed, knobs: PhaseSettings) -> tuple[int, int]:
 
 
 def _shared_bytes(detail: Transposed, knobs: PhaseSettings) -> int:
-    """Shared memory of one program: operands of all stages, or results on their way between
-    threads.
+    """Shared memory of one program.
+
+    It holds operands of all stages, or results on their way between threads.
     """
     exchanged = knobs.block_co * knobs.positions * next_power_of_two(detail.axes[2].stride)
     exchanged *= DTYPE_BYTES[detail.dtype]
@@ -262,8 +267,10 @@ def _shared_bytes(detail: Transposed, knobs: PhaseSettings) -> int:
 
 
 def _thread_sums(detail: Transposed, knobs: PhaseSettings, device: Device) -> float:
-    """Accumulators of one thread: one for each phase along the row and row of the band, and one
-    more for a split product's chunk.
+    """Accumulators of one thread.
+
+    There is one for each phase along the row and row of the band, and one more for a split
+    product's chunk.
     """
     sets = len(_tapped(detail.axes[2])) * knobs.band + knobs.is_split(detail.dtype)
     return knobs.block_co * knobs.positions * sets / (device.warp_size * knobs.warps)
