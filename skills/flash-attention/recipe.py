@@ -144,7 +144,8 @@ def _product_ms(detail: Attention, knobs: AttentionSettings, device: Device) -> 
 
 
 def _is_legal(detail: Attention, knobs: AttentionSettings, device: Device) -> bool:
-    block_m, block_n, parts = knobs.block_m, knobs.block_n, detail.parts
+    block_m, block_n = knobs.block_m, knobs.block_n
+    parts = detail.parts
     threads = device.warp_size * knobs.warps
     spare = device.shared_bytes_per_block - STATISTICS_BYTES
     if knobs.warps > 4 and block_m < 16 * knobs.warps:
