@@ -8,6 +8,7 @@ import pytest
 import torch
 from module_problems import problem, recipe
 
+from kmem.codegen import reductions
 from kmem.codegen.rowwise_access import line_classes, vector_lanes
 from kmem.codegen.rowwise_space import fit_settings, sharing_places
 from kmem.devices import named_target
@@ -566,3 +567,10 @@ def test_classes_are_offered_where_lines_start_beside_16_bytes_and_leave_results
                 and knobs["SPLIT"] % line_classes(site.detail) == 0
             )
             assert all("atomic" not in text for _, text in chosen.emit(site, knobs).kernels)
+
+
+@pytest.mark.parametrize("kind", reductions.REDUCTIONS)
+def test_costs_count_as_many_reductions_across_lanes_as_are_written(kind: str) -> None:
+    reduction = reductions.REDUCTIONS[kind]
+    written = "".join(reduction.finish(reduction.states))
+    assert written.count("keep_dims=True") == reduction.across_lanes

@@ -12,20 +12,13 @@ from kmem.codegen.lowering import Lowering, RowSpace, find_reduction, space_of
 from kmem.codegen.pointwise import is_identity, write_pointwise
 from kmem.codegen.region import Reduce, Region, simplify_axes
 from kmem.problem.dtypes import LOADABLE
-from kmem.problem.graph import Node, OpGraph, Ref
+from kmem.problem.graph import Node, OpGraph
 from kmem.problem.operators.reductions import norm_order
 from kmem.problem.operators.row import Call, Channelwise, Layout, Pointwise
 from kmem.problem.operators.table import find_operator, lowering_of
 
 #: More inputs than this would hold too many pointers and tiles in registers.
 MAX_INPUTS = 12
-#: The exponent of the norm that a sum of such elements belongs to.
-_POWERS = {
-    "aten.abs.default": 1,
-    "aten.pow.Tensor_Scalar": 2,
-    "aten.square.default": 2,
-    "aten.mul.Tensor": 2,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +204,12 @@ def _scaled_by(graph: OpGraph, name: str, call: Call, lowering: Lowering) -> str
             return "l1_norm"
         is_whole = len(lowering.space.dims) == len(lowering.shape)
         return "frobenius_norm" if is_whole else "l2_norm"
-    source = graph.node(call.node.args[0].name) if isinstance(call.node.args[0], Ref) else None
-    power = _POWERS.get(source.target) if source is not None else None
-    if name not in ("mean", "sum") or power is None:
+    source = graph.node(call.value("x"))
+    summed = lowering_of(graph, source) if source is not None else None
+    order = summed.norm_order if isinstance(summed, Pointwise) else 0
+    if name not in ("mean", "sum") or not order:
         return name
-    if power == 1:
+    if order == 1:
         return "l1_norm"
     return "rms_norm" if name == "mean" else "l2_norm"
 

@@ -1,7 +1,22 @@
 """What every operator of a traced graph means: one table by aten target.
 
-To add an operator, add one row to the module of its family, or register the row from a plugin (the
-hook `register_operators`). Nothing else names operators one by one.
+To add an operator, add one row to the module of its family, or register the row from a plugin:
+
+    @kmem.hookspecs.hookimpl
+    def register_operators(register):
+        register(
+            Operator(
+                "mylib.cube.default",
+                "pointwise",
+                parameters=parameters("x"),
+                lowering=Pointwise(lambda x: f"{x} * {x} * {x}"),
+            )
+        )
+
+Bounds, prompts, skills' gates and the recipes of its kind then know it. Only the recipe of a single
+operator (a pooling, attention) reads its arguments itself.
+
+In the order in which they build on each other:
 
 - expressions.py: Triton expressions as rows write them, with the jitted helpers that they call.
 - arithmetic.py: the rules by which rows count operations.

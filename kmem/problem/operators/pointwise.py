@@ -44,10 +44,14 @@ def _rows(
     given: Parameters,
     write: Callable[..., str | Expression | None],
     arithmetic: Arithmetic = per_result,
-    flags: str = "",
+    **facts: object,
 ) -> list[Operator]:
-    """One row for each of several overloads that are written alike."""
-    lowering = Pointwise(write, tuple(flags.split()))
+    """One row for each of several overloads that are written alike.
+
+    Args:
+        facts: further fields of `Pointwise`.
+    """
+    lowering = Pointwise(write, **facts)
     return [
         Operator(f"aten.{target}", "pointwise", arithmetic, given, lowering)
         for target in targets.split()
@@ -68,6 +72,10 @@ def _counted(names: str, arithmetic: Arithmetic) -> list[Operator]:
 def _clamp(x: str, low: str | None, high: str | None) -> str:
     text = x if low is None else maximum(x, low)
     return text if high is None else minimum(text, high)
+
+
+def _product(x: str, y: str) -> str:
+    return f"{x} * {y}"
 
 
 def _quotient(x: str, y: str) -> str:
@@ -178,9 +186,9 @@ def _chosen_dropout(call: Call) -> Pointwise | None:
 
 _FUNCTIONS = (
     *_rows("neg.default", _X, lambda x: f"-({x})"),
-    *_rows("abs.default", _X, lambda x: f"tl.abs({x})"),
+    *_rows("abs.default", _X, lambda x: f"tl.abs({x})", norm_order=1),
     *_rows("sign.default", _X, _sign),
-    *_rows("square.default", _X, lambda x: f"{x} * {x}"),
+    *_rows("square.default", _X, lambda x: f"{x} * {x}", norm_order=2),
     *_rows("reciprocal.default", _X, lambda x: f"tl.div_rn(1.0, {x})"),
     *_rows("floor.default", _X, lambda x: f"tl.floor({x})"),
     *_rows("ceil.default", _X, lambda x: f"tl.ceil({x})"),
@@ -196,7 +204,7 @@ _FUNCTIONS = (
     *_special("cos.default", _X, lambda x: f"tl.cos({x})"),
     *_special("erf.default", _X, lambda x: f"tl.erf({x})"),
     *_special("tanh.default", _X, lambda x: using(f"stable_tanh({x})", STABLE_TANH)),
-    *_rows("pow.Tensor_Scalar", parameters("x", "exponent"), _power, _power_work),
+    *_rows("pow.Tensor_Scalar", parameters("x", "exponent"), _power, _power_work, norm_order=2),
     Operator("aten.pow", "pointwise", _power_work),
     *_counted("remainder round floor_divide true_divide multiply subtract", per_result),
     *_counted("atan log10 logit sinh tan", special_per_result),
@@ -254,10 +262,9 @@ _ARITHMETIC = (
         parameters("x", "y", alpha=1),
         lambda x, y, alpha: f"{y} - {_times(x, alpha)}",
     ),
-    *_rows("mul.Tensor mul_.Tensor mul.Scalar", _XY, lambda x, y: f"{x} * {y}"),
-    Operator(
-        "aten.div.Tensor", "pointwise", per_result, _XY, Pointwise(_quotient, is_quotient=True)
-    ),
+    *_rows("mul.Tensor", _XY, _product, norm_order=2),
+    *_rows("mul_.Tensor mul.Scalar", _XY, _product),
+    *_rows("div.Tensor", _XY, _quotient, is_quotient=True),
     *_rows("div_.Tensor div.Scalar", _XY, _quotient),
     *_rows("maximum.default max.other", _XY, maximum),
     *_rows("minimum.default min.other", _XY, minimum),
@@ -290,13 +297,13 @@ _CHOICES = (
         "where.self where.ScalarOther where.ScalarSelf where.Scalar",
         parameters("condition", "x", "y"),
         lambda condition, x, y: f"tl.where({condition}, {x}, {y})",
-        flags="condition",
+        flags=("condition",),
     ),
     *_rows(
         "masked_fill.Scalar",
         parameters("x", "mask", "value"),
         lambda x, mask, value: f"tl.where({mask}, {value}, {x})",
-        flags="mask",
+        flags=("mask",),
     ),
     *_rows("gt.Scalar gt.Tensor", _XY, _compare(">")),
     *_rows("ge.Scalar ge.Tensor", _XY, _compare(">=")),
@@ -304,9 +311,13 @@ _CHOICES = (
     *_rows("le.Scalar le.Tensor", _XY, _compare("<=")),
     *_rows("eq.Scalar eq.Tensor", _XY, _compare("==")),
     *_rows("ne.Scalar ne.Tensor", _XY, _compare("!=")),
-    *_rows("logical_not.default bitwise_not.default", _X, lambda x: f"{x} == 0", flags="x"),
-    *_rows("logical_and.default bitwise_and.Tensor", _XY, lambda x, y: f"{x} & {y}", flags="x y"),
-    *_rows("logical_or.default bitwise_or.Tensor", _XY, lambda x, y: f"{x} | {y}", flags="x y"),
+    *_rows("logical_not.default bitwise_not.default", _X, lambda x: f"{x} == 0", flags=("x",)),
+    *_rows(
+        "logical_and.default bitwise_and.Tensor", _XY, lambda x, y: f"{x} & {y}", flags=("x", "y")
+    ),
+    *_rows(
+        "logical_or.default bitwise_or.Tensor", _XY, lambda x, y: f"{x} | {y}", flags=("x", "y")
+    ),
 )
 
 ROWS = (*_FUNCTIONS, *_ACTIVATIONS, *_ARITHMETIC, *_CHOICES)

@@ -82,11 +82,14 @@ class Pointwise:
         flags: parameters that take a bool tensor as it is; elsewhere a bool becomes 0.0 or 1.0.
         is_quotient: whether the expression is the first parameter over the second, so that one
             division per row is enough where the second is a value of the row.
+        norm_order: the order of the norm that a sum of such elements belongs to, 1 for |x| and 2
+            for squares; 0 for any other.
     """
 
     write: Callable[..., str | Expression | None]
     flags: tuple[str, ...] = ()
     is_quotient: bool = False
+    norm_order: int = 0
 
 
 class Grain(Enum):
@@ -114,7 +117,9 @@ def _leaves_no_total(call: Call) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Statements over the rows of a space. Its first parameter is the tensor that it reduces.
+    """Statements over the rows of a space.
+
+    The operator's first parameter is called `x`: the tensor that it reduces.
 
     Args:
         dims: the dimensions that a row consists of; None if the call cannot be written.
@@ -250,6 +255,8 @@ class Operator:
                 f"{self.target} is called {self.name!r}, which is no operator of the vocabulary; "
                 f"they are: {', '.join(OPERATORS)}"
             )
+        if isinstance(self.lowering, Reduction) and next(iter(self.parameters), None) != "x":
+            raise ValueError(f"{self.target} reduces; its first parameter must be called x")
 
     def call(self, graph: OpGraph, node: Node) -> Call:
         """A node of this operator with its arguments by name.
