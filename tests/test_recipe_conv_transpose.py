@@ -226,7 +226,7 @@ def test_grouped_ones_are_never_rounded_to_tf32(groups: int, offered: set[str]) 
 
 @pytest.mark.parametrize("precision", ["exact", "tf32"])
 def test_values_that_are_not_finite_reach_the_outputs_they_reach_in_torch(precision: str) -> None:
-    """In two parts an infinity must meet one of the weight's parts alone: these may differ in sign."""
+    """An infinity in two parts must meet one part of the weight alone: parts may differ in sign."""
     source = problem("ConvTranspose2d(8, 6, (3, 5), (2, 3), (1, 2), dilation=(2, 1))", (1, 8, 9, 7))
     _, graph = trace_source(source)
     (site,) = RECIPE.match(graph, Contract())
