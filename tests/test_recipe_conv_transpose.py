@@ -1,5 +1,6 @@
 """skills/transposed-conv-phases: phases and products against torch in the interpreter."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmem.codegen.empty_rows import FILL_RUN
 from kmem.codegen.windows import Axis, Taps, has_empty_rows, lattice, phase_taps, taps_by_phase
 from kmem.devices import named_target
 from kmem.records import Contract
@@ -21,6 +21,7 @@ def run_once(y, start, length):
 """
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = load_recipe(load_skill(ROOT / "skills" / "transposed-conv-phases"))
+FILL_RUN = importlib.import_module(".empty_rows", type(RECIPE).__module__).FILL_RUN
 H200 = named_target("h200")
 
 
@@ -225,7 +226,7 @@ def test_grouped_ones_are_never_rounded_to_tf32(groups: int, offered: set[str]) 
 
 @pytest.mark.parametrize("precision", ["exact", "tf32"])
 def test_values_that_are_not_finite_reach_the_outputs_they_reach_in_torch(precision: str) -> None:
-    """In two parts an infinity must meet one of the weight's parts alone: these may differ in sign."""
+    """An infinity in two parts must meet one part of the weight alone: parts may differ in sign."""
     source = problem("ConvTranspose2d(8, 6, (3, 5), (2, 3), (1, 2), dilation=(2, 1))", (1, 8, 9, 7))
     _, graph = trace_source(source)
     (site,) = RECIPE.match(graph, Contract())

@@ -306,5 +306,5 @@ def test_kernels_use_tensor_cores_and_do_not_spill(
     assert [kernel["name"] for kernel in compiled[case] if kernel["stack"]] == []
     main = compiled[case][-1]
     assert "conv" in main["name"] and main["hgmma"] > 0 and main["shared"] <= 232448
-    # the direct kernel loads ahead in registers, see direct_conv.py
+    # the direct kernel loads ahead in registers, see direct.py
     assert (main["async_copies"] > 0) == (case != "direct")

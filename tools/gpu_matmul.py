@@ -1,5 +1,6 @@
-"""Measure the matrix-product recipes on this GPU against eager: time, and error against float64
-beside cuBLAS's own.
+"""Measure the matrix-product recipes on this GPU against eager.
+
+Measured are time, and error against float64 beside cuBLAS's own.
 
 Compiles a capped number of settings per problem in parallel processes (Triton's disk cache carries
 them over), then times them one by one. Run from the repository root: `python tools/gpu_matmul.py
@@ -8,10 +9,8 @@ set. No judge is involved: a developer's view, not evidence.
 """
 
 import argparse
-import importlib.util
 import json
 import os
-import re
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,8 +20,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from kmem.devices import named_target  # noqa: E402 - the path above makes the checkout importable without installing it
+# The path above makes the checkout importable without installing it, hence E402.
+from compile_launches import compile_launches, write_emission  # noqa: E402
+
+from kmem.devices import named_target  # noqa: E402
 from kmem.records import Contract, Precision  # noqa: E402
+from kmem.skills import load_recipe, load_skill  # noqa: E402
 from kmem.testing import import_source, trace_source  # noqa: E402
 
 _SOURCE = """
@@ -89,19 +92,10 @@ FAMILIES = ("normal", "uniform", "wide", "sparse", "constant", "denormal")
 SKILLS = ("split-fp16-matmul", "tile-matmul", "matvec-rows-per-program", "diagonal-row-scaling")
 
 
-def load(skill: str):  # noqa: ANN201 - a kmem.recipes.Recipe
-    """A skill's recipe without its SKILL.md, so that this needs no yaml."""
-    spec = importlib.util.spec_from_file_location(
-        "recipe_" + skill.replace("-", "_"), ROOT / "skills" / skill / "recipe.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.RECIPE
-
-
 def problem_source(name: str) -> tuple[str, Contract]:
-    result, a, b, init, precision = PROBLEMS[name]
-    return _SOURCE.format(result=result, a=a, b=b, init=init), Contract(Precision(precision))
+    *parts, precision = PROBLEMS[name]
+    source = _SOURCE.format(**dict(zip(("result", "a", "b", "init"), parts, strict=True)))
+    return source, Contract(Precision(precision))
 
 
 def pick_settings(recipe, site, device, top: int) -> list[dict]:  # noqa: ANN001
@@ -121,53 +115,10 @@ def pick_settings(recipe, site, device, top: int) -> list[dict]:  # noqa: ANN001
     return picked
 
 
-def candidate_text(recipe, site, settings) -> str:  # noqa: ANN001
-    emission = recipe.emit(site, settings)
-    return (
-        "import torch\nimport triton\nimport triton.language as tl\n"
-        + "\n".join(text for _, text in emission.kernels)
-        + "\n"
-        + emission.launcher
-    )
-
-
-class _Warm:
-    """Stands in for a kernel: compiles on launch, runs nothing."""
-
-    def __init__(self, kernel) -> None:  # noqa: ANN001
-        self.kernel = kernel
-
-    def __getitem__(self, grid):  # noqa: ANN001, ANN204
-        return lambda *args, **kwargs: self.kernel.warmup(*args, grid=grid, **kwargs)
-
-
-def compile_candidate(text: str, specs: list[tuple]) -> str:
-    """Compile every launch of a candidate on meta tensors, into the disk cache; the failure's text,
-    or "".
-    """
-    import torch
-
-    module = import_source(text)
-    exec(
-        re.sub(r"(kmem_\w+)\[\(", r"_Warm(\1)[(", text[text.index("def launch(") :]),
-        {**vars(module), "_Warm": _Warm},
-        vars(module),
-    )
-    try:
-        module.launch(
-            *(
-                torch.empty_strided(shape, stride, dtype=getattr(torch, dtype), device="meta")
-                for shape, stride, dtype in specs
-            )
-        )
-    except Exception as ex:  # noqa: BLE001 - whatever the compiler raises is the answer for this setting
-        return f"{type(ex).__name__}: {str(ex)[:150]}"
-    return ""
-
-
 def fill(values, family: str):  # noqa: ANN001, ANN201
-    """Inputs of a family in place of the problem's own; wide: 24 binades within a row, around 1e18
-    and 1e-18; the rest as the judge's.
+    """Inputs of a family in place of the problem's own.
+
+    Wide ones have 24 binades within a row, around 1e18 and 1e-18; the rest are as the judge's.
     """
     import torch
 
@@ -189,7 +140,7 @@ def fill(values, family: str):  # noqa: ANN001, ANN201
 
 
 def relative_error(output, expected) -> float:  # noqa: ANN001
-    """Frobenius norm of the difference over that of the float64 result, by blocks to spare memory."""
+    """Frobenius norm of the difference over that of the float64 result; by blocks, for memory."""
     difference = total = 0.0
     for got, want in zip(
         output.reshape(-1).split(2**27), expected.reshape(-1).split(2**27), strict=True
@@ -199,7 +150,7 @@ def relative_error(output, expected) -> float:  # noqa: ANN001
     return (difference / total) ** 0.5 if total else difference**0.5
 
 
-def measure(name: str, jobs: list[tuple], deadline: float) -> list[dict]:
+def measure(name: str, jobs: list[dict], deadline: float) -> list[dict]:
     """Time every compiled setting of a problem; errors only for the fastest of each recipe."""
     import torch
     from triton.testing import do_bench
@@ -217,20 +168,21 @@ def measure(name: str, jobs: list[tuple], deadline: float) -> list[dict]:
     rows = [{"problem": name, "recipe": "eager", "settings": {}, "ms": eager_ms, "status": "ok"}]
     print(f"\n{name}: eager {eager_ms:.4f} ms", flush=True)
     runs = []
-    for skill, site, settings, text, fault in jobs:
+    for job in jobs:
         if time.time() > deadline:
             break
+        site = job["site"]
         row = {
             "problem": name,
-            "recipe": skill,
-            "settings": settings,
-            "estimate_ms": load(skill).cost_ms(site, settings, named_target("h200")),
-            "status": fault or "ok",
+            "recipe": job["recipe"],
+            "settings": job["settings"],
+            "estimate_ms": job["estimate_ms"],
+            "status": job["fault"] or "ok",
         }
         rows.append(row)
-        if fault:
+        if job["fault"]:
             continue
-        launch = import_source(text).launch
+        launch = import_source(write_emission(job["emission"])).launch
         by_name = {placeholder.name: placeholder for placeholder in graph.placeholders}
 
         def arguments(inputs, site=site, by_name=by_name):  # noqa: ANN001, ANN202
@@ -293,10 +245,8 @@ def print_rows(rows: list[dict], best: list[dict]) -> None:
     for row in sorted((row for row in rows if "ms" in row), key=lambda row: row["ms"])[:6]:
         knobs = " ".join(f"{key}={value}" for key, value in row["settings"].items())
         print(
-            (
-                f"  {row['ms']:9.4f} ms {eager_ms / row['ms']:6.2f}x  {row['recipe']:24} {knobs}  "
-                f"{describe_errors(row)}"
-            ),
+            f"  {row['ms']:9.4f} ms {eager_ms / row['ms']:6.2f}x  {row['recipe']:24} {knobs}  "
+            f"{describe_errors(row)}",
             flush=True,
         )
     print(f"    eager: {describe_errors(rows[0])}")
@@ -318,13 +268,14 @@ def main() -> None:
     import torch
 
     deadline = time.time() + 60 * options.minutes
-    device, recipes = named_target("h200"), {skill: load(skill) for skill in SKILLS}
+    device = named_target("h200")
+    recipes = {skill: load_recipe(load_skill(ROOT / "skills" / skill)) for skill in SKILLS}
     names = [
         name
         for name in PROBLEMS
         if not options.only or any(part in name for part in options.only.split(","))
     ]
-    jobs: dict[str, list[tuple]] = {name: [] for name in names}
+    jobs: dict[str, list[dict]] = {name: [] for name in names}
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
         waiting = {}
         for name in names:
@@ -340,26 +291,20 @@ def main() -> None:
             for cost, skill, site, settings in picked:
                 if cost > 2.5 * least:  # not worth the compiling
                     continue
-                text = candidate_text(recipes[skill], site, settings)
                 specs = [
                     (operand.spec.shape, operand.spec.stride, operand.spec.dtype)
                     for operand in site.inputs
                 ]
-                waiting[pool.submit(compile_candidate, text, specs)] = (
-                    name,
-                    skill,
-                    site,
-                    settings,
-                    text,
-                )
+                emission = recipes[skill].emit(site, settings)
+                job = {"recipe": skill, "site": site, "settings": settings, "emission": emission}
+                job |= {"estimate_ms": cost}
+                waiting[pool.submit(compile_launches, emission, specs)] = (name, job)
         for future in as_completed(waiting):
-            name, *job = waiting[future]
-            jobs[name].append((*job, future.result()))
+            name, job = waiting[future]
+            jobs[name].append({**job, "fault": future.result()})
     print(
-        (
-            f"{len(waiting)} settings compiled, {deadline - time.time():.0f} s left, "
-            f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-        ),
+        f"{len(waiting)} settings compiled, {deadline - time.time():.0f} s left, "
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}",
         flush=True,
     )
     rows = []
@@ -368,7 +313,9 @@ def main() -> None:
             if time.time() > deadline:
                 print(f"{name}: no time left")
                 continue
-            rows += measure(name, sorted(jobs[name], key=lambda job: str(job[2])), deadline)
+            rows += measure(
+                name, sorted(jobs[name], key=lambda job: str(job["settings"])), deadline
+            )
             torch.cuda.empty_cache()
             if "OUT" in os.environ:
                 (Path(os.environ["OUT"]) / "gpu_matmul.json").write_text(

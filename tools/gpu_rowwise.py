@@ -1,5 +1,6 @@
-"""Time the settings of the row-wise, scan and pointwise recipes on a GPU, against eager and the
-byte floor.
+"""Time the settings of the row-wise, scan and pointwise recipes on a GPU.
+
+They are compared with eager and the byte floor.
 
 Needs torch, triton and this checkout, not the judge. For each problem it matches the recipes, ranks
 the settings by their cost model, compiles and times the best `--cap` (some of every STRATEGY),
@@ -8,7 +9,6 @@ tools/gpu_rowwise.py --minutes 3 [--only softmax norm] [--cap 10] [problem.py ..
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import sys
@@ -26,6 +26,7 @@ from kmem.problem.load import build_inputs, build_model, execute_problem, load_p
 from kmem.problem.trace import trace_problem  # noqa: E402
 from kmem.recipes import Recipe, Settings, Site  # noqa: E402
 from kmem.records import Contract, Problem  # noqa: E402
+from kmem.skills import load_recipe, load_skill  # noqa: E402
 from kmem.testing import emit_source, import_source  # noqa: E402
 
 RECIPES = (
@@ -110,33 +111,23 @@ CASES = {
 
 
 def inline_problem(name: str) -> Problem:
-    expression, shapes, setup = CASES[name]
+    expression, shapes = CASES[name][:2]
     parameters = ", ".join("xy"[: len(shapes)])
     inputs = ", ".join(f"torch.rand({shape})" for shape in shapes)
     return Problem(
         name,
         f"<{name}>",
-        _TEMPLATE.format(setup=setup, parameters=parameters, expression=expression, inputs=inputs),
+        _TEMPLATE.format(
+            setup=CASES[name][2], parameters=parameters, expression=expression, inputs=inputs
+        ),
     )
 
 
-def load_recipes() -> list[Recipe]:
-    """The recipes under test, imported without their SKILL.md, so that no YAML parser is needed."""
-    found = []
-    for name in RECIPES:
-        spec = importlib.util.spec_from_file_location(
-            f"recipe_{name.replace('-', '_')}", ROOT / "skills" / name / "recipe.py"
-        )
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        module.RECIPE.name = name
-        found.append(module.RECIPE)
-    return found
-
-
 def choose_settings(recipe: Recipe, site: Site, cap: int) -> list[Settings]:
-    """The cheapest settings by the cost model: half of them overall, the rest spread over
-    strategies, so that a wrong model shows.
+    """The cheapest settings by the cost model, and others.
+
+    Half of them are the cheapest overall, the rest are spread over strategies, so that a wrong
+    model shows.
     """
     device = named_target("h200")
     ranked = sorted(
@@ -158,7 +149,7 @@ def choose_settings(recipe: Recipe, site: Site, cap: int) -> list[Settings]:
 def run_problem(
     problem: Problem, recipes: list[Recipe], cap: int, deadline: float
 ) -> list[dict[str, object]]:
-    """Rows of results for one problem: the first recipe that covers most nodes is the one measured."""
+    """Rows of results for one problem, by the first of the recipes that cover most nodes."""
     module = execute_problem(problem)
     graph = trace_problem(module)
     device = named_target("h200")
@@ -209,8 +200,9 @@ def run_problem(
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Frobenius norm of the difference over that of eager's result; for integers the share that
-    differs. Row blocks bound the memory.
+    """Frobenius norm of the difference over that of eager's result.
+
+    For integers it is the share that differs. Row blocks bound the memory.
     """
     if not expected.is_floating_point():
         return float((found != expected).float().mean())
@@ -240,7 +232,7 @@ def main() -> None:
         for problem in problems
         if not options.only or any(word in problem.name for word in options.only)
     ]
-    recipes = load_recipes()
+    recipes = [load_recipe(load_skill(ROOT / "skills" / name)) for name in RECIPES]
     start = time.monotonic()
     results: list[dict[str, object]] = []
     for index, problem in enumerate(problems):

@@ -1,12 +1,14 @@
-"""Measure the stencil recipes (pooling, depthwise, transposed convolution) on this GPU against
-eager PyTorch and the byte floor.
+"""Measure the stencil recipes on this GPU against eager PyTorch and the byte floor.
+
+They are pooling, depthwise and transposed convolution.
 
     python tools/gpu_stencils.py [--minutes 4] [--settings 16] [--only GLOB] [--out DIR]
 
 For each case: the settings with the best predicted cost (some of every loading variant) are
 emitted, compiled in parallel processes, checked against float64 on the first and last sample, and
 timed with triton.testing.do_bench. Results go to DIR/gpu_stencils.json ($OUT by default), one line
-per case to stdout. Developer tool: needs torch and Triton only, none of kmem's judge.
+per case to stdout. Developer tool: the judge is not
+involved.
 """
 
 import argparse
@@ -23,6 +25,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+# The path above makes the checkout importable without installing it, hence E402.
+from compile_launches import compile_launches, write_emission  # noqa: E402
+
+from kmem.skills import load_recipe, load_skill  # noqa: E402
 
 COPY_BYTES_PER_S = 4.25e12  # measured on an H200: device-to-device copy, bytes read plus written
 
@@ -178,16 +185,6 @@ CASES = [
 ]
 
 
-def load_recipe(name: str):
-    spec = importlib.util.spec_from_file_location(
-        f"kmem_recipe_{name.replace('-', '_')}", ROOT / "skills" / name / "recipe.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module.RECIPE
-
-
 def import_file(path: Path):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
@@ -196,48 +193,10 @@ def import_file(path: Path):
     return module
 
 
-class _Compiling:
-    """Stands for a kernel in an imported emission: a launch only compiles it."""
-
-    def __init__(self, kernel) -> None:
-        self.kernel = kernel
-        self.compiled = None
-
-    def __getitem__(self, grid):
-        def compile_only(*args, **options):
-            self.compiled = self.kernel.warmup(*args, grid=(1,), **options)
-
-        return compile_only
-
-
-def compile_file(path: Path, shapes: list[tuple[tuple[int, ...], str]]) -> str | None:
-    """Fill Triton's disk cache for one emission; the compiler's message if it fails.
-
-    Runs in a pool process.
-    """
-    import torch
-    import triton
-
-    module = import_file(path)
-    text = path.read_text()
-    for name, value in list(vars(module).items()):
-        if isinstance(value, triton.runtime.JITFunction) and f"{name}[(" in text:
-            setattr(module, name, _Compiling(value))
-    try:
-        module.launch(
-            *(
-                torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
-                for shape, dtype in shapes
-            )
-        )
-    except Exception as ex:  # noqa: BLE001 - whatever the compiler raises is this setting's result
-        return f"{type(ex).__name__}: {str(ex)[:300]}"
-    return None
-
-
 def choose_settings(recipe, site, device, count: int) -> list[dict]:
-    """The best by predicted cost of every variant, variants in order of cost; then the rest in
-    order of cost.
+    """The best settings by predicted cost, some of every variant.
+
+    First come the best of every variant, in order of cost; then the rest in order of cost.
     """
     ranked = sorted(
         recipe.space(site, device).settings(),
@@ -263,30 +222,29 @@ def prepare(case, dtype: str, count: int, directory: Path, device) -> dict:
     from kmem.records import Contract
     from kmem.testing import trace_source
 
-    name, skill, call, shape, _ = case
+    name, skill = case[:2]
+    call, shape = case[2:4]
     if "Conv" in call:
         call = f"{call[:-1]}, dtype=torch.{dtype})"
     module, graph = trace_source(_SOURCE.format(call=call, shape=shape, dtype=dtype))
-    recipe = load_recipe(skill)
+    recipe = load_recipe(load_skill(ROOT / "skills" / skill))
     (site,) = recipe.match(graph, Contract())
-    files = []
+    files, emissions = [], []
     for index, setting in enumerate(choose_settings(recipe, site, device, count)):
         emission = recipe.emit(site, setting)
         path = directory / f"case_{name}_{dtype}_{index}.py"
-        text = "\n\n".join(source for _, source in emission.kernels)
-        path.write_text(
-            f"import torch\nimport triton\nimport triton.language as tl\n\n{text}\n\n"
-            f"{emission.launcher}"
-        )
+        path.write_text(write_emission(emission))
         files.append((setting, recipe.cost_ms(site, setting, device), path))
-    shapes = [(operand.spec.shape, operand.spec.dtype) for operand in site.inputs]
+        emissions.append(emission)
+    specs = [(each.spec.shape, each.spec.stride, each.spec.dtype) for each in site.inputs]
     return {
         "name": name,
         "dtype": dtype,
         "module": module,
         "site": site,
         "files": files,
-        "shapes": shapes,
+        "emissions": emissions,
+        "specs": specs,
         "floor_ms": site.bytes / COPY_BYTES_PER_S * 1e3,
     }
 
@@ -315,7 +273,7 @@ def measure(job: dict, compiled: list) -> dict:
 
     torch.manual_seed(0)
     model = job["module"].Model().cuda()
-    x = torch.rand(job["shapes"][0][0], device="cuda").to(getattr(torch, job["dtype"]))
+    x = torch.rand(job["specs"][0][0], device="cuda").to(getattr(torch, job["dtype"]))
     arguments = [x, *model.parameters()]
     eager = model(x)
     eager_error = errors(model, x, eager)
@@ -323,7 +281,7 @@ def measure(job: dict, compiled: list) -> dict:
     eager_ms = do_bench(lambda: model(x), warmup=10, rep=40)
     rows = []
     for (setting, cost_ms, path), future in zip(job["files"], compiled, strict=True):
-        row = {"setting": setting, "predicted_ms": cost_ms, "failure": future.result()}
+        row = {"setting": setting, "predicted_ms": cost_ms, "failure": future.result() or None}
         rows.append(row)
         if row["failure"] is not None:
             continue
@@ -409,12 +367,11 @@ def main() -> None:
         jobs = []
         for case, dtype in wanted:
             job = prepare(case, dtype, options.settings, Path(place), device)
-            jobs.append(
-                (
-                    job,
-                    [pool.submit(compile_file, path, job["shapes"]) for _, _, path in job["files"]],
-                )
-            )
+            compiled = [
+                pool.submit(compile_launches, emission, job["specs"])
+                for emission in job["emissions"]
+            ]
+            jobs.append((job, compiled))
         for job, compiled in jobs:
             if time.monotonic() > end:
                 for future in compiled:

@@ -27,28 +27,30 @@ Running sums and products:
 - scan_kernel.py: the kernels and launcher of a scan.
 - scan_recipe.py: the recipe class of the scan skills.
 
-Matrix products and attention:
+What the recipes below share; what one skill needs alone lies beside its recipe.py:
+
+- settings.py: settings as a record.
+- rates.py: what a device reaches under load.
+- calls.py: calls as text: launches, allocations, the launcher's function.
+- parts.py: numbers in parts of a lower precision.
+
+Matrix products:
 
 - epilogue.py: what follows a product element by element and is written with it.
 - contraction.py: matrix products of every spelling in one form.
-- matmul.py: text, settings and times that the matrix-product recipes share.
-- split_matmul.py: operands split into half-precision parts.
-- split_in_loop.py: operands split within the loop over K.
-- attention.py: kernels of scaled dot-product attention.
+- matmul.py: text that the matrix-product recipes share.
+- product_tuning.py: settings and costs of tiled products.
 
 Convolutions and poolings:
 
 - windows.py: axes, tiles and taps of windows.
 - convolution.py: dense convolutions in one form.
-- staged_conv.py: convolutions over an image staged in half precision.
+- staged_operands.py: an image staged in half precision, and a packed filter.
+- staged_conv.py: the product of staged operands.
 - staged_recipe.py: the recipe class of the staged convolutions.
-- direct_conv.py: convolutions that read the image as it lies.
-- stencil.py: strips of whole rows for poolings and depthwise convolutions.
+- strip_writer.py: the kernel of a stencil, in strips of whole rows.
+- stencil.py: what poolings and depthwise convolutions compute, and their emission as strips.
 - strip_tuning.py: settings and costs of strips.
-- window_pool.py: poolings a whole window at a time.
-- transposed.py: transposed convolutions by phases.
-- transposed_operands.py: operands of transposed convolutions, laid out for their kernels.
-- empty_rows.py: output rows of a transposed convolution that no tap reaches.
 
 The file:
 

@@ -5,7 +5,7 @@ out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n], with strides.
 Owned here: merging of axes whose strides allow it (so that a 4D tensor times a matrix becomes one
 tall product); the sites that a product takes, with a triu or tril and what is pointwise after it
 (epilogue.py). Which einsum an operator is stands in its row (kmem/problem/operators/products.py).
-Kernels: matmul.py, split_matmul.py and the skills' own.
+Kernels: what all share in matmul.py, and the skills' own.
 """
 
 from collections.abc import Sequence

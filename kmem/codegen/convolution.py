@@ -3,19 +3,20 @@
 out[n, co, p] = sum over taps and channels of w[co, c, tap] * x[n, c, p * stride + tap * dilation -
 padding], by group. Positions p of an image are one axis, for contiguous outputs lie so; then what
 follows a product element by element (epilogue.py) follows a convolution too: its rows are output
-channels, its columns positions, its batch axes images and groups. Kernels: staged_conv.py,
-direct_conv.py. Which operators are convolutions stands in the table
+channels, its columns positions, its batch axes images and groups. Kernels: staged_conv.py, and
+those of the skill implicit-gemm-conv. Which operators are convolutions stands in the table
 (kmem/problem/operators/convolutions.py).
 
 A transposed convolution of stride 1 is one too: o = i - padding + k * dilation, so output o gets
 input o - border + t * dilation through tap k = last - t, where border = dilation * last - padding,
-which may be negative. Others are transposed.py's.
+which may be negative. Others belong to the skill transposed-conv-phases.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from kmem.codegen.calls import write_launch_function
 from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, launch_operands, write_epilogue
 from kmem.codegen.windows import Axis, make_axes
 from kmem.problem.dtypes import FLOATS
@@ -264,16 +265,17 @@ def _aligned_steps(spec: TensorSpec, shape: Sequence[int]) -> list[int]:
     ]
 
 
-def output_arguments(detail: Convolution) -> str:
-    """Launch arguments of kmem_store_tile.
+def output_arguments(detail: Convolution) -> tuple[str, ...]:
+    """Launch arguments of kmem_store_tile, in groups.
 
     Rows are a group's output channels, columns positions, batch axes images and groups.
     """
     rows, columns = detail.group_out, detail.positions
     return (
-        f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}, "
+        f"M={rows}, N={columns}, BATCH={detail.batches}, BATCH_INNER={detail.groups}",
         f"OUT_OUTER={detail.channels_out * columns}, OUT_INNER={rows * columns}, "
-        f"OUT_M={columns}, OUT_N=1{launch_operands(detail.operand_steps)}"
+        f"OUT_M={columns}, OUT_N=1",
+        *launch_operands(detail.operand_steps),
     )
 
 
@@ -292,10 +294,10 @@ def window_arguments(detail: Convolution, sizes: Sequence[int]) -> str:
     )
 
 
-def launch_head(detail: Convolution) -> str:
-    """First lines of `launch(x, w, e0, ...)`: the signature and the allocation of the result."""
-    operands = "".join(f", e{index}" for index in range(len(detail.operand_steps)))
-    return (
-        f"def launch(x, w{operands}):\n"
-        f"    out = torch.empty({detail.out.shape!r}, dtype=x.dtype, device=x.device)\n"
-    )
+def write_launcher(detail: Convolution, launches: Sequence[str]) -> str:
+    """`launch(x, w, e0, ...)`: allocate the result and run `launches`, statements that write
+    `out`.
+    """
+    parameters = ["x", "w", *(f"e{index}" for index in range(len(detail.operand_steps)))]
+    out = f"out = torch.empty({detail.out.shape!r}, dtype=x.dtype, device=x.device)"
+    return write_launch_function(parameters, [out, *launches, "return out"])

@@ -7,6 +7,7 @@ tiles. contraction.py decides what is a product, matmul.py holds the kernels, po
 the expression of each node.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -20,11 +21,11 @@ from kmem.records import content_hash
 #: More operands than this would need a pointer and a tile of registers each beside the sums.
 MAX_OPERANDS = 4
 
-#: In kernel templates: the operands' pointers and steps, as parameters of a definition and as
-#: arguments of a call.
+#: In kernel templates, on lines of their own: the operands' pointers and steps, as parameters of a
+#: definition and as arguments of a call; and what is done with a tile of sums, `acc`.
 PARAMETERS = "EPILOGUE_PARAMETERS"
 ARGUMENTS = "EPILOGUE_ARGUMENTS"
-STATEMENTS = "    EPILOGUE_STATEMENTS\n"
+STATEMENTS = "EPILOGUE_STATEMENTS"
 _STEPS = ("OUTER", "INNER", "M", "N")
 
 LOAD_OPERAND = (
@@ -209,13 +210,13 @@ def write_epilogue(
     return Epilogue(tuple(statements), tuple(operands), (*called, *loads, *helpers))
 
 
-def launch_operands(steps: Sequence[tuple[int, int, int, int]]) -> str:
-    """Keyword arguments of a launch: each operand's pointer and its steps.
+def launch_operands(steps: Sequence[tuple[int, int, int, int]]) -> tuple[str, ...]:
+    """Keyword arguments of a launch, in a group for each operand: its pointer and its steps.
 
     Steps are along both batch axes, m and n.
     """
-    return "".join(
-        f", e{index}=e{index}, "
+    return tuple(
+        f"e{index}=e{index}, "
         + ", ".join(f"E{index}_{name}={step}" for name, step in zip(_STEPS, operand, strict=True))
         for index, operand in enumerate(steps)
     )
@@ -229,34 +230,46 @@ def specialise(
     The names of those that the epilogue changes get its suffix.
     """
     indices = range(len(epilogue.operands))
-    parameters = "".join(
-        f"e{index}, " + "".join(f"E{index}_{name}: tl.constexpr, " for name in _STEPS)
-        for index in indices
-    )
-    arguments = "".join(
-        f"e{index}, " + "".join(f"E{index}_{name}, " for name in _STEPS) for index in indices
-    )
-    body = [_load_operand(index) for index in indices]
-    body += [f"{name} = {text}" for name, text in epilogue.statements]
+    filled = {
+        PARAMETERS: [
+            f"e{index}, " + ", ".join(f"E{index}_{name}: tl.constexpr" for name in _STEPS) + ","
+            for index in indices
+        ],
+        ARGUMENTS: [
+            f"e{index}, " + ", ".join(f"E{index}_{name}" for name in _STEPS) + ","
+            for index in indices
+        ],
+        STATEMENTS: [line for index in indices for line in _load_operand(index)],
+    }
+    filled[STATEMENTS] += [f"{name} = {text}" for name, text in epilogue.statements]
     if epilogue.statements:
-        body.append(f"acc = {epilogue.statements[-1][0]}")
-    statements = "".join(f"        {line}\n" for line in body)
+        filled[STATEMENTS].append(f"acc = {epilogue.statements[-1][0]}")
     changed = [name for name, text in kernels if PARAMETERS in text]
     written = []
     for name, text in kernels:
-        text = (
-            text.replace(STATEMENTS, statements)
-            .replace(f"{PARAMETERS} ", parameters)
-            .replace(f"{ARGUMENTS} ", arguments)
-        )
+        for placeholder, lines in filled.items():
+            text = _fill(text, placeholder, lines)
         for other in changed:
             text = text.replace(f"{other}(", f"{other}{epilogue.suffix}(")
         written.append((name + epilogue.suffix if name in changed else name, text))
     return (*epilogue.helpers, *written)
 
 
-def _load_operand(index: int) -> str:
+def _fill(template: str, placeholder: str, lines: Sequence[str]) -> str:
+    """A template in which these lines stand for the placeholder's, indented as it was."""
+
+    def indented(match: re.Match[str]) -> str:
+        return "".join(f"{match[1]}{line}\n" for line in lines)
+
+    return re.sub(rf"^( *){placeholder}\n", indented, template, flags=re.MULTILINE)
+
+
+def _load_operand(index: int) -> list[str]:
     """The tile of one operand."""
-    place = "batch // BATCH_INNER, batch % BATCH_INNER, rows, columns, M, N"
     steps = ", ".join(f"E{index}_{name}" for name in _STEPS)
-    return f"x{index} = kmem_load_operand(e{index}, {place}, {steps})"
+    return [
+        f"x{index} = kmem_load_operand(",
+        f"    e{index}, batch // BATCH_INNER, batch % BATCH_INNER, rows, columns, M, N,",
+        f"    {steps},",
+        ")",
+    ]

@@ -1,10 +1,14 @@
-"""Knobs and a rough time for the strip kernels of stencil.py, shared by the pooling and depthwise
-recipes.
+"""Knobs and a rough time of stencils as strips, shared by the pooling and depthwise recipes.
+
+Source of the constants: tools/gpu_stencils.py on one H200 (torch 2.11, Triton 3.6, 2026-11-21), 11
+cases of 14 settings each.
 """
 
 from collections.abc import Sequence
-from math import log2, prod
+from math import log2
 
+from kmem.codegen.rates import by_card, by_clock, issues_per_s, l1_bytes_per_s
+from kmem.codegen.stencil import Stencil, StripSettings, read_strips, strip_count
 from kmem.codegen.windows import (
     MIN_GROUPS,
     Axis,
@@ -16,228 +20,233 @@ from kmem.codegen.windows import (
     loads_per_strip,
     row_starts,
 )
-from kmem.problem.sizes import next_power_of_two
-from kmem.recipes import Settings, Site, Space
+from kmem.problem.sizes import ceil_div, next_power_of_two
+from kmem.recipes import Site, Space
 from kmem.records import DTYPE_BYTES, Device
 
 VECTOR_BYTES = 16  # widest global load of one thread. Source: PTX ISA, ld: .v4.b32
+WARP_THREADS = 32  # for which tiles are laid out, whatever the device
 MAX_GATHER_COLUMNS = 4096
 MAX_LOAD_GROUPS = 256
-# accumulators and loaded columns of one thread that still leave registers for addresses
+#: Accumulators and loaded columns of one thread that still leave registers for addresses.
 MAX_THREAD_VALUES = 96
-# SM clock of an H200 under load, rounded; it scales both costs below alike, so ranks do not hang on
-# it
-CLOCK_HZ = 1.7e9
-# Source: CUDA C++ Best Practices Guide and Hopper tuning guide, L1/shared bandwidth of one SM
-L1_BYTES_PER_CLOCK = 128
-# rows of neighbouring blocks, some of them found in L1; fitted to MaxPool3d and AvgPool3d in fp32
+#: Rows of neighbouring blocks, some of them found in L1; fitted to MaxPool3d and AvgPool3d in fp32.
 L2_BYTES_PER_S = 6.5e12
 NARROW = 0.05  # share more time for each halving of a load below 16 bytes
 HIDDEN_SHARE = 0.2  # of the costs that are not the slowest
 CROWDED = 0.3  # share more time when a thread holds MAX_THREAD_VALUES
-# one a clock for the whole card: 4.19M blocks of one warp took 2.54 ms, 16.8M took 10.1 ms
+#: Share more time for each strip beside the first and for each warp, where a program has several
+#: warps: their strips have vectors of rows, planes and weights where one strip has scalars.
+BESIDE, BESIDE_WARP = 0.1, 0.003
+#: Share more time for each distance at which values change threads through shared memory.
+EXCHANGED = 0.15
+#: One a clock for the whole card: 4.19M blocks of one warp took 2.54 ms, 16.8M took 10.1 ms.
 BLOCKS_PER_S = 1.65e9
-# four schedulers per SM. Source: CUDA C++ Programming Guide, compute capability 9.0
-WARP_INSTRUCTIONS_PER_CLOCK = 4
+#: Instructions of a load (predicate, address, load) and of a value that changes threads.
+LOAD_INSTRUCTIONS, MOVE_INSTRUCTIONS = 3, 3
+#: Warps of an SM below which it idles in part.
+BUSY_WARPS = 8
 
 
-def tile_of(settings: Settings) -> Tile:
-    """The tile a setting names; the remaining knob is `warps`."""
-    return Tile(
-        *(settings[name] for name in ("depths", "rows", "strips", "groups", "lanes", "shift"))
-    )
+def start_s(blocks: float, device: Device) -> float:
+    """Time in which so many programs are started."""
+    return blocks / by_clock(BLOCKS_PER_S, device)
 
 
-def strip_space(axes: Sequence[Axis], dtype: str, planes: int) -> Space:
-    """Tiles that fill at least one warp, keep a thread's values in registers, and whose unrolled
-    text stays short.
+def idle_factor(blocks: float, warps: int, device: Device) -> float:
+    """How much longer programs take that are too few to keep every SM busy."""
+    return max(1.0, device.sm_count * BUSY_WARPS / max(1.0, blocks * warps))
+
+
+def overlapped_s(seconds: Sequence[float]) -> float:
+    """The slowest of what runs at the same time, plus a share of the others."""
+    return max(seconds) + HIDDEN_SHARE * (sum(seconds) - max(seconds))
+
+
+def strip_space(stencil: Stencil) -> Space:
+    """Tiles worth trying.
+
+    They fill at least one warp, keep a thread's values in registers, and have an unrolled text that
+    stays short.
     """
-    depth, height, width = axes
-    size = DTYPE_BYTES[dtype]
+    depth, height = stencil.axes[:2]
+    width = stencil.axes[2]
+    size = DTYPE_BYTES[stencil.dtype]
     per_vector = max(1, VECTOR_BYTES // size // (width.stride & -width.stride))
-    lanes = sorted(
-        {lane for lane in (1, 2, per_vector, 2 * per_vector) if lane == 1 or lane < 2 * width.out}
-    )
-    whole = {lane: gather_groups(width, lane) for lane in lanes}
-    groups = sorted(
-        {
-            min(count, max(MIN_GROUPS, next_power_of_two(-(-width.out // lane))))
-            for lane in lanes
-            for count in (32, 64, 128, 256)
-        }
-        | set(whole.values())
-    )
-    not_in_place = {
-        lane: any(distance for distance, _ in column_taps(width, lane).values()) for lane in lanes
-    }
-    strips = tuple(
-        count
-        for count in (1, 2, 4, 8, 16, 32)
-        if count < 2 * next_power_of_two(planes * height.out * depth.out)
-    )
-
-    def is_legal(settings: Settings) -> bool:
-        tile, threads = tile_of(settings), 32 * settings["warps"]
-        positions = tile.strips * tile.groups
-        if positions < threads and tile.strips < strips[-1]:
-            return False  # idle threads, while more strips would fill them
-        if tile.strips > 1 and tile.strips // 2 * tile.groups >= threads:
-            return False  # strips side by side serve to fill a warp, not to make a program longer
-        columns = lanes_in(width, tile.lanes)
-        if tile.shift == "load" and tile.groups > MAX_LOAD_GROUPS:
-            return False
-        if tile.shift == "gather" and (
-            tile.groups != whole[tile.lanes] or tile.groups * columns > MAX_GATHER_COLUMNS
-        ):
-            return False
-        if (
-            tile.shift == "gather"
-            and settings["warps"] > 1
-            and tile.groups > 32
-            and (columns > 1 or not_in_place[tile.lanes])
-        ):
-            # a row over several warps is gathered through shared memory: measured 3 to 8 times
-            # slower than loads
-            return False
-        return thread_values(width, tile, settings["warps"]) <= MAX_THREAD_VALUES and is_writable(
-            axes, tile
-        )
-
+    wanted = {1, 2, per_vector, 2 * per_vector}
+    lanes = sorted(lane for lane in wanted if lane == 1 or lane < 2 * width.out)
+    groups = {gather_groups(width, lane) for lane in lanes}
+    for lane in lanes:
+        most = max(MIN_GROUPS, next_power_of_two(ceil_div(width.out, lane)))
+        groups |= {min(count, most) for count in (32, 64, 128, 256)}
+    rows_in_all = next_power_of_two(stencil.planes * height.out * depth.out)
+    strips = tuple(count for count in (1, 2, 4, 8, 16, 32) if count < 2 * rows_in_all)
     return Space(
         {
             "shift": ("load", "gather"),
             "lanes": tuple(lanes),
             "rows": tuple(count for count in (1, 2, 4, 8) if count < 2 * height.out),
             "depths": tuple(count for count in (1, 2) if count < 2 * depth.out),
-            "groups": tuple(groups),
+            "groups": tuple(sorted(groups)),
             "strips": strips,
             "warps": (1, 2, 4, 8),
         },
-        is_legal,
+        lambda settings: _is_legal(stencil, read_strips(settings), strips[-1]),
     )
+
+
+def _is_legal(stencil: Stencil, knobs: StripSettings, most_strips: int) -> bool:
+    width, threads = stencil.axes[2], WARP_THREADS * knobs.warps
+    if knobs.strips * knobs.groups < threads and knobs.strips < most_strips:
+        return False  # idle threads, while more strips would fill them
+    if knobs.strips > 1 and knobs.strips // 2 * knobs.groups >= threads:
+        return False  # strips side by side serve to fill a warp, not to make a program longer
+    if knobs.shift == "load" and knobs.groups > MAX_LOAD_GROUPS:
+        return False
+    if knobs.shift == "gather" and not _can_gather(width, knobs):
+        return False
+    fits = thread_values(width, knobs, knobs.warps) <= MAX_THREAD_VALUES
+    return fits and is_writable(stencil.axes, knobs)
+
+
+def _can_gather(width: Axis, knobs: StripSettings) -> bool:
+    """Whether a program holds whole rows, and moves nothing between warps.
+
+    A row over several warps is gathered through shared memory: measured 3 to 8 times slower than
+    loads.
+    """
+    columns = lanes_in(width, knobs.lanes)
+    if knobs.groups != gather_groups(width, knobs.lanes):
+        return False
+    if knobs.groups * columns > MAX_GATHER_COLUMNS:
+        return False
+    is_in_place = _distances(width, knobs.lanes) == {0}
+    return knobs.warps == 1 or knobs.groups <= WARP_THREADS or (columns == 1 and is_in_place)
+
+
+def _distances(width: Axis, lanes: int) -> set[int]:
+    """How far, in groups, the taps along a row reach."""
+    return {distance for distance, _ in column_taps(width, lanes).values()}
+
+
+def thread_positions(tile: Tile, warps: int) -> float:
+    """Groups of columns that one thread holds."""
+    return max(1.0, tile.strips * tile.groups / (WARP_THREADS * warps))
 
 
 def thread_values(width: Axis, tile: Tile, warps: int) -> float:
     """Accumulators and columns in flight of one thread, in registers."""
-    positions = max(1.0, tile.strips * tile.groups / (32 * warps))
-    return positions * (tile.depths * tile.rows * tile.lanes + 2 * lanes_in(width, tile.lanes))
+    outputs = tile.depths * tile.rows * tile.lanes
+    return thread_positions(tile, warps) * (outputs + 2 * lanes_in(width, tile.lanes))
 
 
-def strip_cost_ms(
-    site: Site,
-    axes: Sequence[Axis],
-    settings: Settings,
-    dtype: str,
-    planes: int,
-    device: Device,
-    *,
-    separable: bool,
-) -> float:
-    """The slowest of DRAM, L2, L1, issue slots and starting blocks, as if each were alone, plus a
-    share of the others.
+def strip_cost_ms(site: Site, stencil: Stencil, knobs: StripSettings, device: Device) -> float:
+    """Time of a setting.
 
-    Source of the constants below: tools/gpu_stencils.py on one H200 (torch 2.11, Triton 3.6,
-    2026-11-21), 11 cases of 14 settings each.
+    It is the slowest of DRAM, L2, L1, issue slots and starting blocks, as if each were alone, plus
+    a share of the others.
     """
-    tile, size = tile_of(settings), DTYPE_BYTES[dtype]
-    depth, height, width = axes
-    strips = planes * -(-height.out // tile.rows) * -(-depth.out // tile.depths)
-    columns = (
-        tile.groups
-        if tile.shift == "gather"
-        else -(-width.out // (tile.groups * tile.lanes)) * tile.groups
-    )
-    fetched_columns = lanes_in(width, tile.lanes)
-    loads = strips * columns * loads_per_strip(axes, tile)
-    vector = (
-        min(VECTOR_BYTES, fetched_columns * size) if width.size % fetched_columns == 0 else size
-    )
-    if tile.shift == "gather" and fetched_columns == 1:
-        # one-column groups of a whole row are neighbours, which the compiler loads together
-        vector = VECTOR_BYTES
-    rows = len(row_starts(depth, tile.depths)) * len(row_starts(height, tile.rows))
-    outputs = strips * columns * tile.lanes * tile.rows * tile.depths
-    if separable:
-        arithmetic = outputs * (
-            rows / (tile.rows * tile.depths) * (width.kernel + 1) + height.kernel
-        )
-    else:
-        arithmetic = outputs * prod(axis.kernel for axis in axes)
-    if tile.shift == "gather":
-        moved = len(set(column_taps(width, tile.lanes).values()))
-        per_thread = max(1.0, tile.groups * tile.strips / (32 * settings["warps"]))
-        arithmetic += strips * columns * tile.rows * tile.depths * moved * 3 * per_thread
+    size, axes = DTYPE_BYTES[stencil.dtype], stencil.axes
+    width = axes[2]
+    strips, columns = strip_count(stencil, knobs), _columns(width, knobs)
+    fetched = lanes_in(width, knobs.lanes)
+    loads = strips * columns * loads_per_strip(axes, knobs)
+    outputs = strips * columns * knobs.lanes * knobs.rows * knobs.depths
+    vector = _vector_bytes(width, knobs, size)
     # a 16-bit value takes one instruction more to widen; every load instruction brings its
     # predicate and address
-    instructions = (
-        arithmetic
-        + loads * (fetched_columns * size / vector * 3 + fetched_columns * (size < 4))
-        + outputs
-    )
-    blocks = strips / tile.strips * columns / tile.groups
+    per_load = fetched * size / vector * LOAD_INSTRUCTIONS + fetched * (size < 4)
+    instructions = _arithmetic(stencil, knobs, strips * columns) + loads * per_load + outputs
+    l2_bytes = (strips * _input_rows(stencil, knobs) * width.size + outputs) * size
     seconds = (
         site.bytes / device.dram_bytes_per_s,
-        (strips * rows * width.size + outputs) * size / L2_BYTES_PER_S,
-        loads
-        * fetched_columns
-        * size
-        * tile_spread(width, tile)
-        / (device.sm_count * L1_BYTES_PER_CLOCK * CLOCK_HZ),
-        instructions / 32 / (device.sm_count * WARP_INSTRUCTIONS_PER_CLOCK * CLOCK_HZ),
+        l2_bytes / by_card(L2_BYTES_PER_S, device),
+        loads * fetched * size * tile_spread(width, knobs) / l1_bytes_per_s(device),
+        instructions / device.warp_size / issues_per_s(device),
     )
-    idle = max(1.0, device.sm_count * 8 / max(1.0, blocks * settings["warps"]))
-    warps = settings["warps"]
+    blocks = strips / knobs.strips * columns / knobs.groups
     penalty = 1 + NARROW * log2(VECTOR_BYTES / vector)
-    penalty *= (
-        _crowding(width, tile, warps, separable)
-        * _side_by_side(tile, warps)
-        * _exchange(width, tile, size, warps)
-    )
-    seconds = max(
-        max(seconds) + HIDDEN_SHARE * (sum(seconds) - max(seconds)), blocks / BLOCKS_PER_S
-    )
-    return 1e3 * idle * penalty * seconds
+    penalty *= _crowding(stencil, knobs) * _side_by_side(knobs) * _exchange(width, knobs, size)
+    running_s = max(overlapped_s(seconds), start_s(blocks, device))
+    return 1e3 * idle_factor(blocks, knobs.warps, device) * penalty * running_s
+
+
+def _columns(width: Axis, tile: Tile) -> int:
+    """Groups of columns in the programs of one strip."""
+    if tile.shift == "gather":
+        return tile.groups
+    return ceil_div(width.out, tile.groups * tile.lanes) * tile.groups
+
+
+def _input_rows(stencil: Stencil, tile: Tile) -> int:
+    """Input rows that a strip reads."""
+    depth, height = stencil.axes[:2]
+    return len(row_starts(depth, tile.depths)) * len(row_starts(height, tile.rows))
+
+
+def _vector_bytes(width: Axis, tile: Tile, size: int) -> int:
+    """Bytes that a thread loads at once."""
+    fetched = lanes_in(width, tile.lanes)
+    if tile.shift == "gather" and fetched == 1:
+        # one-column groups of a whole row are neighbours, which the compiler loads together
+        return VECTOR_BYTES
+    return min(VECTOR_BYTES, fetched * size) if width.size % fetched == 0 else size
+
+
+def _arithmetic(stencil: Stencil, knobs: StripSettings, groups: int) -> float:
+    """Instructions on values, for so many groups of columns in all strips."""
+    width = stencil.axes[2]
+    positions = knobs.rows * knobs.depths
+    outputs = groups * knobs.lanes * positions
+    if stencil.is_separable:
+        along_row = _input_rows(stencil, knobs) / positions * (width.kernel + 1)
+        arithmetic = outputs * (along_row + stencil.axes[1].kernel)
+    else:
+        arithmetic = outputs * stencil.taps
+    if knobs.shift == "gather":
+        moved = len(set(column_taps(width, knobs.lanes).values()))
+        per_thread = thread_positions(knobs, knobs.warps)
+        arithmetic += groups * positions * moved * MOVE_INSTRUCTIONS * per_thread
+    return arithmetic
 
 
 def tile_spread(width: Axis, tile: Tile) -> float:
-    """How many times the useful bytes one load instruction touches: a group's step over its width
-    when loads skip columns.
+    """How many times the useful bytes one load instruction touches.
+
+    It is a group's step over its width when loads skip columns.
     """
     if tile.shift == "gather":
         return 1.0
     return width.stride * tile.lanes / lanes_in(width, tile.lanes)
 
 
-def _crowding(width: Axis, tile: Tile, warps: int, separable: bool) -> float:
-    """Fewer warps fit beside each other when each holds more; gathered pooling keeps whole input
-    rows until it splits them.
+def _crowding(stencil: Stencil, knobs: StripSettings) -> float:
+    """How much slower it is that fewer warps fit beside each other when each holds more.
+
+    Gathered pooling keeps whole input rows until it splits them.
     """
-    values = thread_values(width, tile, warps)
-    if separable and tile.shift == "gather":
-        values += (
-            max(1.0, tile.strips * tile.groups / (32 * warps))
-            * tile.depths
-            * tile.rows
-            * (lanes_in(width, tile.lanes) - tile.lanes)
-        )
+    width = stencil.axes[2]
+    values = thread_values(width, knobs, knobs.warps)
+    if stencil.is_separable and knobs.shift == "gather":
+        kept = knobs.depths * knobs.rows * (lanes_in(width, knobs.lanes) - knobs.lanes)
+        values += thread_positions(knobs, knobs.warps) * kept
     return 1 + CROWDED * (values / MAX_THREAD_VALUES) ** 2
 
 
-def _side_by_side(tile: Tile, warps: int) -> float:
-    """Strips of several warps have vectors of rows, planes and weights where one strip has scalars."""
-    return 1 + 0.1 * (tile.strips - 1) + 0.003 * warps if warps > 1 else 1.0
-
-
-def _exchange(width: Axis, tile: Tile, size: int, warps: int) -> float:
-    """Values that change threads do it by shuffles in one warp, by shared memory and barriers in
-    several.
-    """
-    if warps == 1:
+def _side_by_side(knobs: StripSettings) -> float:
+    """What strips beside each other cost in programs of several warps."""
+    if knobs.warps == 1:
         return 1.0
-    distances = (
-        {distance for distance, _ in column_taps(width, tile.lanes).values()}
-        if tile.shift == "load"
-        else {0}
-    )
+    return 1 + BESIDE * (knobs.strips - 1) + BESIDE_WARP * knobs.warps
+
+
+def _exchange(width: Axis, knobs: StripSettings, size: int) -> float:
+    """How much slower values that change threads make a program.
+
+    They do it by shuffles in one warp, by shared memory and barriers in several.
+    """
     # groups wider than a vector are split over several threads first
-    return 1 + 0.15 * len(distances) if lanes_in(width, tile.lanes) * size > VECTOR_BYTES else 1.0
+    if knobs.warps == 1 or lanes_in(width, knobs.lanes) * size <= VECTOR_BYTES:
+        return 1.0
+    distances = _distances(width, knobs.lanes) if knobs.shift == "load" else {0}
+    return 1 + EXCHANGED * len(distances)

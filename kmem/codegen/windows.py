@@ -1,7 +1,7 @@
 """Windows over contiguous N, C, (D, H, W) tensors: axes, a program's tile, and where its taps lie.
 
 An axis is one of a pooling, a convolution or, with its phases, a transposed convolution. Plain
-integers, no text; stencil.py and transposed.py write kernels from them.
+integers, no text; strip_writer.py and the skill transposed-conv-phases write kernels from them.
 """
 
 from collections import Counter

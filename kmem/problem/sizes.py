@@ -8,6 +8,11 @@ def next_power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
+def ceil_div(value: int, divisor: int) -> int:
+    """How many pieces of a length cover a value."""
+    return -(-value // divisor)
+
+
 def per_axis(value: object, rank: int, default: object = None) -> tuple[int, ...]:
     """An ATen int list as one integer per axis.
 

@@ -1,5 +1,7 @@
-"""Writes batch norm in training mode: statistics of each channel, the normalised tensor, and the
-running statistics that move along.
+"""Writes batch norm in training mode.
+
+That is statistics of each channel, the normalised tensor, and the running statistics that move
+along.
 """
 
 from kmem.codegen.row_recipe import RowRecipe

@@ -1,5 +1,6 @@
-"""Writes running sums and products over any dimension: a program per row with a carry, or a row
-split between programs in two launches.
+"""Writes running sums and products over any dimension.
+
+A program takes a row with a carry, or a row is split between programs in two launches.
 """
 
 from kmem.codegen.scan_recipe import ScanRecipe

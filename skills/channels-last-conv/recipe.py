@@ -1,14 +1,18 @@
-"""Writes dense convolutions as library calls that eager does not make by itself: channels_last
-layout, algorithms chosen by measuring.
+"""Writes dense convolutions as vendor calls that eager does not make by itself.
 
-A labelled candidate: all its time is in cuDNN, so the result's library share says whose work it is,
-and `--purity triton` does not see it.
+They have channels_last layout, or algorithms chosen by measuring.
+
+A labelled candidate: all its time is in cuDNN, so the result's share of vendor kernels says whose
+work it is, and `--purity triton` does not see it.
 """
 
 from collections.abc import Sequence
+from textwrap import indent
 
+from kmem.codegen.calls import COLUMNS, write_call, write_launch_function
 from kmem.codegen.convolution import Convolution, convolution_tensors, operator_of, read_convolution
-from kmem.codegen.matmul import ceiling
+from kmem.codegen.rates import ceiling
+from kmem.codegen.windows import Axis
 from kmem.problem.graph import Node, OpGraph
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device, Purity
@@ -20,7 +24,8 @@ SHARE_OF_CEILING = 0.5
 WIDE_CHANNELS = 32
 #: With few channels cuDNN computes fp32 without tensor cores, and torch's copies to another layout
 #: read scattered lines. Source: the same on 2026-11-21, problems 50 and 54 (27 and 35 of 51
-#: TFLOP/s) and 86 (7.1 ms where a product as it lies takes 0.8, 6.4 GB copied).
+#: TFLOP/s) and 86 (7.1 ms where a product as it lies takes 0.8, 6.4 GB copied). A slower memory
+#: limits the copies sooner.
 SHARE_OF_FP32, COPIED_BYTES_PER_S = 0.6, 1.0e12
 
 
@@ -38,7 +43,7 @@ class ChannelsLastConv(Recipe):
         return sites
 
     def space(self, site: Site, device: Device) -> Space:
-        # The layout as it lies with the library's own guess is what eager does: no candidate.
+        # The layout as it lies with cuDNN's own guess is what eager does: no candidate.
         knobs = {"layout": ("channels_last", "contiguous"), "algorithm": ("measured", "guessed")}
         return Space(
             knobs, lambda settings: settings != {"layout": "contiguous", "algorithm": "guessed"}
@@ -54,41 +59,55 @@ class ChannelsLastConv(Recipe):
         moved_ms = site.bytes / device.dram_bytes_per_s * 1e3
         # input and output change their layout before and after, read and written
         if settings["layout"] == "channels_last":
-            moved_ms = 2.0 * site.bytes / COPIED_BYTES_PER_S * 1e3
+            copied_bytes_per_s = min(COPIED_BYTES_PER_S, device.dram_bytes_per_s)
+            moved_ms = 2.0 * site.bytes / copied_bytes_per_s * 1e3
         return site.flops / rate * 1e3 + moved_ms + 4 * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail: Convolution = site.detail
-        rank = len(detail.out.shape) - 2
-        # the library has no 1D convolutions: a row is an image one high
-        axes = detail.axes[3 - max(rank, 2) :]
-        padding, stride, dilation = (
-            [getattr(axis, name) for axis in axes] for name in ("padding", "stride", "dilation")
-        )
-        lines = ["def launch(x, w, bias=None):"]
-        if rank == 1:
-            lines.append("    x, w = x.unsqueeze(2), w.unsqueeze(2)")
+        is_row = len(detail.out.shape) == 3
+        statements = ["x, w = x.unsqueeze(2), w.unsqueeze(2)"] if is_row else []
         if settings["layout"] == "channels_last":
-            layout = "torch.channels_last_3d" if rank == 3 else "torch.channels_last"
-            lines.append(
-                f"    x, w = x.contiguous(memory_format={layout}), "
-                f"w.contiguous(memory_format={layout})"
-            )
-        lines += [
-            "    if x.is_cpu:",
-            (
-                f"        y = torch.convolution(x, w, None, {stride}, {padding}, {dilation}, "
-                f"False, {[0] * len(axes)}, {detail.groups})"
-            ),
-            "    else:",
-            f"        y = torch.cudnn_convolution(x, w, {padding}, {stride}, {dilation}, "
-            f"{detail.groups}, "
-            f"{settings['algorithm'] == 'measured'}, False, torch.backends.cudnn.allow_tf32)",
-            "    if bias is not None:",
-            f"        y = y.add_(bias.view(1, -1{', 1' * len(axes)}))",
-            f"    return y.{'squeeze(2).' if rank == 1 else ''}contiguous()",
+            layout = "channels_last" if len(_axes(detail)) == 2 else "channels_last_3d"
+            statements += [
+                "x, w = (",
+                f"    x.contiguous(memory_format=torch.{layout}),",
+                f"    w.contiguous(memory_format=torch.{layout}),",
+                ")",
+            ]
+        statements += [
+            *_write_convolution(detail, settings["algorithm"] == "measured"),
+            "if bias is not None:",
+            f"    y = y.add_(bias.view(1, -1{', 1' * len(_axes(detail))}))",
+            f"return y.{'squeeze(2).' if is_row else ''}contiguous()",
         ]
-        return Emission((), "\n".join(lines) + "\n", own_size_only=detail.dtype == "float32")
+        launcher = write_launch_function(["x", "w", "bias=None"], statements)
+        return Emission((), launcher, own_size_only=detail.dtype == "float32")
+
+
+def _axes(detail: Convolution) -> tuple[Axis, ...]:
+    """The axes that cuDNN is given; it has no 1D convolutions: a row is an image one high."""
+    rank = len(detail.out.shape) - 2
+    return detail.axes[3 - max(rank, 2) :]
+
+
+def _write_convolution(detail: Convolution, is_measured: bool) -> list[str]:
+    """The statements that make `y`, on the CPU by torch's own convolution."""
+    axes = _axes(detail)
+    padding, stride = [axis.padding for axis in axes], [axis.stride for axis in axes]
+    dilation, nothing = [axis.dilation for axis in axes], [0] * len(axes)
+    on_cpu = write_call(
+        "y = torch.convolution",
+        f"x, w, None, {stride}, {padding}, {dilation}, False, {nothing}, {detail.groups}",
+        columns=COLUMNS - 4,
+    )
+    on_device = write_call(
+        "y = torch.cudnn_convolution",
+        f"x, w, {padding}, {stride}, {dilation}, {detail.groups}",
+        f"{is_measured}, False, torch.backends.cudnn.allow_tf32",
+        columns=COLUMNS - 4,
+    )
+    return ["if x.is_cpu:", indent(on_cpu, "    "), "else:", indent(on_device, "    ")]
 
 
 def _is_symmetric(detail: Convolution) -> bool:

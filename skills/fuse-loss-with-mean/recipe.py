@@ -1,5 +1,6 @@
-"""Writes losses with a term per element and its mean or sum: partial sums by many programs, then
-one that combines them.
+"""Writes losses with a term per element and its mean or sum.
+
+Many programs write partial sums, then one program combines them.
 """
 
 from kmem.codegen.row_recipe import RowRecipe

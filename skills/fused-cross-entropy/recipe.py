@@ -1,5 +1,6 @@
-"""Writes cross entropy over class indices: one read of the logits per row, then one program that
-sums the rows.
+"""Writes cross entropy over class indices.
+
+Each row's logits are read once, then one program sums the rows.
 """
 
 from kmem.codegen.row_recipe import RowRecipe

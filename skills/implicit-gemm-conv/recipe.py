@@ -1,20 +1,25 @@
-"""Writes dense convolutions as products of output channels by positions of the input as it lies;
-see kmem/codegen/direct_conv.py.
+"""Writes dense convolutions as products of output channels by positions of the input as it lies.
+
+Which sites, knobs and times are here; the kernels are in direct.py.
 """
 
 from collections.abc import Sequence
 
 from kmem.codegen.convolution import Convolution, find_convolutions
-from kmem.codegen.direct_conv import emit_direct
-from kmem.codegen.matmul import ceil_div, ceiling
+from kmem.codegen.rates import ceiling, clock_hz
+from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
-from kmem.problem.sizes import next_power_of_two
+from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
 
+from .direct import LANES, DirectSettings, emit_direct
+
 MIN_CHANNELS = 8  # fewer leave most of a step of the contraction empty
 MAX_REGISTERS = 250  # of 255
-CLOCK_HZ = 1.7e9  # of an SM under tensor-core load; it only ranks settings
+#: Of a thread, registers beside sums and operands; and those that an epilogue's operand takes which
+#: is as large as the tile.
+OTHER_REGISTERS, OPERAND_REGISTERS = 50, 60
 #: Of a thread: instructions for one element of the input (address, load, round, store to where the
 #: tensor core reads), more where the tensor core reads registers (it takes tiles of fewer than 64
 #: channels so), and for a step beside them. Source: the loop that Triton 3.6 writes for sm_90, 174
@@ -28,10 +33,15 @@ ISSUED_LANES = 128  # that an SM issues a clock
 #: with 16 and 32 lines (loads along channels) a step of 64 and 128 of them took 1390 to 1700 and
 #: 4580 to 4960 clocks, the lines plus what `busy` below sums. H200, 2026-11-21, KernelBench level
 #: 1, problems 57, 58, 64, 86.
-LOAD_LINES, LANES = 1.5, 32
+LOAD_LINES = 1.5
 MULTIPLIED_ROWS = 64  # a warp group multiplies at least as many
-# from a step's loads to their arrival; start, first loads and store of a program
+#: From a step's loads to their arrival; start, first loads and store of a program.
 STEP_CYCLES, PROGRAM_CYCLES = 700, 2500
+STORED_A_CYCLE = 16  # elements of the result, by an SM
+#: Of the vendor's ceiling and of the bandwidth of a copy, what this loop reaches. These and the
+#: next only rank settings.
+SHARE_OF_CEILING, SHARE_OF_BANDWIDTH = 0.85, 0.93
+EXPOSED = 0.15  # of the shorter of computing and moving, what the longer does not hide
 
 
 class ImplicitGemmConv(Recipe):
@@ -47,75 +57,82 @@ class ImplicitGemmConv(Recipe):
     def space(self, site: Site, device: Device) -> Space:
         detail: Convolution = site.detail
         widest = max(16, min(128, next_power_of_two(detail.group_out)))
+        deepest = max(16, next_power_of_two(detail.group_in))
+        channels = (16, 32, 64, 128)
         knobs = {
             "block_p": (128, 256),
-            "block_co": tuple(
-                count for count in (16, 32, 64, 128) if widest // 2 <= count <= widest
-            ),
-            "block_k": tuple(
-                depth
-                for depth in (16, 32, 64)
-                if depth <= max(16, next_power_of_two(detail.group_in))
-            ),
+            "block_co": tuple(count for count in channels if widest // 2 <= count <= widest),
+            "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
         }
         # An operand of the epilogue as large as the tile is in registers beside the sums, where the
         # next step's operands were.
-        spare = 0 if not detail.full_operands else 60
-        return Space(knobs, lambda settings: _registers(settings) + spare <= MAX_REGISTERS)
+        spare = 0 if not detail.full_operands else OPERAND_REGISTERS
+        return Space(knobs, lambda settings: _registers(_knobs(settings)) + spare <= MAX_REGISTERS)
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         detail: Convolution = site.detail
-        block_p, block_co, block_k = (
-            int(settings[name]) for name in ("block_p", "block_co", "block_k")
-        )
-        steps = detail.taps * ceil_div(detail.group_in, block_k)
+        knobs, clock = _knobs(settings), clock_hz(device)
+        steps = detail.taps * ceil_div(detail.group_in, knobs.block_k)
         tiles = (
-            ceil_div(detail.positions, block_p)
-            * ceil_div(detail.group_out, block_co)
+            ceil_div(detail.positions, knobs.block_p)
+            * ceil_div(detail.group_out, knobs.block_co)
             * detail.batches
         )
-        rate = (
-            ceiling(device, "tf32" if detail.dtype == "float32" else "bf16")
-            * 0.85
-            / (device.sm_count * CLOCK_HZ)
-        )
-        per_element = ELEMENT_INSTRUCTIONS + (
-            REGISTER_INSTRUCTIONS if block_co < MULTIPLIED_ROWS else 0
-        )
-        issue = block_p * (block_k * per_element + STEP_INSTRUCTIONS) / ISSUED_LANES
-        multiply = 2.0 * max(MULTIPLIED_ROWS, block_co) * block_p * block_k / rate
-        # Barriers before and after the product keep these apart, in every program and, as measured,
-        # in programs side by side.
-        busy = issue + multiply + block_k * block_p * LOAD_LINES / LANES
-        alone = steps * max(busy, STEP_CYCLES) + PROGRAM_CYCLES + block_p * block_co / 16
-        resident = max(1, min(_resident(settings, device), ceil_div(tiles, device.sm_count)))
-        cycles = max(steps * busy + block_p * block_co / 16, alone / resident)
-        compute_ms = ceil_div(tiles, device.sm_count) * cycles / CLOCK_HZ * 1e3
+        busy = _step_cycles(detail, knobs, device)
+        store = knobs.block_p * knobs.block_co / STORED_A_CYCLE
+        alone = steps * max(busy, STEP_CYCLES) + PROGRAM_CYCLES + store
+        resident = max(1, min(_resident(knobs, device), ceil_div(tiles, device.sm_count)))
+        cycles = max(steps * busy + store, alone / resident)
+        compute_ms = ceil_div(tiles, device.sm_count) * cycles / clock * 1e3
         # Taps of other rows come from L2 again where a tile's rows have left L1.
-        bytes_ms = site.bytes / (0.93 * device.dram_bytes_per_s) * 1e3
-        return max(compute_ms, bytes_ms) + 0.15 * min(compute_ms, bytes_ms) + 2 * device.launch_ms
+        bytes_ms = site.bytes / (SHARE_OF_BANDWIDTH * device.dram_bytes_per_s) * 1e3
+        exposed_ms = EXPOSED * min(compute_ms, bytes_ms)
+        return max(compute_ms, bytes_ms) + exposed_ms + 2 * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
-        return emit_direct(site.detail, settings)
+        return emit_direct(site.detail, _knobs(settings))
 
 
 def _fits(detail: Convolution) -> bool:
     return detail.group_in >= MIN_CHANNELS and (detail.groups == 1 or detail.dtype != "float32")
 
 
-def _registers(settings: Settings) -> float:
-    """Of a thread: sums, and operands of this step and the next; addresses and the rest of a kernel
-    beside them.
+def _knobs(settings: Settings) -> DirectSettings:
+    return read_settings(DirectSettings, settings)
+
+
+def _step_cycles(detail: Convolution, knobs: DirectSettings, device: Device) -> float:
+    """Clocks of a step of one program that waits for nothing.
+
+    Barriers before and after the product keep its phases apart, in every program and, as measured,
+    in programs side by side.
     """
-    block_p, block_co, block_k = (
-        int(settings[name]) for name in ("block_p", "block_co", "block_k")
-    )
-    return (block_p * block_co + 2 * block_k * (block_p + block_co)) / block_p + 50
+    unit = "tf32" if detail.dtype == "float32" else "bf16"
+    clocks_per_s = device.sm_count * clock_hz(device)
+    rate = ceiling(device, unit) * SHARE_OF_CEILING / clocks_per_s
+    in_registers = knobs.block_co < MULTIPLIED_ROWS
+    per_element = ELEMENT_INSTRUCTIONS + (REGISTER_INSTRUCTIONS if in_registers else 0)
+    instructions = knobs.block_k * per_element + STEP_INSTRUCTIONS
+    issue = knobs.block_p * instructions / ISSUED_LANES
+    rows = max(MULTIPLIED_ROWS, knobs.block_co)
+    multiply = 2.0 * rows * knobs.block_p * knobs.block_k / rate
+    return issue + multiply + knobs.block_k * knobs.block_p * LOAD_LINES / LANES
 
 
-def _resident(settings: Settings, device: Device) -> int:
+def _registers(knobs: DirectSettings) -> float:
+    """Registers of a thread.
+
+    They hold sums, operands of this step and the next, and beside these the addresses and the rest
+    of a kernel.
+    """
+    sums = knobs.block_p * knobs.block_co
+    operands = 2 * knobs.block_k * (knobs.block_p + knobs.block_co)
+    return (sums + operands) / knobs.block_p + OTHER_REGISTERS
+
+
+def _resident(knobs: DirectSettings, device: Device) -> int:
     """Programs that share an SM by registers; a thread for each position."""
-    return max(1, int(device.registers_per_sm / (_registers(settings) * int(settings["block_p"]))))
+    return max(1, int(device.registers_per_sm / (_registers(knobs) * knobs.block_p)))
 
 
 RECIPE = ImplicitGemmConv()

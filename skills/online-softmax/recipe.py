@@ -1,5 +1,6 @@
-"""Writes softmax and log-softmax of any row length: in registers, online over a loop, or with a row
-shared by several programs.
+"""Writes softmax and log-softmax of any row length.
+
+A row is kept in registers, read online over a loop, or shared by several programs.
 """
 
 from kmem.codegen.row_recipe import RowRecipe

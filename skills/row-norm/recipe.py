@@ -1,5 +1,6 @@
-"""Writes norms: the statistics of a row and the row divided by them, whatever dimensions a row
-covers.
+"""Writes norms, whatever dimensions a row covers.
+
+That is the statistics of a row and the row divided by them.
 """
 
 from kmem.codegen.row_recipe import RowRecipe

@@ -1,5 +1,6 @@
-"""Writes cosine similarity and triplet margin loss: every sum a row needs in one pass over its
-operands.
+"""Writes cosine similarity and triplet margin loss.
+
+Every sum that a row needs comes from one pass over its operands.
 """
 
 from kmem.codegen.row_recipe import RowRecipe

@@ -1,5 +1,6 @@
-"""Writes scans with flips, slices or paddings around them as one pass: reversed order, shifted
-loads, masked ends.
+"""Writes scans with flips, slices or paddings around them as one pass.
+
+The order is reversed, loads are shifted, and ends are masked.
 """
 
 from kmem.codegen.scan_recipe import ScanRecipe

@@ -1,5 +1,6 @@
-"""Writes fp32 convolutions as three products of fp16 parts, as exact as fp32; see
-kmem/codegen/staged_conv.py.
+"""Writes fp32 convolutions as three products of fp16 parts, as exact as fp32.
+
+See kmem/codegen/staged_conv.py.
 """
 
 from kmem.codegen.staged_recipe import StagedConv

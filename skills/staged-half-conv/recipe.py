@@ -1,5 +1,6 @@
-"""Writes fp32 convolutions as one product of scaled fp16, bf16 and fp16 as they are; see
-kmem/codegen/staged_conv.py.
+"""Writes fp32 convolutions as one product of scaled fp16, bf16 and fp16 as they are.
+
+See kmem/codegen/staged_conv.py.
 """
 
 from kmem.codegen.staged_recipe import StagedConv

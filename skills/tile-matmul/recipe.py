@@ -1,25 +1,32 @@
-"""Writes products with one dot per tile: bf16 and fp16 on the tensor cores, fp32 exactly on the FMA
-units.
+"""Writes products with one dot per tile.
+
+bf16 and fp16 are multiplied on the tensor cores, fp32 exactly on the FMA units.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from kmem.codegen.calls import write_launch
 from kmem.codegen.contraction import Product, find_products
 from kmem.codegen.epilogue import specialise
 from kmem.codegen.matmul import (
     SHARED_KERNELS,
-    TileLoop,
-    ceiling,
     operand_arguments,
-    operand_width,
     output_arguments,
+    write_launcher,
+)
+from kmem.codegen.product_tuning import (
+    TileLoop,
+    TileSettings,
+    operand_width,
     product_cost_ms,
     resident_programs,
     split_choices,
     tile_count,
     tile_sizes,
-    write_launcher,
 )
+from kmem.codegen.rates import ceiling
+from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
@@ -29,10 +36,13 @@ _KERNEL = (
     '''
 @triton.jit
 def kmem_tile_matmul(
-    a, b, out, EPILOGUE_PARAMETERS M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
+    a, b, out,
+    EPILOGUE_PARAMETERS
+    M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr,
-    K: tl.constexpr, A_OUTER: tl.constexpr, A_INNER: tl.constexpr, A_M: tl.constexpr, A_K: tl.constexpr,
+    K: tl.constexpr,
+    A_OUTER: tl.constexpr, A_INNER: tl.constexpr, A_M: tl.constexpr, A_K: tl.constexpr,
     B_OUTER: tl.constexpr, B_INNER: tl.constexpr, B_K: tl.constexpr, B_N: tl.constexpr,
     EXACT: tl.constexpr, INTERPRETED: tl.constexpr, SPLITS: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -53,46 +63,93 @@ def kmem_tile_matmul(
     outer = (batch // BATCH_INNER).to(tl.int64)
     inner = (batch % BATCH_INNER).to(tl.int64)
     first_k = split * k_steps * BLOCK_K
-    a += outer * A_OUTER + inner * A_INNER + tile_m.to(tl.int64) * (BLOCK_M * A_M) + first_k.to(tl.int64) * A_K
-    b += outer * B_OUTER + inner * B_INNER + tile_n.to(tl.int64) * (BLOCK_N * B_N) + first_k.to(tl.int64) * B_K
+    a += (
+        outer * A_OUTER
+        + inner * A_INNER
+        + tile_m.to(tl.int64) * (BLOCK_M * A_M)
+        + first_k.to(tl.int64) * A_K
+    )
+    b += (
+        outer * B_OUTER
+        + inner * B_INNER
+        + tile_n.to(tl.int64) * (BLOCK_N * B_N)
+        + first_k.to(tl.int64) * B_K
+    )
     at_a = tl.arange(0, BLOCK_M)[:, None] * A_M + steps[None, :] * A_K
     at_b = steps[:, None] * B_K + tl.arange(0, BLOCK_N)[None, :] * B_N
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     last = k_steps
     if TRIANGLE != "none":
-        last = tl.where(kmem_tile_is_zero(tile_m, tile_n, BLOCK_M, BLOCK_N, TRIANGLE, DIAGONAL), 0, k_steps)
+        last = tl.where(
+            kmem_tile_is_zero(tile_m, tile_n, BLOCK_M, BLOCK_N, TRIANGLE, DIAGONAL), 0, k_steps
+        )
     for step in range(last):
         if even and even_k:
             values_a = tl.load(a + at_a)
             values_b = tl.load(b + at_b)
         else:
             left = K - first_k - step * BLOCK_K
-            values_a = tl.load(a + at_a, mask=(rows < M)[:, None] & (steps < left)[None, :], other=0.0)
-            values_b = tl.load(b + at_b, mask=(steps < left)[:, None] & (columns < N)[None, :], other=0.0)
+            values_a = tl.load(
+                a + at_a, mask=(rows < M)[:, None] & (steps < left)[None, :], other=0.0
+            )
+            values_b = tl.load(
+                b + at_b, mask=(steps < left)[:, None] & (columns < N)[None, :], other=0.0
+            )
         if EXACT or INTERPRETED:
-            # The interpreter multiplies the bit patterns of bf16 (triton issue 11584); widening is exact.
-            acc = tl.dot(values_a.to(tl.float32), values_b.to(tl.float32), acc, input_precision="ieee")
+            # The interpreter multiplies the bit patterns of bf16 (triton issue 11584); widening is
+            # exact.
+            acc = tl.dot(
+                values_a.to(tl.float32), values_b.to(tl.float32), acc, input_precision="ieee"
+            )
         else:
             acc = tl.dot(values_a, values_b, acc)
         a += BLOCK_K * A_K
         b += BLOCK_K * B_K
     kmem_store_tile(
-        out, acc, batch, split, rows, columns, EPILOGUE_ARGUMENTS M, N,
+        out, acc, batch, split, rows, columns,
+        EPILOGUE_ARGUMENTS
+        M, N,
         BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, TRIANGLE, DIAGONAL, even,
     )
 ''',
 )
 
-#: Share of the library's ceiling, seconds per step of K, intensity of a large tile (TileLoop), on
-#: tensor cores and on FMA units. Source: H200, 2026-11-21: bf16 8192^3 in 1.42 ms at 128x256 (774
-#: of 808 TFLOP/s); fp32 batched in 6.30 ms with steps of 32, 6.76 with steps of 16 (43.6 of 51
-#: TFLOP/s), 256 x 524288 x 256 in 1.56 ms at 128x128 and 1.60 at 64x128.
-_NATIVE, _EXACT = (0.97, 3e-8, 85.0), (0.9, 2e-7, 42.0)
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What a kind of multiplier reaches.
+
+    `share` is of the vendor's ceiling, `step_s` seconds per step of K, and `full_intensity` that of
+    a large tile (see TileLoop).
+    """
+
+    name: str
+    share: float
+    step_s: float
+    full_intensity: float
+
+
+#: Source: H200, 2026-11-21: bf16 8192^3 in 1.42 ms at 128x256 (774 of 808 TFLOP/s); fp32 batched in
+#: 6.30 ms with steps of 32, 6.76 with steps of 16 (43.6 of 51 TFLOP/s), 256 x 524288 x 256 in 1.56
+#: ms at 128x128 and 1.60 at 64x128.
+_TENSOR_CORES, _FMA_UNITS = _Unit("bf16", 0.97, 3e-8, 85.0), _Unit("fp32", 0.9, 2e-7, 42.0)
+#: Warps of an SM below which its four schedulers, one warp each, wait out every FMA: half the rate,
+#: measured at 1024^3.
+_FEW_WARPS, _STARVED = 8, 2.0
+#: What tall tiles take of the time of wide ones: 0.189 against 0.177 ms (bf16 4096^3, 256x128 and
+#: 128x256).
+_TALL = 1.05
+#: Sums of a thread: at least, and at most on tensor cores.
+_MIN_SUMS, _MAX_SUMS = 2, 128
+#: At most on FMA units, and beside an operand of the epilogue as large as the tile: 128x256 on
+#: 8 warps spilled 424 bytes a thread.
+_FEWER_SUMS = 64
 
 
 class TileMatmul(Recipe):
-    """Tiled product with fp32 accumulation; fp32 operands are multiplied exactly, whatever the
-    contract allows.
+    """Tiled product with fp32 accumulation.
+
+    fp32 operands are multiplied exactly, whatever the contract allows.
     """
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")
@@ -110,6 +167,7 @@ class TileMatmul(Recipe):
         sizes = (16, 32, 64, 128) if exact else (16, 32, 64, 128, 256)
         rows, columns = tile_sizes(product.m.size, sizes), tile_sizes(product.n.size, sizes)
         steps = tile_sizes(product.k.size, (16, 32) if exact else (16, 32, 64))
+        block_m, block_n = min(rows[-1], 128), min(columns[-1], 128)
         knobs = {
             "block_m": rows[-3:],
             "block_n": columns[-3:],
@@ -117,76 +175,63 @@ class TileMatmul(Recipe):
             "warps": (4, 8),
             "stages": (3, 4),
             "group": (8,),
-            "splits": split_choices(
-                product, min(rows[-1], 128), min(columns[-1], 128), steps[-1], device
-            ),
+            "splits": split_choices(product, block_m, block_n, steps[-1], device),
         }
-        return Space(knobs, lambda settings: _is_legal(product, settings, device))
+        return Space(knobs, lambda settings: _is_legal(product, _knobs(settings), device))
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         product: Product = site.detail
-        exact = _is_exact(product)
-        share, step_s, intensity = _EXACT if exact else _NATIVE
-        loop = TileLoop(
-            ceiling(device, "fp32" if exact else "bf16") * share,
-            1,
-            1,
-            operand_width(product),
-            step_s,
-            intensity,
-        )
-        cost = product_cost_ms(product, settings, device, loop)
-        # Four warps are one for each scheduler of an SM, which then waits out every FMA: half the
-        # rate, measured at 1024^3.
-        starved = exact and resident_programs(settings, loop, device) * int(settings["warps"]) < 8
-        # Tall tiles do a little worse than wide ones: 0.189 against 0.177 ms (bf16 4096^3, 256x128
-        # and 128x256).
-        return (
-            cost
-            * (2.0 if starved else 1.0)
-            * (1.05 if int(settings["block_m"]) > int(settings["block_n"]) else 1.0)
-        )
+        knobs, exact = _knobs(settings), _is_exact(product)
+        unit = _FMA_UNITS if exact else _TENSOR_CORES
+        rate = ceiling(device, unit.name) * unit.share
+        width = operand_width(product)
+        loop = TileLoop(rate, 1, 1, width, unit.step_s, unit.full_intensity)
+        cost = product_cost_ms(product, knobs, device, loop)
+        if exact and resident_programs(knobs, loop, device) * knobs.warps < _FEW_WARPS:
+            cost *= _STARVED
+        return cost * (_TALL if knobs.block_m > knobs.block_n else 1.0)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         product: Product = site.detail
-        tiles_m, tiles_n = tile_count(product, settings)
-        splits = int(settings["splits"])
-        launch = (
-            f"kmem_tile_matmul{product.epilogue.suffix}[({tiles_m * tiles_n * splits * product.batches},)]"
-            f"(a, b, target, {output_arguments(product)}, {operand_arguments(product)}, "
-            f"EXACT={_is_exact(product)}, INTERPRETED=triton.knobs.runtime.interpret, "
-            f"SPLITS={splits}, GROUP={settings['group']}, "
-            f"BLOCK_M={settings['block_m']}, BLOCK_N={settings['block_n']}, "
-            f"BLOCK_K={settings['block_k']}, "
-            f"num_warps={settings['warps']}, num_stages={settings['stages']})"
+        knobs = _knobs(settings)
+        tiles_m, tiles_n = tile_count(product, knobs)
+        launch = write_launch(
+            f"kmem_tile_matmul{product.epilogue.suffix}",
+            tiles_m * tiles_n * knobs.splits * product.batches,
+            "a, b, target",
+            *output_arguments(product),
+            *operand_arguments(product),
+            f"EXACT={_is_exact(product)}, INTERPRETED=triton.knobs.runtime.interpret",
+            f"SPLITS={knobs.splits}, GROUP={knobs.group}",
+            f"BLOCK_M={knobs.block_m}, BLOCK_N={knobs.block_n}, BLOCK_K={knobs.block_k}",
+            f"num_warps={knobs.warps}, num_stages={knobs.stages}",
         )
         return Emission(
             specialise((*SHARED_KERNELS, _KERNEL), product.epilogue),
-            write_launcher(product, launch, splits),
+            write_launcher(product, [launch], knobs.splits),
         )
+
+
+def _knobs(settings: Settings) -> TileSettings:
+    return read_settings(TileSettings, settings)
 
 
 def _is_exact(product: Product) -> bool:
     return product.dtype == "float32"
 
 
-def _is_legal(product: Product, settings: Settings, device: Device) -> bool:
-    block_m, block_n, block_k, warps, stages = (
-        int(settings[name]) for name in ("block_m", "block_n", "block_k", "warps", "stages")
-    )
-    accumulators = block_m * block_n / (warps * device.warp_size)
-    # An epilogue's operand as large as the tile is in registers beside the sums: 128x256 on 8 warps
-    # spilled 424 bytes a thread.
-    if not 2 <= accumulators <= (64 if _is_exact(product) or product.full_operands else 128):
+def _is_legal(product: Product, knobs: TileSettings, device: Device) -> bool:
+    exact = _is_exact(product)
+    sums = knobs.elements / (knobs.warps * device.warp_size)
+    most = _FEWER_SUMS if exact or product.full_operands else _MAX_SUMS
+    if not _MIN_SUMS <= sums <= most:
         return False
-    # warps beyond the rows of a tile repeat its products
-    if not _is_exact(product) and warps > 4 and block_m < 16 * warps:
+    if not exact and knobs.repeats_rows:
         return False
-    if product.k.size <= block_k * (stages - 1) and stages > 3:
+    if product.k.size <= knobs.block_k * (knobs.stages - 1) and knobs.stages > 3:
         return False
-    return (block_m + block_n) * block_k * operand_width(
-        product
-    ) * stages <= device.shared_bytes_per_block
+    shared = knobs.step_elements * operand_width(product) * knobs.stages
+    return shared <= device.shared_bytes_per_block
 
 
 RECIPE = TileMatmul()

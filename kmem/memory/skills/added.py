@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kmem.errors import OutputError, SkillError
 from kmem.memory.location import added_skills_root
-from kmem.skills import Skill, load_recipe, load_skill, read_skill
+from kmem.skills import Skill, load_recipe, load_skill, read_skill, recipe_files
 
 #: Unpacked size above which an archive is taken for a mistake or an attack; a skill is text of a
 #: few hundred kilobytes.
@@ -34,8 +34,8 @@ def add_skill(
 
     Args:
         existing: the skills registered now, name -> directory.
-        with_recipe: whether the skill's recipe.py is kept, and imported once; otherwise it is left
-            out unread.
+        with_recipe: whether the skill's recipe.py is kept with the modules beside it, and imported
+            once; otherwise all are left out unread.
 
     Returns:
         The skill in its new place; the one already there if it is the same, byte for byte.
@@ -54,11 +54,8 @@ def add_skill(
             "choose another database with KMEM_DB"
         ) from ex
     try:
-        left_out = shutil.ignore_patterns(
-            "__pycache__", ".git", *(() if with_recipe else ("recipe.py",))
-        )
-        copy = shutil.copytree(directory, staging / directory.resolve().name, ignore=left_out)
-        skill = load_skill(Path(copy))
+        copy = _copy(directory, staging / directory.resolve().name, with_recipe=with_recipe)
+        skill = load_skill(copy)
         load_recipe(skill)
         place = root / skill.name
         other = existing.get(skill.name) or (place if place.exists() else None)
@@ -81,7 +78,8 @@ def _same_or_completed(skill: Skill, other: Path, was_added: bool) -> Skill:
     if present is not None and present.hash == skill.hash:
         return present
     if present is not None and was_added and _is_but_for_recipe(present, skill):
-        os.replace(skill.path / "recipe.py", other / "recipe.py")
+        for file in recipe_files(skill.path):
+            os.replace(file, other / file.name)
         return load_skill(other)
     raise SkillError(
         f"A different skill is named '{skill.name}' already: {other}; "
@@ -90,13 +88,24 @@ def _same_or_completed(skill: Skill, other: Path, was_added: bool) -> Skill:
 
 
 def _is_but_for_recipe(present: Skill, new: Skill) -> bool:
-    """Whether the new skill is the one that is there, and a recipe.py."""
+    """Whether the new skill is the one that is there, and a recipe.py with its modules."""
     if present.has_recipe or not new.has_recipe:
         return False
     with tempfile.TemporaryDirectory(prefix="kmem-add-") as scratch:
-        left_out = shutil.ignore_patterns("recipe.py", "__pycache__")
-        bare = shutil.copytree(new.path, Path(scratch) / new.name, ignore=left_out)
-        return load_skill(Path(bare)).hash == present.hash
+        bare = _copy(new.path, Path(scratch) / new.name, with_recipe=False)
+        return load_skill(bare).hash == present.hash
+
+
+def _copy(directory: Path, target: Path, *, with_recipe: bool) -> Path:
+    """Copy a skill's directory without caches, and on request without its code."""
+    code = set() if with_recipe else set(recipe_files(directory))
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        return [
+            name for name in names if name in ("__pycache__", ".git") or Path(folder) / name in code
+        ]
+
+    return Path(shutil.copytree(directory, target, ignore=left_out))
 
 
 def unpack_archive(source: Path, target: Path) -> None:

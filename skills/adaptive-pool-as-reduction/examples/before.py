@@ -1,4 +1,4 @@
-"""Global average pooling of 7x7 planes, one program per plane: eight million programs of 196 bytes."""
+"""Global average pooling of 7x7 planes, a program for each: eight million programs of 196 bytes."""
 
 import torch
 import triton

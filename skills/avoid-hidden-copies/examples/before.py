@@ -1,4 +1,4 @@
-"""Scale and shift of a head-split view that is first made contiguous: the tensor moves four times."""
+"""Scale and shift of a head-split view, made contiguous first: the tensor moves four times."""
 
 import torch
 import triton

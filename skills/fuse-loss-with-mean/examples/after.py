@@ -1,4 +1,4 @@
-"""Mean squared error with one partial sum per program and a second pass over a few thousand values."""
+"""Mean squared error: a partial sum per program, then a second pass over a few thousand values."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""Rotary embedding in one kernel: both halves of all heads of a token are loaded and stored once."""
+"""Rotary embedding in one kernel: both halves of a token's heads are loaded and stored once."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""Embedding lookup with lanes along the indices: each lane reads one element of a row of its own."""
+"""Embedding lookup with lanes along the indices: each lane reads one element of its own row."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""logsumexp over the outputs of a linear layer: each tile stores one maximum and one sum per row."""
+"""logsumexp over the outputs of a linear layer: each tile stores one maximum and sum per row."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""logsumexp over the outputs of a linear layer, with all 268 million logits written and read again."""
+"""logsumexp over the outputs of a linear layer: all 268 million logits are written and read."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Attention of one query per head over 131072 keys, one program per head: 32 programs on 132 SMs."""
+"""Attention of one query per head over 131072 keys, a program per head: 32 programs on 132 SMs."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""A transposing copy by tiles: dense rows are read, exchanged on chip, and dense rows are written."""
+"""A transposing copy by tiles: dense rows are read, exchanged on chip, and written dense again."""
 
 import torch
 import triton

@@ -1,4 +1,4 @@
-"""An fp16 product with 128 x 128 x 64 tiles on two warp groups, which compile to wgmma on Hopper."""
+"""An fp16 product with 128 x 128 x 64 tiles on two warp groups: compiled to wgmma on Hopper."""
 
 import torch
 import triton

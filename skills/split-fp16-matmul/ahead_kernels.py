@@ -1,5 +1,6 @@
-"""Triton text for products whose operands are written as sums of scaled half-precision parts: x =
-2**-s * (high + low / 2048).
+"""Triton text for products whose operands are written as half-precision parts first.
+
+An operand becomes a sum of scaled parts, x = 2**-s * (high + low / 2048).
 
 `high` is x * 2**s rounded to fp16, `low` the rest times 2048, so both keep 11 bits and three
 tensor-core products (high*high, high*low, low*high) give about 22. The scale s is an exact power of
@@ -19,48 +20,20 @@ Source: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores"
 Triton 3.6, 2026-11-20 (promotion to a second fp32 accumulator every 128 elements of K).
 """
 
-SCALES = (
-    "kmem_scales",
-    '''
-@triton.jit
-def kmem_magnitude_bits(x):
-    """|x| as an integer: ordered as magnitudes are, infinity and NaN (0x7f800000 and more) above all."""
-    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-
-
-@triton.jit
-def kmem_exponent(largest_bits):
-    """s such that largest * 2**s lies in [2**14, 2**15); capped so that 2**s and 2**-s are both normal."""
-    return tl.minimum(141 - (largest_bits >> 23), 126)
-
-
-@triton.jit
-def kmem_power_of_two(exponent):
-    """2**exponent for -126 <= exponent <= 127, by its bits."""
-    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def kmem_unscale(value, exponent_a, exponent_b):
-    """value * 2**-(s_a + s_b) in two steps of normal factors: neither over- nor underflows before the result does."""
-    half_a = (-exponent_a) >> 1
-    half_b = (-exponent_b) >> 1
-    first = kmem_power_of_two(half_a)[:, None] * kmem_power_of_two(half_b)[None, :]
-    second = kmem_power_of_two(-exponent_a - half_a)[:, None] * kmem_power_of_two(-exponent_b - half_b)[None, :]
-    return value * first * second
-''',
-)
-
 LARGEST = (
     "kmem_largest",
     '''
 @triton.jit
 def kmem_largest(
-    x, largest, LINES: tl.constexpr, K: tl.constexpr, INNER: tl.constexpr,
+    x, largest,
+    LINES: tl.constexpr, K: tl.constexpr, INNER: tl.constexpr,
     X_OUTER: tl.constexpr, X_INNER: tl.constexpr, X_LINE: tl.constexpr, X_K: tl.constexpr,
-    PADDED_LINES: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
+    PADDED_LINES: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
-    """Bits of the largest magnitude of every line in one chunk of K: largest[batch, chunk, line]."""
+    """Bits of the largest magnitude of every line in one chunk of K: largest[batch, chunk,
+    line].
+    """
     blocks: tl.constexpr = PADDED_LINES // BLOCK_L
     pid = tl.program_id(0)
     block = pid % blocks
@@ -89,14 +62,18 @@ SPLIT_OPERAND = (
     '''
 @triton.jit
 def kmem_split_operand(
-    x, largest, high, low, exponents, states, LINES: tl.constexpr, K: tl.constexpr, INNER: tl.constexpr,
+    x, largest, high, low, exponents, states,
+    LINES: tl.constexpr, K: tl.constexpr, INNER: tl.constexpr,
     X_OUTER: tl.constexpr, X_INNER: tl.constexpr, X_LINE: tl.constexpr, X_K: tl.constexpr,
-    PADDED_LINES: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
+    PADDED_LINES: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    BLOCK_L: tl.constexpr, BLOCK_K: tl.constexpr,
     PADDED_K: tl.constexpr, P_LINE: tl.constexpr, P_K: tl.constexpr, TERMS: tl.constexpr,
 ):
-    """Write the scaled parts of some lines in one chunk of K, zeros in the padding, and (by the first chunk) the exponents of the scales.
+    """Write the scaled parts of some lines in one chunk of K, zeros in the padding, and (by the
+    first chunk) the exponents of the scales.
 
-    states[batch, chunk, line]: how many entries are at least 2**8 when scaled (of a line of zeros: all), plus 2**30 if the line is uneven.
+    states[batch, chunk, line]: how many entries are at least 2**8 when scaled (of a line of zeros:
+    all), plus 2**30 if the line is uneven.
     """
     blocks: tl.constexpr = PADDED_LINES // BLOCK_L
     pid = tl.program_id(0)
@@ -125,15 +102,23 @@ def kmem_split_operand(
         top = scaled.to(tl.float16)
         size = tl.abs(scaled)
         seen += tl.where(size >= 256.0, 1, 0)
-        seen |= tl.where((size < 0.00006103515625) & (kmem_magnitude_bits(values) > 0), 0x40000000, 0)
+        seen |= tl.where(
+            (size < 0.00006103515625) & (kmem_magnitude_bits(values) > 0), 0x40000000, 0
+        )
         place = base + lines.to(tl.int64)[:, None] * P_LINE + steps.to(tl.int64)[None, :] * P_K
         wanted = (lines < PADDED_LINES)[:, None] & (steps < PADDED_K)[None, :]
         tl.store(high + place, top, mask=wanted)
         if TERMS == 3:
-            tl.store(low + place, ((scaled - top.to(tl.float32)) * 2048.0).to(tl.float16), mask=wanted)
+            tl.store(
+                low + place, ((scaled - top.to(tl.float32)) * 2048.0).to(tl.float16), mask=wanted
+            )
     is_finite = most < 0x7F800000
     uneven = (tl.max(seen, axis=1) >= 0x40000000) | (is_finite == 0)
-    large = tl.where(most > 0, tl.sum(seen & 0x3FFFFFFF, axis=1), tl.maximum(tl.minimum(K - chunk * CHUNK, CHUNK), 0))
+    large = tl.where(
+        most > 0,
+        tl.sum(seen & 0x3FFFFFFF, axis=1),
+        tl.maximum(tl.minimum(K - chunk * CHUNK, CHUNK), 0),
+    )
     state = tl.where(is_finite, large, 0) + tl.where(uneven, 0x40000000, 0)
     tl.store(states + (batch * CHUNKS + chunk) * PADDED_LINES + lines, state)
 ''',
@@ -145,19 +130,23 @@ PARTS_MATMUL = (
 @triton.jit
 def kmem_parts_matmul(
     a_high, a_low, a_exponents, b_high, b_low, b_exponents, out,
-    EPILOGUE_PARAMETERS M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
+    EPILOGUE_PARAMETERS
+    M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr,
     PADDED_M: tl.constexpr, PADDED_N: tl.constexpr, PADDED_K: tl.constexpr,
-    PARTS_A_M: tl.constexpr, PARTS_A_K: tl.constexpr, PARTS_B_K: tl.constexpr, PARTS_B_N: tl.constexpr,
-    MATRICES_A_OUTER: tl.constexpr, MATRICES_A_INNER: tl.constexpr, MATRICES_B_OUTER: tl.constexpr, MATRICES_B_INNER: tl.constexpr,
+    PARTS_A_M: tl.constexpr, PARTS_A_K: tl.constexpr,
+    PARTS_B_K: tl.constexpr, PARTS_B_N: tl.constexpr,
+    MATRICES_A_OUTER: tl.constexpr, MATRICES_A_INNER: tl.constexpr,
+    MATRICES_B_OUTER: tl.constexpr, MATRICES_B_INNER: tl.constexpr,
     TERMS: tl.constexpr, PROMOTE: tl.constexpr,
-    SPLITS: tl.constexpr, GROUP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SPLITS: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """Product of padded fp16 parts.
 
-    MATRICES_A_OUTER and its kin step through whole operands of the batch (0: shared). PROMOTE: steps of K in one short sum, 0 for one
-    long sum.
+    MATRICES_A_OUTER and its kin step through whole operands of the batch (0: shared). PROMOTE:
+    steps of K in one short sum, 0 for one long sum.
     """
     tiles_m: tl.constexpr = PADDED_M // BLOCK_M
     tiles_n: tl.constexpr = PADDED_N // BLOCK_N
@@ -171,12 +160,22 @@ def kmem_parts_matmul(
     even: tl.constexpr = (M % BLOCK_M == 0) and (N % BLOCK_N == 0)
     last = k_steps
     if TRIANGLE != "none":
-        last = tl.where(kmem_tile_is_zero(tile_m, tile_n, BLOCK_M, BLOCK_N, TRIANGLE, DIAGONAL), 0, k_steps)
+        last = tl.where(
+            kmem_tile_is_zero(tile_m, tile_n, BLOCK_M, BLOCK_N, TRIANGLE, DIAGONAL), 0, k_steps
+        )
     matrix_a = (batch // BATCH_INNER) * MATRICES_A_OUTER + (batch % BATCH_INNER) * MATRICES_A_INNER
     matrix_b = (batch // BATCH_INNER) * MATRICES_B_OUTER + (batch % BATCH_INNER) * MATRICES_B_INNER
     first_k = split * k_steps * BLOCK_K
-    base_a = matrix_a.to(tl.int64) * (PADDED_M * PADDED_K) + tile_m.to(tl.int64) * (BLOCK_M * PARTS_A_M) + first_k.to(tl.int64) * PARTS_A_K
-    base_b = matrix_b.to(tl.int64) * (PADDED_N * PADDED_K) + tile_n.to(tl.int64) * (BLOCK_N * PARTS_B_N) + first_k.to(tl.int64) * PARTS_B_K
+    base_a = (
+        matrix_a.to(tl.int64) * (PADDED_M * PADDED_K)
+        + tile_m.to(tl.int64) * (BLOCK_M * PARTS_A_M)
+        + first_k.to(tl.int64) * PARTS_A_K
+    )
+    base_b = (
+        matrix_b.to(tl.int64) * (PADDED_N * PADDED_K)
+        + tile_n.to(tl.int64) * (BLOCK_N * PARTS_B_N)
+        + first_k.to(tl.int64) * PARTS_B_K
+    )
     a_high += base_a
     a_low += base_a
     b_high += base_b
@@ -195,7 +194,8 @@ def kmem_parts_matmul(
             cross = tl.dot(high_a, tl.load(b_low + at_b), cross)
             cross = tl.dot(tl.load(a_low + at_a), high_b, cross)
         if PROMOTE > 0:
-            # Inside a tensor core a long sum loses its low bits, so `part` stays short. One flat loop: nested, it loses the pipeline.
+            # Inside a tensor core a long sum loses its low bits, so `part` stays short. One flat
+            # loop: nested, it loses the pipeline.
             if (step + 1) % PROMOTE == 0:
                 acc += part
                 part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -209,7 +209,9 @@ def kmem_parts_matmul(
         part = acc + part + cross * 0.00048828125
     acc = kmem_unscale(part, exponent_a, exponent_b)
     kmem_store_tile(
-        out, acc, batch, split, rows, columns, EPILOGUE_ARGUMENTS M, N,
+        out, acc, batch, split, rows, columns,
+        EPILOGUE_ARGUMENTS
+        M, N,
         BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, TRIANGLE, DIAGONAL, even,
     )
 ''',
@@ -220,7 +222,9 @@ MEND_TILES = (
     '''
 @triton.jit
 def kmem_fewest_and_uneven(states, lines, PADDED: tl.constexpr, CHUNKS: tl.constexpr):
-    """The fewest large entries of any of these lines (2**30 beyond the padding), and whether one of the lines is uneven."""
+    """The fewest large entries of any of these lines (2**30 beyond the padding), and whether one of
+    the lines is uneven.
+    """
     known = lines < PADDED
     count = tl.zeros(lines.shape, tl.int32)
     uneven = tl.zeros(lines.shape, tl.int32)
@@ -233,16 +237,24 @@ def kmem_fewest_and_uneven(states, lines, PADDED: tl.constexpr, CHUNKS: tl.const
 
 @triton.jit
 def kmem_mend_tiles(
-    a, b, a_states, b_states, out, EPILOGUE_PARAMETERS M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
+    a, b, a_states, b_states, out,
+    EPILOGUE_PARAMETERS
+    M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
     OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
     TRIANGLE: tl.constexpr, DIAGONAL: tl.constexpr,
-    K: tl.constexpr, A_OUTER: tl.constexpr, A_INNER: tl.constexpr, A_M: tl.constexpr, A_K: tl.constexpr,
+    K: tl.constexpr,
+    A_OUTER: tl.constexpr, A_INNER: tl.constexpr, A_M: tl.constexpr, A_K: tl.constexpr,
     B_OUTER: tl.constexpr, B_INNER: tl.constexpr, B_K: tl.constexpr, B_N: tl.constexpr,
-    PADDED_M: tl.constexpr, PADDED_N: tl.constexpr, PADDED_K: tl.constexpr, A_CHUNKS: tl.constexpr, B_CHUNKS: tl.constexpr,
-    MATRICES_A_OUTER: tl.constexpr, MATRICES_A_INNER: tl.constexpr, MATRICES_B_OUTER: tl.constexpr, MATRICES_B_INNER: tl.constexpr,
-    SPLITS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PADDED_M: tl.constexpr, PADDED_N: tl.constexpr, PADDED_K: tl.constexpr,
+    A_CHUNKS: tl.constexpr, B_CHUNKS: tl.constexpr,
+    MATRICES_A_OUTER: tl.constexpr, MATRICES_A_INNER: tl.constexpr,
+    MATRICES_B_OUTER: tl.constexpr, MATRICES_B_INNER: tl.constexpr,
+    SPLITS: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
-    """Compute anew, from the operands in exact fp32, the tiles that fp16 parts cannot hold; a program looks after WIDTH tiles of a row."""
+    """Compute anew, from the operands in exact fp32, the tiles that fp16 parts cannot hold; a
+    program looks after WIDTH tiles of a row.
+    """
     tiles_m: tl.constexpr = PADDED_M // BLOCK_M
     tiles_n: tl.constexpr = PADDED_N // BLOCK_N
     groups: tl.constexpr = (tiles_n + WIDTH - 1) // WIDTH
@@ -255,11 +267,19 @@ def kmem_mend_tiles(
     batch = pid // (groups * tiles_m * SPLITS)
     outer = batch // BATCH_INNER
     inner = batch % BATCH_INNER
-    a_states += (outer * MATRICES_A_OUTER + inner * MATRICES_A_INNER).to(tl.int64) * (A_CHUNKS * PADDED_M)
-    b_states += (outer * MATRICES_B_OUTER + inner * MATRICES_B_INNER).to(tl.int64) * (B_CHUNKS * PADDED_N)
+    a_states += (
+        (outer * MATRICES_A_OUTER + inner * MATRICES_A_INNER).to(tl.int64)
+        * (A_CHUNKS * PADDED_M)
+    )
+    b_states += (
+        (outer * MATRICES_B_OUTER + inner * MATRICES_B_INNER).to(tl.int64)
+        * (B_CHUNKS * PADDED_N)
+    )
     rows = tile_m * BLOCK_M + tl.arange(0, BLOCK_M)
     row_count, row_uneven = kmem_fewest_and_uneven(a_states, rows, PADDED_M, A_CHUNKS)
-    count, uneven = kmem_fewest_and_uneven(b_states, first_n * BLOCK_N + tl.arange(0, WIDTH * BLOCK_N), PADDED_N, B_CHUNKS)
+    count, uneven = kmem_fewest_and_uneven(
+        b_states, first_n * BLOCK_N + tl.arange(0, WIDTH * BLOCK_N), PADDED_N, B_CHUNKS
+    )
     if (row_uneven | uneven) & (row_count + count <= enough):
         a += outer.to(tl.int64) * A_OUTER + inner.to(tl.int64) * A_INNER
         b += outer.to(tl.int64) * B_OUTER + inner.to(tl.int64) * B_INNER
@@ -272,15 +292,22 @@ def kmem_mend_tiles(
                     steps = split * span + start + tl.arange(0, BLOCK_K)
                     at_a = rows.to(tl.int64)[:, None] * A_M + steps.to(tl.int64)[None, :] * A_K
                     at_b = steps.to(tl.int64)[:, None] * B_K + columns.to(tl.int64)[None, :] * B_N
-                    values_a = tl.load(a + at_a, mask=(rows < M)[:, None] & (steps < K)[None, :], other=0.0)
-                    values_b = tl.load(b + at_b, mask=(steps < K)[:, None] & (columns < N)[None, :], other=0.0)
+                    values_a = tl.load(
+                        a + at_a, mask=(rows < M)[:, None] & (steps < K)[None, :], other=0.0
+                    )
+                    values_b = tl.load(
+                        b + at_b, mask=(steps < K)[:, None] & (columns < N)[None, :], other=0.0
+                    )
                     acc = tl.dot(values_a, values_b, acc, input_precision="ieee")
                 kmem_store_tile(
-                    out, acc, batch, split, rows, columns, EPILOGUE_ARGUMENTS M, N,
-                    BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, TRIANGLE, DIAGONAL, False,
+                    out, acc, batch, split, rows, columns,
+                    EPILOGUE_ARGUMENTS
+                    M, N,
+                    BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N,
+                    TRIANGLE, DIAGONAL, False,
                 )
 ''',
 )
 
-#: Templates, for epilogue.specialise.
-SPLIT_KERNELS = (SCALES, LARGEST, SPLIT_OPERAND, PARTS_MATMUL, MEND_TILES)
+#: Templates, for epilogue.specialise; they need kmem.codegen.parts.SCALES before them.
+AHEAD_KERNELS = (LARGEST, SPLIT_OPERAND, PARTS_MATMUL, MEND_TILES)

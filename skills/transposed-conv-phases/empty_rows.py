@@ -1,5 +1,6 @@
-"""Filling the rows of a transposed convolution that no tap reaches, written as Triton text;
-transposed.py calls it.
+"""Filling the rows of a transposed convolution that no tap reaches, as Triton text.
+
+phases.py calls it.
 
 Rows without taps that follow a row with taps are written with it. What is left are runs within a
 plane of the output: all of it if no tap reaches its depth, else the rows before the first with
@@ -9,12 +10,16 @@ taps.
 from kmem.codegen.windows import Axis, phase_taps
 from kmem.records import content_hash
 
+FILL_BLOCK = 256  # vectors at once
+
 FILL_RUN = (
     "kmem_fill_run",
     '''
 @triton.jit
 def kmem_fill_run(y, start, length, value, VECTOR: tl.constexpr, BLOCK: tl.constexpr):
-    """The `length` outputs from `start` on to one value: whole vectors where they are aligned, single outputs before and after."""
+    """The `length` outputs from `start` on to one value: whole vectors where they are aligned,
+    single outputs before and after.
+    """
     aligned = start // VECTOR * VECTOR
     skipped = (start - aligned).to(tl.int32)
     end = skipped + length
@@ -26,19 +31,26 @@ def kmem_fill_run(y, start, length, value, VECTOR: tl.constexpr, BLOCK: tl.const
     for vector in range(first, end // VECTOR, BLOCK):
         at = vector + tl.arange(0, BLOCK)
         whole = tl.broadcast_to(values[None, :], (BLOCK, VECTOR))
-        tl.store(y + aligned + (at * VECTOR)[:, None] + lane[None, :], whole, mask=(at < end // VECTOR)[:, None])
+        tl.store(
+            y + aligned + (at * VECTOR)[:, None] + lane[None, :],
+            whole,
+            mask=(at < end // VECTOR)[:, None],
+        )
     tl.store(y + aligned + last * VECTOR + lane, values, mask=last * VECTOR + lane < end)
 ''',
 )
-FILL_BLOCK = 256  # vectors at once
 
 _FILL = '''
 @triton.jit
 def {name}(
-    y, bias, SAMPLES: tl.constexpr, COUT: tl.constexpr, OD: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, HAS_BIAS: tl.constexpr,
-    VECTOR: tl.constexpr
+    y, bias,
+    SAMPLES: tl.constexpr, COUT: tl.constexpr,
+    OD: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    HAS_BIAS: tl.constexpr, VECTOR: tl.constexpr,
 ):
-    """This program's share of the planes (samples, COUT, OD): their rows without taps, but for those that follow a row with taps."""
+    """This program's share of the planes (samples, COUT, OD): their rows without taps, but for
+    those that follow a row with taps.
+    """
     share = (SAMPLES * COUT * OD + tl.num_programs(0) - 1) // tl.num_programs(0)
     first = tl.program_id(0) * share
     for step in range(tl.minimum(share, SAMPLES * COUT * OD - first)):
@@ -53,14 +65,17 @@ def {name}(
 
 
 def write_fill(depth: Axis, height: Axis) -> tuple[str, str]:
-    """(name, source) of the device function by which every program writes its share of the runs; it
-    calls FILL_RUN.
+    """(name, source) of the device function by which every program fills its share.
+
+    It writes runs of rows by FILL_RUN.
     """
     tapped = [phase for phase, taps in enumerate(phase_taps(depth)) if taps.count]
-    lead = min(phase for phase, taps in enumerate(phase_taps(height)) if taps.count)
-    has_taps = " | ".join(f"(phase == {phase})" for phase in tapped)
-    text = _FILL.format(
-        name="NAME", sd=depth.stride, has_taps=has_taps, lead=lead, block=FILL_BLOCK
-    ).strip()
-    name = f"kmem_fill_{content_hash(text)[:10]}"
-    return name, text.replace("NAME", name)
+    structure = {
+        "sd": depth.stride,
+        "has_taps": " | ".join(f"(phase == {phase})" for phase in tapped),
+        "lead": min(phase for phase, taps in enumerate(phase_taps(height)) if taps.count),
+        "block": FILL_BLOCK,
+    }
+    nameless = _FILL.format(name="", **structure)
+    name = f"kmem_fill_{content_hash(nameless)[:10]}"
+    return name, _FILL.format(name=name, **structure).strip()

@@ -1,0 +1,41 @@
+"""Skills as directories: what one says, whether it is right, and the code that it brings.
+
+In the order in which a directory becomes a skill:
+
+- skill.py: the record, and what it answers by itself: its hash, the operators and architectures
+  that it covers.
+- form.py: SKILL.md as a text: its keys, its sections, how a condition and a claim are read, and
+  the template of a new one.
+- validate.py: every fault of a skill: of its directory, and among the skills of a library.
+- load.py: directories, the skill in one, and its recipe.py with the modules beside it.
+"""
+
+from kmem.skills.form import parse_claim, parse_condition, skill_template
+from kmem.skills.load import (
+    bundled_skills_root,
+    load_recipe,
+    load_skill,
+    recipe_files,
+    skill_directories,
+)
+from kmem.skills.skill import DRAFT, Condition, Skill, arch_matches, embedded_text
+from kmem.skills.validate import NEAR_DUPLICATE_COSINE, read_skill, validate_library
+
+__all__ = [
+    "DRAFT",
+    "NEAR_DUPLICATE_COSINE",
+    "Condition",
+    "Skill",
+    "arch_matches",
+    "bundled_skills_root",
+    "embedded_text",
+    "load_recipe",
+    "load_skill",
+    "parse_claim",
+    "parse_condition",
+    "read_skill",
+    "recipe_files",
+    "skill_directories",
+    "skill_template",
+    "validate_library",
+]

@@ -1,0 +1,119 @@
+"""From directories to skills and recipes.
+
+A skill's recipe.py may have modules beside it: code that serves this skill alone, imported
+relatively (`from .kernels import TILE`). recipe.py is then the package and its directory the place
+of its modules; a skill has no packages below that. Code is imported only from directories that a
+plugin registered or the user added, and only when a recipe is needed.
+
+    skill = load_skill(Path("skills/tile-matmul"))  # SkillError, with every fault
+    recipe = load_recipe(skill)  # None if it has none
+"""
+
+import importlib.util
+import sys
+import threading
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from kmem.errors import SkillError
+from kmem.recipes import Recipe
+from kmem.records import content_hash
+from kmem.skills.skill import Skill
+from kmem.skills.validate import read_skill
+
+#: Two threads must not import one recipe at once: the second would find it half made.
+_IMPORTING = threading.RLock()
+
+
+def bundled_skills_root() -> Path:
+    """The skills that ship with kmem.
+
+    They lie inside an installed package, or beside the package in a checkout.
+    """
+    package = Path(__file__).parent.parent
+    installed = package / "bundled_skills"
+    return installed if installed.is_dir() else package.parent / "skills"
+
+
+def skill_directories(root: Path) -> list[Path]:
+    """Directories below a root that hold a SKILL.md, by name; empty if there is no such root."""
+    return sorted(file.parent for file in root.glob("*/SKILL.md"))
+
+
+def load_skill(path: Path) -> Skill:
+    """Load one directory. Raises SkillError listing every fault."""
+    skill, faults = read_skill(path)
+    if faults or skill is None:
+        raise SkillError(
+            f"Skill directory {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults)
+        )
+    return skill
+
+
+def recipe_files(path: Path) -> list[Path]:
+    """The code of the skill in a directory: the modules beside recipe.py, then recipe.py itself.
+
+    A directory without a recipe.py has none.
+    """
+    recipe = path / "recipe.py"
+    if not recipe.is_file():
+        return []
+    return [*(file for file in sorted(path.glob("*.py")) if file != recipe), recipe]
+
+
+def load_recipe(skill: Skill) -> Recipe | None:
+    """Import a skill's recipe.py and the modules it asks for; None if it has none.
+
+    While no file of the skill changes, loading again gives the same recipe.
+
+    Raises SkillError: if importing fails or the file defines no RECIPE.
+    """
+    if not skill.has_recipe:
+        return None
+    with _IMPORTING:
+        module = _import_recipe(skill)
+    recipe = getattr(module, "RECIPE", None)
+    if not isinstance(recipe, Recipe):
+        raise SkillError(
+            f"{skill.path / 'recipe.py'} defines no RECIPE that is a kmem.recipes.Recipe"
+        )
+    recipe.name = skill.name
+    return recipe
+
+
+def _import_recipe(skill: Skill) -> ModuleType:
+    """recipe.py as a package under a name of its own.
+
+    The name holds a hash of the place and of every file, so that two skills, two copies of one, or
+    one before and after an edit never share a module.
+    """
+    place = skill.path.resolve()
+    name = f"kmem_skill_{skill.name.replace('-', '_')}_{content_hash(str(place), skill.hash)[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(
+        name, place / "recipe.py", submodule_search_locations=[str(place)]
+    )
+    module = importlib.util.module_from_spec(spec)
+    # A relative import looks its package up here.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as ex:
+        for loaded in [other for other in sys.modules if f"{other}.".startswith(f"{name}.")]:
+            del sys.modules[loaded]
+        if not isinstance(ex, Exception):  # an interrupt, or an exit that the file asked for
+            raise
+        # The file is somebody else's code and may raise anything; it is named with its error.
+        raise SkillError(
+            f"{_failing_file(skill.path, place, ex)} fails on import: {type(ex).__name__}: {ex}"
+        ) from ex
+    return module
+
+
+def _failing_file(path: Path, place: Path, error: Exception) -> Path:
+    """The last of a skill's own files that was running when the error came."""
+    running = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [file.name for file in running if file.parent == place]
+    return path / (own[-1] if own else "recipe.py")

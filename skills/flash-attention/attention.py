@@ -1,0 +1,88 @@
+"""What is computed: one attention as the kernels see it, and the knobs that it has."""
+
+from dataclasses import dataclass
+from math import e as euler
+from math import log2
+
+from kmem.problem.sizes import ceil_div, next_power_of_two
+from kmem.records import DTYPE_BYTES, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """softmax(scale * q k^T) v for every head.
+
+    `steps`: of q, k, v and out along outer and inner batch axis and rows, in elements.
+    """
+
+    outer: int
+    inner: int
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    scale: float
+    causal: bool
+    dtype: str
+    out: TensorSpec
+    steps: tuple[tuple[int, int, int], ...]
+
+    @property
+    def heads(self) -> int:
+        return self.outer * self.inner
+
+    @property
+    def flops(self) -> float:
+        whole = 2.0 * self.heads * self.queries * self.keys * (self.depth + self.width)
+        return whole * (0.5 if self.causal else 1.0)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether operands go through the tensor cores as two fp16 parts."""
+        return self.dtype == "float32"
+
+    @property
+    def parts(self) -> int:
+        """Values in half precision that stand for one of an operand."""
+        return 2 if self.is_split else 1
+
+    @property
+    def operand_bytes(self) -> int:
+        """Bytes of q, k and v: as much as their parts have."""
+        rows = self.queries * self.depth + self.keys * (self.depth + self.width)
+        return self.heads * rows * DTYPE_BYTES[self.dtype]
+
+    @property
+    def log2_scale(self) -> float:
+        """The scale with which exp2 gives what exp gives."""
+        return self.scale * log2(euler)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSettings:
+    """The knobs of attention.
+
+    `form` is "fused" or "two_stages"; a tile has `block_m` queries and `block_n` keys, and the
+    products of two stages take steps of `block_k`.
+    """
+
+    form: str
+    block_m: int
+    block_n: int
+    block_k: int
+    warps: int
+    stages: int
+
+    @property
+    def is_fused(self) -> bool:
+        return self.form == "fused"
+
+    @property
+    def run(self) -> str:
+        """Launch arguments."""
+        return f"num_warps={self.warps}, num_stages={self.stages}"
+
+
+def padded(width: int) -> int:
+    """Elements of a row of parts: whole steps of 64 where rows are long, else a power of two."""
+    return ceil_div(width, 64) * 64 if width > 64 else max(16, next_power_of_two(width))

@@ -1,0 +1,129 @@
+"""Triton text that splits rows of Q, K and V into fp16 parts, and helpers of both forms.
+
+fp32 goes through the tensor cores as sums of two fp16 parts of each row, scaled by a power of two
+(x = 2**-s * (high + low)), three products each: `kmem_split_rows` writes the parts. A product of
+parts is one short chain, small terms first, added to an fp32 sum in registers every step: inside a
+tensor core a long sum loses its low bits. The scales of V's rows are divided out of the
+probabilities, relative to the largest of a tile.
+
+A score is rounded before the largest is found and subtracted. Contracted to one fma, SCALE *
+product - largest would take the rounded largest from its own unrounded product: at 1e10 up to 2**9
+is left where 0 is meant, and exp2 of that is infinite, or 0.
+
+Source: Ootomo, Yokota, IJHPCA 36(4), 2022, and probes on an H200, 2026-11-20 (split products and
+promotion, as in split-fp16-matmul).
+"""
+
+from kmem.codegen.calls import write_launch
+from kmem.problem.sizes import ceil_div, next_power_of_two
+
+from .attention import Attention, padded
+
+PASS_ELEMENTS = 4096  # of one program
+
+SPLIT_ROWS = (
+    "kmem_split_rows",
+    '''
+@triton.jit
+def kmem_split_rows(
+    x, high, low, exponents,
+    ROWS: tl.constexpr, WIDTH: tl.constexpr, INNER: tl.constexpr,
+    X_OUTER: tl.constexpr, X_INNER: tl.constexpr, X_ROW: tl.constexpr, PADDED: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_W: tl.constexpr,
+):
+    """(outer, INNER, ROWS, WIDTH) to scaled parts (outer * INNER, ROWS, PADDED), zero above WIDTH,
+    and the exponent of each row's scale.
+
+    A value that is not finite goes into the low part alone: it then meets one product of three, and
+    cannot cancel to NaN.
+    """
+    blocks: tl.constexpr = (ROWS + BLOCK_R - 1) // BLOCK_R
+    pid = tl.program_id(0)
+    batch = pid // blocks
+    rows = pid % blocks * BLOCK_R + tl.arange(0, BLOCK_R)
+    place = tl.arange(0, BLOCK_W)
+    x += (batch // INNER).to(tl.int64) * X_OUTER + (batch % INNER).to(tl.int64) * X_INNER
+    inside = (rows < ROWS)[:, None] & (place < WIDTH)[None, :]
+    values = tl.load(
+        x + rows.to(tl.int64)[:, None] * X_ROW + place[None, :], mask=inside, other=0.0
+    )
+    bits = kmem_magnitude_bits(values)
+    exponent = kmem_exponent(tl.max(tl.where(bits < 0x7F800000, bits, 0), axis=1))
+    line = batch.to(tl.int64) * ROWS + rows
+    tl.store(exponents + line, exponent, mask=rows < ROWS)
+    scaled = values * kmem_power_of_two(exponent)[:, None]
+    top = scaled.to(tl.float16)
+    rest = scaled - top.to(tl.float32)
+    finite = rest == rest
+    target = line[:, None] * PADDED + place[None, :]
+    written = (rows < ROWS)[:, None] & (place < PADDED)[None, :]
+    tl.store(high + target, tl.where(finite, top, 0.0).to(tl.float16), mask=written)
+    tl.store(low + target, tl.where(finite, rest, values).to(tl.float16), mask=written)
+''',
+)
+
+TILE_HELPERS = (
+    "kmem_scale_scores",
+    '''
+@triton.jit
+def kmem_scale_scores(
+    scores, rows, columns,
+    SCALE: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, EVEN: tl.constexpr,
+):
+    """SCALE * scores; -inf beyond the last key and, if CAUSAL, above the diagonal."""
+    # rounded here: no compiler contracts an fma with the subtraction of the largest
+    scores = tl.fma(scores, SCALE, 0.0)
+    if not EVEN:
+        scores = tl.where((columns < KEYS)[None, :], scores, float("-inf"))
+    if CAUSAL:
+        scores = tl.where(columns[None, :] <= rows[:, None], scores, float("-inf"))
+    return scores
+
+
+@triton.jit
+def kmem_value_factors(exponents, columns, KEYS: tl.constexpr):
+    """For a tile of rows of V: the least exponent of their scales, and 2**(least - exponent + 14)
+    for each, so none exceeds 2**14.
+    """
+    exponent = tl.load(exponents + columns, mask=columns < KEYS, other=126)
+    least = tl.min(exponent, axis=0)
+    return least, kmem_power_of_two(tl.maximum(least - exponent + 14, -126))
+
+
+@triton.jit
+def kmem_split_tile(values):
+    """fp16 parts of finite values of at most 2**14: what they are, rounded, and the rest."""
+    top = values.to(tl.float16)
+    return top, (values - top.to(tl.float32)).to(tl.float16)
+''',
+)
+
+
+def write_splitting(detail: Attention) -> list[str]:
+    """The statements that write parts and exponents of q, k and v."""
+    shapes = (
+        (detail.queries, detail.depth),
+        (detail.keys, detail.depth),
+        (detail.keys, detail.width),
+    )
+    statements = []
+    for name, (rows, width), steps in zip("qkv", shapes, detail.steps[:3], strict=True):
+        size = detail.heads * rows * padded(width)
+        block_w = next_power_of_two(padded(width))
+        block_r = min(next_power_of_two(rows), max(1, PASS_ELEMENTS // block_w))
+        outer, inner, row = steps
+        statements += [
+            f"{name}_high = torch.empty({size}, dtype=torch.float16, device=q.device)",
+            f"{name}_low = torch.empty_like({name}_high)",
+            f"{name}_exponents = torch.empty({detail.heads * rows}, dtype=torch.int32, "
+            f"device=q.device)",
+            write_launch(
+                "kmem_split_rows",
+                detail.heads * ceil_div(rows, block_r),
+                f"{name}, {name}_high, {name}_low, {name}_exponents",
+                f"ROWS={rows}, WIDTH={width}, INNER={detail.inner}",
+                f"X_OUTER={outer}, X_INNER={inner}, X_ROW={row}, PADDED={padded(width)}",
+                f"BLOCK_R={block_r}, BLOCK_W={block_w}, num_warps=4",
+            ),
+        ]
+    return statements

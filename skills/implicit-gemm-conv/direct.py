@@ -1,0 +1,184 @@
+"""Triton text for convolutions that read the input where it lies.
+
+A program multiplies output channels by positions, one tap and some channels a step.
+
+Positions are the dense axis of loads and stores, so nothing is converted or copied; every tap reads
+the same lines again, from L1 and L2. fp32 is rounded to TF32 on its way to the tensor cores, as
+cuDNN does by PyTorch's default; the weights are packed and rounded once a call. The other way is
+that of kmem/codegen/staged_conv.py, which pays two passes over the input for a faster product.
+"""
+
+from dataclasses import dataclass
+
+from kmem.codegen.calls import write_launch
+from kmem.codegen.convolution import (
+    Convolution,
+    output_arguments,
+    window_arguments,
+    write_launcher,
+)
+from kmem.codegen.epilogue import specialise
+from kmem.codegen.matmul import STORE_TILE
+from kmem.codegen.parts import SCALES, STORE_HALVES, STORE_PARTS
+from kmem.codegen.staged_operands import PACK_FILTER, packing_block, padded_outputs
+from kmem.problem.sizes import ceil_div
+from kmem.recipes import Emission
+
+_LOAD = (
+    "kmem_load_taps",
+    '''
+@triton.jit
+def kmem_load_taps(
+    x, step, at, d, h, wide, inside,
+    D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    KH: tl.constexpr, KW: tl.constexpr,
+    LD: tl.constexpr, LH: tl.constexpr, LW: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, PADDED: tl.constexpr, BLOCK_K: tl.constexpr,
+):
+    """What a step's tap reads at every position of a tile, for some channels: (channels,
+    positions), zero outside the image.
+    """
+    channel_steps: tl.constexpr = CP // BLOCK_K
+    tap = step // channel_steps
+    c = step % channel_steps * BLOCK_K + tl.arange(0, BLOCK_K)
+    moved_d = tap // (KH * KW) * LD
+    moved_h = tap // KW % KH * LH
+    moved_w = tap % KW * LW
+    if PADDED:
+        inside &= (d + moved_d >= 0) & (d + moved_d < D) & (h + moved_h >= 0) & (h + moved_h < H)
+        inside &= (wide + moved_w >= 0) & (wide + moved_w < W)
+    place = c[:, None] * (D * H * W) + (at + ((moved_d * H + moved_h) * W + moved_w))[None, :]
+    return tl.load(x + place, mask=(c < C)[:, None] & inside[None, :], other=0.0)
+''',
+)
+
+_CONV = (
+    "kmem_direct_conv",
+    '''
+@triton.jit
+def kmem_direct_conv(
+    x, w, out,
+    EPILOGUE_PARAMETERS
+    M: tl.constexpr, N: tl.constexpr, BATCH: tl.constexpr, BATCH_INNER: tl.constexpr,
+    OUT_OUTER: tl.constexpr, OUT_INNER: tl.constexpr, OUT_M: tl.constexpr, OUT_N: tl.constexpr,
+    D: tl.constexpr, H: tl.constexpr, W: tl.constexpr,
+    OD: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    KD: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr,
+    SD: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr,
+    LD: tl.constexpr, LH: tl.constexpr, LW: tl.constexpr,
+    BD: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
+    C: tl.constexpr, CP: tl.constexpr, COP: tl.constexpr,
+    PADDED: tl.constexpr, TF32: tl.constexpr, WIDEN: tl.constexpr,
+    BLOCK_P: tl.constexpr, BLOCK_CO: tl.constexpr, BLOCK_K: tl.constexpr,
+):
+    """A tile of output channels by positions of one image and group. S, L, B: strides, dilations,
+    borders (padding).
+    """
+    channel_blocks: tl.constexpr = COP // BLOCK_CO
+    position_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
+    even: tl.constexpr = (M % BLOCK_CO == 0) and (N % BLOCK_P == 0)
+    steps: tl.constexpr = KD * KH * KW * CP // BLOCK_K
+    pid = tl.program_id(0)
+    channels = pid % channel_blocks * BLOCK_CO + tl.arange(0, BLOCK_CO)
+    positions = pid // channel_blocks % position_blocks * BLOCK_P + tl.arange(0, BLOCK_P)
+    batch = pid // (channel_blocks * position_blocks)
+    x += batch.to(tl.int64) * (C * D * H * W)
+    d = positions // (OH * OW) * SD - BD
+    h = positions // OW % OH * SH - BH
+    wide = positions % OW * SW - BW
+    # A thread keeps one position and all channels of a step, which it stores as whole vectors in
+    # the order that the tensor core wants; with several positions a thread it would store single
+    # values: hence multiples of one. Runs of two, which no load relies on, lay the lanes of a warp
+    # along positions: after runs of one Triton 3.6 lays them along channels, and a load touches 16
+    # or 32 lines instead of two.
+    at = tl.max_contiguous(tl.multiple_of((d * H + h) * W + wide, 1), 2)
+    inside = positions < N
+    at_w = (
+        (batch % BATCH_INNER * COP + channels)[:, None] * (steps * BLOCK_K)
+        + tl.arange(0, BLOCK_K)[None, :]
+    )
+    acc = tl.zeros((BLOCK_CO, BLOCK_P), tl.float32)
+    image = kmem_load_taps(
+        x, 0, at, d, h, wide, inside, D, H, W, KH, KW, LD, LH, LW, C, CP, PADDED, BLOCK_K
+    )
+    weight = tl.load(w + at_w)
+    for step in range(steps):
+        # Loaded a step ahead, in registers: an asynchronous copy would put single values into
+        # shared memory, many to a bank.
+        ahead = tl.minimum(step + 1, steps - 1)
+        next_image = kmem_load_taps(
+            x, ahead, at, d, h, wide, inside, D, H, W, KH, KW, LD, LH, LW, C, CP, PADDED, BLOCK_K
+        )
+        next_weight = tl.load(w + at_w + ahead * BLOCK_K)
+        if WIDEN:
+            acc = tl.dot(weight.to(tl.float32), image.to(tl.float32), acc, input_precision="ieee")
+        elif TF32:
+            acc = tl.dot(weight, kmem_round_tf32(image), acc, input_precision="tf32")
+        else:
+            acc = tl.dot(weight, image, acc)
+        image = next_image
+        weight = next_weight
+    kmem_store_tile(
+        out, acc, batch, 0, channels, positions,
+        EPILOGUE_ARGUMENTS
+        M, N,
+        BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, "none", 0, even,
+    )
+''',
+)
+
+#: Positions of a tile that one warp loads: one to a lane.
+LANES = 32
+
+# STORE_PARTS has kmem_round_tf32; SCALES and STORE_HALVES are what kmem_pack_filter calls.
+_KERNELS = (SCALES, STORE_PARTS, STORE_HALVES, PACK_FILTER, STORE_TILE, _LOAD, _CONV)
+
+
+@dataclass(frozen=True, slots=True)
+class DirectSettings:
+    """The knobs: positions and output channels of a program, channels of the input a step."""
+
+    block_p: int
+    block_co: int
+    block_k: int
+
+
+def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
+    """The kernels and the launcher at one setting."""
+    padded_c = ceil_div(detail.group_in, knobs.block_k) * knobs.block_k
+    padded_k, padded_out = detail.taps * padded_c, padded_outputs(detail, knobs.block_co)
+    rows = detail.groups * padded_out
+    tiles = padded_out // knobs.block_co * ceil_div(detail.positions, knobs.block_p)
+    borders = zip("DHW", (axis.padding for axis in detail.axes), strict=True)
+    pack = write_launch(
+        "kmem_pack_filter",
+        rows,
+        "w, packed, packed, packed",
+        f"C={detail.group_in}, CP={padded_c}, M={detail.group_out}, COP={padded_out}",
+        f"TAPS={detail.taps}, PADDED_K={padded_k}, SKEW=0, TERMS=1, SCALED=False, ROUND=tf32",
+        f"FLIPPED={detail.flipped}, BLOCK={packing_block(padded_k)}",
+    )
+    multiply = write_launch(
+        f"kmem_direct_conv{detail.epilogue.suffix}",
+        tiles * detail.batches,
+        "x, packed, out",
+        *output_arguments(detail),
+        window_arguments(detail, [axis.size for axis in detail.axes]),
+        ", ".join(f"B{letter}={border}" for letter, border in borders),
+        f"C={detail.group_in}, CP={padded_c}, COP={padded_out}, PADDED={detail.is_padded}",
+        "TF32=tf32, WIDEN=x.is_cpu",
+        f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}, BLOCK_K={knobs.block_k}",
+        f"num_warps={knobs.block_p // LANES}, num_stages=1",
+    )
+    statements = [
+        # On the CPU (interpreter) nothing is rounded, as eager's convolution is exact there.
+        "tf32 = x.dtype is torch.float32 and not x.is_cpu",
+        f"packed = torch.empty({rows * padded_k}, dtype=x.dtype, device=x.device)",
+        pack,
+        multiply,
+    ]
+    return Emission(
+        specialise(_KERNELS, detail.epilogue),
+        write_launcher(detail, statements),
+        own_size_only=detail.dtype == "float32",
+    )

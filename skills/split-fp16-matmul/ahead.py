@@ -1,0 +1,164 @@
+"""Products whose operands are split into parts ahead of the multiplication: the launches.
+
+Kernels in ahead_kernels.py.
+"""
+
+from dataclasses import dataclass
+
+from kmem.codegen.calls import write_call, write_launch
+from kmem.codegen.contraction import Product, ProductAxis
+from kmem.codegen.matmul import operand_arguments, output_arguments
+from kmem.codegen.product_tuning import tile_count
+from kmem.problem.sizes import ceil_div, next_power_of_two
+
+from .knobs import SplitSettings, promote_steps, terms_of
+
+#: Programs of the pass over an operand that keep the memory busy, and chunks of a line at most: the
+#: last kernel reads one state for each.
+PASS_PROGRAMS, MAX_CHUNKS = 1024, 64
+#: Sides of a block of that pass: the one along which elements are neighbours, and the other.
+PASS_LONG, PASS_SHORT = 128, 32
+#: The mending kernel: tiles of a row that one program looks after, rows and columns of a tile at
+#: most, steps of K. Larger tiles of exact products spill (496 bytes a thread, Triton 3.6).
+MEND_WIDTH = 16
+MEND_TILE = 64
+MEND_BLOCK_K = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How one operand's parts lie, and the statements that write them.
+
+    Sizes are the padded number of lines, the steps along lines and K, and the chunks of K.
+    """
+
+    statements: tuple[str, ...]
+    padded_lines: int
+    line_step: int
+    k_step: int
+    chunks: int
+
+
+def write_ahead(product: Product, knobs: SplitSettings) -> list[str]:
+    """The statements that split both operands, multiply the parts into `target`, and mend it."""
+    whole = knobs.block_k * knobs.splits
+    padded_k = ceil_div(product.k.size, whole) * whole
+    a = _write_parts(product, "a", _pad(product.m.size, knobs.block_m), padded_k)
+    b = _write_parts(product, "b", _pad(product.n.size, knobs.block_n), padded_k)
+    padding = (
+        f"PADDED_M={a.padded_lines}, PADDED_N={b.padded_lines}, PADDED_K={padded_k}",
+        *_matrix_steps(product),
+    )
+    return [
+        *a.statements,
+        *b.statements,
+        _write_product(product, knobs, a, b, padding),
+        _write_mending(product, knobs, a, b, padding),
+    ]
+
+
+def _pad(size: int, block: int) -> int:
+    return ceil_div(size, block) * block
+
+
+def _matrix_steps(product: Product) -> tuple[str, str]:
+    """How many matrices of parts each operand steps over along the batch axes."""
+    outer, inner = product.batch
+    steps = []
+    for name in ("a", "b"):
+        inner_step = int(getattr(inner, name) != 0)
+        whole = inner.size if inner_step else 1
+        outer_step = whole if getattr(outer, name) else 0
+        key = f"MATRICES_{name.upper()}"
+        steps.append(f"{key}_OUTER={outer_step}, {key}_INNER={inner_step}")
+    return tuple(steps)
+
+
+def _write_product(
+    product: Product, knobs: SplitSettings, a: Parts, b: Parts, padding: tuple[str, ...]
+) -> str:
+    tiles_m, tiles_n = tile_count(product, knobs)
+    return write_launch(
+        f"kmem_parts_matmul{product.epilogue.suffix}",
+        tiles_m * tiles_n * knobs.splits * product.batches,
+        "a_high, a_low, a_exponents, b_high, b_low, b_exponents, target",
+        *output_arguments(product),
+        *padding,
+        f"PARTS_A_M={a.line_step}, PARTS_A_K={a.k_step}, "
+        f"PARTS_B_K={b.k_step}, PARTS_B_N={b.line_step}",
+        f"TERMS={terms_of(product)}, PROMOTE={promote_steps(product, knobs)}, "
+        f"SPLITS={knobs.splits}",
+        f"BLOCK_M={knobs.block_m}, BLOCK_N={knobs.block_n}, GROUP={knobs.group}, "
+        f"BLOCK_K={knobs.block_k}",
+        f"num_warps={knobs.warps}, num_stages={knobs.stages}",
+    )
+
+
+def _write_mending(
+    product: Product, knobs: SplitSettings, a: Parts, b: Parts, padding: tuple[str, ...]
+) -> str:
+    mend_m, mend_n = min(MEND_TILE, knobs.block_m), min(MEND_TILE, knobs.block_n)
+    tiles_n = b.padded_lines // mend_n
+    width = min(MEND_WIDTH, next_power_of_two(tiles_n))
+    tiles = a.padded_lines // mend_m * ceil_div(tiles_n, width)
+    return write_launch(
+        f"kmem_mend_tiles{product.epilogue.suffix}",
+        tiles * knobs.splits * product.batches,
+        "a, b, a_states, b_states, target",
+        *output_arguments(product),
+        *operand_arguments(product),
+        *padding,
+        f"A_CHUNKS={a.chunks}, B_CHUNKS={b.chunks}, WIDTH={width}, SPLITS={knobs.splits}",
+        f"BLOCK_M={mend_m}, BLOCK_N={mend_n}, BLOCK_K={MEND_BLOCK_K}",
+        "num_warps=4, num_stages=3",
+    )
+
+
+def _write_parts(product: Product, name: str, padded_lines: int, padded_k: int) -> Parts:
+    """Parts keep the order of their source: K contiguous if it is there, else the lines."""
+    axis: ProductAxis = product.m if name == "a" else product.n
+    line_stride, k_stride = getattr(axis, name), getattr(product.k, name)
+    strides = [getattr(batch, name) for batch in product.batch]
+    outer, inner = (
+        batch.size if stride else 1 for batch, stride in zip(product.batch, strides, strict=True)
+    )
+    matrices = outer * inner
+    along_k = k_stride == 1 or line_stride != 1
+    block_k = min(PASS_LONG if along_k else PASS_SHORT, padded_k & -padded_k)
+    block_l = min(PASS_SHORT if along_k else PASS_LONG, padded_lines & -padded_lines)
+    blocks = padded_lines // block_l
+    wanted = max(1, min(MAX_CHUNKS, ceil_div(PASS_PROGRAMS, matrices * blocks)))
+    chunk = max(block_k, next_power_of_two(ceil_div(padded_k, wanted)))
+    chunks = ceil_div(padded_k, chunk)
+    line_step, k_step = (padded_k, 1) if along_k else (1, padded_lines)
+    shared = (
+        f"LINES={axis.size}, K={product.k.size}, INNER={inner}",
+        f"X_OUTER={strides[0]}, X_INNER={strides[1]}, X_LINE={line_stride}, X_K={k_stride}",
+        f"PADDED_LINES={padded_lines}, CHUNK={chunk}, CHUNKS={chunks}",
+        f"BLOCK_L={block_l}, BLOCK_K={block_k}",
+    )
+    programs = matrices * chunks * blocks
+    terms = terms_of(product)
+    high, low = f"{name}_high", f"{name}_low"
+    statements = (
+        _allocate(name, "largest", (matrices, chunks, padded_lines), "int32"),
+        f"{name}_states = torch.empty_like({name}_largest)",
+        _allocate(name, "exponents", (matrices, padded_lines), "int32"),
+        _allocate(name, "high", (matrices, padded_lines * padded_k), "float16"),
+        f"{low} = torch.empty_like({high})" if terms == 3 else f"{low} = {high}  # not read",
+        write_launch("kmem_largest", programs, f"{name}, {name}_largest", *shared),
+        write_launch(
+            "kmem_split_operand",
+            programs,
+            f"{name}, {name}_largest, {high}, {low}, {name}_exponents, {name}_states",
+            *shared,
+            f"PADDED_K={padded_k}, P_LINE={line_step}, P_K={k_step}, TERMS={terms}",
+        ),
+    )
+    return Parts(statements, padded_lines, line_step, k_step, chunks)
+
+
+def _allocate(name: str, value: str, shape: tuple[int, ...], dtype: str) -> str:
+    """Scratch of one operand, on its device."""
+    placed = f"dtype=torch.{dtype}, device={name}.device"
+    return write_call(f"{name}_{value} = torch.empty", f"{shape!r}, {placed}")
