@@ -26,12 +26,12 @@ FLOORS = (
     ("interfaces",),
     ("hookspecs",),
     ("plugins",),
-    ("testing", "bench", "providers"),
+    ("bench", "providers"),
     ("memory",),
     STAGES,
     ("curate", "default_plugins"),
     ("run",),
-    ("learning", "mcp"),
+    ("learning", "mcp", "testing"),
     ("cli",),
 )
 RANK = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
