@@ -335,9 +335,8 @@ class Executor(ABC):
 class Profiler(ABC):
     """Profiles every launch of one forward of a kernel file.
 
-    `unavailable_reason` says why it cannot run here: no GPU, no counters. `profile` raises
-    ProfilerError with the remedy. Raw counter names are kept; a counter that is missing is absent,
-    never zero.
+    `is_available` says why not (None if it is): no GPU, no counters. `profile` raises ProfilerError
+    with the remedy. Raw counter names are kept; a counter that is missing is absent, never zero.
     """
 
     name: str

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pluggy
 
@@ -34,6 +34,13 @@ KINDS = ("skills", "providers", "profilers", "executors", "authors", "checkers")
 Registered = TypeVar("Registered")
 
 
+class Named(Protocol):
+    """What can be registered: anything with a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
 @dataclass
 class Registry:
     """Everything plugins registered, by name; `origins` says which plugin each came from."""
@@ -46,7 +53,7 @@ class Registry:
     checkers: dict[str, Checker] = field(default_factory=dict)
     origins: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def add(self, entry: object, *, kind: str, plugin: str) -> None:
+    def add(self, entry: Named, *, kind: str, plugin: str) -> None:
         """Index one registered object. Raises PluginError if the name is taken."""
         name = entry.name
         table = getattr(self, kind)

@@ -219,6 +219,7 @@ def test_a_damaged_landscape_and_an_empty_directory_say_what_to_do(
 # ---- recording
 
 
+@pytest.mark.slow
 def test_recording_compiles_judges_and_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     source = SOFTMAX.replace("64, 4096", "8, 256").replace(
         "torch.softmax(x, dim=1)", "x * torch.sigmoid(x)"

@@ -469,6 +469,7 @@ def test_when_the_minutes_are_over_nothing_more_is_asked(tmp_path: Path) -> None
         )
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("strategy", [Strategy.BANDIT, Strategy.BEAM, Strategy.BEST_OF_N])
 def test_whichever_question_the_minutes_end_at_the_run_says_so_and_its_replay_is_identical(
     strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -580,6 +581,7 @@ def test_an_answer_that_stays_lost_is_a_failed_attempt_and_the_run_goes_on(tmp_p
         )
 
 
+@pytest.mark.slow
 def test_a_run_over_the_anthropic_wire_is_replayed_with_its_lessons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -688,6 +690,7 @@ def wait_until(process: subprocess.Popen, is_so: Callable[[], bool]) -> None:
     assert is_so(), process.stderr.read()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_waits_of_all_writers_and_books_nothing_for_them(tmp_path: Path) -> None:
     play = script(planner=plan(*REWRITES), optimiser=Reply(status=429, retry_after="500"))
     with ScriptedServer(play) as server, Memory(tmp_path / "kmem.db") as memory:
@@ -705,6 +708,7 @@ def test_ctrl_c_ends_the_waits_of_all_writers_and_books_nothing_for_them(tmp_pat
         assert archive.unanswered() == [], "the server took none of these questions"
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(
     tmp_path: Path,
 ) -> None:
@@ -883,6 +887,7 @@ class ModelNew(torch.nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_from_a_problem_to_a_repaired_winner_through_compiler_and_judge(tmp_path: Path) -> None:
     broken = REAL_KERNEL.replace("tl.where", "tl.were")
     anchor = "x = tl.load(x_ptr + places, mask=places < n)"

@@ -25,6 +25,7 @@ def test_the_show_pieces_and_at_least_forty_problems_ship() -> None:
     assert set(NAMES) >= SHOW_PIECES and len(NAMES) >= 40
 
 
+@pytest.mark.slow(after=15)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_problem_is_complete(name: str) -> None:
     problem = load_problem(DIRECTORY / name)

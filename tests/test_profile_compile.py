@@ -22,6 +22,8 @@ from kmem.profile.compile import (
 )
 from kmem.records import Contract, Kernel, Precision, Problem, Workload
 
+pytestmark = pytest.mark.slow  # starts compile processes
+
 FULL = Workload("full")
 PROBLEM = Problem(
     "linear_exp",

@@ -159,6 +159,7 @@ def in_loop():
     return import_source(source).ModelNew(), import_source(_without_mending(source)).ModelNew()
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("case", CASES)
 def test_steps_that_the_parts_cannot_hold_are_added_in_fp32(case, in_loop):
     torch.manual_seed(0)

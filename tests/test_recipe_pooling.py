@@ -40,6 +40,7 @@ def variants(source: str, count: int) -> list[dict]:
     return space[:: max(1, len(space) // count)][:count]
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(
     ("call", "shape"),
     [
@@ -92,6 +93,7 @@ def poolings(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     return f"{kind}_pool{rank}d(x, {kernel}, {stride}, {padding}, {last})", (1, 2, *sizes)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, derandomize=True)
 @given(poolings(), st.integers(0, 10**6))
 @example(("max_pool1d(x, (4,), (3,), (2,), (3,), True)", (1, 2, 14)), 5)
@@ -137,6 +139,7 @@ def test_what_the_kernels_do_not_cover_is_not_matched(source: str) -> None:
     assert RECIPE.match(graph, Contract()) == []
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("call", "shape"),
     [

@@ -2,6 +2,7 @@
 spills.
 """
 
+import pytest
 from compile_sm90 import compile_jobs
 from module_problems import recipe
 
@@ -62,6 +63,7 @@ def best_setting(skill: str, source: str, strategy: str | None) -> dict[str, obj
     return min(settings, key=lambda setting: chosen.cost_ms(site, setting, H200))
 
 
+@pytest.mark.slow
 def test_the_best_setting_of_each_kernel_loads_wide_spills_nothing_and_rounds_exponents() -> None:
     jobs = []
     for skill, expression, shape, strategy in CASES:

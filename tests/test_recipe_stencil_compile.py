@@ -11,6 +11,8 @@ from kmem.recipes import check_settings
 from kmem.records import Contract
 from kmem.testing import trace_source
 
+pytestmark = pytest.mark.slow  # compiles for a GPU
+
 #: name: (skill, call, shape, dtype, settings)
 CASES = {
     "pooling": (

@@ -64,6 +64,7 @@ def test_at_least_thirty_skills_have_a_pair() -> None:
     assert all((pair / "before.py").is_file() for pair in PAIRS)
 
 
+@pytest.mark.slow(after=16)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.parent.name)
 def test_before_and_after_agree(pair: Path) -> None:
     before, inputs, before_module = load(pair / "before.py")
@@ -90,6 +91,7 @@ def test_before_and_after_agree(pair: Path) -> None:
         assert relative_error(output, reference) <= tolerance(inputs)
 
 
+@pytest.mark.slow(after=8)
 @pytest.mark.parametrize("file", ["before.py", "after.py"])
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.parent.name)
 def test_strides_do_not_change_the_answer(pair: Path, file: str) -> None:
@@ -101,6 +103,7 @@ def test_strides_do_not_change_the_answer(pair: Path, file: str) -> None:
     )
 
 
+@pytest.mark.slow(after=8)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.parent.name)
 def test_before_answers_in_float64(pair: Path) -> None:
     model, inputs, _ = load(pair / "before.py")
@@ -113,6 +116,7 @@ def test_before_answers_in_float64(pair: Path) -> None:
         assert relative_error(output, reference) <= tolerance(inputs)
 
 
+@pytest.mark.slow
 def test_the_float64_kernels_of_every_before_compile() -> None:
     texts = {pair / "before.py": (pair / "before.py").read_text(encoding="utf-8") for pair in PAIRS}
     files = [file for file, text in texts.items() if "@triton.jit" in text]

@@ -202,6 +202,7 @@ def screen(judge: Judge, *sources: str) -> list[Measurement]:
     )
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("source", "status", "reason"),
     [fault[1:] for fault in FAULTS],
