@@ -79,8 +79,8 @@ def quick_interpreter() -> Iterator[None]:
     """Triton's interpreter without what takes up to half of its time and changes nothing.
 
     Triton 3.9 patches all of triton.language again for every call of a device function
-    (interpreter.py, InterpretedFunction.__call__); here once a launch for each module that
-    functions come from.
+    (triton/runtime/interpreter.py, InterpretedFunction.__call__); here once a launch for each
+    module that functions come from.
     """
     from triton.runtime import interpreter
 
@@ -121,7 +121,7 @@ def quick_coverage(quick_interpreter: None) -> Iterator[None]:
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without coverage's tracer: for other packages' code, which calls none of kmem."""
+    """The function without coverage's tracer: for code of other packages, which calls no kmem."""
 
     @functools.wraps(function)
     def run(*arguments: Any, **options: Any) -> Any:

@@ -43,8 +43,9 @@ def test_the_readme_shows_what_help_prints() -> None:
     subprocess.run([sys.executable, str(ROOT / "tools/write_help.py"), "--check"], check=True)
 
 
-def readme_commands() -> list[str]:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def documented_commands() -> list[str]:
+    documents = (ROOT / name for name in ("README.md", "CONTRIBUTING.md"))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in documents)
     blocks = re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, re.DOTALL)
     lines = [
         line.split("  #")[0].strip().removeprefix("$ ")
@@ -54,8 +55,8 @@ def readme_commands() -> list[str]:
     return sorted({line for line in lines if line.startswith(("kmem ", "make "))})
 
 
-@pytest.mark.parametrize("line", readme_commands())
-def test_every_command_in_the_readme_exists_with_its_options(line: str) -> None:
+@pytest.mark.parametrize("line", documented_commands())
+def test_every_command_in_the_documents_exists_with_its_options(line: str) -> None:
     words = shlex.split(line.split(" | ")[0].split(" > ")[0])
     if words[0] == "make":
         targets = re.findall(
@@ -87,7 +88,7 @@ def test_every_command_in_the_readme_exists_with_its_options(line: str) -> None:
 
 
 def test_help_answers_quickly_enough_to_be_pleasant() -> None:
-    """No import of torch hides in the help: the time itself is shown by tools/benchmark_startup.py."""
+    """No import of torch hides in the help; tools/benchmark_startup.py shows the time itself."""
     result = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "kmem", "--help"],
         capture_output=True,

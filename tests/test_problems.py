@@ -1,6 +1,4 @@
-"""The shipped problems: each keeps the contract, can be traced, has a small workload, and a bound
-on every target.
-"""
+"""Every shipped problem keeps the contract, traces, and has a small workload and a bound."""
 
 from pathlib import Path
 

@@ -1,8 +1,7 @@
-"""Every skill's before and after: the same problem in the contract, and the same values on small
-inputs in the interpreter.
+"""Every skill's before and after are one problem, and give the same values in the interpreter.
 
-before.py also answers in float64, in which a judge computes what is right: the interpreter takes
-types that a compiler refuses, so the float64 kernels are compiled for sm_90 too.
+before.py must also answer in float64, in which a judge computes what is right. The interpreter
+takes types that a compiler refuses, so the float64 kernels are compiled for sm_90 too.
 """
 
 import copy
