@@ -158,6 +158,7 @@ def rewriter(turn: Turn) -> Reply:
 # -----------------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("strategy", [Strategy.BANDIT, Strategy.GREEDY, Strategy.BEAM])
 def test_three_known_rewrites_are_applied_in_order_of_measured_benefit(
     strategy: Strategy, tmp_path: Path
@@ -237,6 +238,7 @@ def test_a_beam_goes_on_from_several_kernels_in_distinct_directions_without_dupl
     ]
 
 
+@pytest.mark.slow
 def test_rewrites_whose_gains_differ_much_are_all_applied_whatever_the_seed(tmp_path: Path) -> None:
     """Times as they add up on a GPU: a copy of the input, two kernels, and four times as long with
     small blocks.
@@ -469,7 +471,7 @@ def test_when_the_minutes_are_over_nothing_more_is_asked(tmp_path: Path) -> None
         )
 
 
-@pytest.mark.slow(after=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [Strategy.BANDIT, Strategy.BEAM, Strategy.BEST_OF_N])
 def test_whichever_question_the_minutes_end_at_the_run_says_so_and_its_replay_is_identical(
     strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

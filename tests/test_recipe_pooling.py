@@ -61,6 +61,7 @@ def test_every_variant_agrees_with_torch(call: str, shape: tuple[int, ...]) -> N
     check_recipe(RECIPE, source, H200, settings=variants(source, 2), tolerance=3e-7)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 4e-3), ("float16", 5e-4)])
 @pytest.mark.parametrize("call", ["max_pool2d(x, 3, 2, 1)", "avg_pool2d(x, 3, 2, 1)"])
 def test_half_precision_is_rounded_once(call: str, dtype: str, tolerance: float) -> None:
