@@ -1,5 +1,7 @@
 """The suite of `Recipe`: each way to break the contract is named. Tests of recipes use it."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -93,3 +95,9 @@ def test_a_recipe_that_breaks_the_contract_is_told_how(
 def test_two_sites_of_one_recipe_must_not_share_a_node() -> None:
     with pytest.raises(AssertionError, match="both write relu"):
         check_recipe(FindsItTwice(), SOURCE, H200, settings=SETTINGS, expect_sites=2)
+
+
+def test_the_suites_load_no_torch_before_the_interpreter_is_chosen() -> None:
+    code = "import sys, kmem.testing; print({'torch', 'triton'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
