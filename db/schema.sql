@@ -1,4 +1,4 @@
--- Generated from kmem/memory/migrations.py by tools/write_schema.py. Do not edit.
+-- Generated from kmem/memory/schema.py by tools/write_schema.py. Do not edit.
 
 CREATE TABLE kernels (
     hash text primary key,
@@ -44,6 +44,51 @@ CREATE TABLE diagnoses (
     primary key (run, round, kernel)
 ) strict;
 
+CREATE TABLE plans (
+    run text not null references runs(id),
+    round integer not null,
+    record text not null,
+    primary key (run, round)
+) strict;
+
+CREATE TABLE lessons (
+    run text not null references runs(id),
+    round integer not null,
+    place integer not null,
+    record text not null,
+    primary key (run, round, place)
+) strict;
+
+CREATE TABLE verdicts (
+    run text not null references runs(id),
+    kernel text not null,
+    record text not null,
+    primary key (run, kernel)
+) strict;
+
+CREATE TABLE completions (
+    run text not null references runs(id),
+    role text not null,
+    round integer not null,
+    slot text not null,
+    turn integer not null,
+    record text not null,
+    created_at text not null,
+    primary key (run, role, round, slot, turn)
+) strict;
+
+CREATE TABLE unanswered (
+    id integer primary key,
+    run text not null references runs(id),
+    role text not null,
+    round integer not null,
+    slot text not null,
+    turn integer not null,
+    record text not null
+) strict;
+
+CREATE INDEX unanswered_by_run on unanswered (run);
+
 CREATE TABLE graphs (
     hash text primary key,
     structure_hash text not null,
@@ -67,7 +112,20 @@ CREATE TABLE outcomes (
     record text not null
 ) strict;
 
-CREATE INDEX outcomes_by_graph on outcomes (graph_hash, arch, precision, purity, status, latency_ms);
+CREATE INDEX outcomes_by_graph
+on outcomes (graph_hash, arch, precision, purity, status, latency_ms);
+
+CREATE INDEX outcomes_by_skill on outcomes (skill);
+
+CREATE INDEX outcomes_by_recipe
+on outcomes (skill, graph_hash, arch, precision, purity)
+where status = 'passed';
+
+CREATE INDEX outcomes_refused on outcomes (graph_hash, source_hash, arch)
+where status in (
+    'wrong_values', 'wrong_contract', 'mutated_input', 'not_repeatable', 'impure',
+    'implausible', 'refused_source'
+);
 
 CREATE TABLE outcome_operators (
     operator text not null,
@@ -100,6 +158,71 @@ begin select raise(abort, 'the ledger is append-only'); end;
 
 CREATE TRIGGER retractions_are_never_deleted before delete on retractions
 begin select raise(abort, 'the ledger is append-only'); end;
+
+CREATE TABLE skill_sums (
+    id integer primary key,
+    skill text not null,
+    bottleneck text not null,
+    operator text not null,
+    arch text not null,
+    torch text not null,
+    triton text not null,
+    origin text not null,
+    tried integer not null,
+    passed integer not null,
+    timed integer not null,
+    improved integer not null,
+    log_speedup_e9 integer not null,
+    log_speedup_squared_e9 integer not null,
+    recalled integer not null,
+    recalled_log_speedup_e9 integer not null,
+    revision integer not null,
+    unique (skill, bottleneck, operator, arch, torch, triton, origin)
+) strict;
+
+CREATE INDEX skill_sums_by_revision on skill_sums (revision);
+
+CREATE TABLE skill_signature_sums (
+    skill text not null,
+    origin text not null,
+    sums text not null,
+    primary key (skill, origin)
+) strict, without rowid;
+
+CREATE TABLE skill_sums_state (
+    id integer primary key check (id = 1),
+    outcome integer not null,
+    revision integer not null,
+    generation integer not null
+) strict;
+
+CREATE TABLE contributor (
+    id integer primary key check (id = 1),
+    name text not null
+) strict;
+
+CREATE TABLE trust (
+    origin text primary key,
+    level real not null check (level between 0 and 1)
+) strict;
+
+CREATE TABLE licences (
+    origin text primary key,
+    licence text not null
+) strict;
+
+CREATE TABLE redactions (
+    redacted_hash text primary key,
+    original_hash text not null
+) strict;
+
+CREATE INDEX redactions_by_original on redactions (original_hash);
+
+CREATE TABLE segments (
+    name text primary key,
+    remote text not null,
+    merged_at text not null
+) strict;
 
 CREATE TABLE baselines (
     problem_hash text not null,
@@ -147,7 +270,8 @@ CREATE TABLE library_version (
     version integer not null
 ) strict;
 
-CREATE VIRTUAL TABLE skill_text using fts5 (name, description, body, tokenize = 'porter unicode61');
+CREATE VIRTUAL TABLE skill_text
+using fts5 (name, description, body, tokenize = 'porter unicode61');
 
 CREATE TABLE embeddings (
     model text not null,
@@ -155,122 +279,3 @@ CREATE TABLE embeddings (
     vector blob not null,
     primary key (model, content_hash)
 ) strict, without rowid;
-
-CREATE TABLE plans (
-    run text not null references runs(id),
-    round integer not null,
-    record text not null,
-    primary key (run, round)
-) strict;
-
-CREATE TABLE contributor (
-    id integer primary key check (id = 1),
-    name text not null
-) strict;
-
-CREATE TABLE trust (
-    origin text primary key,
-    level real not null check (level between 0 and 1)
-) strict;
-
-CREATE TABLE licences (
-    origin text primary key,
-    licence text not null
-) strict;
-
-CREATE TABLE redactions (
-    redacted_hash text primary key,
-    original_hash text not null
-) strict;
-
-CREATE INDEX redactions_by_original on redactions (original_hash);
-
-CREATE TABLE segments (
-    name text primary key,
-    remote text not null,
-    merged_at text not null
-) strict;
-
-CREATE INDEX outcomes_by_skill on outcomes (skill);
-
-CREATE INDEX outcomes_refused on outcomes (graph_hash, source_hash, arch)
-where status in (
-    'wrong_values', 'wrong_contract', 'mutated_input', 'not_repeatable', 'impure', 'implausible', 'refused_source'
-);
-
-CREATE TABLE evidence (
-    id integer primary key,
-    skill text not null,
-    bottleneck text not null,
-    operator text not null,
-    arch text not null,
-    torch text not null,
-    triton text not null,
-    origin text not null,
-    tried integer not null,
-    passed integer not null,
-    timed integer not null,
-    improved integer not null,
-    log_speedup_e9 integer not null,
-    log_speedup_squared_e9 integer not null,
-    recalled integer not null,
-    recalled_log_speedup_e9 integer not null,
-    revision integer not null,
-    unique (skill, bottleneck, operator, arch, torch, triton, origin)
-) strict;
-
-CREATE INDEX evidence_by_revision on evidence (revision);
-
-CREATE TABLE evidence_signatures (
-    skill text not null,
-    origin text not null,
-    sums text not null,
-    primary key (skill, origin)
-) strict, without rowid;
-
-CREATE TABLE evidence_state (
-    id integer primary key check (id = 1),
-    outcome integer not null,
-    revision integer not null,
-    generation integer not null
-) strict;
-
-CREATE TABLE completions (
-    run text not null references runs(id),
-    role text not null,
-    round integer not null,
-    slot text not null,
-    turn integer not null,
-    record text not null,
-    created_at text not null,
-    primary key (run, role, round, slot, turn)
-) strict;
-
-CREATE TABLE lessons (
-    run text not null references runs(id),
-    round integer not null,
-    place integer not null,
-    record text not null,
-    primary key (run, round, place)
-) strict;
-
-CREATE TABLE verdicts (
-    run text not null references runs(id),
-    kernel text not null,
-    record text not null,
-    primary key (run, kernel)
-) strict;
-
-CREATE TABLE unanswered (
-    id integer primary key,
-    run text not null references runs(id),
-    role text not null,
-    round integer not null,
-    slot text not null,
-    turn integer not null,
-    record text not null
-) strict;
-
-CREATE INDEX unanswered_by_run on unanswered (run);
-
-CREATE INDEX outcomes_by_recipe on outcomes (skill, graph_hash, arch, precision, purity) where status = 'passed';

@@ -1,330 +1,125 @@
-"""Profiler counters: what each is called, which quantity of a signature it gives, in which unit,
-and where that is documented.
+"""Profiler counters: their names, the quantities of a signature that they give, and their sources.
 
-One table for every profiler: ncu's own names, those kmem gives to figures from CUPTI traces
-(`cupti__`) and from compiled binaries (`static__`). A quantity may have several counters; the first
-that is present counts. profile/ncu.py asks ncu for exactly these; diagnose/signature.py reads them.
-Checked against reports of Nsight Compute 2025.x on an H200 (tests/recordings).
+One table serves every profiler: it has ncu's own names, and those that kmem gives to figures from
+CUPTI traces (`cupti__`) and from compiled binaries (`static__`). A quantity may have several
+counters; the first one that is present counts. profile/ncu.py asks ncu for exactly these counters,
+diagnose/signature.py reads them. The table was checked against reports of Nsight Compute 2025.x on
+an H200 (tests/recordings).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_METRICS_GUIDE = "Nsight Compute Documentation, Kernel Profiling Guide, Metrics Reference"
-_LAUNCH = "Nsight Compute Documentation, Kernel Profiling Guide, Launch Metrics"
-_SOURCE = (
-    "Nsight Compute Documentation, Kernel Profiling Guide, Instructions Per Opcode and Source "
-    "Metrics"
-)
-_WARP_STATES = "Nsight Compute Documentation, Kernel Profiling Guide, Warp Stall Reasons"
+_GUIDE = "Nsight Compute Documentation, Kernel Profiling Guide"
+_METRICS_GUIDE = f"{_GUIDE}, Metrics Reference"
+_LAUNCH = f"{_GUIDE}, Launch Metrics"
+_SOURCE = f"{_GUIDE}, Instructions Per Opcode and Source Metrics"
+_WARP_STATES = f"{_GUIDE}, Warp Stall Reasons"
 _CUPTI = "PyTorch profiler chrome trace (libkineto), fields of a kernel event"
 _BINARY = "cuobjdump -res-usage and nvdisasm on the cubin; occupancy by profile/occupancy.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One counter: `quantity` is a metric of vocabulary.SIGNATURE_METRICS or an ingredient of one;
-    `label` is ncu's on its details page.
-    """
+    """One counter of a profiler."""
 
     name: str
-    quantity: str
+    quantity: str  # a metric of vocabulary.SIGNATURE_METRICS, or an ingredient of one
     unit: str  # after conversion to base units: byte, ns, %, inst, ratio
     meaning: str
     source: str
-    label: str | None = None
+    label: str | None = None  # what ncu calls the counter on its details page
 
 
 _PEAK = ".avg.pct_of_peak_sustained_elapsed"
 
 COUNTERS: tuple[Counter, ...] = (
-    Counter(
-        "gpu__time_duration.sum",
-        "duration_ns",
-        "ns",
-        "time between start and end of the kernel",
-        _METRICS_GUIDE,
-        "Duration",
-    ),
-    Counter(
-        "dram__bytes_read.sum",
-        "dram_read_bytes",
-        "byte",
-        "bytes read from device memory",
-        _METRICS_GUIDE,
-    ),
-    Counter(
-        "dram__bytes_write.sum",
-        "dram_write_bytes",
-        "byte",
-        "bytes written to device memory",
-        _METRICS_GUIDE,
-    ),
-    Counter(
-        "gpu__dram_throughput" + _PEAK,
-        "dram_throughput_pct",
-        "%",
-        "busiest DRAM unit over its peak",
-        _METRICS_GUIDE,
-        "DRAM Throughput",
-    ),
-    Counter(
-        "dram__throughput" + _PEAK,
-        "dram_throughput_pct",
-        "%",
-        "busiest DRAM unit over its peak",
-        _METRICS_GUIDE,
-    ),
-    Counter(
-        "lts__throughput" + _PEAK,
-        "l2_throughput_pct",
-        "%",
-        "busiest L2 slice unit over its peak",
-        _METRICS_GUIDE,
-        "L2 Cache Throughput",
-    ),
-    Counter(
-        "l1tex__throughput" + _PEAK,
-        "l1_throughput_pct",
-        "%",
-        "busiest L1/TEX unit over its peak",
-        _METRICS_GUIDE,
-    ),
-    Counter(
-        "l1tex__throughput.avg.pct_of_peak_sustained_active",
-        "l1_throughput_pct",
-        "%",
-        "the same while an SM is active",
-        _METRICS_GUIDE,
-        "L1/TEX Cache Throughput",
-    ),
-    Counter(
-        "lts__t_sector_hit_rate.pct",
-        "l2_hit_pct",
-        "%",
-        "L2 sector hits over lookups",
-        _METRICS_GUIDE,
-        "L2 Hit Rate",
-    ),
-    Counter(
-        "l1tex__t_sector_hit_rate.pct",
-        "l1_hit_pct",
-        "%",
-        "L1 sector hits over lookups",
-        _METRICS_GUIDE,
-        "L1/TEX Hit Rate",
-    ),
-    Counter(
-        "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio",
-        "load_bytes_per_sector",
-        "byte",
-        "bytes threads use of each 32-byte sector a global load fetches",
-        _SOURCE,
-    ),
-    Counter(
-        "sm__throughput" + _PEAK,
-        "sm_throughput_pct",
-        "%",
-        "busiest SM pipe or issue slot over its peak",
-        _METRICS_GUIDE,
-        "Compute (SM) Throughput",
-    ),
-    Counter(
-        "sm__pipe_tensor_cycles_active" + _PEAK,
-        "tensor_pipe_pct",
-        "%",
-        "tensor-core pipe active",
-        _METRICS_GUIDE,
-    ),
-    Counter(
-        "sm__inst_executed_pipe_tensor" + _PEAK,
-        "tensor_pipe_pct",
-        "%",
-        "tensor-core instructions over the pipe's peak",
-        _METRICS_GUIDE,
-    ),
-    Counter(
-        "sm__pipe_fma_cycles_active" + _PEAK,
-        "fma_pipe_pct",
-        "%",
-        "fp32 FMA pipe active",
-        _METRICS_GUIDE,
-    ),
-    Counter(
-        "sm__inst_executed_pipe_fma" + _PEAK,
-        "fma_pipe_pct",
-        "%",
-        "FMA instructions over the pipe's peak",
-        _METRICS_GUIDE,
-    ),
-    Counter(
-        "sm__inst_executed_pipe_xu" + _PEAK,
-        "xu_pipe_pct",
-        "%",
-        "special-function and conversion instructions over the pipe's peak",
-        _METRICS_GUIDE,
-    ),
-    Counter(
-        "sm__warps_active.avg.pct_of_peak_sustained_active",
-        "occupancy_pct",
-        "%",
-        "resident warps over the maximum, while active",
-        _METRICS_GUIDE,
-        "Achieved Occupancy",
-    ),
-    Counter(
-        "cupti__achieved_occupancy_pct",
-        "occupancy_pct",
-        "%",
-        "occupancy estimated by CUPTI from grid and resources",
-        _CUPTI,
-    ),
+    Counter("gpu__time_duration.sum", "duration_ns", "ns",
+        "time between start and end of the kernel", _METRICS_GUIDE, "Duration"),
+    Counter("dram__bytes_read.sum", "dram_read_bytes", "byte",
+        "bytes read from device memory", _METRICS_GUIDE),
+    Counter("dram__bytes_write.sum", "dram_write_bytes", "byte",
+        "bytes written to device memory", _METRICS_GUIDE),
+    Counter("gpu__dram_throughput" + _PEAK, "dram_throughput_pct", "%",
+        "busiest DRAM unit over its peak", _METRICS_GUIDE, "DRAM Throughput"),
+    Counter("dram__throughput" + _PEAK, "dram_throughput_pct", "%",
+        "busiest DRAM unit over its peak", _METRICS_GUIDE),
+    Counter("lts__throughput" + _PEAK, "l2_throughput_pct", "%",
+        "busiest L2 slice unit over its peak", _METRICS_GUIDE, "L2 Cache Throughput"),
+    Counter("l1tex__throughput" + _PEAK, "l1_throughput_pct", "%",
+        "busiest L1/TEX unit over its peak", _METRICS_GUIDE),
+    Counter("l1tex__throughput.avg.pct_of_peak_sustained_active", "l1_throughput_pct", "%",
+        "the same while an SM is active", _METRICS_GUIDE, "L1/TEX Cache Throughput"),
+    Counter("lts__t_sector_hit_rate.pct", "l2_hit_pct", "%",
+        "L2 sector hits over lookups", _METRICS_GUIDE, "L2 Hit Rate"),
+    Counter("l1tex__t_sector_hit_rate.pct", "l1_hit_pct", "%",
+        "L1 sector hits over lookups", _METRICS_GUIDE, "L1/TEX Hit Rate"),
+    Counter("smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio",
+        "load_bytes_per_sector", "byte",
+        "bytes threads use of each 32-byte sector a global load fetches", _SOURCE),
+    Counter("sm__throughput" + _PEAK, "sm_throughput_pct", "%",
+        "busiest SM pipe or issue slot over its peak", _METRICS_GUIDE, "Compute (SM) Throughput"),
+    Counter("sm__pipe_tensor_cycles_active" + _PEAK, "tensor_pipe_pct", "%",
+        "tensor-core pipe active", _METRICS_GUIDE),
+    Counter("sm__inst_executed_pipe_tensor" + _PEAK, "tensor_pipe_pct", "%",
+        "tensor-core instructions over the pipe's peak", _METRICS_GUIDE),
+    Counter("sm__pipe_fma_cycles_active" + _PEAK, "fma_pipe_pct", "%",
+        "fp32 FMA pipe active", _METRICS_GUIDE),
+    Counter("sm__inst_executed_pipe_fma" + _PEAK, "fma_pipe_pct", "%",
+        "FMA instructions over the pipe's peak", _METRICS_GUIDE),
+    Counter("sm__inst_executed_pipe_xu" + _PEAK, "xu_pipe_pct", "%",
+        "special-function and conversion instructions over the pipe's peak", _METRICS_GUIDE),
+    Counter("sm__warps_active.avg.pct_of_peak_sustained_active", "occupancy_pct", "%",
+        "resident warps over the maximum, while active", _METRICS_GUIDE, "Achieved Occupancy"),
+    Counter("cupti__achieved_occupancy_pct", "occupancy_pct", "%",
+        "occupancy estimated by CUPTI from grid and resources", _CUPTI),
     Counter("static__occupancy_pct", "occupancy_pct", "%", "theoretical occupancy", _BINARY),
-    Counter(
-        "launch__registers_per_thread",
-        "registers_per_thread",
-        "register",
-        "registers allotted to a thread",
-        _LAUNCH,
-        "Registers Per Thread",
-    ),
-    Counter(
-        "cupti__registers_per_thread",
-        "registers_per_thread",
-        "register",
-        "registers allotted to a thread",
-        _CUPTI,
-    ),
-    Counter(
-        "static__registers_per_thread",
-        "registers_per_thread",
-        "register",
-        "registers allotted to a thread",
-        _BINARY,
-    ),
-    Counter(
-        "static__stack_bytes_per_thread",
-        "spill_bytes_per_thread",
-        "byte",
-        "stack ptxas reserves; Triton uses it for spills only",
-        _BINARY,
-    ),
-    Counter(
-        "smsp__sass_inst_executed_op_local_st.sum",
-        "local_store_instructions",
-        "inst",
-        "warp instructions that store to local memory",
-        _SOURCE,
-    ),
+    Counter("launch__registers_per_thread", "registers_per_thread", "register",
+        "registers allotted to a thread", _LAUNCH, "Registers Per Thread"),
+    Counter("cupti__registers_per_thread", "registers_per_thread", "register",
+        "registers allotted to a thread", _CUPTI),
+    Counter("static__registers_per_thread", "registers_per_thread", "register",
+        "registers allotted to a thread", _BINARY),
+    Counter("static__stack_bytes_per_thread", "spill_bytes_per_thread", "byte",
+        "stack ptxas reserves; Triton uses it for spills only", _BINARY),
+    Counter("smsp__sass_inst_executed_op_local_st.sum", "local_store_instructions", "inst",
+        "warp instructions that store to local memory", _SOURCE),
     Counter("launch__thread_count", "threads", "thread", "threads of the grid", _LAUNCH, "Threads"),
     Counter("launch__grid_size", "blocks", "block", "blocks of the grid", _LAUNCH, "Grid Size"),
-    Counter(
-        "launch__shared_mem_per_block",
-        "shared_bytes_per_block",
-        "byte",
-        "shared memory of a block",
-        _LAUNCH,
-    ),
-    Counter(
-        "cupti__shared_bytes_per_block",
-        "shared_bytes_per_block",
-        "byte",
-        "shared memory of a block",
-        _CUPTI,
-    ),
-    Counter(
-        "static__shared_bytes_per_block",
-        "shared_bytes_per_block",
-        "byte",
-        "shared memory of a block",
-        _BINARY,
-    ),
-    Counter(
-        "launch__waves_per_multiprocessor",
-        "waves",
-        "wave",
-        "grid over the blocks resident at once",
-        _LAUNCH,
-        "Waves Per SM",
-    ),
+    Counter("launch__shared_mem_per_block", "shared_bytes_per_block", "byte",
+        "shared memory of a block", _LAUNCH),
+    Counter("cupti__shared_bytes_per_block", "shared_bytes_per_block", "byte",
+        "shared memory of a block", _CUPTI),
+    Counter("static__shared_bytes_per_block", "shared_bytes_per_block", "byte",
+        "shared memory of a block", _BINARY),
+    Counter("launch__waves_per_multiprocessor", "waves", "wave",
+        "grid over the blocks resident at once", _LAUNCH, "Waves Per SM"),
     Counter("static__waves", "waves", "wave", "grid over the blocks resident at once", _BINARY),
-    Counter(
-        "launch__occupancy_limit_registers",
-        "blocks_by_registers",
-        "block",
-        "blocks per SM that registers allow",
-        _LAUNCH,
-        "Block Limit Registers",
-    ),
-    Counter(
-        "launch__occupancy_limit_shared_mem",
-        "blocks_by_shared",
-        "block",
-        "blocks per SM that shared memory allows",
-        _LAUNCH,
-        "Block Limit Shared Mem",
-    ),
-    Counter(
-        "smsp__average_warp_latency_per_inst_issued.ratio",
-        "warp_cycles",
-        "cycle",
-        "cycles a warp waits per instruction issued",
-        _WARP_STATES,
-    ),
-    Counter(
-        "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
-        "stall_long_scoreboard",
-        "cycle",
-        "of those, for global or local memory",
-        _WARP_STATES,
-    ),
-    Counter(
-        "smsp__average_warps_issue_stalled_lg_throttle_per_issue_active.ratio",
-        "stall_lg_throttle",
-        "cycle",
-        "of those, for the load/store queue",
-        _WARP_STATES,
-    ),
-    Counter(
-        "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
-        "stall_barrier",
-        "cycle",
-        "of those, at a block barrier",
-        _WARP_STATES,
-    ),
-    Counter(
-        "smsp__thread_inst_executed_pred_on_per_inst_executed.ratio",
-        "threads_per_instruction",
-        "thread",
-        "threads of 32 that an instruction really acts for",
-        _SOURCE,
-    ),
-    Counter(
-        "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum",
-        "fp32_additions",
-        "inst",
-        "fp32 additions threads executed",
-        _SOURCE,
-    ),
-    Counter(
-        "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum",
-        "fp32_products",
-        "inst",
-        "fp32 products threads executed",
-        _SOURCE,
-    ),
-    Counter(
-        "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum",
-        "fp32_multiply_adds",
-        "inst",
-        "fp32 multiply-adds threads executed",
-        _SOURCE,
-    ),
-)
+    Counter("launch__occupancy_limit_registers", "blocks_by_registers", "block",
+        "blocks per SM that registers allow", _LAUNCH, "Block Limit Registers"),
+    Counter("launch__occupancy_limit_shared_mem", "blocks_by_shared", "block",
+        "blocks per SM that shared memory allows", _LAUNCH, "Block Limit Shared Mem"),
+    Counter("smsp__average_warp_latency_per_inst_issued.ratio", "warp_cycles", "cycle",
+        "cycles a warp waits per instruction issued", _WARP_STATES),
+    Counter("smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio",
+        "stall_long_scoreboard", "cycle", "of those, for global or local memory", _WARP_STATES),
+    Counter("smsp__average_warps_issue_stalled_lg_throttle_per_issue_active.ratio",
+        "stall_lg_throttle", "cycle", "of those, for the load/store queue", _WARP_STATES),
+    Counter("smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio",
+        "stall_barrier", "cycle", "of those, at a block barrier", _WARP_STATES),
+    Counter("smsp__thread_inst_executed_pred_on_per_inst_executed.ratio",
+        "threads_per_instruction", "thread",
+        "threads of 32 that an instruction really acts for", _SOURCE),
+    Counter("smsp__sass_thread_inst_executed_op_fadd_pred_on.sum", "fp32_additions", "inst",
+        "fp32 additions threads executed", _SOURCE),
+    Counter("smsp__sass_thread_inst_executed_op_fmul_pred_on.sum", "fp32_products", "inst",
+        "fp32 products threads executed", _SOURCE),
+    Counter("smsp__sass_thread_inst_executed_op_ffma_pred_on.sum", "fp32_multiply_adds", "inst",
+        "fp32 multiply-adds threads executed", _SOURCE),
+)  # fmt: skip
 
 BY_NAME: Mapping[str, Counter] = {counter.name: counter for counter in COUNTERS}
-#: ncu's details page names metrics by label; a label that several counters would share is given to
-#: the first.
+#: ncu's details page names metrics by label; where counters share a label, the first has it.
 BY_LABEL: Mapping[str, Counter] = {
     counter.label: counter for counter in reversed(COUNTERS) if counter.label
 }

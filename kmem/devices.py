@@ -1,8 +1,8 @@
 """Named targets with datasheet figures, for machines without one, and the GPU that is really here.
 
-Rates are dense ("with sparsity" figures halved), in FLOP/s; bandwidths in bytes/s. One table, used
-everywhere. What a datasheet cannot say (ceilings as measured on this card) is measured by `kmem
-doctor` and replaces these figures there.
+Rates are dense ("with sparsity" figures halved), in FLOP/s; bandwidths in bytes/s. This is the only
+such table in kmem. What a datasheet cannot say, the ceilings of the very card, is measured before
+its first run or by `kmem doctor`, and replaces these figures there.
 
 Limits per SM (threads, blocks, registers, shared memory) are those of the compute capability.
 Source: CUDA C++ Programming Guide, "Technical Specifications per Compute Capability". `launch_ms`
@@ -27,16 +27,14 @@ _SPECIAL_PER_CLOCK_PER_SM = 16
 
 @dataclass(frozen=True, slots=True)
 class _Capability:
-    """What one compute capability fixes: limits per SM, and fp32 lanes and half-precision tensor
-    multiply-adds per clock per SM.
-    """
+    """What one compute capability fixes: limits and rates of an SM."""
 
     max_threads_per_sm: int
     max_blocks_per_sm: int
     shared_bytes_per_sm: int
     shared_bytes_per_block: int
-    fp32_lanes: int
-    half_tensor_fma: int  # TF32 has half this rate
+    fp32_lanes: int  # results per clock
+    half_tensor_fma: int  # multiply-adds per clock on tensor cores; TF32 has half this rate
     registers_per_sm: int = 65536
 
 
@@ -55,60 +53,65 @@ _CAPABILITIES: Mapping[str, _Capability] = {
 }
 
 
-def _nvidia(
-    name: str,
-    full_name: str,
-    arch: str,
-    *,
-    sm_count: int,
-    boost_hz: float,
-    l2_bytes: int,
-    memory_bytes: int,
-    dram_bytes_per_s: float,
-    fp32: float,
-    tf32: float,
-    half: float,
-    source: str,
-) -> Device:
-    """A row of the table: limits per SM from the compute capability, the special-function rate from
-    the boost clock.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Card:
+    """An NVIDIA card as its datasheet describes it; rates are dense, in FLOP/s."""
+
+    name: str
+    full_name: str
+    arch: str
+    sm_count: int
+    boost_hz: float
+    l2_bytes: int
+    memory_bytes: int
+    dram_bytes_per_s: float
+    fp32: float
+    tf32: float
+    half: float
+    source: str
+
+
+def _device_of(card: _Card) -> Device:
+    """A card as a device.
+
+    Limits per SM come from the compute capability, the special-function rate from the boost clock.
     """
-    limits = _CAPABILITIES[arch]
+    limits = _CAPABILITIES[card.arch]
     return Device(
-        name=name,
-        full_name=full_name,
-        arch=arch,
+        name=card.name,
+        full_name=card.full_name,
+        arch=card.arch,
         warp_size=32,
-        sm_count=sm_count,
+        sm_count=card.sm_count,
         max_threads_per_sm=limits.max_threads_per_sm,
         max_blocks_per_sm=limits.max_blocks_per_sm,
         registers_per_sm=limits.registers_per_sm,
         shared_bytes_per_sm=limits.shared_bytes_per_sm,
         shared_bytes_per_block=limits.shared_bytes_per_block,
-        l2_bytes=l2_bytes,
-        memory_bytes=memory_bytes,
-        dram_bytes_per_s=dram_bytes_per_s,
-        read_bytes_per_s=dram_bytes_per_s,
+        l2_bytes=card.l2_bytes,
+        memory_bytes=card.memory_bytes,
+        dram_bytes_per_s=card.dram_bytes_per_s,
+        read_bytes_per_s=card.dram_bytes_per_s,
         peak_flops_per_s={
-            "fp32": fp32,
-            "tf32": tf32,
-            "bf16": half,
-            "fp16": half,
-            "special": sm_count * _SPECIAL_PER_CLOCK_PER_SM * boost_hz,
+            "fp32": card.fp32,
+            "tf32": card.tf32,
+            "bf16": card.half,
+            "fp16": card.half,
+            "special": card.sm_count * _SPECIAL_PER_CLOCK_PER_SM * card.boost_hz,
         },
         launch_ms=_LAUNCH_MS,
-        source=source,
+        source=card.source,
     )
 
 
-_DEVICES = (
+_CARDS = (
     # Source: NVIDIA A100 Tensor Core GPU datasheet (80GB SXM: 2039 GB/s; TF32 312, FP16/BF16 624
     # with sparsity); boost clock 1410 MHz, 108 SMs and 40 MB L2 from the NVIDIA A100 Tensor Core
     # GPU Architecture white paper.
-    _nvidia(
-        "a100",
-        "NVIDIA A100-SXM4-80GB",
-        "sm_80",
+    _Card(
+        name="a100",
+        full_name="NVIDIA A100-SXM4-80GB",
+        arch="sm_80",
         sm_count=108,
         boost_hz=1.410e9,
         l2_bytes=40 * 2**20,
@@ -122,10 +125,10 @@ _DEVICES = (
     # Source: NVIDIA H100 Tensor Core GPU datasheet (SXM: 67 TFLOPS FP32, 989 TF32 and 1979
     # FP16/BF16 with sparsity, 3.35 TB/s); boost clock 1980 MHz outside the tensor cores, 132 SMs
     # and 50 MB L2 from the H100 Tensor Core GPU Architecture white paper.
-    _nvidia(
-        "h100",
-        "NVIDIA H100 80GB HBM3",
-        "sm_90",
+    _Card(
+        name="h100",
+        full_name="NVIDIA H100 80GB HBM3",
+        arch="sm_90",
         sm_count=132,
         boost_hz=1.980e9,
         l2_bytes=50 * 2**20,
@@ -138,10 +141,10 @@ _DEVICES = (
     ),
     # Source: NVIDIA H200 Tensor Core GPU datasheet (SXM: 141 GB, 4.8 TB/s; rates as H100, whose
     # chip it is).
-    _nvidia(
-        "h200",
-        "NVIDIA H200",
-        "sm_90",
+    _Card(
+        name="h200",
+        full_name="NVIDIA H200",
+        arch="sm_90",
         sm_count=132,
         boost_hz=1.980e9,
         l2_bytes=50 * 2**20,
@@ -155,10 +158,10 @@ _DEVICES = (
     # Source: NVIDIA HGX B200 datasheet, one of eight GPUs at 1000 W (180 GB, 8 TB/s; FP32 80, TF32
     # 2.2 PF and FP16/BF16 4.5 PF with sparsity); 148 SMs and 126 MB L2 as the driver reports them
     # (github.com/pytorch/ao/pull/4002); highest SM clock 1965 MHz.
-    _nvidia(
-        "b200",
-        "NVIDIA B200",
-        "sm_100",
+    _Card(
+        name="b200",
+        full_name="NVIDIA B200",
+        arch="sm_100",
         sm_count=148,
         boost_hz=1.965e9,
         l2_bytes=126 * 2**20,
@@ -172,10 +175,10 @@ _DEVICES = (
     # Source: NVIDIA L40S datasheet (91.6 TFLOPS FP32, TF32 183 | 366, FP16/BF16 362.05 | 733 with
     # sparsity, 864 GB/s, 48 GB GDDR6); 142 SMs (18,176 CUDA cores), boost clock 2520 MHz, 96 MB L2
     # (the full AD102's, NVIDIA Ada GPU Architecture white paper).
-    _nvidia(
-        "l40s",
-        "NVIDIA L40S",
-        "sm_89",
+    _Card(
+        name="l40s",
+        full_name="NVIDIA L40S",
+        arch="sm_89",
         sm_count=142,
         boost_hz=2.520e9,
         l2_bytes=96 * 2**20,
@@ -189,10 +192,10 @@ _DEVICES = (
     # Source: NVIDIA Ada GPU Architecture white paper, GeForce RTX 4090 (82.6 TFLOPS FP32, TF32
     # 82.6, BF16 and FP16 165.2 with FP32 accumulation, all dense; 128 SMs, boost clock 2520 MHz, 72
     # MB L2, 24 GB GDDR6X at 1008 GB/s). FP16 accumulation in FP16 (330.3) is no fp32-accurate rate.
-    _nvidia(
-        "rtx4090",
-        "NVIDIA GeForce RTX 4090",
-        "sm_89",
+    _Card(
+        name="rtx4090",
+        full_name="NVIDIA GeForce RTX 4090",
+        arch="sm_89",
         sm_count=128,
         boost_hz=2.520e9,
         l2_bytes=72 * 2**20,
@@ -203,37 +206,40 @@ _DEVICES = (
         half=165.2e12,
         source="NVIDIA Ada GPU Architecture white paper",
     ),
-    # Source: AMD Instinct MI300X data sheet (304 compute units at 2100 MHz; peak dense FP16/BF16
-    # 1307.4, TF32 653.7, vector FP32 163.4 TFLOPS; 192 GB, 5.3 TB/s); 32 MB L2 (4 MB per XCD), 64
-    # KB LDS and a 512 KB vector register file per compute unit from the ROCm "AMD GPU
-    # specifications" table; 32 waves of 64 per compute unit (8 per SIMD) and quarter-rate
-    # transcendentals (16 per clock per unit) from the CDNA 3 ISA guide.
-    Device(
-        name="mi300x",
-        full_name="AMD Instinct MI300X",
-        arch="gfx942",
-        warp_size=64,
-        sm_count=304,
-        max_threads_per_sm=2048,
-        max_blocks_per_sm=32,
-        registers_per_sm=131072,
-        shared_bytes_per_sm=65536,
-        shared_bytes_per_block=65536,
-        l2_bytes=32 * 2**20,
-        memory_bytes=192 * 10**9,
-        dram_bytes_per_s=5.3e12,
-        read_bytes_per_s=5.3e12,
-        peak_flops_per_s={
-            "fp32": 163.4e12,
-            "tf32": 653.7e12,
-            "bf16": 1307.4e12,
-            "fp16": 1307.4e12,
-            "special": 304 * 16 * 2.1e9,
-        },
-        launch_ms=_LAUNCH_MS,
-        source="AMD Instinct MI300X data sheet",
-    ),
 )
+
+# Source: AMD Instinct MI300X data sheet (304 compute units at 2100 MHz; peak dense FP16/BF16
+# 1307.4, TF32 653.7, vector FP32 163.4 TFLOPS; 192 GB, 5.3 TB/s); 32 MB L2 (4 MB per XCD), 64
+# KB LDS and a 512 KB vector register file per compute unit from the ROCm "AMD GPU
+# specifications" table; 32 waves of 64 per compute unit (8 per SIMD) and quarter-rate
+# transcendentals (16 per clock per unit) from the CDNA 3 ISA guide.
+_MI300X = Device(
+    name="mi300x",
+    full_name="AMD Instinct MI300X",
+    arch="gfx942",
+    warp_size=64,
+    sm_count=304,
+    max_threads_per_sm=2048,
+    max_blocks_per_sm=32,
+    registers_per_sm=131072,
+    shared_bytes_per_sm=65536,
+    shared_bytes_per_block=65536,
+    l2_bytes=32 * 2**20,
+    memory_bytes=192 * 10**9,
+    dram_bytes_per_s=5.3e12,
+    read_bytes_per_s=5.3e12,
+    peak_flops_per_s={
+        "fp32": 163.4e12,
+        "tf32": 653.7e12,
+        "bf16": 1307.4e12,
+        "fp16": 1307.4e12,
+        "special": 304 * 16 * 2.1e9,
+    },
+    launch_ms=_LAUNCH_MS,
+    source="AMD Instinct MI300X data sheet",
+)
+
+_DEVICES = (*map(_device_of, _CARDS), _MI300X)
 
 TARGETS: Mapping[str, Device] = {device.name: device for device in _DEVICES}
 
@@ -260,8 +266,9 @@ def detect_device() -> Device | None:
 
 
 class _Properties(Protocol):
-    """The fields read of torch's copy of cudaDeviceProp; clocks in kHz, sizes in bytes, bus width
-    in bits.
+    """The fields that are read of torch's copy of cudaDeviceProp.
+
+    Clocks are in kHz, sizes in bytes, the width of the bus in bits.
     """
 
     name: str
@@ -280,12 +287,13 @@ class _Properties(Protocol):
 
 
 def device_from_properties(properties: _Properties, *, hip: bool = False) -> Device:
-    """A card of the table under its name there, with the memory it reports; any other with rates
-    computed from its clocks.
+    """The device that a card's properties describe.
 
-    Computed rates: lanes (or tensor multiply-adds) per clock of the compute capability x 2 x SMs x
-    highest clock; bandwidth: two transfers per memory clock over the bus. A capability newer than
-    the table's is taken for the fastest known one, so that a bound stays a bound. `source` tells.
+    A card of the table has its rates from there, with the SMs and the memory that the card reports.
+    Of any other card the rates are computed from its clocks, and `source` says so: lanes (or tensor
+    multiply-adds) per clock of the compute capability x 2 x SMs x highest clock; bandwidth: two
+    transfers per memory clock over the bus. A capability newer than the table's is taken for the
+    fastest known one, so that a bound stays a bound.
     """
     for device in _DEVICES:
         if properties.name == device.full_name:
@@ -331,7 +339,7 @@ def device_from_properties(properties: _Properties, *, hip: bool = False) -> Dev
 
 
 def _nearest_capability(arch: str) -> str:
-    """The table's own row, else one of the same generation, else the fastest of that vendor."""
+    """The capability itself, else one of the same generation, else the fastest of that vendor."""
     if arch in _CAPABILITIES:
         return arch
     family = [name for name in _CAPABILITIES if name[:-1] == arch[:-1]]

@@ -1,8 +1,7 @@
-"""Errors a user can act on: one class per remedy; every message names the thing, the cause and the
-fix.
+"""Errors that a user can act on, one class per remedy.
 
-A bad candidate is a `Status` (records.py), never one of these. A bug keeps its traceback: nothing
-here wraps it.
+Every message names the thing, the cause and the fix. A bad candidate is a `Status`
+(kmem/records/verdict.py), never an error. A bug keeps its traceback: nothing here wraps one.
 """
 
 
@@ -15,20 +14,20 @@ class ProblemError(KmemError):
 
 
 class CaseError(KmemError):
-    """The kernel, or a check asked for, cannot be judged as it is; mend what the message names."""
+    """The kernel cannot be judged as it is, or a check cannot run; mend what the message names."""
 
 
 class TargetError(KmemError):
     """The target device is not known or not there; choose another with --target."""
 
 
-#: In a DeviceMemoryError about a problem that cannot be judged in what memory there is, so that
-#: `kmem bench` knows it among other errors.
+#: Part of the message of a DeviceMemoryError about a problem that is too large to be judged on this
+#: device; `kmem bench` tells that error from others by it.
 NO_ROOM = "leaves no room on the device"
 
 
 class DeviceMemoryError(KmemError):
-    """The problem does not fit the device's memory; make it smaller."""
+    """The problem does not fit the device's memory; make the problem smaller."""
 
 
 class SkillError(KmemError):
@@ -52,35 +51,36 @@ class ProviderError(KmemError):
 
 
 class AnswerLost(ProviderError):
-    """The connection ended after a question was sent and before its answer was whole: the provider
-    may charge for it; ask again.
+    """The connection ended after a question was sent and before its answer was whole; ask again.
+
+    The provider may charge for such a question.
     """
 
 
 class Interrupted(AnswerLost):
-    """A question was broken off because the run is to end: not to be asked again now, though the
-    provider may charge for it.
+    """A question was broken off because the run is to end; it is not to be asked again now.
+
+    The provider may charge for such a question.
     """
 
 
 class OutOfTime(ProviderError):
-    """A question was not put, or not answered, because the run's minutes are over; raise --minutes."""
+    """The run's minutes ended before a question was put or answered; raise --minutes."""
 
 
 class PriceError(KmemError):
-    """What a question would cost in dollars is not known; give its price in the file KMEM_PRICES
-    names, or limit by --tokens.
+    """What a question would cost in dollars is not known; give the price or limit by --tokens.
+
+    Prices are read from the file that KMEM_PRICES names.
     """
 
 
 class BudgetExhausted(KmemError):
-    """What a run may spend on language models does not cover another question; raise --usd or
-    --tokens.
-    """
+    """The budget for language models does not cover another question; raise --usd or --tokens."""
 
 
 class ReplayError(KmemError):
-    """A run cannot be walked again from what was recorded; the message says what is missing."""
+    """A run cannot be replayed from what was recorded; the message says what is missing."""
 
 
 class ExecutorError(KmemError):
@@ -88,7 +88,7 @@ class ExecutorError(KmemError):
 
 
 class NotRegistered(KmemError):
-    """A name was asked for that no plugin registered; the message lists those that exist."""
+    """A name was asked for that no plugin registered; the message lists the names there are."""
 
 
 class PluginError(KmemError):
@@ -100,7 +100,7 @@ class OutputError(KmemError):
 
 
 class RecipeError(KmemError):
-    """A recipe broke its own contract (illegal knobs, wrong output); the skill's author mends it."""
+    """A recipe broke its contract (illegal knobs, wrong output); the skill's author mends it."""
 
 
 class EvidenceError(KmemError):
@@ -108,12 +108,13 @@ class EvidenceError(KmemError):
 
 
 class LandscapeError(KmemError):
-    """A recorded landscape is missing, damaged or does not fit; record it again."""
+    """A recorded landscape is missing, damaged or of other work; record it again."""
 
 
 def first_line(error: BaseException) -> str:
-    """What was raised, in one line: its type and the first line of its text, with the last if the
-    first only says where.
+    """What was raised, in one line: the type and the first line of the text.
+
+    The last line of the text is added if the first only says where the error is.
     """
     lines = str(error).strip().splitlines()
     # Triton's CompilationError: "at 12:14:", the source, the reason

@@ -1,5 +1,12 @@
-"""The extension points: a plugin implements any of these with `@kmem.hookimpl`-marked functions of
-the same name.
+"""The extension points: a plugin implements any of these hooks as a function of the same name.
+
+Such a function is marked with `@kmem.hookimpl`:
+
+    import kmem
+
+    @kmem.hookimpl
+    def register_skills(register):
+        register(Path(__file__).parent / "skills" / "my-skill")
 """
 
 from collections.abc import Callable
@@ -11,7 +18,6 @@ import pluggy
 from kmem.interfaces import Author, Checker, Executor, Profiler, Provider
 
 hookspec = pluggy.HookspecMarker("kmem")
-hookimpl = pluggy.HookimplMarker("kmem")
 
 
 @hookspec
@@ -21,9 +27,7 @@ def register_skills(register: Callable[[Path], None]) -> None:
 
 @hookspec
 def register_providers(register: Callable[[Provider], None]) -> None:
-    """Register language-model providers: call register(provider); import no SDK and check no key
-    here.
-    """
+    """Register language-model providers: call register(provider); import no SDK here."""
 
 
 @hookspec
@@ -43,9 +47,7 @@ def register_authors(register: Callable[[Author], None]) -> None:
 
 @hookspec
 def register_checkers(register: Callable[[Checker], None]) -> None:
-    """Register source checks: call register(checker); import what it needs when it is asked, not
-    here.
-    """
+    """Register source checks: call register(checker); import nothing heavy here."""
 
 
 @hookspec

@@ -1,8 +1,8 @@
-"""Build the plugin manager and collect what plugins register into one `Registry`.
+"""Build the plugin manager, and collect what plugins register into one `Registry`.
 
-Built-in parts register through the same hooks as strangers' (kmem/default_plugins). Two plugins
+kmem's own parts (kmem/default_plugins) register through the same hooks as anybody's. Two plugins
 that register one name are an error that names both. `KMEM_LOAD_PLUGINS` limits installed plugins to
-a comma-separated list of distributions; empty means none.
+a comma-separated list of distributions; an empty list means none.
 """
 
 import importlib
@@ -43,7 +43,10 @@ class Named(Protocol):
 
 @dataclass
 class Registry:
-    """Everything plugins registered, by name; `origins` says which plugin each came from."""
+    """Everything that plugins registered, by name.
+
+    `origins` says which plugin registered what, by kind ("skills", "authors") and name.
+    """
 
     skills: dict[str, Path] = field(default_factory=dict)
     providers: dict[str, Provider] = field(default_factory=dict)
@@ -54,7 +57,7 @@ class Registry:
     origins: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def add(self, entry: Named, *, kind: str, plugin: str) -> None:
-        """Index one registered object. Raises PluginError if the name is taken."""
+        """Put one registered object into its table. Raises PluginError if the name is taken."""
         name = entry.name
         table = getattr(self, kind)
         if name in table:
@@ -67,7 +70,7 @@ class Registry:
 
 
 def lookup(table: Mapping[str, Registered], name: str, kind: str) -> Registered:
-    """An entry by name. Raises NotRegistered listing what exists."""
+    """An entry by name. Raises NotRegistered, which lists the names there are."""
     try:
         return table[name]
     except KeyError:
@@ -105,7 +108,7 @@ def build_plugin_manager() -> pluggy.PluginManager:
 
 
 def collect(manager: pluggy.PluginManager) -> Registry:
-    """Call every register_* hook and index the results by name."""
+    """Call every register_* hook and collect the results by name."""
     registry = Registry()
     for kind in KINDS:
         for implementation in getattr(manager.hook, f"register_{kind}").get_hookimpls():

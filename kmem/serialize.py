@@ -30,8 +30,9 @@ def to_data(record: object) -> dict[str, object]:
 
 
 def to_json(record: object) -> str:
-    """A record as one line of JSON with sorted keys; infinities and NaN are written as Python's
-    json writes them.
+    """A record as one line of JSON with sorted keys.
+
+    Infinities and NaN are written as Python's json module writes them.
 
     Raises TypeError if it holds anything but records, enums, mappings, lists, tuples, strings,
     numbers and None.
@@ -70,7 +71,7 @@ def canonical_json(cls: type[RecordT], text: str) -> tuple[RecordT, str]:
 
 @cache
 def _reader(cls: type) -> "Callable[[object], dict[str, object]] | None":
-    """What takes a record of this class apart, one layer; None if it is no class of records."""
+    """A function that takes a record of this class apart, one layer; None if it is no record."""
     if not is_dataclass(cls):
         return None
     names = [field.name for field in fields(cls)]
@@ -88,8 +89,9 @@ def _reader(cls: type) -> "Callable[[object], dict[str, object]] | None":
 
 
 def _unwrap(value: object) -> object:
-    """One layer of a value that JSON does not know: an enum's value, a record's fields, a mapping
-    as a dict.
+    """One layer of a value that JSON does not know.
+
+    That is an enum's value, a record's fields, or a mapping as a dict.
     """
     if isinstance(value, Enum):
         return value.value

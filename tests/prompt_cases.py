@@ -153,7 +153,7 @@ def all_briefs(situation: Situation) -> list[tuple[Role, Sequence[Section]]]:
 def render_user_messages(situation: Situation) -> dict[str, str]:
     """The fitted user message of every role."""
     return {
-        role.name: fit_prompt(role, system_prompt(role, situation.contract), sections)
+        role.name: fit_prompt(role, system_prompt(role, situation.traced.contract), sections)
         for role, sections in all_briefs(situation)
     }
 

@@ -1,5 +1,4 @@
-"""An evaluator that believes what a kernel says of itself, and a model that rewrites such kernels:
-whole runs without a compiler.
+"""An evaluator that believes what a kernel says of itself: whole runs without a compiler.
 
 A kernel states its fate in module-level constants: TAKES_MS (what it is timed at), TRAFFIC (DRAM
 bytes over those needed, for its profile) and FAILS (the value of a Status, "" for none).
@@ -34,8 +33,9 @@ from kmem.records import (
     Strategy,
     Timing,
 )
-from kmem.run.evaluator import Admitted, Announce, Evaluator
+from kmem.run.evaluator import Admitted, Evaluator
 from kmem.run.loop import optimize
+from kmem.run.progress import Announce
 from kmem.run.session import Session, open_session
 
 SOURCE = """
@@ -84,7 +84,7 @@ def timing(takes_ms: float, against_ms: float | None = None) -> Timing:
 
 
 class ScriptedEvaluator(Evaluator):
-    """See the module. `judged` holds every kernel that was screened, in order."""
+    """Believes the kernels; `judged` holds every kernel that was screened, in order."""
 
     def __init__(self, session: Session, clock: Callable[[], float] = lambda: 1000.0) -> None:
         self._session, self._clock = session, clock
@@ -137,7 +137,7 @@ class ScriptedEvaluator(Evaluator):
     def profile(self, attempt: Attempt) -> Profile:
         told = fate(attempt.candidate.kernel.source)
         counters = {
-            "dram__bytes_read.sum": told["TRAFFIC"] * self._session.bound.bytes,
+            "dram__bytes_read.sum": told["TRAFFIC"] * self._session.traced.bound.bytes,
             "dram__bytes_write.sum": 0.0,
         }
         launch = Launch("relu_kernel", told["TAKES_MS"], (64, 1, 1), (128, 1, 1), counters)

@@ -27,7 +27,8 @@ from kmem.interfaces import (
 )
 from kmem.problem.bound import graph_bound
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import load_problem
+from kmem.problem.load import FULL, load_problem
+from kmem.problem.traced import TracedProblem
 from kmem.records import (
     Attempt,
     Bottleneck,
@@ -277,11 +278,14 @@ def make_situation(
     problem, graph = problem_and_graph(name)
     skills = {skill: load_skill(ROOT / "skills" / skill) for skill in offered}
     situation = Situation(
-        problem=problem,
-        graphs={"full": graph},
-        device=H200,
-        contract=Contract(),
-        bound=graph_bound(graph, H200, Contract()),
+        traced=TracedProblem(
+            problem,
+            Contract(),
+            H200,
+            {"full": FULL},
+            {"full": graph},
+            graph_bound(graph, H200, Contract()),
+        ),
         parent=parent,
         diagnosis=make_diagnosis() if parent else None,
         prescriptions=tuple(Prescription(skill, 0.5, ("the bottleneck fits",)) for skill in skills),

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from synthetic_landscapes import synthetic_landscape
 
-from kmem.cli import add_commands, cli
+from kmem.cli import cli
 from kmem.devices import named_target
 from kmem.errors import LandscapeError
 from kmem.learning.ablation import EACH, Setup, Trial, _Bench, ablate
@@ -22,6 +22,7 @@ from kmem.learning.landscape import Landscape, LandscapeDirectory
 from kmem.learning.metrics import RunMetrics, run_metrics
 from kmem.learning.suite import resize_problem
 from kmem.memory.ledger.experience import recall_experience
+from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.load import load_problem
@@ -44,7 +45,6 @@ from kmem.run.session import load_library
 from kmem.serialize import to_json
 from kmem.skills import load_recipe
 
-add_commands()
 H200 = named_target("h200")
 PROBLEMS = Path(__file__).parent.parent / "problems"
 SHORT = Budget(rounds=1, candidates_per_round=4)
@@ -342,14 +342,15 @@ def test_experience_is_what_was_measured_on_other_graphs_with_its_prediction(
     own, sibling = left[0][0].outcome, left[1][0].outcome
     with Memory(tmp_path / "memory.db") as memory:
         memory.ledger.record_entries([entry for place in left for entry in left[place]])
-        found = recall_experience(
-            memory.storage,
-            ["online-softmax", "fuse-pointwise-chain"],
-            graph_hash=own.graph_hash,
-            structure_hash=own.structure_hash,
-            arch=own.arch,
-            contract=own.contract,
+        key = GraphKey(
+            own.graph_hash,
+            own.structure_hash,
+            own.operators,
+            own.sizes,
+            own.arch,
+            own.contract,
         )
+        found = recall_experience(memory.storage, ["online-softmax", "fuse-pointwise-chain"], key)
     of_softmax = [entry for entry in found if entry.recipe == "online-softmax"]
     tried = {
         entry.outcome.choices[0].knobs: entry.outcome

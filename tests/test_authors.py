@@ -1,6 +1,4 @@
-"""The authors of a run: who seeds, who goes on, whose claims stand, parallel writing in a fixed
-order, and the run's clock.
-"""
+"""The authors of a run: who seeds, who goes on, whose claims stand; and the run's clock."""
 
 import threading
 import time
@@ -24,11 +22,14 @@ from kmem.interfaces import (
     Provider,
     Situation,
 )
+from kmem.plugins import Registry
 from kmem.records import Candidate, Claim, Kernel, Lesson, Move, Strategy, Task
 from kmem.run.authors import Authors
 from kmem.run.clock import Clock, PunctualProvider
 from kmem.run.conversations import FiledArchive
 from kmem.run.directory import RunDirectory
+from kmem.run.history import History
+from kmem.run.resume import EarlierWork
 
 PARENT = Kernel("# parent")
 OWN = (Claim("waves", ">=", 3.0),)
@@ -55,30 +56,22 @@ class FakeAuthor(Author):
         return []
 
 
-class Bench:
-    """As much of a workbench as authors see."""
+def begin_authors(
+    home: Path, names: tuple[str, ...], registry: Registry, strategy: Strategy = Strategy.BANDIT
+) -> Authors:
+    """The authors of a run that has tried nothing yet and has nothing to tell."""
+    run = replace(make_run(home, base_url="http://nowhere", strategy=strategy), authors=names)
+    history = History(make_situation().traced, EarlierWork({}, {}, {}))
 
-    def __init__(
-        self, home: Path, authors: tuple[str, ...], strategy: Strategy = Strategy.BANDIT
-    ) -> None:
-        self.run = replace(
-            make_run(home, base_url="http://nowhere", strategy=strategy), authors=authors
-        )
-        self.attempts, self.lessons = [], []
-
-    def attempt(self, kernel_hash: str | None) -> None:
-        return None
-
-    def announce(self, stage: str, text: str) -> None:
+    def announce(stage: str, text: str) -> None:
         raise AssertionError(f"nothing here is worth telling: {text}")
 
+    return Authors(run, registry, DictArchive(), Clock(lambda: 100.0), history, announce)
 
-def make_authors(
-    home: Path, *authors: FakeAuthor, strategy: Strategy = Strategy.BANDIT
-) -> tuple[Authors, Bench]:
-    bench = Bench(home, tuple(author.name for author in authors), strategy)
-    registry = replace(small_registry(), authors={author.name: author for author in authors})
-    return Authors(bench, registry, DictArchive(), Clock(lambda: 100.0)), bench
+
+def make_authors(home: Path, *authors: FakeAuthor, strategy: Strategy = Strategy.BANDIT) -> Authors:
+    table = {author.name: author for author in authors}
+    return begin_authors(home, tuple(table), replace(small_registry(), authors=table), strategy)
 
 
 def fix(author: str, skill: str, claims: tuple[Claim, ...] = ()) -> Direction:
@@ -93,14 +86,14 @@ def skills_proposed(authors: Authors, situation: Situation) -> list[str]:
 def test_recipes_seed_and_models_go_on(tmp_path: Path) -> None:
     recipes = FakeAuthor("recipes", fix("recipes", "tile"))
     models = FakeAuthor("llm", fix("llm", "idea"))
-    authors, _ = make_authors(tmp_path, recipes, models)
+    authors = make_authors(tmp_path, recipes, models)
     assert skills_proposed(authors, make_situation()) == ["tile"]
     assert skills_proposed(authors, make_situation(parent=PARENT)) == ["idea", "tile"]
-    without, _ = make_authors(tmp_path, FakeAuthor("recipes"), models)
+    without = make_authors(tmp_path, FakeAuthor("recipes"), models)
     assert skills_proposed(without, make_situation()) == ["idea"], (
         "where no recipe matches, models seed"
     )
-    control, _ = make_authors(tmp_path, recipes, models, strategy=Strategy.BEST_OF_N)
+    control = make_authors(tmp_path, recipes, models, strategy=Strategy.BEST_OF_N)
     assert skills_proposed(control, make_situation()) == ["tile", "idea"]
 
 
@@ -113,7 +106,7 @@ def test_the_claims_of_a_skill_stand_where_the_author_makes_none(tmp_path: Path)
         fix("llm", "unaided"),
         seed,
     )
-    authors, _ = make_authors(tmp_path, author)
+    authors = make_authors(tmp_path, author)
     situation = make_situation(parent=PARENT, offered=["online-softmax"])
     (offer,) = authors.propose({PARENT.hash: situation})
     stated = [direction.claims for direction in offer.directions]
@@ -126,11 +119,11 @@ def task(skill: str, instruction: str = "") -> Task:
 
 
 class MeetingAuthor(FakeAuthor):
-    """Writes nothing before as many tasks are being written at once as it waits for."""
+    """Writes nothing until `parties` tasks are being written at once."""
 
     def __init__(self, name: str, parties: int) -> None:
         super().__init__(name)
-        # seconds; broken, and the test with it, if they come one by one
+        # the barrier breaks after 30 s, and the test fails, if tasks are written one by one
         self._meeting = threading.Barrier(parties, timeout=30.0)
 
     def write(self, assignment: Assignment) -> list[Candidate]:
@@ -139,7 +132,7 @@ class MeetingAuthor(FakeAuthor):
 
 
 def test_tasks_are_written_side_by_side_and_come_back_in_their_order(tmp_path: Path) -> None:
-    authors, _ = make_authors(tmp_path, MeetingAuthor("llm", parties=3))
+    authors = make_authors(tmp_path, MeetingAuthor("llm", parties=3))
     written = authors.write(
         [task("first"), task("second"), task("third")], {None: make_situation()}
     )
@@ -147,7 +140,7 @@ def test_tasks_are_written_side_by_side_and_come_back_in_their_order(tmp_path: P
 
 
 def test_the_first_error_in_the_order_of_tasks_ends_the_run(tmp_path: Path) -> None:
-    authors, _ = make_authors(tmp_path, FakeAuthor("llm"))
+    authors = make_authors(tmp_path, FakeAuthor("llm"))
     with pytest.raises(ProviderError, match="no answer for one"):
         authors.write(
             [task("first"), task("fails", "one"), task("fails", "two")], {None: make_situation()}
@@ -155,7 +148,7 @@ def test_the_first_error_in_the_order_of_tasks_ends_the_run(tmp_path: Path) -> N
 
 
 def test_what_others_wrote_before_the_minutes_ended_is_kept(tmp_path: Path) -> None:
-    authors, _ = make_authors(tmp_path, FakeAuthor("llm"))
+    authors = make_authors(tmp_path, FakeAuthor("llm"))
     written = authors.write(
         [task("first"), task("too late"), task("second")], {None: make_situation()}
     )
@@ -164,7 +157,7 @@ def test_what_others_wrote_before_the_minutes_ended_is_kept(tmp_path: Path) -> N
 
 def test_an_author_nobody_registered_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotRegistered, match="No author named 'nobody'"):
-        Authors(Bench(tmp_path, ("nobody",)), small_registry(), DictArchive(), Clock(lambda: 100.0))
+        begin_authors(tmp_path, ("nobody",), small_registry())
 
 
 class SlowProvider(Provider):

@@ -23,11 +23,9 @@ from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest
 from kmem.bench.rows import Exit, Row, RowStatus, make_row
 from kmem.bench.schedule import BenchEvent, run_problems
 from kmem.bench.scores import compute_scores
-from kmem.cli import add_commands, cli
+from kmem.cli import cli
 from kmem.errors import NO_ROOM, OutputError, ProblemError, TargetError
 from kmem.host.environment import own_cores
-
-add_commands()
 
 CONTRACT = "class Model:\n    pass\ndef get_inputs():\n    return []\n"
 SETTINGS = Settings("match", "library", "h200", "rw", 4, 3.0)

@@ -1,6 +1,4 @@
-"""Evidence bundles: what they hold, that they are repeated, and that a foreign or altered one is
-refused in one line.
-"""
+"""Bundles: what they hold, that they are repeated, and how a foreign or altered one is refused."""
 
 import json
 import os
@@ -164,7 +162,7 @@ def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_an_accepted_kernel_leaves_its_evidence(bundle_path: Path) -> None:
+def test_an_accepted_kernel_leaves_its_bundle(bundle_path: Path) -> None:
     bundle = read_bundle(bundle_path)
     assert (bundle.problem.source, bundle.kernel_source, bundle.seed, bundle.measured) == (
         problems.SCALE_RELU,

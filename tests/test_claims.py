@@ -5,8 +5,7 @@ what they taught.
 from pathlib import Path
 
 import pytest
-from sqlite_utils import Database
-from test_memory_store import RUN, make_attempt
+from test_memory_store import RUN
 
 from kmem.diagnose.claims import check_claims
 from kmem.interfaces import (
@@ -17,11 +16,9 @@ from kmem.interfaces import (
     ModelRequest,
     StopReason,
 )
-from kmem.memory.migrations import migrations
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.records import Claim, ClaimCheck, Lesson, Measurement, Signature, Status, Timing
-from kmem.serialize import to_json
 from kmem.skills import bundled_skills_root, load_skill, parse_claim
 
 HALVED = Claim("l1_throughput_pct", "<=", 0.5, relative=True)
@@ -85,29 +82,3 @@ def test_conversations_lessons_and_verdicts_of_a_run_come_back_equal(tmp_path: P
         assert memory.runs.lessons(RUN.id) == [LESSON]
         memory.runs.put_verdict(RUN.id, "k", VERDICT)
         assert memory.runs.verdicts(RUN.id) == {"k": VERDICT}
-
-
-def test_an_older_database_gains_conversations_and_keeps_its_run(tmp_path: Path) -> None:
-    database = Database(tmp_path / "kmem.db")
-    migrations.apply(database, stop_before="m006_add_conversations")
-    insert = database.conn.execute
-    insert(
-        "insert into runs (id, state, record, created_at) values (?, 'running', ?, ?)",
-        [RUN.id, to_json(RUN), RUN.created_at],
-    )
-    database.conn.commit()
-    database.close()
-    with Memory(tmp_path / "kmem.db") as memory:
-        assert memory.runs.get(RUN.id) == RUN
-        assert (
-            memory.conversations.all(RUN.id),
-            memory.runs.lessons(RUN.id),
-            memory.runs.verdicts(RUN.id),
-        ) == (
-            [],
-            [],
-            {},
-        )
-        memory.runs.record_attempt(RUN.id, make_attempt("# kernel"))
-        RunArchive(memory.path, RUN.id).keep(record(0))
-        assert memory.conversations.all(RUN.id) == [record(0)]

@@ -1,5 +1,6 @@
-"""The main job end to end on the CPU: problem in, verified module out; recall; kill and resume; and
-one clear line for every bad input.
+"""The main job end to end on the CPU: problem in, verified module out.
+
+Also recall, kill and resume, and one clear line for every bad input.
 """
 
 import json
@@ -18,14 +19,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from kmem.cli import add_commands, cli
-from kmem.cli.optimize import measured_ceilings
+from kmem.cli import cli
+from kmem.cli.actions.ceilings import measured_ceilings
 from kmem.devices import named_target
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.records import Device
-
-add_commands()
 
 PROBLEM = """
 import torch
@@ -285,7 +284,7 @@ def test_an_interrupt_before_the_run_began_is_one_line_and_exit_code_130(
     def interrupt(target: str | None) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kmem.devices.resolve_target", interrupt)
+    monkeypatch.setattr("kmem.cli.actions.optimize.resolve_target", interrupt)
     result = CliRunner().invoke(cli, ["optimize", str(problem), "--target", "h200"], obj=registry)
     assert (result.exit_code, result.output) == (130, "\nInterrupted\n")
 
@@ -482,7 +481,7 @@ def ceilings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Device],
 
     def install(measure: Callable[[Device], Device]) -> None:
         monkeypatch.setattr("kmem.measure.resources.gpu_uuid", lambda: "GPU-1")
-        monkeypatch.setattr("kmem.profile.ceilings.measure_ceilings", measure)
+        monkeypatch.setattr("kmem.cli.actions.ceilings.measure_ceilings", measure)
 
     return install
 

@@ -1,9 +1,8 @@
 """`kmem skills`: what people and programs see."""
 
 import json
-import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -128,9 +127,7 @@ def test_search_by_a_report_ranks_by_its_bottleneck(
             "kernel_0",
         )
 
-    stages = ModuleType("kmem.cli.stages")
-    stages.diagnose_report = diagnose_report
-    monkeypatch.setitem(sys.modules, "kmem.cli.stages", stages)
+    monkeypatch.setattr("kmem.cli.actions.stages.diagnose_report", diagnose_report)
     found = json.loads(
         invoke(registry, "search", "--ncu", tmp_path / "report.csv", "--json").stdout
     )

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kmem.cli.stages import describe_diagnosis, diagnose, diagnose_report, profile
+from kmem.cli.actions.stages import diagnose_report
+from kmem.cli.display.diagnosis import describe_diagnosis
+from kmem.cli.stages import diagnose, profile
 from kmem.default_plugins.executors import LocalExecutor
 from kmem.errors import KmemError, ProblemError, ProfilerError
 from kmem.plugins import Registry

@@ -8,12 +8,13 @@ import pytest
 from kmem.default_plugins.executors import LocalExecutor
 from kmem.devices import named_target
 from kmem.errors import ProfilerError
-from kmem.interfaces import Profiler
+from kmem.interfaces import Executor, Profiler
+from kmem.problem.traced import TracedProblem, untraced_problem
 from kmem.profile.cupti import CuptiProfiler
 from kmem.profile.ncu import NcuProfiler
 from kmem.profile.static import StaticProfiler
-from kmem.records import Kernel, Launch, Problem, Profile
-from kmem.testing import ProfilerCase, check_profiler
+from kmem.records import Contract, Kernel, Launch, Problem, Profile
+from kmem.testing import check_profiler
 
 SOURCE = """
 import torch
@@ -44,28 +45,30 @@ class ModelNew(torch.nn.Module):
         double_kernel[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), BLOCK=256)
         return y
 """
-CASE = ProfilerCase(
-    Kernel(KERNEL), Problem("double", "double.py", SOURCE), named_target("h200"), LocalExecutor()
-)
+DOUBLE = untraced_problem(Problem("double", "double.py", SOURCE), Contract(), named_target("h200"))
+
+
+def check(profiler: Profiler) -> Profile | None:
+    return check_profiler(profiler, Kernel(KERNEL), DOUBLE, LocalExecutor())
 
 
 @pytest.mark.slow  # starts compile processes
 def test_the_static_profiler_keeps_the_contract() -> None:
-    profile = check_profiler(StaticProfiler(), CASE)
+    profile = check(StaticProfiler())
     assert [launch.name for launch in profile.launches] == ["double_kernel"]
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("profiler", [CuptiProfiler(), NcuProfiler()], ids=lambda it: it.name)
 def test_the_profilers_of_a_gpu_keep_the_contract(profiler: Profiler) -> None:
-    check_profiler(profiler, CASE)
+    check(profiler)
 
 
 @pytest.mark.parametrize("profiler", [CuptiProfiler(), NcuProfiler()], ids=lambda it: it.name)
 def test_a_profiler_that_cannot_run_here_says_why(profiler: Profiler) -> None:
     if profiler.unavailable_reason() is None:
         pytest.skip("it can run here")
-    assert check_profiler(profiler, CASE) is None
+    assert check(profiler) is None
 
 
 class Recorded(Profiler):
@@ -88,15 +91,15 @@ class Recorded(Profiler):
     def unavailable_reason(self) -> str | None:
         return self._reason
 
-    def profile(self, kernel, problem, workload, contract, device, executor) -> Profile:  # noqa: ANN001 - as in the ABC
+    def profile(self, kernel: Kernel, traced: TracedProblem, executor: Executor) -> Profile:
         if self._refuses and "triton.jit" not in kernel.source:
             raise ProfilerError("the module does not import; see its log")
         launch = Launch("double_kernel", 0.01, (16, 1, 1), (128, 1, 1), {"dram__bytes.sum": 8.0})
-        return self._change(Profile(kernel.hash, self.name, device.name, False, (launch,)))
+        return self._change(Profile(kernel.hash, self.name, traced.device.name, False, (launch,)))
 
 
 def test_a_profiler_that_keeps_the_contract_passes() -> None:
-    assert check_profiler(Recorded(), CASE).kernel == CASE.kernel.hash
+    assert check(Recorded()).kernel == Kernel(KERNEL).hash
 
 
 def changed_launch(**changes: object) -> Callable[[Profile], Profile]:
@@ -122,4 +125,4 @@ def changed_launch(**changes: object) -> Callable[[Profile], Profile]:
 )
 def test_a_profiler_that_breaks_the_contract_is_told_how(profiler: Profiler, message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_profiler(profiler, CASE)
+        check(profiler)

@@ -1,4 +1,4 @@
-"""Errors against the oracle, the accuracy contract, and the input families, by exact small cases."""
+"""Errors against the oracle, the accuracy contract, and the input families, by small cases."""
 
 import math
 import re
@@ -30,6 +30,7 @@ from kmem.measure.oracle.traits import InputTraits, input_traits
 from kmem.measure.pool import checksum
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
+from kmem.measure.worker.tensors import Placement
 from kmem.records import Contract, Precision, Problem, Workload
 
 INF, NAN = float("inf"), float("nan")
@@ -258,11 +259,14 @@ def test_other_sizes_change_one_shared_dimension() -> None:
     }
 
 
-def test_other_layouts_hold_the_same_values(tmp_path) -> None:  # noqa: ANN001 - pytest's own fixture
+def test_other_layouts_hold_the_same_values(tmp_path: Path) -> None:
     value = torch.rand(3, 5)
     for name, layouts in other_layouts([value, 2]):
         shared = SharedArguments(
-            "layout", [value, 2], torch.device("cpu"), tmp_path, ipc=False, layouts=layouts
+            "layout",
+            [value, 2],
+            Placement(torch.device("cpu"), tmp_path, ipc=False),
+            layouts=layouts,
         )
         shared.write([value, 2])
         held = shared.values[0]
@@ -276,8 +280,9 @@ def test_other_layouts_hold_the_same_values(tmp_path) -> None:  # noqa: ANN001 -
 def sliced(
     module: Callable[..., torch.Tensor], *values: torch.Tensor, limit: int = 10**9, pieces: int = 4
 ) -> SlicedExpected | None:
-    """The right answer of a pure function in slices, on a device that has room for `limit` elements
-    of float64 at a time; None if it cannot be cut.
+    """The right answer of a pure function in slices; None if it cannot be cut.
+
+    On a device that has room for `limit` elements of float64 at a time.
     """
 
     def oracle(part: Sequence[object]) -> tuple[torch.Tensor, ...]:
@@ -501,15 +506,8 @@ def reference_of(forward: str, inputs: str, place: Path, *, imports: str = "math
         f"    def forward(self, *args):\n        return {forward}\n\n\ndef get_inputs():\n"
         f"    return [{inputs}]\n"
     )
-    return Reference(
-        Problem("p", "p.py", source),
-        Workload("full"),
-        Contract(),
-        torch.device("cpu"),
-        seed=1,
-        directory=place,
-        ipc=False,
-    )
+    placement = Placement(torch.device("cpu"), place, ipc=False)
+    return Reference(Problem("p", "p.py", source), Workload("full"), Contract(), placement, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -526,15 +524,15 @@ def reference_of(forward: str, inputs: str, place: Path, *, imports: str = "math
 def test_rows_that_depend_on_an_extreme_of_all_rows_are_not_cut(
     forward: str, is_cut: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kmem.measure.oracle.reference._WHOLE_BYTES", 2**12)
+    monkeypatch.setattr("kmem.measure.oracle.inputs._WHOLE_BYTES", 2**12)
     # Rows are alike in what is drawn, so that only other values tell.
     reference = reference_of(
         forward, "(torch.arange(64) / 64).repeat(128, 1) + 0 * torch.rand(1)", tmp_path
     )
-    reference.fill("drawn", 3)
-    before = reference.inputs.checksums()
+    reference.inputs.fill("drawn", 3)
+    before = reference.inputs.shared.checksums()
     assert isinstance(reference.expect(reference.inputs.values, 3), SlicedExpected) is is_cut
-    assert reference.inputs.checksums() == before
+    assert reference.inputs.shared.checksums() == before
 
 
 @pytest.mark.parametrize(
@@ -576,10 +574,10 @@ def test_inputs_too_large_for_two_draws_have_the_traits_that_two_draws_tell(
     inputs: str, traits: tuple[bool, bool, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = reference_of("args[0]", inputs, tmp_path)
-    monkeypatch.setattr("kmem.measure.oracle.reference._WHOLE_BYTES", 64)
+    monkeypatch.setattr("kmem.measure.oracle.inputs._WHOLE_BYTES", 64)
     in_turn = reference_of("args[0]", inputs, tmp_path)
     for reference in (at_once, in_turn):
-        (found,) = reference.traits
+        (found,) = reference.inputs.traits
         assert (found.fixed, found.zeros is not None, found.symmetric) == traits
     assert torch.equal(at_once.inputs.values[0], in_turn.inputs.values[0])
 
@@ -590,9 +588,9 @@ def test_a_family_that_the_module_refuses_has_no_answer_and_its_own_values_must_
     reference = reference_of(
         "torch.linalg.cholesky(args[0])", "torch.eye(8) + 0.01 * torch.rand(1, 1)", tmp_path
     )
-    reference.fill("drawn", 3)
+    reference.inputs.fill("drawn", 3)
     assert reference.expect_case("drawn", reference.inputs.values, 3) is not None
-    reference.fill("constant", 3)
+    reference.inputs.fill("constant", 3)
     assert reference.expect_case("constant", reference.inputs.values, 3) is None
     assert list(reference.refused) == ["constant"]
     assert re.match("_?LinAlgError: .*not positive-definite", reference.refused["constant"])
@@ -622,7 +620,7 @@ def test_a_module_that_does_not_run_in_float64_is_told_in_one_line(tmp_path: Pat
         "torch.rand(8)",
         tmp_path,
     )
-    reference.fill("drawn", 3)
+    reference.inputs.fill("drawn", 3)
     with pytest.raises(
         ProblemError,
         match=(
@@ -667,28 +665,24 @@ def test_an_answer_for_complex_numbers_is_of_twice_the_precision_and_expanded_vi
 def test_a_large_case_has_the_same_oracle_as_a_small_one(
     problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch norm mixes rows and the rows of minima and maxima are numbers: these are done
-    whole, the others in slices.
+    """In slices, but for the batch norm and the minima and maxima, which are done whole.
+
+    The batch norm mixes rows, and the rows of minima and maxima are numbers.
     """
 
     def examine(scale: float) -> tuple[Comparison, Answer]:
+        placement = Placement(torch.device("cpu"), tmp_path, ipc=False)
         reference = Reference(
-            Problem("p", "<p>", problem),
-            Workload("full"),
-            Contract(),
-            torch.device("cpu"),
-            seed=1,
-            directory=tmp_path,
-            ipc=False,
+            Problem("p", "<p>", problem), Workload("full"), Contract(), placement, seed=1
         )
-        reference.fill("normal", 3)
+        reference.inputs.fill("normal", 3)
         expected = reference.expect(reference.inputs.values, 3)
         assert isinstance(expected, SlicedExpected) is (
             is_cut and problem not in (problems.BATCH_NORM, problems.MIN_AND_MAX)
         )
         torch.manual_seed(3)
         with torch.no_grad():
-            outputs = reference.model(*reference.inputs.values)
+            outputs = reference.module.model(*reference.inputs.values)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         compared = expected.compare(
             [value * scale if value.is_floating_point() else value for value in outputs]
@@ -698,7 +692,7 @@ def test_a_large_case_has_the_same_oracle_as_a_small_one(
 
     found = {}
     for is_cut in (False, True):
-        monkeypatch.setattr("kmem.measure.oracle.reference._WHOLE_BYTES", 0 if is_cut else 2**40)
+        monkeypatch.setattr("kmem.measure.oracle.inputs._WHOLE_BYTES", 0 if is_cut else 2**40)
         found[is_cut] = [examine(1.0), examine(1.01)]
     for (whole, answer), (cut, cut_answer) in zip(found[False], found[True], strict=True):
         for one, two in zip(whole.found + whole.eager, cut.found + cut.eager, strict=True):

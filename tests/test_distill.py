@@ -1,5 +1,6 @@
-"""Distilling: measured wins become drafts that state only what was changed and measured; the ledger
-alone makes a draft verified.
+"""Distilling: measured wins become drafts, and the ledger alone makes a draft verified.
+
+A draft states only what was changed and measured.
 """
 
 import json
@@ -23,10 +24,6 @@ from kmem.memory.skills.standing import (
     Interval,
     Standing,
     effect_interval,
-    order_hits,
-    retract_skill,
-    skill_standing,
-    without_retracted,
 )
 from kmem.memory.store import Memory
 from kmem.prescribe.consult import consult_memory
@@ -105,7 +102,7 @@ def attempt(
 def record_run(
     memory: Memory, attempts: list[Attempt], run: Run = RUN, *, recorded: bool = True
 ) -> None:
-    """Keep a run as the workbench would: attempts, kernels, diagnoses, outcomes."""
+    """Keep a run as the loop would: attempts, kernels, diagnoses, outcomes."""
     memory.runs.start(run)
     for each in attempts:
         memory.runs.record_attempt(run.id, each)
@@ -182,7 +179,7 @@ def reproduce(
     return made
 
 
-def test_a_win_becomes_a_draft_that_passes_every_check_and_names_its_evidence(
+def test_a_win_becomes_a_draft_that_passes_every_check_and_names_its_outcomes(
     memory: Memory,
 ) -> None:
     parent, better = a_win(memory)
@@ -318,7 +315,7 @@ def test_two_memories_distil_the_same_bytes_from_the_same_records(tmp_path: Path
     assert hashes[0] == hashes[1]
 
 
-def test_a_win_of_the_same_recipe_by_knobs_is_evidence_and_no_draft(memory: Memory) -> None:
+def test_a_win_of_the_same_recipe_by_knobs_is_explained_and_no_draft(memory: Memory) -> None:
     slow = Kernel(
         "a = 1\n", choices=(SiteChoice("s", "softmax", "online-softmax", (("BLOCK", 256),)),)
     )
@@ -333,8 +330,8 @@ def test_a_win_of_the_same_recipe_by_knobs_is_evidence_and_no_draft(memory: Memo
     )
     found = distill_runs(memory, [RUN], {})
     assert found.drafts == ()
-    (evidence,) = found.knobs
-    assert (evidence.skills, evidence.change) == (
+    (explained,) = found.knobs
+    assert (explained.skills, explained.change) == (
         ("online-softmax",),
         "online-softmax BLOCK 256 -> 512",
     )
@@ -460,14 +457,14 @@ def test_metrics_that_moved_are_those_both_profiles_have_furthest_first() -> Non
 def test_the_ledger_alone_makes_a_draft_verified(memory: Memory) -> None:
     a_win(memory)
     skill = distilled_skill(memory)
-    assert skill_standing(memory, skill).standing is Standing.DRAFT
+    assert memory.standings.of(skill).standing is Standing.DRAFT
     reproduce(memory, skill, "graph-1", 0)
     reproduce(memory, skill, "graph-1", 1)
-    assert skill_standing(memory, skill).standing is Standing.DRAFT  # two seeds, one problem
+    assert memory.standings.of(skill).standing is Standing.DRAFT  # two seeds, one problem
     reproduce(memory, skill, "graph-2", None)
-    assert skill_standing(memory, skill).standing is Standing.VERIFIED
+    assert memory.standings.of(skill).standing is Standing.VERIFIED
     assert (
-        skill_standing(memory, skill).reason
+        memory.standings.of(skill).reason
         == "verified: reproduced on 2 of at least 2 problems, under 2 of at least 2 seeds"
     )
     before = skill.hash
@@ -492,7 +489,7 @@ def test_what_does_not_reproduce_a_draft_does_not_count(
     memory.contributors.set_trust("stranger", 0.0)
     reproduce(memory, skill, "graph-1", 0)
     reproduce(memory, skill, "graph-2", 1, **changes)
-    assert skill_standing(memory, skill).standing is Standing.DRAFT
+    assert memory.standings.of(skill).standing is Standing.DRAFT
 
 
 def test_retracting_a_reproduction_makes_a_draft_of_a_verified_skill_again(memory: Memory) -> None:
@@ -500,11 +497,11 @@ def test_retracting_a_reproduction_makes_a_draft_of_a_verified_skill_again(memor
     skill = distilled_skill(memory)
     reproduce(memory, skill, "graph-1", 0)
     last = reproduce(memory, skill, "graph-2", 1)
-    assert skill_standing(memory, skill).standing is Standing.VERIFIED
+    assert memory.standings.of(skill).standing is Standing.VERIFIED
     memory.ledger.retract(
         ledger_entry(last).hash, "measured on a busy machine", memory.contributors.own_name
     )
-    assert skill_standing(memory, skill).standing is Standing.DRAFT
+    assert memory.standings.of(skill).standing is Standing.DRAFT
 
 
 def test_a_retracted_skill_is_a_record_that_travels_and_is_used_no_more(
@@ -512,19 +509,19 @@ def test_a_retracted_skill_is_a_record_that_travels_and_is_used_no_more(
 ) -> None:
     a_win(memory)
     skill = distilled_skill(memory)
-    assert without_retracted(memory, {skill.name: skill}) == {skill.name: skill}
-    retraction = retract_skill(memory, skill, "it reads past the end")
-    assert retract_skill(memory, skill, "again") == retraction
-    assert skill_standing(memory, skill).reason == "retracted: it reads past the end"
-    assert without_retracted(memory, {skill.name: skill}) == {}
+    assert memory.standings.without_retracted({skill.name: skill}) == {skill.name: skill}
+    retraction = memory.standings.retract(skill, "it reads past the end")
+    assert memory.standings.retract(skill, "again") == retraction
+    assert memory.standings.of(skill).reason == "retracted: it reads past the end"
+    assert memory.standings.without_retracted({skill.name: skill}) == {}
     with pytest.raises(SkillError, match="needs a reason"):
-        retract_skill(memory, skill, " ")
+        memory.standings.retract(skill, " ")
     from kmem.memory.team.exchange import export_outcomes, import_outcomes
 
     export_outcomes(memory, tmp_path / "all.jsonl")
     with Memory(tmp_path / "other" / "kmem.db") as other:
         import_outcomes(other, tmp_path / "all.jsonl")
-        assert skill_standing(other, skill).standing is Standing.RETRACTED
+        assert other.standings.of(skill).standing is Standing.RETRACTED
 
 
 def test_a_draft_is_offered_last_alone_and_labelled_and_never_without_memory(
@@ -560,7 +557,7 @@ def test_a_draft_is_offered_last_alone_and_labelled_and_never_without_memory(
     assert offer()[2:] == [draft.name]
     assert draft.name not in offer(limit=1)
     assert draft.name not in offer(outcomes=False)
-    retract_skill(memory, draft, "no")
+    memory.standings.retract(draft, "no")
     assert draft.name not in offer()
 
 
@@ -575,13 +572,14 @@ def test_a_search_shows_drafts_last_and_labelled_and_no_retracted_skill(memory: 
     )
     library = {skill.name: skill for skill in (draft, other, gone)}
     memory.skills.sync(list(library.values()))
-    retract_skill(memory, gone, "wrong")
+    memory.standings.retract(gone, "wrong")
 
     def search() -> list[tuple[str, str]]:
         hits = memory.skills.search(
             "change to a softmax kernel that measured 2.00x its parent's speed"
         )
-        return [(hit.name, hit.reasons[0]) for hit in order_hits(memory, library, hits, 10)]
+        ordered = memory.standings.order_hits(library, hits, 10)
+        return [(hit.name, hit.reasons[0]) for hit in ordered]
 
     assert [name for name, _ in search()] == ["other-skill", draft.name]
     assert (
@@ -596,9 +594,9 @@ def test_a_search_shows_drafts_last_and_labelled_and_no_retracted_skill(memory: 
 def test_a_retraction_by_an_origin_that_is_not_trusted_takes_no_skill_away(memory: Memory) -> None:
     a_win(memory)
     skill = distilled_skill(memory)
-    retraction = retract_skill(memory, skill, "no")
+    retraction = memory.standings.retract(skill, "no")
     memory.contributors.set_trust(retraction.origin, 0.0)
-    assert skill_standing(memory, skill).standing is Standing.DRAFT
+    assert memory.standings.of(skill).standing is Standing.DRAFT
 
 
 def test_an_effect_is_against_the_parent_else_the_best_baseline() -> None:

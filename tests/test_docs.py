@@ -1,6 +1,4 @@
-"""Documentation cannot lie: help texts, README commands and generated files are what the program
-prints.
-"""
+"""Documentation cannot lie: help texts and README commands are what the program prints."""
 
 import re
 import shlex
@@ -11,15 +9,20 @@ from pathlib import Path
 import click
 import pytest
 
-from kmem.cli import add_commands, cli
+from kmem.cli import cli
+from kmem.cli.group import LazyCommand
 
 ROOT = Path(__file__).parent.parent
-add_commands()
+
+
+def loaded(command: click.Command) -> click.Command:
+    return command.load() if isinstance(command, LazyCommand) else command
 
 
 def all_commands(
     command: click.Command, path: tuple[str, ...] = ()
 ) -> list[tuple[tuple[str, ...], click.Command]]:
+    command = loaded(command)
     found = [(path, command)]
     if isinstance(command, click.Group):
         for name, child in command.commands.items():
@@ -72,7 +75,7 @@ def test_every_command_in_the_documents_exists_with_its_options(line: str) -> No
         and not rest[0].startswith("-")
         and rest[0] in command.commands
     ):
-        command = command.commands[rest.pop(0)]
+        command = loaded(command.commands[rest.pop(0)])
     options = {
         name
         for parameter in command.params

@@ -47,7 +47,7 @@ def test_what_is_broken_is_said_with_its_remedy_and_the_exit_code_stays_zero(
     directory = tmp_path_factory.mktemp("broken")
     (directory / "kmem.db").write_bytes(b"this is no database at all" * 100)
     monkeypatch.setenv("KMEM_DB", str(directory / "kmem.db"))
-    monkeypatch.setattr("kmem.profile.selftest.try_compiling", lambda device: "compiles")
+    monkeypatch.setattr("kmem.cli.actions.doctor.try_compiling", lambda device: "compiles")
     result = CliRunner().invoke(doctor, [], catch_exceptions=False)
     assert result.exit_code == 0
     assert any(

@@ -1,4 +1,4 @@
-"""Large inputs are drawn where they will lie, with the numbers they would have had anywhere else."""
+"""Large inputs are drawn where they will lie, with the numbers they would have anywhere else."""
 
 import pytest
 import torch

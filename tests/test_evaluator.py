@@ -60,25 +60,25 @@ def test_minutes_count_neither_baselines_nor_waiting(
     with Memory(tmp_path / "kmem.db") as memory:
         session = replace(open_traced_session(memory), present=True)
         processes = SimpleNamespace(compilers=None, workers=None, cache_dir=tmp_path / "cache")
-        judge.evaluator = lab = evaluator.LiveEvaluator(
+        judge.evaluator = live = evaluator.LiveEvaluator(
             run, session, Registry(), processes, lambda stage, text: None
         )
     clock.now += 5.0
-    assert lab.seconds_left == 55.0
+    assert live.seconds_left == 55.0
     seen: list[float] = []
 
     def look(evaluator: object, name: str, value: object) -> None:
         object.__setattr__(evaluator, name, value)
-        seen.append(lab.seconds_left)
+        seen.append(live.seconds_left)
 
     # as another thread may, between any two steps
     monkeypatch.setattr(evaluator.LiveEvaluator, "__setattr__", look)
-    lab.baselines()
-    assert (judge.left, lab.seconds_left) == ([55.0], 55.0)
+    live.baselines()
+    assert (judge.left, live.seconds_left) == ([55.0], 55.0)
     assert seen and set(seen) == {55.0}
     clock.now += 20.0
     judge.waited_s += 12.0
-    assert lab.seconds_left == 47.0
+    assert live.seconds_left == 47.0
 
 
 def _children() -> list[str]:

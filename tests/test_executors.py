@@ -67,9 +67,7 @@ def test_a_child_left_behind_is_ended_with_the_job() -> None:
 
 
 def ends(pid: str, *, within_s: float) -> bool:
-    """Whether a killed process is gone, or waits to be reaped; on a busy machine it takes a moment
-    to die.
-    """
+    """Whether a killed process is gone or waits to be reaped, within the moment that takes."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:

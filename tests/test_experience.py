@@ -1,6 +1,4 @@
-"""What memory tells an author of settings tried elsewhere: the right rows, few of them, and never
-more work than they are worth.
-"""
+"""What memory tells an author of settings tried elsewhere: the right rows, and few of them."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +8,7 @@ from test_memory_store import make_outcome
 
 from kmem.memory.ledger import experience
 from kmem.memory.ledger.experience import recall_experience
+from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.ledger.outcomes import ledger_entry
 from kmem.memory.ledger.redaction import redact_outcome
 from kmem.memory.store import Memory
@@ -28,14 +27,8 @@ def setting(block: int, latency_ms: float | None = 1.0, **changes) -> Outcome:
 
 
 def ask(memory: Memory, *, structure: str = "s", arch: str = "sm_90") -> tuple[Experience, ...]:
-    return recall_experience(
-        memory.storage,
-        ["online-softmax"],
-        graph_hash="mine",
-        structure_hash=structure,
-        arch=arch,
-        contract=Contract(),
-    )
+    key = GraphKey("mine", structure, (), (), arch, Contract())
+    return recall_experience(memory.storage, ["online-softmax"], key)
 
 
 def blocks(found: tuple[Experience, ...]) -> list[object]:

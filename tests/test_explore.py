@@ -11,6 +11,7 @@ from kmem.explore.recipes.author import RecipeAuthor
 from kmem.explore.recipes.cover import cover_graph, find_options
 from kmem.interfaces import Assignment
 from kmem.problem.graph import OpGraph
+from kmem.problem.traced import TracedProblem
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import (
     Attempt,
@@ -25,6 +26,7 @@ from kmem.records import (
     Status,
     Task,
     Timing,
+    Workload,
 )
 from kmem.testing import import_source, trace_source
 
@@ -116,10 +118,14 @@ def assignment(
     problem = Problem("two", "two.py", TWO_RELUS.format(size=64))
     table = {recipe.name: recipe for recipe in recipes}
     return Assignment(
-        problem=problem,
-        graphs=graphs,
-        device=H200,
-        contract=Contract(**contract),
+        traced=TracedProblem(
+            problem,
+            Contract(**contract),
+            H200,
+            {name: Workload(name) for name in graphs},
+            graphs,
+            None,
+        ),
         task=task,
         parent=parent,
         diagnosis=None,
@@ -293,7 +299,8 @@ def test_sites_are_found_once_for_all_tasks_of_a_run(graphs: dict[str, OpGraph])
         replace(first, task=Task(Move.SEED, "both", None, 1, ""))
     )
     assert recipe.asked == 1
-    author.write(replace(first, contract=Contract(purity=Purity.TRITON)))
+    pure = replace(first.traced, contract=Contract(purity=Purity.TRITON))
+    author.write(replace(first, traced=pure))
     assert recipe.asked == 2
 
 

@@ -1,5 +1,6 @@
-"""`kmem verify` and `kmem measure` as a user meets them: exit codes, one clear line for bad input,
-JSON for programs.
+"""`kmem verify` and `kmem measure` as a user meets them.
+
+Exit codes, one clear line for bad input, JSON for programs.
 """
 
 import json
@@ -12,8 +13,9 @@ from corpus.honest import GUARDED, LIBRARY
 
 from kmem.cli.verify import measure, verify
 from kmem.devices import named_target
+from kmem.problem.traced import untraced_problem
 from kmem.records import Baseline, Contract, Problem, Timing
-from kmem.run.single import known_baselines
+from kmem.run.single import find_baselines
 
 
 @pytest.fixture
@@ -199,8 +201,9 @@ def test_known_baselines_are_taken_from_the_database_and_new_ones_kept_there() -
             self.calls += 1
             return (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),)
 
-    judge, loaded = Measuring(), Problem("p", "p.py", problems.SCALE_RELU)
-    found = [known_baselines(judge, loaded, Contract(), named_target("h200")) for _ in range(2)]
+    judge, problem = Measuring(), Problem("p", "p.py", problems.SCALE_RELU)
+    traced = untraced_problem(problem, Contract(), named_target("h200"))
+    found = [find_baselines(judge, traced) for _ in range(2)]
     assert found[0] == found[1] == (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),)
     assert judge.calls == 1
 
@@ -281,7 +284,7 @@ def test_a_cache_that_cannot_be_made_is_one_line_and_names_the_remedy(
 
 
 def test_measuring_without_a_gpu_says_so(problem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kmem.devices.detect_device", lambda: None)
+    monkeypatch.setattr("kmem.cli.actions.judge.detect_device", lambda: None)
     result = run(measure, problem, LIBRARY)
     assert result.exit_code == 1
     assert "No GPU here to measure on" in str(result.exception)

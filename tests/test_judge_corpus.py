@@ -1,5 +1,6 @@
-"""Every honest candidate of the corpus passes, every dishonest one is refused for the right reason;
-in the interpreter, on the CPU.
+"""Every honest candidate of the corpus passes, every dishonest one is refused for its reason.
+
+In the interpreter, on the CPU.
 """
 
 import os
@@ -16,6 +17,7 @@ from corpus.judging import SharedWorkers, judge_once
 
 from kmem.measure.oracle.domain import find_refused
 from kmem.measure.oracle.reference import Reference
+from kmem.measure.worker.tensors import Placement
 from kmem.records import Contract, Problem, Purity, Status, Workload
 
 
@@ -158,17 +160,9 @@ def test_a_family_that_the_module_refuses_is_left_out_with_the_reason(
 
 def test_what_a_module_refuses_is_found_before_a_gpu_is_asked(tmp_path: Path) -> None:
     def refused_by(problem: str) -> dict[str, str]:
-        loaded, device = Problem("p", "<p>", problem), torch.device("cpu")
-        make = partial(
-            Reference,
-            loaded,
-            Workload("full"),
-            Contract(),
-            device,
-            seed=1,
-            directory=tmp_path,
-            ipc=False,
-        )
+        placement = Placement(torch.device("cpu"), tmp_path, ipc=False)
+        loaded = Problem("p", "<p>", problem)
+        make = partial(Reference, loaded, Workload("full"), Contract(), placement, seed=1)
         return find_refused(make, lambda *purpose: len("".join(purpose)))
 
     assert list(refused_by(problems.PROBABILITIES)) == ["normal", "large", "nan", "infinite"]

@@ -1,5 +1,6 @@
-"""The judge on a GPU: the whole corpus with the same verdicts as in the interpreter, and recovery
-from a broken CUDA context.
+"""The judge on a GPU: the whole corpus with the same verdicts as in the interpreter.
+
+And recovery from a broken CUDA context.
 """
 
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from kmem.measure.judge import Judge
 from kmem.measure.pool import checksum
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
+from kmem.measure.settings import JudgeSettings
+from kmem.measure.worker.tensors import Placement
+from kmem.problem.traced import TracedProblem
 from kmem.records import Contract, Kernel, Problem, Purity, Status, Workload
 
 pytestmark = pytest.mark.gpu
@@ -97,7 +101,8 @@ class ModelNew(torch.nn.Module):
 
     def forward(self, x):
         self.seen = self.seen or x.data_ptr()
-        if x.data_ptr() != self.seen and x.data_ptr() % 512 == 0 and x.is_contiguous() and x.shape == (6, 40):
+        is_usual = x.is_contiguous() and x.shape == (6, 40) and x.data_ptr() % 512 == 0
+        if x.data_ptr() != self.seen and is_usual:
             return torch.empty_like(x)
         return torch.relu(x * self.scale)
 """
@@ -156,9 +161,8 @@ def test_checksums_are_those_of_the_cpu(
 
 def test_memory_that_a_worker_is_shown_lies_in_an_allocation_of_its_own(tmp_path: Path) -> None:
     device = torch.device("cuda:0")
-    shared = SharedArguments(
-        "apart", [torch.rand(1000), torch.rand(2**22)], device, tmp_path, ipc=True
-    )
+    placement = Placement(device, tmp_path, ipc=True)
+    shared = SharedArguments("apart", [torch.rand(1000), torch.rand(2**22)], placement)
     others = [torch.rand(size, device=device) for size in (1000, 2**18, 2**22) for _ in range(50)]
     segments = [
         range(each["address"], each["address"] + each["total_size"])
@@ -179,18 +183,11 @@ def test_memory_that_a_worker_is_shown_lies_in_an_allocation_of_its_own(tmp_path
 def test_after_a_broken_context_the_next_candidate_runs(
     broken: str, said: str, tmp_path: Path
 ) -> None:
-    with Judge(
-        Problem("corpus", "<corpus>", problems.SCALE_RELU),
-        {"full": Workload("full")},
-        Contract(),
-        detect_device(),
-        None,
-        seed=3,
-        work_dir=tmp_path,
-        gpu=True,
-        estimate_ms=None,
-        cache_dir=tmp_path / "cache",
-    ) as judge:
+    problem = Problem("corpus", "<corpus>", problems.SCALE_RELU)
+    workloads = {"full": Workload("full")}
+    traced = TracedProblem(problem, Contract(), detect_device(), workloads, {}, None)
+    settings = JudgeSettings(seed=3, gpu=True, work_dir=tmp_path, cache_dir=tmp_path / "cache")
+    with Judge(traced, settings) as judge:
         kernels = [Kernel(LIBRARY), Kernel(broken), Kernel(SCALE_RELU)]
         found = judge.screen(kernels, lambda index, measurement: None, deadline_s=120)
         assert [measurement.status for measurement in found] == [

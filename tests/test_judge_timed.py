@@ -1,4 +1,4 @@
-"""Timed calls leave spots of what they return: whoever cheats only while the clock runs is caught.
+"""Timed calls leave spots of what they return: a candidate that cheats only there is caught.
 
 No GPU: the clock is made up.
 """
@@ -12,20 +12,24 @@ from corpus import problems
 from corpus.dishonest import scale_relu
 from corpus.honest import LIBRARY
 
-from kmem.measure.examine import Examination, Refused
-from kmem.measure.loading import attach_once
+from kmem.measure.examine.cases import check_case
+from kmem.measure.examine.examination import Examination, Refused
+from kmem.measure.examine.loading import load_candidate
+from kmem.measure.examine.timed_calls import check_timed
 from kmem.measure.oracle.expected import Answer
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.spots import LOOKED_AT, SETTLED, SPOTS, Spots, TimedResult
 from kmem.measure.pool.process import WorkerProcess
-from kmem.measure.timing.gpu_clock import time_pairs
+from kmem.measure.timing.gpu_clock import ClockSettings, LoadedModule, time_pairs
 from kmem.measure.timing.inputs import TimedInputs
+from kmem.measure.worker.commands import Load
+from kmem.measure.worker.tensors import Placement
 from kmem.records import Contract, Kernel, Problem, Status, Workload
 
 #: Stands in for the clock of the GPU in a worker; it calls what is timed in the same order, and
 #: says 20 ms.
 HOST_CLOCK = """
-import observe
+import clocks
 import torch
 
 
@@ -39,7 +43,7 @@ class HostClock:
         return {"event_ms": [20.0] * count, "host_ms": [20.0] * host_count}
 
 
-observe.EventClock = HostClock
+clocks.EventClock = HostClock
 
 
 class ModelNew(torch.nn.Module):
@@ -52,51 +56,36 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     place = tmp_path_factory.mktemp("worker")
     made = WorkerProcess(place, "cpu", cache_dir=place / "cache").wait_ready()
     (place / "host_clock.py").write_text(HOST_CLOCK)
-    made.request(
-        "load",
-        timeout_s=60,
-        key="clock",
-        path=str(place / "host_clock.py"),
-        class_name="ModelNew",
-        init=[],
-        state=[],
-        training=True,
-        dtype=None,
-        tf32=False,
-        compile_mode=None,
-    )
+    command = Load("clock", str(place / "host_clock.py"), "ModelNew", [], [], training=True)
+    made.request(command, timeout_s=60)
     yield made
     made.kill()
 
 
-def check_timed(
+def reference_of(problem: str, place: Path) -> Reference:
+    placement = Placement(torch.device("cpu"), place, ipc=False)
+    return Reference(Problem("p", "<p>", problem), Workload("full"), Contract(), placement, seed=1)
+
+
+def time_and_check(
     problem: str, source: str, worker: WorkerProcess, place: Path, seed: int = 3
 ) -> Examination:
-    """Time a candidate against itself, as the judge does, and check what the timed calls returned."""
-    reference = Reference(
-        Problem("p", "<p>", problem),
-        Workload("full"),
-        Contract(),
-        torch.device("cpu"),
-        seed=1,
-        directory=place,
-        ipc=False,
-    )
+    """Time a candidate against itself, as the judge does, and check what timed calls returned."""
+    reference = reference_of(problem, place)
     examination = Examination(Kernel(source), worker, Contract(), 60.0, 60.0)
-    examination.load(reference)
-    examination.check_case("drawn", 5)
+    load_candidate(examination, reference)
+    check_case(examination, "drawn", 5)
     assert isinstance(examination.answer, Answer)
     inputs = TimedInputs(reference, lambda *purpose: seed + int(purpose[-1]))
     inputs.show(worker)
     with Spots(reference, examination.answer, calls=5, seed=seed) as spots:
-        attach_once(worker, spots.shared)
-        sides = (worker, examination.key), (worker, examination.key, "eager")
-        time_pairs(
-            *sides, inputs.names, inputs.refresh, l2_bytes=1, timeout_s=60, seed=seed, spots=spots
-        )
+        worker.attach(spots.shared)
+        module = LoadedModule(worker, examination.key)
+        clock = ClockSettings(l2_bytes=1, timeout_s=60, spots=spots)
+        time_pairs(module, module, inputs, clock, name="eager", seed=seed)
         assert len(spots.results) == 2 * 10 * len(inputs.names)  # every call of the candidate
         examination.errors.clear()
-        examination.check_timed(spots, seed)
+        check_timed(examination, spots, seed)
     inputs.close()
     reference.close()
     return examination
@@ -146,7 +135,7 @@ def check_timed(
 def test_what_honest_timed_calls_return_is_right(
     problem: str, source: str, worker: WorkerProcess, tmp_path: Path
 ) -> None:
-    errors = check_timed(problem, source, worker, tmp_path).errors
+    errors = time_and_check(problem, source, worker, tmp_path).errors
     assert {report.family for report in errors} == {"timed"}
     assert len({report.seed for report in errors}) == SETTLED
 
@@ -178,7 +167,7 @@ def test_a_candidate_that_cheats_in_half_of_the_timed_batches_is_refused(
     source = scale_relu(HALF.format(cheat=cheat), init="self.calls = 0")
     for seed in range(5):
         with pytest.raises(Refused, match="output 0 on family timed: relative error") as caught:
-            check_timed(problems.SCALE_RELU, source, worker, tmp_path, seed)
+            time_and_check(problems.SCALE_RELU, source, worker, tmp_path, seed)
         assert caught.value.status is Status.WRONG_VALUES
 
 
@@ -189,21 +178,13 @@ def test_a_timed_call_that_returns_something_smaller_is_refused(
     with pytest.raises(
         Refused, match=r"output 0 has shape \[1, 40\], expected \[6, 40\]"
     ) as caught:
-        check_timed(problems.SCALE_RELU, source, worker, tmp_path)
+        time_and_check(problems.SCALE_RELU, source, worker, tmp_path)
     assert caught.value.status is Status.WRONG_CONTRACT
 
 
 def test_a_large_result_is_looked_at_in_places_drawn_anew(tmp_path: Path) -> None:
     problem = problems.SCALE_RELU.replace("rows = 6", "rows = 600")
-    reference = Reference(
-        Problem("p", "<p>", problem),
-        Workload("full"),
-        Contract(),
-        torch.device("cpu"),
-        seed=1,
-        directory=tmp_path,
-        ipc=False,
-    )
+    reference = reference_of(problem, tmp_path)
     answer = reference.expect(reference.inputs.values, 1).answer
     with Spots(reference, answer, calls=2, seed=4) as spots:
         right = reference.run_eager(reference.inputs.values, 1)[0]
@@ -218,7 +199,8 @@ def test_a_large_result_is_looked_at_in_places_drawn_anew(tmp_path: Path) -> Non
             )
             values[0], values[1] = right[tuple(places)], 0.5
             spots.collect([1, 1], [{}, {}])
-    first, wrong, second, _ = spots.results
+    first, wrong = spots.results[:2]
+    second = spots.results[2]
     assert not torch.equal(first.places[0], second.places[0])
     assert first.distance([right]) == 0 and wrong.distance([right]) > 0.1
     mixed = wrong.put_into([right])[0]

@@ -287,9 +287,9 @@ def replayed(
         memory.skills.sync(list(skills.values()))
         run = Run(
             "r",
-            session.problem,
+            session.traced.problem,
             "h200",
-            session.contract,
+            session.traced.contract,
             Budget(rounds=2),
             "rw",
             seed,

@@ -1,21 +1,34 @@
-"""Who has the GPU: one alone or several together, waiting without starving anybody, and Inductor
-taking its turn while it tunes. No GPU.
+"""Who has the GPU: one process alone or several together, and nobody starves. No GPU is needed.
+
+Inductor takes its turn too while it tunes.
 """
 
-import sys
+import importlib
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-import kmem.host.lease
 from kmem.host.lease import GpuLease
-from kmem.measure.examine import Examination
-from kmem.measure.worker import observe
+from kmem.measure.examine.examination import Examination
+from kmem.measure.examine.provenance import check_provenance
+from kmem.measure.pool.process import WORKER_FILES
+from kmem.measure.worker import commands
 from kmem.records import Contract, Kernel
+
+
+@pytest.fixture
+def tuning(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The worker's tuning.py, which has its siblings beside it as in a worker; no GPU is joined."""
+    for place in {path.parent for path in WORKER_FILES}:
+        monkeypatch.syspath_prepend(str(place))
+    module = importlib.import_module("tuning")
+    for each in (module, importlib.import_module("clocks")):
+        monkeypatch.setattr(each, "_synchronize", lambda: None)
+    return module
 
 
 def is_taken(directory: Path) -> bool:
@@ -125,7 +138,7 @@ def test_a_long_check_lets_a_timing_in_between_its_steps(tmp_path: Path) -> None
 
 
 def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_a_moment_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tuning: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torch._inductor.runtime import benchmarking
 
@@ -142,10 +155,8 @@ def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_a_moment
 
     tool = Tool()
     monkeypatch.setattr(benchmarking, "benchmarker", tool)
-    monkeypatch.setitem(sys.modules, "lease", kmem.host.lease)  # what it is called beside a worker
-    monkeypatch.setattr(observe, "_synchronize", lambda: None)
-    monkeypatch.setattr(observe, "_LINGER_S", 0.05)
-    with observe.tuning_in_turn((str(tmp_path), "card")):
+    monkeypatch.setattr(tuning, "_LINGER_S", 0.05)
+    with tuning.tuning_in_turn(GpuLease(tmp_path, "card", lambda text: None)):
         assert not is_taken(tmp_path)
         for _ in range(2):
             assert benchmarking.benchmarker.benchmark() == 1.5
@@ -155,7 +166,7 @@ def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_a_moment
         tool.benchmark()
     assert not is_taken(tmp_path)  # at the end at once
     assert seen == [True] * 6
-    with observe.tuning_in_turn(None):
+    with tuning.tuning_in_turn(None):
         tool.benchmark()
     tool.benchmark()
     assert seen == [True] * 6 + [False] * 4
@@ -175,6 +186,7 @@ def test_a_slow_alternative_is_timed_once(
     options: dict[str, str],
     called: int,
     found: float,
+    tuning: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now, calls = [0.0], [0]
@@ -183,41 +195,34 @@ def test_a_slow_alternative_is_timed_once(
         now[0] += took_s[calls[0]]
         calls[0] += 1
 
-    monkeypatch.setattr(observe, "_synchronize", lambda: None)
-    monkeypatch.setattr(observe, "_clock", lambda: now[0])
-    timed = observe._once_if_slow(lambda call, **kwargs: 1.5)(call, **options)
+    monkeypatch.setattr("clocks._clock", lambda: now[0])
+    timed = tuning._once_if_slow(lambda call, **kwargs: 1.5)(call, **options)
     assert (timed, calls[0]) == (pytest.approx(found), called)
 
 
-def test_an_alternative_that_cannot_be_launched_is_left_to_inductor(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Which goes on with the next one after some errors, as TritonBenchmarker does after an invalid
-    configuration.
-    """
+def test_an_alternative_that_cannot_be_launched_is_left_to_inductor(tuning: ModuleType) -> None:
+    """Inductor goes on with the next alternative, as after an invalid configuration."""
 
     def call() -> None:
         raise RuntimeError("CUDA error: invalid configuration argument")
 
-    monkeypatch.setattr(observe, "_synchronize", lambda: None)
-    assert observe._once_if_slow(lambda call: float("inf"))(call) == float("inf")
+    assert tuning._once_if_slow(lambda call: float("inf"))(call) == float("inf")
 
 
 def test_kernels_are_profiled_alone_so_that_nobody_else_makes_them_slow(tmp_path: Path) -> None:
-    alone: dict[str, bool] = {}
+    alone: dict[type, bool] = {}
 
     class Worker:
-        def request(self, command: str, **arguments: object) -> dict[str, object]:
-            alone[command] = is_taken(tmp_path)
+        def request(self, command: commands.Command, *, timeout_s: float) -> dict[str, object]:
+            alone[type(command)] = is_taken(tmp_path)
             return {"operators": {}, "kernels": [["scale", 5.0]], "own": ["scale"], "binaries": {}}
 
     with GpuLease(tmp_path, "card", lambda text: None) as lease, lease.hold(exclusive=False):
         examination = Examination(
             Kernel("class ModelNew: pass"), Worker(), Contract(), 1.0, 1.0, lease
         )
-        examination.reference = SimpleNamespace(
-            name="full", fill=lambda family, seed: None, inputs=SimpleNamespace(name="inputs")
-        )
-        examination.check_provenance(0, gpu=True)
-    assert alone == {"operators": False, "kernels": True}
+        inputs = SimpleNamespace(fill=lambda family, seed: None, shared=SimpleNamespace(name="in"))
+        examination.reference = SimpleNamespace(name="full", inputs=inputs)
+        check_provenance(examination, 0, gpu=True)
+    assert alone == {commands.Operators: False, commands.Kernels: True}
     assert examination.gpu_kernels == (("scale", 5.0),)

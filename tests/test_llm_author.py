@@ -137,7 +137,9 @@ def test_seeds_are_offered_at_the_granularities_a_module_has() -> None:
 
 
 def test_nothing_is_left_to_torch_where_all_time_must_be_tritons() -> None:
-    situation = make_situation("linear_swish_scale", contract=Contract(purity=Purity.TRITON))
+    situation = make_situation("linear_swish_scale")
+    pure = replace(situation.traced, contract=Contract(purity=Purity.TRITON))
+    situation = replace(situation, traced=pure)
     seeds = begin(ScriptedProvider()).propose(situation)
     assert [seed.reason for seed in seeds] == ["fuse", "full rewrite"]
     assert not any("torch" in seed.instruction for seed in seeds)
@@ -146,13 +148,14 @@ def test_nothing_is_left_to_torch_where_all_time_must_be_tritons() -> None:
 def test_a_module_that_could_not_be_traced_is_rewritten_as_a_whole() -> None:
     situation = make_situation()
     opaque = replace(
-        situation.graphs["full"],
+        situation.traced.graph,
         placeholders=(),
         nodes=(),
         outputs=(),
         opaque_reason="data-dependent control flow",
     )
-    situation = replace(situation, graphs={"full": opaque}, bound=None)
+    untraced = replace(situation.traced, graphs={"full": opaque}, bound=None)
+    situation = replace(situation, traced=untraced)
     provider = ScriptedProvider(generator=[seed_answer(["anything"])])
     author = begin(provider)
     assert [seed.reason for seed in author.propose(situation)] == ["full rewrite"]

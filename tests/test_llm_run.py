@@ -1,8 +1,7 @@
-"""Whole runs with language models: the real SDK, a scripted server, the real loop, memory and
-authors; one run through compiler and judge.
+"""Whole runs with language models: the real SDK, loop, memory and authors, and a scripted server.
 
-Only what measures is scripted in most of them (scripted_evaluator.py), so that a kernel is as fast
-as it says.
+In most runs only what measures is scripted (scripted_evaluator.py): a kernel is as fast as it says.
+One run goes through compiler and judge.
 """
 
 import itertools
@@ -35,7 +34,7 @@ from scripted_evaluator import (
 from scripted_models import answer, diagnosis_answer, edit_answer, repair_answer, seed_answer
 from scripted_server import Play, Reply, ScriptedServer, Turn
 
-from kmem.cli import add_commands, cli
+from kmem.cli import cli
 from kmem.errors import ReplayError
 from kmem.explore.models.budget import Spending
 from kmem.explore.models.roles import ROLES
@@ -44,8 +43,6 @@ from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Attempt, Budget, ModelChoice, Move, RunResult, Status, Strategy
 from kmem.run.replay import replay_run
-
-add_commands()
 
 KEY = "sk-this-is-secret"
 CLAIM = {"metric": "traffic_ratio", "comparison": "<=", "number": 0.9, "relative": True}
@@ -110,8 +107,9 @@ def asked_change(turn: Turn) -> str:
 
 
 def script(**by_role: object) -> Play:
-    """A model that answers by role: a Reply, or a function of the turn; what no test is about is
-    answered soundly.
+    """A model that answers by role: with a Reply, or with what a function makes of the turn.
+
+    Roles that are not named are answered soundly.
     """
     usual = {
         "generator": seed(),
@@ -141,8 +139,9 @@ def roles(server: ScriptedServer) -> Counter[str]:
 
 
 def rewriter(turn: Turn) -> Reply:
-    """Applies the rewrite asked for to the kernel shown; one that is in it already changes nothing
-    but a note.
+    """Applies the rewrite asked for to the kernel shown.
+
+    A rewrite that the kernel already has changes nothing but a note.
     """
     told, change = fate(shown_kernel(turn)), asked_change(turn)
     done = told["NOTE"].split(", ") if told["NOTE"] else []
@@ -154,8 +153,7 @@ def rewriter(turn: Turn) -> Reply:
     )
 
 
-# --- search
-# -----------------------------------------------------------------------------------------------------------------------------
+# ---- search
 
 
 @pytest.mark.slow(after=1)
@@ -240,9 +238,7 @@ def test_a_beam_goes_on_from_several_kernels_in_distinct_directions_without_dupl
 
 @pytest.mark.slow
 def test_rewrites_whose_gains_differ_much_are_all_applied_whatever_the_seed(tmp_path: Path) -> None:
-    """Times as they add up on a GPU: a copy of the input, two kernels, and four times as long with
-    small blocks.
-    """
+    """Times add up as on a GPU: a copy of the input, two kernels, fourfold with small blocks."""
     changes = ["fuse the kernels", "read the input in place", "use larger blocks"]
 
     def takes_ms(done: list[str]) -> float:
@@ -333,8 +329,7 @@ def test_the_history_is_in_every_prompt_after_going_back_to_the_base(tmp_path: P
     assert all(kernel in prompt for prompt in prompts for kernel in tried)
 
 
-# --- repair
-# -----------------------------------------------------------------------------------------------------------------------------
+# ---- repair
 
 
 def test_a_failing_candidate_that_is_repaired_and_wins_is_stored_as_won(tmp_path: Path) -> None:
@@ -362,7 +357,7 @@ def test_a_failing_candidate_that_is_repaired_and_wins_is_stored_as_won(tmp_path
         Status.PASSED,
     ]
     assert attempts[-1].parent_ms == 8.0, (
-        "it is compared with the kernel gone on from, not with the failed one"
+        "it is compared with the parent kernel, not with the failed one"
     )
     assert roles(server)["repairer"] == 1
     with Memory(tmp_path / "kmem.db") as memory:
@@ -392,8 +387,7 @@ def test_repairs_end_after_three_and_the_run_goes_back_to_the_base(tmp_path: Pat
     assert "3 repairs did not help" in veto.reason
 
 
-# --- budgets
-# ----------------------------------------------------------------------------------------------------------------------------
+# ---- budgets
 
 
 @pytest.mark.parametrize(
@@ -673,12 +667,11 @@ def test_a_model_whose_answers_are_empty_ends_with_a_line_that_names_the_remedy(
         )
 
 
-# --- kill, resume, replay
-# ---------------------------------------------------------------------------------------------------------------
+# ---- kill, resume, replay
 
 
 def start_walk(home: Path, server: ScriptedServer) -> subprocess.Popen:
-    """A walk in a process of its own."""
+    """A run in a process of its own."""
     code = Path(__file__).with_name("scripted_evaluator.py")
     return subprocess.Popen(
         [sys.executable, str(code), str(home), server.url_openai], stderr=subprocess.PIPE, text=True
@@ -857,8 +850,7 @@ def test_secrets_are_written_nowhere_and_a_round_is_shown_whole(tmp_path: Path) 
     )
 
 
-# --- with the compiler and the judge
-# ----------------------------------------------------------------------------------------------------
+# ---- with the compiler and the judge
 
 PROBLEM = """import torch
 SIZE = 512

@@ -24,7 +24,7 @@ from kmem.mcp.verdicts import Verdict
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import Baseline, Contract, Measurement, Move, Status, Timing
-from kmem.run.single import make_case
+from kmem.run.single import Terms, make_case
 
 TOOLS = [
     "search_skills",
@@ -207,7 +207,7 @@ def measured(
         ratio * 1.05,
     )
     verdict = Measurement(status, timing if status is Status.PASSED else None, False)
-    case = make_case(problem, source, Contract(), 7, (), None)
+    case = make_case(problem, source, Terms(Contract(), 7))
     return Verdict(
         case, named_target("h200"), verdict, (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),)
     )
@@ -284,13 +284,12 @@ def test_measuring_without_a_gpu_says_so(
 
 
 def test_a_retracted_skill_is_not_found_any_more(tools: Tools) -> None:
-    from kmem.memory.skills.standing import retract_skill
 
     assert "separable-pooling" in {
         skill["name"] for skill in tools.search_skills("separable pooling")["skills"]
     }
     with Memory() as memory:
-        retract_skill(memory, tools._find_skill("separable-pooling"), "for this test")
+        memory.standings.retract(tools._find_skill("separable-pooling"), "for this test")
     assert "separable-pooling" not in {
         skill["name"] for skill in tools.search_skills("separable pooling", limit=50)["skills"]
     }

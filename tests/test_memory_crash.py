@@ -1,6 +1,4 @@
-"""What can go wrong with a file: damage, foreign or newer files, locks, a full disk, other
-processes, `kill -9`.
-"""
+"""What can go wrong with a file: damage, foreign files, locks, a full disk, `kill -9`."""
 
 import os
 import re
@@ -15,8 +13,9 @@ import pytest
 from sqlite_utils import Database
 
 from kmem.errors import MemoryStoreError
+from kmem.memory.stats import memory_stats
 from kmem.memory.store import Memory
-from kmem.memory.verify import memory_stats, verify_memory
+from kmem.memory.verify import verify_memory
 from kmem.records import Kernel
 
 WRITER = textwrap.dedent(
@@ -147,8 +146,9 @@ FILLER = textwrap.dedent(
     import subprocess, sys
     from pathlib import Path
     from kmem.errors import MemoryStoreError
+    from kmem.memory.stats import memory_stats
     from kmem.memory.store import Memory
-    from kmem.memory.verify import memory_stats, verify_memory
+    from kmem.memory.verify import verify_memory
     from kmem.records import Kernel
     mounted = Path(sys.argv[1])
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(mounted)], check=True)
@@ -163,7 +163,8 @@ FILLER = textwrap.dedent(
             print(ex)
         assert 10 < len(committed) < 1000
         assert all(memory.runs.kernel(kernel_hash) is not None for kernel_hash in committed)
-    subprocess.run(["mount", "-o", "remount,size=8m", str(mounted)], check=True)  # space is freed: the remedy works
+    # space is freed: the remedy works
+    subprocess.run(["mount", "-o", "remount,size=8m", str(mounted)], check=True)
     with Memory(mounted / "kmem.db") as memory:
         assert memory_stats(memory).kernels == len(committed) and verify_memory(memory) == []
         assert memory.runs.put_kernel(Kernel("y" * 20_000))
@@ -187,7 +188,8 @@ def test_a_disk_that_is_really_full_loses_nothing_that_was_committed(tmp_path: P
     )
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
-        r"Database .*kmem.db cannot grow: the disk is full; free some space or choose another with KMEM_DB .*\n",
+        r"Database .*kmem.db cannot grow: the disk is full; "
+        r"free some space or choose another with KMEM_DB .*\n",
         done.stdout,
     )
 
@@ -221,7 +223,7 @@ def test_killing_a_writer_of_outcomes_leaves_sums_that_fit_the_ledger(tmp_path: 
     writer.wait()
     with Memory(path) as memory:
         assert memory.ledger.known(committed) == set(committed)
-        assert memory.track_records.cells()[0].tried == memory_stats(memory).outcomes
+        assert memory.track_records.sums()[0].tried == memory_stats(memory).outcomes
         assert memory.track_records.rebuild().differing == 0
         assert verify_memory(memory) == []
 

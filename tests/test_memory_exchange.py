@@ -1,6 +1,4 @@
-"""Export and merge: a union by content, in any order, any number of times; damage is found and
-named.
-"""
+"""Export and merge: a union by content, in any order, any number of times; damage is named."""
 
 import json
 from pathlib import Path
@@ -12,9 +10,10 @@ from test_memory_store import make_outcome
 
 from kmem.errors import MemoryStoreError, OutputError
 from kmem.memory.ledger.outcomes import Retraction
+from kmem.memory.stats import memory_stats
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import Exchanged, export_outcomes, import_outcomes
-from kmem.memory.verify import memory_stats, verify_memory
+from kmem.memory.verify import verify_memory
 from kmem.records import Kernel, SiteChoice, content_hash
 
 

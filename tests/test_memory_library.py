@@ -1,6 +1,4 @@
-"""Skills in the memory: versions, search by meaning and words, vectors made once; skills a user
-added.
-"""
+"""Skills in the memory: versions, search, vectors made once; and skills that a user added."""
 
 import io
 import tarfile
@@ -29,8 +27,9 @@ TOPICS = ("pool", "softmax", "matmul", "load")
 
 
 class TopicEmbedder:
-    """One dimension per topic word, so that a test can see what is near what; counts what it was
-    asked to embed.
+    """One dimension per topic word, so that a test can see what is near what.
+
+    `texts` are what it was asked to embed.
     """
 
     model = "topics"
@@ -187,7 +186,7 @@ def test_without_embeddings_the_words_alone_count_and_the_reasons_say_so(
         assert (hit.name, hit.similarity, hit.text_rank) == ("online-softmax", None, 1)
         assert hit.reasons[0] == "full text only: no embeddings (KMEM_EMBEDDING_MODEL=none)"
         with pytest.raises(EmbeddingError, match="switched off"):
-            memory.skills.embed_texts(["x"])
+            memory.vectors.embed_texts(["x"])
 
 
 def test_a_name_means_the_version_synced_last_and_older_versions_stay(
@@ -241,7 +240,7 @@ def test_an_embedder_that_breaks_its_contract_is_named(tmp_path: Path) -> None:
         Memory(tmp_path / "kmem.db", embedder) as memory,
         pytest.raises(EmbeddingError, match="'topics' returned"),
     ):
-        memory.skills.embed_texts(["x"])
+        memory.vectors.embed_texts(["x"])
 
 
 def test_weights_that_are_not_the_known_ones_are_refused(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
-"""Every migration, from a file with rows that the kmem before it wrote: what was there stays, and
-what is new works on it.
-"""
+"""Opening files that another kmem wrote: an older, a newer, one from before the first release."""
 
+import hashlib
 import json
 import os
 import signal
@@ -13,20 +12,31 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from sqlite_utils import Database
+from sqlite_utils.migrations import Migrations
 from test_memory_store import DIAGNOSIS, RUN, make_attempt, make_outcome
 
 from kmem.cli.why import why
 from kmem.errors import MemoryStoreError
-from kmem.memory.ledger.outcomes import pack_sizes
-from kmem.memory.ledger.posteriors import Posterior
-from kmem.memory.migrations import migrations
+from kmem.memory import storage
+from kmem.memory.migrations import APPLICATION_ID, m001_create_memory, migrations
 from kmem.memory.runs.runs import RoundPlan
 from kmem.memory.store import Memory
+from kmem.memory.team.exchange import merge_memory
 from kmem.memory.verify import verify_memory
-from kmem.records import Bottleneck, Move, Outcome, Plan, Prescription, Task, Veto
-from kmem.serialize import to_data, to_json
+from kmem.records import Move, Plan, Prescription, Task, Veto
+from kmem.serialize import to_data
 
-NAMES = [migration.name for migration in migrations.pending(Database(memory=True))]
+#: The migrations of every kmem from before the first release, in order.
+UNRELEASED = (
+    "m001_create_tables",
+    "m002_add_plans",
+    "m003_add_evidence",
+    "m004_add_contributors",
+    "m005_sum_outcomes_as_they_arrive",
+    "m006_add_conversations",
+    "m007_add_unanswered",
+    "m008_find_outcomes_of_recipes",
+)
 PLAN = Plan(
     (Task(Move.TUNE, "reduce", None, 3, "move the knobs"),),
     (Veto("slow", "4 candidates, far slower"),),
@@ -34,91 +44,90 @@ PLAN = Plan(
 )
 
 
-def old_database(path: Path, stop_before: str, outcomes: list[Outcome]) -> None:
-    """A file as the kmem before a migration left it, with a run and outcomes, written by plain SQL."""
+def unreleased_database(path: Path, applied: int) -> None:
+    """A file as a kmem from before the first release left it, with so many of its migrations."""
     database = Database(path)
-    migrations.apply(database, stop_before=stop_before)
-    insert = database.conn.execute
-    insert(
-        "insert into runs (id, state, record, created_at) values (?, 'running', ?, ?)",
-        [RUN.id, to_json(RUN), RUN.created_at],
-    )
-    for outcome in outcomes:
-        insert(
-            "insert or ignore into graphs values (?, ?, ?)",
-            [outcome.graph_hash, outcome.structure_hash, pack_sizes(outcome.sizes)],
-        )
-        insert(
-            """
-            insert into outcomes
-                (hash, graph_hash, arch, precision, purity, skill, status, source_hash, latency_ms, created_at, record)
-            values (?, ?, 'sm_90', 'match', 'library', ?, 'passed', ?, ?, ?, ?)
-            """,
-            [
-                outcome.hash,
-                outcome.graph_hash,
-                outcome.skill,
-                outcome.source_hash,
-                outcome.latency_ms,
-                outcome.created_at,
-                to_json(outcome),
-            ],
-        )
-    if stop_before <= "m005_sum_outcomes_as_they_arrive":  # which took the column away
-        database.conn.execute("drop trigger outcomes_are_never_updated")
-        database.conn.execute("update outcomes set log_speedup = 0.5")
-        database.conn.execute(
-            """
-            create trigger outcomes_are_never_updated before update on outcomes
-            begin select raise(abort, 'the ledger is append-only: add a retraction instead'); end
-            """
-        )
+    old = Migrations("kmem")
+    for name in UNRELEASED[:applied]:
+        old(name=name)(lambda db: None)
+    database.execute(f"pragma application_id = {APPLICATION_ID:d}")
+    database.execute("create table runs (id text primary key, record text not null) strict")
+    database.execute("insert into runs values ('20260101-aaaa', '{}')")
+    old.apply(database)
     database.conn.commit()
     database.close()
 
 
-@pytest.mark.parametrize("stop_before", NAMES[1:])
-def test_rows_of_the_version_before_a_migration_stay_and_work_with_what_is_new(
-    tmp_path: Path, stop_before: str
+def later_migrations() -> Migrations:
+    """What the next kmem may bring: one more migration, which adds a table."""
+    later = Migrations("kmem")
+    later(name="m001_create_memory")(m001_create_memory)
+    later(name="m002_add_notes")(lambda db: db.execute("create table notes (text text) strict"))
+    return later
+
+
+@pytest.mark.parametrize("applied", [1, 4, len(UNRELEASED)])
+def test_a_file_from_before_the_first_release_is_named_with_its_remedy_and_left_as_it_is(
+    tmp_path: Path, applied: int
+) -> None:
+    path = tmp_path / "old.db"
+    unreleased_database(path, applied)
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+    line = (
+        f"Database {path} has the format of before the first release; "
+        "export its outcomes with the kmem that wrote it (`kmem memory export`), "
+        "then move it away, or choose another with KMEM_DB"
+    )
+    with pytest.raises(MemoryStoreError) as opened:
+        Memory(path)
+    assert str(opened.value) == line
+    with Memory(tmp_path / "kmem.db") as memory:
+        with pytest.raises(MemoryStoreError) as merged:
+            merge_memory(memory, path)
+        assert str(merged.value) == line
+        assert memory.runs.all() == []
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == before
+    assert [file.name for file in tmp_path.iterdir() if "old" in file.name] == ["old.db"]
+
+
+def test_a_later_migration_keeps_the_rows_and_an_older_kmem_refuses_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "kmem.db"
     outcomes = [make_outcome(1.0 + number, created_at=f"{number}") for number in range(3)]
-    old_database(path, stop_before, outcomes)
     with Memory(path) as memory:
-        assert migrations.pending(memory.storage.db) == []
-        assert memory.runs.get(RUN.id) == RUN
-        assert memory.ledger.outcomes() == outcomes
+        memory.runs.start(RUN)
         memory.runs.put_plan(RUN.id, 0, PLAN)
-        assert memory.runs.plans(RUN.id) == [RoundPlan(0, PLAN)]
-        found = memory.track_records.posteriors(
-            ["online-softmax"],
-            bottleneck=Bottleneck.LATENCY,
-            operators=("softmax",),
-            arch="sm_90",
-            versions={},
-        )
-        assert isinstance(found["online-softmax"], Posterior)
-        assert found["online-softmax"].tried == 3
-        assert memory.contributors.own_name.startswith("kmem-")
-        assert verify_memory(memory) == []
+        for outcome in outcomes:
+            memory.ledger.record(outcome)
+    with monkeypatch.context() as later:
+        later.setattr(storage, "migrations", later_migrations())
+        with Memory(path) as memory:
+            assert storage.migrations.pending(memory.storage.db) == []
+            assert memory.storage.read("select * from notes") == []
+            assert memory.runs.get(RUN.id) == RUN
+            assert memory.runs.plans(RUN.id) == [RoundPlan(0, PLAN)]
+            assert memory.ledger.outcomes() == outcomes
+            assert memory.track_records.of_skill("online-softmax")[0].tried == 3
+            assert verify_memory(memory) == []
+    with pytest.raises(MemoryStoreError, match=r"written by a newer kmem \(m002_add_notes\)"):
+        Memory(path)
 
 
 def test_a_migration_that_is_killed_is_done_again(tmp_path: Path) -> None:
     path = tmp_path / "kmem.db"
-    old_database(path, NAMES[1], [make_outcome()])
     code = textwrap.dedent(
         """
         import os, signal, sys
-        from kmem.memory import migrations as module
-        from kmem.memory.store import Memory
-        module._CONTRIBUTORS = (*module._CONTRIBUTORS, "select kill()")
         import sqlite_utils
+        from kmem.memory import migrations, storage
+        from kmem.memory.store import Memory
+        migrations.TABLES = (*migrations.TABLES, "select kill()")
         class Killed(sqlite_utils.Database):
             def execute(self, sql, *arguments):
                 if sql == "select kill()":
                     os.kill(os.getpid(), signal.SIGKILL)
                 return super().execute(sql, *arguments)
-        import kmem.memory.storage as storage
         storage.Database = Killed
         Memory(sys.argv[1])
         """
@@ -129,6 +138,7 @@ def test_a_migration_that_is_killed_is_done_again(tmp_path: Path) -> None:
     )
     assert os.path.getsize(path) > 0
     with Memory(path) as memory:
+        assert memory.ledger.record(make_outcome())
         assert memory.ledger.outcomes() == [make_outcome()]
         assert migrations.pending(memory.storage.db) == []
         assert verify_memory(memory) == []

@@ -53,16 +53,19 @@ def test_the_recall_and_skill_queries_walk_an_index(tmp_path: Path) -> None:
         by_graph = memory.storage.read(
             """
             explain query plan select id from outcomes
-            where graph_hash = ? and arch = ? and precision = ? and purity = ? and status = 'passed' order by latency_ms
+            where graph_hash = ?
+              and arch = ?
+              and precision = ?
+              and purity = ?
+              and status = 'passed'
+            order by latency_ms
             """,
             ["", "", "", ""],
         )
         by_skill = memory.storage.read(
-            "explain query plan select * from evidence where skill = ?", [""]
+            "explain query plan select * from skill_sums where skill = ?", [""]
         )
     (step,) = by_graph  # one step: no sorting afterwards
-    assert (
-        "INDEX outcomes_by_graph (graph_hash=? AND arch=? AND precision=? AND purity=? AND "
-        "status=?)"
-    ) in step["detail"]
+    searched = "graph_hash=? AND arch=? AND precision=? AND purity=? AND status=?"
+    assert f"INDEX outcomes_by_graph ({searched})" in step["detail"]
     assert any("(skill=?)" in row["detail"] for row in by_skill)

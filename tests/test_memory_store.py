@@ -12,8 +12,9 @@ import pytest
 
 from kmem.devices import named_target
 from kmem.errors import MemoryStoreError
+from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.ledger.outcomes import ledger_entry
-from kmem.memory.ledger.posteriors import effect_log_speedup
+from kmem.memory.ledger.sums import effect_log_speedup
 from kmem.memory.runs.runs import RoundDiagnosis
 from kmem.memory.store import Memory, default_db_path
 from kmem.problem.graph import Node, OpGraph, Placeholder, Ref, graph_sizes
@@ -132,15 +133,8 @@ def recall(
     contract=None,
     limit: int = 3,
 ):
-    return memory.winners.recall(
-        graph,
-        structure,
-        operators,
-        sizes,
-        arch="sm_90",
-        contract=contract or Contract(),
-        limit=limit,
-    )
+    key = GraphKey(graph, structure, operators, sizes, "sm_90", contract or Contract())
+    return memory.winners.recall(key, limit)
 
 
 def test_the_database_lies_where_KMEM_DB_says_else_in_the_data_directory(

@@ -1,6 +1,4 @@
-"""`kmem models list`: what providers offer, with prices; one clear line where a provider cannot
-answer.
-"""
+"""`kmem models list`: what providers offer, with prices, or one line why they cannot answer."""
 
 import json
 import subprocess
@@ -11,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from scripted_server import Reply, ScriptedServer, in_order
 
-from kmem.cli import Group
+from kmem.cli.group import Group
 from kmem.cli.models import models
 from kmem.plugins import build_plugin_manager, collect
 

@@ -1,6 +1,4 @@
-"""Planning: recall first, seeds shared, tuning and prescriptions after, refuted skills vetoed; all
-deterministic.
-"""
+"""Planning is deterministic: recall first, then seeds, then tuning and prescriptions; vetoes."""
 
 from collections.abc import Sequence
 from dataclasses import replace

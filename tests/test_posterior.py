@@ -1,6 +1,4 @@
-"""Posteriors of skills: shrunk towards what is known one level up, aged and trusted by weight, the
-same however the ledger was filled.
-"""
+"""Posteriors of skills: shrunk, weighed by age and trust, the same in any order of outcomes."""
 
 import math
 from dataclasses import replace
@@ -76,11 +74,9 @@ def test_outcomes_move_a_skill_and_a_skill_nobody_tried_moves_with_the_average(
 
 
 def test_shrinkage_is_the_normal_normal_formula(memory: Memory) -> None:
-    """One skill, one outcome, nothing else: both variances are their prior guesses, and the update
-    can be written down.
-    """
+    """One skill, one outcome: both variances are their guesses, the update can be written down."""
     memory.ledger.record(step(0, "good", 2.0))
-    # four levels below the grand mean, none with evidence of its own
+    # four levels below the grand mean, none with outcomes of its own
     variance = 0.3**2 + 4 * 0.2**2
     gain = variance / (variance + 0.3**2)
     found = ask(memory, "good")["good"]
@@ -99,7 +95,7 @@ def test_shrinkage_is_the_normal_normal_formula(memory: Memory) -> None:
     ],
     ids=["another bottleneck", "another operator", "another architecture", "no bottleneck"],
 )
-def test_evidence_from_elsewhere_counts_less_than_evidence_from_here(
+def test_outcomes_from_elsewhere_count_less_than_outcomes_from_here(
     tmp_path: Path, elsewhere: dict
 ) -> None:
     with Memory(tmp_path / "here.db") as here, Memory(tmp_path / "there.db") as there:
@@ -184,9 +180,7 @@ def test_a_retraction_takes_its_outcome_back_whenever_it_arrives(tmp_path: Path)
         before.ledger.record(wrong)
         assert ask(later) == ask(before) == ask(clean)
         assert (
-            later.track_records.cells()
-            == before.track_records.cells()
-            == clean.track_records.cells()
+            later.track_records.sums() == before.track_records.sums() == clean.track_records.sums()
         )
         assert (
             later.track_records.winning_signatures()
@@ -202,7 +196,7 @@ def test_the_winning_signature_is_the_mean_over_what_improved(memory: Memory) ->
     assert memory.track_records.winning_signatures() == {"good": {"waves": 3.0, "launches": 1.0}}
 
 
-def test_rebuilding_finds_nothing_different_unless_somebody_changed_the_cache(
+def test_rebuilding_finds_nothing_different_unless_somebody_changed_the_sums(
     memory: Memory,
 ) -> None:
     for number in range(5):
@@ -211,8 +205,8 @@ def test_rebuilding_finds_nothing_different_unless_somebody_changed_the_cache(
     memory.ledger.retract(step(3, "good", 4.1).hash, "wrong", "test")
     expected = ask(memory)
     found = memory.track_records.rebuild()
-    assert (found.cells, found.differing) == (2, 0)
-    memory.storage.db.execute("update evidence set tried = tried + 1 where skill = 'good'")
+    assert (found.sums, found.differing) == (2, 0)
+    memory.storage.db.execute("update skill_sums set tried = tried + 1 where skill = 'good'")
     with Memory(memory.path) as another:  # this one need not look again
         assert ask(another) != expected
     assert memory.track_records.rebuild().differing == 2  # one row as it was, one as it should be
@@ -234,7 +228,7 @@ def test_a_recalled_kernel_raises_no_skill_again_and_is_counted_apart(memory: Me
     assert (record.tried, record.passed, record.improved, record.recalled) == (1, 1, 1, 20)
     assert record.speedup == pytest.approx(1.5)
     (gain,) = memory.storage.read(
-        "select recalled_log_speedup_e9 * 1e-9 as gain from evidence where skill = 'good'"
+        "select recalled_log_speedup_e9 * 1e-9 as gain from skill_sums where skill = 'good'"
     )
     assert gain["gain"] == pytest.approx(20 * math.log(3.0))
     assert memory.track_records.rebuild().differing == 0
@@ -245,9 +239,9 @@ def test_outcomes_of_an_older_kmem_are_summed_when_first_asked_for(memory: Memor
         memory.ledger.record(step(number, "good", 1.1 + number))
     expected = ask(memory)
     for statement in (
-        "delete from evidence",
-        "delete from evidence_signatures",
-        "update evidence_state set outcome = 0",
+        "delete from skill_sums",
+        "delete from skill_signature_sums",
+        "update skill_sums_state set outcome = 0",
     ):
         memory.storage.db.execute(statement)  # as the migration leaves it
     memory.ledger.record(step(9, "bad", 0.5))  # does not hide that the others are missing
@@ -257,26 +251,18 @@ def test_outcomes_of_an_older_kmem_are_summed_when_first_asked_for(memory: Memor
 
 
 OUTCOMES = st.builds(
-    lambda skill, speedup, bottleneck, arch, origin, triton, waves, number, move: step(
-        number,
-        skill,
-        speedup,
-        bottleneck=bottleneck,
-        arch=arch,
-        origin=origin,
-        versions={"torch": "2.11", "triton": triton},
-        signature=Signature({"waves": waves}),
-        move=move,
+    step,
+    number=st.integers(0, 3),
+    skill=st.sampled_from(("good", "bad")),
+    speedup=st.one_of(st.none(), st.floats(0.05, 20.0)),
+    bottleneck=st.sampled_from((None, Bottleneck.LATENCY)),
+    arch=st.sampled_from(("sm_80", "sm_90")),
+    origin=st.sampled_from(("local", "team", "stranger")),
+    versions=st.sampled_from(
+        ({"torch": "2.11", "triton": "3.4.0"}, {"torch": "2.11", "triton": "3.6.0"})
     ),
-    st.sampled_from(("good", "bad")),
-    st.one_of(st.none(), st.floats(0.05, 20.0)),
-    st.sampled_from((None, Bottleneck.LATENCY)),
-    st.sampled_from(("sm_80", "sm_90")),
-    st.sampled_from(("local", "team", "stranger")),
-    st.sampled_from(("3.4.0", "3.6.0")),
-    st.floats(0.0, 50.0),
-    st.integers(0, 3),
-    st.sampled_from((Move.TUNE, Move.SEED, Move.RECALL)),
+    signature=st.floats(0.0, 50.0).map(lambda waves: Signature({"waves": waves})),
+    move=st.sampled_from((Move.TUNE, Move.SEED, Move.RECALL)),
 )
 #: Who saw an outcome, and who learnt that it was wrong: before or after, here, there, or both.
 SEEN = st.tuples(
@@ -340,7 +326,7 @@ def _knowledge(memory: Memory) -> tuple:
     )
     found = (
         [ask(memory, **question) for question in questions],
-        memory.track_records.cells(),
+        memory.track_records.sums(),
         memory.track_records.winning_signatures(),
     )
     records = [memory.track_records.of_skill(skill) for skill in SKILLS]

@@ -12,6 +12,7 @@ import pytest
 
 from kmem.devices import named_target
 from kmem.errors import ProblemError, ProfilerError
+from kmem.problem.traced import untraced_problem
 from kmem.profile.compile import (
     CompilePool,
     CompileProcesses,
@@ -20,11 +21,10 @@ from kmem.profile.compile import (
     compile_kernels,
     default_cache_dir,
 )
-from kmem.records import Contract, Kernel, Precision, Problem, Workload
+from kmem.records import Contract, Kernel, Precision, Problem
 
 pytestmark = pytest.mark.slow  # starts compile processes
 
-FULL = Workload("full")
 PROBLEM = Problem(
     "linear_exp",
     "linear_exp.py",
@@ -85,10 +85,7 @@ def reports(cache: Path) -> list[CompileReport]:
     ]
     return compile_kernels(
         [Kernel(source) for source in sources],
-        PROBLEM,
-        FULL,
-        Contract(),
-        named_target("h200"),
+        untraced_problem(PROBLEM, Contract(), named_target("h200")),
         processes=1,
         cache_dir=cache,
         timeout_s=60,
@@ -149,10 +146,7 @@ def test_a_second_process_finds_everything_in_the_disk_cache(
     assert before
     (again,) = compile_kernels(
         [Kernel(CANDIDATE)],
-        PROBLEM,
-        FULL,
-        Contract(),
-        named_target("h200"),
+        untraced_problem(PROBLEM, Contract(), named_target("h200")),
         processes=1,
         cache_dir=cache,
         timeout_s=60,
@@ -165,7 +159,7 @@ def test_a_hang_is_one_report_and_the_pool_goes_on(cache: Path) -> None:
     hang = CANDIDATE.replace('print("this must not break the channel")', "while True: pass")
     done: list[str] = []
     with CompilePool(
-        PROBLEM, FULL, Contract(), named_target("h200"), processes=1, cache_dir=cache
+        untraced_problem(PROBLEM, Contract(), named_target("h200")), processes=1, cache_dir=cache
     ) as pool:
         pool.compile([Kernel(CANDIDATE)], timeout_s=60)
         (report,) = pool.compile(
@@ -180,7 +174,9 @@ def test_a_hang_is_one_report_and_the_pool_goes_on(cache: Path) -> None:
 def test_targets_of_other_vendors_are_refused_with_the_remedy() -> None:
     with pytest.raises(ProfilerError, match="gfx942.*--target h200"):
         CompilePool(
-            PROBLEM, FULL, Contract(), named_target("mi300x"), processes=1, cache_dir=Path("unused")
+            untraced_problem(PROBLEM, Contract(), named_target("mi300x")),
+            processes=1,
+            cache_dir=Path("unused"),
         )
 
 
@@ -193,10 +189,7 @@ def test_a_problem_that_cannot_make_its_inputs_is_the_users_to_mend(cache: Path)
     with pytest.raises(ProblemError, match="no data"):
         compile_kernels(
             [Kernel(CANDIDATE)],
-            broken,
-            FULL,
-            Contract(),
-            named_target("h200"),
+            untraced_problem(broken, Contract(), named_target("h200")),
             processes=1,
             cache_dir=cache,
             timeout_s=60,
@@ -232,10 +225,7 @@ class ModelNew(torch.nn.Module):
 """
     (report,) = compile_kernels(
         [Kernel(source)],
-        PROBLEM,
-        FULL,
-        Contract(Precision.BF16),
-        named_target("h200"),
+        untraced_problem(PROBLEM, Contract(Precision.BF16), named_target("h200")),
         processes=1,
         cache_dir=cache,
         timeout_s=120,
@@ -272,7 +262,8 @@ import sys
 from pathlib import Path
 from kmem.devices import named_target
 from kmem.profile.compile import compile_kernels
-from kmem.records import Contract, Kernel, Problem, Workload
+from kmem.problem.traced import untraced_problem
+from kmem.records import Contract, Kernel, Problem
 place = Path(sys.argv[1])
 source = f'''
 import os, pathlib, time
@@ -281,8 +272,8 @@ os.rename({str(place / 'pid')!r}, {str(place / 'ready')!r})
 time.sleep(100)
 '''
 problem = Problem("p", "p.py", (place / "problem.py").read_text())
-device = named_target("h200")
-compile_kernels([Kernel(source)], problem, Workload("full"), Contract(), device, processes=1, timeout_s=100.0, cache_dir=place)
+traced = untraced_problem(problem, Contract(), named_target("h200"))
+compile_kernels([Kernel(source)], traced, processes=1, timeout_s=100.0, cache_dir=place)
 """
 
 
@@ -318,7 +309,7 @@ def test_closing_beside_a_compile_that_was_interrupted_ends_its_processes_and_th
 
     hang = "import time\ntime.sleep(100)\n" + CANDIDATE
     pool = CompilePool(
-        PROBLEM, FULL, Contract(), named_target("h200"), processes=2, cache_dir=cache
+        untraced_problem(PROBLEM, Contract(), named_target("h200")), processes=2, cache_dir=cache
     )
     with pytest.raises(KeyboardInterrupt):
         pool.compile(
@@ -340,7 +331,9 @@ def test_processes_serve_several_problems_and_closing_them_leaves_nobody_waiting
     candidate = CANDIDATE.replace("Linear(256, 256)", "Linear(512, 512)")
     with CompileProcesses(1, cache, niceness=1) as processes, ThreadPoolExecutor(1) as waiting:
         pools = [
-            CompilePool(problem, FULL, Contract(), named_target("h200"), processes=processes)
+            CompilePool(
+                untraced_problem(problem, Contract(), named_target("h200")), processes=processes
+            )
             for problem in (PROBLEM, wider, PROBLEM)
         ]
         sources = (CANDIDATE, candidate, CANDIDATE)
@@ -352,10 +345,7 @@ def test_processes_serve_several_problems_and_closing_them_leaves_nobody_waiting
         assert [len(report.launches) for report in (first, other, again)] == [2, 2, 2]
         assert other.launches[1].grid == (256, 1, 1)
         with CompilePool(
-            PROBLEM,
-            FULL,
-            Contract(),
-            named_target("h200"),
+            untraced_problem(PROBLEM, Contract(), named_target("h200")),
             processes=processes,
             read_binaries=False,
         ) as unread:

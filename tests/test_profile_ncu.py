@@ -12,9 +12,10 @@ from kmem.default_plugins.executors import LocalExecutor
 from kmem.devices import named_target
 from kmem.errors import DeviceMemoryError, ProfilerError
 from kmem.interfaces import Executor, Job, JobResult
+from kmem.problem.traced import untraced_problem
 from kmem.profile.ncu import PERMISSION_ERROR, NcuProfiler, ncu_command
 from kmem.profile.ncu_report import parse_csv, read_report
-from kmem.records import Contract, Kernel, Problem, Workload
+from kmem.records import Contract, Kernel, Problem
 from kmem.vocabulary import SIGNATURE_METRICS
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -180,10 +181,8 @@ class RecordedExecutor(Executor):
 
 def _profile(result: JobResult):  # noqa: ANN202
     executor = RecordedExecutor(result)
-    problem = Problem("p", "p.py", "SOURCE")
-    return NcuProfiler().profile(
-        Kernel("CANDIDATE"), problem, Workload("full"), Contract(), named_target("h200"), executor
-    ), executor
+    traced = untraced_problem(Problem("p", "p.py", "SOURCE"), Contract(), named_target("h200"))
+    return NcuProfiler().profile(Kernel("CANDIDATE"), traced, executor), executor
 
 
 def test_the_profiler_turns_a_job_into_a_profile() -> None:
@@ -255,7 +254,9 @@ def test_the_harness_itself_fails_with_one_clear_line_without_a_gpu() -> None:
     )
     result = LocalExecutor().run(
         harness_job(
-            ("python", "harness.py", "cupti"), Kernel(""), problem, Workload("full"), Contract()
+            ("python", "harness.py", "cupti"),
+            Kernel(""),
+            untraced_problem(problem, Contract(), named_target("h200")),
         ),
         timeout_s=120,
     )

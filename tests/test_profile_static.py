@@ -10,13 +10,14 @@ import pytest
 from kmem.devices import named_target
 from kmem.errors import NotRegistered, ProfilerError
 from kmem.interfaces import Profiler
+from kmem.problem.traced import untraced_problem
 from kmem.profile.collect import collect_profile
 from kmem.profile.cupti import add_static, read_trace
 from kmem.profile.estimate import estimate_kernel_ms, estimate_launches
 from kmem.profile.occupancy import compute_occupancy
 from kmem.profile.sass import count_instructions
 from kmem.profile.ttir import count_program_work
-from kmem.records import Bound, Contract, Kernel, Launch, Problem, Profile, Workload
+from kmem.records import Bound, Contract, Kernel, Launch, Problem, Profile
 
 H200 = named_target("h200")
 
@@ -297,20 +298,17 @@ class FakeProfiler(Profiler):
     def unavailable_reason(self) -> str | None:
         return self.reason
 
-    def profile(self, kernel, problem, workload, contract, device, executor) -> Profile:  # noqa: ANN001
+    def profile(self, kernel, traced, executor) -> Profile:  # noqa: ANN001
         if self.error:
             raise ProfilerError(self.error)
-        return Profile(kernel.hash, self.name, device.name, self.estimated, ())
+        return Profile(kernel.hash, self.name, traced.device.name, self.estimated, ())
 
 
 def collect(profilers: list[FakeProfiler], *, present: bool = True, name: str = "auto") -> str:
     table = {profiler.name: profiler for profiler in profilers}
     return collect_profile(
         Kernel(""),
-        Problem("p", "p", ""),
-        Workload("full"),
-        Contract(),
-        H200,
+        untraced_problem(Problem("p", "p", ""), Contract(), H200),
         table,
         None,
         present=present,

@@ -150,7 +150,7 @@ def crowded_messages(
     crowded: Situation, crowded_briefs: list[tuple[Role, list[Section]]]
 ) -> dict[str, str]:
     return {
-        role.name: fit_prompt(role, system_prompt(role, crowded.contract), sections)
+        role.name: fit_prompt(role, system_prompt(role, crowded.traced.contract), sections)
         for role, sections in crowded_briefs
     }
 
@@ -191,7 +191,7 @@ def test_what_is_trimmed_leaves_the_kernel_the_task_and_the_history(
 
 def test_code_is_whole_or_absent(crowded: Situation, crowded_messages: dict[str, str]) -> None:
     sources = [attempt.candidate.kernel.source.strip() for attempt in crowded.history] + [
-        crowded.problem.source.strip()
+        crowded.traced.problem.source.strip()
     ]
     for role, message in crowded_messages.items():
         blocks = re.findall(r"^```python\n(.*?)\n```$", message, flags=re.MULTILINE | re.DOTALL)
@@ -354,7 +354,9 @@ def test_the_best_other_kernels_are_shown_whole_fastest_first() -> None:
 
 
 def test_without_a_bound_or_profile_the_prompts_say_so() -> None:
-    messages = render_user_messages(make_run("softmax", bound=None, diagnosis=None))
+    situation = make_run("softmax", diagnosis=None)
+    unbounded = replace(situation.traced, bound=None)
+    messages = render_user_messages(replace(situation, traced=unbounded))
     assert "There is no profile of this kernel" in messages["diagnoser"]
     assert "The forward must move" not in messages["diagnoser"]
 
@@ -471,7 +473,9 @@ def test_no_prompt_contains_a_problems_answer(
         for candidate in author.write(assign(situation, Move.SEED, name))
     ]
     answers = [path.read_text(encoding="utf-8") for path in examples] + written
-    secret = set().union(*map(telling_windows, answers)) - telling_windows(situation.problem.source)
+    secret = set().union(*map(telling_windows, answers)) - telling_windows(
+        situation.traced.problem.source
+    )
     assert written
     assert not secret & shown
     for role, message in render_user_messages(make_run(problem)).items():

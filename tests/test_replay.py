@@ -1,6 +1,4 @@
-"""A replay begins with what the run began with: what memory knew, and the skills that were not
-retracted.
-"""
+"""A replay begins with what the run began with: the same memory, the same retracted skills."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +8,6 @@ from scripted_evaluator import ScriptedEvaluator, kernel_text, make_run, small_r
 from kmem.devices import named_target
 from kmem.interfaces import Assignment, Author, Direction, Situation
 from kmem.memory.ledger.outcomes import Retraction
-from kmem.memory.skills.standing import retract_skill
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Candidate, Experience, Kernel, Move, Run
@@ -60,10 +57,10 @@ def walk_mirror(run: Run, memory: Memory) -> None:
 
 
 def retraction(home: Path, name: str, created_at: str) -> Retraction:
-    """Of a skill, as if it had been made at that time."""
+    """The retraction of a skill, as if it had been made at that time."""
     with Memory(home / "elsewhere.db") as elsewhere:
         return replace(
-            retract_skill(elsewhere, load_skill(small_registry().skills[name]), "it misled"),
+            elsewhere.standings.retract(load_skill(small_registry().skills[name]), "it misled"),
             created_at=created_at,
         )
 

@@ -33,7 +33,7 @@ from kmem.records import (
     Timing,
 )
 from kmem.run.directory import RunDirectory, is_worked_on
-from kmem.run.report import render_report, summarise, write_report
+from kmem.run.report import FinishedRun, render_report, summarise, write_report
 
 RUN = Run(
     "r1",
@@ -120,7 +120,8 @@ def test_the_report_tells_every_attempt_with_knobs_status_and_reason() -> None:
         1, "a" * 64, diagnosis, (Prescription("fill-the-grid", 1.0, ("treats latency",)),)
     )
     attempts = [attempt(1, 1.0), attempt(2, None)]
-    text = render_report(RUN, result(attempts[0]), attempts, [entry], ["a note"], plotted=True)
+    finished = FinishedRun(RUN, result(attempts[0]), attempts, [entry], notes=["a note"])
+    text = render_report(finished, plotted=True)
     first, second = (attempt.candidate.kernel.hash[:12] for attempt in attempts)
     assert (
         f"| 1 | 1 | `{first}` |  | tune | fuse | BLOCK=16 | passed | 1 | 2.00x | try a wider "
@@ -133,7 +134,7 @@ def test_the_report_tells_every_attempt_with_knobs_status_and_reason() -> None:
         candidate=replace(attempts[0].candidate, kernel=Kernel("child", parent="b" * 64)),
     )
     assert f"| `{'b' * 12}` | tune |" in render_report(
-        RUN, result(child), [child], [], [], plotted=False
+        FinishedRun(RUN, result(child), [child]), plotted=False
     )
     assert "| max_autotune | failed | it broke |" in text
     assert "Too little in flight. Offered: fill-the-grid (treats latency)" in text
@@ -143,10 +144,10 @@ def test_the_report_tells_every_attempt_with_knobs_status_and_reason() -> None:
 
 def test_the_plot_is_written_and_left_out_when_nothing_passed(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path / "run")
-    write_report(directory, RUN, result(attempt(1, 1.0)), [attempt(1, 1.0)], [], [])
+    write_report(directory, FinishedRun(RUN, result(attempt(1, 1.0)), [attempt(1, 1.0)]))
     assert (tmp_path / "run/convergence.png").read_bytes().startswith(b"\x89PNG")
     other = RunDirectory(tmp_path / "none")
-    write_report(other, RUN, result(None), [attempt(2, None)], [], [])
+    write_report(other, FinishedRun(RUN, result(None), [attempt(2, None)]))
     assert not (tmp_path / "none/convergence.png").exists()
 
 

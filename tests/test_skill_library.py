@@ -1,6 +1,8 @@
-"""The curated library as a whole: every skill valid, every cell of (bottleneck, operator family)
-served, every skill reachable, and found by the words engineers use. tests/data/skill_queries.jsonl
-was written before any skill and is not changed to fit results.
+"""The curated library as a whole.
+
+Every skill is valid, every pair of bottleneck and operator family is served, every skill can be
+reached, and is found by the words engineers use. tests/data/skill_queries.jsonl was written before
+any skill and is not changed to fit results.
 """
 
 import ast
@@ -41,7 +43,7 @@ QUERIES = [
 CELLS = list(product(Bottleneck, FAMILIES))
 
 sys.path.insert(0, str(ROOT / "tools"))
-from write_skill_index import INDEX, index_text  # noqa: E402 - a developer script, not part of the package
+from write_skill_index import INDEX, index_text  # noqa: E402 - a script, not in the package
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +91,9 @@ def test_every_cell_of_bottleneck_and_family_has_a_skill(library: list[Skill]) -
 def test_every_cell_of_a_family_that_can_be_optimised_has_a_skill_of_its_own(
     library: list[Skill],
 ) -> None:
-    """Per family, at least five skills name it rather than cover it by `any`; opaque operators can
-    only have general ones.
+    """At least five skills name each family rather than cover it by `any`.
+
+    Opaque operators can only have general skills.
     """
     counts = {
         family: sum("any" not in skill.operators and family in families(skill) for skill in library)
@@ -120,8 +123,9 @@ def is_satisfiable(skill: Skill) -> bool:
 
 
 def candidates(metric: str, signature: tuple[Condition, ...]) -> list[float]:
-    """Values in the metric's range around every threshold: enough to meet any conjunction of
-    comparisons that can be met.
+    """Values in the metric's range around every threshold.
+
+    They are enough to meet any conjunction of comparisons that can be met.
     """
     limit = 100.0 if SIGNATURE_METRICS[metric].unit == "%" else 1e9
     values = [
@@ -168,8 +172,9 @@ def test_skills_mentioned_in_a_text_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_every_triton_name_in_a_text_exists(path: Path) -> None:
-    """In code and in prose alike; all of them were also looked up in the wheel of Triton 3.6.0
-    (2026-11-21).
+    """In code and in prose alike.
+
+    All of them were also looked up in the wheel of Triton 3.6.0 (2026-11-21).
     """
     names = re.findall(
         r"\btl\.([A-Za-z_]\w*(?:\.[A-Z]\w*)*)", (path / "SKILL.md").read_text(encoding="utf-8")

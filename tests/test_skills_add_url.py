@@ -1,5 +1,6 @@
-"""Adding skills from git repositories and web addresses: real git, a real HTTP server, no code run
-without being trusted.
+"""Adding skills from git repositories and web addresses: no code runs without being trusted.
+
+Git is real, and so is the HTTP server.
 """
 
 import functools
@@ -359,8 +360,8 @@ def test_the_command_says_what_was_left_out(repository: Path, database: Path) ->
     root = database.parent / "skills"
     assert result.stdout == f"{root / 'row-sums'}\n{root / 'wide-loads'}\n"
     assert result.stderr == (
-        "row-sums: text only; its recipe.py is code from elsewhere: read it, then add again "
-        "with --trust-code\n"
+        "row-sums: text only; its recipe.py is code from elsewhere: "
+        "read it, then add again with --trust-code\n"
     )
     shown = CliRunner().invoke(
         skills,

@@ -1,6 +1,4 @@
-"""Exporting the library as folders: complete, repeatable, and never over what somebody else put
-there.
-"""
+"""Exporting the library as folders: complete, repeatable, never over what others put there."""
 
 from pathlib import Path
 

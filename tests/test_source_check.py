@@ -11,11 +11,10 @@ from click.testing import CliRunner, Result
 from corpus import problems
 from corpus.honest import HONEST, LIBRARY, SCALE_RELU
 
-from kmem import hookspecs
+from kmem import hookimpl, hookspecs
 from kmem.cli.verify import verify
 from kmem.default_plugins import checkers
 from kmem.default_plugins.checkers import KernelGuardChecker
-from kmem.hookspecs import hookimpl
 from kmem.interfaces import Checker
 from kmem.plugins import Registry, collect
 

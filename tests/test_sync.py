@@ -1,5 +1,6 @@
-"""Teams: two memories on one machine share outcomes through a git repository, with nothing to
-conflict and no code where none may leave.
+"""Teams: two memories share outcomes through a git repository.
+
+Nothing conflicts, and no source code leaves where it must not.
 """
 
 import json
@@ -66,7 +67,7 @@ def test_two_memories_that_sync_know_the_same(team, remote: Path) -> None:
     assert sync_memory(bob, str(remote)) == Synced(Exchanged(1, 0, 1), 1, 1)
     assert sync_memory(ann, str(remote)).merged == Exchanged(1, 0, 1)
     assert ann.ledger.outcomes() == bob.ledger.outcomes()
-    assert ann.track_records.cells() == bob.track_records.cells()
+    assert ann.track_records.sums() == bob.track_records.sums()
     assert sorted(Path(name).parent.name for name in published(remote)) == sorted(
         [ann.contributors.own_name, bob.contributors.own_name]
     )
@@ -114,7 +115,7 @@ def test_a_retraction_reaches_the_team_and_nothing_is_deleted(team, remote: Path
     sync_memory(ann, str(remote))
     assert sync_memory(bob, str(remote)).merged == Exchanged(0, 1, 0)
     assert bob.ledger.outcomes() == []
-    assert bob.track_records.cells() == ann.track_records.cells() == []
+    assert bob.track_records.sums() == ann.track_records.sums() == []
     assert bob.ledger.known([wrong.hash]) == {wrong.hash}
 
 
@@ -169,7 +170,7 @@ def test_what_is_redacted_holds_no_code_and_no_names_but_recipe_knobs_and_ratio(
     assert known.choices == (
         SiteChoice("softmax", "softmax", "online-softmax", (("BLOCK", 1024),)),
     )
-    assert bob.track_records.cells() == ann.track_records.cells()
+    assert bob.track_records.sums() == ann.track_records.sums()
     assert sync_memory(ann, str(remote), redact=True).published == 0
 
 
@@ -184,7 +185,7 @@ def test_an_outcome_and_its_redacted_copy_count_once_in_either_order(
         for name in ("redacted", "whole") if redacted_first else ("whole", "redacted"):
             import_outcomes(target, tmp_path / f"{name}.jsonl")
         assert target.ledger.outcomes() == [original]
-        assert target.track_records.cells() == source.track_records.cells()
+        assert target.track_records.sums() == source.track_records.sums()
         export_outcomes(target, tmp_path / f"all-{redacted_first}.jsonl")
         lines = [
             json.loads(text)

@@ -1,5 +1,6 @@
-"""Two people and one repository, by the commands they type: what is published, merged, retracted,
-and what they are told when it fails.
+"""Two people and one repository, by the commands they type.
+
+What is published, merged and retracted, and what they are told when it fails.
 """
 
 import subprocess
@@ -29,8 +30,9 @@ def remote(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Command]:
-    """A way to type commands as somebody with a memory of their own; plugins are collected anew, as
-    each process does.
+    """A way to type commands as somebody with a memory of their own.
+
+    Plugins are collected anew for each command, as each process does.
     """
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
 

@@ -3,13 +3,24 @@
 No GPU: samples are made up.
 """
 
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from kmem.devices import named_target
-from kmem.measure.timing.gpu_clock import ClocksDisagree, sample_times, time_alone, time_pairs
+from kmem.measure.timing.gpu_clock import (
+    Batch,
+    ClocksDisagree,
+    ClockSettings,
+    LoadedModule,
+    TimedSamples,
+    sample_times,
+    time_alone,
+    time_pairs,
+)
 from kmem.measure.timing.race import race
 from kmem.measure.timing.statistics import (
     CLOCK_RESOLUTION,
@@ -19,6 +30,7 @@ from kmem.measure.timing.statistics import (
     physical_floor_ms,
     summarize_samples,
 )
+from kmem.measure.worker.commands import Time
 from kmem.records import Bound, Timing
 
 
@@ -134,7 +146,7 @@ def test_a_race_of_nobody_ends() -> None:
 
 
 class FakeWorker:
-    """Answers `time` with fixed event times; `slow_s` is how long the judge waits for the answer."""
+    """Answers `Time` with fixed event times; the judge waits `slow_s` for each answer."""
 
     def __init__(self, event_ms: float, count: int | None = None, slow_s: float = 0.0) -> None:
         self.event_ms = event_ms
@@ -143,29 +155,30 @@ class FakeWorker:
         self.asked: list[int] = []
         self.spots: list[object] = []
 
-    def request(self, command: str, **arguments: object) -> dict[str, list[float]]:
-        import time
-
+    def request(self, command: Time, *, timeout_s: float) -> dict[str, list[float]]:
         time.sleep(self.slow_s)
-        self.asked.append(int(arguments["count"]))
-        self.spots.append(arguments["spots"])
+        self.asked.append(command.count)
+        self.spots.append(command.spots)
         return {
-            "event_ms": [self.event_ms] * (self.count or int(arguments["count"])),
-            "host_ms": [self.event_ms] * int(arguments["host_count"]),
-            "results": [f"{self.event_ms} {index}" for index in range(int(arguments["count"]))],
+            "event_ms": [self.event_ms] * (self.count or command.count),
+            "host_ms": [self.event_ms] * command.host_count,
+            "results": [f"{self.event_ms} {index}" for index in range(command.count)],
         }
+
+
+CLOCK = ClockSettings(l2_bytes=1, timeout_s=1)
 
 
 def test_a_worker_that_claims_less_than_the_judge_waited_is_disbelieved() -> None:
     with pytest.raises(ClocksDisagree, match="the judge's clock"):
-        sample_times(FakeWorker(0.001, slow_s=0.3), "k", ["in"], 10, l2_bytes=1, timeout_s=1)
+        sample_times(LoadedModule(FakeWorker(0.001, slow_s=0.3), "k"), Batch(["in"], 10), CLOCK)
 
 
 def test_a_worker_that_times_another_number_of_calls_is_disbelieved() -> None:
     with pytest.raises(ClocksDisagree, match="3 times for 10 calls"):
-        sample_times(FakeWorker(1.0, count=3), "k", ["in"], 10, l2_bytes=1, timeout_s=1)
+        sample_times(LoadedModule(FakeWorker(1.0, count=3), "k"), Batch(["in"], 10), CLOCK)
     with pytest.raises(ClocksDisagree, match="shortest 0.0 ms"):
-        sample_times(FakeWorker(0.0), "k", ["in"], 10, l2_bytes=1, timeout_s=1)
+        sample_times(LoadedModule(FakeWorker(0.0), "k"), Batch(["in"], 10), CLOCK)
 
 
 class StallingWorker(FakeWorker):
@@ -175,41 +188,56 @@ class StallingWorker(FakeWorker):
         super().__init__(1.0)
         self.stalled = stalled
 
-    def request(self, command: str, **arguments: object) -> dict[str, list[float]]:
+    def request(self, command: Time, *, timeout_s: float) -> dict[str, list[float]]:
         self.slow_s = 0.2 if len(self.asked) in self.stalled else 0.0
-        return super().request(command, **arguments)
+        return super().request(command, timeout_s=timeout_s)
+
+
+class FakeInputs:
+    """Sets of inputs whose seeds are others every time."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+        self.count = 0
+
+    def refresh(self) -> list[int]:
+        self.count += 1
+        return [100 * (index + 1) + self.count for index in range(len(self.names))]
+
+
+def pair(
+    candidate: FakeWorker,
+    reference: FakeWorker,
+    inputs: FakeInputs,
+    clock: ClockSettings = CLOCK,
+) -> TimedSamples:
+    sides = LoadedModule(candidate, "k"), LoadedModule(reference, "eager")
+    return time_pairs(*sides, inputs, clock, name="eager", seed=0)
+
+
+def alone(candidate: FakeWorker, inputs: FakeInputs, clock: ClockSettings = CLOCK) -> TimedSamples:
+    return time_alone(LoadedModule(candidate, "k"), inputs, clock)
 
 
 def test_a_batch_during_which_the_host_stood_still_is_taken_again_on_other_values() -> None:
     """Batch 0 is the first look.
 
-    Three in one timing may be accidents, wherever they are; whoever stalls at will is refused.
+    Three in one timing may be accidents, wherever they are; more are not forgiven.
     """
-    fresh: list[int] = []
-
-    def refresh() -> list[int]:
-        fresh.append(len(fresh))
-        return fresh[-1:]
-
-    batches, _ = time_alone(
-        (StallingWorker(2, 3, 9), "k"), ["in"], refresh, l2_bytes=1, timeout_s=1
-    )
+    inputs = FakeInputs("in")
+    batches = alone(StallingWorker(2, 3, 9), inputs).candidate_ms
     assert [len(batch) for batch in batches] == [1] * len(batches)
-    assert len(fresh) == len(batches) + 3
+    assert inputs.count == len(batches) + 3
     with pytest.raises(ClocksDisagree, match="the judge's clock"):
-        time_alone((StallingWorker(2, 6, 9, 13), "k"), ["in"], refresh, l2_bytes=1, timeout_s=1)
+        alone(StallingWorker(2, 6, 9, 13), inputs)
 
 
 def test_both_sides_of_a_pairing_share_what_is_forgiven() -> None:
-    def pair(candidate: FakeWorker, reference: FakeWorker) -> None:
-        sides = (candidate, "k"), (reference, "eager", "eager")
-        time_pairs(*sides, ["a"], lambda: [0], l2_bytes=1, timeout_s=1, seed=0)
-
     candidate, reference = StallingWorker(2, 5), StallingWorker(3)
-    pair(candidate, reference)
+    pair(candidate, reference, FakeInputs("a"))
     assert len(candidate.asked) - len(reference.asked) == 1
     with pytest.raises(ClocksDisagree, match="the judge's clock"):
-        pair(StallingWorker(2, 5), StallingWorker(3, 7))
+        pair(StallingWorker(2, 5), StallingWorker(3, 7), FakeInputs("a"))
 
 
 class FakeSpots:
@@ -223,26 +251,14 @@ class FakeSpots:
         self.aimed += 1
         return self.aimed
 
-    def collect(self, seeds: list[int], described: list[str]) -> None:
-        self.collected.append((self.aimed, seeds, described))
-
-
-class Refresher:
-    """A seed for each of two sets of inputs, others every time."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self) -> list[int]:
-        self.count += 1
-        return [100 + self.count, 200 + self.count]
+    def collect(self, seeds: Sequence[int], described: Sequence[str]) -> None:
+        self.collected.append((self.aimed, list(seeds), list(described)))
 
 
 def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
     candidate, reference = FakeWorker(20.0), FakeWorker(40.0)
-    refresh, spots = Refresher(), FakeSpots()
-    sides = (candidate, "k"), (reference, "eager", "eager")
-    paired = time_pairs(*sides, ["a", "b"], refresh, l2_bytes=1, timeout_s=1, seed=0, spots=spots)
+    inputs, spots = FakeInputs("a", "b"), FakeSpots()
+    paired = pair(candidate, reference, inputs, replace(CLOCK, spots=spots))
     timing = paired.timing
     assert (timing.ratio, timing.latency_ms, timing.reference_ms, paired.host_ms) == (
         2.0,
@@ -251,7 +267,7 @@ def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
         20.0,
     )
     assert (paired.candidate_ms, paired.reference_ms) == (((20.0,) * 4,) * 10, ((40.0,) * 4,) * 10)
-    assert refresh.count == 40  # ten blocks, A B B A
+    assert inputs.count == 40  # ten blocks, A B B A
     assert candidate.asked == reference.asked == [5] + [2] * 20
     # both sides, at other places every time
     assert sorted(candidate.spots + reference.spots) == list(range(1, 43))
@@ -265,12 +281,10 @@ def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
 
 def test_without_a_baseline_every_batch_gets_fresh_inputs_too() -> None:
     candidate = FakeWorker(20.0)
-    refresh = Refresher()
     spots = FakeSpots()
-    batches, host_ms = time_alone(
-        (candidate, "k"), ["a", "b"], refresh, l2_bytes=1, timeout_s=1, spots=spots
-    )
-    assert (batches, host_ms) == ([(20.0, 20.0)] * 15, 20.0)
+    taken = alone(candidate, FakeInputs("a", "b"), replace(CLOCK, spots=spots))
+    assert (taken.candidate_ms, taken.host_ms) == (((20.0, 20.0),) * 15, 20.0)
+    assert taken.timing == Timing(20.0, 20.0, 20.0, 30)
     assert candidate.asked == [5] + [2] * 15
     assert [seeds for _, seeds, _ in spots.collected] == [
         [101 + index, 201 + index] for index in range(15)
@@ -284,8 +298,8 @@ class DisturbedWorker(FakeWorker):
         super().__init__(event_ms)
         self.disturbed = disturbed
 
-    def request(self, command: str, **arguments: object) -> dict[str, list[float]]:
-        answer = super().request(command, **arguments)
+    def request(self, command: Time, *, timeout_s: float) -> dict[str, list[float]]:
+        answer = super().request(command, timeout_s=timeout_s)
         factor = 2.0 if len(self.asked) < self.disturbed and len(self.asked) % 3 == 0 else 1.0
         return {
             name: [factor * value for value in answer[name]] for name in ("event_ms", "host_ms")
@@ -294,15 +308,7 @@ class DisturbedWorker(FakeWorker):
 
 def test_a_disturbed_pairing_takes_more_blocks() -> None:
     def blocks_of(disturbed: int) -> int:
-        paired = time_pairs(
-            (DisturbedWorker(20.0, disturbed), "k"),
-            (FakeWorker(40.0), "eager", "eager"),
-            ["a"],
-            lambda: [0],
-            l2_bytes=1,
-            timeout_s=1,
-            seed=0,
-        )
+        paired = pair(DisturbedWorker(20.0, disturbed), FakeWorker(40.0), FakeInputs("a"))
         return len(paired.candidate_ms)
 
     calm = blocks_of(0)

@@ -3,6 +3,7 @@
 The source check is off here.
 """
 
+import ast
 import os
 import signal
 import subprocess
@@ -19,20 +20,25 @@ from corpus.honest import LIBRARY
 
 from kmem.devices import named_target
 from kmem.errors import ExecutorError
-from kmem.measure import judge as judge_module
-from kmem.measure.baseline import COMPILE_TIMEOUT_S
+from kmem.measure import examiner
 from kmem.measure.judge import Judge
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.process import (
     KEPT_VARIABLES,
-    Limits,
+    WORKER_FILES,
     WorkerFailure,
     WorkerLost,
     WorkerProcess,
     network_isolation,
 )
 from kmem.measure.pool.shared_directory import SharedDirectory
-from kmem.measure.worker.observe import poison_free_memory
+from kmem.measure.settings import JudgeSettings
+from kmem.measure.timing.baseline import COMPILE_TIMEOUT_S
+from kmem.measure.worker.commands import Command, Detach, Load, Run
+from kmem.measure.worker.confinement import Limits
+from kmem.measure.worker.free_memory import poison_free_memory
+from kmem.measure.worker.tensors import Placement
+from kmem.problem.traced import TracedProblem
 from kmem.records import Contract, Kernel, Measurement, Problem, Status, Workload
 
 RIGHT = "return torch.relu(x * self.scale)"
@@ -42,20 +48,18 @@ IMPORTS = "\nimport os, sys, time\n"
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     place = tmp_path_factory.mktemp("faults")
-    with Judge(
-        Problem("corpus", "<corpus>", problems.SCALE_RELU),
-        {"full": Workload("full")},
-        Contract(),
-        named_target("h200"),
-        None,
+    problem = Problem("corpus", "<corpus>", problems.SCALE_RELU)
+    workloads = {"full": Workload("full")}
+    traced = TracedProblem(problem, Contract(), named_target("h200"), workloads, {}, None)
+    settings = JudgeSettings(
         seed=3,
-        work_dir=place,
         gpu=False,
-        estimate_ms=lambda kernel: 1.0,
+        work_dir=place,
         cache_dir=place / "cache",
         load_timeout_s=4.0,
         run_timeout_s=4.0,
-    ) as made:
+    )
+    with Judge(traced, settings, estimate_ms=lambda kernel: 1.0) as made:
         yield made
 
 
@@ -153,6 +157,34 @@ time.sleep(60)
 """
 
 
+def test_a_worker_is_made_of_files_that_need_no_kmem() -> None:
+    siblings = {path.stem for path in WORKER_FILES}
+    allowed = siblings | {"torch", "triton"} | sys.stdlib_module_names
+    for path in WORKER_FILES:
+        imported = {name.split(".")[0] for name in imported_modules(path)}
+        assert imported <= allowed, f"{path.name} imports {imported - allowed}"
+    assert "lease" in siblings and not siblings & sys.stdlib_module_names
+
+
+def test_the_rooms_of_the_judge_import_downwards() -> None:
+    measure = WORKER_FILES[0].parents[1]
+    floors = ("worker", "pool", "oracle", "timing", "examine")
+    for path in measure.rglob("*.py"):
+        here = path.relative_to(measure).parts[0]
+        lower = floors[: floors.index(here) + 1] if here in floors else floors
+        for name in imported_modules(path):
+            parts = name.split(".")
+            if parts[:2] == ["kmem", "measure"] and here in floors:
+                assert parts[2] in lower, f"{path} imports {name}"
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Every module that a file imports, wherever in the file."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return plain | {node.module or "." for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
 def test_the_memory_of_a_judge_that_was_killed_is_freed_by_the_next(tmp_path: Path) -> None:
     root, fallback = tmp_path / "shm", tmp_path / "work"
     root.mkdir()
@@ -192,7 +224,9 @@ def test_a_full_disk_is_one_line_and_no_verdict(
     with pytest.raises(
         ExecutorError, match="Cannot share 4096 bytes .*: No space left on device; free space there"
     ):
-        SharedArguments("inputs", [torch.zeros(1024)], torch.device("cpu"), tmp_path, ipc=False)
+        SharedArguments(
+            "inputs", [torch.zeros(1024)], Placement(torch.device("cpu"), tmp_path, ipc=False)
+        )
     assert os.listdir(tmp_path) == []
 
 
@@ -211,7 +245,7 @@ def screen(judge: Judge, *sources: str) -> list[Measurement]:
 def test_a_fault_is_a_status_and_the_next_candidate_runs(
     judge: Judge, source: str, status: Status, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judge_module, "check_source", lambda source, problem_source: [])
+    monkeypatch.setattr(examiner, "check_source", lambda source, problem_source: [])
     first, second = screen(judge, source, LIBRARY)
     assert first.status is status, first.log
     assert reason in first.log
@@ -229,29 +263,26 @@ def test_a_megabyte_of_log_is_kept_out_of_the_verdict(judge: Judge) -> None:
 def test_a_baseline_that_is_started_again_is_compiled_before_anything_is_timed_against_it(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A candidate's time limit is not for compiling the competition, and if that fails it is no
-    fault of the candidate.
+    """A candidate's time limit is not for compiling the competition.
+
+    If that fails it is no fault of the candidate.
     """
-    asked: list[tuple[str, float]] = []
+    asked: list[tuple[type, float]] = []
     request = WorkerProcess.request
 
-    def note(
-        worker: WorkerProcess, command: str, *, timeout_s: float, **arguments: object
-    ) -> dict[str, object]:
-        asked.append((command, timeout_s))
-        return request(worker, command, timeout_s=timeout_s, **arguments)
+    def note(worker: WorkerProcess, command: Command, *, timeout_s: float) -> dict[str, object]:
+        asked.append((type(command), timeout_s))
+        return request(worker, command, timeout_s=timeout_s)
 
-    def fail(
-        worker: WorkerProcess, command: str, *, timeout_s: float, **arguments: object
-    ) -> dict[str, object]:
-        if command == "run":
+    def fail(worker: WorkerProcess, command: Command, *, timeout_s: float) -> dict[str, object]:
+        if isinstance(command, Run):
             raise WorkerLost(Status.CRASHED, "the compiler gave up")
-        return request(worker, command, timeout_s=timeout_s, **arguments)
+        return request(worker, command, timeout_s=timeout_s)
 
     resources = judge._resources
     monkeypatch.setattr(WorkerProcess, "request", note)
     worker = resources.baseline_worker("eager")
-    assert asked[-1] == ("run", COMPILE_TIMEOUT_S)
+    assert asked[-1] == (Run, COMPILE_TIMEOUT_S)
     assert resources.baseline_worker("eager") is worker
     resources.workers.discard(worker)
     monkeypatch.setattr(WorkerProcess, "request", fail)
@@ -289,19 +320,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
 def load(worker: WorkerProcess, source: str) -> None:
     path = worker.directory / f"probe_{time.monotonic_ns()}.py"
     path.write_text(source)
-    worker.request(
-        "load",
-        timeout_s=20,
-        key="probe",
-        path=str(path),
-        class_name="ModelNew",
-        init=[],
-        state=[],
-        training=True,
-        dtype=None,
-        tf32=False,
-        compile_mode=None,
-    )
+    worker.request(Load("probe", str(path), "ModelNew", [], [], training=True), timeout_s=20)
 
 
 def probe(worker: WorkerProcess, expression: str) -> str:
@@ -324,7 +343,7 @@ def test_a_worker_sees_no_secrets_and_no_home(worker: WorkerProcess) -> None:
     assert probe(worker, "os.environ['HOME']") == repr(str(worker.directory))
     own = {"HOME", "TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_INTERPRET"}
     torch_sets = {"TORCHINDUCTOR_CACHE_DIR", "KINETO_LOG_LEVEL", "LC_CTYPE"}
-    seen = set(eval(probe(worker, "sorted(os.environ)")))  # noqa: S307 - a list of names this test asked for
+    seen = set(ast.literal_eval(probe(worker, "sorted(os.environ)")))
     assert seen <= own | torch_sets | set(KEPT_VARIABLES)
 
 
@@ -364,5 +383,5 @@ def test_a_killed_worker_is_lost_with_its_signal(tmp_path: Path) -> None:
     victim = WorkerProcess(tmp_path, "cpu", cache_dir=tmp_path / "cache").wait_ready()
     os.kill(victim.pid, signal.SIGTERM)
     with pytest.raises(WorkerLost, match="was killed by SIGTERM"):
-        victim.request("detach", timeout_s=10, name="nothing")
+        victim.request(Detach("nothing"), timeout_s=10)
     assert not victim.alive

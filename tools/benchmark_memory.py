@@ -1,5 +1,6 @@
-"""How fast the memory answers when it is large: `python tools/benchmark_memory.py --outcomes
-1000000 --skills 10000`.
+"""How fast the memory answers when it is large.
+
+    python tools/benchmark_memory.py --outcomes 1000000 --skills 10000
 
 Fills a database with made-up outcomes, and skills mixed from the sentences and metadata of the
 bundled ones, by the same calls a merge makes; then times each thing a run asks of its memory:
@@ -30,6 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from kmem.memory.ledger.experience import recall_experience
+from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.ledger.outcomes import LedgerEntry, Retraction
 from kmem.memory.skills.embeddings import Embedder, load_embedder
 from kmem.memory.store import Memory
@@ -93,8 +95,9 @@ class Timed:
 
 @cache
 def _popularity(skills: int) -> list[float]:
-    """Cumulative shares: the n-th skill is tried as often as 1 / n**0.7 says, as some are
-    everywhere and most are rare.
+    """Cumulative shares of skills: the n-th is tried as often as 1 / n**0.7 says.
+
+    So a few are tried everywhere and most rarely.
     """
     return list(accumulate((index + 1) ** -0.7 for index in range(skills)))
 
@@ -221,6 +224,13 @@ def _once(what: str, call: Callable[[], object]) -> Timed:
     return Timed(what, 1, wall, wall, cpu, cpu)
 
 
+def _graph_key(
+    graph_hash: str, structure: int, operators: tuple[str, ...] = (), sizes: tuple[int, ...] = ()
+) -> GraphKey:
+    structure_hash = content_hash(f"structure {structure}")
+    return GraphKey(graph_hash, structure_hash, operators, sizes, "sm_90", Contract())
+
+
 def _recall(memory: Memory, index: int) -> object:
     draw = random.Random(index)
     structure, known = draw.randrange(STRUCTURES), index % 2
@@ -230,28 +240,14 @@ def _recall(memory: Memory, index: int) -> object:
         else f"never seen {index}"
     )
     operators = (draw.choice(NAMES), "pointwise")
-    return memory.winners.recall(
-        graph,
-        content_hash(f"structure {structure}"),
-        operators,
-        (1024, 77),
-        arch="sm_90",
-        contract=Contract(),
-    )
+    return memory.winners.recall(_graph_key(graph, structure, operators, (1024, 77)))
 
 
 def _experience(memory: Memory, index: int) -> object:
     draw = random.Random(index)
-    structure = content_hash(f"structure {draw.randrange(STRUCTURES)}")
     recipes = [f"skill-{place:05d}" for place in range(3)]
-    return recall_experience(
-        memory,
-        recipes,
-        graph_hash=content_hash(f"never seen {index}"),
-        structure_hash=structure,
-        arch="sm_90",
-        contract=Contract(),
-    )
+    key = _graph_key(content_hash(f"never seen {index}"), draw.randrange(STRUCTURES))
+    return recall_experience(memory.storage, recipes, key)
 
 
 def _diagnosis(index: int) -> Diagnosis:
@@ -259,11 +255,11 @@ def _diagnosis(index: int) -> Diagnosis:
     bottleneck = list(Bottleneck)[index % len(Bottleneck)]
     signature = Signature({metric: draw.uniform(0.0, 100.0) for metric in METRICS})
     summary = (
-        f"{bottleneck.value}: uncoalesced global loads: neighbouring threads read scattered "
-        f"addresses and waste most of each sector "
-        f"(sector_efficiency_pct {draw.uniform(1, 50):.3g} <= 50, memory_stall_pct "
-        f"{draw.uniform(50, 90):.3g} >= 50) at 0.2 ms against a "
-        f"bound of 0.1 ms set by dram in kernel_{index}"
+        f"{bottleneck.value}: uncoalesced global loads: "
+        "neighbouring threads read scattered addresses and waste most of each sector "
+        f"(sector_efficiency_pct {draw.uniform(1, 50):.3g} <= 50, "
+        f"memory_stall_pct {draw.uniform(50, 90):.3g} >= 50) "
+        f"at 0.2 ms against a bound of 0.1 ms set by dram in kernel_{index}"
     )
     return Diagnosis(bottleneck, (), signature, 0.5, 0.1, summary, None)
 
@@ -363,8 +359,8 @@ def main() -> None:
         "--database",
         type=Path,
         help=(
-            "keep the database here; one that is there is filled up or used (default: a temporary "
-            "one)"
+            "keep the database here; one that is there is filled up or used "
+            "(default: a temporary one)"
         ),
     )
     parser.add_argument(
@@ -389,7 +385,7 @@ def main() -> None:
                 print(f"filled in {rows[0].median / 1e3:.0f} s", file=sys.stderr)
         with Memory(path, HashEmbedder()) as memory:
             rows += measure_questions(memory, skills)
-            (cells,) = memory.storage.read("select count(*) as n from evidence")
+            (sums,) = memory.storage.read("select count(*) as n from skill_sums")
         if arguments.model and (embedder := load_embedder()) is not None:
             rows += _time_embedding(embedder)
         peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -397,7 +393,7 @@ def main() -> None:
         sizes = {
             "peak_rss_mib": peak_mib,
             "database_mib": path.stat().st_size / 2**20,
-            "cells": cells["n"],
+            "sums": sums["n"],
             "cpus": os.cpu_count(),
         }
     if arguments.json:

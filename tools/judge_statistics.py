@@ -1,9 +1,11 @@
 """How good the judge's clock is, and what judging costs, on this machine's GPU.
 
 In order: a kernel against itself and against one that does 2% more work, by the judge's own A B B A
-pairs in two workers; agreement with triton.testing.do_bench; time, GPU lease and memory of
-verifying one candidate. Prints tables; rows go to $OUT/judge_statistics.json. Usage: python
-tools/judge_statistics.py [--repeats 20] [--only self bench cost memory] [--problems matvec ...]
+pairs in two workers; agreement with triton.testing.do_bench; time, GPU lease and device memory of
+verifying one candidate. Prints tables; rows go to $OUT/judge_statistics.json.
+
+    python tools/judge_statistics.py [--repeats 20] [--only self bench cost memory]
+        [--problems matvec ...]
 """
 
 import argparse
@@ -15,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,16 +29,26 @@ from triton.testing import do_bench  # noqa: E402
 from kmem.devices import detect_device  # noqa: E402
 from kmem.errors import DeviceMemoryError  # noqa: E402
 from kmem.host.lease import GpuLease, gpu_uuid  # noqa: E402
-from kmem.measure.examine import Examination  # noqa: E402
+from kmem.measure.examine.cases import check_case  # noqa: E402
+from kmem.measure.examine.examination import Examination  # noqa: E402
+from kmem.measure.examine.loading import load_candidate  # noqa: E402
 from kmem.measure.judge import Judge  # noqa: E402
 from kmem.measure.pool.workers import WorkerPool  # noqa: E402
 from kmem.measure.resources import JudgeResources  # noqa: E402
-from kmem.measure.timing.gpu_clock import sample_times, time_pairs  # noqa: E402
+from kmem.measure.settings import JudgeSettings  # noqa: E402
+from kmem.measure.timing.gpu_clock import (  # noqa: E402
+    Batch,
+    ClockSettings,
+    LoadedModule,
+    sample_times,
+    time_pairs,
+)
 from kmem.problem.bound import graph_bound  # noqa: E402
 from kmem.problem.load import FULL, execute_problem, load_problem  # noqa: E402
 from kmem.problem.trace import trace_problem  # noqa: E402
+from kmem.problem.traced import TracedProblem  # noqa: E402
 from kmem.problem.workload import derive_small_workload  # noqa: E402
-from kmem.records import Contract, Device, Kernel, Precision, Problem  # noqa: E402
+from kmem.records import Contract, Device, Kernel, Precision, Problem, Timing  # noqa: E402
 from kmem.testing import import_source  # noqa: E402
 
 SHOW_PIECES = ("matvec", "rms_norm", "max_pool3d", "conv_transpose3d", "depthwise_conv2d")
@@ -52,7 +65,7 @@ class Model(nn.Module):
 def get_inputs():
     return [torch.rand(rows, columns)]
 """
-#: {extra} programs repeat rows that are done already: so much more work, with the same answer.
+#: {extra} of the rows are done a second time: so much more work, with the same answer.
 _KERNEL = """import torch
 import torch.nn as nn
 import triton
@@ -71,95 +84,91 @@ class ModelNew(nn.Module):
         x = x.contiguous()
         rows, columns = x.shape
         y = torch.empty({shape}, device=x.device, dtype=x.dtype)
-        by_row[(rows + int({extra} * rows),)](x, y, rows, columns, BLOCK=triton.next_power_of_2(columns))
+        grid = (rows + int({extra} * rows),)
+        by_row[grid](x, y, rows, columns, BLOCK=triton.next_power_of_2(columns))
         return y
 """
 _STORE = "tl.store(y_ptr + row * columns + column, {value}, mask=mask)"
-#: name: (expression, kernel's body, other, output shape); each takes over 0.2 ms at 65536 x 4096.
+ROWS, COLUMNS = 65536, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A problem and its kernel: what differs from one to another."""
+
+    expression: str
+    body: str
+    other: str = "0.0"
+    shape: str = "x.shape"
+
+
+#: Each takes over 0.2 ms at ROWS x COLUMNS.
 CASES = {
-    "relu": (
+    "relu": Case(
         "torch.relu(x)",
         _STORE.format(value="tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)"),
-        "0.0",
-        "x.shape",
     ),
-    "row_sum": (
+    "row_sum": Case(
         "torch.sum(x, dim=1, keepdim=True)",
         "tl.store(y_ptr + row, tl.sum(x, 0))",
-        "0.0",
-        "(rows, 1)",
+        shape="(rows, 1)",
     ),
-    "softmax": (
+    "softmax": Case(
         "torch.softmax(x, dim=1)",
         "z = tl.exp(x - tl.max(x, 0))\n    " + _STORE.format(value="z / tl.sum(z, 0)"),
-        "float('-inf')",
-        "x.shape",
+        other="float('-inf')",
     ),
 }
 
 
-def problem_of(name: str, rows: int, columns: int) -> Problem:
-    return Problem(
-        name, f"<{name}>", _PROBLEM.format(rows=rows, columns=columns, expression=CASES[name][0])
-    )
+def problem_of(name: str) -> Problem:
+    source = _PROBLEM.format(rows=ROWS, columns=COLUMNS, expression=CASES[name].expression)
+    return Problem(name, f"<{name}>", source)
 
 
 def kernel_of(name: str, extra: float = 0.0) -> Kernel:
-    _, body, other, shape = CASES[name]
-    return Kernel(_KERNEL.format(body=body, other=other, shape=shape, extra=extra))
+    case = CASES[name]
+    return Kernel(_KERNEL.format(body=case.body, other=case.other, shape=case.shape, extra=extra))
 
 
 class Bench:
-    """The judge's resources with workers of our own, to time kernels in pairs that are no baseline."""
+    """A judge's resources without the judge, to time kernels in pairs with one another."""
 
     def __init__(self, name: str, device: Device, place: Path) -> None:
-        self.l2_bytes = device.l2_bytes
+        self._clock = ClockSettings(device.l2_bytes, timeout_s=60.0)
         directory = place / f"{name}-{time.monotonic_ns()}"
         directory.mkdir(parents=True)
         pool = WorkerPool(directory, "cuda:0", place / "cache", keep_spare=False)
         lease = GpuLease(place / "locks", gpu_uuid(), print)
-        problem = problem_of(name, 65536, 4096)
         self.resources = JudgeResources(
-            problem,
-            {"full": FULL},
-            Contract(),
+            TracedProblem(problem_of(name), Contract(), device, {"full": FULL}, {}, None),
             seed=1,
             directory=directory,
             workers=pool,
             lease=lease,
             on_event=print,
         )
-        self.inputs = self.resources.timed_inputs()
+        self._inputs = self.resources.timed_inputs()
 
-    def load(self, kernel: Kernel) -> Examination:
+    def load(self, kernel: Kernel) -> LoadedModule:
         """A kernel in a worker of its own, checked on one case so that wrong ones are not timed."""
         examination = Examination(kernel, self.resources.workers.take(), Contract(), 90.0, 60.0)
-        examination.load(self.resources.reference())
-        examination.check_case("drawn", 5)
-        self.inputs.show(examination.worker)
-        return examination
+        load_candidate(examination, self.resources.reference())
+        check_case(examination, "drawn", 5)
+        self._inputs.show(examination.worker)
+        return LoadedModule(examination.worker, examination.key)
 
-    def pair(self, one: Examination, two: Examination, seed: int) -> tuple[float, float, float]:
-        """Ratio two/one with its interval."""
-        sides = (one.worker, one.key), (two.worker, two.key, "other")
+    def pair(self, one: LoadedModule, two: LoadedModule, seed: int) -> Timing:
+        """Time of the first, with the ratio two/one."""
         with self.resources.hold_gpu(exclusive=True):
-            found = time_pairs(
-                *sides,
-                self.inputs.names,
-                self.inputs.refresh,
-                l2_bytes=self.l2_bytes,
-                timeout_s=60.0,
-                seed=seed,
-            ).timing
-        return found.ratio, found.ratio_low, found.ratio_high
+            paired = time_pairs(one, two, self._inputs, self._clock, name="other", seed=seed)
+        return paired.timing
 
-    def median_ms(self, examination: Examination) -> float:
+    def median_ms(self, module: LoadedModule) -> float:
         """By the judge's event clock, cold L2."""
-        self.inputs.refresh()
-        common = {"l2_bytes": self.l2_bytes, "timeout_s": 60.0, "warmup": 3}
-        samples = sample_times(
-            examination.worker, examination.key, self.inputs.names, 60, **common
-        )["event_ms"]
+        self._inputs.refresh()
+        batch = Batch(self._inputs.names, 60, warmup=3)
+        samples = sample_times(module, batch, self._clock).event_ms
         return sorted(samples)[len(samples) // 2]
 
 
@@ -174,12 +183,16 @@ def measure_pairs(device: Device, place: Path, repeats: int) -> dict[str, object
     bench.resources.close()
     return {
         "repeats": repeats,
-        "itself: interval contains 1": sum(low <= 1 <= high for _, low, high in same),
-        "itself: ratio within 1%": sum(abs(ratio - 1) <= 0.01 for ratio, _, _ in same),
-        "itself: ratios": [round(ratio, 5) for ratio, _, _ in same],
-        "itself: intervals": [[round(low, 5), round(high, 5)] for _, low, high in same],
-        "2% slower: seen": sum(high < 1 for _, _, high in planted),
-        "2% slower: ratios": [round(ratio, 5) for ratio, _, _ in planted],
+        "itself: interval contains 1": sum(
+            timing.ratio_low <= 1 <= timing.ratio_high for timing in same
+        ),
+        "itself: ratio within 1%": sum(abs(timing.ratio - 1) <= 0.01 for timing in same),
+        "itself: ratios": [round(timing.ratio, 5) for timing in same],
+        "itself: intervals": [
+            [round(timing.ratio_low, 5), round(timing.ratio_high, 5)] for timing in same
+        ],
+        "2% slower: seen": sum(timing.ratio_high < 1 for timing in planted),
+        "2% slower: ratios": [round(timing.ratio, 5) for timing in planted],
     }
 
 
@@ -191,7 +204,7 @@ def compare_with_do_bench(device: Device, place: Path) -> list[dict[str, object]
         ours = bench.median_ms(bench.load(kernel_of(name)))
         bench.resources.close()
         module = import_source(kernel_of(name).source, place)
-        model, x = module.ModelNew(), torch.rand(65536, 4096, device="cuda")
+        model, x = module.ModelNew(), torch.rand(ROWS, COLUMNS, device="cuda")
         theirs = do_bench(
             lambda model=model, x=x: model(x), warmup=50, rep=200, return_mode="median"
         )
@@ -256,8 +269,10 @@ for place in sys.argv[2:]:
 
 
 def own_memory(names: Sequence[str]) -> list[tuple[int, int, int]]:
-    """Bytes: peak of one eager forward with inputs and parameters, outputs alone, and what a CUDA
-    process takes beside its tensors.
+    """Of each problem, bytes of one eager forward, of its outputs, and of a process's context.
+
+    The first is the peak with inputs and parameters, the last what a CUDA process takes beside its
+    tensors.
     """
     torch.cuda.empty_cache()
     arguments = [
@@ -279,25 +294,19 @@ def verify_once(
     *,
     with_baselines: bool,
 ) -> dict[str, object]:
-    """What judging one candidate takes: seconds, seconds of GPU lease, and GPU memory of judge and
-    workers together.
+    """What judging one candidate takes: seconds, seconds of GPU lease, and device memory.
+
+    The memory is that of judge and workers together.
     """
-    bound = graph_bound(
-        trace_problem(execute_problem(problem), Precision.MATCH), device, Contract()
+    contract = Contract()
+    graph = trace_problem(execute_problem(problem), Precision.MATCH)
+    workloads = {"full": FULL, "small": derive_small_workload(problem)}
+    bound = graph_bound(graph, device, contract)
+    traced = TracedProblem(problem, contract, device, workloads, {"full": graph}, bound)
+    settings = JudgeSettings(
+        seed=9, gpu=True, work_dir=place, cache_dir=place / "cache", keep_spare=False
     )
-    with Judge(
-        problem,
-        {"full": FULL, "small": derive_small_workload(problem)},
-        Contract(),
-        device,
-        bound,
-        seed=9,
-        work_dir=place,
-        gpu=True,
-        estimate_ms=None,
-        cache_dir=place / "cache",
-        keep_spare=False,
-    ) as judge:
+    with Judge(traced, settings) as judge:
         baselines = judge.baselines() if with_baselines else ()
         held, started = judge.gpu_held_s, time.monotonic()
         with PeakMemory() as peak:
@@ -316,9 +325,11 @@ def verify_once(
 
 
 def measure_memory(device: Device, place: Path, names: Sequence[str]) -> list[dict[str, object]]:
-    """The show-pieces with themselves as candidates (library kernels take no less memory than
-    Triton's), against twice what the problem itself takes, its process included, plus its outputs:
-    how much is taken while there is plenty, and whether that much is enough.
+    """How much device memory is taken if there is plenty, and whether what is allowed suffices.
+
+    The show-pieces are judged with themselves as candidates: vendor kernels take no less memory
+    than Triton's. Allowed is twice what the problem itself takes, its process included, plus its
+    outputs.
     """
     rows = []
     for name, (own, outputs, context) in zip(names, own_memory(names), strict=True):
@@ -399,13 +410,8 @@ def main() -> None:
         if "bench" in options.only:
             keep("do_bench", compare_with_do_bench(device, place))
         if "cost" in options.only:
-            softmax = problem_of("softmax", 65536, 4096)
-            keep(
-                "cost",
-                verify_once(
-                    "softmax", kernel_of("softmax"), softmax, device, place, with_baselines=True
-                ),
-            )
+            pair = kernel_of("softmax"), problem_of("softmax")
+            keep("cost", verify_once("softmax", *pair, device, place, with_baselines=True))
         if "memory" in options.only:
             keep("memory", measure_memory(device, place, options.problems))
 

@@ -32,6 +32,7 @@ import torch
 from kmem.devices import detect_device, named_target
 from kmem.errors import KmemError, first_line
 from kmem.measure.judge import Judge
+from kmem.measure.settings import JudgeSettings
 from kmem.measure.timing.statistics import estimated_timing
 from kmem.memory.location import default_db_path
 from kmem.memory.store import Memory
@@ -40,6 +41,7 @@ from kmem.problem.bound import graph_bound
 from kmem.problem.graph import graph_sizes
 from kmem.problem.load import FULL, execute_problem, load_problem
 from kmem.problem.trace import trace_problem
+from kmem.problem.traced import TracedProblem
 from kmem.problem.workload import derive_small_workload
 from kmem.records import (
     Baseline,
@@ -118,17 +120,15 @@ def judge_pair(pair: Pair, contract: Contract, device: Device, gpu: bool, place:
     with (
         tempfile.TemporaryDirectory(prefix="judge-", dir=place, ignore_cleanup_errors=True) as work,
         Judge(
-            pair.problem,
-            workloads,
-            contract,
-            device,
-            bound,
-            seed=secrets.randbits(48),
-            work_dir=Path(work),
-            gpu=gpu,
+            TracedProblem(pair.problem, contract, device, workloads, {"full": graph}, bound),
+            JudgeSettings(
+                seed=secrets.randbits(48),
+                gpu=gpu,
+                work_dir=Path(work),
+                cache_dir=place / "cache",
+            ),
             # a check has no time: nothing of it is recorded or shown
             estimate_ms=None if gpu else lambda kernel: 0.0,
-            cache_dir=place / "cache",
         ) as judge,
     ):
         # The module as it stands is the only one to beat. The judge times it itself, pair by pair:

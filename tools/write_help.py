@@ -1,5 +1,6 @@
-"""Write every command's --help into README.md between its markers; `--check` exits 1 if the file is
-not what the program prints.
+"""Write every command's --help into README.md between its markers.
+
+With `--check` nothing is written: the exit code is 1 if the file is not what the program prints.
 
 python tools/write_help.py [--check]
 """
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from kmem.cli import add_commands, cli
+from kmem.cli import cli
+from kmem.cli.group import LazyCommand
 
 README = Path(__file__).parent.parent / "README.md"
 BEGIN, END = "<!-- help: begin (tools/write_help.py) -->", "<!-- help: end -->"
@@ -19,7 +21,9 @@ BEGIN, END = "<!-- help: begin (tools/write_help.py) -->", "<!-- help: end -->"
 def command_paths(
     command: click.Command, path: tuple[str, ...] = ("kmem",)
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command and group below one, in the order of the help."""
+    """Every command and group from one on down, loaded, in the order of the help."""
+    if isinstance(command, LazyCommand):
+        command = command.load()
     yield path, command
     if isinstance(command, click.Group):
         for name in sorted(command.commands):
@@ -28,7 +32,6 @@ def command_paths(
 
 def render_help() -> str:
     """Markdown with the help of each command."""
-    add_commands()
     parts = []
     for path, command in command_paths(cli):
         context = click.Context(

@@ -1,5 +1,6 @@
 """Write db/schema.sql from the migrations: `python tools/write_schema.py`.
-tests/test_memory_schema.py checks that it is current.
+
+tests/test_memory_schema.py checks that the file is current.
 """
 
 from pathlib import Path
@@ -12,22 +13,23 @@ SCHEMA = Path(__file__).parent.parent / "db" / "schema.sql"
 
 
 def schema_sql() -> str:
-    """Every statement that makes a fresh database, without the tables SQLite and sqlite-utils keep
-    for themselves.
+    """Every statement that makes a fresh database.
+
+    The tables that SQLite and sqlite-utils keep for themselves are left out.
     """
     database = Database(memory=True)
     migrations.apply(database)
     rows = database.query(
         """
         select sql from sqlite_master
-        where sql is not null and name not like 'sqlite_%' and tbl_name not like '\\_sqlite\\_migrations' escape '\\'
+        where sql is not null
+          and name not like 'sqlite_%'
+          and tbl_name not like '\\_sqlite\\_migrations' escape '\\'
           and name not like 'skill\\_text\\_%' escape '\\'
         order by rowid
         """
     )
-    header = (
-        "-- Generated from kmem/memory/migrations.py by tools/write_schema.py. Do not edit.\n\n"
-    )
+    header = "-- Generated from kmem/memory/schema.py by tools/write_schema.py. Do not edit.\n\n"
     return header + "\n\n".join(_dedent(row["sql"]) + ";" for row in rows) + "\n"
 
 

@@ -1,35 +1,48 @@
 """The command line: noun groups, verb commands.
 
-Only this package prints; stdout carries data, stderr people's text.
+Only this package prints: stdout carries data, stderr text for people. Exit codes: 0 done (for
+`optimize`: a verified kernel that beats the best baseline), 1 error, 2 usage, 3 nothing beat the
+best baseline, 130 interrupted. An error that a user can mend is one line; a bug keeps its
+traceback.
 
-Exit codes: 0 done (for `optimize`: a verified kernel that beats the best baseline), 1 error, 2
-usage, 3 nothing beat the best baseline, 130 interrupted. Errors a user can mend are one line; bugs
-keep their traceback.
+The modules of commands declare names, options and help and load no torch, so that every `--help`
+and every completion is quick; what a command does with torch lies in actions/ and is imported when
+the command runs.
+
+- exit_codes.py: what the exit codes mean.
+- group.py: errors as one line, and commands whose modules are loaded when they are asked for.
+- commands.py: the table of all built-in commands.
+- options/: the options that commands share, as frozen records.
+- optimize.py: `kmem optimize`, the main job.
+- bench.py: `kmem bench`, the main job over many problems, and the recording of landscapes.
+- models.py: `kmem models`, which language models there are.
+- skills.py: `kmem skills list`, `show` and `search`.
+- skill_files.py: `kmem skills new` and `validate`.
+- growth.py: `kmem skills add`, `distill`, `retract` and `export`.
+- registered_skills.py: the skills that plugins and users registered, for the commands on them.
+- runs.py: `kmem runs`, with `resume` and `replay`.
+- why.py: `kmem why`, the reasons of a round.
+- rounds.py: what was kept of a round, and its words for people and data for programs.
+- memory.py: `kmem memory`, share, merge, retract, count and ablate.
+- db.py: `kmem db`, where the database lies and whether it is whole.
+- doctor.py: `kmem doctor`, what this machine can do.
+- plugins.py: `kmem plugins`, what is registered.
+- stages.py: `kmem profile`, `diagnose` and `prescribe`, which pipe JSON lines.
+- verify.py: `kmem verify` and `kmem measure`, the judge on its own.
+- bad_input.py: one line and exit code 2 for a file that cannot be judged.
+- mcp.py: `kmem mcp`, the server for coding agents.
+- actions/: what commands do that loads torch.
+- display/: what commands show: live panels, tables, texts and JSON.
 """
 
 import click
 
 import kmem
+from kmem.cli.commands import BUILT_IN
+from kmem.cli.exit_codes import EXIT_INTERRUPTED
+from kmem.cli.group import Group
 from kmem.errors import KmemError
-
-EXIT_INTERRUPTED = 130
-
-
-class Group(click.Group):
-    """Prints every KmemError as one clear line and exits 1, so that no command needs its own
-    handler.
-
-    An interrupt is a line, too, and exit code 130; a command that can go on later says how itself.
-    """
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except KmemError as ex:
-            raise click.ClickException(str(ex)) from ex
-        except KeyboardInterrupt:
-            click.echo("\nInterrupted", err=True)
-            raise SystemExit(EXIT_INTERRUPTED) from None
+from kmem.plugins import build_plugin_manager, collect
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,49 +56,13 @@ def cli() -> None:
     """
 
 
-def add_commands() -> None:
-    """Attach the built-in commands; done on demand so that importing this package stays cheap."""
-    from kmem.cli.bench import bench
-    from kmem.cli.db import db
-    from kmem.cli.doctor import doctor
-    from kmem.cli.mcp import mcp
-    from kmem.cli.memory import memory
-    from kmem.cli.models import models
-    from kmem.cli.optimize import optimize
-    from kmem.cli.plugins import plugins
-    from kmem.cli.runs import runs
-    from kmem.cli.skills import skills
-    from kmem.cli.stages import diagnose, prescribe, profile
-    from kmem.cli.verify import measure, verify
-    from kmem.cli.why import why
-
-    for command in (
-        optimize,
-        bench,
-        models,
-        skills,
-        runs,
-        why,
-        memory,
-        db,
-        doctor,
-        plugins,
-        profile,
-        diagnose,
-        prescribe,
-        verify,
-        measure,
-        mcp,
-    ):
-        cli.add_command(command)
+for command in BUILT_IN:
+    cli.add_command(command)
 
 
 def main() -> None:
-    """Entry point of the `kmem` script."""
-    from kmem.plugins import build_plugin_manager, collect
-
+    """Run `kmem` with the arguments of the process: built-in commands and those of plugins."""
     try:
-        add_commands()
         manager = build_plugin_manager()
         manager.hook.register_commands(cli=cli)
         registry = collect(manager)

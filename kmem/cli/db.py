@@ -3,6 +3,9 @@
 import click
 
 from kmem.errors import MemoryStoreError
+from kmem.memory.location import default_db_path
+from kmem.memory.store import Memory
+from kmem.memory.verify import verify_memory
 
 
 @click.group(invoke_without_command=True)
@@ -16,8 +19,6 @@ def db(ctx: click.Context) -> None:
 @db.command()
 def path() -> None:
     """Print where the database lies: KMEM_DB, or kmem.db in your data directory."""
-    from kmem.memory.location import default_db_path
-
     click.echo(str(default_db_path()))
 
 
@@ -28,10 +29,10 @@ def verify() -> None:
 
 
 def check_database() -> None:
-    """Print each fault of the database. Raises MemoryStoreError if there are any."""
-    from kmem.memory.store import Memory  # sqlite_utils, which `kmem --help` must not pay for
-    from kmem.memory.verify import verify_memory
+    """Print each fault of the database.
 
+    Raises MemoryStoreError if there are any.
+    """
     with Memory() as memory:
         faults = verify_memory(memory)
         for fault in faults:

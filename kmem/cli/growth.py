@@ -1,21 +1,18 @@
-"""The commands of `kmem skills` by which the library grows and leaves: add, distill, retract,
-export.
-"""
+"""The commands of `kmem skills` that change or share the library: add, distill, retract, export."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from kmem.errors import NotRegistered
-
-if TYPE_CHECKING:
-    from kmem.plugins import Registry
-    from kmem.skills import Skill
-
-# kmem.memory (sqlite_utils) and kmem.curate are imported inside the commands: `kmem --help` must
-# not pay for them.
+from kmem.cli.registered_skills import find_skill, load_skills
+from kmem.curate.distill import distill_runs
+from kmem.curate.export import export_skills
+from kmem.curate.sources import add_from
+from kmem.memory.location import default_db_path
+from kmem.memory.store import Memory
+from kmem.plugins import Registry
+from kmem.serialize import to_data
 
 
 @click.command("add")
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     help="Keep, and run once, a recipe.py that comes from elsewhere; otherwise it is left out.",
 )
 @click.pass_obj
-def add_skill(registry: "Registry", source: str, trust_code: bool) -> None:
+def add_skill(registry: Registry, source: str, trust_code: bool) -> None:
     """Add skills from SOURCE to your own.
 
     SOURCE is a directory, a SKILL.md, a .zip or a .tar.gz, here or at an http(s) URL, or a git
@@ -34,17 +31,12 @@ def add_skill(registry: "Registry", source: str, trust_code: bool) -> None:
     Several skills are added together or not at all. A recipe.py from this machine is run once, to
     check it.
     """
-    from kmem.curate.sources import add_from
-    from kmem.memory.location import default_db_path
-
     for skill in add_from(source, default_db_path(), registry.skills, trust_code=trust_code):
         click.echo(str(skill.path))
         if skill.recipe_left_out:
             click.echo(
-                (
-                    f"{skill.name}: text only; its recipe.py is code from elsewhere: read it, then "
-                    f"add again with --trust-code"
-                ),
+                f"{skill.name}: text only; its recipe.py is code from elsewhere: read it, then "
+                "add again with --trust-code",
                 err=True,
             )
 
@@ -64,7 +56,7 @@ def add_skill(registry: "Registry", source: str, trust_code: bool) -> None:
 )
 @click.pass_obj
 def distill(
-    registry: "Registry", run_id: str | None, every: bool, out: Path | None, as_json: bool
+    registry: Registry, run_id: str | None, every: bool, out: Path | None, as_json: bool
 ) -> None:
     """Turn measured wins of runs into draft skills.
 
@@ -73,10 +65,6 @@ def distill(
     recipes or knobs, is their evidence already and becomes no draft. A draft is verified once
     outcomes reproduced it on two problems and two seeds.
     """
-    from kmem.curate.distill import distill_runs
-    from kmem.memory.store import Memory
-    from kmem.serialize import to_data
-
     if every == (run_id is not None):
         raise click.UsageError("Say which run to distill: RUN, or --all")
     with Memory() as memory:
@@ -86,21 +74,14 @@ def distill(
         click.echo(json.dumps(to_data(found), indent=2))
         return
     for draft in found.drafts:
-        click.echo(
-            (
-                f"{'New draft' if draft.is_new else 'Known already:'} {draft.name}: {draft.effect} "
-                f"in run {draft.run}"
-            ),
-            err=True,
-        )
+        known = "New draft" if draft.is_new else "Known already:"
+        click.echo(f"{known} {draft.name}: {draft.effect} in run {draft.run}", err=True)
     for path in dict.fromkeys(draft.path for draft in found.drafts):
         click.echo(path)
     for knob in found.knobs:
         click.echo(
-            (
-                f"Evidence for {', '.join(knob.skills)}, no draft: {knob.change}, {knob.effect} in "
-                f"run {knob.run}"
-            ),
+            f"Evidence for {', '.join(knob.skills)}, no draft: {knob.change}, {knob.effect} in "
+            f"run {knob.run}",
             err=True,
         )
     for reason in found.left_out:
@@ -115,17 +96,14 @@ def distill(
     "--reason", required=True, help="Why it is no longer to be used; it is kept and shared."
 )
 @click.pass_obj
-def retract_skill(registry: "Registry", name: str, reason: str) -> None:
+def retract_skill(registry: Registry, name: str, reason: str) -> None:
     """Record that a skill is to be used no more.
 
     It is neither offered nor run any longer; nothing is deleted, and its outcomes stay. The
     retraction is of this content: a mended skill is another one, under another name.
     """
-    from kmem.memory.skills.standing import retract_skill as record_retraction
-    from kmem.memory.store import Memory
-
     with Memory() as memory:
-        click.echo(record_retraction(memory, find_skill(registry, name), reason).hash)
+        click.echo(memory.standings.retract(find_skill(registry, name), reason).hash)
 
 
 @click.command("export")
@@ -140,43 +118,19 @@ def retract_skill(registry: "Registry", name: str, reason: str) -> None:
     "--only", default="*", show_default=True, help="Shell pattern on names, such as '*softmax*'."
 )
 @click.pass_obj
-def export(registry: "Registry", directory: Path, only: str) -> None:
+def export(registry: Registry, directory: Path, only: str) -> None:
     """Lay skills out as folders for coding agents.
 
     One directory a skill, in the Agent Skills format, and an index in README.md. Doing so again
     brings the directory up to date. Files that no export wrote, or that were changed since, are
     never overwritten.
     """
-    from kmem.curate.export import export_skills
-    from kmem.memory.skills.standing import skill_standings
-    from kmem.memory.store import Memory
-
     library = load_skills(registry)
     with Memory() as memory:
-        done = export_skills(library, skill_standings(memory, library), directory, only)
+        done = export_skills(library, memory.standings.of_each(library), directory, only)
     click.echo(str(directory))
     click.echo(
-        (
-            f"{done.skills} skills: {done.written} files written, {done.unchanged} unchanged, "
-            f"{done.removed} removed"
-        ),
+        f"{done.skills} skills: {done.written} files written, {done.unchanged} unchanged, "
+        f"{done.removed} removed",
         err=True,
     )
-
-
-def find_skill(registry: "Registry", name: str) -> "Skill":
-    """A registered skill by name. Raises NotRegistered, and SkillError for a faulty one."""
-    from kmem.skills import load_skill
-
-    if name not in registry.skills:
-        raise NotRegistered(
-            f"No skill named '{name}'; `kmem skills list` shows all {len(registry.skills)}"
-        )
-    return load_skill(registry.skills[name])
-
-
-def load_skills(registry: "Registry") -> "list[Skill]":
-    """Every registered skill, by name. Raises SkillError for a faulty one."""
-    from kmem.skills import load_skill
-
-    return [load_skill(path) for _, path in sorted(registry.skills.items())]

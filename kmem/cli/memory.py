@@ -1,32 +1,46 @@
 """`kmem memory`: share what was measured, take back what was wrong, and count what is there."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-# kmem.memory.store (sqlite_utils) is imported inside the commands: `kmem --help` must not pay for
-# it.
+from kmem.cli.db import check_database
+from kmem.cli.options.ablation import AblationOptions
+from kmem.cli.options.records import option, takes
+from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
+from kmem.memory.ledger.track_records import installed_versions
+from kmem.memory.stats import memory_stats, skill_stats
+from kmem.memory.store import Memory
+from kmem.memory.team.exchange import Exchanged, export_outcomes, import_outcomes, merge_memory
+from kmem.memory.team.sync import sync_memory
+from kmem.serialize import to_data
 
-_sources = click.option(
-    "--sources/--no-sources",
-    default=True,
-    show_default=True,
-    help="Whether the texts of kernels go along.",
-)
-_redact = click.option(
-    "--redact",
-    is_flag=True,
-    help=(
-        "Leave out source code, problem names, graphs and shapes: only recipes, knobs, signatures "
-        "and ratios go."
-    ),
-)
-_licence = click.option(
-    "--licence", help="Licence your outcomes are under, such as CC-BY-4.0; stated once, it stays."
-)
 #: Skills that `kmem memory stats` prints, the most tried first.
 _SKILLS_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SharingOptions:
+    """What goes along with outcomes that are shared, and under which licence."""
+
+    sources: bool = option(
+        "--sources/--no-sources",
+        default=True,
+        show_default=True,
+        help="Whether the texts of kernels go along.",
+    )
+    redact: bool = option(
+        "--redact",
+        is_flag=True,
+        help="Leave out source code, problem names, graphs and shapes: only recipes, knobs, "
+        "signatures and ratios go.",
+    )
+    licence: str | None = option(
+        "--licence",
+        help="Licence your outcomes are under, such as CC-BY-4.0; stated once, it stays.",
+    )
 
 
 @click.group(invoke_without_command=True)
@@ -39,83 +53,64 @@ def memory(ctx: click.Context) -> None:
 
 @memory.command("export")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@_sources
-@_redact
-@_licence
-def export(file: Path, sources: bool, redact: bool, licence: str | None) -> None:
+@takes(SharingOptions)
+def export(file: Path, options: SharingOptions) -> None:
     """Write every outcome and retraction to FILE as JSON lines, each under its content hash."""
-    from kmem.memory.store import Memory
-    from kmem.memory.team.exchange import export_outcomes
-
     with Memory() as store:
-        if licence is not None:
-            store.contributors.set_licence(store.contributors.own_name, licence)
-        written = export_outcomes(store, file, sources=sources, redact=redact)
-    click.echo(
-        (
-            f"{file}: {written.outcomes} outcomes, {written.retractions} retractions, "
-            f"{written.kernels} kernels"
-        ),
-        err=True,
-    )
+        if options.licence is not None:
+            store.contributors.set_licence(store.contributors.own_name, options.licence)
+        written = export_outcomes(store, file, sources=options.sources, redact=options.redact)
+    click.echo(f"{file}: {_count(written)}", err=True)
 
 
 @memory.command("import")
 @click.argument("path", type=click.Path(path_type=Path))
 def import_(path: Path) -> None:
-    """Merge PATH, an exported file or a directory of them (*.jsonl), into the database; repeating
-    it changes nothing.
-    """
-    from kmem.memory.store import Memory
-    from kmem.memory.team.exchange import import_outcomes
+    """Merge PATH, an exported file or a directory of them (*.jsonl), into the database.
 
+    Repeating it changes nothing.
+    """
     with Memory() as store:
         added = import_outcomes(store, path)
-    click.echo(
-        (
-            f"Added {added.outcomes} outcomes, {added.retractions} retractions, {added.kernels} "
-            f"kernels"
-        ),
-        err=True,
-    )
+    click.echo(f"Added {_count(added)}", err=True)
 
 
 @memory.command("merge")
 @click.argument("other", metavar="OTHER.db", type=click.Path(path_type=Path))
 def merge(other: Path) -> None:
-    """Merge another kmem database into this one; OTHER.db is only read, and repeating it changes
-    nothing.
-    """
-    from kmem.memory.store import Memory
-    from kmem.memory.team.exchange import merge_memory
+    """Merge another kmem database into this one.
 
+    OTHER.db is only read, and repeating it changes nothing.
+    """
     with Memory() as store:
         added = merge_memory(store, other)
-    click.echo(
-        (
-            f"Added {added.outcomes} outcomes, {added.retractions} retractions, {added.kernels} "
-            f"kernels"
-        ),
-        err=True,
+    click.echo(f"Added {_count(added)}", err=True)
+
+
+def _count(exchanged: Exchanged) -> str:
+    return (
+        f"{exchanged.outcomes} outcomes, {exchanged.retractions} retractions, "
+        f"{exchanged.kernels} kernels"
     )
 
 
 @memory.command("sync")
 @click.argument("remote")
-@_sources
-@_redact
-@_licence
-def sync(remote: str, sources: bool, redact: bool, licence: str | None) -> None:
+@takes(SharingOptions)
+def sync(remote: str, options: SharingOptions) -> None:
     """Merge what others published at the git repository REMOTE, and publish what was measured here.
 
     Everything lies on the branch kmem-memory, in files that are only ever added, one directory per
     contributor.
     """
-    from kmem.memory.store import Memory
-    from kmem.memory.team.sync import sync_memory
-
     with Memory() as store:
-        done = sync_memory(store, remote, sources=sources, redact=redact, licence=licence)
+        done = sync_memory(
+            store,
+            remote,
+            sources=options.sources,
+            redact=options.redact,
+            licence=options.licence,
+        )
         name = store.contributors.own_name
     published = (
         f"published {done.published} records"
@@ -124,8 +119,7 @@ def sync(remote: str, sources: bool, redact: bool, licence: str | None) -> None:
     )
     click.echo(
         f"Merged {done.merged.outcomes} outcomes and {done.merged.retractions} retractions of "
-        f"{done.segments} new segments; "
-        f"{published} as {name}",
+        f"{done.segments} new segments; {published} as {name}",
         err=True,
     )
 
@@ -137,8 +131,6 @@ def sync(remote: str, sources: bool, redact: bool, licence: str | None) -> None:
 )
 def retract(outcome: str, reason: str) -> None:
     """Record that the outcome HASH (or a unique prefix) no longer counts; nothing is deleted."""
-    from kmem.memory.store import Memory
-
     with Memory() as store:
         retraction = store.ledger.retract(
             store.ledger.resolve(outcome), reason, store.contributors.own_name
@@ -150,14 +142,11 @@ def retract(outcome: str, reason: str) -> None:
 @click.argument("origin", required=False)
 @click.argument("level", type=click.FloatRange(0.0, 1.0), required=False)
 def trust(origin: str | None, level: float | None) -> None:
-    """Show how much each origin's outcomes count, or let ORIGIN count LEVEL (0 not at all, 1 as if
-    measured here).
+    """Show how much each origin's outcomes count, or let ORIGIN count LEVEL.
 
-    Unless set, outcomes measured here count 1 and those of others 0.5.
+    LEVEL is from 0 (not at all) to 1 (as if measured here). Unless set, outcomes measured here
+    count 1 and those of others 0.5.
     """
-    from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
-    from kmem.memory.store import Memory
-
     if origin is not None and level is None:
         raise click.UsageError("Say how much it counts: kmem memory trust ORIGIN LEVEL")
     with Memory() as store:
@@ -182,80 +171,26 @@ def trust(origin: str | None, level: float | None) -> None:
 @memory.command("rebuild")
 def rebuild() -> None:
     """Derive what skills earned again from the whole ledger, and say whether anything differed."""
-    from kmem.memory.store import Memory
-
     with Memory() as store:
         found = store.track_records.rebuild()
     difference = (
         f"{found.differing} differed from what was kept" if found.differing else "nothing differed"
     )
-    click.echo(f"{found.cells} sums derived again; {difference}")
+    click.echo(f"{found.sums} sums derived again; {difference}")
 
 
 @memory.command("ablate")
 @click.argument("suite", metavar="SUITE", type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--arms",
-    default="off,read,rw,placebo,oracle",
-    show_default=True,
-    help="What the memory of a run holds; off is always among them.",
-)
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=5,
-    show_default=True,
-    help="Searches of each problem with each arm.",
-)
-@click.option(
-    "--leave-out",
-    "left_out",
-    metavar="CLASS",
-    multiple=True,
-    help=(
-        "Operator class that memory has never seen; only its problems are searched. May be "
-        "repeated; 'each': every problem's own."
-    ),
-)
-@click.option(
-    "--strategy",
-    type=click.Choice(["greedy", "beam", "bandit", "best-of-n"]),
-    default="bandit",
-    show_default=True,
-    help="How a search shares out its samples.",
-)
-@click.option(
-    "--only",
-    metavar="GLOB",
-    multiple=True,
-    help="Only landscapes whose name matches; may be repeated.",
-)
-@click.option(
-    "--out",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    envvar="KMEM_ABLATION",
-    help="Keep trials, comparison and plot here.",
-)
+@takes(AblationOptions)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the comparison as one JSON object on stdout."
 )
-def ablate(
-    suite: Path,
-    arms: str,
-    seeds: int,
-    left_out: tuple[str, ...],
-    strategy: str,
-    only: tuple[str, ...],
-    out: Path | None,
-    as_json: bool,
-) -> None:
-    """Measure what memory is worth: replay searches with and without it on recorded landscapes,
-    without a GPU.
+def ablate(suite: Path, options: AblationOptions, as_json: bool) -> None:
+    """Measure what memory is worth: repeat searches with and without it on recorded landscapes.
 
     SUITE is a directory that kmem bench --record made, such as db/evidence/landscapes. Every search
-    is kmem's own loop; only its measurements come from the record, so the same command gives the
-    same table. The memories of this machine are not touched.
+    is kmem's own loop; only its measurements come from the record, so no GPU is needed and the same
+    command gives the same table. The memories of this machine are not touched.
 
     \b
     off      no memory
@@ -274,16 +209,14 @@ def ablate(
     Of a landscape whose recording was cut off, the settings recorded until then are all there is;
     which these are is said.
     """
-    from kmem.cli.landscapes import ablate_suite
+    from kmem.cli.actions.ablate import ablate_suite  # loads torch, for this command alone
 
-    ablate_suite(suite, arms, seeds, left_out, strategy, only, out, as_json)
+    ablate_suite(suite, options, as_json=as_json)
 
 
 @memory.command("verify")
 def verify() -> None:
     """Check the whole file and derive every content hash again; the same as `kmem db verify`."""
-    from kmem.cli.db import check_database
-
     check_database()
 
 
@@ -295,11 +228,6 @@ def stats(as_json: bool = False) -> None:
     Kernels that were recalled and passed again are counted apart: they are no new successes of a
     skill.
     """
-    from kmem.memory.ledger.track_records import installed_versions
-    from kmem.memory.store import Memory
-    from kmem.memory.verify import memory_stats, skill_stats
-    from kmem.serialize import to_data
-
     with Memory() as store:
         counts, skills = to_data(memory_stats(store)), skill_stats(store, installed_versions())
     if as_json:
@@ -310,8 +238,8 @@ def stats(as_json: bool = False) -> None:
     for skill in skills[:_SKILLS_SHOWN]:
         click.echo(
             f"{skill.skill}: {skill.tried} tried, {skill.passed} passed, {skill.recalled} "
-            f"recalled; expected {skill.correct:.0%} correct, "
-            f"{skill.improves:.0%} of those improve, {skill.speedup:.2f}x"
+            f"recalled; expected {skill.correct:.0%} correct, {skill.improves:.0%} of those "
+            f"improve, {skill.speedup:.2f}x"
         )
     if len(skills) > _SKILLS_SHOWN:
         click.echo(

@@ -1,15 +1,12 @@
 """`kmem models`: which language models the registered providers offer, and what they cost."""
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
 from kmem.errors import ProviderError
+from kmem.explore.models.prices import Price, known_prices
 from kmem.plugins import Registry, lookup
-
-if TYPE_CHECKING:
-    from kmem.explore.models.prices import Price
 
 
 @click.group(invoke_without_command=True)
@@ -27,10 +24,8 @@ def models(ctx: click.Context) -> None:
 )
 @click.option(
     "--base-url",
-    help=(
-        "Ask this server instead of the vendor's own, such as http://localhost:8000/v1 (no key "
-        "needed)."
-    ),
+    help="Ask this server instead of the vendor's own, such as http://localhost:8000/v1 (no key "
+    "needed).",
 )
 @click.option(
     "--json",
@@ -51,8 +46,6 @@ def list_models(
     this directory. Providers `command` and `replay` have no list: a model is any shell command
     line, or any file of recorded conversations.
     """
-    from kmem.explore.models.prices import known_prices  # reads the table, and pydantic
-
     one = provider or ("openai" if base_url else None)
     asked = (
         [lookup(registry.providers, one, "provider")]
@@ -76,21 +69,21 @@ def list_models(
             "--base-url"
         )
     if as_json:
-        click.echo(json.dumps({"models": [_summary(*row) for row in rows]}))
+        click.echo(json.dumps({"models": [_model_data(*row) for row in rows]}))
         return
     for provider_name, name, price in rows:
-        cost = (
-            (
-                f"{price.usd_per_million_input:g} / {price.usd_per_million_output:g} USD per "
-                f"million tokens ({price.date})"
-            )
-            if price
-            else ""
-        )
+        cost = _describe(price) if price else ""
         click.echo(f"{provider_name:10} {name:40} {cost}".rstrip())
 
 
-def _summary(provider: str, name: str, price: "Price | None") -> dict[str, object]:
+def _describe(price: Price) -> str:
+    return (
+        f"{price.usd_per_million_input:g} / {price.usd_per_million_output:g} USD per million "
+        f"tokens ({price.date})"
+    )
+
+
+def _model_data(provider: str, name: str, price: Price | None) -> dict[str, object]:
     return {
         "provider": provider,
         "model": name,

@@ -16,25 +16,15 @@ from kmem.plugins import KINDS, Registry
 )
 @click.pass_obj
 def plugins(registry: Registry, as_json: bool) -> None:
-    """List everything plugins registered: skills, authors, providers, profilers, executors,
-    checkers.
-    """
+    """List what plugins registered: skills, authors, providers, profilers, executors, checkers."""
     rows = [
         (kind.removesuffix("s"), name, registry.origins[kind, name])
         for kind in KINDS
         for name in sorted(getattr(registry, kind))
     ]
     if as_json:
-        click.echo(
-            json.dumps(
-                {
-                    "plugins": [
-                        {"kind": kind, "name": name, "plugin": plugin}
-                        for kind, name, plugin in rows
-                    ]
-                }
-            )
-        )
+        listed = [{"kind": kind, "name": name, "plugin": plugin} for kind, name, plugin in rows]
+        click.echo(json.dumps({"plugins": listed}))
         return
     for kind, name, plugin in rows:
         click.echo(f"{kind:10} {name:32} {plugin}")

@@ -1,24 +1,20 @@
-"""`kmem profile | kmem diagnose | kmem prescribe`: the first three stages as commands that pipe
-JSON lines.
-"""
+"""`kmem profile`, `kmem diagnose` and `kmem prescribe`: the first stages, which pipe JSON lines."""
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import click
 
+from kmem.cli.display.diagnosis import describe_diagnosis
 from kmem.errors import ProfilerError
-from kmem.plugins import Registry, lookup
-
-if TYPE_CHECKING:
-    from kmem.records import Bound, Device, Diagnosis, Prescription, Profile
-
-# Problem loading and devices import torch, memory imports sqlite_utils: inside the functions, so
-# that `kmem --help` does not pay for them.
+from kmem.plugins import Registry
+from kmem.records import Diagnosis, Profile
+from kmem.serialize import from_json, to_json
 
 _PRECISIONS = ("match", "tf32", "bf16")
-_DEFAULT_REPORT_TARGET = "h200"
+
+Stage = TypeVar("Stage", Profile, Diagnosis)
 
 
 @click.command()
@@ -35,10 +31,8 @@ _DEFAULT_REPORT_TARGET = "h200"
     "--profiler",
     default="auto",
     show_default=True,
-    help=(
-        "ncu (hardware counters), cupti (times), static (no GPU; estimated), or auto: the first "
-        "that works."
-    ),
+    help="ncu (hardware counters), cupti (times), static (no GPU; estimated), or auto: the first "
+    "that works.",
 )
 @click.option(
     "--precision",
@@ -61,33 +55,10 @@ def profile(
     PROBLEM is a problem file; KERNEL a file with ModelNew, by default the problem's own Model. Pipe
     the line into `kmem diagnose`.
     """
-    from kmem.devices import resolve_target
-    from kmem.problem.load import FULL, load_problem
-    from kmem.profile.collect import collect_profile
-    from kmem.profile.job import reference_kernel
-    from kmem.records import Contract, Kernel, Precision
-    from kmem.serialize import to_json
+    from kmem.cli.actions.stages import profile_problem  # loads torch
 
-    loaded = load_problem(problem)
-    device, present = resolve_target(target)
-    candidate = Kernel(kernel.read_text(encoding="utf-8")) if kernel else reference_kernel(loaded)
-    executor = lookup(registry.executors, "local", "executor")
-    contract = Contract(Precision(precision))
-    click.echo(
-        to_json(
-            collect_profile(
-                candidate,
-                loaded,
-                FULL,
-                contract,
-                device,
-                registry.profilers,
-                executor,
-                present=present,
-                name=profiler,
-            )
-        )
-    )
+    found = profile_problem(problem, kernel, target, profiler, precision, registry)
+    click.echo(to_json(found))
 
 
 @click.command()
@@ -95,10 +66,8 @@ def profile(
     "--ncu",
     "report",
     type=click.Path(path_type=Path),
-    help=(
-        "Read an Nsight Compute report (CSV of --page raw or details, or .ncu-rep) instead of "
-        "stdin."
-    ),
+    help="Read an Nsight Compute report (CSV of --page raw or details, or .ncu-rep) instead of "
+    "stdin.",
 )
 @click.option(
     "--problem",
@@ -136,10 +105,10 @@ def diagnose(
     Reads a Profile JSON line on stdin (from `kmem profile`) or the --ncu report. Prints a Diagnosis
     as one JSON line, or text on a terminal.
     """
-    from kmem.serialize import to_json
+    from kmem.cli.actions.stages import diagnose_profile, read_report_profile  # loads torch
 
-    profile = _read_report_profile(report, target) if report else _read_stdin_profile()
-    found = _diagnose(profile, str(problem) if problem else None, target, precision, latency_ms)
+    seen = read_report_profile(report, target) if report else _read_stdin(Profile, "kmem profile")
+    found = diagnose_profile(seen, problem, target, precision, latency_ms)
     click.echo(to_json(found) if as_json or not sys.stdout.isatty() else describe_diagnosis(found))
 
 
@@ -173,127 +142,30 @@ def diagnose(
 def prescribe(
     registry: Registry, operators: tuple[str, ...], target: str | None, precision: str, limit: int
 ) -> None:
-    """Offer skills for a Diagnosis JSON line on stdin; print one Prescription a line, best first,
-    each with its reasons.
-    """
-    from kmem.records import Diagnosis
-    from kmem.serialize import to_json
+    """Offer skills for a Diagnosis JSON line on stdin.
 
+    Prints one Prescription a line, best first, each with its reasons.
+    """
     diagnosis = _read_stdin(Diagnosis, "kmem diagnose")
-    for prescription in _prescribe(registry, diagnosis, operators, target, precision, limit):
+    from kmem.cli.actions import stages  # loads torch
+
+    for prescription in stages.prescribe(diagnosis, operators, target, precision, limit, registry):
         click.echo(to_json(prescription))
 
 
-def diagnose_report(path: Path, problem: str | None, target: str | None = None) -> "Diagnosis":
-    """Diagnose an Nsight Compute report file.
+def _read_stdin(record: type[Stage], source: str) -> Stage:
+    """What the stage before wrote.
 
-    Args:
-        path: CSV or .ncu-rep.
-        problem: path of the problem file, for the bound; None if it is not known.
-        target: name of the device the report is from; None for the GPU here, else h200.
     Raises:
-        ProfilerError: if the report cannot be read. TargetError, ProblemError: as their names say.
+        UsageError: if it wrote nothing.
+        ProfilerError: if it wrote something else.
     """
-    return _diagnose(_read_report_profile(path, target), problem, target, "match", None)
-
-
-def describe_diagnosis(diagnosis: "Diagnosis") -> str:
-    """A diagnosis as a few lines for people."""
-    lines = [diagnosis.summary]
-    lines += [
-        f"  {item.metric} = {item.value:.4g} ({item.comparison} {item.threshold:g})"
-        for item in diagnosis.evidence
-    ]
-    if diagnosis.speed_of_light is not None and diagnosis.headroom_ms is not None:
-        lines.append(
-            f"  speed of light {diagnosis.speed_of_light:.1%}, headroom "
-            f"{diagnosis.headroom_ms:.4g} ms"
-        )
-    if diagnosis.secondary:
-        lines.append(f"  also: {', '.join(item.value for item in diagnosis.secondary)}")
-    if diagnosis.estimated:
-        lines.append("  estimated: compiled, not run")
-    return "\n".join(lines)
-
-
-def _read_report_profile(path: Path, target: str | None) -> "Profile":
-    from kmem.profile.ncu_report import read_report
-    from kmem.records import Profile
-
-    return Profile("", "ncu", target or "", False, read_report(path))
-
-
-def _read_stdin_profile() -> "Profile":
-    from kmem.records import Profile
-
-    return _read_stdin(Profile, "kmem profile")
-
-
-def _read_stdin(cls: type, source: str):  # noqa: ANN202 - an instance of cls
-    from kmem.serialize import from_json
-
     text = sys.stdin.readline() if not sys.stdin.isatty() else ""
     if not text.strip():
         raise click.UsageError(f"Nothing on stdin; pipe the output of `{source}` in")
     try:
-        return from_json(cls, text)
+        return from_json(record, text)
     except ValueError as ex:
         raise ProfilerError(
-            f"stdin is not a {cls.__name__} as `{source}` prints it: {str(ex).splitlines()[0]}"
+            f"stdin is not a {record.__name__} as `{source}` prints it: {str(ex).splitlines()[0]}"
         ) from ex
-
-
-def _resolve_device(name: str | None) -> "Device":
-    from kmem.devices import detect_device, named_target
-
-    present = detect_device()
-    if name and present is not None and name.lower() == present.name:
-        return present
-    if name:
-        return named_target(name)
-    return present or named_target(_DEFAULT_REPORT_TARGET)
-
-
-def _diagnose(
-    profile: "Profile",
-    problem: str | None,
-    target: str | None,
-    precision: str,
-    latency_ms: float | None,
-) -> "Diagnosis":
-    from kmem.diagnose.bottleneck import diagnose as name_bottleneck
-
-    device = _resolve_device(target or profile.device or None)
-    bound = _trace_bound(problem, precision, device) if problem else None
-    return name_bottleneck(profile, device, bound, latency_ms=latency_ms)
-
-
-def _trace_bound(problem: str, precision: str, device: "Device") -> "Bound | None":
-    from kmem.problem.load import FULL, load_problem
-    from kmem.profile.static import trace_bound
-    from kmem.records import Contract, Precision
-
-    return trace_bound(load_problem(problem), FULL, Contract(Precision(precision)), device)
-
-
-def _prescribe(
-    registry: Registry,
-    diagnosis: "Diagnosis",
-    operators: tuple[str, ...],
-    target: str | None,
-    precision: str,
-    limit: int,
-) -> "tuple[Prescription, ...]":
-    from kmem.memory.store import Memory
-    from kmem.prescribe.consult import consult_memory
-    from kmem.records import Contract, Precision
-    from kmem.run.session import load_library, versions
-
-    device = _resolve_device(target)
-    with Memory() as memory:
-        library = list(load_library(registry).values())
-        memory.skills.sync(library)
-        contract = Contract(Precision(precision))
-        return consult_memory(
-            memory, diagnosis, operators, library, device.arch, contract, versions(), limit=limit
-        )

@@ -1,8 +1,14 @@
-"""How the library of skills grows and leaves: what runs taught, what others wrote, and folders for
-other agents.
+"""How the skill library grows, from others and from runs, and how it leaves as folders for agents.
 
-In order: change.py (what differs between two kernels), wins.py (the measured improvements of a
-run), draft.py (a win as a skill directory), distill.py (runs to drafts); sources.py (skills from
-directories, archives, URLs and git repositories); export.py (the library as folders). Where a skill
-stands is kmem/memory/skills/standing.py; where added skills lie is kmem/memory/skills/added.py.
+In the order in which a skill passes through them:
+
+- sources.py: skills that others wrote, from directories, archives, URLs and git repositories.
+- change.py: what differs between two kernels, and whether an existing skill explains it.
+- wins.py: the measured improvements of a run.
+- draft.py: a win as a skill directory.
+- distill.py: from runs to drafts, by change.py, wins.py and draft.py.
+- export.py: the library as folders for coding agents.
+
+Where a skill stands is kmem/memory/skills/standing.py; where added skills lie is
+kmem/memory/skills/added.py.
 """

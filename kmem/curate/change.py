@@ -1,5 +1,6 @@
-"""What differs between a kernel and the one it was made from: the diff, its fingerprint, and
-whether an existing skill explains it.
+"""What differs between a kernel and its parent, and whether an existing skill explains the change.
+
+A change has a diff, to read, and a fingerprint, by which the same change is known again.
 """
 
 import ast
@@ -19,7 +20,10 @@ class Explanation:
 
 
 def diff_sources(parent: Kernel, child: Kernel) -> str:
-    """The unified diff from parent to child, as `diff -u` prints it; each line ends with a newline."""
+    """The unified diff from parent to child, as `diff -u` prints it.
+
+    Each line ends with a newline.
+    """
     lines = difflib.unified_diff(
         parent.source.splitlines(),
         child.source.splitlines(),
@@ -31,29 +35,29 @@ def diff_sources(parent: Kernel, child: Kernel) -> str:
 
 
 def change_fingerprint(parent: Kernel, child: Kernel) -> str:
-    """SHA-256 of the lines taken away and of the lines added, each in order, without what surrounds
-    them.
+    """SHA-256 of the lines taken away and of the lines added, each in order.
 
     Both texts are brought to one form first (`ast.unparse`), so that neither comments nor
-    formatting count; the same edit of two kernels that differ elsewhere is one change. Covered:
-    texts that Python reads; another text is compared as it is.
+    formatting count. What surrounds the lines does not count either: the same edit of two kernels
+    that differ elsewhere is one change. Covered: texts that Python reads; another text is compared
+    as it is.
     """
     removed, added = changed_lines(parent, child)
     return content_hash(*(f"- {line}" for line in removed), *(f"+ {line}" for line in added))
 
 
 def changed_lines(parent: Kernel, child: Kernel) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The lines taken away and the lines added, each in order, without comments, formatting and
-    indentation.
+    """The lines taken away and the lines added, each in order.
+
+    They are without comments, formatting and indentation.
     """
     before, after = _without_common_ends(
         _canonical(parent.source).splitlines(), _canonical(child.source).splitlines()
     )
     removed: list[str] = []
     added: list[str] = []
-    for kind, low, high, new_low, new_high in difflib.SequenceMatcher(
-        None, before, after, autojunk=False
-    ).get_opcodes():
+    matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
+    for kind, low, high, new_low, new_high in matcher.get_opcodes():
         if kind != "equal":
             removed += (line.strip() for line in before[low:high])
             added += (line.strip() for line in after[new_low:new_high])
@@ -61,8 +65,9 @@ def changed_lines(parent: Kernel, child: Kernel) -> tuple[tuple[str, ...], tuple
 
 
 def _without_common_ends(before: list[str], after: list[str]) -> tuple[list[str], list[str]]:
-    """Both without the lines they begin and end with alike: where lines repeat, these would decide
-    what is matched with what.
+    """Both without the lines that they begin and end with alike.
+
+    Where lines repeat, those would decide what is matched with what.
     """
     start = 0
     while start < min(len(before), len(after)) and before[start] == after[start]:
@@ -76,9 +81,9 @@ def _without_common_ends(before: list[str], after: list[str]) -> tuple[list[str]
 def explain_change(parent: Kernel, child: Kernel, skill: str) -> Explanation | None:
     """Which existing skills a change belongs to; None if it is something new.
 
-    A kernel that recipes wrote is explained by them: other knobs of the same recipes, or other
-    recipes. One that differs from its parent only in the values of module-level constants, the
-    knobs of kernels that no recipe wrote, is explained by the skill of its task.
+    A kernel that recipes wrote is explained by its recipes: other knobs of the same recipes, or
+    other recipes. A kernel that differs from its parent only in the values of module-level
+    constants, the knobs of kernels that no recipe wrote, is explained by the skill of its task.
     """
     if child.choices:
         return Explanation(
@@ -88,12 +93,12 @@ def explain_change(parent: Kernel, child: Kernel, skill: str) -> Explanation | N
     before, after = _constants(parent.source), _constants(child.source)
     if before is None or after is None or before[0] != after[0]:
         return None
-    names = [name for name in after[1] if before[1].get(name) != after[1][name]]
-    return Explanation(
-        (skill,),
-        ", ".join(f"{name} {before[1].get(name)} -> {after[1][name]}" for name in names)
-        or "nothing but formatting",
-    )
+    moved = [
+        f"{name} {before[1].get(name)} -> {value}"
+        for name, value in after[1].items()
+        if before[1].get(name) != value
+    ]
+    return Explanation((skill,), ", ".join(moved) or "nothing but formatting")
 
 
 def _describe_choices(parent: Kernel, child: Kernel) -> str:
@@ -102,10 +107,8 @@ def _describe_choices(parent: Kernel, child: Kernel) -> str:
     for choice in child.choices:
         old = before.get(choice.site)
         if old is None or old.recipe != choice.recipe:
-            parts.append(
-                f"{choice.recipe} in place of {old.recipe if old else 'what was there'} at "
-                f"{choice.operator}"
-            )
+            replaced = old.recipe if old else "what was there"
+            parts.append(f"{choice.recipe} in place of {replaced} at {choice.operator}")
             continue
         knobs = dict(old.knobs)
         parts += [
@@ -124,8 +127,9 @@ def _canonical(source: str) -> str:
 
 
 def _constants(source: str) -> tuple[str, dict[str, str]] | None:
-    """The module with the values of its top-level constants masked, and those values as text; None
-    if it is no Python.
+    """A module with the values of its top-level constants masked, and those values as text.
+
+    None if the source is no Python.
     """
     try:
         tree = parse_python(source)

@@ -1,5 +1,7 @@
-"""From runs to draft skills: find the wins, leave to existing skills what is theirs, and keep the
-rest beside the database as drafts.
+"""From runs to draft skills.
+
+The wins of runs are found; a win that existing skills explain is left to them; the others are kept
+beside the database as drafts.
 """
 
 import tempfile
@@ -31,8 +33,8 @@ class DistilledDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class KnobEvidence:
-    """A win that existing skills explain: their outcomes in the ledger say it already."""
+class ExplainedWin:
+    """A win that existing skills explain: the ledger has it among their outcomes already."""
 
     skills: tuple[str, ...]
     change: str
@@ -43,10 +45,14 @@ class KnobEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Distilled:
-    """What runs taught. `left_out` says which improvements were none and why, one line each."""
+    """What runs taught.
+
+    `knobs` are the wins that existing skills explain. `left_out` says of the other improvements why
+    they are no wins, one line each.
+    """
 
     drafts: tuple[DistilledDraft, ...]
-    knobs: tuple[KnobEvidence, ...]
+    knobs: tuple[ExplainedWin, ...]
     left_out: tuple[str, ...]
 
 
@@ -58,11 +64,13 @@ def distill_runs(
     Args:
         existing: the skills registered now, name -> directory.
         out: where to put a copy of each draft for review; None for nowhere.
-    Raises: OutputError: if a draft cannot be written. SkillError: if one came out faulty, or a
-        draft's name means something else.
+
+    Raises:
+        OutputError: if a draft cannot be written.
+        SkillError: if one came out faulty, or a draft's name means something else.
     """
     drafts: list[DistilledDraft] = []
-    knobs: list[KnobEvidence] = []
+    knobs: list[ExplainedWin] = []
     left_out: list[str] = []
     licences = memory.contributors.licences()
     known = dict(existing)
@@ -76,20 +84,15 @@ def distill_runs(
                 explanation = Explanation((win.skill,), "the draft applied to another kernel")
             if explanation is not None:
                 knobs.append(
-                    KnobEvidence(explanation.skills, explanation.text, run.id, win.effect, outcomes)
+                    ExplainedWin(explanation.skills, explanation.text, run.id, win.effect, outcomes)
                 )
                 continue
-            name, is_new = draft_name(win), draft_name(win) not in known
+            name = draft_name(win)
+            is_new = name not in known
             if is_new:
                 known[name] = _keep_draft(memory, win, licences)
             if out is not None:
-                write_draft(
-                    out / name,
-                    {
-                        file.relative_to(known[name]).as_posix(): file.read_text("utf-8")
-                        for file in _files(known[name])
-                    },
-                )
+                write_draft(out / name, _read_files(known[name]))
             drafts.append(
                 DistilledDraft(name, str(known[name]), is_new, run.id, win.effect, outcomes)
             )
@@ -102,8 +105,9 @@ def _is_draft(path: Path | None) -> bool:
 
 
 def _keep_draft(memory: Memory, win: Win, licences: Mapping[str, str]) -> Path:
-    """Add the draft beside the database, checked like any skill that is added; it appears whole or
-    not at all.
+    """Add a draft beside the database, checked like any skill that is added.
+
+    It appears whole or not at all.
     """
     present = added_skills_root(memory.path) / draft_name(win)
     if present.is_dir():  # another process distilled the same since the registry was read
@@ -114,5 +118,7 @@ def _keep_draft(memory: Memory, win: Win, licences: Mapping[str, str]) -> Path:
         return add_skill(directory, memory.path, {}).path
 
 
-def _files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file())
+def _read_files(directory: Path) -> dict[str, str]:
+    """The files of a draft, relative path -> text."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {file.relative_to(directory).as_posix(): file.read_text("utf-8") for file in files}

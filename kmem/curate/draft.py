@@ -1,14 +1,13 @@
-"""A measured win as a skill directory: SKILL.md with every section filled from records, and the
-kernels it came from.
+"""A measured win as a skill directory: SKILL.md filled from records, and the kernels of the win.
 
-Nothing here is invented: what was changed is the diff, what it brought is the measurement, why is
-left to whoever reads it. The name holds the fingerprint of the change, so that the same knowledge
-distilled twice, here or elsewhere, is one draft. The text holds no time of writing: the same
-records give the same bytes.
+Nothing in it is invented: what was changed is the diff, what the change brought is the measurement,
+and why it did is left to the reader. The name holds the fingerprint of the change, so that the same
+knowledge distilled twice, here or elsewhere, is one draft. The text holds no time of writing: the
+same records give the same bytes.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import yaml
@@ -17,13 +16,12 @@ from kmem.curate.change import change_fingerprint, changed_lines, diff_sources
 from kmem.curate.wins import Win
 from kmem.errors import OutputError
 from kmem.records import Attempt, Claim, Signature, Status
-from kmem.serialize import to_json
 from kmem.skills import DRAFT
 from kmem.vocabulary import SIGNATURE_METRICS
 
 _FINGERPRINT_DIGITS = 12
-#: Lines of the diff that go into the text itself, of the 150 a body may have; the whole diff is in
-#: references/.
+#: Lines of the diff that go into the text itself, of the 150 lines that a body may have; the whole
+#: diff is in references/.
 _DIFF_LINES = 60
 _MAX_CLAIMS = 4
 _LINE_CHARACTERS = 240
@@ -34,8 +32,9 @@ _UNSTATED_LICENCE = "LicenseRef-not-stated"
 
 
 def draft_name(win: Win) -> str:
-    """`learnt-<operator>-<fingerprint>`: the same change to the same kind of operator has the same
-    name everywhere.
+    """`learnt-<operator>-<fingerprint>`.
+
+    The same change to the same kind of operator has the same name everywhere.
     """
     operator = (win.outcome.operators or ("opaque",))[0].replace("_", "-")
     return f"learnt-{operator}-{change_fingerprint(*win.kernels)[:_FINGERPRINT_DIGITS]}"
@@ -56,14 +55,16 @@ def draft_files(win: Win, licences: Mapping[str, str]) -> dict[str, str]:
         "references/parent.py": parent.source,
         "references/child.py": child.source,
         "references/change.diff": diff_sources(parent, child),
-        "references/outcomes.jsonl": "".join(
-            f"{to_json(entry.outcome)}\n" for entry in win.outcomes
-        ),
+        "references/outcomes.jsonl": "".join(f"{entry.record}\n" for entry in win.outcomes),
     }
 
 
 def write_draft(directory: Path, files: Mapping[str, str]) -> None:
-    """Write a draft's files. Raises OutputError: if the directory cannot be written."""
+    """Write a draft's files.
+
+    Raises:
+        OutputError: if the directory cannot be written.
+    """
     try:
         for relative, text in files.items():
             place = directory / relative
@@ -76,22 +77,20 @@ def write_draft(directory: Path, files: Mapping[str, str]) -> None:
 
 
 def moved_metrics(before: Signature, after: Signature) -> list[tuple[str, float, float]]:
-    """The metrics that both profiles have and that moved, furthest first: (metric, before, after)."""
-    found = []
-    for metric, scale in ((name, entry.scale) for name, entry in SIGNATURE_METRICS.items()):
+    """The metrics of both profiles that moved: (metric, before, after), furthest first."""
+    distances: dict[tuple[str, float, float], float] = {}
+    for metric, entry in SIGNATURE_METRICS.items():
         if metric in before.values and metric in after.values:
             old, new = before.values[metric], after.values[metric]
-            if abs(new - old) >= max(_MOVED_SHARE * abs(old), _MOVED_SCALE * scale):
-                found.append((metric, old, new))
-    return sorted(
-        found,
-        key=lambda entry: (-abs(entry[2] - entry[1]) / SIGNATURE_METRICS[entry[0]].scale, entry[0]),
-    )
+            if abs(new - old) >= max(_MOVED_SHARE * abs(old), _MOVED_SCALE * entry.scale):
+                distances[metric, old, new] = abs(new - old) / entry.scale
+    return sorted(distances, key=lambda moved: (-distances[moved], moved[0]))
 
 
 def win_claims(win: Win) -> tuple[Claim, ...]:
-    """What must be seen where the draft is used again: of each metric that moved, and of the time,
-    half the change measured here.
+    """What must be seen where the draft is used again: half of each change measured here.
+
+    That is of the time, and of the metrics that moved.
     """
     claims = [Claim("speed_of_light", ">=", round((1.0 + win.effect.value) / 2, 3), relative=True)]
     if win.before is not None and win.after is not None:
@@ -110,11 +109,12 @@ def win_claims(win: Win) -> tuple[Claim, ...]:
     return tuple(claims[: _MAX_CLAIMS + 1])
 
 
+def _triton_words(lines: Iterable[str]) -> set[str]:
+    return set(re.findall(r"\btl\.\w+|\bnum_warps\b|\bnum_stages\b", "\n".join(lines)))
+
+
 def _description(win: Win) -> str:
-    removed, added = (
-        set(re.findall(r"\btl\.\w+|\bnum_warps\b|\bnum_stages\b", "\n".join(lines)))
-        for lines in changed_lines(*win.kernels)
-    )
+    removed, added = map(_triton_words, changed_lines(*win.kernels))
     gained, lost = sorted(added - removed), sorted(removed - added)
     words = [f"brings in {', '.join(gained[:6])}"] if gained else []
     words += [f"does without {', '.join(lost[:6])}"] if lost else []
@@ -126,10 +126,10 @@ def _description(win: Win) -> str:
     )
     what = f" ({'; '.join(words)})" if words else ""
     return (
-        f"A change{what} to a {operators} kernel that measured {win.effect.value:.2f}x its "
-        f"parent's speed on one problem. "
-        f"Use when a {operators} kernel on {win.outcome.arch}{bottleneck} is written like the "
-        f"parent in references/."
+        f"A change{what} to a {operators} kernel "
+        f"that measured {win.effect.value:.2f}x its parent's speed on one problem. "
+        f"Use when a {operators} kernel on {win.outcome.arch}{bottleneck} "
+        "is written like the parent in references/."
     )
 
 
@@ -176,33 +176,29 @@ def _mechanism(win: Win) -> list[str]:
     removed, added = changed_lines(*win.kernels)
     lines = [
         f"{len(removed)} lines of the parent were replaced by {len(added)} "
-        f"(references/change.diff). The time of one forward fell from "
+        "(references/change.diff). The time of one forward fell from "
         f"{parent.latency_ms:.4g} ms to {child.latency_ms:.4g} ms:",
         f"{win.effect}, {win.interval_source}.",
     ]
     if win.before is not None and win.after is not None:
         moved = moved_metrics(win.before.diagnosis.signature, win.after.diagnosis.signature)
-        lines += (
-            ["Between the two profiles these metrics moved:"]
+        lines.append(
+            "Between the two profiles these metrics moved:"
             if moved
-            else ["No metric of the two profiles moved beyond noise."]
+            else "No metric of the two profiles moved beyond noise."
         )
         lines += [f"- `{metric}` from {old:.4g} to {new:.4g}" for metric, old, new in moved]
     else:
         lines.append(
-            "Only one of the two kernels was profiled, or none: which resource it saves was not "
-            "measured."
+            "Only one of the two kernels was profiled, or none: "
+            "which resource it saves was not measured."
         )
     return [*lines, "Why it is faster has not been established."]
 
 
 def _use_when(win: Win) -> list[str]:
-    lines = [
-        (
-            f"- The graph has {', '.join(win.outcome.operators) or 'an operator'}, and the kernel "
-            f"holds what the diff takes away."
-        )
-    ]
+    operators = ", ".join(win.outcome.operators) or "an operator"
+    lines = [f"- The graph has {operators}, and the kernel holds what the diff takes away."]
     if win.before is not None:
         lines.append(f"- The diagnosis is like the parent's: {win.before.diagnosis.summary}")
     elif win.child.bottleneck is not None:
@@ -216,8 +212,8 @@ def _do_not_use_when(win: Win) -> list[str]:
     outcome = win.outcome
     lines = [
         f"- The device is not {outcome.arch}, or accuracy must be better than the contract "
-        f"`{outcome.contract.precision.value}`: "
-        f"it was measured on {outcome.device} under that contract only.",
+        f"`{outcome.contract.precision.value}`: it was measured on {outcome.device} under that "
+        "contract only."
     ]
     if outcome.flags:
         lines.append(f"- The judge's flags rule it out: {', '.join(outcome.flags)}.")
@@ -242,23 +238,16 @@ def _in_triton(win: Win) -> list[str]:
 
 
 def _pitfalls(win: Win) -> list[str]:
-    failed = [
-        attempt
+    lines = [
+        f"- Another attempt in this direction: {_failure(attempt)}"
         for attempt in win.siblings
         if attempt.measurement.status not in (Status.PASSED, Status.INTERRUPTED)
     ]
-    slower = len(
-        [attempt for attempt in win.siblings if attempt.measurement.status is Status.PASSED]
-    )
-    lines = [f"- Another attempt in this direction: {_failure(attempt)}" for attempt in failed]
-    refuted = [check for lesson in win.lessons for check in lesson.checks if check.held is False]
-    lines += [
-        (
-            f"- The claim `{check.claim}` did not hold: {_number(check.before)} became "
-            f"{_number(check.after)}."
-        )
-        for check in refuted
-    ]
+    for check in (check for lesson in win.lessons for check in lesson.checks):
+        if check.held is False:
+            before, after = _number(check.before), _number(check.after)
+            lines.append(f"- The claim `{check.claim}` did not hold: {before} became {after}.")
+    slower = sum(attempt.measurement.status is Status.PASSED for attempt in win.siblings)
     if slower:
         lines.append(f"- {slower} other attempts in this direction passed and gained less.")
     return list(dict.fromkeys(lines))[:8] or [
@@ -286,7 +275,6 @@ def _how_to_check(win: Win) -> list[str]:
         "Half of what was measured, times the parent's value:",
         *(f"- `{claim}`" for claim in win_claims(win)),
         "",
-        f"Measured in run {win.run.id} on {outcome.device} ({versions}), problem graph "
-        f"{outcome.graph_hash[:12]}, seed {win.run.seed}, "
-        f"by {outcome.origin}.",
+        f"Measured in run {win.run.id} on {outcome.device} ({versions}), "
+        f"problem graph {outcome.graph_hash[:12]}, seed {win.run.seed}, by {outcome.origin}.",
     ]

@@ -1,5 +1,4 @@
-"""The library as folders for agents that read skills: one directory a skill in the Agent Skills
-format, and an index they can begin with.
+"""The library as folders for agents: a directory a skill, in the Agent Skills format, and an index.
 
 A file `.kmem-export.json` lists what an export wrote, with hashes. The next export replaces and
 removes exactly those files, and refuses a directory that holds anything else: nobody's own skills
@@ -20,6 +19,17 @@ from kmem.skills import Skill
 
 MANIFEST = ".kmem-export.json"
 INDEX = "README.md"
+#: How an index begins, before its line for each skill.
+_INTRODUCTION = """\
+# Skills for fast GPU kernels
+
+One directory a skill, in the Agent Skills format: \
+read SKILL.md of the one whose description fits, and the files it names.
+`kmem skills search` ranks them for a question or a profile, \
+`kmem mcp` serves them with their track record, and
+`kmem skills export` wrote this directory and will replace what it wrote.
+
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +50,17 @@ def export_skills(
 ) -> Exported:
     """Lay skills out below a directory; doing so again changes nothing.
 
-    Args: standings: of each skill, by name; retracted ones are left out, drafts are labelled in the
-        index. only: shell pattern on names.
-    Raises: SkillError: if no skill fits the pattern. OutputError: if the directory holds files that
-        no export wrote or somebody changed since, or cannot be written.
+    Args:
+        skills: those to export.
+        standings: of each skill, by name; retracted ones are left out, drafts are labelled in the
+            index.
+        directory: where to lay them out.
+        only: shell pattern on names.
+
+    Raises:
+        SkillError: if no skill fits the pattern.
+        OutputError: if the directory holds files that no export wrote or somebody changed since, or
+            cannot be written.
     """
     chosen = [
         skill
@@ -65,33 +82,20 @@ def export_skills(
         return _write(directory, files, own, len(chosen))
     except OSError as ex:
         raise OutputError(
-            f"Directory {directory} cannot be written ({ex.strerror or ex}); choose another with "
-            f"--to"
+            f"Directory {directory} cannot be written ({ex.strerror or ex}); "
+            "choose another with --to"
         ) from ex
 
 
 def render_index(skills: Sequence[Skill], standings: Mapping[str, SkillStanding]) -> str:
     """README.md of an export: what these folders are, and each skill with its description."""
-    lines = [
-        "# Skills for fast GPU kernels",
-        "",
-        (
-            "One directory a skill, in the Agent Skills format: read SKILL.md of the one whose "
-            "description fits, and the files it names."
-        ),
-        (
-            "`kmem skills search` ranks them for a question or a profile, `kmem mcp` serves them "
-            "with their track record, and"
-        ),
-        "`kmem skills export` wrote this directory and will replace what it wrote.",
-        "",
-    ]
+    lines = []
     for skill in sorted(skills, key=lambda skill: skill.name):
         label = " (draft, not verified)" if standings[skill.name].standing is Standing.DRAFT else ""
         lines.append(
             f"- [{skill.name}]({skill.name}/SKILL.md){label}: {' '.join(skill.description.split())}"
         )
-    return "\n".join(lines) + "\n"
+    return _INTRODUCTION + "".join(f"{line}\n" for line in lines)
 
 
 def _files(directory: Path) -> list[Path]:
@@ -101,8 +105,9 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _own_files(directory: Path) -> dict[str, list[str]]:
-    """What exports wrote here: relative path -> SHA-256, two of them while one replaces the other;
-    empty if there was none.
+    """What exports wrote here: relative path -> SHA-256; empty if there was no export.
+
+    A path has two of them while a new file replaces an old one.
     """
     manifest = directory / MANIFEST
     if not manifest.is_file():
@@ -114,17 +119,17 @@ def _own_files(directory: Path) -> dict[str, list[str]]:
         }
     except (ValueError, AttributeError, TypeError) as ex:
         raise OutputError(
-            f"{manifest} is damaged; remove {directory} if nothing in it is yours, or choose "
-            f"another with --to"
+            f"{manifest} is damaged; "
+            f"remove {directory} if nothing in it is yours, or choose another with --to"
         ) from ex
 
 
 def _refuse_foreign(directory: Path, own: Mapping[str, list[str]]) -> None:
+    """Raise OutputError if the directory holds files that are not as exports wrote them."""
     if not directory.exists():
         return
-    for path in sorted(
-        path for path in directory.rglob("*") if path.is_file() or path.is_symlink()
-    ):
+    present = (path for path in directory.rglob("*") if path.is_file() or path.is_symlink())
+    for path in sorted(present):
         name = path.relative_to(directory).as_posix()
         if name == MANIFEST or "__pycache__" in path.parts or path.suffix == ".partial":
             continue
@@ -134,8 +139,8 @@ def _refuse_foreign(directory: Path, own: Mapping[str, list[str]]) -> None:
             )
         if path.is_symlink() or _digest(path.read_bytes()) not in own[name]:
             raise OutputError(
-                f"{path} was changed since it was exported; move it away, or choose another "
-                f"directory with --to"
+                f"{path} was changed since it was exported; "
+                "move it away, or choose another directory with --to"
             )
 
 
@@ -145,9 +150,8 @@ def _write(
     directory.mkdir(parents=True, exist_ok=True)
     new = {name: [_digest(data)] for name, data in files.items()}
     # Whatever a kill leaves half replaced is still known as this export's own.
-    _write_manifest(
-        directory, {name: [*own.get(name, ()), *new.get(name, ())] for name in {*own, *new}}
-    )
+    both = {name: [*own.get(name, ()), *new.get(name, ())] for name in {*own, *new}}
+    _write_manifest(directory, both)
     written = 0
     for name, data in files.items():
         place = directory / name
@@ -158,25 +162,27 @@ def _write(
     gone = [name for name in own if name not in files and (directory / name).is_file()]
     for name in gone:
         (directory / name).unlink()
-    for folder in sorted(
-        {
-            parent
-            for name in gone
-            for parent in (directory / name).parents
-            if parent.is_relative_to(directory)
-        },
-        reverse=True,
-    ):
-        if folder != directory and not any(folder.iterdir()):
-            folder.rmdir()
+    _remove_empty(directory, gone)
     _write_manifest(directory, new)
     return Exported(skills, written, len(files) - written, len(gone))
 
 
+def _remove_empty(directory: Path, gone: Sequence[str]) -> None:
+    """Remove the folders that files were taken out of, where nothing else is in them."""
+    folders = {
+        parent
+        for name in gone
+        for parent in (directory / name).parents
+        if parent != directory and parent.is_relative_to(directory)
+    }
+    for folder in sorted(folders, reverse=True):  # what is inside another comes before it
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
 def _write_manifest(directory: Path, digests: Mapping[str, list[str]]) -> None:
-    _replace(
-        directory / MANIFEST, (json.dumps(dict(sorted(digests.items())), indent=1) + "\n").encode()
-    )
+    text = json.dumps(dict(sorted(digests.items())), indent=1) + "\n"
+    _replace(directory / MANIFEST, text.encode())
 
 
 def _replace(place: Path, data: bytes) -> None:

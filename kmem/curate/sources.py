@@ -1,9 +1,9 @@
-"""Where added skills come from: a directory, a file, an archive, a git repository, or an address on
-the web.
+"""Where added skills come from: a directory, a file, an archive, a git repository, or the web.
 
-    DIR | SKILL.md | X.zip | X.tar.gz                                   on this machine
-    https://HOST/X.zip | .tar.gz | SKILL.md                             one file, fetched https://,
-    ssh://, git@HOST:, file://, or PATH.git [@REVISION] [#SUBDIRECTORY]     a git repository, cloned
+    DIR | SKILL.md | X.zip | X.tar.gz             on this machine
+    https://HOST/X.zip | .tar.gz | SKILL.md       one file, fetched
+    https://, ssh://, git@HOST:, file://, or      a git repository, cloned
+        PATH.git [@REVISION] [#SUBDIRECTORY]
 
 What is fetched goes to a temporary place, is checked whole (either all skills of a source are added
 or none), and its code is not run: a recipe.py from elsewhere is left out unless the user trusts it.
@@ -59,6 +59,8 @@ class AddedSkill:
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
+    """The directories of skills that an address holds, and the commit of a git repository."""
+
     directories: tuple[Path, ...]
     revision: str | None = None
 
@@ -68,20 +70,26 @@ def add_from(
 ) -> list[AddedSkill]:
     """Add every skill an address holds.
 
-    Args: existing: the skills registered now, name -> directory. trust_code: keep, and import once,
-        a recipe.py that comes from elsewhere. One from this machine always is.
-    Raises: SkillError: if the address cannot be read or holds no skill, or with every fault of
-        every skill it holds; then none is added. MemoryStoreError: if git fails. OutputError: if
-        the directory beside the database cannot be written.
+    Args:
+        address: in one of the forms that the module lists.
+        db_path: the database beside which the skills are kept.
+        existing: the skills registered now, name -> directory.
+        trust_code: keep, and import once, a recipe.py that comes from elsewhere. One from this
+            machine is always kept.
+
+    Raises:
+        SkillError: if the address cannot be read or holds no skill, or with every fault of every
+            skill it holds; then none is added.
+        MemoryStoreError: if git fails.
+        OutputError: if the directory beside the database cannot be written.
     """
     added: list[AddedSkill] = []
     with tempfile.TemporaryDirectory(prefix="kmem-add-") as scratch:
         is_remote = _is_remote(address)
-        fetched = (
-            _fetch(address, Path(scratch))
-            if is_remote
-            else _open_local(Path(address), Path(scratch))
-        )
+        if is_remote:
+            fetched = _fetch(address, Path(scratch))
+        else:
+            fetched = _open_local(Path(address), Path(scratch))
         _check_all(address, fetched.directories)
         with _all_or_none(db_path) as new:
             for directory in fetched.directories:
@@ -89,13 +97,10 @@ def add_from(
                 skill = add_skill(directory, db_path, existing, with_recipe=not left_out)
                 new.append(skill.path)
                 added.append(AddedSkill(skill.name, skill.path, left_out))
-                # not one that came with kmem all the same
+                # not where the skill is one that came with kmem
                 if is_remote and skill.path.parent == added_skills_root(db_path):
-                    _keep_origin(
-                        db_path,
-                        skill.name,
-                        SkillOrigin(address, fetched.revision, skill.license, left_out),
-                    )
+                    origin = SkillOrigin(address, fetched.revision, skill.license, left_out)
+                    _keep_origin(db_path, skill.name, origin)
     return added
 
 
@@ -107,8 +112,9 @@ def skill_source(db_path: Path, name: str) -> SkillOrigin | None:
 
 @contextmanager
 def _all_or_none(db_path: Path) -> Iterator[list[Path]]:
-    """Collects the directories of skills as they are added; if anything raises, those that were not
-    there before are removed.
+    """A list for the directories of skills as they are added.
+
+    If anything raises, those that were not there before are removed.
     """
     root = added_skills_root(db_path)
     present = set(root.iterdir()) if root.is_dir() else set()
@@ -124,11 +130,17 @@ def _all_or_none(db_path: Path) -> Iterator[list[Path]]:
 
 
 def _is_remote(address: str) -> bool:
-    """Whether it must be fetched; a repository is, wherever it lies: what is in it was written
-    elsewhere.
+    """Whether an address must be fetched.
+
+    A git repository is remote wherever it lies: what is in it was written elsewhere.
     """
-    location = _split_revision(address.partition("#")[0])[0]
+    location = _split_revision(_split_subdirectory(address)[0])[0]
     return _GIT_ADDRESS.match(location) is not None
+
+
+def _split_subdirectory(address: str) -> tuple[str, str]:
+    parts = address.partition("#")
+    return parts[0], parts[2]
 
 
 def _split_revision(location: str) -> tuple[str, str | None]:
@@ -170,8 +182,8 @@ def _open_local(path: Path, scratch: Path) -> _Fetched:
         return _Fetched(tuple(_skills_below(path)))
     if not path.is_file():
         raise SkillError(
-            f"No skill at {path}; name a directory with a SKILL.md, a SKILL.md, a .zip, a .tar.gz, "
-            f"or the URL of one"
+            f"No skill at {path}; "
+            "name a directory with a SKILL.md, a SKILL.md, a .zip, a .tar.gz, or the URL of one"
         )
     return _open_file(path, scratch)
 
@@ -185,8 +197,8 @@ def _open_file(path: Path, scratch: Path) -> _Fetched:
         unpack_archive(path, content)
     else:
         raise SkillError(
-            f"File {path} is no skill; name a directory with a SKILL.md, a SKILL.md, a .zip or a "
-            f".tar.gz"
+            f"File {path} is no skill; "
+            "name a directory with a SKILL.md, a SKILL.md, a .zip or a .tar.gz"
         )
     return _Fetched(tuple(_named(directory, content) for directory in _skills_below(content)))
 
@@ -202,8 +214,9 @@ def _skills_below(root: Path) -> list[Path]:
 
 
 def _named(directory: Path, content: Path) -> Path:
-    """A skill at the top of what was fetched takes the name its frontmatter says; elsewhere its
-    directory must have it.
+    """The directory of a skill, named as the skill where it is the top of what was fetched.
+
+    A skill further down must lie in a directory of its own name.
     """
     skill = read_skill(directory)[0]
     if directory != content or skill is None:
@@ -212,7 +225,7 @@ def _named(directory: Path, content: Path) -> Path:
 
 
 def _fetch(address: str, scratch: Path) -> _Fetched:
-    location, _, subdirectory = address.partition("#")
+    location, subdirectory = _split_subdirectory(address)
     parts = urllib.parse.urlsplit(location)
     if parts.scheme in ("http", "https") and parts.path.endswith((*ARCHIVES, ".md")):
         target = scratch / (Path(parts.path).name or "download")
@@ -223,7 +236,8 @@ def _fetch(address: str, scratch: Path) -> _Fetched:
 
 def _download(url: str, target: Path) -> None:
     try:
-        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer, target.open("wb") as file:  # noqa: S310 - http and https only, above
+        # http or https: `_fetch` looked at the scheme
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer, target.open("wb") as file:
             data = answer.read(MAX_DOWNLOAD_BYTES + 1)
             file.write(data)
     except urllib.error.HTTPError as ex:
@@ -231,13 +245,13 @@ def _download(url: str, target: Path) -> None:
     # refused, unknown host, timed out, cut off, malformed
     except (urllib.error.URLError, OSError, ValueError) as ex:
         raise SkillError(
-            f"{url} cannot be fetched ({getattr(ex, 'reason', ex)}); check the address and the "
-            f"network"
+            f"{url} cannot be fetched ({getattr(ex, 'reason', ex)}); "
+            "check the address and the network"
         ) from ex
     if len(data) > MAX_DOWNLOAD_BYTES:
         raise SkillError(
-            f"{url} is larger than {MAX_DOWNLOAD_BYTES} bytes; name the skill's directory in its "
-            f"git repository instead"
+            f"{url} is larger than {MAX_DOWNLOAD_BYTES} bytes; "
+            "name the skill's directory in its git repository instead"
         )
 
 
@@ -256,15 +270,15 @@ def _clone(address: str, revision: str | None, subdirectory: str, scratch: Path)
         commit = _resolve(clone, revision) or _resolve(clone, f"origin/{revision}")
         if commit is None:
             raise SkillError(
-                f"Repository {address} has no revision '{revision}'; name a branch, a tag or a "
-                f"commit"
+                f"Repository {address} has no revision '{revision}'; "
+                "name a branch, a tag or a commit"
             )
     run_git(clone, ["checkout", "--quiet", "--detach", commit])
     place = (clone / subdirectory).resolve()
     if not place.is_relative_to(clone.resolve()) or not place.is_dir():
         raise SkillError(
-            f"Repository {address} has no directory '{subdirectory}' at {commit[:12]}; check what "
-            f"follows the #"
+            f"Repository {address} has no directory '{subdirectory}' at {commit[:12]}; "
+            "check what follows the #"
         )
     return _Fetched(
         tuple(_named(directory, clone.resolve()) for directory in _skills_below(place)), commit

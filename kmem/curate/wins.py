@@ -1,24 +1,14 @@
-"""The measured improvements of a run: attempts that beat the kernel they were made from, beyond
-what a rerun moves.
-"""
+"""The measured improvements of a run: attempts that beat their parent beyond what a rerun moves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kmem.memory.ledger.outcomes import LedgerEntry
 from kmem.memory.runs.runs import RoundDiagnosis
 from kmem.memory.skills.standing import Interval
 from kmem.memory.store import Memory
 from kmem.orchestrate.stop import MIN_IMPROVEMENT
 from kmem.records import Attempt, Kernel, Lesson, Outcome, Run, Status, Timing
-from kmem.serialize import from_json
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedOutcome:
-    """An outcome of the ledger with its hash."""
-
-    hash: str
-    outcome: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +27,7 @@ class Win:
     after: RoundDiagnosis | None  # of the child
     # what else the run tried from the same parent with the same skill
     siblings: tuple[Attempt, ...]
-    outcomes: tuple[RecordedOutcome, ...]
+    outcomes: tuple[LedgerEntry, ...]
     lessons: tuple[Lesson, ...] = ()  # what the run noted about the winning kernel
 
     @property
@@ -56,12 +46,11 @@ class Win:
 
 
 def find_wins(memory: Memory, run: Run) -> tuple[list[Win], list[str]]:
-    """The wins of a run, in the order they were measured, and why other improvements are none, one
-    line each.
+    """The wins of a run, in the order they were measured, and why other improvements are no wins.
 
     Of several attempts from one parent with one skill the one with the largest effect stands for
-    all. The parent of a repaired kernel is the nearest one before it that passed. Estimates are no
-    measurements: they are left out without a word.
+    all. The parent of a repaired kernel is the nearest ancestor that passed. Estimates are no
+    measurements: they are left out without a word. The reasons are one line each.
     """
     attempts = [
         attempt for attempt in memory.runs.attempts(run.id) if not attempt.measurement.estimated
@@ -79,74 +68,71 @@ def find_wins(memory: Memory, run: Run) -> tuple[list[Win], list[str]]:
         parent = _parent(child, by_hash)
         if parent is None or child.measurement.status is not Status.PASSED:
             continue
+        parent_hash = parent.candidate.kernel.hash
+        child_hash = child.candidate.kernel.hash
+        skill = child.candidate.task.skill
         effect, source = measured_effect(
-            parent.measurement.timing, child.measurement.timing, parent.candidate.kernel.hash
+            parent.measurement.timing, child.measurement.timing, parent_hash
         )
-        name = f"run {run.id}, kernel {child.candidate.kernel.hash[:12]}"
+        name = f"run {run.id}, kernel {child_hash[:12]}"
         if effect.value < MIN_IMPROVEMENT:
             continue
         if effect.low <= 1.0:
             left_out.append(f"{name}: {effect} is within what a rerun moves")
             continue
-        outcomes = _outcomes(memory, child)
+        outcomes = memory.ledger.passed(skill, child_hash)
         if not outcomes:
             left_out.append(
                 f"{name}: {effect} is not in the ledger (the run had --memory {run.memory_mode}, "
-                f"or it was retracted)"
+                "or it was retracted)"
             )
             continue
-        key = (parent.candidate.kernel.hash, child.candidate.task.skill)
-        siblings = tuple(
-            other
-            for other in attempts
-            if other is not child
-            and other.candidate.task.skill == key[1]
-            and _parent_hash(other) in (key[0], _parent_hash(child))
+        known = best.get((parent_hash, skill))
+        if known is not None and known.effect.value >= effect.value:
+            continue
+        beside = (parent_hash, _parent_hash(child))
+        best[parent_hash, skill] = Win(
+            run=run,
+            parent=parent,
+            child=child,
+            effect=effect,
+            interval_source=source,
+            before=diagnoses.get(parent_hash),
+            after=diagnoses.get(child_hash),
+            siblings=tuple(
+                other
+                for other in attempts
+                if other is not child
+                and other.candidate.task.skill == skill
+                and _parent_hash(other) in beside
+            ),
+            outcomes=tuple(outcomes),
+            lessons=tuple(lesson for lesson in lessons if lesson.kernel == child_hash),
         )
-        child_hash = child.candidate.kernel.hash
-        noted = tuple(lesson for lesson in lessons if lesson.kernel == child_hash)
-        win = Win(
-            run,
-            parent,
-            child,
-            effect,
-            source,
-            diagnoses.get(key[0]),
-            diagnoses.get(child_hash),
-            siblings,
-            outcomes,
-            noted,
-        )
-        if key not in best or win.effect.value > best[key].effect.value:
-            best[key] = win
     return list(best.values()), left_out
 
 
 def measured_effect(before: Timing, after: Timing, before_hash: str) -> tuple[Interval, str]:
-    """The speedup from one timed kernel to another, with the best interval there is, and how that
-    came about.
+    """The speedup from one timed kernel to another, and where its interval came from, in words.
 
-    Timed in pairs: the judge's own. Both timed in pairs against one reference: the quotient of the
-    two intervals, ends against ends. Otherwise the 20th to 80th percentiles of the two times, ends
-    against ends. The last two are wider than a 95% interval of the quotient would be for noise that
-    does not drift, and hold without knowing how the noises are related.
+    Of two kernels timed pair by pair, the interval is the judge's own. Where both were timed pair
+    by pair against one reference, it is the quotient of their two intervals, ends against ends.
+    Otherwise it is the quotient of the 20th to 80th percentiles of the two times, ends against
+    ends. The last two are wider than a 95% interval of the quotient would be for noise that does
+    not drift, and hold without knowing how the noises are related.
     """
-    value = before.latency_ms / after.latency_ms
     if (
         after.reference == before_hash
         and after.ratio is not None
         and after.ratio_low is not None
         and after.ratio_high is not None
     ):
-        return Interval(
-            after.ratio_low, after.ratio, after.ratio_high
-        ), "95% interval, timed pair by pair"
-    if before.reference == after.reference is not None and None not in (
-        before.ratio_low,
-        before.ratio_high,
-        after.ratio_low,
-        after.ratio_high,
-    ):
+        return (
+            Interval(after.ratio_low, after.ratio, after.ratio_high),
+            "95% interval, timed pair by pair",
+        )
+    ends = (before.ratio_low, before.ratio_high, after.ratio_low, after.ratio_high)
+    if after.reference is not None and before.reference == after.reference and None not in ends:
         return (
             Interval(
                 after.ratio_low / before.ratio_high,
@@ -158,7 +144,7 @@ def measured_effect(before: Timing, after: Timing, before_hash: str) -> tuple[In
     return (
         Interval(
             before.latency_ms_p20 / after.latency_ms_p80,
-            value,
+            before.latency_ms / after.latency_ms,
             before.latency_ms_p80 / after.latency_ms_p20,
         ),
         "from the 20th to 80th percentiles of both times",
@@ -179,16 +165,3 @@ def _parent(attempt: Attempt, by_hash: Mapping[str, Attempt]) -> Attempt | None:
         seen.add(found.candidate.kernel.hash)
         found = by_hash.get(_parent_hash(found) or "")
     return found
-
-
-def _outcomes(memory: Memory, attempt: Attempt) -> tuple[RecordedOutcome, ...]:
-    rows = memory.storage.read(
-        """
-        select hash, record from outcomes o where skill = ? and source_hash = ? and status = 'passed'
-          and not exists (select 1 from retractions r where r.outcome_hash = o.hash) order by created_at, hash
-        """,
-        [attempt.candidate.task.skill, attempt.candidate.kernel.hash],
-    )
-    return tuple(
-        RecordedOutcome(str(row["hash"]), from_json(Outcome, row["record"])) for row in rows
-    )

@@ -1,12 +1,9 @@
-"""The built-in further source check: KernelGuard, if it is installed.
-
-It is not a dependency of kmem.
-"""
+"""The built-in source check beside the judge's own: KernelGuard, if the user installed it."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from kmem.hookspecs import hookimpl
+from kmem import hookimpl
 from kmem.interfaces import Checker
 
 
@@ -19,26 +16,26 @@ class KernelGuardChecker(Checker):
     name = "kernelguard"
 
     def unavailable_reason(self) -> str | None:
-        return (
-            None
-            if find_spec("kernelguard")
-            else "kernelguard is not installed; pip install kernelguard"
-        )
+        if find_spec("kernelguard"):
+            return None
+        return "kernelguard is not installed; pip install kernelguard"
 
     def check(self, source: str) -> list[str]:
-        """The patterns of a source that KernelGuard's default profile would filter out; those it
-        only rates suspicious are let pass.
+        """The patterns for which KernelGuard's default profile filters a source out.
+
+        Patterns that are only suspicious pass.
         """
         from kernelguard import analyze_code  # optional, and half a second
 
         found = analyze_code(source, compute_structural_hash=False)
         if not found["should_filter"]:
             return []
-        return [
+        matches = [
             f"{match['pattern']}: {match['evidence']}"
             for match in found["matched_patterns"]
             if match["severity"] in ("high", "critical")
-        ] or [str(found["filter_reason"])]
+        ]
+        return matches or [str(found["filter_reason"])]
 
 
 @hookimpl

@@ -1,5 +1,7 @@
-"""The `local` executor: a fresh directory, an own process group, a time limit, a scrubbed
-environment, capped output.
+"""The `local` executor: runs jobs on this machine.
+
+Each job gets a fresh directory, a process group of its own, a time limit, an environment without
+secrets, and a cap on its output.
 """
 
 import os
@@ -13,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from kmem import hookimpl
 from kmem.errors import ExecutorError
-from kmem.hookspecs import hookimpl
 from kmem.host.environment import scrubbed_environment
 from kmem.interfaces import Executor, Job, JobResult
 
-#: Most bytes kept of each output stream; a kernel's error log can be endless, and its head and tail
+#: Most bytes kept of each output stream: a kernel's error log can be endless, and its head and tail
 #: say what happened.
 OUTPUT_LIMIT = 2 * 2**20
 #: Most bytes read back from one file under out/.
@@ -28,14 +30,13 @@ FILE_LIMIT = 64 * 2**20
 class LocalExecutor(Executor):
     """Runs jobs on this machine.
 
-    The word `python` in argv means this interpreter; `JobResult.files` are named relative to out/.
-    Covered and not covered: see the ABC.
+    The word `python` in argv means this interpreter. Covered and not covered: see `Executor`.
     """
 
     name = "local"
 
     def run(self, job: Job, *, timeout_s: float) -> JobResult:
-        """Run one job; see `Executor.run`.
+        """Run one job to its end or its time limit.
 
         Raises ExecutorError: if the directory cannot be written or the program is not there.
         """
@@ -80,11 +81,11 @@ def _run_in(directory: Path, job: Job, timeout_s: float) -> JobResult:
     except subprocess.TimeoutExpired:
         exit_code = None
     finally:
-        # Also after a normal exit: a job's own children must not outlive it and hold the GPU.
+        # Also after a normal exit: children of the job must not outlive it and hold the GPU.
         kill_group(process.pid)
         process.wait()
     for reader in readers:
-        # a grandchild that left the group may still hold the pipe; its output is not waited for
+        # a grandchild that left the group may still hold the pipe; nobody waits for its output
         reader.join(timeout=5)
     seconds = time.monotonic() - start
     return JobResult(
@@ -93,7 +94,7 @@ def _run_in(directory: Path, job: Job, timeout_s: float) -> JobResult:
 
 
 def kill_group(group: int) -> None:
-    """Kill every process of a group; one that is already gone is no error."""
+    """Kill every process of a group; a group that is already gone is no error."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:

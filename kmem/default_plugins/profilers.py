@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kmem.hookspecs import hookimpl
+from kmem import hookimpl
 from kmem.interfaces import Profiler
 from kmem.profile.cupti import CuptiProfiler
 from kmem.profile.ncu import NcuProfiler

@@ -1,10 +1,12 @@
-"""The built-in language-model providers: openai (and compatible servers), anthropic, command,
-replay.
+"""The built-in language-model providers.
+
+openai (and servers that speak as it does), anthropic, command (any program), and replay (answers
+from a file, for tests).
 """
 
 from collections.abc import Callable
 
-from kmem.hookspecs import hookimpl
+from kmem import hookimpl
 from kmem.interfaces import Provider
 from kmem.providers.anthropic import AnthropicProvider
 from kmem.providers.command import CommandProvider

@@ -1,0 +1,8 @@
+"""What the machine around a process gives, and what processes on it share.
+
+- environment.py: cores to plan with, and an environment without secrets for a job.
+- syntax.py: parse Python text, one thread at a time.
+- parallel.py: ask several questions at once.
+- lease.py: one lease per GPU, so that timing is not disturbed.
+- memory_share.py: who may fill how much of a GPU's memory.
+"""

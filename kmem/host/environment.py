@@ -1,5 +1,6 @@
-"""What the environment says: how many cores to plan with, and what of it a candidate's process gets
-(nothing that looks like a secret).
+"""Environment variables: how many cores they leave to this process, and which of them a job gets.
+
+A job, such as the process of a candidate, gets none that looks like a secret.
 """
 
 import os
@@ -10,14 +11,15 @@ from collections.abc import Mapping
 #: DB_PASSWORD, ...
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
 
-#: Cores that this process may plan with, where several share the machine; `kmem bench --jobs` sets
-#: it.
+#: Cores that this process may plan with where several kmem share the machine; `kmem bench --jobs`
+#: sets the variable.
 CORES_VARIABLE = "KMEM_CORES"
 
 
 def own_cores() -> int | None:
-    """The cores that KMEM_CORES leaves to this process, at least 1; None if it is not set to a
-    number, and the machine is its own.
+    """The cores that KMEM_CORES leaves to this process, at least 1.
+
+    None if the variable is not set to a number: then the machine is this process's own.
     """
     named = os.environ.get(CORES_VARIABLE, "")
     return max(1, int(named)) if named.isdigit() else None
@@ -29,7 +31,7 @@ def scrubbed_environment(
     """Environment variables for a job, without those whose names look like credentials.
 
     Args:
-        extra: set last, whatever they are called.
+        extra: set last, whatever their names.
         base: what to start from; this process's environment by default.
     """
     kept = {

@@ -1,13 +1,12 @@
-"""One lease per GPU, so that judges in several processes neither time at once nor disturb a timing
-with their checks.
+"""One lease per GPU, so that no two processes time at once and no check disturbs a timing.
 
-A lease is a file lock named after the GPU's UUID, so that `CUDA_VISIBLE_DEVICES` may give one card
-two numbers. Checks hold it shared, timing holds it alone. The system releases it when the process
-ends, however it ends.
+A lease is a file lock named after the GPU's UUID: a number would not do, for
+`CUDA_VISIBLE_DEVICES` may give one card two numbers. Checks hold the lease shared, timing holds it
+alone. The system releases the lease when its process ends, however that happens.
 
 Who takes turns: the judges of candidates, the workers of baselines while Inductor tunes, and the
-program that a profiler watches. The latter two run without kmem's judge, so this file imports
-nothing of kmem.
+program that a profiler watches. A copy of this file is sent to the workers, which have no kmem, so
+this file imports nothing of kmem.
 
 Not covered: programs other than kmem, and a database (hence cache directory) of another user.
 """
@@ -24,18 +23,21 @@ DIRECTORY_VARIABLE = "KMEM_GPU_LOCKS"
 
 
 class GpuLease:
-    """The right to use one GPU. So far, in seconds: `exclusive_s` it was held alone, `waited_s`
-    others had it while it was wanted.
+    """The right to use one GPU.
+
+    So far, in seconds: the GPU was held alone for `exclusive_s`, and others had it for `waited_s`
+    while it was wanted here.
     """
 
     def __init__(self, directory: Path, gpu: str, on_wait: Callable[[str], None]) -> None:
         """Nothing is held yet.
 
         Args:
-            directory: where lock files go; the same for everyone who shares the GPU. gpu: its UUID.
-            on_wait: told whenever somebody else has it.
-        Raises:
-            OSError: if the lock files cannot be made.
+            directory: where lock files go; the same for everyone who shares the GPU.
+            gpu: the GPU's UUID.
+            on_wait: told, in a sentence, whenever somebody else has the GPU.
+
+        Raises OSError: if the lock files cannot be made.
         """
         directory.mkdir(parents=True, exist_ok=True)
         self._file = open(directory / f"gpu-{gpu}.lock", "w", encoding="utf-8")  # noqa: SIM115 - held as long as the lease
@@ -49,7 +51,8 @@ class GpuLease:
     def hold(self, *, exclusive: bool) -> Iterator[None]:
         """Hold the GPU, shared or alone.
 
-        May be nested: held alone it stays so, shared it is had alone while the inner one lasts.
+        May be nested: a GPU held alone stays held alone, and one held shared is held alone as long
+        as the inner block lasts.
         """
         outer, wanted = self._mode, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
         if outer in (wanted, fcntl.LOCK_EX):
@@ -70,11 +73,12 @@ class GpuLease:
         return str(self._place[0]), self._place[1]
 
     def pause(self) -> None:
-        """Between two steps of a long check: whoever waits to have the GPU alone gets it now, not
-        when the check has ended.
+        """Let whoever waits to have the GPU alone go first.
+
+        For the pause between two steps of a long check.
         """
         if self._mode == fcntl.LOCK_SH:
-            # a check that is passed over for moments is no news
+            # that a check steps aside for moments is no news
             self._lock(fcntl.LOCK_SH, on_wait=lambda text: None)
 
     def __enter__(self) -> "GpuLease":
@@ -88,14 +92,14 @@ class GpuLease:
         self._gate.close()
 
     def _lock(self, mode: int, on_wait: Callable[[str], None] | None = None) -> None:
-        # What is held goes first, so that two holders of a shared lock who both want it alone
-        # cannot wait for each other.
+        # The old lock is released before the new one is taken, so that two holders of a shared lock
+        # who both want to be alone cannot wait for each other.
         fcntl.flock(self._file, fcntl.LOCK_UN)
         self._mode = fcntl.LOCK_UN
         if mode == fcntl.LOCK_UN:
             return
-        # Everyone passes the gate; who waits to have the GPU alone keeps it shut, so that later
-        # sharers cannot starve it.
+        # Everyone passes the gate. Whoever waits to have the GPU alone keeps the gate shut, so that
+        # processes that come later and would share the GPU cannot keep it waiting for ever.
         started = time.monotonic()
         for file in (self._gate, self._file):
             _wait_for(file, mode, on_wait or self._on_wait)
@@ -114,6 +118,6 @@ def _wait_for(file: TextIO, mode: int, on_wait: Callable[[str], None]) -> None:
 
 def gpu_uuid() -> str:
     """The UUID of the first visible GPU, as nvidia-smi writes it."""
-    import torch  # this module is imported where no GPU is
+    import torch  # heavy; the lease itself needs only the standard library
 
     return f"GPU-{torch.cuda.get_device_properties(0).uuid}"

@@ -1,10 +1,9 @@
-"""Who may fill how much of one GPU's memory, so that judges in several processes do not take it
-from each other's candidates.
+"""Who may fill how much of one GPU's memory, so that judges do not run each other out of memory.
 
-A judge asks for its share before it puts anything on the card and waits until that fits beside the
-others'. Shares stand in a file beside the GPU's lease, by process; those of processes that are gone
-count no more. Somebody who is alone always gets in: whether a problem fits at all is for the device
-to say.
+A judge asks for its share of the device memory before it puts anything on the card, and waits until
+the share fits beside those of other processes. Shares stand in a file beside the GPU's lease, by
+process; the shares of processes that are gone do not count. A process that is alone gets any share:
+the device itself says whether a problem fits at all.
 
 Not covered: programs other than kmem.
 """
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from kmem.errors import ExecutorError
 
-#: What is left free for CUDA contexts and fragmentation.
+#: Part of the device memory that shares may fill; the rest is for CUDA contexts and fragmentation.
 USABLE = 0.9
 _POLL_S = 0.5
 
@@ -32,9 +31,12 @@ class MemoryShare:
         """Nothing is held yet.
 
         Args:
-            directory, gpu, on_wait: as for the GPU's lease. total_bytes: of the card.
-        Raises:
-            ExecutorError: if the file cannot be made.
+            directory: where the GPU's lease lies too.
+            gpu: the GPU's UUID.
+            total_bytes: of device memory.
+            on_wait: told, in a sentence, if there is no room yet.
+
+        Raises ExecutorError: if the file cannot be made.
         """
         self._path = directory / f"gpu-{gpu}.memory"
         self._usable = int(USABLE * total_bytes)
@@ -49,7 +51,10 @@ class MemoryShare:
             ) from ex
 
     def acquire(self, nbytes: int) -> float:
-        """Wait for room; the seconds it took. A share this process has already is replaced."""
+        """Wait for room; returns the seconds it took.
+
+        A share that this process already has is replaced.
+        """
         started = time.monotonic()
         told = False
         while not self._try(nbytes):
@@ -60,7 +65,7 @@ class MemoryShare:
         return time.monotonic() - started
 
     def release(self) -> None:
-        """Give the share back; without one nothing happens."""
+        """Give the share back; nothing happens if there is none."""
         self._update(lambda shares: shares.pop(str(os.getpid()), None))
 
     def _try(self, nbytes: int) -> bool:
@@ -87,7 +92,7 @@ class MemoryShare:
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 shares = json.loads(file.read() or "{}")
-            except json.JSONDecodeError:  # its writer was killed half-way
+            except json.JSONDecodeError:  # the process that wrote the file was killed half-way
                 shares = {}
             shares = {process: size for process, size in shares.items() if _is_alive(int(process))}
             result = change(shares)
@@ -102,6 +107,6 @@ def _is_alive(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's, but there
+    except PermissionError:  # another user's, but alive
         return True
     return True

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 #: Hosted models begin to answer 429 above a handful of long requests.
 AT_ONCE = 8
-#: How long an interrupted process waits for those it asked to note where they stood.
+#: How long an interrupted process waits for its threads to note where they stood.
 _GRACE_S = 2.0
 
 Question = TypeVar("Question")
@@ -17,15 +17,14 @@ Answer = TypeVar("Answer")
 def in_parallel(
     ask: Callable[[Question], Answer], questions: Sequence[Question], give_up: Callable[[], None]
 ) -> list[Answer]:
-    """Answers in the order of the questions, AT_ONCE of them asked side by side; a single question
-    is asked in this thread.
+    """Ask questions side by side, AT_ONCE at most; returns answers in the order of the questions.
 
-    Once one has failed, questions not yet begun are left out, and when all have ended the first
-    error, in the order of the questions, is raised. Daemon threads, because a pool would keep an
-    interrupted process waiting for the slowest model.
+    A single question is asked in this thread. Once a question has failed, those not yet begun are
+    left out; when all have ended, the first error in the order of the questions is raised. Threads
+    are daemons, because a pool would keep an interrupted process waiting for the slowest model.
 
     Args:
-        give_up: makes those who are asked end soon; called on KeyboardInterrupt.
+        give_up: makes the questions under way end soon; called on KeyboardInterrupt.
     """
     if len(questions) == 1:
         return [ask(questions[0])]

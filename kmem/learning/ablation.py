@@ -172,7 +172,7 @@ class _Bench:
             memory.skills.search("any", limit=1)  # embeds the library once for all runs
             memory.track_records.refresh()
         self._sources = [
-            Source(landscape.name, landscape.header.family, session.graph.hash)
+            Source(landscape.name, landscape.header.family, session.traced.graph.hash)
             for landscape, session in zip(landscapes, self._sessions, strict=True)
         ]
 
@@ -228,9 +228,9 @@ class _Bench:
         shutil.copyfile(self._template, database)
         run = Run(
             "replay",
-            session.problem,
-            session.device.name,
-            session.contract,
+            session.traced.problem,
+            session.traced.device.name,
+            session.traced.contract,
             self._setup.budget,
             MEMORY_MODES[arm],
             seed,
@@ -250,7 +250,7 @@ class _Bench:
                     lambda event: None,
                     open_evaluator=lambda announce: RecordedEvaluator(landscape, session),
                 )
-                own = memory.ledger.outcomes(graph_hash=session.graph.hash)
+                own = memory.ledger.outcomes(graph_hash=session.traced.graph.hash)
                 return memory.runs.attempts(run.id), sorted(
                     map(_canonical, own), key=lambda entry: entry.hash
                 )

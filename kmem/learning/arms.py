@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from kmem.learning.landscape import Landscape
-from kmem.memory.ledger.recall import size_distance
+from kmem.memory.ledger.graphs import size_distance
 from kmem.records import Move, Outcome, SiteChoice
 
 

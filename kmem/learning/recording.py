@@ -4,7 +4,7 @@ time each, a problem a file.
 Every problem goes its own way: traced and written in a process of a lane, compiled by processes
 that all problems share, judged in another lane as soon as it is compiled, while later problems
 still compile. A timing is alone on the GPU (the judges' lease) and its clock starts with calls
-queued ahead (kmem/measure/worker/observe.py), so that busy cores do not show in it; the compilers
+queued ahead (kmem/measure/worker/clocks.py), so that busy cores do not show in it; the compilers
 yield to the judges all the same. The judging itself is kmem's own screening, nothing else.
 
 Whatever ends a recording, each setting that has its verdict is on the disk, and the settings that
@@ -43,11 +43,13 @@ from kmem.learning.landscape import (
 )
 from kmem.learning.sampling import leading_settings, sample_drafts
 from kmem.measure.judge import Judge
+from kmem.measure.settings import JudgeSettings
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.graph import graph_sizes
 from kmem.problem.load import execute_problem
 from kmem.problem.trace import trace_problem
+from kmem.problem.traced import TracedProblem
 from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
 from kmem.records import (
@@ -60,7 +62,6 @@ from kmem.records import (
     Problem,
     Status,
     Task,
-    Workload,
     content_hash,
 )
 from kmem.run.session import Session, open_session, versions
@@ -101,8 +102,7 @@ class Written:
     """
 
     header: Header
-    workloads: dict[str, Workload]
-    bound: Bound | None
+    traced: TracedProblem  # named as in the header
     # with the cost model's times; the first is the module as it is
     kernels: tuple[tuple[Kernel, float | None], ...]
     known: dict[str, Point]
@@ -275,16 +275,13 @@ def _leave_signals_alone() -> None:
 def _compile(written: Written, asked: Asked, compilers: CompileProcesses) -> Prepared:
     """Compile what has no verdict yet."""
     fresh = [kernel for kernel, _ in written.kernels if kernel.hash not in written.known]
-    workload, header = written.workloads["full"], written.header
-    with CompilePool(
-        header.problem, workload, asked.contract, asked.device, processes=compilers
-    ) as pool:
+    with CompilePool(written.traced, processes=compilers) as pool:
         reports = {
             report.kernel: report for report in pool.compile(fresh, timeout_s=_COMPILE_TIMEOUT_S)
         }
     points = [
         written.known.get(kernel.hash)
-        or _compiled(kernel, estimated_ms, reports[kernel.hash], written.bound, asked)
+        or _compiled(kernel, estimated_ms, reports[kernel.hash], written.traced.bound, asked)
         for kernel, estimated_ms in written.kernels
     ]
     return Prepared(written, tuple(points))
@@ -329,21 +326,21 @@ def _write_problem(
     known = _known(
         LandscapeDirectory(root), header, problem, asked, {kernel.hash for kernel, _ in kernels}
     )
-    return Written(header, dict(session.workloads), session.bound, tuple(kernels), known)
+    return Written(header, replace(session.traced, problem=header.problem), tuple(kernels), known)
 
 
 def _write(
     session: Session, siblings: Sequence[Problem], asked: Asked
 ) -> list[tuple[Kernel, float | None]]:
     """Kernels with the cost model's times: the module as it is first, then one per setting."""
-    options = find_options(session.graphs, session.recipes, asked.contract, asked.device)
+    options = find_options(session.traced.graphs, session.recipes, asked.contract, asked.device)
     elsewhere = []
     for sibling in siblings:
         graph = trace_problem(execute_problem(sibling), asked.contract.precision)
         found = find_options({"full": graph}, session.recipes, asked.contract, asked.device)
         elsewhere.append(leading_settings(found, asked.settings))
     drafts = sample_drafts(
-        session.graph,
+        session.traced.graph,
         options,
         asked.contract,
         asked.device,
@@ -351,22 +348,18 @@ def _write(
         seed=asked.seed,
         elsewhere=elsewhere,
     )
-    plans = [WorkloadPlan(name, graph, ()) for name, graph in session.graphs.items()]
+    plans = [WorkloadPlan(name, graph, ()) for name, graph in session.traced.graphs.items()]
+    problem = session.traced.problem
     written: list[tuple[Kernel, float | None]] = [
         (
-            Kernel(
-                assemble_module(f"{session.problem.name}: as it is", session.problem.source, plans)
-            ),
+            Kernel(assemble_module(f"{problem.name}: as it is", problem.source, plans)),
             None,
         )
     ]
     for draft in drafts:
         task = Task(Move.SEED, draft.skill, None, 1, "a setting of the landscape")
         assignment = Assignment(
-            problem=session.problem,
-            graphs=session.graphs,
-            device=asked.device,
-            contract=asked.contract,
+            traced=session.traced,
             parent=None,
             diagnosis=None,
             prescriptions=(),
@@ -385,19 +378,20 @@ def _write(
 
 
 def _header(session: Session, asked: Asked) -> Header:
+    problem, graph = session.traced.problem, session.traced.graph
     sites = record_sites(
-        find_options(session.graphs, session.recipes, asked.contract, asked.device)
+        find_options(session.traced.graphs, session.recipes, asked.contract, asked.device)
     )
     return Header(
         format=FORMAT,
         # where the file lay here means nothing elsewhere
-        problem=replace(session.problem, path=f"{session.problem.name}.py"),
+        problem=replace(problem, path=f"{problem.name}.py"),
         family=operator_family(sites),
         operators=session.operators,
         sites=sites,
-        graph_hash=session.graph.hash,
-        structure_hash=session.graph.structure_hash,
-        sizes=graph_sizes(session.graph),
+        graph_hash=graph.hash,
+        structure_hash=graph.structure_hash,
+        sizes=graph_sizes(graph),
         device=asked.device,
         contract=asked.contract,
         estimated=not asked.present,
@@ -416,6 +410,7 @@ def _judge(prepared: Prepared, asked: Asked, root: Path, scratch: Path) -> str:
     started = time.monotonic()
     written = prepared.written
     directory, name = LandscapeDirectory(root), written.name
+    traced = written.traced
     settled = dict(written.known)
 
     def settle(point: Point) -> None:
@@ -448,18 +443,10 @@ def _judge(prepared: Prepared, asked: Asked, root: Path, scratch: Path) -> str:
     kernels = {kernel.hash: kernel for kernel, _ in written.kernels}
     estimates = {point.source_hash: point.estimated_ms for point in prepared.points}
     deadline = started + 60 * asked.minutes
-    with Judge(
-        written.header.problem,
-        written.workloads,
-        asked.contract,
-        asked.device,
-        written.bound,
-        seed=asked.seed,
-        work_dir=scratch / name,
-        gpu=asked.present,
-        estimate_ms=lambda kernel: estimates[kernel.hash],
-        cache_dir=_cache(scratch),
-    ) as judge:
+    settings = JudgeSettings(
+        seed=asked.seed, gpu=asked.present, work_dir=scratch / name, cache_dir=_cache(scratch)
+    )
+    with Judge(traced, settings, estimate_ms=lambda kernel: estimates[kernel.hash]) as judge:
 
         def judge_together(points: Sequence[Point]) -> None:
             drafts = [kernels[point.source_hash] for point in points]

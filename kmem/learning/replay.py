@@ -22,6 +22,7 @@ from kmem.problem.bound import graph_bound
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import FULL, execute_problem
 from kmem.problem.trace import trace_problem
+from kmem.problem.traced import TracedProblem
 from kmem.profile.compile import CompileStatus
 from kmem.profile.estimate import estimate_launches
 from kmem.profile.static import StaticProfiler
@@ -132,14 +133,12 @@ def open_recorded_session(landscape: Landscape, skills: Mapping[str, Skill]) -> 
         recipes[name] = RecordedRecipe(name, sites, points)
         writable[name] = float(sum(site.bytes for site in sites))
     bound = graph_bound(graph, header.device, header.contract)
+    traced = TracedProblem(
+        header.problem, header.contract, header.device, {"full": FULL}, {"full": graph}, bound
+    )
     return Session(
-        header.problem,
-        header.contract,
-        header.device,
+        traced,
         not header.estimated,
-        {"full": FULL},
-        {"full": graph},
-        bound,
         dict(skills),
         recipes,
         header.operators,
@@ -205,9 +204,9 @@ class RecordedEvaluator(Evaluator):
 
     def profile(self, attempt: Attempt) -> Profile:
         """The static profile of the compile report."""
-        kernel, session = attempt.candidate.kernel, self._session
-        launches = estimate_launches(self._point(kernel).launches, session.bound, session.device)
-        return Profile(kernel.hash, StaticProfiler.name, session.device.name, True, launches)
+        kernel, traced = attempt.candidate.kernel, self._session.traced
+        launches = estimate_launches(self._point(kernel).launches, traced.bound, traced.device)
+        return Profile(kernel.hash, StaticProfiler.name, traced.device.name, True, launches)
 
     def close(self) -> None:
         """Nothing was started."""

@@ -21,19 +21,17 @@ from kmem.diagnose.bottleneck import diagnose as name_bottleneck
 from kmem.errors import CaseError, MemoryStoreError, NotRegistered, TargetError
 from kmem.interfaces import UNAIDED
 from kmem.mcp.verdicts import Verdict, Verdicts, outcome_of, recorded_kernel
-from kmem.memory.skills.standing import order_hits, skill_standing, without_retracted
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
-from kmem.problem.graph import graph_sizes
-from kmem.problem.load import FULL, load_problem
+from kmem.problem.load import load_problem
+from kmem.problem.traced import trace_at_full_size
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
 from kmem.profile.ncu_report import read_report
-from kmem.profile.static import trace_bound
 from kmem.records import Contract, Device, Kernel, Precision, Profile, Purity
 from kmem.run.session import Session, load_library, open_session, versions
-from kmem.run.single import judge_case, make_case, read_kernel
+from kmem.run.single import Terms, judge_case, make_case, read_kernel
 from kmem.serialize import to_data
 from kmem.skills import Skill, load_skill
 from kmem.vocabulary import OPERATORS
@@ -111,13 +109,13 @@ class Tools:
             hits = memory.skills.search(
                 query, operators=operators, arch=arch, limit=len(self._registry.skills)
             )
-            found = order_hits(memory, library, hits, limit)
+            found = memory.standings.order_hits(library, hits, limit)
             return {
                 "skills": [
                     {
                         "name": hit.name,
                         "description": library[hit.name].description,
-                        "status": skill_standing(memory, library[hit.name]).standing.value,
+                        "status": memory.standings.of(library[hit.name]).standing.value,
                         "score": hit.score,
                         "reasons": list(hit.reasons),
                     }
@@ -154,7 +152,7 @@ class Tools:
 
     def _explain_skill(self, memory: Memory, name: str) -> Json:
         skill = self._find_skill(name)
-        standing = skill_standing(memory, skill)
+        standing = memory.standings.of(skill)
         return {
             "name": skill.name,
             "description": skill.description,
@@ -177,19 +175,12 @@ class Tools:
         """
         with Memory() as memory:
             session = self._open_session(problem, precision, target, memory)
-            graph = session.graph
-            found = memory.winners.recall(
-                graph.hash,
-                graph.structure_hash,
-                session.operators,
-                graph_sizes(graph),
-                arch=session.device.arch,
-                contract=session.contract,
-            )
+            traced = session.traced
+            found = memory.winners.recall(session.graph_key)
             return {
-                "graph": graph.hash,
-                "device": session.device.name,
-                "bound_ms": session.bound.time_ms if session.bound else None,
+                "graph": traced.graph.hash,
+                "device": traced.device.name,
+                "bound_ms": traced.bound.time_ms if traced.bound else None,
                 "kernels": [
                     {
                         "exact": hit.exact,
@@ -262,7 +253,7 @@ class Tools:
             )
         contract = Contract(Precision(precision))
         bound = (
-            trace_bound(load_problem(problem), FULL, contract, device)
+            trace_at_full_size(load_problem(problem), contract, device).bound
             if problem is not None
             else None
         )
@@ -295,10 +286,7 @@ class Tools:
         with self._judging:
             profile = collect_profile(
                 candidate,
-                loaded,
-                FULL,
-                contract,
-                device,
+                trace_at_full_size(loaded, contract, device),
                 self._registry.profilers,
                 executor,
                 present=present,
@@ -365,7 +353,7 @@ class Tools:
         text = _kernel_text(kernel, source)
         contract = Contract(Precision(precision), Purity(purity))
         case = make_case(
-            Path(problem), text or "", contract, seed, (), None, name=kernel or "The kernel"
+            Path(problem), text or "", Terms(contract, seed), name=kernel or "The kernel"
         )
         with self._judging:
             measurement, baselines = judge_case(case, device, gpu=gpu, announce=logger.info)
@@ -405,7 +393,7 @@ class Tools:
         with Memory() as memory:
             session = open_session(
                 found.case.problem,
-                found.case.contract,
+                found.case.terms.contract,
                 found.device,
                 not found.measurement.estimated,
                 self._registry,
@@ -427,7 +415,7 @@ class Tools:
         """Every skill that was not retracted, known to the memory."""
         skills = load_library(self._registry)
         memory.skills.sync(list(skills.values()))
-        return without_retracted(memory, skills)
+        return memory.standings.without_retracted(skills)
 
     def _find_skill(self, name: str) -> Skill:
         if name not in self._registry.skills:

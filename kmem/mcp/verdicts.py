@@ -8,11 +8,22 @@ again before it is recorded.
 
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from kmem.errors import EvidenceError
-from kmem.records import Baseline, Device, Kernel, Measurement, Move, Outcome, Status
-from kmem.run.session import Session, versions
+from kmem.records import (
+    Attempt,
+    Baseline,
+    Candidate,
+    Device,
+    Kernel,
+    Measurement,
+    Move,
+    Outcome,
+    Status,
+    Task,
+)
+from kmem.run.recorder import make_outcome
+from kmem.run.session import Session
 from kmem.run.single import Case
 
 
@@ -62,11 +73,7 @@ def outcome_of(
     Raises:
         EvidenceError: if nothing was measured, or the two verdicts cannot be compared.
     """
-    from kmem.problem.graph import graph_sizes
-
-    case = verdict.case
     measurement = verdict.measurement
-    timing = verdict.measurement.timing
     if measurement.estimated:
         raise EvidenceError(
             "The verdict was reached without a GPU, and the ledger holds nothing estimated; "
@@ -76,39 +83,12 @@ def outcome_of(
         raise EvidenceError(
             "The judge was interrupted, which says nothing about the kernel; measure it again"
         )
-    return Outcome(
-        problem=case.problem.name,
-        graph_hash=session.graph.hash,
-        structure_hash=session.graph.structure_hash,
-        operators=session.operators,
-        workload="full",
-        device=verdict.device.full_name,
-        arch=verdict.device.arch,
-        contract=case.contract,
-        skill=skill,
-        choices=(),
-        move=Move.SEED if parent is None else Move.FIX,
-        bottleneck=None,
-        signature=None,
-        source_hash=case.kernel.hash,
-        parent_hash=parent.case.kernel.hash if parent else None,
-        status=measurement.status,
-        latency_ms=timing.latency_ms if timing else None,
-        latency_ms_p20=timing.latency_ms_p20 if timing else None,
-        latency_ms_p80=timing.latency_ms_p80 if timing else None,
-        parent_ms=_parent_ms(verdict, parent),
-        baseline=timing.reference if timing else None,
-        baseline_ms=timing.reference_ms if timing else None,
-        ratio=timing.ratio if timing else None,
-        ratio_low=timing.ratio_low if timing else None,
-        ratio_high=timing.ratio_high if timing else None,
-        bound_ms=session.bound.time_ms if session.bound else None,
-        flags=measurement.flags,
-        versions=versions(),
-        origin=origin,
-        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        sizes=graph_sizes(session.graph),
-        seed=case.seed,
+    kernel = recorded_kernel(verdict, parent)
+    move = Move.SEED if parent is None else Move.FIX
+    task = Task(move, skill, kernel.parent, 1, "measured by a coding agent")
+    attempt = Attempt(0, Candidate(kernel, task, "mcp"), measurement, _parent_ms(verdict, parent))
+    return make_outcome(
+        attempt, session, signature=None, seed=verdict.case.terms.seed, origin=origin
     )
 
 
@@ -124,9 +104,9 @@ def recorded_kernel(verdict: Verdict, parent: Verdict | None) -> Kernel:
 def _parent_ms(verdict: Verdict, parent: Verdict | None) -> float | None:
     if parent is None:
         return None
-    same = (verdict.case.problem.hash, verdict.case.contract, verdict.device) == (
+    same = (verdict.case.problem.hash, verdict.case.terms.contract, verdict.device) == (
         parent.case.problem.hash,
-        parent.case.contract,
+        parent.case.terms.contract,
         parent.device,
     )
     if not same or parent.measurement.estimated:

@@ -1,0 +1,21 @@
+"""The judge: runs kernels in processes of their own and holds them to the problem's own module.
+
+Kernels come in from run/, measurements go out. A candidate is confined by worker/confinement.py;
+the winner is verified by `Judge.verify`. Rooms import only from those above them in this list, in
+which data passes from the innermost to the outermost:
+
+- worker/: what is copied into a candidate's process, and nothing else.
+- pool/: worker processes, and the memory that they share with the judge.
+- oracle/: what is right: the problem's module, its inputs, and the answers outputs are held to.
+- timing/: how fast: times that workers take on the judge's orders, and what they mean.
+- examine/: one kernel in one worker, held to the reference check by check.
+- settings.py: what a judge is told beside the problem.
+- resources.py: what one judge makes once and lends to its steps.
+- source_check.py: refuses what no kernel needs, before anything runs.
+- bundle.py: everything that stands behind one verdict, in one file that `kmem verify` repeats.
+- verdicts.py: what is made of an examination: a measurement and a bundle.
+- examiner.py: takes a kernel through steps of an examination; whatever goes wrong is a verdict.
+- screening.py: many kernels, cheaply: two input families each, then a race.
+- stopwatch.py: the time of a kernel that passed every check, and whether that time can be true.
+- judge.py: the judge itself: baselines, screening, verification.
+"""

@@ -1,7 +1,7 @@
-"""Evidence bundles: everything that stands behind one verdict, in one JSON file that `kmem verify`
-can repeat anywhere.
+"""The bundle of a verdict: everything that stands behind it, in one JSON file.
 
-In order: the bundle, writing and reading it, and what a repetition finds different.
+`kmem verify` can repeat the verdict from that file anywhere. In order: the bundle, writing and
+reading it, and what a repetition finds different.
 """
 
 import json
@@ -24,9 +24,10 @@ _LATENCY_SLACK = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """One verdict with its evidence.
+    """One verdict with everything that stands behind it.
 
-    The measurement holds errors per input family, flags, library share, versions and clocks.
+    The measurement holds errors per input family, flags, the share of GPU time outside the file's
+    own kernels, versions and clocks.
     """
 
     format: int
@@ -34,7 +35,7 @@ class Bundle:
     problem_hash: str
     kernel_source: str
     kernel_hash: str
-    kernel_flags: tuple[str, ...]  # what its author declares: algebraic, ...
+    kernel_flags: tuple[str, ...]  # what the kernel's author declares: algebraic, ...
     contract: Contract
     device: Device
     measured: bool  # on that device; False: proved in the interpreter, with an estimated time
@@ -64,7 +65,7 @@ class Deviation:
 
 
 def write_bundle(path: Path, bundle: Bundle) -> None:
-    """Write it whole or not at all. Raises EvidenceError: if it cannot be written."""
+    """Write a bundle whole or not at all. Raises EvidenceError: if it cannot be written."""
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,8 +132,8 @@ def _first_fault(error: ValueError) -> str:
 def compare_bundles(recorded: Bundle, here: Measurement, device: Device) -> list[Deviation]:
     """What differs between a recorded verdict and its repetition; empty if it holds in full.
 
-    Errors are compared by verdict: they depend on the order of sums, which libraries and devices
-    choose.
+    Errors are compared by verdict alone: they depend on the order of sums, which vendor kernels and
+    devices choose.
     """
     then = recorded.measurement
     found = [
@@ -163,7 +164,8 @@ def compare_bundles(recorded: Bundle, here: Measurement, device: Device) -> list
 def _compare_times(then: Measurement, here: Measurement) -> list[Deviation]:
     old, new = then.timing, here.timing
     found = []
-    low, high = old.latency_ms_p20 * (1 - _LATENCY_SLACK), old.latency_ms_p80 * (1 + _LATENCY_SLACK)
+    low = old.latency_ms_p20 * (1 - _LATENCY_SLACK)
+    high = old.latency_ms_p80 * (1 + _LATENCY_SLACK)
     if not low <= new.latency_ms <= high:
         found.append(
             Deviation(

@@ -1,13 +1,13 @@
-"""What one judge makes once and lends to its steps: references, timed inputs, workers, seeds, and
-the lease on the GPU.
+"""What one judge makes once and lends to its steps.
 
-Workers are of three kinds: one for screening, shared by many candidates; fresh ones for verifying;
-and clean ones for baselines, which never see a candidate nor a cache that candidates write to.
+References, timed inputs, workers, seeds, and the lease on the GPU. Workers are of three kinds: one
+for screening, shared by many candidates; fresh ones for verifying; and clean ones for baselines,
+which never see a candidate nor a cache that candidates write to.
 """
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,6 @@ import torch
 
 from kmem.errors import ExecutorError
 from kmem.host.lease import GpuLease, gpu_uuid
-from kmem.measure.baseline import call_baseline, start_baseline
-from kmem.measure.loading import attach_once, detach
 from kmem.measure.oracle.domain import SMALL_BYTES, find_refused
 from kmem.measure.oracle.forward import tensor_bytes
 from kmem.measure.oracle.reference import Reference
@@ -25,8 +23,11 @@ from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.pool.shared_directory import SharedDirectory
 from kmem.measure.pool.workers import WorkerPool
+from kmem.measure.timing.baseline import call_baseline, start_baseline
+from kmem.measure.timing.gpu_clock import LoadedModule
 from kmem.measure.timing.inputs import TimedInputs
-from kmem.records import Contract, Problem, Workload
+from kmem.measure.worker.tensors import Placement
+from kmem.problem.traced import TracedProblem
 
 logger = logging.getLogger(__name__)
 
@@ -46,15 +47,14 @@ def open_lease(directory: Path, on_wait: Callable[[str], None]) -> GpuLease:
 
 
 class JudgeResources:
-    """Everything here is made when first asked for; `close` ends the workers and removes shared
-    memory.
+    """Everything here is made when first asked for.
+
+    `close` ends the workers and removes shared memory.
     """
 
     def __init__(
         self,
-        problem: Problem,
-        workloads: Mapping[str, Workload],
-        contract: Contract,
+        traced: TracedProblem,
         *,
         seed: int,
         directory: Path,
@@ -62,19 +62,23 @@ class JudgeResources:
         lease: GpuLease | None,
         on_event: Callable[[str], None],
     ) -> None:
-        """Args: lease: None without a GPU. directory: for shared memory where the memory file
-        system has no room.
+        """Nothing is made yet.
+
+        Args:
+            directory: for shared memory where the memory file system has no room.
+            workers: closed with the resources.
+            lease: None without a GPU.
+            on_event: told in a few words what is being done.
         """
-        self.problem = problem
-        self.contract = contract
+        self.traced = traced
         self.workers = workers
         self.lease = lease
         self.gpu = lease is not None
-        self._workloads = dict(workloads)
         self._seed = seed
         self._on_event = on_event
         self._device = torch.device("cuda:0" if self.gpu else "cpu")
         self._shared = SharedDirectory(directory)
+        workloads = traced.workloads
         #: The workload that verdicts are about: the full one, but in the interpreter the small one
         #: if there is one.
         self.main = "full" if self.gpu or "small" not in workloads else "small"
@@ -104,7 +108,7 @@ class JudgeResources:
         return self.lease.hold(exclusive=exclusive) if self.lease is not None else nullcontext()
 
     def seed_for(self, *purpose: str) -> int:
-        """A seed per purpose that cannot be guessed from another one."""
+        """A seed for each purpose that cannot be guessed from another one."""
         digest = hashlib.sha256("/".join((str(self._seed), *purpose)).encode()).digest()
         return int.from_bytes(digest[:6], "big")
 
@@ -118,22 +122,22 @@ class JudgeResources:
         workload = workload or self.main
         if workload not in self._references:
             self._references[workload] = self._make_reference(
-                workload, self._device, ipc=self._can_share_cuda()
+                workload, self._placement(self._device, ipc=self._can_share_cuda())
             )
             if self.gpu:
                 self._references[workload].refused |= self._refused_inputs()
         return self._references[workload]
 
-    def _make_reference(self, workload: str, device: torch.device, *, ipc: bool) -> Reference:
-        seed = self.seed_for("parameters", workload)
+    def _placement(self, device: torch.device, *, ipc: bool) -> Placement:
+        return Placement(device, self._shared.path, ipc)
+
+    def _make_reference(self, workload: str, placement: Placement) -> Reference:
         return Reference(
-            self.problem,
-            self._workloads[workload],
-            self.contract,
-            device,
-            seed=seed,
-            directory=self._shared.path,
-            ipc=ipc,
+            self.traced.problem,
+            self.traced.workloads[workload],
+            self.traced.contract,
+            placement,
+            seed=self.seed_for("parameters", workload),
         )
 
     def _refused_inputs(self) -> dict[str, str]:
@@ -143,7 +147,8 @@ class JudgeResources:
             is_small = (
                 self.has_small or tensor_bytes(self._references[name].inputs.values) <= SMALL_BYTES
             )
-            make = partial(self._make_reference, name, torch.device("cpu"), ipc=False)
+            on_cpu = self._placement(torch.device("cpu"), ipc=False)
+            make = partial(self._make_reference, name, on_cpu)
             self._refused = find_refused(make, self.seed_for) if is_small else {}
         return self._refused
 
@@ -169,12 +174,10 @@ class JudgeResources:
             shared = SharedArguments(
                 "probe",
                 [torch.arange(8, device=self._device)],
-                self._device,
-                self._shared.path,
-                ipc=True,
+                self._placement(self._device, ipc=True),
             )
-            attach_once(worker, shared)
-            detach(worker, shared)
+            worker.attach(shared)
+            worker.detach(shared)
         # torch reports a refused handle as a RuntimeError; in the worker it is fatal
         except (RuntimeError, WorkerLost) as ex:
             logger.info("CUDA IPC probe failed: %s", ex)
@@ -186,8 +189,9 @@ class JudgeResources:
     # ---- workers
 
     def screening_worker(self) -> WorkerProcess:
-        """The worker that candidates share while they are only screened; another one if the last
-        has died.
+        """The worker that candidates share while they are only screened.
+
+        Another one if the last has died.
         """
         if self._screening is None or not self._screening.alive:
             self._screening = self.workers.take()
@@ -202,8 +206,9 @@ class JudgeResources:
         self._baseline_workers[name] = worker
 
     def prepare_baseline_worker(self, name: str) -> None:
-        """Have the process for this baseline come up, if there is none, while a candidate is
-        checked.
+        """Start a process for this baseline, if there is none.
+
+        It comes up while a candidate is checked.
         """
         if not any(
             name in workers and workers[name].alive
@@ -212,8 +217,9 @@ class JudgeResources:
             self._starting[name] = self.workers.start(clean=True)
 
     def baseline_worker(self, name: str) -> WorkerProcess:
-        """A clean worker with this baseline loaded and compiled, so that no candidate's time is
-        spent on that.
+        """A clean worker with this baseline loaded and compiled.
+
+        So no time limit of a candidate is spent on compiling the competition.
 
         Raises ExecutorError: if a baseline that was timed before cannot be started again.
         """
@@ -222,9 +228,10 @@ class JudgeResources:
             self.prepare_baseline_worker(name)
             worker = self._starting.pop(name).wait_ready()
             self.timed_inputs().show(worker)
+            baseline = LoadedModule(worker, name)
             try:
-                start_baseline(worker, name, self.problem.source, self.reference())
-                call_baseline(worker, name, self.reference().inputs.name)
+                start_baseline(baseline, self.reference())
+                call_baseline(baseline, self.reference().inputs.shared.name)
             except (WorkerFailure, WorkerLost) as ex:
                 raise ExecutorError(
                     f"Baseline {name} ran before and fails now: {ex}; run again"

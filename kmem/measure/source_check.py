@@ -1,13 +1,12 @@
-"""Read a candidate's source before it runs and refuse what no kernel needs, with the line and the
-reason.
+"""Refuses what no kernel needs in a candidate's source, with the line and the reason.
 
-On the syntax tree, not on text: comments and strings steer nothing. This is an early, readable
-refusal, not the wall: what ran is judged from execution (provenance.py), and the process boundary
-holds without it.
+The source is read before it runs, as a syntax tree, not as text: comments and strings steer
+nothing. This is an early, readable refusal, not the wall: what ran is judged from execution
+(provenance.py), and the process boundary holds without it.
 
 Covered: imports, dynamic code, files, network, processes, threads, streams, frame walking, private
 torch modules, changed modules and global flags, torch.compile and C++ extensions. Not covered: what
-a library function does inside.
+a function of torch, triton or numpy does inside.
 """
 
 import ast
@@ -201,15 +200,15 @@ class _Checker(ast.NodeVisitor):
         self.refusals: list[Refusal] = []
 
     def collect_aliases(self, tree: ast.Module) -> None:
-        """Names bound to modules or their attributes, by import or by plain assignment; repeated
-        until nothing new is found.
+        """Names bound to modules or their attributes, by import or by plain assignment.
+
+        Assignments are gone through until nothing new is found.
         """
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for alias in node.names:
-                    self.aliases[alias.asname or alias.name.split(".")[0]] = (
-                        alias.name if alias.asname else alias.name.split(".")[0]
-                    )
+                    root = alias.name.split(".")[0]
+                    self.aliases[alias.asname or root] = alias.name if alias.asname else root
             elif isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     self.aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
@@ -314,8 +313,9 @@ class _Checker(ast.NodeVisitor):
             self._report_path(node, name)
 
     def _path(self, node: ast.AST) -> str | None:
-        """The dotted path of a name or attribute chain that starts at an imported module; None for
-        anything else.
+        """The dotted path of a name or attribute chain that starts at an imported module.
+
+        None for anything else.
         """
         if isinstance(node, ast.Name):
             return self.aliases.get(node.id)

@@ -1,11 +1,17 @@
 """The long-term memory: one SQLite file that every run reads and adds to.
 
-In order: location.py (where the file and added skills lie), migrations.py (the tables), storage.py
-(connection, transactions, errors), then the nouns, each a class of methods that store.py joins into
-`Memory`: runs.py (runs, attempts, kernels, profiles, diagnoses), outcomes.py (outcomes and
-retractions) with tally.py (their sums, kept as they arrive), track_records.py (what skills earned:
-cells.py holds the sums in memory, posteriors.py turns them into posteriors), recall.py (what to
-start from), devices.py (baselines, ceilings), library.py (skills) with search.py; embeddings.py
-loads the model; added.py keeps the skills a user added; standing.py derives what each skill is
-(draft, verified, retracted); exchange.py exports and merges; verify.py finds damage.
+In the order in which data passes, from the file to what is asked of it:
+
+- location.py: where the file lies, and the skills that a user added.
+- schema.py: the tables.
+- migrations.py: what makes the tables, and what changes them in a file that an older kmem wrote.
+- storage.py: the connection: opening, transactions, errors that a user can mend.
+- runs/: runs with their attempts, profiles and diagnoses, and what they asked language models.
+- ledger/: measured outcomes, and what follows from them: winners, sums, posteriors, track records.
+- devices.py: baselines of problems and ceilings of devices.
+- skills/: the skill library: which skills there are, how they are found, where each stands.
+- store.py: `Memory`, which holds an attribute for each of these.
+- stats.py: how much a memory holds, and what each skill is expected to do.
+- verify.py: damage in the file.
+- team/: the ledger shared, through files and through a git repository.
 """

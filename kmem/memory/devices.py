@@ -1,4 +1,4 @@
-"""What was measured about a device: its ceilings, and how fast the unmodified module runs on it."""
+"""What was measured about a device: its ceilings, and how fast unmodified modules run on it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,9 @@ class Devices(Tables):
         with self._storage.write() as connection:
             connection.executemany(
                 """
-                insert or replace into baselines (problem_hash, workload, device, contract, versions, name, record)
+                insert or replace into baselines (
+                    problem_hash, workload, device, contract, versions, name, record
+                )
                 values (?, ?, ?, ?, ?, ?, ?)
                 """,
                 [[*key, baseline.name, to_json(baseline)] for baseline in baselines],
@@ -47,22 +49,28 @@ class Devices(Tables):
         rows = self._storage.read(
             """
             select record from baselines
-            where problem_hash = ? and workload = ? and device = ? and contract = ? and versions = ? order by name
+            where problem_hash = ?
+              and workload = ?
+              and device = ?
+              and contract = ?
+              and versions = ?
+            order by name
             """,
             _baseline_key(problem_hash, workload, device, contract, versions),
         )
         return tuple(from_json(Baseline, row["record"]) for row in rows)
 
     def put_ceilings(self, device: Device, versions: Mapping[str, str]) -> None:
-        """Keep a device's measured ceilings under its name and these versions, replacing what was
-        measured with them before.
+        """Keep a device's measured ceilings under its name and these versions.
+
+        What was measured with the same versions before is replaced.
         """
         with self._storage.write() as connection:
             connection.execute(
-                (
-                    "insert or replace into ceilings (device, versions, record, measured_at) "
-                    "values (?, ?, ?, ?)"
-                ),
+                """
+                insert or replace into ceilings (device, versions, record, measured_at)
+                values (?, ?, ?, ?)
+                """,
                 [
                     device.name,
                     _canonical(versions),
@@ -74,15 +82,19 @@ class Devices(Tables):
     def ceilings(
         self, device_name: str, versions: Mapping[str, str] | None = None
     ) -> Device | None:
-        """The ceilings measured last for a device (with these versions, if given); None if nobody
-        measured it.
+        """The ceilings measured last for a device (with these versions, if given).
+
+        None if nobody measured them.
         """
+        known_with = _canonical(versions) if versions is not None else None
         rows = self._storage.read(
             """
-            select record from ceilings where device = ? and (? is null or versions = ?)
-            order by measured_at desc, rowid desc limit 1
+            select record from ceilings
+            where device = ? and (? is null or versions = ?)
+            order by measured_at desc, rowid desc
+            limit 1
             """,
-            [device_name, *[_canonical(versions) if versions is not None else None] * 2],
+            [device_name, known_with, known_with],
         )
         return from_json(Device, rows[0]["record"]) if rows else None
 

@@ -1,6 +1,6 @@
-"""Where the database lies.
+"""Where the database lies, and the skills that its user added.
 
-Standard library only, so that the command line can say it without opening anything.
+Standard library only, so that the command line can name the place without opening anything.
 """
 
 import os

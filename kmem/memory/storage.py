@@ -1,46 +1,57 @@
-"""The connection below every noun of the memory: opening, migrating, short transactions, and errors
-a user can mend.
+"""The connection to the database: opening, migrating, short transactions, errors a user can mend.
 
 Covered: several processes writing at once (write-ahead log, one writer at a time, others wait),
-`kill -9` at any moment (what was committed stays), files that are damaged, foreign, newer,
-read-only, locked or on a full disk (MemoryStoreError names the remedy). Not covered: network file
-systems without working locks.
+`kill -9` at any moment (what was committed stays), files that are damaged, foreign, read-only,
+locked, on a full disk, newer, or from before the first release (MemoryStoreError names the remedy).
+Not covered: network file systems without working locks.
 """
 
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
 from sqlite_utils import Database
+from sqlite_utils.migrations import Migrations
 
 from kmem.errors import MemoryStoreError
-from kmem.memory.migrations import APPLICATION_ID, migrations
+from kmem.memory.migrations import APPLICATION_ID, UNRELEASED, migrations
 
 Value: TypeAlias = "str | int | float | bytes | None"
 Row: TypeAlias = "dict[str, Value]"
 
 _ELSEWHERE = "choose another with KMEM_DB"
+_IN_USE = "is locked by another program; let that end, then run again"
 
 #: What SQLite's primary result codes mean to a user. Source: sqlite.org/rescode.html.
 _REMEDIES: dict[int, str] = {
     sqlite3.SQLITE_PERM: f"may not be read; change its permissions or {_ELSEWHERE}",
-    sqlite3.SQLITE_BUSY: "is locked by another program; let that end, then run again",
-    sqlite3.SQLITE_LOCKED: "is locked by another program; let that end, then run again",
+    sqlite3.SQLITE_BUSY: _IN_USE,
+    sqlite3.SQLITE_LOCKED: _IN_USE,
     sqlite3.SQLITE_READONLY: f"is read-only; make it and its directory writable or {_ELSEWHERE}",
-    sqlite3.SQLITE_IOERR: f"cannot be read or written (input/output error); check the disk or {_ELSEWHERE}",
-    sqlite3.SQLITE_CORRUPT: "is damaged; move it away and start a new one, then `kmem memory import` an export of it",
+    sqlite3.SQLITE_IOERR: (
+        f"cannot be read or written (input/output error); check the disk or {_ELSEWHERE}"
+    ),
+    sqlite3.SQLITE_CORRUPT: (
+        "is damaged; move it away and start a new one, then `kmem memory import` an export of it"
+    ),
     sqlite3.SQLITE_FULL: f"cannot grow: the disk is full; free some space or {_ELSEWHERE}",
-    sqlite3.SQLITE_CANTOPEN: f"cannot be opened; check that its directory exists and is writable, or {_ELSEWHERE}",
+    sqlite3.SQLITE_CANTOPEN: (
+        f"cannot be opened; check that its directory exists and is writable, or {_ELSEWHERE}"
+    ),
     sqlite3.SQLITE_NOTADB: f"is not a database; {_ELSEWHERE}",
 }
 
 
 @contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn what a user can mend into MemoryStoreError; anything else is a bug and passes unchanged."""
+    """Turn errors that a user can mend into MemoryStoreError.
+
+    Any other error is a bug and passes unchanged.
+    """
     try:
         yield
     except sqlite3.Error as ex:
@@ -51,6 +62,32 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise MemoryStoreError(f"Database {path} {remedy} ({ex})") from ex
 
 
+def refuse_unreadable(db: Database, path: Path) -> None:
+    """Refuse a file whose tables this kmem cannot read; an empty file passes. Nothing is written.
+
+    Raises:
+        MemoryStoreError: if another program, a newer kmem, or a kmem from before the first release
+            wrote the file.
+    """
+    if db.execute("select 1 from sqlite_master limit 1").fetchone() is None:
+        return
+    if db.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
+        raise MemoryStoreError(f"Database {path} belongs to another program; {_ELSEWHERE}")
+    applied = {row.name for row in migrations.applied(db)}
+    if UNRELEASED in applied:
+        raise MemoryStoreError(
+            f"Database {path} has the format of before the first release; "
+            "export its outcomes with the kmem that wrote it (`kmem memory export`), "
+            f"then move it away, or {_ELSEWHERE}"
+        )
+    newer = applied - _names(migrations)
+    if newer:
+        raise MemoryStoreError(
+            f"Database {path} was written by a newer kmem ({', '.join(sorted(newer))}); "
+            f"upgrade kmem or {_ELSEWHERE}"
+        )
+
+
 class Storage:
     """An open database: rows out by `read`, changes in by `write`."""
 
@@ -58,15 +95,16 @@ class Storage:
         """Open, creating or migrating as needed.
 
         Raises:
-            MemoryStoreError: if the file or its directory cannot be used, or a newer kmem wrote it.
+            MemoryStoreError: if the file or its directory cannot be used, or this kmem cannot read
+                what is in the file (`refuse_unreadable`).
         """
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as ex:
             raise MemoryStoreError(
-                f"Directory {path.parent} for the database cannot be made ({ex.strerror}); "
-                f"{_ELSEWHERE}"
+                f"Directory {path.parent} for the database cannot be made "
+                f"({ex.strerror}); {_ELSEWHERE}"
             ) from ex
         with storage_errors(path):
             # No implicit transactions: `write` begins each one itself, as a writer from the start.
@@ -83,21 +121,9 @@ class Storage:
         self.db.execute("pragma foreign_keys = on")
         # KiB at most: SQLite's 2 MB would spill a merge to disk and read it back
         self.db.execute("pragma cache_size = -65536")
-        if self.db.execute("select 1 from sqlite_master limit 1").fetchone() is not None:
-            if self.db.execute("pragma application_id").fetchone()[0] != APPLICATION_ID:
-                raise MemoryStoreError(
-                    f"Database {self.path} belongs to another program; {_ELSEWHERE}"
-                )
-            newer = {row.name for row in migrations.applied(self.db)} - {
-                row.name for row in migrations.pending(Database(memory=True))
-            }
-            if newer:
-                raise MemoryStoreError(
-                    f"Database {self.path} was written by a newer kmem "
-                    f"({', '.join(sorted(newer))}); upgrade kmem or {_ELSEWHERE}"
-                )
-            if not migrations.pending(self.db):
-                return
+        refuse_unreadable(self.db, self.path)
+        if not migrations.pending(self.db):
+            return
         _enable_write_ahead_log(self.db, lock_timeout_s)
         # two processes may open a new file at once: the second finds nothing pending
         with self.write():
@@ -112,8 +138,9 @@ class Storage:
 
     @contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Several reads of one state of the database, whatever others write meanwhile; inside
-        `write` they see its changes.
+        """Several reads of one state of the database, whatever others write meanwhile.
+
+        Inside `write` the reads see its changes.
         """
         with storage_errors(self.path):
             if self.db.conn.in_transaction:
@@ -154,14 +181,24 @@ class Storage:
 
 
 class Tables:
-    """A part of the memory: the methods about some of its tables, on an open storage."""
+    """What every attribute of `Memory` is: methods about some of the tables of an open storage."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
 
 
+@cache  # one command opens the file many times (runs/conversations.py)
+def _names(registered: Migrations) -> frozenset[str]:
+    """Every migration that is registered, by name."""
+    empty = Database(memory=True)
+    try:
+        return frozenset(migration.name for migration in registered.pending(empty))
+    finally:
+        empty.close()
+
+
 def _enable_write_ahead_log(db: Database, timeout_s: float) -> None:
-    """Switch the journal mode, waiting for other processes: SQLite does not wait by itself here."""
+    """Switch the journal mode, waiting for other processes, which SQLite does not do by itself."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

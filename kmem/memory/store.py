@@ -6,13 +6,15 @@ from types import TracebackType
 from kmem.memory.devices import Devices
 from kmem.memory.ledger.contributors import Contributors
 from kmem.memory.ledger.outcomes import Ledger
-from kmem.memory.ledger.recall import Winners
 from kmem.memory.ledger.track_records import TrackRecords
+from kmem.memory.ledger.winners import Winners
 from kmem.memory.location import default_db_path
 from kmem.memory.runs.conversations import Conversations
 from kmem.memory.runs.runs import Runs
 from kmem.memory.skills.embeddings import Embedder
 from kmem.memory.skills.search import Skills
+from kmem.memory.skills.standing import Standings
+from kmem.memory.skills.vectors import Vectors
 from kmem.memory.storage import Storage
 
 __all__ = ["Memory", "default_db_path"]
@@ -22,7 +24,11 @@ class Memory:
     """Everything kmem remembers, in one SQLite file; frozen records go in and come out.
 
     Use it as a context manager. Opening creates the file, or migrates an older one; several
-    processes may use it at once.
+    processes may use the file at once.
+
+        with Memory() as memory:
+            memory.ledger.record(outcome)
+            memory.track_records.of_skill("online-softmax")
     """
 
     def __init__(
@@ -40,7 +46,8 @@ class Memory:
                 names, loaded when something must be embedded.
 
         Raises:
-            MemoryStoreError: if the file or its directory cannot be used, or a newer kmem wrote it.
+            MemoryStoreError: if the file or its directory cannot be used, or this kmem cannot read
+                what is in the file.
         """
         self.path = Path(path).expanduser().absolute() if path is not None else default_db_path()
         self.storage = Storage(self.path, lock_timeout_s=lock_timeout_s)
@@ -51,7 +58,9 @@ class Memory:
         self.contributors = Contributors(self.storage)
         self.track_records = TrackRecords(self.storage, self.contributors)
         self.devices = Devices(self.storage)
-        self.skills = Skills(self.storage, embed)
+        self.vectors = Vectors(self.storage, embed)
+        self.skills = Skills(self.storage, self.vectors)
+        self.standings = Standings(self.storage, self.ledger, self.contributors)
 
     def __enter__(self) -> "Memory":
         return self

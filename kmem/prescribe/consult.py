@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Never
 
 from kmem.memory.ledger.posteriors import Posterior
-from kmem.memory.skills.standing import Standing, skill_standing
+from kmem.memory.skills.standing import Standing
 from kmem.memory.store import Memory
 from kmem.prescribe.gate import Gate
 from kmem.prescribe.rank import MAX_PRESCRIPTIONS, prescribe_skills
@@ -63,7 +63,7 @@ def consult_memory(
             posteriors=posteriors if outcomes else _nothing_known,
             signatures=memory.track_records.winning_signatures if outcomes else _nothing_known,
             # Asked of the best only: working out where a skill stands reads its files and outcomes.
-            is_offered=lambda skill: skill_standing(memory, skill).standing not in excluded,
+            is_offered=lambda skill: memory.standings.of(skill).standing not in excluded,
             limit=most,
         )
 

@@ -31,3 +31,23 @@ class TracedProblem:
     def graph(self) -> OpGraph:
         """The graph at the sizes that the problem's file gives."""
         return self.graphs["full"]
+
+
+def trace_at_full_size(problem: Problem, contract: Contract, device: Device) -> TracedProblem:
+    """Run a problem's file and trace its forward at the sizes that the file gives.
+
+    Raises ProblemError: if the file fails when it is run.
+    """
+    # torch takes seconds to import, which whoever only names a TracedProblem must not pay
+    from kmem.problem.bound import graph_bound
+    from kmem.problem.load import FULL, execute_problem
+    from kmem.problem.trace import trace_problem
+
+    graph = trace_problem(execute_problem(problem, FULL), contract.precision)
+    bound = graph_bound(graph, device, contract)
+    return TracedProblem(problem, contract, device, {"full": FULL}, {"full": graph}, bound)
+
+
+def untraced_problem(problem: Problem, contract: Contract, device: Device) -> TracedProblem:
+    """A problem without graph and bound: enough to compile, run or profile a kernel for it."""
+    return TracedProblem(problem, contract, device, {"full": Workload("full")}, {}, None)

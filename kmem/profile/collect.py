@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 from kmem.errors import NotRegistered, ProfilerError
 from kmem.interfaces import Executor, Profiler
-from kmem.records import Contract, Device, Kernel, Problem, Profile, Workload
+from kmem.problem.traced import TracedProblem
+from kmem.records import Kernel, Profile
 
 logger = logging.getLogger(__name__)
 
@@ -14,10 +15,7 @@ AUTO = "auto"
 
 def collect_profile(
     kernel: Kernel,
-    problem: Problem,
-    workload: Workload,
-    contract: Contract,
-    device: Device,
+    traced: TracedProblem,
     profilers: Mapping[str, Profiler],
     executor: Executor,
     *,
@@ -38,11 +36,13 @@ def collect_profile(
             raise NotRegistered(f"No profiler named '{name}'. Registered: {', '.join(profilers)}")
         profiler = profilers[name]
         if not present and not profiler.estimated:
-            raise ProfilerError(f"Profiler {name} needs {device.name} here; use --profiler static")
+            raise ProfilerError(
+                f"Profiler {name} needs {traced.device.name} here; use --profiler static"
+            )
         reason = profiler.unavailable_reason()
         if reason is not None:
             raise ProfilerError(f"Profiler {name} cannot run: {reason}")
-        return profiler.profile(kernel, problem, workload, contract, device, executor)
+        return profiler.profile(kernel, traced, executor)
     reasons = []
     for profiler in profilers.values():
         if not present and not profiler.estimated:
@@ -50,11 +50,11 @@ def collect_profile(
         reason = profiler.unavailable_reason()
         if reason is None:
             try:
-                return profiler.profile(kernel, problem, workload, contract, device, executor)
+                return profiler.profile(kernel, traced, executor)
             except ProfilerError as ex:
                 reason = str(ex)
         logger.info("profiler %s passed over: %s", profiler.name, reason)
         reasons.append(f"{profiler.name}: {reason}")
     raise ProfilerError(
-        f"No profiler can run for {device.name}: {'; '.join(reasons) or 'none is registered'}"
+        f"No profiler can run for {traced.device.name}: {'; '.join(reasons) or 'none is registered'}"
     )

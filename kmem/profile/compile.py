@@ -26,9 +26,10 @@ from typing import Any
 
 from kmem.errors import ProblemError, ProfilerError
 from kmem.host.environment import scrubbed_environment
+from kmem.problem.traced import TracedProblem
 from kmem.profile.occupancy import compute_occupancy
 from kmem.profile.target_driver import compute_capability
-from kmem.records import Contract, Device, Kernel, Launch, Problem, Workload
+from kmem.records import Device, Kernel, Launch
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class CompileProcesses:
 
 
 class CompilePool:
-    """Compiles modules of one problem, workload, contract and device; a context manager.
+    """Compiles modules of one problem at its full size; a context manager.
 
     Raises ProfilerError: if the target is not NVIDIA's. ProblemError: if the problem's inputs
     cannot be built on the meta device.
@@ -138,10 +139,7 @@ class CompilePool:
 
     def __init__(
         self,
-        problem: Problem,
-        workload: Workload,
-        contract: Contract,
-        device: Device,
+        traced: TracedProblem,
         *,
         processes: int | CompileProcesses,
         cache_dir: Path | None = None,
@@ -154,8 +152,8 @@ class CompilePool:
             own place. read_binaries: whether to disassemble what was compiled, which estimates
             need. It takes longer than compiling a small kernel.
         """
-        compute_capability(device.arch)
-        self._device = device
+        compute_capability(traced.device.arch)
+        self._device = traced.device
         self._own: CompileProcesses | None = None
         if isinstance(processes, CompileProcesses):
             self._processes = processes
@@ -164,11 +162,13 @@ class CompilePool:
                 max(1, processes), cache_dir or default_cache_dir()
             )
         setup = {
-            "problem": asdict(problem),
-            "workload": asdict(workload),
-            "precision": contract.precision.value,
+            "problem": asdict(traced.problem),
+            "workload": asdict(traced.workload),
+            "precision": traced.contract.precision.value,
             "device": {
-                key: value for key, value in asdict(device).items() if key != "peak_flops_per_s"
+                key: value
+                for key, value in asdict(traced.device).items()
+                if key != "peak_flops_per_s"
             },
             "directory": str(self._processes.directory),
             "read_binaries": read_binaries,
@@ -222,10 +222,7 @@ class CompilePool:
 
 def compile_kernels(
     kernels: Sequence[Kernel],
-    problem: Problem,
-    workload: Workload,
-    contract: Contract,
-    device: Device,
+    traced: TracedProblem,
     *,
     processes: int,
     cache_dir: Path,
@@ -236,12 +233,7 @@ def compile_kernels(
     rounds).
     """
     with CompilePool(
-        problem,
-        workload,
-        contract,
-        device,
-        processes=min(processes, max(1, len(kernels))),
-        cache_dir=cache_dir,
+        traced, processes=min(processes, max(1, len(kernels))), cache_dir=cache_dir
     ) as pool:
         return pool.compile(kernels, timeout_s=timeout_s, on_done=on_done)
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from kmem.errors import ProfilerError
 from kmem.interfaces import Executor, Profiler
+from kmem.problem.traced import TracedProblem
 from kmem.profile.compile import CompileStatus, compile_kernels, default_cache_dir
 from kmem.profile.job import check_result, harness_job
-from kmem.records import Contract, Device, Kernel, Launch, Problem, Profile, Workload
+from kmem.records import Kernel, Launch, Profile
 
 logger = logging.getLogger(__name__)
 
@@ -48,21 +49,13 @@ class CuptiProfiler(Profiler):
             else "no GPU is visible; use --profiler static with a --target"
         )
 
-    def profile(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        workload: Workload,
-        contract: Contract,
-        device: Device,
-        executor: Executor,
-    ) -> Profile:
+    def profile(self, kernel: Kernel, traced: TracedProblem, executor: Executor) -> Profile:
         """Profile every launch of one forward.
 
         Raises ProfilerError: if the job fails or records no kernel.
         """
         result = executor.run(
-            harness_job(("python", "harness.py", "cupti"), kernel, problem, workload, contract),
+            harness_job(("python", "harness.py", "cupti"), kernel, traced),
             timeout_s=TIMEOUT_S,
         )
         check_result(result, "torch.profiler", TIMEOUT_S)
@@ -74,10 +67,7 @@ class CuptiProfiler(Profiler):
             )
         (report,) = compile_kernels(
             [kernel],
-            problem,
-            workload,
-            contract,
-            device,
+            traced,
             processes=1,
             cache_dir=default_cache_dir(),
             timeout_s=TIMEOUT_S,
@@ -90,7 +80,7 @@ class CuptiProfiler(Profiler):
                 kernel.hash[:12],
                 report.log.strip().splitlines()[-1:],
             )
-        return Profile(kernel.hash, self.name, device.name, False, launches)
+        return Profile(kernel.hash, self.name, traced.device.name, False, launches)
 
 
 def read_trace(trace: Mapping[str, Any]) -> tuple[Launch, ...]:

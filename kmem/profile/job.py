@@ -6,7 +6,8 @@ from pathlib import Path
 
 from kmem.errors import DeviceMemoryError, ProfilerError
 from kmem.interfaces import Job, JobResult
-from kmem.records import Contract, Kernel, Problem, Workload
+from kmem.problem.traced import TracedProblem
+from kmem.records import Kernel, Problem
 
 #: What torch says when the device is full. Source: torch.OutOfMemoryError,
 #: c10/cuda/CUDACachingAllocator.cpp.
@@ -18,14 +19,12 @@ def reference_kernel(problem: Problem) -> Kernel:
     return Kernel(f"{problem.source}\n\nModelNew = Model\n")
 
 
-def harness_job(
-    argv: tuple[str, ...], kernel: Kernel, problem: Problem, workload: Workload, contract: Contract
-) -> Job:
+def harness_job(argv: tuple[str, ...], kernel: Kernel, traced: TracedProblem) -> Job:
     """A job that runs `argv` in a directory with harness.py, candidate.py and job.json."""
     description = {
-        "problem": asdict(problem),
-        "workload": asdict(workload),
-        "precision": contract.precision.value,
+        "problem": asdict(traced.problem),
+        "workload": asdict(traced.workload),
+        "precision": traced.contract.precision.value,
     }
     files = {
         "harness.py": Path(__file__).with_name("harness.py").read_text(encoding="utf-8"),

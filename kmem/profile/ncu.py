@@ -12,9 +12,10 @@ from functools import cache
 from kmem.counters import NCU_COUNTERS
 from kmem.errors import ProfilerError
 from kmem.interfaces import Executor, Profiler
+from kmem.problem.traced import TracedProblem
 from kmem.profile.job import check_result, harness_job
 from kmem.profile.ncu_report import parse_csv
-from kmem.records import Contract, Device, Kernel, Problem, Profile, Workload
+from kmem.records import Kernel, Profile
 
 #: What ncu prints where the driver keeps counters for root. Source:
 #: developer.nvidia.com/ERR_NVGPUCTRPERM.
@@ -148,25 +149,21 @@ class NcuProfiler(Profiler):
         """
         return _absent_reason()
 
-    def profile(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        workload: Workload,
-        contract: Contract,
-        device: Device,
-        executor: Executor,
-    ) -> Profile:
+    def profile(self, kernel: Kernel, traced: TracedProblem, executor: Executor) -> Profile:
         """Profile every launch of one forward, at most LAUNCH_LIMIT. Raises ProfilerError: if ncu
         fails, with the remedy.
         """
         program = ("python", "harness.py", "ncu")
-        job = harness_job(ncu_command("ncu", program), kernel, problem, workload, contract)
+        job = harness_job(ncu_command("ncu", program), kernel, traced)
         result = executor.run(job, timeout_s=TIMEOUT_S)
         report = result.files.get("ncu.csv", b"").decode(errors="replace")
         if PERMISSION_ERROR in report + result.stdout + result.stderr:
             raise ProfilerError(PERMISSION_REMEDY)
         check_result(result, "ncu", TIMEOUT_S)
         return Profile(
-            kernel.hash, self.name, device.name, False, parse_csv(report.splitlines(), "ncu.csv")
+            kernel.hash,
+            self.name,
+            traced.device.name,
+            False,
+            parse_csv(report.splitlines(), "ncu.csv"),
         )

@@ -4,8 +4,9 @@ import tempfile
 from pathlib import Path
 
 from kmem.errors import ProfilerError
+from kmem.problem.traced import untraced_problem
 from kmem.profile.compile import CompileStatus, compile_kernels
-from kmem.records import Contract, Device, Kernel, Problem, Workload
+from kmem.records import Contract, Device, Kernel, Problem
 
 _PROBLEM = """
 import torch
@@ -45,10 +46,7 @@ def try_compiling(device: Device) -> str:
         problem = Problem("selftest", "selftest.py", _PROBLEM)
         (report,) = compile_kernels(
             [Kernel(_KERNEL)],
-            problem,
-            Workload("full"),
-            Contract(),
-            device,
+            untraced_problem(problem, Contract(), device),
             processes=1,
             cache_dir=Path(cache),
             timeout_s=120,

@@ -4,10 +4,11 @@ estimated time. Needs no GPU.
 
 from kmem.errors import ProfilerError
 from kmem.interfaces import Executor, Profiler
+from kmem.problem.traced import TracedProblem
 from kmem.profile.compile import CompileReport, CompileStatus, compile_kernels, default_cache_dir
 from kmem.profile.estimate import estimate_launches
 from kmem.profile.target_driver import compute_capability
-from kmem.records import Bound, Contract, Device, Kernel, Problem, Profile, Workload
+from kmem.records import Bound, Device, Kernel, Profile
 
 TIMEOUT_S = 120.0
 
@@ -22,36 +23,25 @@ class StaticProfiler(Profiler):
         """None: it runs wherever Triton does."""
         return None
 
-    def profile(
-        self,
-        kernel: Kernel,
-        problem: Problem,
-        workload: Workload,
-        contract: Contract,
-        device: Device,
-        executor: Executor,
-    ) -> Profile:
+    def profile(self, kernel: Kernel, traced: TracedProblem, executor: Executor) -> Profile:
         """Compile and estimate every launch of one forward.
 
         Raises ProfilerError: if the kernel does not compile.
         """
-        compute_capability(device.arch)
+        compute_capability(traced.device.arch)
         (report,) = compile_kernels(
             [kernel],
-            problem,
-            workload,
-            contract,
-            device,
+            traced,
             processes=1,
             cache_dir=default_cache_dir(),
             timeout_s=TIMEOUT_S,
         )
         if report.status is not CompileStatus.OK:
             raise ProfilerError(
-                f"The kernel does not compile for {device.name}: "
+                f"The kernel does not compile for {traced.device.name}: "
                 f"{(report.log.strip().splitlines() or ['no message'])[-1]}"
             )
-        return static_profile(report, trace_bound(problem, workload, contract, device), device)
+        return static_profile(report, traced.bound, traced.device)
 
 
 def static_profile(report: CompileReport, bound: Bound | None, device: Device) -> Profile:
@@ -62,18 +52,4 @@ def static_profile(report: CompileReport, bound: Bound | None, device: Device) -
         device.name,
         True,
         estimate_launches(report.launches, bound, device),
-    )
-
-
-def trace_bound(
-    problem: Problem, workload: Workload, contract: Contract, device: Device
-) -> Bound | None:
-    """The bound of a problem at a workload, traced anew; None if it cannot be traced."""
-    # torch takes seconds to import, which registering this profiler must not cost.
-    from kmem.problem.bound import graph_bound
-    from kmem.problem.load import execute_problem
-    from kmem.problem.trace import trace_problem
-
-    return graph_bound(
-        trace_problem(execute_problem(problem, workload), contract.precision), device, contract
     )

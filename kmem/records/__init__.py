@@ -5,7 +5,7 @@ time, everywhere. Identity is a content hash of exactly what matters; each hash 
 
 In the order in which a run makes them:
 
-- identity.py: what records are told apart by: the hash of exactly what matters.
+- identity.py: what tells records apart: a hash of exactly what matters.
 - problem.py: what is to be made fast, on what, and how fast that could be: problem, workload,
   contract, device, bound.
 - kernel.py: a kernel, the choices that wrote it, and what a profiler saw of it.

@@ -30,8 +30,10 @@ class Bottleneck(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Normalised dimensions of a profile (vocabulary.SIGNATURE_METRICS), in natural units; absent
-    means unknown.
+    """The dimensions of a profile that kernels are compared by.
+
+    `values` are by metric (vocabulary.SIGNATURE_METRICS), in natural units; a metric that is absent
+    is unknown.
     """
 
     values: Mapping[str, float]
@@ -49,8 +51,9 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What limits a kernel, by arithmetic: the bottleneck, its evidence, and the time that removing
-    it could save.
+    """What limits a kernel, by arithmetic.
+
+    `headroom_ms` is the time that removing the bottleneck could save.
     """
 
     bottleneck: Bottleneck
@@ -77,11 +80,11 @@ class Prescription:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What the next profile must show if a change did what it was for: a bound on one signature
-    metric, so that it can be refuted.
+    """What the next profile must show if a change did what it was for.
 
-    `relative` means that `number` is a multiple of the parent's value ("traffic_ratio <= 0.7x"),
-    otherwise it is the value itself.
+    A claim bounds one signature metric, so that the profile can refute it. With `relative`,
+    `number` is a multiple of the parent's value ("traffic_ratio <= 0.7x"), otherwise it is the
+    bound itself.
     """
 
     metric: str  # of vocabulary.SIGNATURE_METRICS

@@ -1,4 +1,4 @@
-"""What records are told apart by: the hash of exactly what matters."""
+"""What tells records apart: a hash of exactly what matters."""
 
 import hashlib
 from collections.abc import Mapping
@@ -7,8 +7,8 @@ from typing import TypeAlias
 Knob: TypeAlias = int | str
 
 
-#: Metadata of a field that came after records were stored: None is not written, so that what was
-#: stored before keeps its hash.
+#: Metadata of a field that was added after records had been stored: None is not written, so that
+#: records stored before keep their hash.
 ABSENT_IF_NONE: Mapping[str, bool] = {"absent_if_none": True}
 
 

@@ -24,13 +24,13 @@ class Kernel:
     parent: str | None = None  # hash of the kernel it was derived from
     choices: tuple[SiteChoice, ...] = ()  # empty if no recipe wrote it
     flags: tuple[str, ...] = ()  # "algebraic", "specialised", ...
-    #: Values a tuner may put in place of module-level constants of the source, by name; of kernels
-    #: that no recipe wrote.
+    # values that a tuner may put in place of module-level constants of the source, by name; only
+    # for kernels that no recipe wrote
     knob_space: tuple[tuple[str, tuple[Knob, ...]], ...] = ()
 
     @property
     def hash(self) -> str:
-        """Over the source text alone."""
+        """A hash over the source text alone."""
         return content_hash(self.source)
 
 
@@ -49,7 +49,7 @@ class Launch:
 class Profile:
     """Every launch of one forward, as one profiler saw it."""
 
-    kernel: str  # hash; "" for a report made elsewhere
+    kernel: str  # hash; "" for a report that was made elsewhere
     profiler: str  # ncu, cupti, static
     device: str
     estimated: bool

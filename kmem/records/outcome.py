@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from kmem.records.diagnosis import Bottleneck, Signature
 from kmem.records.identity import ABSENT_IF_NONE, Knob, content_hash
@@ -14,9 +14,9 @@ from kmem.records.verdict import Status
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the ledger keeps of a measured attempt: enough to learn from and to re-use.
+    """What the ledger keeps of a measured attempt: enough to learn from it and to use it again.
 
-    Every time in it was measured but `predicted_ms`.
+    Every time in an outcome was measured, except `predicted_ms`.
 
     `graph_hash` identifies operators, shapes, dtypes and constants; `structure_hash` the same
     without sizes. `choices` are the recipe and knobs; `source_hash` names the kernel, whose text is
@@ -53,21 +53,20 @@ class Outcome:
     versions: Mapping[str, str]
     origin: str
     created_at: str  # ISO 8601, UTC
-    # problem.graph.graph_sizes of the graph: how near two graphs of one structure are
+    # of the graph (problem.graph.graph_sizes): they tell how near two graphs of one structure are
     sizes: tuple[int, ...] = ()
-    # of the run or verdict, where known: who repeats draws another
+    # of the run or verdict, where known; whoever repeats the measurement draws another
     seed: int | None = field(default=None, metadata=ABSENT_IF_NONE)
-    # what the cost model had said, where one was asked
+    # the cost model's prediction, where one was asked
     predicted_ms: float | None = field(default=None, metadata=ABSENT_IF_NONE)
 
     @property
     def hash(self) -> str:
-        """Over every field: the same measurement merged twice is one outcome.
+        """A hash over every field: the same measurement merged twice is one outcome.
 
-        What is not known of seed and prediction is left out, as before there were such fields.
+        A seed or prediction that is not known is left out, so that outcomes from before there were
+        such fields keep their hash.
         """
-        from dataclasses import asdict
-
         data = asdict(self)
         for name in ("seed", "predicted_ms"):
             if data[name] is None:
@@ -89,14 +88,12 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Experience:
-    """A measured setting of a recipe: its time, what the cost model had said (None if it was not
-    kept), and the graph it was for.
-    """
+    """A measured setting of a recipe: its time, the cost model's prediction, and the graph."""
 
     recipe: str
     knobs: tuple[tuple[str, Knob], ...]
     latency_ms: float
-    predicted_ms: float | None
-    graph: str  # its hash
-    structure: str
+    predicted_ms: float | None  # None if the prediction was not kept
+    graph: str  # the hash of the graph that the setting was for
+    structure: str  # the hash of that graph without sizes
     sizes: tuple[int, ...]  # problem.graph.graph_sizes of the graph

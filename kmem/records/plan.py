@@ -1,6 +1,4 @@
-"""What a round tries: tasks, the candidates written for them, vetoes, and the lessons of earlier
-rounds.
-"""
+"""What a round tries: tasks, candidates written for them, vetoes, and lessons of earlier rounds."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -29,15 +27,16 @@ class Task:
     samples: int
     reason: str
     choices: tuple[SiteChoice, ...] = ()  # knobs to start from; recalled ones for RECALL
-    author: str = "recipes"  # who writes it
-    claims: tuple[Claim, ...] = ()  # what must be seen if it works
-    instruction: str = ""  # what a language model is to do; recipes need none
+    author: str = "recipes"  # who writes the candidates
+    claims: tuple[Claim, ...] = ()  # what the next profile must show if the change works
+    instruction: str = ""  # what a language model is to do; empty for recipes
 
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What a run learnt from one kernel, in a sentence: a refuted claim, or what a language model
-    made of the measurement.
+    """What a run learnt from one kernel, in a sentence.
+
+    A refuted claim, or what a language model made of the measurement.
     """
 
     round: int
@@ -50,13 +49,13 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Veto:
-    """Something this run will not try, and why."""
+    """Something that a run will not try, and why."""
 
     skill: str
     reason: str
-    author: str = "recipes"  # whom it binds
-    parent: str | None = None  # only from this kernel (hash); None: from any
-    instruction: str = ""  # which unaided idea it speaks of
+    author: str = "recipes"  # the author that must not try it
+    parent: str | None = None  # hash of the parent kernel it is vetoed for; None: for any
+    instruction: str = ""  # the instruction, where the veto is on an idea without a skill
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kernel somebody wrote for a task; `estimated_ms` is the cost model's prediction, for
-    ranking only.
+    """A kernel that somebody wrote for a task.
+
+    `estimated_ms` is the cost model's prediction, for ranking only.
     """
 
     kernel: Kernel

@@ -1,5 +1,6 @@
-"""What is to be made fast, on what, and how fast that could be: problem, workload, contract,
-device, bound.
+"""What is to be made fast, on what device, and how fast that could be.
+
+Problem, workload and contract; device; bound.
 """
 
 from collections.abc import Mapping
@@ -18,9 +19,9 @@ class Precision(Enum):
 
 
 class Purity(Enum):
-    """Whether library calls may compete inside a candidate."""
+    """Whether vendor kernels (cuBLAS and its kin) may compete inside a candidate."""
 
-    LIBRARY = "library"
+    LIBRARY = "library"  # vendor kernels may be called
     TRITON = "triton"  # all GPU time in kernels compiled from the emitted file
 
 
@@ -81,8 +82,9 @@ DTYPE_BYTES: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A file in the KernelBench contract: `Model`, `get_inputs()`, optional `get_init_inputs()` and
-    `get_small_inputs()`.
+    """A file in the KernelBench contract.
+
+    It has `Model`, `get_inputs()` and perhaps `get_init_inputs()` and `get_small_inputs()`.
     """
 
     name: str
@@ -91,15 +93,15 @@ class Problem:
 
     @property
     def hash(self) -> str:
-        """Over the source text alone: where the file lies does not matter."""
+        """A hash over the source text alone: where the file lies does not matter."""
         return content_hash(self.source)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Sizes to run a problem at: `full` as the file says, or `small` with size constants replaced
-    for machines without a GPU.
+    """Sizes to run a problem at.
 
+    `full` is as the file says; `small` has size constants replaced, for machines without a GPU.
     `constants` are the module-level names and values put in place of the file's own; `small_inputs`
     says that the problem's own `get_small_inputs()` makes the inputs instead.
     """
@@ -111,12 +113,12 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One accelerator: properties, and peak rates (dense, never "with sparsity") either measured
-    here or from its datasheet.
+    """One accelerator: its properties and its peak rates.
 
-    `peak_flops_per_s` keys: fp32, tf32, bf16, fp16 (tensor core where the name has one), special
-    (special-function operations). `read_bytes_per_s` is a read-only stream, `dram_bytes_per_s` a
-    copy counting bytes read plus written.
+    Rates are dense, never "with sparsity", and either measured here or from the datasheet.
+    `peak_flops_per_s` has the keys fp32, tf32, bf16, fp16 (tensor core where the name has one) and
+    special (special-function operations). `read_bytes_per_s` is the rate of a read-only stream,
+    `dram_bytes_per_s` that of a copy, counting bytes read plus written.
     """
 
     name: str  # "h200"

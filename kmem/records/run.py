@@ -9,9 +9,10 @@ from kmem.records.verdict import Attempt, Baseline
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one run may spend. `target_speed_of_light` stops it when reached.
+    """What one run may spend.
 
-    `usd` and `tokens` (input plus output) limit language models; None is no limit.
+    The run stops when it reaches `target_speed_of_light`. `usd` and `tokens` (input plus output)
+    limit language models; None is no limit.
     """
 
     rounds: int = 4
@@ -33,8 +34,9 @@ class Strategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """Which language model plays a role (or "any" role without a choice of its own), and how it is
-    asked.
+    """Which language model plays a role, and how the model is asked.
+
+    The role "any" stands for every role without a choice of its own.
     """
 
     role: str
@@ -48,7 +50,7 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One `kmem optimize`: what was asked, so that it can be resumed exactly."""
+    """One `kmem optimize`: what was asked, so that the run can be resumed exactly."""
 
     id: str
     problem: Problem
@@ -89,8 +91,7 @@ class RunResult:
     recalled: bool
     measurements: int
     seconds: float
-    reason: str  # why it stopped
+    reason: str  # why the run stopped
     flags: tuple[str, ...] = ()
-    # how often the loop looked at its clock in time before the minutes were over; None: they never
-    # were
+    # how often the run looked at its clock before the minutes were over; None if they never were
     looks_in_time: int | None = None

@@ -1,5 +1,6 @@
-"""What the judge says of a kernel: status, errors, times; and an attempt, which is a candidate with
-its verdict.
+"""What the judge says of a kernel: status, errors, times.
+
+An attempt is a candidate with its verdict.
 """
 
 import math
@@ -32,8 +33,9 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """Accuracy on one input family: relative errors against the float64 oracle, and what eager
-    itself makes.
+    """Accuracy on one input family: relative errors of the kernel and of eager.
+
+    Errors are against the float64 oracle.
     """
 
     family: str
@@ -45,11 +47,10 @@ class ErrorReport:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long one forward takes, and how that compares with a reference timed pair by pair in the
-    same session.
+    """How long one forward takes, and how that compares with a reference.
 
-    `ratio` is reference / candidate (a speedup), the median over pairs; the interval is a 95%
-    bootstrap of that median.
+    The reference was timed pair by pair in the same session. `ratio` is reference / candidate (a
+    speedup), the median over pairs; the interval is a 95% bootstrap of that median.
     """
 
     latency_ms: float
@@ -65,11 +66,12 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The judge's verdict on one kernel. `latency_ms` is set if and only if the status is PASSED.
+    """The judge's verdict on one kernel; it has a time if and only if the kernel passed.
 
-    Raises ValueError on construction otherwise. `estimated` says that no GPU was there: correctness
-    comes from the interpreter on the small workload and the latency from the compiled kernel's
-    static profile.
+    `estimated` says that there was no GPU: correctness comes from the interpreter on the small
+    workload, and the latency from the compiled kernel's static profile.
+
+    Raises ValueError: on construction, if a passed kernel has no timing or another has one.
     """
 
     status: Status
@@ -115,13 +117,13 @@ def fastest_baseline(baselines: Sequence[Baseline]) -> Baseline | None:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One candidate and what became of it, inside a run: the short-term memory."""
+    """One candidate of a run and what became of it: the run's short-term memory."""
 
     round: int
     candidate: Candidate
     measurement: Measurement
     parent_ms: float | None
-    bottleneck: Bottleneck | None = None  # the diagnosis it answered
+    bottleneck: Bottleneck | None = None  # of the diagnosis that the attempt answered
 
     @property
     def speedup(self) -> float | None:

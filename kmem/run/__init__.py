@@ -1,0 +1,28 @@
+"""One run of `kmem optimize`, from the problem's file to the report.
+
+Data passes in one direction: what is remembered and what the authors write becomes candidates, the
+evaluator's verdicts on them become attempts in the history, the history becomes the situations of
+the next round, and the recorder keeps a copy of everything in memory and in the run directory.
+
+- loop.py: the order of the stages, round after round: the map of a run.
+- parts.py: the parts of a run, put together and carried from stage to stage.
+- session.py: what a run works with and never changes: traced problem, skills, recipes.
+- resume.py: where a run is resumed: what an earlier process finished of it.
+- recall.py: what memory offers when the run begins.
+- directory.py: the run directory and its files.
+- clock.py: the minutes of a run, and providers of language models that keep to them.
+- progress.py: what a run tells its display.
+- survey.py: stages 1 to 3 of a round: profile, diagnose, prescribe for every parent kernel.
+- authors.py: stage 5: who proposes directions and writes candidates (stage 4 is orchestrate/).
+- conversations.py: what was asked of language models, as files.
+- evaluator.py: the seam to the world: where kernels are compiled, judged and profiled.
+- baselines.py: how fast the unmodified module is.
+- measuring.py: stage 6: candidates through the evaluator, without the duplicates.
+- history.py: what the run knows of itself: attempts, lessons, baselines, profiles.
+- recorder.py: where a candidate is recorded, with all that becomes known of it.
+- reflect.py: the end of a round: what its measurements taught.
+- conclude.py: the end of a run: where the winner is verified and kept.
+- report.py: report.md and its plot.
+- replay.py: `kmem runs replay`: walk a finished run again from its records.
+- single.py: one kernel before the judge, outside a run.
+"""

@@ -1,6 +1,6 @@
-"""Stage 5: the authors of a run.
+"""Stage 5: the authors of a run, asked together.
 
-They propose directions, write for tasks, repair what failed, and reflect on what was measured.
+Authors propose directions, write for tasks, repair what failed, and reflect on what was measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +14,10 @@ from kmem.orchestrate.lineage import base_of
 from kmem.orchestrate.repair import plan_repairs
 from kmem.orchestrate.strategies import Offer
 from kmem.plugins import Registry, lookup
-from kmem.records import Attempt, Candidate, Kernel, Lesson, Move, Recalled, Strategy, Task
+from kmem.records import Attempt, Candidate, Kernel, Lesson, Move, Recalled, Run, Strategy, Task
 from kmem.run.clock import Clock, PunctualProvider
-from kmem.run.workbench import Workbench
+from kmem.run.history import History
+from kmem.run.progress import Announce
 from kmem.skills import Skill
 
 Answer = TypeVar("Answer", Direction, Candidate, Lesson)
@@ -26,21 +27,27 @@ class Authors:
     """The authors of one run, in the order in which they seed."""
 
     def __init__(
-        self, bench: Workbench, registry: Registry, archive: CompletionArchive, clock: Clock
+        self,
+        run: Run,
+        registry: Registry,
+        archive: CompletionArchive,
+        clock: Clock,
+        history: History,
+        announce: Announce,
     ) -> None:
-        """Begin them. Raises NotRegistered for one that no plugin registered; an author may raise
-        what keeps it from working at all.
+        """Begin the run's authors; each may raise what keeps it from working at all.
+
+        Raises NotRegistered: for an author that no plugin registered.
         """
         providers = {
             name: PunctualProvider(provider, clock) for name, provider in registry.providers.items()
         }
         self._context = context = RunContext(
-            bench.run, providers, archive, lambda text: bench.announce("explore", text)
+            run, providers, archive, lambda text: announce("explore", text)
         )
-        self._bench, self._clock = bench, clock
+        self._history = history
         self._authors = {
-            name: lookup(registry.authors, name, "author").begin(context)
-            for name in bench.run.authors
+            name: lookup(registry.authors, name, "author").begin(context) for name in run.authors
         }
 
     @property
@@ -50,27 +57,28 @@ class Authors:
 
     @property
     def spent(self) -> str:
-        """Why language models are asked nothing more, once a budget does not cover the next
-        question; authors without one go on.
+        """Why language models are asked nothing more; empty while they are asked.
+
+        Their budget does not cover the next question then; authors that ask no model go on.
         """
         return next((author.spent for author in self._authors.values() if author.spent), "")
 
     @property
     def complaint(self) -> str:
-        """About a language model that answered nothing that could be used, with the remedy."""
+        """What to tell the user of a language model that gave no usable answer, with the remedy."""
         return next((author.complaint for author in self._authors.values() if author.complaint), "")
 
     @property
     def rewrite(self) -> bool:
-        """Whether one of them writes a kernel again from remembered choices."""
+        """Whether one of the authors writes a kernel again from remembered choices."""
         return "recipes" in self._authors
 
     def propose(self, situations: Mapping[str | None, Situation]) -> list[Offer]:
         """What could be done in each situation, most promising first.
 
-        Without a kernel to go on from, the first author that has an idea seeds; where kernels are
-        to be independent, every author does. Later the author named last goes first: models go on
-        from what recipes seeded.
+        Without a parent kernel the first author that has an idea seeds; where kernels are to be
+        independent, every author does. With a parent kernel the author named last goes first:
+        models go on from what recipes seeded.
         """
         offers = []
         for kernel_hash, situation in situations.items():
@@ -80,10 +88,10 @@ class Authors:
                     directions += self._ask(author.propose, situation)
             else:
                 for author in self._authors.values():
-                    if not directions or self._bench.run.strategy is Strategy.BEST_OF_N:
+                    if not directions or self._context.run.strategy is Strategy.BEST_OF_N:
                         directions += self._ask(author.propose, situation)
             claimed = tuple(_with_claims(direction, situation.skills) for direction in directions)
-            offers.append(Offer(self._bench.attempt(kernel_hash), claimed))
+            offers.append(Offer(self._history.find(kernel_hash), claimed))
         return offers
 
     def write(
@@ -94,19 +102,19 @@ class Authors:
     ) -> list[Candidate]:
         """Candidates for all tasks, in the order of the tasks; a remembered kernel needs no author.
 
-        On KeyboardInterrupt writers that wait for a model give up.
+        On KeyboardInterrupt authors that wait for a model give up.
         """
-        history, lessons = tuple(self._bench.attempts), tuple(self._bench.lessons)
+        history, lessons = tuple(self._history.attempts), tuple(self._history.lessons)
 
         def write_one(task: Task) -> list[Candidate]:
             remembered = _remembered(task, recalled)
             if remembered is not None:
                 return [remembered]
             situation = situations[base_of(task, history)]
-            gone_on_from = self._bench.attempt(task.parent)
+            parent = self._history.find(task.parent)
             known = {field.name: getattr(situation, field.name) for field in fields(Situation)}
             known |= {
-                "parent": gone_on_from.candidate.kernel if gone_on_from else None,
+                "parent": parent.candidate.kernel if parent else None,
                 "history": history,
                 "lessons": lessons,
             }
@@ -118,20 +126,18 @@ class Authors:
             for candidate in candidates
         ]
 
-    def repair(
-        self, number: int, measured: Sequence[Attempt], situations: Mapping[str | None, Situation]
-    ) -> None:
-        """Send failed candidates back to authors that repair, until all pass, nothing new comes
-        back, or the chains are used up.
+    def write_repairs(
+        self, measured: Sequence[Attempt], situations: Mapping[str | None, Situation]
+    ) -> list[Candidate]:
+        """Candidates in place of those that failed, by authors that repair.
+
+        None if every candidate passed or the chains of repairs are used up.
         """
-        bench = self._bench
-        while (
-            measured
-            and not self._clock.is_over()
-            and (tasks := plan_repairs(measured, bench.attempts, self.repairs))
-        ):
-            bench.announce("explore", f"repairing {len(tasks)} candidates")
-            measured = bench.measure(number, self.write(tasks, situations), situations)
+        tasks = plan_repairs(measured, self._history.attempts, self.repairs)
+        if not tasks:
+            return []
+        self._context.announce(f"repairing {len(tasks)} candidates")
+        return self.write(tasks, situations)
 
     def reflect(self, situation: Situation, attempts: Sequence[Attempt]) -> list[Lesson]:
         """What each author makes of its own attempts, which answered this situation."""
@@ -143,8 +149,9 @@ class Authors:
         return lessons
 
     def _ask(self, question: Callable[..., list[Answer]], *about: object) -> list[Answer]:
-        """The answer; nothing if the run's minutes ended meanwhile: what others wrote until then is
-        still judged.
+        """An author's answer; nothing if the run's minutes ended meanwhile.
+
+        What other authors wrote until then is still judged.
         """
         try:
             return question(*about)
@@ -153,17 +160,16 @@ class Authors:
 
 
 def _with_claims(direction: Direction, skills: Mapping[str, Skill]) -> Direction:
-    """Of a skill brought in to fix something, the skill's own claims stand if the author makes
-    none.
-    """
+    """The direction with the claims of its skill, if it is a fix and its author makes none."""
     if direction.claims or direction.move is not Move.FIX or direction.skill not in skills:
         return direction
     return replace(direction, claims=skills[direction.skill].claims)
 
 
 def _remembered(task: Task, recalled: Sequence[Recalled]) -> Candidate | None:
-    """A recalled kernel as it was, text and all, if memory kept the text of an exact hit; otherwise
-    its author writes it again.
+    """The recalled kernel of a task, if memory kept its text and it is for this very graph.
+
+    Otherwise the task's author writes the kernel again.
     """
     if task.move is not Move.RECALL:
         return None
@@ -172,13 +178,10 @@ def _remembered(task: Task, recalled: Sequence[Recalled]) -> Candidate | None:
         for hit in recalled
         if hit.exact and hit.source is not None and hit.outcome.choices == task.choices
     ]
+    if not kept:
+        return None
     # Kernels of language models have no choices to be told apart by: the first one verified is the
     # one that was planned.
-    hit = min(kept, key=lambda hit: hit.outcome.ratio is None, default=None)
-    return (
-        Candidate(
-            Kernel(hit.source, choices=hit.outcome.choices, flags=hit.outcome.flags), task, "memory"
-        )
-        if hit
-        else None
-    )
+    hit = min(kept, key=lambda hit: hit.outcome.ratio is None)
+    kernel = Kernel(hit.source, choices=hit.outcome.choices, flags=hit.outcome.flags)
+    return Candidate(kernel, task, "memory")

@@ -1,9 +1,8 @@
-"""The minutes of a run: the clock that the loop looks at, and language-model providers that keep to
-it.
+"""The minutes of a run: the clock that the loop looks at, and providers that keep to it.
 
-`Clock.is_over` is asked by the loop alone, in one thread and in an order that follows from the
-run's records; so how often it said "not yet" (`RunResult.looks_in_time`) is all that a replay must
-know of the time. Whether a model answered in time, its record says.
+Only the loop and its stages ask `Clock.is_over`, in one thread and in an order that follows from
+the run's records. A replay therefore needs one number of the time: how often the answer was "not
+yet" (`RunResult.looks_in_time`). Whether a model answered in time is in its record.
 """
 
 import threading
@@ -16,7 +15,7 @@ from kmem.interfaces import Completion, ModelRequest, Provider
 
 
 class Clock:
-    """The run's minutes. Once they are over they stay so."""
+    """The run's minutes. Once the minutes are over they stay over."""
 
     def __init__(self, seconds_left: Callable[[], float]) -> None:
         self._seconds_left = seconds_left
@@ -24,16 +23,16 @@ class Clock:
 
     @property
     def seconds_left(self) -> float:
-        """0 or less when they are over."""
+        """What is left of the minutes, in seconds; 0 or less when they are over."""
         return self._seconds_left()
 
     @property
     def looks_in_time(self) -> int | None:
-        """How often `is_over` was asked before they were over; None if they never were."""
+        """How often `is_over` said no before the minutes were over; None if they never were."""
         return self._in_time if self._over else None
 
     def is_over(self) -> bool:
-        """Whether they are used up: a look that counts."""
+        """Whether the minutes are used up; every call is counted (`looks_in_time`)."""
         if not self._over and self.seconds_left > 0:
             self._in_time += 1
             return False
@@ -42,12 +41,11 @@ class Clock:
 
 
 class PunctualProvider(Provider):
-    """Another provider, asked AT_ONCE questions at once at most, whose calls end with the run's
-    clock at the latest.
+    """A provider that is asked AT_ONCE questions at once at most, none longer than the run lasts.
 
-    `complete` raises OutOfTime if the clock has run out, before the question or while it waited for
-    a server that gave no answer, and ProviderError after `interrupt`, which is for good here: it
-    ends the run, not the provider.
+    `complete` raises OutOfTime if the minutes are over before the question is put, or before the
+    server has answered. `interrupt` is for good here: after it `complete` raises ProviderError,
+    because the run is to end.
     """
 
     def __init__(self, provider: Provider, clock: Clock) -> None:
@@ -70,8 +68,7 @@ class PunctualProvider(Provider):
                 return self._provider.complete(
                     replace(request, timeout_s=min(request.timeout_s, left_s))
                 )
-            # it may be charged: for the purse to book, which then asks again and is told above
-            except AnswerLost:
+            except AnswerLost:  # may be charged: the budget books it, and the next try fails above
                 raise
             except ProviderError as ex:
                 if self._clock.seconds_left > 0:

@@ -1,5 +1,8 @@
-"""The end of a run: judge the fastest attempts in full, keep the winner and the next best, and say
-what came of it.
+"""Where the winner is verified: the end of a run.
+
+`conclude` has the judge check the fastest attempt with everything it has, in a fresh process, and
+the next fastest where that one is refused. Then it keeps the winner and the next best and says what
+came of the run.
 """
 
 from collections.abc import Sequence
@@ -7,77 +10,79 @@ from functools import partial
 
 from kmem.orchestrate.lineage import kind
 from kmem.orchestrate.stop import is_improvement
-from kmem.records import Attempt, Baseline, Kernel, Move, RunResult, Status, fastest_baseline
-from kmem.run.workbench import Workbench
+from kmem.records import (
+    Attempt,
+    Baseline,
+    Kernel,
+    Move,
+    RunResult,
+    Status,
+    Timing,
+    fastest_baseline,
+)
+from kmem.run.history import History
+from kmem.run.parts import Parts
 
 _VERIFY_AT_MOST = 3
 #: Kernels kept beside the winner, the winner included.
 _TOP = 3
 
 
-def conclude(bench: Workbench, reason: str, seconds: float) -> RunResult:
-    """Verify until one attempt holds, in fresh processes; nothing that does not beat the best
-    baseline is a winner.
+def conclude(parts: Parts, reason: str, seconds: float) -> RunResult:
+    """Verify until one attempt holds; only a kernel that beats the best baseline is a winner.
 
     Args:
+        reason: why the rounds ended.
         seconds: what the run took so far.
     """
-    session, baselines = bench.session, bench.baselines()
-    final, refused = _verify_fastest(bench, baselines)
-    speedup = speed_of_light = None
-    if final is not None:
-        reference = fastest_baseline(baselines)
-        timing = final.measurement.timing
-        speedup = (
-            timing.ratio
-            if timing.ratio is not None
-            else (reference.timing.latency_ms / timing.latency_ms if reference else None)
-        )
-        speed_of_light = session.bound.time_ms / timing.latency_ms if session.bound else None
-        if speedup is not None and not is_improvement(speedup, timing.ratio_low):
-            bench.announce(
-                "measure",
-                f"the fastest kernel is {speedup:.3f}x the best baseline, which is no improvement",
-            )
-            reason += "; nothing beat the best baseline"
-            final = None
-            speedup = None
-            speed_of_light = None
-    elif bench.attempts:
+    session, history = parts.session, parts.history
+    bound = session.traced.bound
+    baselines = parts.baselines.wait()
+    winner, refused = _verify_fastest(parts, baselines)
+    speedup = _speedup(winner.measurement.timing, baselines) if winner else None
+    if winner is None and history.attempts:
         reason += f"; {refused}"
-    bench.keep_best(final)
-    bench.keep_top(_top_kernels(bench, final))
-    recalled = final is not None and final.candidate.task.move is Move.RECALL
+    elif speedup is not None and not is_improvement(speedup, winner.measurement.timing.ratio_low):
+        parts.announce(
+            "measure",
+            f"the fastest kernel is {speedup:.3f}x the best baseline, which is no improvement",
+        )
+        reason += "; nothing beat the best baseline"
+        winner = speedup = None
+    parts.recorder.record_best(winner)
+    parts.recorder.record_top(_top_kernels(history, winner))
+    recalled = winner is not None and winner.candidate.task.move is Move.RECALL
     return RunResult(
-        bench.run.id,
-        session.problem.name,
-        session.device.name,
-        not session.present,
-        final,
-        baselines,
-        session.bound,
-        speedup,
-        speed_of_light,
-        recalled,
-        bench.measurements,
-        seconds,
-        reason,
-        _flags(final, recalled=recalled),
+        run=parts.run.id,
+        problem=session.traced.problem.name,
+        target=session.traced.device.name,
+        estimated=not session.present,
+        best=winner,
+        baselines=baselines,
+        bound=bound,
+        speedup=speedup,
+        speed_of_light=bound.time_ms / winner.measurement.latency_ms if bound and winner else None,
+        recalled=recalled,
+        measurements=history.measurements,
+        seconds=seconds,
+        reason=reason,
+        flags=_flags(winner, recalled=recalled),
+        looks_in_time=parts.clock.looks_in_time,
     )
 
 
-def _verify_fastest(bench: Workbench, baselines: Sequence[Baseline]) -> tuple[Attempt | None, str]:
+def _verify_fastest(parts: Parts, baselines: Sequence[Baseline]) -> tuple[Attempt | None, str]:
     """The fastest attempt that the judge upholds, or why none."""
     refused = "every candidate failed"
-    waiting = bench.ranking()
+    waiting = parts.history.ranking()
     for _ in range(min(_VERIFY_AT_MOST, len(waiting))):
         attempt = waiting.pop(0)
-        verdict = bench.verify(attempt, baselines)
-        if verdict.measurement.status is Status.PASSED:
-            return verdict, ""
+        verified = parts.measurer.verify(attempt, baselines)
+        if verified.measurement.status is Status.PASSED:
+            return verified, ""
         refused = (
-            f"the judge refused the fastest ({verdict.measurement.status.value}): "
-            f"{verdict.measurement.log.strip()[:200]}"
+            f"the judge refused the fastest ({verified.measurement.status.value}): "
+            f"{verified.measurement.log.strip()[:200]}"
         )
         # Kernels that differ from a refused one only in sizes share its arithmetic: those of
         # another kind go first (the sort is stable).
@@ -89,27 +94,27 @@ def _is_same_kind(one: Attempt, other: Attempt) -> bool:
     return kind(one) == kind(other)
 
 
-def _top_kernels(bench: Workbench, final: Attempt | None) -> list[Kernel]:
-    """The verified winner, then the fastest screened kernels; where nothing won, the fastest
-    screened ones.
-    """
+def _speedup(timing: Timing, baselines: Sequence[Baseline]) -> float | None:
+    """Timed in pairs against the best baseline, or else from the two times; None without one."""
+    if timing.ratio is not None:
+        return timing.ratio
+    reference = fastest_baseline(baselines)
+    return reference.timing.latency_ms / timing.latency_ms if reference else None
+
+
+def _top_kernels(history: History, winner: Attempt | None) -> list[Kernel]:
+    """The verified winner, if there is one, then the fastest screened kernels."""
+    first = [winner.candidate.kernel] if winner else []
     others = [
-        attempt
-        for attempt in bench.ranking()
-        if final is None or attempt.candidate.kernel.hash != final.candidate.kernel.hash
+        attempt.candidate.kernel
+        for attempt in history.ranking()
+        if not first or attempt.candidate.kernel.hash != first[0].hash
     ]
-    return [attempt.candidate.kernel for attempt in ([final] if final else []) + others][:_TOP]
+    return [*first, *others][:_TOP]
 
 
-def _flags(final: Attempt | None, *, recalled: bool) -> tuple[str, ...]:
-    if final is None:
+def _flags(winner: Attempt | None, *, recalled: bool) -> tuple[str, ...]:
+    if winner is None:
         return ()
-    return tuple(
-        sorted(
-            {
-                *final.measurement.flags,
-                *final.candidate.kernel.flags,
-                *(["recalled"] if recalled else []),
-            }
-        )
-    )
+    flags = {*winner.measurement.flags, *winner.candidate.kernel.flags}
+    return tuple(sorted(flags | ({"recalled"} if recalled else set())))

@@ -1,6 +1,4 @@
-"""The conversations of a run where people look for them: as text in the run directory, beside the
-archive that resuming reads.
-"""
+"""The conversations of a run as text for people, beside the archive that resuming reads."""
 
 from collections.abc import Iterable
 
@@ -9,8 +7,9 @@ from kmem.run.directory import RunDirectory
 
 
 class FiledArchive:
-    """A CompletionArchive that also writes every conversation to
-    conversations/<round>-<role>-<slot>-<turn>.md.
+    """A CompletionArchive that also writes every conversation to a file.
+
+    The file is conversations/<round>-<role>-<slot>-<turn>.md in the run directory.
     """
 
     def __init__(self, archive: CompletionArchive, directory: RunDirectory) -> None:
@@ -33,8 +32,9 @@ class FiledArchive:
         return self._archive.find(key)
 
     def keep(self, record: CompletionRecord) -> None:
-        """Store a question and its answer, then file them: what is paid for must not be lost to a
-        full run directory.
+        """Store a question and its answer, then write the file.
+
+        In this order, because an answer that is paid for must not be lost to a full run directory.
         """
         self._archive.keep(record)
         key = record.key
@@ -52,14 +52,12 @@ def render_conversation(record: CompletionRecord) -> str:
     """A question with its messages, the answer, and the provider's own counts."""
     key, completion = record.key, record.completion
     cost = "" if record.usd is None else f", {record.usd:.4f} USD"
+    question = f"{key.role} of round {key.round} about {key.slot}, turn {key.turn}"
+    counts = f"{completion.input_tokens} tokens read, {completion.output_tokens} written"
     lines = [
-        (
-            f"==== {key.role} of round {key.round} about {key.slot}, turn {key.turn}, asked of "
-            f"{record.request.model}"
-        ),
+        f"==== {question}, asked of {record.request.model}",
         *(f"---- {message.role}\n{message.text}" for message in record.request.messages),
-        f"---- answer ({completion.stop.value}, {completion.input_tokens} tokens read, "
-        f"{completion.output_tokens} written{cost}, "
-        f"{record.seconds:.1f} s)\n{completion.text}",
+        f"---- answer ({completion.stop.value}, {counts}{cost}, {record.seconds:.1f} s)",
+        completion.text,
     ]
     return "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
-"""The run directory: best_kernel.py, report.md with its plot, and every attempt's files.
+"""The run directory: the winner, the report with its plot, and every attempt's files.
 
-Written as things happen, each file whole.
+Files are written as things happen, each one whole.
 """
 
 import fcntl
@@ -31,11 +31,14 @@ def is_worked_on(root: Path) -> bool:
 
 
 class RunDirectory:
-    """Layout: best_kernel.py, top_kernels/{1,2,3}.py (fastest first), report.md, convergence.png,
-    result.json, attempts/NNN-<hash>/{kernel.py,attempt.json,log.txt}, profiles/, verdicts/,
-    conversations/, scratch/, recalled-<run>.jsonl, which resuming needs, run.lock, held while it is
-    worked on, and kills.txt.
-    """
+    """The directory of one run, or of several runs one after another."""
+
+    # For the user:     best_kernel.py  top_kernels/{1,2,3}.py (fastest first)  report.md
+    #                   convergence.png  result.json
+    # What was tried:   attempts/NNN-<hash>/{kernel.py,attempt.json,log.txt}  profiles/  verdicts/
+    #                   evidence/  conversations/
+    # For resuming:     recalled-<run>.jsonl  experience-<run>.jsonl
+    # While it is made: scratch/  run.lock (held by the process at work)  kills.txt
 
     def __init__(self, root: Path) -> None:
         """Make the directory. Raises OutputError if it cannot be written."""
@@ -55,9 +58,10 @@ class RunDirectory:
     def work(self) -> Iterator[None]:
         """Hold the run while it is worked on.
 
-        That a process was killed at it is seen from what it left, and kept (`kills`).
+        A process that was killed at this run left its mark in the lock file; the time at which that
+        was seen is kept (`kills`).
 
-        Raises OutputError if another process works on it.
+        Raises OutputError: if another process works on the run.
         """
         with open(self.root / _LOCK, "a+", encoding="utf-8") as lock:
             try:
@@ -69,25 +73,18 @@ class RunDirectory:
                 ) from None
             lock.seek(0)
             if lock.read():
-                self.write_text(
-                    _KILLS,
-                    "".join(
-                        f"{line}\n"
-                        for line in [*self.kills(), datetime.now(UTC).isoformat(timespec="seconds")]
-                    ),
-                )
+                kills = [*self.kills(), datetime.now(UTC).isoformat(timespec="seconds")]
+                self.write_text(_KILLS, "".join(f"{line}\n" for line in kills))
             lock.truncate(0)
             lock.write("at work\n")
             lock.flush()
             try:
                 yield
-            # what Python still sees is no kill: only a process that is ended from outside leaves
-            # its mark
-            finally:
+            finally:  # an exception is no kill: only a process ended from outside leaves its mark
                 lock.truncate(0)
 
     def kills(self) -> list[str]:
-        """When this run was taken up again after its process had been killed, ISO 8601."""
+        """When this run was taken up again after its process had been killed; ISO 8601."""
         place = self.root / _KILLS
         return place.read_text(encoding="utf-8").splitlines() if place.exists() else []
 
@@ -137,8 +134,9 @@ class RunDirectory:
         self.write_text(f"profiles/{attempt.candidate.kernel.hash[:12]}.json", to_json(profile))
 
     def read_recalled(self, run_id: str) -> list[Recalled] | None:
-        """What a run recalled when it began; None if it has not got so far, or its directory was
-        emptied since.
+        """What a run recalled when it began.
+
+        None if nothing was written yet, or the directory was emptied since.
         """
         place = self.root / _recalled_name(run_id)
         if not place.is_file():
@@ -148,12 +146,13 @@ class RunDirectory:
         ]
 
     def write_recalled(self, run_id: str, recalled: Sequence[Recalled]) -> None:
-        """Keep what a run recalled, so that it resumes from the same."""
+        """Keep what a run recalled, so that the run resumes from the same."""
         self.write_text(_recalled_name(run_id), "".join(to_json(hit) + "\n" for hit in recalled))
 
     def read_experience(self, run_id: str) -> tuple[Experience, ...] | None:
-        """What a run knew of other graphs' settings when it began; None if it has not got so far,
-        or its directory was emptied since.
+        """What a run knew of other graphs' settings when it began.
+
+        None if nothing was written yet, or the directory was emptied since.
         """
         place = self.root / _experience_name(run_id)
         if not place.is_file():
@@ -163,15 +162,13 @@ class RunDirectory:
         )
 
     def write_experience(self, run_id: str, experience: Sequence[Experience]) -> None:
-        """Keep what a run knew, so that it resumes from the same."""
+        """Keep what a run knew, so that the run resumes from the same."""
         self.write_text(
             _experience_name(run_id), "".join(to_json(entry) + "\n" for entry in experience)
         )
 
     def remove_best(self) -> None:
-        """Take away the winner of an earlier run into the same directory: it is not this run's
-        answer.
-        """
+        """Take away the winner that an earlier run left here: it is not this run's answer."""
         self.best_kernel.unlink(missing_ok=True)
 
     def write_best(self, attempt: Attempt) -> Path:
@@ -179,9 +176,7 @@ class RunDirectory:
         return self.write_text("best_kernel.py", attempt.candidate.kernel.source)
 
     def write_top(self, kernels: Sequence[Kernel]) -> None:
-        """Keep the fastest kernels, fastest first, in place of those of an earlier run into the
-        same directory.
-        """
+        """Keep the fastest kernels, fastest first; those that an earlier run left here go."""
         for place in self.top_kernels():
             place.unlink()
         for number, kernel in enumerate(kernels, 1):

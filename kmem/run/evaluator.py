@@ -1,10 +1,9 @@
 """Where a run's kernels are compiled, judged and profiled.
 
-`Evaluator` is the contract; `LiveEvaluator` does it on this machine.
-
-The loop asks nothing else about the world, so that a recorded evaluator (kmem/run/replay.py,
-kmem/learning) walks the very same loop without a GPU. An evaluator decides nothing about the run
-and records nothing.
+`Evaluator` is the contract, `LiveEvaluator` keeps it on this machine. An evaluator decides nothing
+about the run and records nothing. All that the loop learns about kernels comes through this seam,
+so an evaluator that answers from records (kmem/run/replay.py, kmem/learning/replay.py) serves the
+very same loop without a GPU.
 """
 
 import math
@@ -15,19 +14,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from kmem.host.environment import own_cores
 from kmem.host.lease import DIRECTORY_VARIABLE
 from kmem.interfaces import Executor, Job, JobResult
 from kmem.measure.judge import Judge
 from kmem.measure.pool.workers import WorkerPool
+from kmem.measure.settings import JudgeSettings
 from kmem.plugins import Registry
 from kmem.problem.bound import unfused_ms
 from kmem.profile.collect import collect_profile
 from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
 from kmem.records import Attempt, Baseline, Kernel, Measurement, Profile, Run, Timing
+from kmem.run.progress import Announce
 from kmem.run.session import Session
 
 _COMPILE_TIMEOUT_S = 60.0
@@ -36,37 +36,35 @@ _CORES_FOR_TIMING = 2
 #: Compile processes that come up before there is anything to compile: enough for a remembered
 #: winner.
 _COMPILERS_AHEAD = 2
-#: Without a GPU the interpreter runs programs one by one, so only the candidates with the best
-#: estimates of a round are proved.
+#: Without a GPU the interpreter runs programs one by one, so of a round only the candidates with
+#: the best estimates are proved.
 _PROVED_PER_ROUND = 3
-#: A round that has begun is judged at least so long, whatever is left of the budget.
+#: A batch is judged for at least so long, whatever is left of the run's minutes.
 _LEAST_SCREENING_S = 20.0
-
-Announce: TypeAlias = Callable[[str, str], None]  # (stage, text)
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What compiling made of kernels: those that failed with the compiler's log, and those to be
-    judged, in that order.
+    """What compiling made of kernels: those that failed, and those to be judged, in order.
 
     A kernel in neither is a duplicate of an earlier one of this run, or not worth judging.
     """
 
-    failed: tuple[tuple[Kernel, str], ...]
+    failed: tuple[tuple[Kernel, str], ...]  # each with the compiler's log
     ready: tuple[Kernel, ...]
 
 
 class Evaluator(ABC):
     """Compiles, judges and profiles the kernels of one run.
 
-    Used by one thread, but for `baselines`; `close` ends everything it started.
+    One thread uses an evaluator, but another may ask for `baselines`; `close` ends everything that
+    the evaluator started.
     """
 
     @property
     @abstractmethod
     def seconds_left(self) -> float:
-        """Of the run's budget of minutes; negative when it is used up."""
+        """What is left of the run's minutes, in seconds; negative once they are used up."""
 
     @abstractmethod
     def baselines(self) -> tuple[Baseline, ...]:
@@ -77,17 +75,20 @@ class Evaluator(ABC):
 
     @abstractmethod
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
-        """Compile for the device.
+        """Compile kernels for the device.
 
-        Asked again in a resumed run about the same kernels in the same order, it must answer alike.
+        A resumed run asks again about the same kernels in the same order; the answer must be the
+        same.
         """
 
     @abstractmethod
     def screen(
         self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
     ) -> None:
-        """Judge kernels that were admitted; `on_result` gets index and verdict of each, the moment
-        it exists.
+        """Judge kernels that were admitted.
+
+        Args:
+            on_result: given the index of a kernel and its verdict, the moment that exists.
         """
 
     @abstractmethod
@@ -107,9 +108,7 @@ class Evaluator(ABC):
 
 
 class _InTurn(Executor):
-    """An executor whose jobs know where the GPU's lease lies, so that they can take turns with
-    judges.
-    """
+    """An executor whose jobs take turns with judges: it tells them where the GPU's lease lies."""
 
     def __init__(self, inner: Executor, locks: Path) -> None:
         self.name = inner.name
@@ -126,16 +125,22 @@ class _InTurn(Executor):
 class EvaluatorProcesses:
     """The processes of one run's evaluator: compilers and the judge's workers. A context manager.
 
-    With a GPU they come up at once, before there is a session: what they import takes as long as
-    tracing the problem does, and else the GPU would wait. Without one the interpreter takes minutes
-    whatever they do.
+    With a GPU the processes start at once, before there is a session: their imports take as long as
+    tracing the problem does, and otherwise the GPU would wait for both. Without a GPU processes
+    start when they are first needed, because the interpreter takes minutes anyway.
     """
 
     def __init__(self, out_dir: Path, cache_dir: Path, *, present: bool) -> None:
-        """Args: out_dir: the run's. cache_dir: compiled kernels and locks, shared by all runs.
-        present: whether there is a GPU to judge on.
+        """Start the processes if there is a GPU.
 
-        Raises ExecutorError: if a process cannot be started. OSError: if out_dir cannot be written.
+        Args:
+            out_dir: the run's directory.
+            cache_dir: compiled kernels and locks, shared by all runs.
+            present: whether there is a GPU to judge on.
+
+        Raises:
+            ExecutorError: if a process cannot be started.
+            OSError: if out_dir cannot be written.
         """
         self.cache_dir = cache_dir
         cores, scratch = len(os.sched_getaffinity(0)), out_dir / "scratch"
@@ -152,8 +157,7 @@ class EvaluatorProcesses:
             if present:
                 self.workers.prepare()
                 self.compilers.start(_COMPILERS_AHEAD)
-        # a process that was started must not outlive an interrupt or a full disk
-        except BaseException:
+        except BaseException:  # a started process must not outlive an interrupt or a full disk
             self.close()
             raise
 
@@ -170,9 +174,7 @@ class EvaluatorProcesses:
 
 
 class LiveEvaluator(Evaluator):
-    """Compiles on all cores, judges in processes of their own, profiles with the best profiler
-    there is.
-    """
+    """Compiles on all cores, judges in separate processes, profiles with the best profiler here."""
 
     def __init__(
         self,
@@ -182,38 +184,35 @@ class LiveEvaluator(Evaluator):
         processes: EvaluatorProcesses,
         announce: Announce,
     ) -> None:
-        """The clock of the run's minutes starts here. Args: processes: whoever made it ends it."""
+        """Start the run's minutes and wait for room on the GPU.
+
+        Args:
+            processes: are used and not ended; the caller who started them ends them.
+        """
         self._deadline = time.monotonic() + run.budget.minutes * 60
-        # Time that was no part of the search, in seconds, and the judge's own time since which it
-        # is growing. Set at once: the thread that times the baselines writes it, others read it.
+        # Seconds that were no part of the search and, while such a stretch lasts, the judge's time
+        # at its start. One assignment sets both: the thread that times the baselines writes this
+        # pair while others read it.
         self._apart: tuple[float, float | None] = 0.0, None
-        self._run = run
         self._session = session
         self._registry = registry
         self._announce = announce
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
-        out_dir = Path(run.out_dir)
+        traced, out_dir = session.traced, Path(run.out_dir)
         self._pool = CompilePool(
-            session.problem,
-            session.workloads["full"],
-            run.contract,
-            session.device,
-            processes=processes.compilers,
-            read_binaries=not session.present,
+            traced, processes=processes.compilers, read_binaries=not session.present
         )
         self._judge = Judge(
-            session.problem,
-            session.workloads,
-            run.contract,
-            session.device,
-            session.bound,
-            seed=run.seed,
-            work_dir=out_dir / "scratch",
-            gpu=session.present,
+            traced,
+            JudgeSettings(
+                seed=run.seed,
+                gpu=session.present,
+                work_dir=out_dir / "scratch",
+                cache_dir=processes.cache_dir,
+                bundle_dir=out_dir / "evidence",
+            ),
             estimate_ms=lambda kernel: self._estimates[kernel.hash],
-            cache_dir=processes.cache_dir,
-            evidence_dir=out_dir / "evidence",
             workers=processes.workers,
             on_event=lambda text: announce("measure", text),
         )
@@ -236,20 +235,21 @@ class LiveEvaluator(Evaluator):
                 return self._judge.baselines()
             finally:
                 self._apart = apart_s + self._judge.own_time - since, None
-        time_ms = unfused_ms(session.graph, session.device, self._run.contract)
-        return (
-            (Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True),)
-            if time_ms is not None
-            else ()
-        )
+        traced = session.traced
+        time_ms = unfused_ms(traced.graph, traced.device, traced.contract)
+        if time_ms is None:
+            return ()
+        return (Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True),)
 
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
-        """Modules with the same binaries and grids as an earlier one are duplicates."""
+        """Compile on all cores.
+
+        A module with the same binaries and grids as an earlier one is a duplicate.
+        """
         self._announce("explore", f"compiling {len(kernels)} candidates")
         failed, ready = [], []
-        for kernel, report in zip(
-            kernels, self._pool.compile(kernels, timeout_s=_COMPILE_TIMEOUT_S), strict=True
-        ):
+        reports = self._pool.compile(kernels, timeout_s=_COMPILE_TIMEOUT_S)
+        for kernel, report in zip(kernels, reports, strict=True):
             if report.status is CompileStatus.FAILED:
                 failed.append((kernel, report.log))
             elif report.ptx_hash is None or report.ptx_hash not in self._binaries:
@@ -258,18 +258,19 @@ class LiveEvaluator(Evaluator):
                 if not self._session.present:
                     self._estimates[kernel.hash] = self._estimate_ms(report)
         if not self._session.present:
-            ready = sorted(ready, key=lambda kernel: self._estimates[kernel.hash])[
-                :_PROVED_PER_ROUND
-            ]
+            ready.sort(key=lambda kernel: self._estimates[kernel.hash])
+            del ready[_PROVED_PER_ROUND:]
         return Admitted(tuple(failed), tuple(ready))
 
     def _estimate_ms(self, report: CompileReport) -> float:
-        """A forward that reads its data was compiled in part only: its estimate would be too good,
-        so it ranks last.
+        """The static estimate; infinite for a forward that looks at its data.
+
+        Such a forward was compiled in part only, so its estimate would be too good.
         """
         if report.status is not CompileStatus.OK:
             return math.inf
-        return estimate_kernel_ms(report.launches, self._session.bound, self._session.device)
+        traced = self._session.traced
+        return estimate_kernel_ms(report.launches, traced.bound, traced.device)
 
     def screen(
         self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
@@ -285,10 +286,7 @@ class LiveEvaluator(Evaluator):
         executor = _InTurn(self._registry.executors["local"], self._judge.locks)
         return collect_profile(
             attempt.candidate.kernel,
-            self._session.problem,
-            self._session.workloads["full"],
-            self._run.contract,
-            self._session.device,
+            self._session.traced,
             self._registry.profilers,
             executor,
             present=self._session.present,

@@ -1,15 +1,14 @@
-"""The run: recall, baselines, then rounds of profile, diagnose, prescribe, orchestrate, explore,
-measure and reflect.
+"""The map of a run: recall and baselines, then rounds of the six stages, then the verdict.
 
-The only module that knows the order of the stages. Every decision is a pure function of records, so
-that a killed run resumes by walking the same path again with its finished measurements and answers
-at hand. What a stage does is in survey.py (1 to 3), orchestrate/ (4), authors.py (5), workbench.py
-and evaluator.py (6), reflect.py and conclude.py.
+A round profiles, diagnoses, prescribes, orchestrates, explores, measures and reflects; no other
+module knows this order. Every decision is a pure function of records, so that a killed run resumes
+by walking the same path again with its finished measurements and answers at hand. Candidates pass
+from authors.py through measuring.py into the history, and from there into the situations of the
+next round; recorder.py keeps a copy of everything.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 
 from kmem.interfaces import CompletionArchive, Situation
 from kmem.memory.runs.conversations import RunArchive
@@ -18,15 +17,17 @@ from kmem.orchestrate.plan import plan_first_round, plan_round
 from kmem.orchestrate.stop import has_gained, is_as_remembered, minutes_used_up, reason_to_stop
 from kmem.orchestrate.vetoes import count_doubts
 from kmem.plugins import Registry
-from kmem.records import Plan, Recalled, Run, RunResult, RunState, Strategy
+from kmem.records import Candidate, Plan, Run, RunResult, RunState, Strategy
 from kmem.run.authors import Authors
 from kmem.run.clock import Clock
 from kmem.run.conclude import conclude
 from kmem.run.conversations import FiledArchive
+from kmem.run.parts import OpenEvaluator, Parts, open_parts
+from kmem.run.progress import Event
+from kmem.run.recall import Remembered, recall
 from kmem.run.reflect import reflect
 from kmem.run.session import Session
 from kmem.run.survey import survey
-from kmem.run.workbench import Event, OpenEvaluator, Workbench
 
 
 def optimize(
@@ -42,11 +43,9 @@ def optimize(
 ) -> RunResult:
     """Run or resume `run`.
 
-    Attempts, answers and verdicts are in memory as soon as they exist, so that whatever ends it, it
-    can go on.
-
-    The caller has started the run in memory and marks it if this raises; a result marks it FINISHED
-    here.
+    Attempts, answers and verdicts are in memory as soon as they exist, so that the run can go on
+    whatever ends it. The caller has started the run in memory and marks it if this raises; a result
+    marks it FINISHED here.
 
     Args:
         open_evaluator: makes what compiles, judges and profiles.
@@ -54,96 +53,119 @@ def optimize(
         clock: the run's minutes; by default the evaluator's.
     """
     started = time.monotonic()
-    with Workbench(run, session, memory, on_event, open_evaluator) as bench:
-        clock = clock or Clock(lambda: bench.seconds_left)
-        authors = Authors(
-            bench,
-            registry,
-            FiledArchive(archive or RunArchive(memory.path, run.id), bench.directory),
-            clock,
+    with open_parts(run, session, memory, on_event, open_evaluator, clock) as parts:
+        authors = _begin_authors(parts, registry, archive or RunArchive(memory.path, run.id))
+        remembered = recall(run, session, memory, parts.directory)
+        parts.announce(
+            "recall",
+            f"memory offers {len(remembered.winners)} kernels or settings for this graph",
         )
-        recalled = bench.recall()
-        bench.announce(
-            "recall", f"memory offers {len(recalled)} kernels or settings for this graph"
-        )
-        bench.start_baselines()
-        reason, stale = "the rounds are used up", 0
-        for number in range(run.budget.rounds + 1):
-            if is_as_remembered(bench.best, recalled):
-                reason = "the remembered winner holds here as recorded"
-                break
-            situations = survey(number, bench, authors.repairs)
-            if stop := _reason_to_stop(number, run, situations, stale):
-                reason = stop
-                break
-            plan = _plan(number, bench, situations, authors, recalled)
-            if number and clock.is_over():  # the plan lacks what models were not in time to propose
-                reason = minutes_used_up(run.budget)
-                break
-            memory.runs.put_plan(run.id, number, plan)
-            if not plan.tasks:
-                reason = authors.spent or plan.reason
-                break
-            bench.announce("orchestrate", f"round {number}: {plan.reason}")
-            candidates = authors.write(plan.tasks, situations, recalled)
-            if not candidates:
-                reason = (
-                    minutes_used_up(run.budget)
-                    if clock.is_over()
-                    else authors.spent or "the authors have nothing new to try"
-                )
-                break
-            before_ms = bench.best.measurement.latency_ms if bench.best else None
-            measured = bench.measure(number, candidates, situations)
-            authors.repair(number, measured, situations)
-            reflect(number, situations, authors, bench, clock)
-            stale = (
-                0
-                if has_gained(before_ms, bench.best.measurement.latency_ms if bench.best else None)
-                else stale + 1
-            )
-            if clock.is_over():
-                reason = minutes_used_up(run.budget)
-                break
+        parts.baselines.start(parts.announce)
+        reason = _go_through_rounds(parts, authors, remembered)
         if authors.complaint:
             reason += f"; {authors.complaint}"
-        result = replace(
-            conclude(bench, reason, time.monotonic() - started), looks_in_time=clock.looks_in_time
-        )
+        result = conclude(parts, reason, time.monotonic() - started)
     memory.runs.set_state(run.id, RunState.FINISHED, result)
     return result
 
 
-def _plan(
-    number: int,
-    bench: Workbench,
-    situations: dict[str | None, Situation],
-    authors: Authors,
-    recalled: list[Recalled],
-) -> Plan:
-    run, offers = bench.run, authors.propose(situations)
-    if number == 0:
-        experience = next(iter(situations.values())).experience
-        directions = offers[0].directions
-        return plan_first_round(
-            recalled,
-            directions,
-            run.budget,
-            run.strategy,
-            experience=experience,
-            rewrites=authors.rewrite,
-        )
-    vetoes = next(iter(situations.values())).vetoes
-    doubts = count_doubts(bench.attempts, bench.lessons)
-    return plan_round(
-        number, offers, bench.attempts, vetoes, doubts, run.strategy, run.budget, run.seed
-    )
+def _begin_authors(parts: Parts, registry: Registry, archive: CompletionArchive) -> Authors:
+    filed = FiledArchive(archive, parts.directory)
+    return Authors(parts.run, registry, filed, parts.clock, parts.history, parts.announce)
+
+
+def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -> str:
+    """Round after round until there is a reason to stop; returns the reason."""
+    run, history = parts.run, parts.history
+    clock, stale = parts.clock, 0
+    for number in range(run.budget.rounds + 1):
+        if is_as_remembered(history.best, remembered.winners):
+            return "the remembered winner holds here as recorded"
+        situations = survey(number, parts, authors.repairs, remembered.experience)
+        if reason := _reason_to_stop(number, run, situations, stale):
+            return reason
+        plan = _plan(number, parts, situations, authors, remembered)
+        if number and clock.is_over():  # the plan lacks what models were not in time to propose
+            return minutes_used_up(run.budget)
+        parts.recorder.record_plan(number, plan)
+        if not plan.tasks:
+            return authors.spent or plan.reason
+        parts.announce("orchestrate", f"round {number}: {plan.reason}")
+        candidates = authors.write(plan.tasks, situations, remembered.winners)
+        if not candidates:
+            return _reason_nothing_was_written(parts, authors)
+        before_ms = history.best_ms
+        _measure_and_repair(number, parts, candidates, situations, authors)
+        reflect(number, parts, situations, authors)
+        stale = 0 if has_gained(before_ms, history.best_ms) else stale + 1
+        if clock.is_over():
+            return minutes_used_up(run.budget)
+    return "the rounds are used up"
 
 
 def _reason_to_stop(
-    number: int, run: Run, situations: dict[str | None, Situation], stale: int
+    number: int, run: Run, situations: Mapping[str | None, Situation], stale: int
 ) -> str:
+    """Why this round is not worth its measurements; empty if it is.
+
+    Args:
+        stale: how many rounds in a row brought no gain.
+    """
     if run.strategy is Strategy.BEST_OF_N and number:
         return "best-of-n writes all its kernels in the first round"
-    best = next(iter(situations.values()))
+    best = _best_situation(situations)
     return reason_to_stop(best.diagnosis, best.prescriptions, best.skills, stale, run.budget)
+
+
+def _plan(
+    number: int,
+    parts: Parts,
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+    remembered: Remembered,
+) -> Plan:
+    """Stage 4: what the authors propose, shared out by the run's strategy."""
+    run, history = parts.run, parts.history
+    offers = authors.propose(situations)
+    if number == 0:
+        return plan_first_round(
+            remembered.winners,
+            offers[0].directions,
+            run.budget,
+            run.strategy,
+            experience=remembered.experience,
+            rewrites=authors.rewrite,
+        )
+    vetoes = _best_situation(situations).vetoes
+    doubts = count_doubts(history.attempts, history.lessons)
+    return plan_round(
+        number, offers, history.attempts, vetoes, doubts, run.strategy, run.budget, run.seed
+    )
+
+
+def _reason_nothing_was_written(parts: Parts, authors: Authors) -> str:
+    if parts.clock.is_over():
+        return minutes_used_up(parts.run.budget)
+    return authors.spent or "the authors have nothing new to try"
+
+
+def _measure_and_repair(
+    number: int,
+    parts: Parts,
+    candidates: Sequence[Candidate],
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+) -> None:
+    """Stage 6, with failed candidates sent back to authors that repair.
+
+    It ends when all pass, nothing new comes back, or the chains of repairs are used up.
+    """
+    measured = parts.measurer.measure(number, candidates, situations)
+    while measured and not parts.clock.is_over():
+        repaired = authors.write_repairs(measured, situations)
+        measured = parts.measurer.measure(number, repaired, situations)
+
+
+def _best_situation(situations: Mapping[str | None, Situation]) -> Situation:
+    """That of the fastest kernel, which the survey names first."""
+    return next(iter(situations.values()))

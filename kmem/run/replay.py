@@ -1,14 +1,14 @@
-"""Walk a finished run again from what was recorded of it, and say where the second walk differs: no
-network, no GPU, no compiler.
+"""`kmem runs replay`: walk a finished run again from its records, and say where the walk differs.
 
-Answers come from the run's conversations, verdicts from its attempts, diagnoses and profiles from
-memory. Everything that is decided in between is decided anew: directions, plans, prompts,
-duplicates of text, repairs, claims, lessons, the reason to stop. The minutes end at the look at the
-clock at which they ended then; a question that was not answered in time then is not answered now.
+No network, no GPU, no compiler. Answers come from the run's conversations, verdicts from its
+attempts, diagnoses and profiles from memory. Everything that is decided in between is decided anew:
+directions, plans, prompts, duplicates of text, repairs, claims, lessons, the reason to stop. The
+minutes end at the same look at the clock as in the run; a question that the run had no answer to in
+time is not answered now.
 
 Covered: runs of any author and strategy, interrupted and resumed ones too. Not covered: what the
 world decided and nobody wrote down (which candidates compiled to the same binary as another); a
-candidate without an attempt is taken to have been dropped then.
+candidate without an attempt is taken to have been dropped in the run.
 """
 
 import math
@@ -43,18 +43,18 @@ from kmem.records import (
 )
 from kmem.run.clock import Clock
 from kmem.run.directory import RunDirectory
-from kmem.run.evaluator import Admitted, Announce, Evaluator
+from kmem.run.evaluator import Admitted, Evaluator
 from kmem.run.loop import optimize
-from kmem.run.session import open_session
-from kmem.run.workbench import Event
+from kmem.run.progress import Announce, Event
+from kmem.run.session import Session, open_session
 
-#: How BudgetExhausted begins (kmem/explore/models/budget.py); the figures after it depend on the
-#: order of questions side by side.
+#: How the message of BudgetExhausted begins (kmem/explore/models/budget.py); the figures after it
+#: depend on the order of questions that are asked side by side.
 _BUDGET_SPENT = "The budget for language models is spent"
 
 
 class RecordedClock(Clock):
-    """A clock that runs out after as many looks as then, and keeps nobody from answering."""
+    """A clock that runs out after as many looks as in the run, and cuts no answer short."""
 
     def __init__(self, looks_in_time: int | None) -> None:
         super().__init__(lambda: math.inf)
@@ -73,7 +73,7 @@ class RecordedClock(Clock):
 
 
 class RecordedRun(Evaluator):
-    """An evaluator that measures nothing: it knows what a run's kernels turned out to be."""
+    """An evaluator that measures nothing: it repeats what the run found out about its kernels."""
 
     def __init__(
         self, attempts: Sequence[Attempt], verdicts: dict[str, Measurement], result: RunResult
@@ -83,28 +83,25 @@ class RecordedRun(Evaluator):
 
     @property
     def seconds_left(self) -> float:
-        """Without end; the loop looks at a RecordedClock."""
+        """No limit; the loop looks at a RecordedClock."""
         return math.inf
 
     def baselines(self) -> tuple[Baseline, ...]:
         return self._result.baselines
 
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
-        """Kernels without an attempt were dropped then, and are now."""
+        """Drop the kernels that the run dropped: those without an attempt."""
         wanted = {kernel.hash for kernel in kernels}
         known = [
             attempt for kernel_hash, attempt in self._attempts.items() if kernel_hash in wanted
         ]
-        return Admitted(
-            tuple(
-                (a.candidate.kernel, a.measurement.log)
-                for a in known
-                if a.measurement.status is Status.BUILD_FAILED
-            ),
-            tuple(
-                a.candidate.kernel for a in known if a.measurement.status is not Status.BUILD_FAILED
-            ),
-        )
+        failed, ready = [], []
+        for attempt in known:
+            if attempt.measurement.status is Status.BUILD_FAILED:
+                failed.append((attempt.candidate.kernel, attempt.measurement.log))
+            else:
+                ready.append(attempt.candidate.kernel)
+        return Admitted(tuple(failed), tuple(ready))
 
     def screen(
         self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
@@ -118,9 +115,7 @@ class RecordedRun(Evaluator):
         return self._verdicts[kernel.hash]
 
     def profile(self, attempt: Attempt) -> Profile:
-        """Recorded profiles are in the replay's memory from the start, so only a missing one is
-        asked for.
-        """
+        """Raise ProfilerError: the replay's memory has all recorded profiles, and not this one."""
         raise ProfilerError(
             f"no profile of kernel {attempt.candidate.kernel.hash[:12]} was recorded"
         )
@@ -130,11 +125,10 @@ class RecordedRun(Evaluator):
 
 
 class RecordedAnswers:
-    """An archive that finds nothing but remembers which question was named, and the answer to it
-    for the provider asked next.
+    """An archive that finds no answer, so that every prompt is written anew and can be compared.
 
-    So every prompt is written anew and can be compared with the one of then. A thread asks one
-    question at a time.
+    `find` notes which question the thread is about to put; the provider that is asked next answers
+    that question from the records. A thread asks one question at a time.
     """
 
     def __init__(
@@ -149,7 +143,7 @@ class RecordedAnswers:
         self.differences: list[str] = []
 
     def find(self, key: CompletionKey) -> None:
-        """Nothing is known yet, so that the question is put."""
+        """Find nothing, so that the question is put."""
         self._asked.key = key
 
     def note(self, question: Unanswered) -> None:
@@ -168,15 +162,17 @@ class RecordedAnswers:
             self.kept.append(record.key)
 
     def records(self) -> list[CompletionRecord]:
-        """A replay begins with a full purse."""
+        """None: a replay begins with its whole budget."""
         return []
 
     def answer(self, request: ModelRequest) -> Completion:
-        """What was answered then.
+        """What the run's model answered.
 
-        Raises OutOfTime: if the question was not answered and the minutes ended then.
-        BudgetExhausted: if there was a budget: which of several questions side by side it still
-        covered is known from the record alone. ReplayError: if neither explains it.
+        Raises:
+            OutOfTime: if there was no answer, and the minutes ended at the next look.
+            BudgetExhausted: if there was no answer, and the run had a budget: which of several
+                questions side by side the budget still covered is known from the records alone.
+            ReplayError: if neither explains that there was no answer.
         """
         key = self._asked.key
         record = self._records.get(key)
@@ -192,7 +188,7 @@ class RecordedAnswers:
         return record.completion
 
     def unasked(self) -> list[str]:
-        """Questions of then that were not put again."""
+        """Questions that the run put and the replay did not."""
         kept = set(self.kept)
         return [
             f"{_question(key)} was put then, and is not now"
@@ -202,8 +198,9 @@ class RecordedAnswers:
 
 
 class RecordedProvider(Provider):
-    """Gives recorded answers under the name of the provider that gave them, so that they cost now
-    what they cost then.
+    """Gives recorded answers under the name of the provider that gave them.
+
+    So they cost in the replay what they cost in the run.
     """
 
     def __init__(self, provider: Provider, answers: RecordedAnswers) -> None:
@@ -220,11 +217,14 @@ class RecordedProvider(Provider):
 def replay_run(
     run: Run, out: Path, registry: Registry, memory: Memory, on_event: Callable[[Event], None]
 ) -> list[str]:
-    """Walk `run` again into the directory `out`; the differences found, none if it came out
-    identical.
+    """Walk `run` again into the directory `out`.
 
-    Raises ReplayError: if the run has not finished. ProblemError, SkillError: if a session cannot
-    be opened any more.
+    Returns:
+        The differences; none if the walk came out identical.
+
+    Raises:
+        ReplayError: if the run has not finished.
+        ProblemError, SkillError: if a session cannot be opened any more.
     """
     result = memory.runs.result(run.id)
     if result is None:
@@ -233,50 +233,31 @@ def replay_run(
             f"{run.id} first"
         )
     clock = RecordedClock(result.looks_in_time)
-    attempts = memory.runs.attempts(run.id)
     answers = RecordedAnswers(memory.conversations.all(run.id), run.budget, clock)
-    again = replace(
-        run, out_dir=str(out.resolve()), budget=replace(run.budget, usd=None, tokens=None)
-    )
-    directory = RunDirectory(out)
-    then = RunDirectory(Path(run.out_dir))
-    directory.write_recalled(run.id, then.read_recalled(run.id) or [])
-    directory.write_experience(run.id, then.read_experience(run.id) or ())
     providers: dict[str, Provider] = {
         name: RecordedProvider(provider, answers) for name, provider in registry.providers.items()
     }
+    attempts = memory.runs.attempts(run.id)
     evaluator = RecordedRun(attempts, memory.runs.verdicts(run.id), result)
+    again = replace(
+        run, out_dir=str(out.resolve()), budget=replace(run.budget, usd=None, tokens=None)
+    )
+    _copy_what_was_recalled(run, out)
 
     def open_evaluator(announce: Announce) -> Evaluator:
         return evaluator
 
-    device, _ = resolve_target(run.target)
-    if not result.estimated:
-        device = memory.devices.ceilings(device.name) or device
-    # nothing of it may reach the user's memory
+    # nothing of the replay may reach the user's memory
     with TemporaryDirectory() as home, Memory(Path(home) / "replay.db") as scratch:
         scratch.runs.start(again)
-        for profile in memory.runs.profiles(run.id):
-            scratch.runs.put_profile(run.id, profile)
-        for kept in memory.runs.diagnoses(run.id):
-            scratch.runs.put_diagnosis(
-                run.id, kept.round, kept.kernel, kept.diagnosis, kept.prescriptions
-            )
-        # a run uses no skill that was retracted before it began
-        for retraction in memory.ledger.retractions():
-            if retraction.created_at <= run.created_at:
-                scratch.ledger.record_retraction(retraction)
-        session = open_session(
-            run.problem, run.contract, device, not result.estimated, registry, scratch
-        )
-        session = replace(session, bound=result.bound)
-        replaying = replace(registry, providers=providers)
+        _copy_what_was_known(run, memory, scratch)
+        session = _open_session(run, result, registry, memory, scratch)
         try:
             repeated = optimize(
                 again,
                 session,
                 scratch,
-                replaying,
+                replace(registry, providers=providers),
                 on_event,
                 open_evaluator=open_evaluator,
                 archive=answers,
@@ -293,10 +274,42 @@ def replay_run(
         ]
 
 
-def _compare_plans(memory: Memory, scratch: Memory, run_id: str) -> list[str]:
-    then, now = (
-        {entry.round: entry.plan for entry in each.runs.plans(run_id)} for each in (memory, scratch)
+def _copy_what_was_recalled(run: Run, out: Path) -> None:
+    """Into the replay's directory, from the run's."""
+    source, target = RunDirectory(Path(run.out_dir)), RunDirectory(out)
+    target.write_recalled(run.id, source.read_recalled(run.id) or [])
+    target.write_experience(run.id, source.read_experience(run.id) or ())
+
+
+def _copy_what_was_known(run: Run, memory: Memory, scratch: Memory) -> None:
+    """Profiles, diagnoses, and the skills that were retracted before the run began."""
+    for profile in memory.runs.profiles(run.id):
+        scratch.runs.put_profile(run.id, profile)
+    for kept in memory.runs.diagnoses(run.id):
+        scratch.runs.put_diagnosis(
+            run.id, kept.round, kept.kernel, kept.diagnosis, kept.prescriptions
+        )
+    for retraction in memory.ledger.retractions():
+        if retraction.created_at <= run.created_at:
+            scratch.ledger.record_retraction(retraction)
+
+
+def _open_session(
+    run: Run, result: RunResult, registry: Registry, memory: Memory, scratch: Memory
+) -> Session:
+    """The session of the run, with the bound that it had."""
+    device, _ = resolve_target(run.target)
+    if not result.estimated:
+        device = memory.devices.ceilings(device.name) or device
+    session = open_session(
+        run.problem, run.contract, device, not result.estimated, registry, scratch
     )
+    return replace(session, traced=replace(session.traced, bound=result.bound))
+
+
+def _compare_plans(memory: Memory, scratch: Memory, run_id: str) -> list[str]:
+    then = {entry.round: entry.plan for entry in memory.runs.plans(run_id)}
+    now = {entry.round: entry.plan for entry in scratch.runs.plans(run_id)}
     return [
         f"the plan of round {number} differs"
         for number in sorted({*then, *now})
@@ -305,7 +318,7 @@ def _compare_plans(memory: Memory, scratch: Memory, run_id: str) -> list[str]:
 
 
 def _compare_attempts(then: Sequence[Attempt], now: Sequence[Attempt]) -> list[str]:
-    """The first attempt that differs: those after it follow from it."""
+    """The first attempt that differs; the attempts after it follow from it."""
     for place, (one, other) in enumerate(zip(then, now, strict=False), 1):
         if one != other:
             return [f"attempt {place} is {_attempt(other)} now, and was {_attempt(one)}"]

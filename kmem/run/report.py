@@ -1,8 +1,11 @@
-"""report.md and its convergence plot: what was tried, why, what it brought, and how far the bound
-still is.
+"""The report of a run and its plot: what was tried, why, and what it brought.
+
+report.md names every attempt with its reason; convergence.png shows the best time after each
+measurement, with baselines and bound.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kmem.explore.models.budget import Usage, total_usage
@@ -10,24 +13,34 @@ from kmem.memory.runs.runs import RoundDiagnosis
 from kmem.records import Attempt, Baseline, Lesson, Run, RunResult, Status, fastest_baseline
 from kmem.run.directory import RunDirectory
 
+_USAGE_HEAD = (
+    "| role | model | calls | input tokens | output tokens | USD |",
+    "|---|---|---|---|---|---|",
+)
+_ATTEMPTS_HEAD = (
+    "| # | round | kernel | from | move | skill | knobs | status | ms | vs parent | why |",
+    "|---|---|---|---|---|---|---|---|---|---|---|",
+)
 
-def write_report(
-    directory: RunDirectory,
-    run: Run,
-    result: RunResult,
-    attempts: Sequence[Attempt],
-    diagnoses: Sequence[RoundDiagnosis],
-    notes: Sequence[str],
-    *,
-    lessons: Sequence[Lesson] = (),
-    usage: Sequence[Usage] = (),
-) -> Path:
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """What a report tells: what the run was asked, what it tried and learnt, what came of it."""
+
+    run: Run
+    result: RunResult
+    attempts: Sequence[Attempt]
+    diagnoses: Sequence[RoundDiagnosis] = ()
+    lessons: Sequence[Lesson] = ()
+    notes: Sequence[str] = ()  # what the user should know of how the run went
+    usage: Sequence[Usage] = ()  # of language models
+
+
+def write_report(directory: RunDirectory, finished: FinishedRun) -> Path:
     """Write convergence.png and report.md; returns the report's path."""
-    plotted = draw_convergence(directory.root / "convergence.png", result, attempts)
-    text = render_report(
-        run, result, attempts, diagnoses, notes, plotted=plotted, lessons=lessons, usage=usage
-    )
-    return directory.write_text("report.md", text)
+    place = directory.root / "convergence.png"
+    plotted = draw_convergence(place, finished.result, finished.attempts)
+    return directory.write_text("report.md", render_report(finished, plotted=plotted))
 
 
 def summarise(result: RunResult) -> str:
@@ -58,100 +71,72 @@ def summarise(result: RunResult) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def render_report(
-    run: Run,
-    result: RunResult,
-    attempts: Sequence[Attempt],
-    diagnoses: Sequence[RoundDiagnosis],
-    notes: Sequence[str],
-    *,
-    plotted: bool,
-    lessons: Sequence[Lesson] = (),
-    usage: Sequence[Usage] = (),
-) -> str:
+def render_report(finished: FinishedRun, *, plotted: bool) -> str:
     """The report as Markdown."""
+    run, result = finished.run, finished.result
+    lines = [f"# {run.problem.name} on {result.target}", "", summarise(result), ""]
+    lines += _facts(run, result)
+    lines += [f"- note: {note}" for note in finished.notes]
+    if plotted:
+        caption = "Best time after each measurement, with baselines and bound"
+        lines += ["", f"![{caption}](convergence.png)"]
+    lines += ["", "## Baselines", "", "| baseline | ms | p20-p80 |", "|---|---|---|"]
+    lines += [_baseline_row(baseline) for baseline in result.baselines]
+    lines += ["", "## Diagnoses", ""]
+    lines += [_diagnosis_line(entry) for entry in finished.diagnoses]
+    if finished.lessons:
+        lines += ["", "## Lessons", ""]
+        lines += [
+            f"- round {lesson.round}, kernel `{lesson.kernel[:12]}`: {lesson.text}"
+            for lesson in finished.lessons
+        ]
+    if finished.usage:
+        lines += ["", "## Language models", "", *_USAGE_HEAD]
+        lines += [_usage_row(row) for row in (*finished.usage, total_usage(finished.usage))]
+    lines += ["", "## Attempts", "", *_ATTEMPTS_HEAD]
+    lines += [_attempt_row(number, each) for number, each in enumerate(finished.attempts, 1)]
+    return "\n".join(lines) + "\n"
+
+
+def _facts(run: Run, result: RunResult) -> list[str]:
     contract = run.contract
     lines = [
-        f"# {run.problem.name} on {result.target}",
-        "",
-        summarise(result),
-        "",
-        (
-            f"- run `{run.id}`, precision `{contract.precision.value}`, purity "
-            f"`{contract.purity.value}`, seed {run.seed}"
-        ),
+        f"- run `{run.id}`, precision `{contract.precision.value}`, "
+        f"purity `{contract.purity.value}`, seed {run.seed}",
         f"- authors {', '.join(run.authors)}; strategy {run.strategy.value}",
-        (
-            f"- {result.measurements} measurements in {result.seconds:.0f} s; stopped because "
-            f"{result.reason}"
-        ),
+        f"- {result.measurements} measurements in {result.seconds:.0f} s; "
+        f"stopped because {result.reason}",
     ]
     if result.flags:
         lines.append(f"- flags: {', '.join(result.flags)}")
     if result.estimated:
         lines.append(
             "- no GPU was used: correctness was proved in the Triton interpreter on the small "
-            "workload; "
-            "every time is an estimate from the compiled kernel"
+            "workload; every time is an estimate from the compiled kernel"
         )
-    if result.bound is not None:
-        flops = ", ".join(
-            f"{value / 1e9:.4g} G {unit}" for unit, value in result.bound.flops.items() if value
-        )
-        work = f"{result.bound.bytes / 1e6:.4g} MB; {flops or 'no counted arithmetic'}"
-        lines.append(
-            f"- bound: {result.bound.time_ms:.4g} ms, limited by {result.bound.limiter} ({work})"
-        )
-    lines += [f"- note: {note}" for note in notes]
-    if plotted:
-        lines += [
-            "",
-            "![Best time after each measurement, with baselines and bound](convergence.png)",
-        ]
-    lines += ["", "## Baselines", "", "| baseline | ms | p20-p80 |", "|---|---|---|"]
-    lines += [_baseline_row(baseline) for baseline in result.baselines]
-    lines += ["", "## Diagnoses", ""]
-    for entry in diagnoses:
-        offered = "; ".join(
-            f"{prescription.skill} ({', '.join(prescription.reasons)})"
-            for prescription in entry.prescriptions
-        )
-        lines.append(
-            f"- round {entry.round}, kernel `{entry.kernel[:12]}`: {entry.diagnosis.summary} "
-            f"Offered: {offered or 'nothing'}"
-        )
-    if lessons:
-        lines += ["", "## Lessons", ""]
-        lines += [
-            f"- round {lesson.round}, kernel `{lesson.kernel[:12]}`: {lesson.text}"
-            for lesson in lessons
-        ]
-    if usage:
-        lines += [
-            "",
-            "## Language models",
-            "",
-            "| role | model | calls | input tokens | output tokens | USD |",
-            "|---|---|---|---|---|---|",
-        ]
-        lines += [_usage_row(row) for row in (*usage, total_usage(usage))]
-    lines += [
-        "",
-        "## Attempts",
-        "",
-        "| # | round | kernel | from | move | skill | knobs | status | ms | vs parent | why |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [_attempt_row(number, attempt) for number, attempt in enumerate(attempts, 1)]
-    return "\n".join(lines) + "\n"
+    bound = result.bound
+    if bound is not None:
+        flops = [f"{value / 1e9:.4g} G {unit}" for unit, value in bound.flops.items() if value]
+        work = f"{bound.bytes / 1e6:.4g} MB; {', '.join(flops) or 'no counted arithmetic'}"
+        lines.append(f"- bound: {bound.time_ms:.4g} ms, limited by {bound.limiter} ({work})")
+    return lines
+
+
+def _diagnosis_line(entry: RoundDiagnosis) -> str:
+    offered = "; ".join(
+        f"{prescription.skill} ({', '.join(prescription.reasons)})"
+        for prescription in entry.prescriptions
+    )
+    return (
+        f"- round {entry.round}, kernel `{entry.kernel[:12]}`: {entry.diagnosis.summary} "
+        f"Offered: {offered or 'nothing'}"
+    )
 
 
 def _baseline_row(baseline: Baseline) -> str:
     if baseline.timing is None:
-        return (
-            f"| {baseline.name} | failed | {baseline.log.splitlines()[-1] if baseline.log else ''} "
-            f"|"
-        )
+        why = baseline.log.splitlines()[-1] if baseline.log else ""
+        return f"| {baseline.name} | failed | {why} |"
     timing = baseline.timing
     if baseline.estimated:
         return f"| {baseline.name} | {timing.latency_ms:.4g} (estimated) | |"
@@ -171,33 +156,28 @@ def _usage_row(row: Usage) -> str:
 
 
 def _attempt_row(number: int, attempt: Attempt) -> str:
-    task, measurement = attempt.candidate.task, attempt.measurement
+    task, kernel = attempt.candidate.task, attempt.candidate.kernel
+    measurement = attempt.measurement
     knobs = "; ".join(
-        " ".join(f"{name}={value}" for name, value in choice.knobs)
-        for choice in attempt.candidate.kernel.choices
+        " ".join(f"{name}={value}" for name, value in choice.knobs) for choice in kernel.choices
     )
-    time = (
-        f"{measurement.latency_ms:.4g}" + (" est." if measurement.estimated else "")
-        if measurement.latency_ms is not None
-        else ""
-    )
-    speedup = f"{attempt.speedup:.2f}x" if attempt.speedup is not None else ""
+    time = ""
+    if measurement.latency_ms is not None:
+        time = f"{measurement.latency_ms:.4g}{' est.' if measurement.estimated else ''}"
     why = task.reason
     if measurement.status is not Status.PASSED and measurement.log:
         why += f" -- {measurement.log.strip().splitlines()[-1][:160]}"
-    status = measurement.status.value
-    kernel = attempt.candidate.kernel
-    lineage = f"`{kernel.hash[:12]}`", f"`{kernel.parent[:12]}`" if kernel.parent else ""
     cells = (
         number,
         attempt.round,
-        *lineage,
+        f"`{kernel.hash[:12]}`",
+        f"`{kernel.parent[:12]}`" if kernel.parent else "",
         task.move.value,
         task.skill,
         knobs,
-        status,
+        measurement.status.value,
         time,
-        speedup,
+        f"{attempt.speedup:.2f}x" if attempt.speedup is not None else "",
         why.replace("|", "/"),
     )
     return f"| {' | '.join(str(cell) for cell in cells)} |"
@@ -218,12 +198,8 @@ def draw_convergence(path: Path, result: RunResult, attempts: Sequence[Attempt])
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 3.5), layout="constrained")
-    axes.scatter(
-        *zip(*timed, strict=True),
-        s=18,
-        color="0.6",
-        label="measured" if not result.estimated else "estimated",
-    )
+    label = "estimated" if result.estimated else "measured"
+    axes.scatter(*zip(*timed, strict=True), s=18, color="0.6", label=label)
     best, steps = float("inf"), []
     for number, latency_ms in timed:
         best = min(best, latency_ms)
@@ -231,16 +207,9 @@ def draw_convergence(path: Path, result: RunResult, attempts: Sequence[Attempt])
     axes.step(*zip(*steps, strict=True), where="post", color="tab:blue", label="best so far")
     for baseline in result.baselines:
         if baseline.timing is not None:
-            axes.axhline(
-                baseline.timing.latency_ms, linestyle="--", linewidth=1, color="tab:orange"
-            )
-            axes.annotate(
-                baseline.name,
-                (1, baseline.timing.latency_ms),
-                fontsize=8,
-                va="bottom",
-                color="tab:orange",
-            )
+            time_ms, color = baseline.timing.latency_ms, "tab:orange"
+            axes.axhline(time_ms, linestyle="--", linewidth=1, color=color)
+            axes.annotate(baseline.name, (1, time_ms), fontsize=8, va="bottom", color=color)
     if result.bound is not None:
         axes.axhline(result.bound.time_ms, linestyle=":", color="tab:green", label="bound")
     axes.set_yscale("log")
@@ -248,10 +217,8 @@ def draw_convergence(path: Path, result: RunResult, attempts: Sequence[Attempt])
     axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_xlabel("candidate")
     axes.set_ylabel("ms")
-    axes.set_title(
-        f"{result.problem} on {result.target}" + (" (estimated)" if result.estimated else ""),
-        fontsize=10,
-    )
+    title = f"{result.problem} on {result.target}"
+    axes.set_title(f"{title} (estimated)" if result.estimated else title, fontsize=10)
     axes.legend(fontsize=8)
     figure.savefig(path, dpi=130)
     pyplot.close(figure)

@@ -1,52 +1,57 @@
-"""What one run works with, made once: device, workloads, traced graphs, bound, recipes, skills and
-the identities memory needs.
-"""
+"""What one run works with and never changes: the traced problem, the skills and their recipes."""
 
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 
+import torch
+
 import kmem
 from kmem.errors import ProblemError
 from kmem.explore.recipes.cover import find_options
-from kmem.memory.skills.standing import without_retracted
+from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.problem.bound import graph_bound
-from kmem.problem.graph import OpGraph
+from kmem.problem.graph import graph_sizes
 from kmem.problem.load import FULL, check_forward, execute_problem
 from kmem.problem.trace import trace_problem
+from kmem.problem.traced import TracedProblem
 from kmem.problem.workload import derive_small_workload
 from kmem.recipes import Recipe
-from kmem.records import Bound, Contract, Device, Problem, Workload
+from kmem.records import Contract, Device, Problem
 from kmem.skills import Skill, load_recipe, load_skill
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Everything that does not change during a run.
+    """What a run works with; made once.
 
-    `present` says that the device is here, so that times are measured.
+    `present` says that the device is here, so that times are measured. `operators` are those of the
+    sites that recipes found ("opaque" if there are none); memory tells problems apart by them.
     """
 
-    problem: Problem
-    contract: Contract
-    device: Device
+    traced: TracedProblem
     present: bool
-    workloads: Mapping[str, Workload]  # full, and small if one could be derived
-    graphs: Mapping[str, OpGraph]
-    bound: Bound | None
     skills: Mapping[str, Skill]
     recipes: Mapping[str, Recipe]
     operators: tuple[str, ...]
     writable: Mapping[str, float]  # executable skills that match, with the bytes of their sites
-    notes: tuple[str, ...]
+    notes: tuple[str, ...]  # what the user should know of the problem
 
     @property
-    def graph(self) -> OpGraph:
-        return self.graphs["full"]
+    def graph_key(self) -> GraphKey:
+        """What memory is asked by about this problem's graph."""
+        graph = self.traced.graph
+        return GraphKey(
+            graph.hash,
+            graph.structure_hash,
+            self.operators,
+            graph_sizes(graph),
+            self.traced.device.arch,
+            self.traced.contract,
+        )
 
 
 def open_session(
@@ -57,81 +62,73 @@ def open_session(
     registry: Registry,
     memory: Memory,
 ) -> Session:
-    """Load skills, derive the small workload, trace and bound.
+    """Trace a problem, load the skills, and find what their recipes can write.
 
     Raises ProblemError: if the problem breaks the contract or its forward fails.
     """
     notes: list[str] = []
+    traced = _trace(problem, contract, device, notes, needs_small=not present)
+    skills = load_library(registry)
+    memory.skills.sync(list(skills.values()))
+    skills = memory.standings.without_retracted(skills)
+    recipes = {
+        name: recipe for name, skill in skills.items() if (recipe := load_recipe(skill)) is not None
+    }
+    options = find_options(traced.graphs, recipes, contract, device)
+    writable: dict[str, float] = {}
+    for option in options:
+        writable[option.recipe.name] = writable.get(option.recipe.name, 0.0) + option.site.bytes
+    operators = tuple(dict.fromkeys(option.site.operator for option in options)) or ("opaque",)
+    return Session(traced, present, skills, recipes, operators, writable, tuple(notes))
+
+
+def _trace(
+    problem: Problem, contract: Contract, device: Device, notes: list[str], *, needs_small: bool
+) -> TracedProblem:
+    """Trace at full size, and at a small size that runs the same operators if there is one.
+
+    Args:
+        notes: what the user should know is added here.
+        needs_small: whether a problem without a small size is refused: without a GPU nothing else
+            can prove a kernel correct.
+    """
     workloads = {"full": FULL}
-    full_module = execute_problem(problem, FULL)
-    check_forward(full_module, contract.precision)
+    check_forward(execute_problem(problem, FULL), contract.precision)
     try:
         workloads["small"] = derive_small_workload(problem)
     except ProblemError as ex:
-        if not present:  # without a GPU there is nothing else to prove correctness on
+        if needs_small:
             raise
         notes.append(str(ex))
     graphs = {
         name: trace_problem(execute_problem(problem, workload), contract.precision)
         for name, workload in workloads.items()
     }
-    graph = graphs["full"]
-    if graph.opaque_reason:
-        notes.append(f"the forward is one opaque call: {graph.opaque_reason}")
-    elif "small" in graphs and [node.target for node in graphs["small"].nodes] != [
-        node.target for node in graph.nodes
-    ]:
+    targets = {name: [node.target for node in graph.nodes] for name, graph in graphs.items()}
+    if graphs["full"].opaque_reason:
+        notes.append(f"the forward is one opaque call: {graphs['full'].opaque_reason}")
+    elif "small" in graphs and targets["small"] != targets["full"]:
         del graphs["small"], workloads["small"]
         notes.append("the small workload runs other operators than the full one and is not used")
-    skills = load_library(registry)
-    memory.skills.sync(list(skills.values()))
-    skills = without_retracted(memory, skills)
-    recipes = {
-        name: recipe for name, skill in skills.items() if (recipe := load_recipe(skill)) is not None
-    }
-    options = find_options(graphs, recipes, contract, device)
-    writable: dict[str, float] = {}
-    for option in options:
-        writable[option.recipe.name] = writable.get(option.recipe.name, 0.0) + option.site.bytes
-    operators = tuple(dict.fromkeys(option.site.operator for option in options)) or ("opaque",)
-    bound = graph_bound(graph, device, contract)
-    return Session(
-        problem,
-        contract,
-        device,
-        present,
-        workloads,
-        graphs,
-        bound,
-        skills,
-        recipes,
-        operators,
-        writable,
-        tuple(notes),
-    )
+    bound = graph_bound(graphs["full"], device, contract)
+    return TracedProblem(problem, contract, device, workloads, graphs, bound)
 
 
 def load_library(registry: Registry) -> dict[str, Skill]:
-    """Every registered skill (those the user added are registered too), by name.
+    """Every registered skill by name, those that the user added among them.
 
-    Raises SkillError for a faulty one.
+    Raises SkillError: if one is faulty.
     """
     return {name: load_skill(path) for name, path in sorted(registry.skills.items())}
 
 
 def versions() -> dict[str, str]:
-    """What a measurement depends on besides the device: torch, Triton, Python, kmem, and the CUDA
-    driver where there is one.
+    """What a measurement depends on besides the device.
+
+    The versions of torch, Triton, Python and kmem, and of CUDA where there is a GPU.
     """
     found = {name: metadata.version(name) for name in ("torch", "triton")}
     found |= {"kmem": kmem.__version__, "python": platform.python_version()}
-    import torch
-
     if torch.cuda.is_available():
         found["cuda"] = str(torch.version.cuda)
     return found
-
-
-def versions_key(found: Mapping[str, str]) -> str:
-    """One string for a set of versions, for keys."""
-    return json.dumps(dict(found), sort_keys=True)

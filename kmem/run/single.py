@@ -1,34 +1,49 @@
-"""One kernel before the judge, outside a run: reading the two files, the judge with what it needs,
-baselines from the database.
+"""One kernel before the judge, outside a run.
 
-`kmem verify`, `kmem measure` and the tools of `kmem mcp` of those names are this module with
-different printing.
+In order: what is to be judged is read and checked (`make_case`), then judged (`judge_case`) against
+baselines that memory may hold. `kmem verify`, `kmem measure` and the tools of `kmem mcp` of those
+names print what this module finds.
 """
 
 import ast
 import logging
 import math
+import secrets
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kmem.errors import CaseError, MemoryStoreError, ProblemError
+from kmem.errors import CaseError, MemoryStoreError, ProblemError, ProfilerError
 from kmem.host.syntax import parse_python
+from kmem.interfaces import Checker
+from kmem.memory.location import default_db_path
 from kmem.plugins import Registry, lookup
-from kmem.records import Baseline, Contract, Kernel, Measurement, Problem
+from kmem.problem.traced import TracedProblem, trace_at_full_size
+from kmem.profile.compile import CompileStatus, compile_kernels
+from kmem.profile.estimate import estimate_kernel_ms
+from kmem.records import Baseline, Contract, Device, Kernel, Measurement, Problem
 
 if TYPE_CHECKING:
-    from kmem.interfaces import Checker
     from kmem.measure.judge import Judge
-    from kmem.records import Device, Workload
 
-# The judge, problem loading and devices import torch, the memory sqlite_utils: inside the
-# functions, so that `kmem --help` does not pay.
+# The judge and the loading of problems import torch, the memory sqlite_utils: inside the functions,
+# because the command line loads this module for `kmem --help`, which must not pay for them.
 
 logger = logging.getLogger(__name__)
 
 _COMPILE_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a kernel is to be judged."""
+
+    contract: Contract
+    seed: int | None = None  # None: make_case draws one
+    checkers: tuple[Checker, ...] = ()  # source checks beside the judge's own
+    evidence_dir: Path | None = None  # where a bundle is left; None: nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +52,7 @@ class Case:
 
     problem: Problem
     kernel: Kernel
-    contract: Contract
-    seed: int
-    checkers: "tuple[Checker, ...]"
-    evidence_dir: Path | None
+    terms: Terms
 
 
 # ---- what is to be judged
@@ -56,32 +68,23 @@ def read_kernel(path: Path) -> str:
         ) from ex
 
 
-def make_case(
-    problem: Path,
-    source: str,
-    contract: Contract,
-    seed: int | None,
-    checkers: "tuple[Checker, ...]",
-    evidence_dir: Path | None,
-    *,
-    name: str = "The kernel",
-) -> Case:
+def make_case(problem: Path, source: str, terms: Terms, *, name: str = "The kernel") -> Case:
     """A kernel's text and the problem it solves, ready to be judged.
 
     Args:
-        seed: None draws one.
-        evidence_dir: None for evidence/ beside the database.
+        terms: completed in the case: a seed is drawn, and evidence goes beside the database, where
+            they say nothing else.
         name: of the kernel, for messages.
-    Raises: ProblemError: if the problem breaks its contract. CaseError: if the text is no kernel
-        for it.
-    """
-    import secrets
 
+    Raises:
+        ProblemError: if the problem breaks its contract.
+        CaseError: if the text is no kernel for it.
+    """
     from kmem.problem.load import check_forward, execute_problem, load_problem
 
     loaded = load_problem(problem)
     module = execute_problem(loaded)
-    check_forward(module, contract.precision)
+    check_forward(module, terms.contract.precision)
     try:
         tree = parse_python(source, filename=name)
     except (SyntaxError, ValueError) as ex:
@@ -91,14 +94,9 @@ def make_case(
         raise CaseError(f"{name} defines no ModelNew; name the class that replaces Model so")
     given = len(list(module.get_init_inputs())) if hasattr(module, "get_init_inputs") else 0
     _check_constructor(loaded, given, name, tree)
-    return Case(
-        loaded,
-        Kernel(source),
-        contract,
-        secrets.randbits(48) if seed is None else seed,
-        checkers,
-        evidence_dir or default_evidence_dir(),
-    )
+    seed = secrets.randbits(48) if terms.seed is None else terms.seed
+    place = terms.evidence_dir or default_evidence_dir()
+    return Case(loaded, Kernel(source), replace(terms, seed=seed, evidence_dir=place))
 
 
 def _module_names(tree: ast.Module) -> set[str]:
@@ -115,11 +113,12 @@ def _module_names(tree: ast.Module) -> set[str]:
 
 
 def _check_constructor(problem: Problem, given: int, name: str, tree: ast.Module) -> None:
-    """Raises CaseError: if ModelNew cannot be called with as many arguments (`given`) as the
-    problem gives its Model.
+    """Check that ModelNew takes as many arguments (`given`) as the problem gives its Model.
 
-    To be asked once the problem was executed, and with it what it imports: ModelNew may have its
+    The problem, and with it what it imports, must have been executed: ModelNew may have its
     constructor from there.
+
+    Raises CaseError: if it does not.
     """
     from kmem.problem.constructor import constructor_signature
 
@@ -153,7 +152,7 @@ def _check_constructor(problem: Problem, given: int, name: str, tree: ast.Module
         )
 
 
-def find_checkers(registry: Registry | None, names: Sequence[str]) -> "tuple[Checker, ...]":
+def find_checkers(registry: Registry | None, names: Sequence[str]) -> tuple[Checker, ...]:
     """Registered checkers by name. Raises NotRegistered, and CaseError: if one cannot run here."""
     found = tuple(lookup(registry.checkers if registry else {}, name, "checker") for name in names)
     for checker in found:
@@ -167,31 +166,27 @@ def find_checkers(registry: Registry | None, names: Sequence[str]) -> "tuple[Che
 
 
 def judge_case(
-    case: Case, device: "Device", *, gpu: bool, announce: Callable[[str], None]
+    case: Case, device: Device, *, gpu: bool, announce: Callable[[str], None]
 ) -> tuple[Measurement, tuple[Baseline, ...]]:
     """The judge's verdict on a case, and what it was compared with (nothing without a GPU).
 
-    Args: gpu: whether the device is here; otherwise the interpreter proves it at small sizes and
-        the time is an estimate for the device. announce: told in a line what is being done or left
-        out.
-    Raises: ProblemError: if the problem's forward fails, or without a GPU no small sizes can be
-        found for it.
-    """
-    import tempfile
+    Args:
+        gpu: whether the device is here; otherwise the interpreter proves the kernel at small sizes
+            and the time is an estimate for the device.
+        announce: told in a line what is being done or left out.
 
+    Raises ProblemError: if the problem's forward fails, or without a GPU no small sizes can be
+    found for it.
+    """
     from kmem.measure.judge import Judge
-    from kmem.problem.bound import graph_bound
-    from kmem.problem.load import FULL, execute_problem
-    from kmem.problem.trace import trace_problem
+    from kmem.measure.settings import JudgeSettings
     from kmem.problem.workload import derive_small_workload
 
-    workloads: dict[str, Workload] = {"full": FULL}
-    problem, contract = case.problem, case.contract
-    bound = graph_bound(
-        trace_problem(execute_problem(problem), contract.precision), device, contract
-    )
+    terms = case.terms
+    traced = trace_at_full_size(case.problem, terms.contract, device)
     try:
-        workloads["small"] = derive_small_workload(problem)
+        small = derive_small_workload(case.problem)
+        traced = replace(traced, workloads={**traced.workloads, "small": small})
     except ProblemError as ex:
         if not gpu:
             raise
@@ -199,45 +194,36 @@ def judge_case(
     with (
         tempfile.TemporaryDirectory(prefix="kmem-verify-", ignore_cleanup_errors=True) as place,
         Judge(
-            problem,
-            workloads,
-            contract,
-            device,
-            bound,
-            seed=case.seed,
-            work_dir=Path(place),
-            gpu=gpu,
-            estimate_ms=lambda candidate: _estimate_ms(
-                candidate, problem, contract, device, announce
+            traced,
+            JudgeSettings(
+                seed=terms.seed,
+                gpu=gpu,
+                work_dir=Path(place),
+                cache_dir=_cache_dir(),
+                bundle_dir=terms.evidence_dir,
+                checkers=terms.checkers,
+                keep_spare=False,
             ),
-            cache_dir=_cache_dir(),
+            estimate_ms=lambda candidate: _estimate_ms(candidate, traced, announce),
             on_event=announce,
-            checkers=case.checkers,
-            evidence_dir=case.evidence_dir,
-            keep_spare=False,
         ) as judge,
     ):
-        baselines = known_baselines(judge, problem, contract, device) if gpu else ()
+        baselines = find_baselines(judge, traced) if gpu else ()
         return judge.verify(case.kernel, baselines), baselines
 
 
-def known_baselines(
-    judge: "Judge", problem: Problem, contract: Contract, device: "Device"
-) -> tuple[Baseline, ...]:
-    """How fast the module itself is: from the database that `kmem optimize` keeps it in too, else
-    measured and kept there.
-    """
+def find_baselines(judge: "Judge", traced: TracedProblem) -> tuple[Baseline, ...]:
+    """How fast the module itself is: as memory knows it, else measured now and kept there."""
     from kmem.memory.store import Memory
-    from kmem.run.session import versions
+    from kmem.run.baselines import keep_baselines, known_baselines
 
-    key = (problem.hash, "full", device.full_name, contract, versions())
     try:
         with Memory() as memory:
-            known = memory.devices.baselines(*key)
-            if not known:
-                known = judge.baselines()
-                memory.devices.put_baselines(*key, known)
-            return tuple(known)
+            found = known_baselines(memory, traced)
+            if not found:
+                found = judge.baselines()
+                keep_baselines(memory, traced, found)
+            return found
     except MemoryStoreError as ex:  # a verdict needs no database
         logger.warning("baselines are not kept: %s", ex)
         return judge.baselines()
@@ -245,39 +231,20 @@ def known_baselines(
 
 def default_evidence_dir() -> Path:
     """Where verdicts leave their evidence unless told otherwise: beside the database."""
-    from kmem.memory.location import default_db_path
-
     return default_db_path().parent / "evidence"
 
 
 def _cache_dir() -> Path:
     """Compiled kernels, shared with `kmem optimize`."""
-    from kmem.memory.location import default_db_path
-
     return default_db_path().parent / "cache"
 
 
-def _estimate_ms(
-    kernel: Kernel,
-    problem: Problem,
-    contract: Contract,
-    device: "Device",
-    announce: Callable[[str], None],
-) -> float:
+def _estimate_ms(kernel: Kernel, traced: TracedProblem, announce: Callable[[str], None]) -> float:
     """The static estimate at full size in ms; infinite where the compiler gives none."""
-    from kmem.errors import ProfilerError
-    from kmem.problem.load import FULL
-    from kmem.profile.compile import CompileStatus, compile_kernels
-    from kmem.profile.estimate import estimate_kernel_ms
-    from kmem.profile.static import trace_bound
-
     try:
         (report,) = compile_kernels(
             [kernel],
-            problem,
-            FULL,
-            contract,
-            device,
+            traced,
             processes=1,
             cache_dir=_cache_dir() / "triton",
             timeout_s=_COMPILE_TIMEOUT_S,
@@ -287,8 +254,8 @@ def _estimate_ms(
         return math.inf
     if report.status is not CompileStatus.OK:
         announce(
-            f"No estimate: the kernel does not compile for {device.name}: "
+            f"No estimate: the kernel does not compile for {traced.device.name}: "
             f"{report.log.strip()[-300:]}"
         )
         return math.inf
-    return estimate_kernel_ms(report.launches, trace_bound(problem, FULL, contract, device), device)
+    return estimate_kernel_ms(report.launches, traced.bound, traced.device)

@@ -1,7 +1,6 @@
-"""Stages 1 to 3 for a round: profile, diagnose and prescribe for every kernel that the strategy
-wants to go on from.
+"""Stages 1 to 3 of a round: profile, diagnose and prescribe for every parent kernel.
 
-What a round found is kept in memory, so that a resumed or replayed run goes on from the same,
+What a round found is recorded, so that a resumed or replayed run goes on from the same diagnoses,
 whatever the ledger has learnt since.
 """
 
@@ -16,26 +15,46 @@ from kmem.memory.ledger.track_records import TrackRecord
 from kmem.orchestrate.strategies import choose_parents
 from kmem.orchestrate.vetoes import find_vetoes
 from kmem.prescribe.consult import consult_memory
-from kmem.records import Attempt, Diagnosis, Prescription
+from kmem.records import Attempt, Diagnosis, Experience, Prescription
+from kmem.run.parts import Parts
 from kmem.run.session import versions
-from kmem.run.workbench import Workbench
 
 logger = logging.getLogger(__name__)
 
 
 def survey(
-    number: int, bench: Workbench, repairs: Mapping[str, int]
+    number: int,
+    parts: Parts,
+    repairs: Mapping[str, int],
+    experience: tuple[Experience, ...],
 ) -> dict[str | None, Situation]:
-    """The situations of a round by the hash of the kernel gone on from, best first; one without a
-    kernel where there is none.
+    """The situations of a round by the hash of the parent kernel, best first.
+
+    One situation without a parent where no kernel has passed.
 
     Args:
         repairs: by author, how many repairs in a chain it is granted.
+        experience: how settings of the matching recipes did on other graphs.
     """
-    blank = _blank(number, bench, repairs)
+    session, history = parts.session, parts.history
+    blank = Situation(
+        traced=session.traced,
+        round=number,
+        parent=None,
+        diagnosis=None,
+        prescriptions=(),
+        history=tuple(history.attempts),
+        lessons=tuple(history.lessons),
+        vetoes=find_vetoes(history.attempts, history.best, history.lessons, repairs),
+        recipes=session.recipes,
+        writable=session.writable,
+        skills=session.skills,
+        experience=experience,
+        seed=parts.run.seed,
+    )
     situations: dict[str | None, Situation] = {}
-    for parent in choose_parents(bench.run.strategy, bench.ranking()):
-        diagnosis, prescriptions = _examine(number, parent, bench)
+    for parent in choose_parents(parts.run.strategy, history.ranking()):
+        diagnosis, prescriptions = _examine(number, parent, parts)
         kernel = parent.candidate.kernel
         records = {entry.skill: entry.record for entry in prescriptions if entry.record}
         situations[kernel.hash] = replace(
@@ -48,76 +67,57 @@ def survey(
     return situations or {None: blank}
 
 
-def _blank(number: int, bench: Workbench, repairs: Mapping[str, int]) -> Situation:
-    session = bench.session
-    return Situation(
-        problem=session.problem,
-        graphs=session.graphs,
-        device=session.device,
-        contract=bench.run.contract,
-        bound=session.bound,
-        round=number,
-        parent=None,
-        diagnosis=None,
-        prescriptions=(),
-        history=tuple(bench.attempts),
-        lessons=tuple(bench.lessons),
-        vetoes=find_vetoes(bench.attempts, bench.best, bench.lessons, repairs),
-        recipes=session.recipes,
-        writable=session.writable,
-        skills=session.skills,
-        experience=bench.experience(),
-        seed=bench.run.seed,
-    )
-
-
 def _examine(
-    number: int, parent: Attempt, bench: Workbench
+    number: int, parent: Attempt, parts: Parts
 ) -> tuple[Diagnosis | None, tuple[Prescription, ...]]:
     """Profile, diagnose, prescribe.
 
-    What a killed run found in this round stands: its own outcomes may have changed the ranking
-    since.
-
-    Without a profile there is no diagnosis, and the round goes on with what it knows from times
-    alone.
+    What an earlier process of this run found in this round stands: its own outcomes may have
+    changed the ranking since. Without a profile there is no diagnosis, and the round goes on with
+    what it knows from times alone.
     """
-    kernel = parent.candidate.kernel
-    session = bench.session
-    memory = bench.memory
-    for kept in memory.runs.diagnoses(bench.run.id):
-        if (kept.round, kept.kernel) == (number, kernel.hash):
-            return kept.diagnosis, kept.prescriptions
+    kernel, traced = parent.candidate.kernel, parts.session.traced
+    kept = parts.history.earlier.diagnoses.get((number, kernel.hash))
+    if kept is not None:
+        return kept.diagnosis, kept.prescriptions
     try:
-        profile = bench.profile(parent)
+        profile = parts.measurer.profile(parent)
     except ProfilerError as ex:
         logger.warning("round %d goes on without a diagnosis: %s", number, ex)
         return None, ()
     diagnosis = diagnose(
         profile,
-        session.device,
-        session.bound,
+        traced.device,
+        traced.bound,
         latency_ms=parent.measurement.latency_ms,
-        history=bench.attempts,
+        history=parts.history.attempts,
     )
+    prescriptions = _prescribe(diagnosis, parts)
+    parts.recorder.record_diagnosis(number, kernel, diagnosis, prescriptions)
+    parts.announce("diagnose", diagnosis.summary)
+    return diagnosis, prescriptions
+
+
+def _prescribe(diagnosis: Diagnosis, parts: Parts) -> tuple[Prescription, ...]:
+    """The skills to offer, each with what it has earned; a run without memory knows no outcomes."""
+    session, memory = parts.session, parts.memory
+    outcomes_count = parts.run.memory_mode != "off"
     prescriptions = consult_memory(
         memory,
         diagnosis,
         session.operators,
         list(session.skills.values()),
-        session.device.arch,
-        session.contract,
+        session.traced.device.arch,
+        session.traced.contract,
         versions(),
-        outcomes=bench.run.memory_mode != "off",
+        outcomes=outcomes_count,
     )
-    if bench.run.memory_mode != "off":
-        prescriptions = tuple(
-            replace(entry, record=describe_record(memory.track_records.of_skill(entry.skill)))
-            for entry in prescriptions
-        )
-    memory.runs.put_diagnosis(bench.run.id, number, kernel.hash, diagnosis, prescriptions)
-    bench.announce("diagnose", diagnosis.summary)
-    return diagnosis, prescriptions
+    if not outcomes_count:
+        return prescriptions
+    return tuple(
+        replace(entry, record=describe_record(memory.track_records.of_skill(entry.skill)))
+        for entry in prescriptions
+    )
 
 
 def describe_record(records: Sequence[TrackRecord]) -> str:

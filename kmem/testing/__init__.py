@@ -23,7 +23,7 @@ from kmem.testing.author import check_author
 from kmem.testing.checker import check_checker
 from kmem.testing.evaluator import check_evaluator
 from kmem.testing.executor import check_executor
-from kmem.testing.profiler import ProfilerCase, check_profiler
+from kmem.testing.profiler import check_profiler
 from kmem.testing.provider import check_provider
 from kmem.testing.recipe import check_recipe
 from kmem.testing.scratch import poisoned_scratch
@@ -32,7 +32,6 @@ from kmem.testing.sources import emit_source, import_source, trace_once, trace_s
 
 __all__ = [
     "DictArchive",
-    "ProfilerCase",
     "check_author",
     "check_checker",
     "check_evaluator",

@@ -5,38 +5,26 @@ with a remedy. Not covered: whether the figures are true.
 """
 
 import math
-from dataclasses import dataclass, field
 
 from kmem.errors import ProfilerError
 from kmem.interfaces import Executor, Profiler
-from kmem.records import Contract, Device, Kernel, Launch, Problem, Profile, Workload
+from kmem.problem.traced import TracedProblem
+from kmem.records import Kernel, Launch, Profile
 from kmem.testing.wording import check_line, check_name, check_reason
 
 _BROKEN = Kernel('raise RuntimeError("a module that cannot be imported")\n')
 
 
-@dataclass(frozen=True, slots=True)
-class ProfilerCase:
-    """What a profiler is asked about: a kernel that launches something, for this problem."""
-
-    kernel: Kernel
-    problem: Problem
-    device: Device
-    executor: Executor
-    workload: Workload = field(default_factory=lambda: Workload("full"))
-    contract: Contract = field(default_factory=Contract)
-
-    def ask(self, profiler: Profiler, kernel: Kernel) -> Profile:
-        """Profile one forward of a kernel."""
-        return profiler.profile(
-            kernel, self.problem, self.workload, self.contract, self.device, self.executor
-        )
-
-
-def check_profiler(profiler: Profiler, case: ProfilerCase) -> Profile | None:
+def check_profiler(
+    profiler: Profiler, kernel: Kernel, traced: TracedProblem, executor: Executor
+) -> Profile | None:
     """Hold a profiler to its contract. One that cannot run here is held to saying why.
 
-    Returns: The profile of the case's kernel; None if the profiler cannot run here.
+    Args:
+        kernel: one that launches something.
+        traced: the problem of the kernel; `kmem.problem.traced.trace_at_full_size` makes it.
+        executor: where the profiler may run jobs.
+    Returns: The profile of the kernel; None if the profiler cannot run here.
     Raises:
         AssertionError: naming what the contract says and the profiler does otherwise.
     """
@@ -46,9 +34,9 @@ def check_profiler(profiler: Profiler, case: ProfilerCase) -> Profile | None:
     check_reason(reason)
     if reason is not None:
         return None
-    profile = case.ask(profiler, case.kernel)
+    profile = profiler.profile(kernel, traced, executor)
     said = (profile.kernel, profile.profiler, profile.device, profile.estimated)
-    expected = (case.kernel.hash, profiler.name, case.device.name, profiler.estimated)
+    expected = (kernel.hash, profiler.name, traced.device.name, profiler.estimated)
     assert said == expected, (
         f"a profile names its kernel, profiler, device and whether it is estimated: {said}, "
         f"expected {expected}"
@@ -56,7 +44,7 @@ def check_profiler(profiler: Profiler, case: ProfilerCase) -> Profile | None:
     assert profile.launches, "a profile holds every launch of the forward, and there is none"
     for launch in profile.launches:
         _check_launch(launch)
-    _check_broken(profiler, case)
+    _check_broken(profiler, traced, executor)
     return profile
 
 
@@ -76,9 +64,9 @@ def _check_launch(launch: Launch) -> None:
         )
 
 
-def _check_broken(profiler: Profiler, case: ProfilerCase) -> None:
+def _check_broken(profiler: Profiler, traced: TracedProblem, executor: Executor) -> None:
     try:
-        case.ask(profiler, _BROKEN)
+        profiler.profile(_BROKEN, traced, executor)
     except ProfilerError as ex:
         check_line(str(ex), "an error with its remedy")
     else:

@@ -11,8 +11,9 @@ from kmem.interfaces import (
     Situation,
     Unanswered,
 )
+from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe
-from kmem.records import Budget, Contract, Device, ModelChoice, Problem, Run
+from kmem.records import Budget, Contract, Device, ModelChoice, Problem, Run, Workload
 from kmem.skills import Skill
 from kmem.testing.sources import trace_once
 
@@ -72,16 +73,15 @@ def open_situation(
     from kmem.problem.bound import graph_bound  # imports torch
 
     graph, contract = trace_once(problem), Contract()
+    bound = graph_bound(graph, device, contract)
     writable = {}
     for name, recipe in (recipes or {}).items():
         if sites := recipe.match(graph, contract):
             writable[name] = float(sum(site.bytes for site in sites))
     return Situation(
-        problem=problem,
-        graphs={"full": graph},
-        device=device,
-        contract=contract,
-        bound=graph_bound(graph, device, contract),
+        traced=TracedProblem(
+            problem, contract, device, {"full": Workload("full")}, {"full": graph}, bound
+        ),
         parent=None,
         diagnosis=None,
         prescriptions=(),
@@ -112,9 +112,9 @@ def open_context(
     """
     run = Run(
         id="r1",
-        problem=situation.problem,
-        target=situation.device.name,
-        contract=situation.contract,
+        problem=situation.traced.problem,
+        target=situation.traced.device.name,
+        contract=situation.traced.contract,
         budget=budget or Budget(),
         memory_mode="off",
         seed=situation.seed,

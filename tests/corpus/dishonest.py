@@ -1,8 +1,7 @@
-# ruff: noqa: E501 - the source of a candidate reads best in one piece
-"""Dishonest and wrong candidates with the status each must get: (name, family of cheats, problem,
-source, status, purity).
+"""Dishonest and wrong candidates with the status each must get.
 
-The families are numbered as in the list "What published harnesses let through".
+Each is (name, family of cheats, problem, source, status, purity). The families are numbered as in
+the list "What published harnesses let through".
 """
 
 from corpus import problems
@@ -18,8 +17,9 @@ def scale_relu(body: str, *, before: str = "", header: str = HEADER, init: str =
         header
         + SCALE_RELU_KERNEL
         + before
-        + "\nclass ModelNew(nn.Module):\n    def __init__(self, scale):\n        super().__init__()\n        self.scale = scale\n"
-        f"{extra}\n\n    def forward(self, x):\n{lines}\n"
+        + "\nclass ModelNew(nn.Module):\n    def __init__(self, scale):\n"
+        + "        super().__init__()\n        self.scale = scale\n"
+        + f"{extra}\n\n    def forward(self, x):\n{lines}\n"
     )
 
 

@@ -110,7 +110,8 @@ def row_sum(x_ptr, y_ptr, columns, stride_row, stride_column, BLOCK: tl.constexp
     total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, columns, BLOCK):
         column = start + tl.arange(0, BLOCK)
-        total += tl.load(x_ptr + row * stride_row + column * stride_column, mask=column < columns, other=0.0)
+        place = row * stride_row + column * stride_column
+        total += tl.load(x_ptr + place, mask=column < columns, other=0.0)
     tl.store(y_ptr + row, tl.sum(total, 0))
 
 
@@ -138,7 +139,8 @@ def partial_sums(x_ptr, part_ptr, columns, parts, BLOCK: tl.constexpr):
 def final_sum(part_ptr, y_ptr, parts, BLOCK: tl.constexpr):
     row = tl.program_id(0)
     part = tl.arange(0, BLOCK)
-    tl.store(y_ptr + row, tl.sum(tl.load(part_ptr + row * parts + part, mask=part < parts, other=0.0), 0))
+    found = tl.load(part_ptr + row * parts + part, mask=part < parts, other=0.0)
+    tl.store(y_ptr + row, tl.sum(found, 0))
 
 
 class ModelNew(nn.Module):
@@ -164,8 +166,10 @@ def matmul(a_ptr, b_ptr, c_ptr, M, N, K, am, ak, bk, bn, BLOCK: tl.constexpr):
     total = tl.zeros([BLOCK, BLOCK], tl.float32)
     for start in range(0, K, BLOCK):
         k = start + tl.arange(0, BLOCK)
-        a = tl.load(a_ptr + m[:, None] * am + k[None, :] * ak, mask=(m[:, None] < M) & (k[None, :] < K), other=0.0)
-        b = tl.load(b_ptr + k[:, None] * bk + n[None, :] * bn, mask=(k[:, None] < K) & (n[None, :] < N), other=0.0)
+        a_mask = (m[:, None] < M) & (k[None, :] < K)
+        b_mask = (k[:, None] < K) & (n[None, :] < N)
+        a = tl.load(a_ptr + m[:, None] * am + k[None, :] * ak, mask=a_mask, other=0.0)
+        b = tl.load(b_ptr + k[:, None] * bk + n[None, :] * bn, mask=b_mask, other=0.0)
         total += tl.dot(a, b, input_precision="ieee")
     tl.store(c_ptr + m[:, None] * N + n[None, :], total, mask=(m[:, None] < M) & (n[None, :] < N))
 
@@ -174,7 +178,8 @@ class ModelNew(nn.Module):
     def forward(self, a, b):
         (M, K), N = a.shape, b.shape[1]
         c = torch.empty((M, N), device=a.device, dtype=a.dtype)
-        matmul[(triton.cdiv(M, 16), triton.cdiv(N, 16))](a, b, c, M, N, K, a.stride(0), a.stride(1), b.stride(0), b.stride(1), BLOCK=16)
+        grid = triton.cdiv(M, 16), triton.cdiv(N, 16)
+        matmul[grid](a, b, c, M, N, K, *a.stride(), *b.stride(), BLOCK=16)
         return c
 """
 )
@@ -189,7 +194,8 @@ def linear(x_ptr, w_ptr, bias_ptr, y_ptr, K, N, BLOCK_K: tl.constexpr, BLOCK_N: 
     row = tl.program_id(0)
     k, n = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_N)
     x = tl.load(x_ptr + row * K + k, mask=k < K, other=0.0)
-    w = tl.load(w_ptr + k[:, None] * N + n[None, :], mask=(k[:, None] < K) & (n[None, :] < N), other=0.0)
+    mask = (k[:, None] < K) & (n[None, :] < N)
+    w = tl.load(w_ptr + k[:, None] * N + n[None, :], mask=mask, other=0.0)
     y = tl.sum(x[:, None] * w, 0) + tl.load(bias_ptr + n, mask=n < N, other=0.0)
     tl.store(y_ptr + row * N + n, y, mask=n < N)
 
@@ -206,7 +212,9 @@ class ModelNew(nn.Module):
             self.packed, self.version = weight.detach().t().contiguous(), weight._version
         x = x.contiguous()
         y = torch.empty((x.shape[0], 12), device=x.device, dtype=x.dtype)
-        linear[(x.shape[0],)](x, self.packed, self.linear.bias, y, x.shape[1], 12, BLOCK_K=32, BLOCK_N=16)
+        rows, columns = x.shape
+        bias = self.linear.bias
+        linear[(rows,)](x, self.packed, bias, y, columns, 12, BLOCK_K=32, BLOCK_N=16)
         return y
 """
 )
@@ -289,7 +297,7 @@ class ModelNew(torch.nn.Module):
 
 #: Multiplies the upper triangles only: structural zeros are part of what the problem draws.
 UPPER = (
-    MATMUL.replace("class ModelNew", "class Product").replace("total += ", "total += ")
+    MATMUL.replace("class ModelNew", "class Product")
     + """
 
 class ModelNew(Product):
@@ -357,7 +365,8 @@ def scale_relu(x_ptr, y_ptr, columns, scale, row_stride, column_stride, BLOCK: t
     column = tl.arange(0, BLOCK)
     mask = column < columns
     x = tl.load(x_ptr + row * row_stride + column * column_stride, mask=mask) * scale
-    tl.store(y_ptr + row * columns + column, tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL), mask=mask)
+    y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    tl.store(y_ptr + row * columns + column, y, mask=mask)
 
 
 class ModelNew(nn.Module):
@@ -367,7 +376,9 @@ class ModelNew(nn.Module):
 
     def forward(self, x):
         y = torch.empty(x.shape, device=x.device, dtype=x.dtype)
-        scale_relu[(x.shape[0],)](x, y, x.shape[1], self.scale, *x.stride(), BLOCK=triton.next_power_of_2(x.shape[1]))
+        rows, columns = x.shape
+        block = triton.next_power_of_2(columns)
+        scale_relu[(rows,)](x, y, columns, self.scale, *x.stride(), BLOCK=block)
         return y
 """
 )
@@ -430,7 +441,8 @@ def softmax(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
     largest = tl.full([BLOCK], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, columns, BLOCK):
-        x = tl.load(x_ptr + row * columns + start + lane, mask=start + lane < columns, other=float("-inf"))
+        place, mask = row * columns + start + lane, start + lane < columns
+        x = tl.load(x_ptr + place, mask=mask, other=float("-inf"))
         larger = tl.maximum(largest, x, propagate_nan=tl.PropagateNan.ALL)
         base = tl.where(larger == float("-inf"), 0.0, larger)
         total = total * tl.exp(largest - base) + tl.exp(x - base)
@@ -439,8 +451,9 @@ def softmax(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
     base = tl.where(largest == float("-inf"), 0.0, largest)
     whole = tl.sum(total * tl.exp(base - peak), 0)
     for start in range(0, columns, BLOCK):
-        x = tl.load(x_ptr + row * columns + start + lane, mask=start + lane < columns, other=float("-inf"))
-        tl.store(y_ptr + row * columns + start + lane, tl.exp(x - peak) / whole, mask=start + lane < columns)
+        place, mask = row * columns + start + lane, start + lane < columns
+        x = tl.load(x_ptr + place, mask=mask, other=float("-inf"))
+        tl.store(y_ptr + place, tl.exp(x - peak) / whole, mask=mask)
 
 
 class ModelNew(nn.Module):
@@ -553,7 +566,8 @@ class ModelNew(nn.Module):
         x = x.contiguous()
         y = torch.empty_like(x)
         rows, columns = x.shape
-        scale_relu[(triton.cdiv(rows, 4), triton.cdiv(columns, 16))](x, y, rows, columns, self.scale, ROWS=4, COLUMNS=16)
+        grid = triton.cdiv(rows, 4), triton.cdiv(columns, 16)
+        scale_relu[grid](x, y, rows, columns, self.scale, ROWS=4, COLUMNS=16)
         return y
 """
 )
@@ -609,7 +623,9 @@ class ModelNew(nn.Module):
     def forward(self, table, index):
         table, index = table.contiguous(), index.contiguous()
         y = torch.empty_like(table)
-        gather_row[(table.shape[0],)](table, index, y, table.shape[1], BLOCK=triton.next_power_of_2(table.shape[1]))
+        rows, columns = table.shape
+        block = triton.next_power_of_2(columns)
+        gather_row[(rows,)](table, index, y, columns, BLOCK=block)
         return y
 """
 )

@@ -6,12 +6,15 @@ from kmem.devices import detect_device, named_target
 from kmem.measure.judge import Judge
 from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.pool.workers import WorkerPool
+from kmem.measure.settings import JudgeSettings
+from kmem.problem.traced import TracedProblem
 from kmem.records import Contract, Kernel, Measurement, Problem, Purity, Workload
 
 
 class SharedWorkers(WorkerPool):
-    """Hands out one worker again and again: isolation is tested elsewhere, and starting a process
-    per case takes seconds.
+    """Hands out one worker again and again.
+
+    Isolation is tested elsewhere, and starting a process per case takes seconds.
     """
 
     def take(self, *, then_prepare: bool = True) -> WorkerProcess:
@@ -43,26 +46,22 @@ def judge_once(
     gpu: bool = False,
     small: Workload | None = None,
 ) -> Measurement:
-    """The whole verdict on one candidate of the corpus; without baselines, for they are not what is
-    tested.
+    """The whole verdict on one candidate of the corpus, without baselines.
 
     Args:
         small: judge at this size too, as is done on a GPU.
     """
     device = detect_device() if gpu else named_target("h200")
     assert device is not None
-    with Judge(
+    traced = TracedProblem(
         Problem("corpus", "<corpus>", problem),
-        {"full": Workload("full")} | ({"small": small} if small else {}),
         Contract(purity=purity),
         device,
+        {"full": Workload("full")} | ({"small": small} if small else {}),
+        {},
         None,
-        seed=20,
-        work_dir=place,
-        gpu=gpu,
-        estimate_ms=lambda kernel: 1.0,
-        cache_dir=place / "cache",
-        workers=workers,
-    ) as judge:
+    )
+    settings = JudgeSettings(seed=20, gpu=gpu, work_dir=place, cache_dir=place / "cache")
+    with Judge(traced, settings, estimate_ms=lambda kernel: 1.0, workers=workers) as judge:
         judge._resources.main, judge._resources.has_small = "full", small is not None
         return judge.verify(Kernel(source), ())

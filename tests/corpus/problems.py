@@ -1,5 +1,6 @@
-"""Small problems that the corpus of candidates is judged on, as source text; each is what a user's
-file would hold.
+"""Small problems that the corpus of candidates is judged on, as source text.
+
+Each is what a user's file would hold.
 """
 
 SCALE_RELU = """
@@ -260,7 +261,8 @@ import torch.nn as nn
 
 class Model(nn.Module):
     def forward(self, predictions, targets):
-        return nn.functional.binary_cross_entropy(predictions, targets, reduction="none").mean(dim=1)
+        losses = nn.functional.binary_cross_entropy(predictions, targets, reduction="none")
+        return losses.mean(dim=1)
 
 
 def get_inputs():

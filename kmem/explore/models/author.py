@@ -214,7 +214,7 @@ class LlmRunAuthor(LlmAuthor):
         """One answer with variants of its knobs; for best-of-n, which wants independent kernels, an
         answer for every sample.
         """
-        names = [node.name for node in assignment.graphs["full"].nodes]
+        names = [node.name for node in assignment.traced.graph.nodes]
         independent = self._context.run.strategy is Strategy.BEST_OF_N
 
         def write_one(place: int) -> list[Candidate]:
@@ -311,7 +311,7 @@ class LlmRunAuthor(LlmAuthor):
         """The model's answer; None if the question cannot be put or paid for, which is announced,
         or the minutes ended before it came.
         """
-        system = system_prompt(role, situation.contract)
+        system = system_prompt(role, situation.traced.contract)
         try:
             user = fit_prompt(role, system, sections, reserved=REASK_TOKENS)
             return self._conversation.ask(role, situation.round, slot, system, user, read)

@@ -21,9 +21,9 @@ def seed_instructions(situation: Situation) -> list[tuple[str, str]]:
     A forward that could not be traced has no parts to choose from, so all that is left is a full
     rewrite; where all GPU time must be Triton's, nothing may be left to torch.
     """
-    graph = situation.graphs["full"]
+    graph = situation.traced.graph
     costs = {
-        node.name: node_cost_ms(graph, node, situation.device, situation.contract)
+        node.name: node_cost_ms(graph, node, situation.traced.device, situation.traced.contract)
         for node in graph.nodes
     }
     hottest = sorted((name for name in costs if costs[name] > 0), key=lambda name: -costs[name])
@@ -35,7 +35,7 @@ def seed_instructions(situation: Situation) -> list[tuple[str, str]]:
         return [full]
     beside = "the reduction, norm, product, convolution or pooling beside it"
     fuse = f"Fuse every pointwise operator, cast and broadcast into the kernel of {beside}"
-    if situation.contract.purity is Purity.TRITON:
+    if situation.traced.contract.purity is Purity.TRITON:
         return [("fuse", f"{fuse}; write one kernel for each of those."), full]
     seeds = [
         ("fuse", f"{fuse}; leave to torch only operators that a library does better."),

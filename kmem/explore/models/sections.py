@@ -28,8 +28,8 @@ _ESSENTIAL_PARTS = ("Mechanism", "In Triton", "Pitfalls")
 def module_section(situation: Situation) -> Section:
     """The problem file, whole."""
     return Section(
-        f"The module: {situation.problem.name}",
-        (fenced(situation.problem.source, "python"),),
+        f"The module: {situation.traced.problem.name}",
+        (fenced(situation.traced.problem.source, "python"),),
         Worth.TASK,
     )
 
@@ -38,13 +38,13 @@ def graph_section(situation: Situation) -> Section:
     """The traced forward at its full sizes, one operator a line with an estimate of its share of
     eager's time.
     """
-    graph = situation.graphs["full"]
+    graph = situation.traced.graph
     if graph.opaque_reason is not None:
         return Section(
             "Its graph", (f"The forward could not be traced: {graph.opaque_reason}",), Worth.GRAPH
         )
     costs = {
-        node.name: node_cost_ms(graph, node, situation.device, situation.contract)
+        node.name: node_cost_ms(graph, node, situation.traced.device, situation.traced.contract)
         for node in graph.nodes
     }
     total = sum(costs.values()) or 1.0
@@ -67,7 +67,7 @@ def graph_section(situation: Situation) -> Section:
 
 def device_section(situation: Situation) -> Section:
     """The device, and the least time the forward can take on it."""
-    device, bound = situation.device, situation.bound
+    device, bound = situation.traced.device, situation.traced.bound
     peaks = ", ".join(
         f"{unit} {rate / 1e12:.4g} T/s" for unit, rate in sorted(device.peak_flops_per_s.items())
     )

@@ -75,7 +75,7 @@ class RecipeAuthor(Author):
             return self._write(assignment)
 
     def _write(self, assignment: Assignment) -> list[Candidate]:
-        graph = assignment.graphs["full"]
+        graph = assignment.traced.graph
         cover = _cover(graph, self._options(assignment), assignment)
         if not cover:
             return []
@@ -106,7 +106,7 @@ class RecipeAuthor(Author):
                     kernel,
                     assignment.task,
                     self.name,
-                    _total_ms(cover, settings, assignment.device),
+                    _total_ms(cover, settings, assignment.traced.device),
                 )
             )
             if len(candidates) >= assignment.task.samples:
@@ -118,8 +118,9 @@ class RecipeAuthor(Author):
         large space takes seconds.
         """
         if self._kept is None or not _ask_the_same(self._kept[0], assignment):
+            traced = assignment.traced
             options = find_options(
-                assignment.graphs, assignment.recipes, assignment.contract, assignment.device
+                traced.graphs, assignment.recipes, traced.contract, traced.device
             )
             self._kept = (assignment, options)
         return self._kept[1]
@@ -127,10 +128,7 @@ class RecipeAuthor(Author):
 
 def _ask_the_same(one: Assignment, other: Assignment) -> bool:
     # Identity, not equality: comparing graphs node by node would cost as much as it saves.
-    same_objects = (
-        one.graphs is other.graphs and one.recipes is other.recipes and one.device is other.device
-    )
-    return same_objects and one.contract == other.contract
+    return one.traced is other.traced and one.recipes is other.recipes
 
 
 def _cover(
@@ -140,7 +138,7 @@ def _cover(
 
     Remembered or inherited choices keep their sites; the task's own skill goes first.
     """
-    task = assignment.task
+    task, traced = assignment.task, assignment.traced
     inherited = task.choices or (assignment.parent.choices if assignment.parent else ())
     own = [
         (option.recipe.name, option.site.name)
@@ -157,13 +155,11 @@ def _cover(
             for option in options
             if option.recipe.name in recipes
         ]
-        chosen = cover_graph(
-            graph, options, assignment.contract, assignment.device, prefer=kept + like
-        )
+        chosen = cover_graph(graph, options, traced.contract, traced.device, prefer=kept + like)
         return chosen if {option.recipe.name for option in chosen} & recipes else []
     if not own:
         return []
-    return cover_graph(graph, options, assignment.contract, assignment.device, prefer=own + kept)
+    return cover_graph(graph, options, traced.contract, traced.device, prefer=own + kept)
 
 
 def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[list[Settings]]:
@@ -252,19 +248,19 @@ def write_kernel(
     choices: tuple[SiteChoice, ...],
 ) -> Kernel:
     """Assemble one module with a plan per workload."""
-    plans = []
-    for name, graph in assignment.graphs.items():
+    plans, traced = [], assignment.traced
+    for name, graph in traced.graphs.items():
         sites = tuple(
-            _plan_site(graph, option, setting, assignment.contract)
+            _plan_site(graph, option, setting, traced.contract)
             for option, setting in zip(cover, settings, strict=True)
         )
         plans.append(WorkloadPlan(name, graph, sites))
-    title = f"{assignment.problem.name}: " + ", ".join(
+    title = f"{traced.problem.name}: " + ", ".join(
         f"{choice.recipe} at {choice.site}" for choice in choices
     )
     flags = sorted({flag for option in cover for flag in option.site.flags})
     return Kernel(
-        assemble_module(title, assignment.problem.source, plans),
+        assemble_module(title, traced.problem.source, plans),
         parent=assignment.parent.hash if assignment.parent else None,
         choices=choices,
         flags=tuple(flags),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeGuard
 
 from kmem.explore.recipes.cover import SiteOption
+from kmem.memory.ledger.graphs import size_distance
 from kmem.problem.graph import OpGraph, graph_sizes
 from kmem.recipes import Settings
 from kmem.records import Attempt, Experience, Knob
@@ -148,9 +149,6 @@ def _likeness(
 ) -> "np.ndarray":
     """How much graphs tell of each other, from structure and sizes: (these, those), 1 for the same."""
     import numpy as np
-
-    # brings the database along, which `kmem --help` must not load
-    from kmem.memory.ledger.recall import size_distance
 
     found = np.full((len(these), len(those)), _ANY_GRAPH)
     # Outcomes of before sizes were kept have none: such a graph is no nearer than any other.

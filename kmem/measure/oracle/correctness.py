@@ -1,8 +1,9 @@
-"""How wrong an output is, and how wrong it may be: errors against the float64 oracle, measured in
-units the accuracy contract names.
+"""How wrong an output is, and how wrong it may be: the accuracy contract.
 
-Covered: floating, complex, integer and bool outputs of any shape, non-finite values. Pure functions
-of tensors; chunked, so that no more than some 400 MB are taken beside the tensors themselves.
+Errors are against the float64 oracle. Pure functions of tensors, which take no more than some 400
+MB beside the tensors themselves: the work is done in chunks.
+
+Covered: floating, complex, integer and bool outputs of any shape, non-finite values.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,18 +16,18 @@ from kmem.records import Precision
 #: Rows shorter than this are compared on the scale of the whole tensor: a handful of elements may
 #: cancel all together by chance.
 SHORTEST_ROW = 8
-#: Largest error within a row over eager's own: an extreme of many values varies more than their
-#: norm does.
+#: Largest error within a row over eager's own: an extreme of many values varies more than the norm
+#: of the values does.
 ROW_SLACK = 4.0
 #: How far another order of summation takes a result, over the floor of its type.
 _OTHER_ORDER = 4.0
-#: Elements taken at once: where everything is finite, which takes five passes, and where it is not,
-#: which takes some forty.
+#: Elements taken at once: where all values are finite, which takes five passes, and where some are
+#: not, which takes some forty.
 _CHUNK, _FINE_CHUNK = 2**24, 2**22
 #: Magnitudes up to this may consist of errors that are forgiven.
 _TINY = 1e-30
 #: KernelBench's element-wise tolerance, absolute and relative, by the type of the result; other
-#: types must be equal. Not a condition here: it is reported for comparison. Source: KernelBench
+#: types must be equal. No condition of this judge: reported for comparison. Source: KernelBench
 #: src/kernelbench/eval.py, get_tolerance_for_precision and torch.allclose.
 KERNELBENCH_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 #: A result whose right value is this near the largest finite number of its type may as well have
@@ -47,12 +48,12 @@ _SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Relative Frobenius error, largest error over its row's magnitude, and whether non-finite
-    values stand where they must.
+    """How far one output is from the oracle.
 
-    For integer and bool results both errors are the share of elements that equal neither eager's
-    nor the oracle's. `beyond_kernelbench`: whether KernelBench would refuse it beside eager's
-    output.
+    `relative_error` is the relative Frobenius error, `row_error` the largest error over its row's
+    magnitude. For integer and bool results both are the share of elements that equal neither
+    eager's nor the oracle's. `fault` says that non-finite values do not stand where they must.
+    `beyond_kernelbench`: whether KernelBench would refuse the output beside eager's.
     """
 
     relative_error: float
@@ -68,8 +69,9 @@ def error_floor(dtype: torch.dtype, precision: Precision, *, interpreted: bool =
     cut to 10 bits), 1e-13 for float64 (the oracle's own type), one rounding of the output type
     otherwise, none for integers.
 
-    Args: interpreted: Triton's interpreter cuts float32 to bfloat16 where the hardware rounds,
-        which errs up to twice as much.
+    Args:
+        interpreted: Triton's interpreter cuts float32 to bfloat16 where the hardware rounds, which
+            errs up to twice as much.
     """
     dtype = dtype.to_real() if dtype.is_complex else dtype
     if not dtype.is_floating_point:
@@ -85,27 +87,29 @@ def error_floor(dtype: torch.dtype, precision: Precision, *, interpreted: bool =
 def is_within(
     difference: Difference, reference: Difference, floor: float, noise: Difference | None = None
 ) -> bool:
-    """The accuracy contract: at most twice eager's error or the floor (and, if given, what one
-    rounding of the inputs changes).
+    """The accuracy contract: at most twice eager's error, or the floor.
+
+    Args:
+        difference: of the candidate's output.
+        reference: of eager's output.
+        noise: what one rounding of the inputs changes, if that much is allowed too.
     """
     if difference.fault is not None:
         return False
     spare, row_spare = (noise.relative_error, noise.row_error) if noise else (0.0, 0.0)
-    return difference.relative_error <= max(
-        2 * reference.relative_error, floor, spare
-    ) and difference.row_error <= max(
-        ROW_SLACK * reference.row_error, 8 * floor, ROW_SLACK * row_spare
-    )
+    allowed = max(2 * reference.relative_error, floor, spare)
+    row_allowed = max(ROW_SLACK * reference.row_error, 8 * floor, ROW_SLACK * row_spare)
+    return difference.relative_error <= allowed and difference.row_error <= row_allowed
 
 
 def is_rounding(output: torch.Tensor, other: torch.Tensor, floor: float) -> bool:
-    """Whether two results are the same but for the order in which a library adds.
+    """Whether two results are the same but for the order in which a vendor kernel adds.
 
-    Args: floor: of their type, as `error_floor` gives it.
+    Args:
+        floor: of their type, as `error_floor` gives it.
     """
-    return is_within(
-        measure_error(output, other, other), Difference(0.0, 0.0), _OTHER_ORDER * floor
-    )
+    found = measure_error(output, other, other)
+    return is_within(found, Difference(0.0, 0.0), _OTHER_ORDER * floor)
 
 
 def measure_error(output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> Difference:
@@ -119,8 +123,7 @@ def measure_error(output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tenso
 
 
 class ErrorTally:
-    """The error of one output, added up over slices of it along its first dimension (or from the
-    whole at once).
+    """The error of one output, added up over slices along its first dimension, or of the whole.
 
     The sums stay on the device until `difference` asks for them: a large input has hundreds of
     slices, and fetching numbers of each would take longer than computing them.
@@ -134,9 +137,11 @@ class ErrorTally:
     def add(self, output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> None:
         """Compare a slice.
 
-        Args: output: any shape, on any device. eager: the same, of the output's dtype. oracle:
-            float64 (complex128, or integers as they are), on the device where the comparison is to
-            be made.
+        Args:
+            output: any shape, on any device.
+            oracle: of the same shape, float64 (complex128, or integers as they are), on the device
+                where the comparison is to be made.
+            eager: of the output's shape and dtype.
         """
         if output.is_complex():
             output = torch.view_as_real(output)
@@ -165,13 +170,14 @@ class ErrorTally:
                     )
 
     def _add_finite(self, part: torch.Tensor, right: torch.Tensor, *, by_row: bool) -> bool:
-        """What `_add_any` adds where both are finite everywhere (whatever eager is then) and not
-        tiny; False, and nothing added, if not.
+        """What `_add_any` adds, for two slices that are finite everywhere and not tiny.
+
+        Whatever eager is, it plays no part then. False, and nothing added, for other slices.
         """
         if not part.numel():
             return True
-        # In memory of its own, so that the same values are added in the same order whatever layout
-        # they came in.
+        # `error` has memory of its own, so that the same values are added in the same order
+        # whatever layout they came in.
         error = torch.sub(
             part, right, out=torch.empty(right.shape, dtype=right.dtype, device=right.device)
         )
@@ -231,15 +237,15 @@ class ErrorTally:
 
     def _sum(self, name: str, values: torch.Tensor) -> None:
         total = values.sum()
-        self._sums[name] = (
-            self._sums[name].to(total.device) + total if name in self._sums else total
-        )
+        if name in self._sums:
+            total = self._sums[name].to(total.device) + total
+        self._sums[name] = total
 
     def _peak(self, name: str, values: torch.Tensor) -> None:
         top = values.max()
-        self._peaks[name] = (
-            torch.maximum(self._peaks[name].to(top.device), top) if name in self._peaks else top
-        )
+        if name in self._peaks:
+            top = torch.maximum(self._peaks[name].to(top.device), top)
+        self._peaks[name] = top
 
     def difference(self) -> Difference:
         """The errors so far."""
@@ -249,19 +255,13 @@ class ErrorTally:
         if not self._is_floating:
             share = total.get("wrong", 0) / max(self._elements, 1)
             return Difference(share, share, beyond_kernelbench=beyond_kernelbench)
-        relative = total.get("squares", 0.0) ** 0.5 / max(
-            total.get("norm", 0.0) ** 0.5, _SMALLEST_NORMAL
-        )
-        row = max(
-            peak.get("row", 0.0),
-            peak.get("error", 0.0) / max(peak.get("scale", 0.0), _SMALLEST_NORMAL),
-        )
-        misplaced = total.get("misplaced", 0)
-        fault = (
-            f"{misplaced} elements are not finite where they should be, or the reverse"
-            if misplaced
-            else None
-        )
+        norm = max(total.get("norm", 0.0) ** 0.5, _SMALLEST_NORMAL)
+        relative = total.get("squares", 0.0) ** 0.5 / norm
+        scale = max(peak.get("scale", 0.0), _SMALLEST_NORMAL)
+        row = max(peak.get("row", 0.0), peak.get("error", 0.0) / scale)
+        fault = None
+        if misplaced := total.get("misplaced", 0):
+            fault = f"{misplaced} elements are not finite where they should be, or the reverse"
         return Difference(relative, row, fault, beyond_kernelbench)
 
 
@@ -290,23 +290,25 @@ def trivial_outputs(
     *,
     constant_of: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
-    """What a candidate that computes nothing might return: used to find out whether a problem can
-    tell the difference at all.
+    """What a candidate that computes nothing might return.
 
-    Args: expected: eager's output. earlier: eager's output for another input family, the same
-        shape. constant_of: what the constant is the mean of, instead of the earlier or the expected
-        output.
-    Returns: By name: zeros, the constant mean (both expanded views that take no memory), a copy of
-        an input of the same shape and dtype, the earlier output.
+    Used to find out whether a problem can tell such a candidate from a right one at all.
+
+    Args:
+        expected: eager's output.
+        earlier: eager's output for another input family, the same shape.
+        constant_of: what the constant is the mean of, instead of the earlier or the expected
+            output.
+
+    Returns:
+        By name: zeros, the constant mean (both expanded views that take no memory), an input of the
+        same shape and dtype, the earlier output.
     """
     found = {"zeros": expected.new_zeros(()).expand(expected.shape)}
     if expected.is_floating_point() and expected.numel():
-        likely = (
-            constant_of if constant_of is not None else earlier if earlier is not None else expected
-        )
-        found["constant"] = (
-            likely.mean(dtype=torch.float64).to(expected.dtype).expand(expected.shape)
-        )
+        likely = next(value for value in (constant_of, earlier, expected) if value is not None)
+        mean = likely.mean(dtype=torch.float64).to(expected.dtype)
+        found["constant"] = mean.expand(expected.shape)
     for index, value in enumerate(inputs):
         if (
             isinstance(value, torch.Tensor)

@@ -1,12 +1,11 @@
-"""What a module has no answer for: input families and sizes that it raises for, found on the CPU
-before a GPU is asked.
+"""What a module has no answer for: input families and sizes that it raises for.
 
-A check of values that fails on a GPU (a probability outside [0, 1], an index out of range) is a
-device-side assertion, after which nothing more runs in that process; the same check on the CPU is
-an exception.
+They are found on the CPU before a GPU is asked. A check of values that fails on a GPU (a
+probability outside [0, 1], an index out of range) is a device-side assertion, after which nothing
+more runs in that process; the same check on the CPU is an exception.
 
-Covered: modules that run on the CPU and are small or can be made so. Not covered: others; there an
-assertion ends the judge in one line.
+Covered: modules that run on the CPU and are small or can be made small. Not covered: others; there
+an assertion ends the judge in one line.
 """
 
 import logging
@@ -23,18 +22,20 @@ logger = logging.getLogger(__name__)
 
 #: Inputs up to this size are tried on the CPU where a problem has no small workload.
 SMALL_BYTES = 2**24
-#: Draws of each family: of one draw every index may happen to be in range.
+#: Draws of each family: in a single draw every index may happen to be in range.
 _DRAWS = 3
 
 
 def find_refused(
     make_reference: Callable[[], Reference], seed_for: Callable[..., int]
 ) -> dict[str, str]:
-    """What the module raises, by family and by the name of the other size; empty where the module
-    does not run on the CPU at all.
+    """What the module raises, by family and by the name of the other size.
+
+    Empty where the module does not run on the CPU at all.
 
     Args:
         make_reference: makes the module on the CPU.
+        seed_for: a seed for each purpose.
     """
     try:
         reference = make_reference()
@@ -45,12 +46,12 @@ def find_refused(
         found: dict[str, str] = {}
         for draw in range(_DRAWS):
             for family in FAMILIES:
-                reference.fill(family, seed_for("domain", family, str(draw)))
+                reference.inputs.fill(family, seed_for("domain", family, str(draw)))
                 _try(reference, family, reference.inputs.values, found)
             if "drawn" in found:
                 logger.info("the module is not tried on the CPU: %s", found["drawn"])
                 return {}
-            reference.fill("drawn", seed_for("domain", "sizes", str(draw)))
+            reference.inputs.fill("drawn", seed_for("domain", "sizes", str(draw)))
             base = [
                 value.clone() if isinstance(value, torch.Tensor) else value
                 for value in reference.inputs.values

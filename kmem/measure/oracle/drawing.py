@@ -1,5 +1,6 @@
-"""Let a problem's `get_inputs()` draw its random numbers where they will lie, so that large inputs
-are in memory once, not twice.
+"""Lets a problem's `get_inputs()` draw its random numbers where they will lie.
+
+So large inputs are in memory once, not twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,15 +17,16 @@ _KEYWORDS = {"device", "dtype", "generator"}
 def draw_into(
     places: Sequence[object], make: Callable[[], list[object]], *, seed: int
 ) -> list[object]:
-    """The values that `make` returns after `torch.manual_seed(seed)`, some of them perhaps drawn
-    into `places` already.
+    """The values that `make` returns after `torch.manual_seed(seed)`.
 
-    A value is either the place with its own index or shares no memory with any place, so that
-    copying values to places is safe.
+    Some of them may be drawn into `places` already. A value is either the place with its own index
+    or shares no memory with any place, so that copying values to places is safe.
 
-    Args: places: what the values will be copied to; those that are no contiguous tensors are left
-        alone. make: returns values for `places`, the same for the same seed; called twice where it
-        mixes the places up.
+    Args:
+        places: what the values will be copied to; those that are no contiguous tensors are left
+            alone.
+        make: returns values for `places`, the same for the same seed; called twice where it mixes
+            the places up.
     """
     torch.manual_seed(seed)
     with _DrawnInPlace(places):
@@ -49,11 +51,8 @@ class _DrawnInPlace(TorchFunctionMode):
         if func in _FACTORIES and kwargs.keys() <= _KEYWORDS:
             place = self._take(args, kwargs)
             if place is not None:
-                return func(
-                    *args,
-                    out=place,
-                    **{name: value for name, value in kwargs.items() if name == "generator"},
-                )
+                kept = {name: value for name, value in kwargs.items() if name == "generator"}
+                return func(*args, out=place, **kept)
         return func(*args, **kwargs)
 
     def _take(self, args: Sequence[object], kwargs: dict[str, object]) -> torch.Tensor | None:

@@ -1,8 +1,9 @@
-"""The right answer to one case, and how far an output is from it: whole in memory, or slice by
-slice where that would crowd the device.
+"""The right answer to one case, and how far an output is from it.
 
-Both know oracle (float64) and eager; what they say is the error of the given outputs, the error
-eager makes itself, and which trivial outputs would have passed.
+The answer is whole in memory (`WholeExpected`), or made slice by slice where that would crowd the
+device (`SlicedExpected`). Either compares outputs with the oracle (float64) and with eager, and
+says the error of the outputs, the error that eager makes itself, and which trivial outputs would
+have passed.
 """
 
 from abc import ABC, abstractmethod
@@ -27,14 +28,12 @@ _WORD = 2**64 - 1
 
 
 class InputsChanged(Exception):
-    """An input is no longer what the case was made with, though no forward that may change it is
-    running.
-    """
+    """An input is no longer what the case was made with, and no forward runs that may change it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Errors of each output: of what was compared, and of eager itself, both against the oracle."""
+    """Errors of each output against the oracle: of what was compared, and of eager itself."""
 
     found: tuple[Difference, ...]
     eager: tuple[Difference, ...]
@@ -48,9 +47,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the module does beside its values.
+    """What is right beside the values of outputs.
 
-    `layouts` are its outputs on the meta device: shapes, dtypes, strides.
+    `layouts` are the outputs on the meta device: shapes, dtypes, strides.
     """
 
     returns_tuple: bool
@@ -64,10 +63,10 @@ class Answer:
 
 
 class Expected(ABC):
-    """The right answer for inputs that are still in their shared; `compare` and `noise` may read
-    them again.
+    """The right answer for inputs that still hold the values it was made for.
 
-    These raise InputsChanged: if what they read is not what was there when this was made.
+    `compare` and `noise` may read the inputs again. They raise InputsChanged: if what they read is
+    not what was there when the answer was made.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -83,15 +82,17 @@ class Expected(ABC):
 
     @abstractmethod
     def passing_adversaries(self) -> set[str]:
-        """Names of trivial outputs that this case cannot tell from right ones; known once something
-        was compared.
+        """Names of trivial outputs that this case cannot tell from right ones.
+
+        Known once something was compared.
         """
 
     @property
     @abstractmethod
     def is_kept(self) -> bool:
-        """Whether it may be kept for other candidates, given that the inputs are drawn again: some
-        need memory that judging needs too.
+        """Whether the answer may be kept for other candidates, for whom the inputs are drawn again.
+
+        Some answers need device memory that judging needs too.
         """
 
 
@@ -155,12 +156,12 @@ class WholeExpected(Expected):
 
 
 class SlicedExpected(Expected):
-    """Oracle and eager computed again for each comparison, piece by piece: no more than a piece of
-    the oracle is ever in memory, nor of eager where the pieces are the whole bit for bit.
+    """Oracle and eager computed again for each comparison, piece by piece.
 
-    They are computed after the candidate ran, from copies whose bits are held to what the candidate
-    was given: nothing that it left running can change the values that it is judged by. How wrong
-    eager and trivial outputs are is found out once.
+    No more than a piece of the oracle is ever in memory, nor of eager where the pieces are the
+    whole bit for bit. The pieces are computed after the candidate ran, from copies whose bits are
+    held to what the candidate was given: nothing that it left running can change the values that it
+    is judged by. How wrong eager and trivial outputs are is found out once.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class SlicedExpected(Expected):
         return True
 
     def _with_memory(self, work: Callable[[Slicing], object]) -> object:
-        """Do it in finer pieces while the device's memory is short."""
+        """Do the work, in finer pieces while the device's memory is short."""
         slicing: Slicing | None = self._slicing
         while slicing is not None:
             try:
@@ -208,53 +209,29 @@ class SlicedExpected(Expected):
         raise AssertionError("the last pieces either fit or raise")
 
     def _compare(self, outputs: Sequence[torch.Tensor], slicing: Slicing) -> Comparison:
-        count = len(self.answer.layouts)
-        found, own = [ErrorTally() for _ in range(count)], [ErrorTally() for _ in range(count)]
-        trivial: list[dict[str, ErrorTally]] = [{} for _ in range(count)]
-        constants: list[torch.Tensor | None] = [None] * count
-        is_first = self._differences is None
+        found = [ErrorTally() for _ in self.answer.layouts]
+        trial = _Trial(len(self.answer.layouts)) if self._differences is None else None
         whole = None if slicing.exact else self._run_whole()
         for place, part, oracle in self._oracle_parts(slicing):
             eager = (
                 self._run_eager(part) if whole is None else tuple(output[place] for output in whole)
             )
-            for index in range(count):
-                found[index].add(outputs[index][place], oracle[index], eager[index])
-                if not is_first:
-                    continue
-                own[index].add(eager[index], oracle[index], eager[index])
-                if constants[index] is None:
-                    constants[index] = eager[index]
-                for name, output in trivial_outputs(
-                    eager[index], part, None, constant_of=constants[index]
-                ).items():
-                    trivial[index].setdefault(name, ErrorTally()).add(
-                        output, oracle[index], eager[index]
-                    )
-        if self._differences is None:
-            differences = tuple(tally.difference() for tally in own)
-            self._passing = set.intersection(
-                *(
-                    {
-                        name
-                        for name, tally in tallies.items()
-                        if is_within(
-                            tally.difference(), differences[index], self.answer.floors[index]
-                        )
-                    }
-                    for index, tallies in enumerate(trivial)
-                )
-            )
-            self._differences = differences
+            for index, tally in enumerate(found):
+                tally.add(outputs[index][place], oracle[index], eager[index])
+                if trial is not None:
+                    trial.add(index, eager[index], oracle[index], part)
+        if trial is not None:
+            self._differences = trial.differences()
+            self._passing = trial.passing(self._differences, self.answer.floors)
         return Comparison(
             tuple(tally.difference() for tally in found), self._differences, self.answer.floors
         )
 
     def _run_whole(self) -> tuple[torch.Tensor, ...] | None:
-        """Eager for all rows at once: a library may sum pieces in another order, and what counts is
-        how wrong eager is as it is used.
+        """Eager for all rows at once; None where there is no room, and pieces speak for the whole.
 
-        None where there is no room for it; the pieces then speak for the whole.
+        A vendor kernel may sum pieces in another order, and what counts is how wrong eager is as it
+        is used.
         """
         try:
             return self._run_eager(self._values)
@@ -293,3 +270,43 @@ class SlicedExpected(Expected):
         for index, bits in enumerate(self._bits):
             if seen[index] & _WORD != bits:
                 raise InputsChanged(f"input {index} was changed after the forward had returned")
+
+
+class _Trial:
+    """How wrong eager and trivial outputs are, added up over slices."""
+
+    def __init__(self, outputs: int) -> None:
+        self._eager = [ErrorTally() for _ in range(outputs)]
+        self._trivial: list[dict[str, ErrorTally]] = [{} for _ in range(outputs)]
+        # eager's first slice of each output, whose mean the constant is
+        self._first: list[torch.Tensor | None] = [None] * outputs
+
+    def add(
+        self, index: int, eager: torch.Tensor, oracle: torch.Tensor, part: Sequence[object]
+    ) -> None:
+        """A slice of one output, and the inputs it was made of."""
+        self._eager[index].add(eager, oracle, eager)
+        if self._first[index] is None:
+            self._first[index] = eager
+        trivial = trivial_outputs(eager, part, None, constant_of=self._first[index])
+        for name, output in trivial.items():
+            self._trivial[index].setdefault(name, ErrorTally()).add(output, oracle, eager)
+
+    def differences(self) -> tuple[Difference, ...]:
+        """Of eager, by output."""
+        return tuple(tally.difference() for tally in self._eager)
+
+    def passing(self, differences: Sequence[Difference], floors: Sequence[float]) -> set[str]:
+        """Names of the trivial outputs that pass for every output."""
+        return set.intersection(
+            *(
+                {
+                    name
+                    for name, tally in tallies.items()
+                    if is_within(tally.difference(), difference, floor)
+                }
+                for tallies, difference, floor in zip(
+                    self._trivial, differences, floors, strict=True
+                )
+            )
+        )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from kmem.measure.oracle.traits import InputTraits
+from kmem.measure.pool.arguments import Layout
 
 #: `drawn` first: it is what the problem is about. The rest is ordered by how much it has been seen
 #: to catch.
@@ -25,8 +26,9 @@ DENSITY = 0.05
 def apply_family(
     family: str, values: Sequence[object], traits: Sequence[InputTraits], generator: torch.Generator
 ) -> None:
-    """Turn the problem's own draw into a family, in place, so that no second copy of a large input
-    is needed.
+    """Turn the problem's own draw into a family, in place.
+
+    So no second copy of a large input is needed.
 
     Args:
         values: freshly drawn inputs; floating tensors without the trait `fixed` are overwritten.
@@ -59,9 +61,8 @@ def _fill(family: str, value: torch.Tensor, generator: torch.Generator) -> None:
     elif family == "denormal":
         value.mul_(torch.finfo(value.dtype).tiny / 8)
     elif family in ("nan", "infinite"):
-        _plant(
-            value, [float("nan")] if family == "nan" else [float("inf"), float("-inf")], generator
-        )
+        specials = [float("nan")] if family == "nan" else [float("inf"), float("-inf")]
+        _plant(value, specials, generator)
     else:
         raise ValueError(f"no input family named {family}")
 
@@ -82,10 +83,11 @@ def _plant(value: torch.Tensor, specials: Sequence[float], generator: torch.Gene
 
 
 def other_sizes(values: Sequence[object]) -> list[tuple[str, list[object]]]:
-    """The same inputs at other sizes: the first and the last dimension one shorter or longer in
-    every input, if all share its size.
+    """The same inputs at other sizes, by name.
 
-    Whether the module accepts such inputs is for the reference to say. Non-tensors are kept.
+    The first and the last dimension are made one shorter and one longer in every input, if all
+    share its size. Whether the module accepts such inputs is for the reference to say. Non-tensors
+    are kept.
     """
     tensors = [value for value in values if isinstance(value, torch.Tensor) and value.dim() > 0]
     found = []
@@ -103,8 +105,9 @@ def other_sizes(values: Sequence[object]) -> list[tuple[str, list[object]]]:
 
 
 def _resize(value: object, dimension: int, size: int) -> object:
-    """A tensor cut, or lengthened by repeating its first elements, along one dimension; anything
-    else as it is.
+    """A tensor cut or lengthened along one dimension; anything else as it is.
+
+    It is lengthened by repeating its first elements.
     """
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return value
@@ -116,11 +119,8 @@ def _resize(value: object, dimension: int, size: int) -> object:
     return kept.contiguous()
 
 
-def other_layouts(
-    values: Sequence[object],
-) -> list[tuple[str, list[tuple[tuple[int, ...], int] | None]]]:
-    """Other strides and offsets for the same values: per tensor (stride, storage offset), None for
-    what is no tensor.
+def other_layouts(values: Sequence[object]) -> list[tuple[str, list[Layout | None]]]:
+    """Other strides and offsets for the same values, by name; None for what is no tensor.
 
     "transposed" reverses the order of strides; "misaligned" starts one element into its storage.
     """

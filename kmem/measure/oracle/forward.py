@@ -1,5 +1,7 @@
-"""What surrounds one forward of the reference's module: flags, room, and what is made of the
-tensors that go in and come out.
+"""What surrounds one forward of the reference's module.
+
+In order: room on the device, flags, float64, and what is made of the tensors that go in and come
+out.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +19,7 @@ UNDEFINED = (RuntimeError, ValueError, IndexError, AssertionError)
 
 @contextmanager
 def room_for(problem: Problem) -> Iterator[None]:
-    """Say in one line that the device's memory does not suffice for what the judge itself does.
+    """Say in one line that there is too little device memory for what the judge itself does.
 
     Raises DeviceMemoryError.
     """
@@ -34,8 +36,9 @@ def room_for(problem: Problem) -> Iterator[None]:
 
 @contextmanager
 def contract_flags(precision: Precision) -> Iterator[None]:
-    """PyTorch's default flags, with TF32 matmul under a TF32 contract; the flags found are put
-    back.
+    """PyTorch's default flags, with TF32 matmul under a TF32 contract.
+
+    The flags that were found are put back.
     """
     matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = precision is Precision.TF32
@@ -50,8 +53,8 @@ def contract_flags(precision: Precision) -> Iterator[None]:
 def in_double(problem: Problem) -> Iterator[None]:
     """Run the module's forward for the oracle: tensors that it makes itself are float64 too.
 
-    Raises ProblemError: if it raises what is no answer to values or sizes, such as a Triton kernel
-    of its own that does not compile for float64.
+    Raises ProblemError: if the forward raises something that is no answer to values or sizes, as a
+    Triton kernel of the module does that cannot be compiled for float64.
     """
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -108,13 +111,14 @@ def layouts_of(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
 
 
 def tensor_bytes(values: Sequence[object]) -> int:
-    """Of all tensors among the values."""
+    """The bytes of all tensors among the values."""
     return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
 def round_once(values: Sequence[object], generator: torch.Generator) -> list[object]:
-    """Floating tensors in float64, each element moved up or down by half the distance to its
-    neighbour; other values as they are.
+    """Floating tensors in float64, each element moved by half the distance to its neighbour.
+
+    Up or down at random. Other values are as they are.
     """
 
     def move(value: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
-"""Whether a module draws random numbers: then eager's answer to one seed is the only one there is,
-and no oracle can be computed.
+"""Whether a module draws random numbers.
+
+If it does, eager's answer to one seed is the only one there is, and no oracle can be computed.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +11,9 @@ from kmem.measure.oracle.correctness import is_rounding
 
 
 def has_drawn(device: torch.device, seed: int) -> bool:
-    """Whether torch's random numbers were used, on the CPU or this device, since they were seeded
-    with `seed`. Seeds them again.
+    """Whether torch's random numbers were used since they were seeded with `seed`.
+
+    On the CPU or this device. Seeds them again.
     """
     after = _generator_states(device)
     torch.manual_seed(seed)
@@ -32,14 +34,15 @@ def are_random(
     *,
     drew: bool,
 ) -> bool:
-    """Whether two answers to the same inputs differ, and not merely because a library adds in
-    whatever order its threads arrive.
+    """Whether two answers to the same inputs differ by more than an order of additions.
 
-    Source: torch.use_deterministic_algorithms names the operators that do, cuDNN's transposed
-    convolutions among them.
+    Some vendor kernels add in whatever order their threads arrive. Source:
+    torch.use_deterministic_algorithms names the operators that do, cuDNN's transposed convolutions
+    among them.
 
-    Args: floor_for: the error allowed by type (correctness.error_floor). drew: whether random
-        numbers of torch were used for the second.
+    Args:
+        floor_for: the error allowed by type (correctness.error_floor).
+        drew: whether random numbers of torch were used for the second.
     """
     return any(
         not torch.equal(one, two)

@@ -1,9 +1,9 @@
-"""A module taken slice by slice along the first dimension, where its whole float64 run would crowd
-the device's memory.
+"""A module taken slice by slice along the first dimension.
 
-Only where it is shown to be the same thing: eager's answer for every slice must be that slice of
-eager's answer for the whole. A module that mixes rows (a batch norm in training, a mean over the
-batch) fails this and is taken whole.
+For modules whose whole float64 run would crowd the device's memory. Only where slices are shown to
+give the same answer: eager's answer for every slice must be that slice of eager's answer for the
+whole. A module that mixes rows (a batch norm in training, a mean over the batch) fails this and is
+taken whole.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +23,9 @@ Run = Callable[[Sequence[object]], tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """Which inputs are cut along their first dimension, and into how many pieces; `exact` if
-    eager's answers are the same bit for bit.
+    """Which inputs are cut along their first dimension, and into how many pieces.
+
+    `exact` if eager's answers are the same bit for bit.
     """
 
     sliced: tuple[int, ...]
@@ -59,13 +60,15 @@ def find_slicing(
     *,
     pieces: int,
 ) -> Slicing | None:
-    """A way to cut these inputs so that the answers for the pieces are those for the whole; None if
-    there is none.
+    """A way to cut these inputs so that the answers for the pieces are those for the whole.
+
+    None if there is none.
 
     Args:
         eager: the module at its own precision; it must not modify what it is given.
         whole: its answer for `values`.
         floor_for: the error allowed by type (correctness.error_floor).
+        pieces: how many to cut the inputs into.
     """
     if (
         any(output.dim() == 0 for output in whole)
@@ -73,8 +76,8 @@ def find_slicing(
     ):
         return None
     batched = tuple(
-        i
-        for i, value in enumerate(values)
+        index
+        for index, value in enumerate(values)
         if isinstance(value, torch.Tensor) and value.shape[:1] == whole[0].shape[:1]
     )
     # of two square matrices only the first has the rows of the result
@@ -114,7 +117,7 @@ def compare_pieces(
             right = all_rows[place]
             if output.shape != right.shape:
                 return Sameness.NONE
-            # another batch size may have another library kernel
+            # another batch size may have another vendor kernel
             if not is_rounding(output, right, floor_for(right.dtype)):
                 return Sameness.NONE
             exact = exact and torch.equal(output, right)

@@ -1,9 +1,8 @@
-"""Spots: a few elements of every timed result, so that no timed call goes unchecked and none has to
-be kept whole.
+"""Spots: a few elements of every timed result, so that no timed call goes unchecked.
 
-Places are drawn anew for each batch. The worker copies what lies there as soon as a call has
-returned, on the same stream and outside the timed region; which calls are looked at is chosen once
-all of them have run (examine.Examination.check_timed).
+No result has to be kept whole for that. Places are drawn anew for each batch. The worker copies
+what lies there as soon as a call has returned, on the same stream and outside the timed region;
+which calls are looked at is chosen once all of them have run (timed_calls.py).
 
 What it costs: some 5 us on the GPU and 30 us on the host per timed call, hidden behind the clearing
 of the L2 cache. Afterwards, not under the timing lease, one draw of the inputs and one eager
@@ -33,8 +32,9 @@ SETTLED = 2
 
 @dataclass(frozen=True, slots=True)
 class TimedResult:
-    """What one timed call returned: the worker's description of it, and for each output some places
-    and what lay there.
+    """What one timed call returned.
+
+    The worker's description of the result, and for each output some places and what lay there.
     """
 
     seed: int  # of the draw that the call was given
@@ -50,30 +50,33 @@ class TimedResult:
         return mixed
 
     def distance(self, outputs: Sequence[torch.Tensor]) -> float:
-        """How far these values are from those of other outputs: the largest relative error,
-        infinite for misplaced NaN and infinities.
+        """How far these values are from those of other outputs: the largest relative error.
+
+        Infinite for misplaced NaN and infinities.
         """
         found = 0.0
         for output, places, values in zip(outputs, self.places, self.values, strict=True):
             right = output[tuple(places)].reshape(-1)
             difference = measure_error(values, right, right)
-            found = max(
-                found,
-                float("inf")
-                if difference.fault
-                else max(difference.relative_error, difference.row_error),
-            )
+            if difference.fault:
+                return float("inf")
+            found = max(found, max(difference.relative_error, difference.row_error))
         return found
 
 
 class Spots:
-    """Where a worker leaves the spots of one batch of timed calls; `results` are those collected so
-    far.
+    """Where a worker leaves the spots of one batch of timed calls.
+
+    `results` are those of all batches that were collected so far.
     """
 
     def __init__(self, reference: Reference, answer: Answer, *, calls: int, seed: int) -> None:
-        """Args: answer: of the case that is timed. calls: the most in one batch. seed: of the
-        places; no worker may know it.
+        """Allocate room for the places and for what the calls of one batch leave there.
+
+        Args:
+            answer: of the case that is timed.
+            calls: the most in one batch.
+            seed: of the places; no worker may know it.
         """
         self.answer = answer
         self._generator = torch.Generator(device=reference.device).manual_seed(seed)
@@ -92,7 +95,7 @@ class Spots:
         self.shared.remove()
 
     def aim(self) -> dict[str, object]:
-        """Draw new places; what a worker's `time` command wants to know of them."""
+        """Draw new places; what a worker's `Time` command wants to know of them."""
         self.shared.poison()
         for layout, target in zip(self.answer.layouts, self.shared.values[::2], strict=True):
             for row, places in zip(target, self._draw(layout.shape, target.device), strict=True):
@@ -118,7 +121,8 @@ class Spots:
         """Take over what a batch has left.
 
         Args:
-            seeds: of the draw of each call. described: by the worker, one for each call.
+            seeds: of the draw of each call.
+            described: the worker's description of each result.
         """
         self.shared.fetch()
         values = [value for value in self.shared.values if isinstance(value, torch.Tensor)]

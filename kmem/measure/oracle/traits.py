@@ -1,5 +1,6 @@
-"""Traits of a problem's inputs that every input family keeps, found by comparing draws under
-different seeds.
+"""Traits of a problem's inputs that every input family keeps.
+
+They are found by comparing draws under different seeds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +17,9 @@ _PIECE = 2**24
 
 @dataclass(frozen=True, slots=True)
 class InputTraits:
-    """What must stay true of one input: values as drawn (`fixed`), exact zeros at the same places
-    (`zeros`), symmetry.
+    """What must stay true of one input.
+
+    `fixed`: the values are as drawn. `zeros`: where exact zeros are, None if that may change.
     """
 
     fixed: bool
@@ -31,11 +33,15 @@ def find_traits_in_turn(
     draw: Callable[[int], list[object]],
     seeds: tuple[int, int],
 ) -> list[InputTraits]:
-    """Traits of inputs too large to have two draws of in memory, unless samples of them ask for
-    both.
+    """Traits of inputs that are too large for two draws in memory.
 
-    Args: places: where the inputs lie. write: puts the draw of a seed there. draw: makes one
-        elsewhere. seeds: of the two draws; the places then hold that of the first.
+    Two draws are there all the same where samples of them may share zeros.
+
+    Args:
+        places: where the inputs lie; in the end they hold the draw of the first seed.
+        write: puts the draw of a seed there.
+        draw: makes a draw elsewhere.
+        seeds: of the two draws.
     """
     first, second = seeds
     write(second)
@@ -49,8 +55,10 @@ def find_traits_in_turn(
 
 
 def input_traits(first: object, second: object | None) -> InputTraits:
-    """Find an input's traits from two draws of it under different seeds; None where samples have
-    shown that they share no zeros.
+    """Find an input's traits from two draws of it under different seeds.
+
+    Args:
+        second: None where samples have shown that the draws share no zeros.
     """
     if not isinstance(first, torch.Tensor) or not first.is_floating_point():
         return InputTraits(fixed=True)
@@ -66,11 +74,8 @@ def input_traits(first: object, second: object | None) -> InputTraits:
         shared_zeros = sum(
             int(((one == 0) & (other == 0)).sum()) for one, other in _pieces(first, second)
         )
-        zeros = (
-            (first == 0) & (second == 0)
-            if shared_zeros >= _ZERO_SHARE * max(first.numel(), 1)
-            else None
-        )
+        if shared_zeros >= _ZERO_SHARE * max(first.numel(), 1):
+            zeros = (first == 0) & (second == 0)
     square = first.dim() >= 2 and first.shape[-1] == first.shape[-2] and first.shape[-1] > 1
     return InputTraits(
         fixed=False, zeros=zeros, symmetric=bool(square and torch.equal(first, first.mT))
@@ -78,8 +83,9 @@ def input_traits(first: object, second: object | None) -> InputTraits:
 
 
 def _sample_of(value: object) -> torch.Tensor | None:
-    """Some elements of a floating tensor, evenly spread, the same ones of every draw; None of other
-    values.
+    """Some elements of a floating tensor, evenly spread; None of other values.
+
+    They are at the same places in every draw.
     """
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return None
@@ -88,8 +94,9 @@ def _sample_of(value: object) -> torch.Tensor | None:
 
 
 def _may_share_zeros(sample: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    """Whether samples of two draws have so many zeros in the same places that the input may be made
-    so, such as a triangular matrix.
+    """Whether samples of two draws have many zeros in the same places.
+
+    The input may then be made so, as a triangular matrix is.
     """
     if sample is None or other is None or not sample.numel():
         return False
@@ -103,7 +110,7 @@ def _is_integral(value: torch.Tensor) -> bool:
 def _pieces(
     first: torch.Tensor, second: torch.Tensor
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Equal parts of two tensors of one shape, so that temporaries stay small beside large inputs."""
+    """Equal parts of two tensors of one shape; temporaries stay small beside large inputs."""
     rows = first.shape[0] if first.dim() else 1
     step = max(1, rows * _PIECE // max(first.numel(), 1))
     if not first.dim():

@@ -1,21 +1,27 @@
-"""Lists of arguments that judge and workers share, with checksums, so that a change of an input is
-seen.
+"""Lists of tensors and plain values that a judge and its workers see.
 
-A list of shared arguments lives as long as the judge and its buffers are overwritten from case to
+A list of shared arguments lives as long as the judge, and its buffers are overwritten from case to
 case: a worker that remembers an answer by pointer, shape or identity is then wrong, and a worker
 that was killed cannot hold memory that would be needed again.
+
+    shared = SharedArguments("inputs", values, placement)  # allocated like these values
+    shared.write(values)
+    worker.attach(shared)  # the worker's commands know the list by shared.name
+    before = shared.checksums()
 """
 
 import os
 import secrets
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
 from kmem.errors import ExecutorError
 from kmem.measure.pool.checksum import bit_sum
-from kmem.measure.worker.tensors import SharedTensor, allocate_shared, encode_value
+from kmem.measure.worker.tensors import Placement, SharedTensor, allocate_shared, encode_value
+
+#: Stride in elements, and offset of the first element in its storage.
+Layout = tuple[tuple[int, ...], int]
 
 
 class SharedArguments:
@@ -25,17 +31,18 @@ class SharedArguments:
         self,
         name: str,
         like: Sequence[object],
-        device: torch.device,
-        directory: Path,
+        placement: Placement,
         *,
-        ipc: bool,
-        layouts: Sequence[tuple[tuple[int, ...], int] | None] | None = None,
+        layouts: Sequence[Layout | None] | None = None,
     ) -> None:
         """Allocate; values are undefined until `write`.
 
-        Args: name: what it is for; made unique. like: tensors whose shape, dtype and (where dense)
-            strides are taken; other values are kept. layouts: per value (stride, offset) to use
-            instead.
+        Args:
+            name: what the list is for; made unique.
+            like: tensors whose shape, dtype and (where dense) strides are taken; other values are
+                kept.
+            layouts: to use instead, one for each value.
+
         Raises:
             ExecutorError: if there is no room for shared files.
         """
@@ -48,23 +55,16 @@ class SharedArguments:
             layout = layouts[index] if layouts else None
             stride, offset = layout if layout else (_dense_stride(value), 0)
             try:
-                self.items.append(
-                    allocate_shared(
-                        tuple(value.shape),
-                        tuple(stride),
-                        value.dtype,
-                        device,
-                        str(directory),
-                        ipc=ipc,
-                        offset=offset,
-                    )
+                shared = allocate_shared(
+                    tuple(value.shape), tuple(stride), value.dtype, placement, offset=offset
                 )
             except OSError as ex:
                 self.remove()
                 raise ExecutorError(
-                    f"Cannot share {value.nbytes} bytes in {directory}: {ex.strerror}; free space "
-                    f"there"
+                    f"Cannot share {value.nbytes} bytes in {placement.directory}: {ex.strerror}; "
+                    f"free space there"
                 ) from ex
+            self.items.append(shared)
 
     @property
     def values(self) -> list[object]:
@@ -93,19 +93,17 @@ class SharedArguments:
                 item.fetch()
 
     def poison(self) -> None:
-        """NaN (or the largest integer) everywhere, so that a worker that delivers nothing is seen."""
+        """Write NaN (or the largest integer), so that a worker that delivers nothing is seen."""
         for item in self.items:
             if isinstance(item, SharedTensor):
-                value = item.value
-                value.fill_(
-                    float("nan")
-                    if value.is_floating_point() or value.is_complex()
-                    else _largest(value.dtype)
-                )
+                item.value.fill_(_poison_of(item.value.dtype))
         self.publish()
 
     def describe(self) -> list[object]:
-        """For the worker's `attach` command. Raises TypeError: if a plain value cannot be passed."""
+        """The values of an `Attach` command.
+
+        Raises TypeError: if a plain value cannot be passed.
+        """
         return [
             {"tensor": item.descriptor} if isinstance(item, SharedTensor) else encode_value(item)
             for item in self.items
@@ -126,13 +124,13 @@ class SharedArguments:
 def _dense_stride(value: torch.Tensor) -> tuple[int, ...]:
     """The tensor's own strides if it fills its memory, else contiguous ones."""
     stride = value.stride()
-    span = (
-        1 + sum((size - 1) * step for size, step in zip(value.shape, stride, strict=True))
-        if value.numel()
-        else 0
-    )
+    span = 0
+    if value.numel():
+        span = 1 + sum((size - 1) * step for size, step in zip(value.shape, stride, strict=True))
     return tuple(stride) if span == value.numel() else tuple(value.contiguous().stride())
 
 
-def _largest(dtype: torch.dtype) -> int:
+def _poison_of(dtype: torch.dtype) -> float | int:
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan")
     return 1 if dtype is torch.bool else torch.iinfo(dtype).max

@@ -1,12 +1,11 @@
-"""Checksums of tensors' bits under secret weights, so that a change of an input is seen however it
-was made.
+"""Checksums of tensors' bits under secret weights, so that any change of an input is seen.
 
 Equal for equal bits in one process, changed by any single change; sums of consecutive parts add up
-to the sum of the whole, modulo 2**64. A judge takes several of every input of every case, so on a
-GPU it is one pass over the bits.
+to the sum of the whole, modulo 2**64. A judge takes several checksums of every input of every case,
+so on a GPU a checksum is one pass over the bits.
 
 Source: Carter and Wegman, "Universal classes of hash functions", 1979 (a linear hash collides only
-for who knows its weights).
+for those who know its weights).
 """
 
 import secrets
@@ -18,22 +17,24 @@ import triton.language as tl
 #: Drawn anew in every process, so that no candidate can change inputs in a way that leaves their
 #: checksum as it was.
 _KEYS = tuple(secrets.randbits(62) | 1 for _ in range(3))
-#: Elements at once where there is no GPU; and of one step of a program, with so many programs at
-#: most, where there is one.
+#: Elements at once where there is no GPU.
 _CHUNK = 2**22
+#: Elements of one step of a program of the kernel, and how many programs there are at most.
 _BLOCK, _PROGRAMS = 4096, 2048
 
 
 @triton.jit
 def weigh(place, one, two, three):
+    """An odd number that follows from the keys and the place of an element."""
     weight = place * one.to(tl.int64) + two.to(tl.int64)
     return ((weight ^ (weight >> 31)) * three.to(tl.int64)) | 1
 
 
 @triton.jit(do_not_specialize=["first", "count"])
 def weigh_words(words, sums, first, count, one, two, three, BLOCK: tl.constexpr):
-    """sums[program] = sum of word i times an odd number that follows from the keys and first + i,
-    over every so many-th block.
+    """Each program adds up its blocks: sums[program] = sum of words[i] * weigh(first + i).
+
+    Program p takes blocks p, p + programs, p + 2 * programs, ...
     """
     total = tl.zeros((BLOCK,), tl.int64)
     block = tl.program_id(0).to(tl.int64)
@@ -49,8 +50,10 @@ def weigh_words(words, sums, first, count, one, two, three, BLOCK: tl.constexpr)
 
 
 def bit_sum(value: torch.Tensor, start: int = 0) -> int:
-    """The checksum of a tensor's elements, below 2**64, as part of something that has `start`
-    elements before it.
+    """The checksum of a tensor's elements, below 2**64.
+
+    Args:
+        start: how many elements lie before these, if the tensor is a part of something.
     """
     is_complex = value.is_complex()
     if is_complex:
@@ -81,12 +84,7 @@ def _sum_in_chunks(words: torch.Tensor, first: int) -> torch.Tensor:
 
 
 def _weights(first: int, count: int, device: torch.device) -> torch.Tensor:
-    """Odd numbers that follow from the keys and the places first, first + 1, ... of the elements.
-
-    (count,) int64.
-    """
-    one, two, three = _KEYS
-    weights = (
-        torch.arange(first, first + count, dtype=torch.int64, device=device).mul_(one).add_(two)
-    )
-    return weights.bitwise_xor_(weights >> 31).mul_(three).bitwise_or_(1)
+    """What `weigh` gives for first, first + 1, ...: (count,) int64."""
+    places = torch.arange(first, first + count, dtype=torch.int64, device=device)
+    weights = places.mul_(_KEYS[0]).add_(_KEYS[1])
+    return weights.bitwise_xor_(weights >> 31).mul_(_KEYS[2]).bitwise_or_(1)

@@ -1,9 +1,9 @@
-"""Start, question and kill worker processes; what the system lets us take away from them.
+"""One worker process: started, questioned, killed, and what the machine lets be taken away from it.
 
 A `WorkerProcess` is one interpreter in a process group of its own with a scrubbed environment and
-its own directory. Whatever happens to it (an exit, a crash, silence beyond a time limit, bytes that
-are no answer) is a `WorkerLost` with a `Status`; whatever a candidate's code raised is a
-`WorkerFailure`. Neither is ever a verdict by itself: judge.py makes those.
+its own directory. Whatever happens to the process (an exit, a crash, silence beyond a time limit,
+bytes that are no answer) is a `WorkerLost` with a `Status`; whatever a candidate's code raised is a
+`WorkerFailure`. Neither is ever a verdict by itself: examiner.py makes verdicts of them.
 """
 
 import ctypes
@@ -16,17 +16,20 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 from kmem.errors import ExecutorError
+from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.worker.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
+from kmem.measure.worker.commands import Attach, Command, Detach, encode_command
+from kmem.measure.worker.confinement import CLONE_NEWNET, Limits
 from kmem.records import Status
 
 logger = logging.getLogger(__name__)
 
-#: Files that make up a worker, copied into its directory: it must run without kmem.
 _KMEM = Path(__file__).parents[2]
+#: Files that make up a worker, copied into its directory: it must run without kmem.
 WORKER_FILES = (
     *sorted(
         path for path in (_KMEM / "measure" / "worker").glob("*.py") if path.name != "__init__.py"
@@ -58,30 +61,8 @@ _BUILD_ERRORS = frozenset(
     }
 )
 START_TIMEOUT_S = 120.0
-_CLONE_NEWNET = 0x40000000
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a worker may use.
-
-    `address_bytes` 0 means unlimited, as CUDA's reserved address space demands.
-    """
-
-    file_bytes: int = 2**30
-    processes: int = 4096
-    address_bytes: int = field(
-        default_factory=lambda: _address_limit(
-            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        )
-    )
-
-
-def _address_limit(memory_bytes: int) -> int:
-    """Three quarters of the machine's memory, so that the judge keeps some; what importing torch
-    reserves is never cut off.
-    """
-    return min(64 * 2**30, max(16 * 2**30, 3 * memory_bytes // 4))
+#: For opening and letting go of shared arguments.
+_ATTACH_TIMEOUT_S = 60.0
 
 
 class WorkerLost(Exception):
@@ -93,8 +74,10 @@ class WorkerLost(Exception):
 
 
 class WorkerFailure(Exception):
-    """A candidate's code raised: stage (import, contract, construct, state_dict, forward), type
-    with its bases, text, traceback.
+    """A candidate's code raised something.
+
+    `stage` is import, contract, construct, state_dict or forward; `bases` are the names of the
+    type's base classes.
     """
 
     def __init__(self, answer: Mapping[str, object]) -> None:
@@ -121,31 +104,26 @@ def failure_status(failure: WorkerFailure) -> Status:
 
 
 class WorkerProcess:
-    """One worker. Start several at once, then `wait_ready` each: importing torch and reaching the
-    GPU takes seconds.
+    """One worker.
+
+    Importing torch and reaching the GPU takes seconds: start several at once, then `wait_ready`
+    each.
     """
 
     def __init__(
-        self,
-        directory: Path,
-        device: str,
-        *,
-        cache_dir: Path,
-        limits: Limits | None = None,
-        isolate_network: bool = True,
-        hostile: bool = True,
+        self, directory: Path, device: str, *, cache_dir: Path, hostile: bool = True
     ) -> None:
         """Start the process.
 
-        Args: hostile: it will see candidates, so it may signal no other process; a compiler in a
-            clean one needs its children.
+        Args:
+            hostile: the process will see candidates (see confinement.py).
+
         Raises:
             ExecutorError: if the directory cannot be written or Python cannot be started.
         """
         self.directory = directory
         self.ready: Mapping[str, str] | None = None
         self.attached: set[str] = set()  # names of lists of arguments this worker has been shown
-        limits = limits or (Limits() if device == "cpu" else Limits(address_bytes=0))
         host = directory / "host"
         try:
             for place in (cache_dir / "triton", cache_dir / "inductor"):
@@ -162,16 +140,10 @@ class WorkerProcess:
             for file in WORKER_FILES:
                 shutil.copyfile(file, host / file.name)
             self._log_path = directory / "log.txt"
+            script = str(host / "serve.py")
             with open(self._log_path, "wb") as log:
                 self._process = subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-E",
-                        "-s",
-                        "-B",
-                        str(host / "serve.py"),
-                        str(theirs.fileno()),
-                    ],
+                    [sys.executable, "-E", "-s", "-B", script, str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -190,20 +162,21 @@ class WorkerProcess:
             theirs.close()
         self._channel = Channel(ours)
         self._nonce = secrets.token_hex(8)
+        limits = Limits() if device == "cpu" else Limits(address_bytes=0)
         self._channel.send(
             {
                 "device": device,
                 "nonce": self._nonce,
-                "isolate_network": isolate_network,
                 "hostile": hostile,
-                "file_bytes": limits.file_bytes,
-                "processes": limits.processes,
-                "address_bytes": limits.address_bytes,
+                "limits": asdict(limits),
             }
         )
 
     def wait_ready(self) -> "WorkerProcess":
-        """Raises ExecutorError: if the worker, which has seen no candidate yet, does not come up."""
+        """Wait until it answers.
+
+        Raises ExecutorError: if the worker, which has seen no candidate yet, does not come up.
+        """
         if self.ready is None:
             try:
                 self.ready = self._answer(START_TIMEOUT_S)["ready"]
@@ -213,9 +186,7 @@ class WorkerProcess:
                 ) from ex
         return self
 
-    def request(
-        self, command: str, *, timeout_s: float, **arguments: object
-    ) -> Mapping[str, object]:
+    def request(self, command: Command, *, timeout_s: float) -> Mapping[str, object]:
         """Ask and wait for the answer.
 
         Raises WorkerLost and WorkerFailure; after WorkerLost the process is dead.
@@ -223,13 +194,24 @@ class WorkerProcess:
         self.wait_ready()
         self._nonce = secrets.token_hex(8)
         try:
-            self._channel.send({"command": command, "nonce": self._nonce, **arguments})
+            self._channel.send({**encode_command(command), "nonce": self._nonce})
         except ChannelClosed:
             raise self._lost() from None
         answer = self._answer(timeout_s)
         if "failed" in answer:
             raise WorkerFailure(answer)
         return answer
+
+    def attach(self, shared: SharedArguments) -> None:
+        """Show a list of shared arguments to the worker, unless it has been shown already."""
+        if shared.name not in self.attached:
+            self.request(Attach(shared.name, shared.describe()), timeout_s=_ATTACH_TIMEOUT_S)
+            self.attached.add(shared.name)
+
+    def detach(self, shared: SharedArguments) -> None:
+        """Have the worker let go of shared arguments, and of device memory beyond its need."""
+        self.request(Detach(shared.name), timeout_s=_ATTACH_TIMEOUT_S)
+        self.attached.discard(shared.name)
 
     def _answer(self, timeout_s: float) -> Mapping[str, object]:
         try:
@@ -257,14 +239,7 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             code = None
         self.kill()
-        how = (
-            "closed its channel"
-            if code is None
-            else f"was killed by {signal.Signals(-code).name}"
-            if code < 0
-            else f"exited with code {code}"
-        )
-        return WorkerLost(Status.CRASHED, f"the worker {how}\n{self.log_tail()}")
+        return WorkerLost(Status.CRASHED, f"the worker {_ending(code)}\n{self.log_tail()}")
 
     @property
     def alive(self) -> bool:
@@ -275,8 +250,9 @@ class WorkerProcess:
         return self._process.pid
 
     def log_tail(self, count: int = 2000) -> str:
-        """The end of what the worker and its candidates wrote to stdout and stderr; never read as a
-        message.
+        """The end of what the worker and its candidates wrote to stdout and stderr.
+
+        Never read as a message.
         """
         try:
             with open(self._log_path, "rb") as log:
@@ -295,6 +271,13 @@ class WorkerProcess:
         self._channel.close()
 
 
+def _ending(code: int | None) -> str:
+    """How a process ended, by its exit code; None if it still runs."""
+    if code is None:
+        return "closed its channel"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+
 def _environment(directory: Path, device: str, cache_dir: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     own = {
@@ -308,14 +291,11 @@ def _environment(directory: Path, device: str, cache_dir: Path) -> dict[str, str
 
 
 def network_isolation() -> str:
-    """What this machine allows: whether a worker can be cut off from the network.
-
-    For `kmem doctor`.
-    """
+    """Whether this machine lets a worker be cut off from the network, in a line for people."""
     # a namespace, once left, cannot be re-entered: try in a child that does nothing else
     child = os.fork()
     if child == 0:
-        os._exit(0 if ctypes.CDLL(None).unshare(_CLONE_NEWNET) == 0 else 1)
+        os._exit(0 if ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0 else 1)
     _, status = os.waitpid(child, 0)
     if os.waitstatus_to_exitcode(status) == 0:
         return "workers run without network (own network namespace)"

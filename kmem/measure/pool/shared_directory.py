@@ -1,7 +1,6 @@
-"""The directory for memory that judge and workers share: in a memory file system if it has room,
-and gone when its judge is gone.
+"""The directory that shared memory lies in, in a memory file system if that has room.
 
-A judge that is killed cannot clean up, and what it leaves in /dev/shm is memory lost until the next
+A judge that is killed cannot clean up, and what it leaves in /dev/shm takes memory until the next
 boot. So each directory holds a locked file for as long as its judge lives, and every judge removes
 the directories whose lock is free before it makes its own.
 """
@@ -25,8 +24,9 @@ class SharedDirectory:
     """`path` exists until `close`, or until the next judge starts after this one was killed."""
 
     def __init__(self, fallback: Path, root: Path = _MEMORY) -> None:
-        """Make it, under `root` if that is a directory with room, else under `fallback`; and reap
-        what killed judges left in `root`.
+        """Make it under `root` if that is a directory with room, else under `fallback`.
+
+        What killed judges left in `root` is reaped first.
         """
         usable = root.is_dir() and os.access(root, os.W_OK)
         if usable:

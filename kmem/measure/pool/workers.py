@@ -1,4 +1,4 @@
-"""The judge's worker processes: started ahead of need, handed out fresh, ended for certain."""
+"""All workers of one judge: started ahead of need, handed out fresh, ended for certain."""
 
 import tempfile
 from pathlib import Path
@@ -9,7 +9,8 @@ from kmem.measure.pool.process import WorkerProcess
 class WorkerPool:
     """Starts workers for one device.
 
-    On a GPU a spare is always on its way, for a start takes seconds that nobody should wait for.
+    With `keep_spare` a further worker is always coming up, for a start takes seconds that nobody
+    should wait for.
     """
 
     def __init__(self, directory: Path, device: str, cache_dir: Path, *, keep_spare: bool) -> None:
@@ -28,8 +29,9 @@ class WorkerPool:
     def start(self, *, clean: bool = False) -> WorkerProcess:
         """A new worker that is still coming up.
 
-        Args: clean: for a baseline: it will see no candidate, and its compiler caches are ones that
-            no candidate's worker is given.
+        Args:
+            clean: for a baseline: the worker will see no candidate, and its compiler caches are
+                ones that no candidate's worker is given.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         cache_dir = self._cache_dir / "baseline" if clean else self._cache_dir
@@ -45,13 +47,11 @@ class WorkerPool:
     def take(self, *, then_prepare: bool = True) -> WorkerProcess:
         """A worker that has seen no candidate, ready.
 
-        Args: then_prepare: start the next spare, where spares are kept.
+        Args:
+            then_prepare: start the next spare, where spares are kept.
         """
-        worker, self._spare = (
-            (self._spare, None)
-            if self._spare is not None and self._spare.alive
-            else (self.start(), None)
-        )
+        spare, self._spare = self._spare, None
+        worker = spare if spare is not None and spare.alive else self.start()
         if self._keep_spare and then_prepare:
             self.prepare()
         return worker.wait_ready()

@@ -1,4 +1,4 @@
-"""Successive halving: spend timing samples on candidates in proportion to their promise.
+"""Successive halving: spends timing samples on candidates in proportion to their promise.
 
 A pure function of a sampling callback.
 
@@ -17,12 +17,14 @@ def race(
     first_samples: int = 5,
     final_samples: int = 40,
 ) -> dict[str, list[float]]:
-    """Time every entrant briefly, then the faster half twice as long, until one is left or
-    `final_samples` are reached.
+    """Time every entrant briefly, then the faster half twice as long, and so on.
+
+    The race ends with one entrant, or when `final_samples` are reached.
 
     Args:
         entrants: names, without repeats.
         sample: (name, count) -> that many times in ms, or None if the entrant failed and drops out.
+
     Returns:
         All samples by name, for those that did not fail; the fastest has the most.
     """

@@ -1,18 +1,20 @@
-"""What samples mean: medians, paired ratios with bootstrap intervals, and the two ways a time can
-be impossible. Pure functions.
+"""What samples mean: medians, paired ratios with bootstrap intervals, and times that cannot be.
 
-The samples themselves are taken in the workers (observe.py) on the judge's orders (judge.py).
+Pure functions. The samples themselves are taken in the workers (clocks.py) on the judge's orders
+(gpu_clock.py).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from kmem.records import Bound, Device, Timing
 
 RESAMPLES = 2000
-#: What an interval is widened by on either side: two processes that run the same kernel differ by
-#: so much for as long as they live, which resampling their blocks cannot see. Source:
+#: What an interval is widened by on either side, as a share of the ratio: two processes that run
+#: the same kernel differ by so much for as long as they live, which resampling their blocks cannot
+#: see. Source:
 #: tools/judge_statistics.py on an H200, 20 pairings of a kernel with itself: bootstrap alone
 #: covered 1 in 15, and 1 was at most 0.14% outside.
 CLOCK_RESOLUTION = 0.002
@@ -23,8 +25,9 @@ FLOOR_SHARE = 0.95
 #: offset per launch, work ran outside the timed region.
 HOST_RATIO = 1.3
 HOST_OFFSET_MS = 0.1
-#: So it did if the kernels of one call, as the profiler saw them, take more together than this
-#: ratio and offset allow. The profiler's call may find lower clocks, but warmer caches.
+#: Work also ran outside the timed region if the kernels of one call, as the profiler saw them, take
+#: more together than this ratio and offset allow. The profiler's call may find lower clocks, but
+#: warmer caches.
 KERNELS_RATIO = 2.0
 KERNELS_OFFSET_MS = 0.02
 #: Below this a call is also timed as a CUDA graph, so that host overhead can be told apart.
@@ -35,8 +38,8 @@ def summarize_samples(samples_ms: Sequence[float]) -> Timing:
     """Median, p20 and p80 of unpaired samples. Raises ValueError: if there are none."""
     if not samples_ms:
         raise ValueError("no samples")
-    low, middle, high = np.percentile(np.asarray(samples_ms, dtype=float), [20, 50, 80])
-    return Timing(float(middle), float(low), float(high), len(samples_ms))
+    percentiles = np.percentile(np.asarray(samples_ms, dtype=float), [50, 20, 80])
+    return Timing(*map(float, percentiles), len(samples_ms))
 
 
 def estimated_timing(latency_ms: float) -> Timing:
@@ -51,13 +54,17 @@ def pair_samples(
     *,
     seed: int,
 ) -> Timing:
-    """Timing of a candidate with its paired ratio: one ratio per A B B A block, their median, and a
-    95% bootstrap interval of that median, widened by `CLOCK_RESOLUTION`.
+    """Timing of a candidate with its paired ratio: the median of one ratio per A B B A block.
+
+    The interval is a 95% bootstrap interval of that median, widened by `CLOCK_RESOLUTION`. Source:
+    Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13 (percentile
+    interval).
 
     Args:
-        candidate_ms, reference_ms: samples by block, equally many blocks.
-    Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13 (percentile
-        interval).
+        candidate_ms: samples by block.
+        reference_ms: those of the baseline, equally many blocks.
+        reference: the baseline's name.
+        seed: of the bootstrap.
     """
     ratios = np.array(
         [
@@ -68,18 +75,16 @@ def pair_samples(
     generator = np.random.default_rng(seed)
     medians = np.median(generator.choice(ratios, size=(RESAMPLES, len(ratios))), axis=1)
     low, high = np.percentile(medians, [2.5, 97.5])
-    single = summarize_samples([sample for block in candidate_ms for sample in block])
-    other = summarize_samples([sample for block in reference_ms for sample in block])
-    return Timing(
-        single.latency_ms,
-        single.latency_ms_p20,
-        single.latency_ms_p80,
-        single.samples,
-        reference,
-        other.latency_ms,
-        float(np.median(ratios)),
-        float(low) - CLOCK_RESOLUTION * float(np.median(ratios)),
-        float(high) + CLOCK_RESOLUTION * float(np.median(ratios)),
+    ratio = float(np.median(ratios))
+    ours = summarize_samples([sample for block in candidate_ms for sample in block])
+    theirs = summarize_samples([sample for block in reference_ms for sample in block])
+    return replace(
+        ours,
+        reference=reference,
+        reference_ms=theirs.latency_ms,
+        ratio=ratio,
+        ratio_low=float(low) - CLOCK_RESOLUTION * ratio,
+        ratio_high=float(high) + CLOCK_RESOLUTION * ratio,
     )
 
 
@@ -88,9 +93,11 @@ def physical_floor_ms(
 ) -> float | None:
     """The least time a call can take, in ms; None if unknown.
 
-    The bound, less what of its bytes may still lie in L2, unwritten, when the clock stops. Where
-    exact algebra takes work away (the kernel's recipe says so: "algebraic"), only the bytes remain
-    a floor.
+    That is the bound, less what of its bytes may still lie in L2, unwritten, when the clock stops.
+
+    Args:
+        algebraic: exact algebra takes work away (the kernel's recipe says so), so that only the
+            bytes remain a floor.
     """
     if bound is None:
         return None
@@ -109,9 +116,12 @@ def implausible_reason(
 ) -> str | None:
     """Why a time cannot be, or None.
 
-    Args: host_ms: the host's clock around the call and a device-wide synchronisation; the least of
-        some. floor_ms: see `physical_floor_ms`; at measured ceilings. kernels_ms: times of every
-        kernel, copy and fill of one call on whatever stream; none if unknown.
+    Args:
+        host_ms: the host's clock around the call and a device-wide synchronisation; the least of
+            some.
+        floor_ms: see `physical_floor_ms`; at measured ceilings.
+        kernels_ms: times of every kernel, copy and fill of one call on whatever stream; none if
+            unknown.
     """
     if floor_ms is not None and latency_ms < FLOOR_SHARE * floor_ms:
         return f"{latency_ms:.4f} ms is below the physical floor of {floor_ms:.4f} ms"

@@ -1,0 +1,24 @@
+"""What runs in a candidate's process, and nothing else.
+
+The process is given copies of these files and of kmem/host/lease.py. kmem cannot be imported there,
+so the files import one another and `lease` by plain names, and beside these the standard library,
+torch and triton. Four of them are used by the judge's side too, as `kmem.measure.worker.channel`:
+channel, commands, confinement, tensors.
+
+In the order in which a process uses them:
+
+- serve.py: where the process starts, and how it answers commands until the judge is gone.
+- channel.py: how judge and worker talk: JSON messages over a socket pair.
+- confinement.py: what the process gives up before it sees a candidate.
+- commands.py: what a worker can be asked: one record for each command.
+- runner.py: carries commands out, with the loaded modules and the tensors they are called with.
+- failures.py: what a candidate's code raised, and at which stage.
+- tensors.py: tensors that both processes see, and plain values as JSON.
+- free_memory.py: fills free device memory with NaN, so that an unwritten output shows.
+- results.py: what a forward returned: a description for the judge, and copies for it.
+- operators.py: the operators that one call dispatches.
+- launches.py: the Triton kernels that one call launches, and all kernels that the GPU ran.
+- integrity.py: functions and flags of torch, triton and time that a candidate has replaced.
+- clocks.py: the times of calls, by CUDA events and by the host's clock.
+- tuning.py: lets Inductor tune a baseline while nobody else uses the GPU.
+"""

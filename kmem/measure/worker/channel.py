@@ -1,9 +1,9 @@
-"""The private channel between judge and worker: length-prefixed JSON over a socket pair, with a
-nonce per request.
+"""The private channel between judge and worker: JSON messages over a socket pair.
 
-Shared by both sides: the judge imports it as kmem.measure.worker.channel, the worker runs from a
-copy of this file, so it uses the standard library only. Nothing that is read here is ever executed:
-no pickle, and a frame above `MAX_FRAME_BYTES` is a protocol error.
+Used on both sides (the worker runs from a copy of this file; standard library only). A message is
+its length and then a JSON object; each request carries a nonce, which its answer must repeat.
+Nothing that is read here is ever executed: no pickle, and a frame above `MAX_FRAME_BYTES` is a
+protocol error.
 """
 
 import json
@@ -28,7 +28,7 @@ class ProtocolError(Exception):
 
 
 class Channel:
-    """One end. Messages are JSON objects; `receive` demands the nonce of the request it answers."""
+    """One end of it. Messages are JSON objects."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -46,7 +46,8 @@ class Channel:
         """Wait for one object.
 
         Raises:
-            ChannelTimeout: if `timeout_s` passes first. ChannelClosed: if the other end is gone.
+            ChannelTimeout: if `timeout_s` passes first.
+            ChannelClosed: if the other end is gone.
             ProtocolError: if the frame is too long or holds no JSON object.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s

@@ -1,9 +1,9 @@
-"""Tensors that judge and worker both see, described in JSON: shared-memory files on the CPU, CUDA
-IPC handles on a GPU.
+"""Tensors that judge and worker both see, and plain values as JSON.
 
-Shared by both sides (the worker runs from a copy; torch and the standard library only). Where CUDA
-IPC is refused, a CUDA tensor travels through a shared-memory file and the worker keeps a copy on
-the device: `fetch` and `publish` move the values.
+Used on both sides (the worker runs from a copy of this file; torch and the standard library only).
+On the CPU a tensor lies in a shared-memory file, on a GPU it is opened by a CUDA IPC handle. Where
+CUDA IPC is refused, a CUDA tensor travels through a shared-memory file and the worker keeps a copy
+on the device: `fetch` and `publish` move the values.
 
 Covered: dense strided tensors and plain Python values. Not covered: sparse, nested and quantised
 tensors.
@@ -13,14 +13,30 @@ import base64
 import os
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a judge makes the tensors that it shares.
+
+    `directory` is for shared files (in a memory file system if there is one). `ipc` says whether
+    CUDA IPC works here; it means nothing on the CPU.
+    """
+
+    device: torch.device
+    directory: Path
+    ipc: bool
+
+
 @dataclass
 class SharedTensor:
-    """A tensor both processes see: `value` is what a model gets, `host` the shared CPU copy behind
-    it, None if `value` is itself shared.
+    """A tensor that both processes see.
+
+    `value` is what a model gets, `host` the shared CPU copy behind it, None if `value` is itself
+    shared. `descriptor` is what `open_shared` in the other process needs.
     """
 
     value: torch.Tensor
@@ -41,29 +57,26 @@ class SharedTensor:
 
 
 def allocate_shared(
-    shape: tuple,
-    stride: tuple,
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
     dtype: torch.dtype,
-    device: torch.device,
-    directory: str,
+    placement: Placement,
     *,
-    ipc: bool,
     offset: int = 0,
 ) -> SharedTensor:
     """A new shared tensor of uninitialised values; the judge's side.
 
     Args:
-        stride: in elements. offset: elements before the first one, for misaligned views.
-        directory: where shared files go (a memory file system if there is one).
-        ipc: whether CUDA IPC works here; ignored on the CPU.
+        stride: in elements.
+        offset: elements before the first one, for misaligned views.
+
     Raises:
         OSError: if there is no room for the file.
     """
-    span = (
-        offset + 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
-        if 0 not in shape
-        else 1
-    )  # noqa: B905 - copied to 3.11+ workers as is
+    device = placement.device
+    span = 1
+    if 0 not in shape:
+        span += offset + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
     layout = {
         "shape": list(shape),
         "stride": list(stride),
@@ -71,31 +84,27 @@ def allocate_shared(
         "offset": offset,
         "device": str(device),
     }
-    if device.type == "cuda" and ipc:
-        base = _empty_apart(max(span, 1), dtype, device)
+    if device.type == "cuda" and placement.ipc:
+        base = _empty_apart(span, dtype, device)
         value = base.as_strided(shape, stride, offset)
         return SharedTensor(value, None, {**layout, "via": "cuda_ipc", "handle": export_cuda(base)})
-    nbytes = max(span, 1) * torch.empty(0, dtype=dtype).element_size()
-    path = os.path.join(directory, f"kmem-{uuid.uuid4().hex}")
+    nbytes = span * torch.empty(0, dtype=dtype).element_size()
+    path = os.path.join(placement.directory, f"kmem-{uuid.uuid4().hex}")
     reserve_file(path, nbytes)
     storage = torch.UntypedStorage.from_file(path, shared=True, nbytes=nbytes)
     host = torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
-    value = (
-        host
-        if device.type == "cpu"
-        else torch.empty_strided(shape, stride, dtype=dtype, device=device)
-    )
-    return SharedTensor(
-        value,
-        host if device.type != "cpu" else None,
-        {**layout, "via": "file", "path": path, "nbytes": nbytes},
-    )
+    descriptor = {**layout, "via": "file", "path": path, "nbytes": nbytes}
+    if device.type == "cpu":
+        return SharedTensor(host, None, descriptor)
+    value = torch.empty_strided(shape, stride, dtype=dtype, device=device)
+    return SharedTensor(value, host, descriptor)
 
 
 def _empty_apart(count: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Memory in an allocation of its own: an IPC handle opens the whole allocation that a tensor
-    lies in to the other process, whose kernels could look beyond the tensor, and the judge's
-    answers must not lie there.
+    """Device memory in an allocation of its own.
+
+    An IPC handle opens the whole allocation that a tensor lies in to the other process, whose
+    kernels could look beyond the tensor: the judge's answers must not lie there.
 
     Source: CUDA Runtime API, cudaIpcGetMemHandle ("sub-allocations"); torch.cuda.MemPool.
     """
@@ -104,8 +113,9 @@ def _empty_apart(count: int, dtype: torch.dtype, device: torch.device) -> torch.
 
 
 def reserve_file(path: str, nbytes: int) -> None:
-    """Make a file whose space is really there: writing to a mapped hole of a full file system is a
-    SIGBUS. Raises OSError.
+    """Make a file whose space is really there.
+
+    Writing to a mapped hole of a full file system would be a SIGBUS. Raises OSError.
     """
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
@@ -159,17 +169,7 @@ def import_cuda(handle: list) -> torch.UntypedStorage:
     Source: torch.multiprocessing.reductions.rebuild_cuda_tensor.
     """
     torch.cuda.init()
-    device, memory, size, offset, counter, counter_offset, event, needs_event = handle
-    parts = (
-        device,
-        base64.b64decode(memory),
-        size,
-        offset,
-        base64.b64decode(counter),
-        counter_offset,
-        base64.b64decode(event),
-        needs_event,
-    )
+    parts = [base64.b64decode(part) if isinstance(part, str) else part for part in handle]
     return torch.UntypedStorage._new_shared_cuda(*parts)
 
 

@@ -1,0 +1,15 @@
+"""Measured outcomes, append-only, and everything that is derived from them.
+
+In the order in which an outcome passes, from its record to an answer:
+
+- graphs.py: what a problem's graph is known by, and how far two graphs are apart.
+- sums.py: table `skill_sums`: what each outcome adds to the sums of its skill.
+- outcomes.py: `memory.ledger`: outcomes and their retractions.
+- redaction.py: an outcome without what belongs to its owner.
+- sum_columns.py: table `skill_sums` as numpy columns in memory.
+- posteriors.py: the arithmetic from sums to posteriors.
+- contributors.py: `memory.contributors`: who measured what, and how far each origin is trusted.
+- track_records.py: `memory.track_records`: posteriors and track records of skills, when asked for.
+- winners.py: `memory.winners`: the kernels to start from.
+- experience.py: what settings of recipes took on other graphs.
+"""

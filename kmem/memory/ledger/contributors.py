@@ -1,8 +1,7 @@
-"""Who contributed what: this memory's own name in the team, how far each origin is trusted, and
-under which licence its outcomes came.
+"""Who measured what: this memory's own name, the trust in each origin, and its outcomes' licence.
 
-An outcome's `origin` is the contributor that measured it; it is part of the outcome's hash, so it
-cannot be changed on the way.
+An outcome's `origin` is the contributor that measured it. The origin is part of the outcome's hash,
+so it cannot be changed on the way.
 """
 
 import uuid
@@ -22,30 +21,31 @@ OTHERS_TRUST = 0.5
 class Contributors(Tables):
     """`memory.contributors`: origins of outcomes."""
 
-    _contributor: str | None = None
+    _own_name: str | None = None
 
     @property
     def own_name(self) -> str:
-        """The name outcomes measured here carry: random, made once per database, so that it says
-        nothing about a person or machine.
+        """The name that outcomes measured here carry.
+
+        It is random, made once per database, and says nothing about a person or machine.
         """
-        if self._contributor is None:
+        if self._own_name is None:
             rows = self._storage.read("select name from contributor")
             if not rows:
-                with (
-                    self._storage.write() as connection
-                ):  # two processes may get here: the first name stays
+                # two processes may get here: the first name stays
+                with self._storage.write() as connection:
                     connection.execute(
                         "insert or ignore into contributor (id, name) values (1, ?)",
                         [f"kmem-{uuid.uuid4().hex[:12]}"],
                     )
                 rows = self._storage.read("select name from contributor")
-            self._contributor = str(rows[0]["name"])
-        return self._contributor
+            self._own_name = str(rows[0]["name"])
+        return self._own_name
 
     def trust(self) -> Trust:
-        """How much each origin's outcomes count: 1 for this memory's own, 0.5 for others, unless
-        set.
+        """How much each origin's outcomes count.
+
+        Unless set, this memory's own count OWN_TRUST and those of others OTHERS_TRUST.
         """
         own = {UNNAMED_ORIGIN: OWN_TRUST, self.own_name: OWN_TRUST}
         set_here = {
@@ -71,20 +71,22 @@ class Contributors(Tables):
     def origins(self) -> dict[str, int]:
         """How many outcomes came from each origin, by name."""
         rows = self._storage.read(
-            "select json_extract(record, '$.origin') as origin, count(*) as outcomes from outcomes "
-            "group by 1 order by 1"
+            """
+            select json_extract(record, '$.origin') as origin, count(*) as outcomes
+            from outcomes
+            group by 1
+            order by 1
+            """
         )
         return {str(row["origin"]): int(row["outcomes"]) for row in rows}
 
     def licences(self) -> dict[str, str]:
-        """Origin -> licence its outcomes and kernels came under, where one was stated."""
+        """Origin -> the licence of its outcomes and kernels, where one was stated."""
         rows = self._storage.read("select origin, licence from licences order by origin")
         return {str(row["origin"]): str(row["licence"]) for row in rows}
 
     def keep_licences(self, licences: Mapping[str, str]) -> None:
-        """Keep the licences that came with somebody's outcomes; what was stated first for an origin
-        stays.
-        """
+        """Keep the licences that came with outcomes; the first that an origin stated stays."""
         with self._storage.write() as connection:
             connection.executemany(
                 "insert or ignore into licences (origin, licence) values (?, ?)",
@@ -100,6 +102,6 @@ class Contributors(Tables):
         stated = self.licences()[origin]
         if stated != licence:
             raise MemoryStoreError(
-                f"Outcomes of '{origin}' are under {stated} already, not {licence}; export without "
-                f"--licence"
+                f"Outcomes of '{origin}' are under {stated} already, not {licence}; "
+                "export without --licence"
             )

@@ -1,8 +1,8 @@
-"""The ledger of measured outcomes: append-only, content-addressed, failures included; a mistake is
-retracted by another record.
+"""The ledger of measured outcomes: append-only, content-addressed, failures included.
 
-`record_outcome` is the only way in. What skills earned is derived from the ledger: tally.py keeps
-its sums in the same transaction.
+A mistake is retracted by another record. `Ledger.record_entries` is the only way in: it puts
+outcomes into the ledger and adds them to the sums of sums.py in one transaction. What skills earned
+is derived from those sums (track_records.py).
 """
 
 import json
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kmem.errors import MemoryStoreError
-from kmem.memory.ledger import tally
+from kmem.memory.ledger import sums
+from kmem.memory.ledger.graphs import pack_sizes
 from kmem.memory.storage import Tables, Value
 from kmem.records import Outcome, Status, content_hash
 from kmem.serialize import from_data, from_json, to_data, to_json
 
-#: Measured times and ratios of an outcome, and what was worked out, which may be nothing. Both in
-#: ms: 1 ps to 30 years.
+#: Fields of an outcome that were measured: times in ms and ratios.
 _MEASURED = (
     "latency_ms",
     "latency_ms_p20",
@@ -29,15 +29,19 @@ _MEASURED = (
     "ratio_low",
     "ratio_high",
 )
-_WORKED_OUT = ("bound_ms", "predicted_ms")
+#: Fields that were computed, in ms; these may be 0.
+_COMPUTED = ("bound_ms", "predicted_ms")
+#: The range of what can be measured; as times in ms, 1 ps to 30 years.
 _LEAST, _MOST = 1e-9, 1e12
+_ALL_HASHES = "`kmem memory export` lists every hash"
 
 
 @dataclass(frozen=True, slots=True)
 class Retraction:
     """Says that an outcome no longer counts, and why. It may arrive before the outcome it names.
 
-    A skill is retracted by the same record: `outcome_hash` is then what standing.py says of it.
+    A skill is retracted by the same record: `outcome_hash` is then what standing.py makes of the
+    skill's content or name.
     """
 
     outcome_hash: str
@@ -53,7 +57,7 @@ class Retraction:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """An outcome ready to be stored: canonical, with its JSON and hash."""
+    """An outcome as the ledger stores it: canonical, with its JSON and hash."""
 
     outcome: Outcome
     record: str
@@ -61,8 +65,10 @@ class LedgerEntry:
 
 
 def ledger_entry(outcome: Outcome) -> LedgerEntry:
-    """Prepare an outcome: numbers take the type of their field (1 becomes 1.0), so that its hash
-    survives every round trip.
+    """Prepare an outcome for the ledger.
+
+    Numbers take the type of their field (1 becomes 1.0), so that the outcome's hash survives every
+    round trip.
     """
     canonical = from_data(Outcome, to_data(outcome))
     record = to_json(canonical)
@@ -70,11 +76,11 @@ def ledger_entry(outcome: Outcome) -> LedgerEntry:
 
 
 def refuse_impossible(outcome: Outcome) -> None:
-    """Refuse numbers no measurement gives: logarithms and sums of them would end every run.
+    """Refuse numbers that no measurement gives: their logarithms and sums would end every run.
 
     Raises ValueError naming the first.
     """
-    for names, least in ((_MEASURED, _LEAST), (_WORKED_OUT, 0.0)):
+    for names, least in ((_MEASURED, _LEAST), (_COMPUTED, 0.0)):
         for name in names:
             value = getattr(outcome, name)
             if value is not None and not least <= value <= _MOST:
@@ -96,10 +102,10 @@ class Ledger(Tables):
         with self._storage.write() as connection:
             known = self.known(by_hash)
             fresh = [entry for entry in by_hash.values() if entry.hash not in known]
-            summed = tally.is_current(connection)
+            are_current = sums.are_current(connection)
             _insert(connection, fresh)
-            if summed:
-                tally.add_outcomes(connection, [(entry.hash, entry.outcome) for entry in fresh])
+            if are_current:
+                sums.add_outcomes(connection, [(entry.hash, entry.outcome) for entry in fresh])
         return len(fresh)
 
     def known(self, hashes: Iterable[str]) -> set[str]:
@@ -120,8 +126,9 @@ class Ledger(Tables):
         arch: str | None = None,
         status: Status | None = None,
     ) -> list[Outcome]:
-        """Outcomes that match every filter given and are not retracted, oldest first (ties by hash:
-        the order of insertion never shows).
+        """Outcomes that match every filter given and are not retracted, oldest first.
+
+        Ties come by hash: the order of insertion never shows.
         """
         filters = {
             "o.graph_hash = ?": graph_hash,
@@ -132,21 +139,36 @@ class Ledger(Tables):
             "o.status = ?": status.value if status else None,
         }
         given = {condition: value for condition, value in filters.items() if value is not None}
+        standing = """
+            select o.record
+            from outcomes o
+            join graphs g on g.hash = o.graph_hash
+            where not exists (select 1 from retractions r where r.outcome_hash = o.hash)
+        """
         # Only the conditions asked for, so that SQLite can use their indices among a million rows.
         rows = self._storage.read(
-            " and ".join(
-                [
-                    """
-                    select o.record from outcomes o join graphs g on g.hash = o.graph_hash
-                    where not exists (select 1 from retractions r where r.outcome_hash = o.hash)
-                    """,
-                    *given,
-                ]
-            )
-            + " order by o.created_at, o.hash",
+            " and ".join([standing, *given]) + " order by o.created_at, o.hash",
             list(given.values()),
         )
         return [from_json(Outcome, row["record"]) for row in rows]
+
+    def passed(self, skill: str, source_hash: str) -> list[LedgerEntry]:
+        """Outcomes in which a kernel of a skill passed that are not retracted, oldest first."""
+        rows = self._storage.read(
+            """
+            select o.hash, o.record from outcomes o
+            where o.skill = ?
+              and o.source_hash = ?
+              and o.status = 'passed'
+              and not exists (select 1 from retractions r where r.outcome_hash = o.hash)
+            order by o.created_at, o.hash
+            """,
+            [skill, source_hash],
+        )
+        return [
+            LedgerEntry(from_json(Outcome, row["record"]), str(row["record"]), str(row["hash"]))
+            for row in rows
+        ]
 
     def retract(self, outcome_hash: str, reason: str, origin: str) -> Retraction:
         """Record that an outcome no longer counts.
@@ -155,7 +177,7 @@ class Ledger(Tables):
         """
         if not self._storage.read("select 1 from outcomes where hash = ?", [outcome_hash]):
             raise MemoryStoreError(
-                f"No outcome '{outcome_hash}' in {self._storage.path}; `kmem memory export` lists every hash"
+                f"No outcome '{outcome_hash}' in {self._storage.path}; {_ALL_HASHES}"
             )
         retraction = Retraction(
             outcome_hash, reason, origin, datetime.now(UTC).isoformat(timespec="microseconds")
@@ -169,12 +191,13 @@ class Ledger(Tables):
         Raises MemoryStoreError if none or several do.
         """
         rows = self._storage.read(
-            "select hash from outcomes where hash >= ? and hash < ? limit 2", [prefix, prefix + "g"]
-        )  # "g" follows every digit
+            "select hash from outcomes where hash >= ? and hash < ? limit 2",
+            [prefix, prefix + "g"],  # "g" follows every digit
+        )
         if len(rows) != 1 or not prefix:
             count = "Several outcomes begin" if rows else "No outcome begins"
             raise MemoryStoreError(
-                f"{count} with '{prefix}' in {self._storage.path}; `kmem memory export` lists every hash"
+                f"{count} with '{prefix}' in {self._storage.path}; {_ALL_HASHES}"
             )
         return str(rows[0]["hash"])
 
@@ -184,50 +207,32 @@ class Ledger(Tables):
         The first one of an outcome takes it out of the sums.
         """
         with self._storage.write() as connection:
-            rows = connection.execute(
+            standing = connection.execute(
                 """
-                select record from outcomes where hash = ? and not exists (select 1 from retractions where outcome_hash = outcomes.hash)
+                select record from outcomes
+                where hash = ?
+                  and not exists (select 1 from retractions where outcome_hash = outcomes.hash)
                 """,
                 [retraction.outcome_hash],
-            ).fetchall()
-            added = (
-                connection.execute(
-                    (
-                        "insert or ignore into retractions (hash, outcome_hash, record) values (?, "
-                        "?, ?)"
-                    ),
-                    [retraction.hash, retraction.outcome_hash, to_json(retraction)],
-                ).rowcount
-                > 0
-            )
-            if rows and tally.is_current(connection):
-                tally.withdraw_outcome(connection, from_json(Outcome, rows[0][0]))
-            return added
+            ).fetchone()
+            added = connection.execute(
+                "insert or ignore into retractions (hash, outcome_hash, record) values (?, ?, ?)",
+                [retraction.hash, retraction.outcome_hash, to_json(retraction)],
+            ).rowcount
+            if standing is not None and sums.are_current(connection):
+                sums.withdraw_outcome(connection, from_json(Outcome, standing[0]))
+            return added > 0
 
     def retractions(self) -> list[Retraction]:
         """Every retraction, by hash."""
-        return [
-            from_json(Retraction, row["record"])
-            for row in self._storage.read("select record from retractions order by hash")
-        ]
-
-
-def pack_sizes(sizes: Sequence[int]) -> bytes:
-    """Sizes as little-endian int64, the form graphs are compared in."""
-    return b"".join(size.to_bytes(8, "little", signed=True) for size in sizes)
-
-
-def unpack_sizes(packed: bytes) -> tuple[int, ...]:
-    """What `pack_sizes` made of sizes."""
-    return tuple(
-        int.from_bytes(packed[start : start + 8], "little", signed=True)
-        for start in range(0, len(packed), 8)
-    )
+        rows = self._storage.read("select record from retractions order by hash")
+        return [from_json(Retraction, row["record"]) for row in rows]
 
 
 def _insert(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> None:
-    """Add outcomes the ledger does not hold; many rows a statement, for ten thousand of them merge
-    in one go.
+    """Add outcomes that the ledger does not hold.
+
+    Each statement takes many rows: a merge brings ten thousand outcomes at once.
     """
     (last,) = connection.execute("select coalesce(max(id), 0) from outcomes").fetchone()
     numbered = list(enumerate(entries, start=last + 1))
@@ -237,15 +242,19 @@ def _insert(connection: sqlite3.Connection, entries: Sequence[LedgerEntry]) -> N
     )
     connection.executemany(
         """
-        insert into outcomes
-            (id, hash, graph_hash, arch, precision, purity, skill, status, source_hash, latency_ms, created_at, record)
+        insert into outcomes (
+            id, hash, graph_hash, arch, precision, purity, skill, status, source_hash, latency_ms,
+            created_at, record
+        )
         values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         """,
         [_outcome_row(number, entry) for number, entry in numbered],
     )
     connection.executemany(
         """
-        insert into outcome_operators (operator, by_recipe, arch, precision, purity, status, ratio, outcome)
+        insert into outcome_operators (
+            operator, by_recipe, arch, precision, purity, status, ratio, outcome
+        )
         values (?, ?, ?, ?, ?, ?, ?, ?)
         """,
         # in the order of the table

@@ -1,10 +1,10 @@
-"""What recorded outcomes say about a skill: is its next kernel correct, and by how much does it
-change the time.
+"""Posteriors of skills: is a skill's next kernel correct, and by how much does it change the time.
 
-Pure arithmetic over the sums tally.py derives from the ledger. Two posteriors walk the same chain
-of levels, from what is known about any skill to what is known about this skill, for this
-bottleneck, on these operators, on this architecture. Every outcome enters exactly once, at the
-deepest level it shares with the question, and counts less the further away that level is:
+Pure arithmetic over the sums of outcomes (sums.py keeps them, sum_columns.py holds them in memory);
+track_records.py asks for it. Two posteriors walk the same chain of levels, from what is known about
+any skill to what is known about this skill, for this bottleneck, on these operators, on this
+architecture. Every outcome enters exactly once, at the deepest level that it shares with the
+question, and counts less the further away that level is:
 
 - "correct" is Beta. Outcomes of a level away from the question are a power prior, worth at most the
   level's strength. Source: Ibrahim and Chen, "Power prior distributions for regression models",
@@ -18,7 +18,7 @@ however it was filled.
 
 Covered: outcomes weigh by the trust in their origin and by the age of their versions; nothing is
 deleted. Not covered: outcomes of one run are treated as independent, though tuning the same kernel
-makes them alike; torch and Triton age evidence, drivers do not.
+makes them alike; outcomes age by the versions of torch and Triton, not by those of drivers.
 """
 
 import math
@@ -27,8 +27,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kmem.memory.ledger.cells import COUNTS, CellColumns
-from kmem.records import Outcome, Status
+from kmem.memory.ledger.sum_columns import Count, Name, SumColumns
+from kmem.memory.ledger.sums import LOG_UNIT
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,17 +38,16 @@ if TYPE_CHECKING:
 #: dozen outcomes that fit exactly outweigh everything further away.
 LEVEL_STRENGTHS = (2.0, 3.0, 4.0, 6.0)
 #: Before any outcome: a skill changes nothing on average, give or take a factor 1.35; two levels
-#: differ by about a factor 1.22, two outcomes of one cell by about 1.35. The estimates below
+#: differ by about a factor 1.22, two outcomes of one row of sums by about 1.35. The estimates below
 #: replace these as outcomes arrive; each guess weighs as PRIOR_WEIGHT observations.
 PRIOR_MEAN, PRIOR_DEVIATION = 0.0, 0.3
 PRIOR_BETWEEN_DEVIATION, PRIOR_WITHIN_DEVIATION = 0.2, 0.3
 PRIOR_WEIGHT = 4.0
-#: Evidence from versions this many minor releases away counts half (torch and Triton release about
+#: Outcomes of versions this many minor releases away count half (torch and Triton release about
 #: four times a year); a major release counts as ten minor ones.
 HALF_LIFE_RELEASES = 4.0
 RELEASES_PER_MAJOR = 10
 AGING_COMPONENTS = ("torch", "triton")
-_LOG_UNIT = 1e-9  # of the sums of log-speedups
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,102 +91,86 @@ class Posterior:
 
     @property
     def reason(self) -> str:
-        """The evidence in a few words."""
+        """What the posterior rests on and promises, in one line."""
         if not self.tried:
             return f"never tried: {self.probability:.0%} to improve, as skills do on average"
         return (
-            f"{self.tried} tried, {self.matching} of them on this very case: {self.correct:.0%} "
-            f"correct, "
-            f"{self.improves:.0%} of those improve, expected {math.exp(self.log_speedup):.2f}x"
+            f"{self.tried} tried, {self.matching} of them on this very case: "
+            f"{self.correct:.0%} correct, {self.improves:.0%} of those improve, "
+            f"expected {math.exp(self.log_speedup):.2f}x"
         )
-
-
-def effect_log_speedup(outcome: Outcome) -> float | None:
-    """ln(time before / time after) of the step this outcome took: against its parent, or the best
-    baseline if it had none.
-
-    None unless the outcome passed and something was timed before it. For a recalled kernel it is
-    what was gained again, which tally.py books apart.
-    """
-    if outcome.status is not Status.PASSED or not outcome.latency_ms:
-        return None
-    ratio = outcome.parent_ms / outcome.latency_ms if outcome.parent_ms else outcome.ratio
-    return math.log(ratio) if ratio else None
 
 
 @dataclass(frozen=True, slots=True)
 class AverageSkill:
-    """What all outcomes together say, whatever the question: how they weigh, their sums by skill,
-    and the two variances.
+    """What all outcomes together say, whatever the question.
 
-    `buckets` (rows,) int64 gives each cell's index into `weights` (buckets,) float64, the distinct
-    products of trust in an origin and the age of versions; `by_skill` (COUNTS, skills, buckets) and
-    `by_skill_weighed` (COUNTS, skills) are sums of the cells' counts.
+    That is how outcomes weigh, their sums by skill, and the two variances. `buckets` (rows,) int64
+    gives each row's index into `weights` (buckets,) float64, the distinct products of trust in an
+    origin and the age of versions; `by_skill` (Count, skills, buckets) and `by_skill_weighed`
+    (Count, skills) are sums of the rows' counts.
     """
 
     buckets: "np.ndarray"
     weights: "np.ndarray"
     by_skill: "np.ndarray"
     by_skill_weighed: "np.ndarray"
-    within: float  # variance of the outcomes of one cell
+    within: float  # variance of the outcomes of one row
     between: float  # variance between two levels
 
 
-def average_skill(cells: CellColumns, versions: Mapping[str, str], trust: Trust) -> AverageSkill:
-    """Sum and weigh all cells.
+def average_skill(columns: SumColumns, versions: Mapping[str, str], trust: Trust) -> AverageSkill:
+    """Add up and weigh all rows.
 
-    `versions` maps torch and triton to those in use; a missing one does not age evidence.
+    `versions` are those in use, of torch and triton; outcomes do not age by a missing one.
     """
     import numpy as np  # start-up of commands that ask for no posterior need not pay for it
 
     by_source = [
         trust.weight(origin) * age_weight({"torch": torch, "triton": triton}, versions)
-        for origin, torch, triton in cells.source_names
+        for origin, torch, triton in columns.source_names
     ]
     weights, bucket_of_source = np.unique(np.array(by_source or [1.0]), return_inverse=True)
-    buckets = bucket_of_source[cells.sources].astype(np.int64)
-    by_skill = _sum_by(cells.names[0], len(cells.skills), buckets, len(weights), cells.counts)
+    buckets = bucket_of_source[columns.sources].astype(np.int64)
+    skills = columns.names[Name.SKILL]
+    by_skill = _sum_by(skills, len(columns.skills), buckets, len(weights), columns.counts)
     weighed = _weigh(by_skill, weights)
-    within = _within_variance(cells, buckets, weights)
-    return AverageSkill(
-        buckets, weights, by_skill, weighed, within, _between_variance(weighed, within)
-    )
+    within = _within_variance(columns, buckets, weights)
+    between = _between_variance(weighed, within)
+    return AverageSkill(buckets, weights, by_skill, weighed, within, between)
 
 
 def skill_posteriors(
-    skills: Iterable[str], cells: CellColumns, average: AverageSkill, question: Question
+    skills: Iterable[str], columns: SumColumns, average: AverageSkill, question: Question
 ) -> dict[str, Posterior]:
-    """The posterior of every skill named; what nobody tried is expected to do as skills do on
-    average.
+    """The posterior of every skill named; one that nobody tried is expected to do as skills do.
 
-    A pure function of the cells as a set: in whatever rows they lie, the same cells give the same
+    A pure function of the rows as a set: in whatever order they lie, the same rows give the same
     floats.
     """
     import numpy as np
 
     names = list(dict.fromkeys(skills))
-    asked = np.array([cells.skills.get(name, -1) for name in names], dtype=np.int64)
-    levels, counts = _levels(cells, average, question, asked)
+    asked = np.array([columns.skills.get(name, -1) for name in names], dtype=np.int64)
+    levels, counts = _levels(columns, average, question, asked)
     everything = _weigh(average.by_skill.sum(axis=1), average.weights)
     others = everything[:, None] - _of_skills(average.by_skill_weighed, asked)
     # differences of equal sums may leave a rounding below zero
-    others[[0, 1, 2, 4]] = np.maximum(others[[0, 1, 2, 4]], 0.0)
+    never_negative = [count for count in Count if count is not Count.LOG_SPEEDUP_E9]
+    others[never_negative] = np.maximum(others[never_negative], 0.0)
     chain = [others, *levels]
     mean, variance = _shrink(chain, average.within, average.between)
-    columns = (
+    found = (
         _correct(chain),
         mean,
         np.sqrt(variance),
         mean / np.sqrt(variance + average.within),
         *counts,
     )
+    rows = zip(names, np.stack(found, axis=1).tolist(), strict=True)
     return {
-        name: Posterior(
-            correct, effect, deviation, _normal_cdf(improves), int(tried), int(matching)
-        )
-        for name, (correct, effect, deviation, improves, tried, matching) in zip(
-            names, np.stack(columns, axis=1).tolist(), strict=True
-        )
+        name: Posterior(*row[:3], _normal_cdf(row[3]), int(row[4]), int(row[5]))
+        for name, row in rows
     }
 
 
@@ -204,8 +187,9 @@ def _of_skills(sums: "np.ndarray", asked: "np.ndarray") -> "np.ndarray":
 def _sum_by(
     groups: "np.ndarray", size: int, buckets: "np.ndarray", width: int, columns: "np.ndarray"
 ) -> "np.ndarray":
-    """Sums of columns (n, rows) by group and bucket: (n, size, width) float64, exact, for they are
-    integers below 2**53.
+    """Sums of columns (n, rows) by group and bucket: (n, size, width) float64.
+
+    They are exact, for they are integers below 2**53.
     """
     import numpy as np
 
@@ -219,8 +203,9 @@ def _sum_by(
 
 
 def _weigh(sums: "np.ndarray", weights: "np.ndarray") -> "np.ndarray":
-    """Weighted sum over the last axis, one bucket after the other: a matrix product might add them
-    in another order next time.
+    """Weighted sum over the last axis, one bucket after the other.
+
+    A matrix product might add them in another order next time.
     """
     total = sums[..., 0] * weights[0]
     for index in range(1, len(weights)):
@@ -229,42 +214,44 @@ def _weigh(sums: "np.ndarray", weights: "np.ndarray") -> "np.ndarray":
 
 
 def _levels(
-    cells: CellColumns, average: AverageSkill, question: Question, asked: "np.ndarray"
+    columns: SumColumns, average: AverageSkill, question: Question, asked: "np.ndarray"
 ) -> "tuple[list[np.ndarray], tuple[np.ndarray, np.ndarray]]":
-    """The weighed sums (COUNTS, asked) at each depth of the question, and outcomes tried: in all,
-    and on this very case.
+    """The weighed sums (Count, asked) at each depth of the question, and outcomes tried (asked,).
 
     Depth 0 is the skill, 1 + the bottleneck, 2 + an operator, 3 + the architecture; each level
-    leaves out what belongs to a deeper one.
+    leaves out what belongs to a deeper one. The outcomes tried are those in all, and those on this
+    very case.
     """
     import numpy as np
 
-    _, bottlenecks, operators, archs = cells.codes
     width, size = len(average.weights), len(asked)
     # of a skill's code among those asked
-    place = np.full(len(cells.skills) + 1, -1, dtype=np.int64)
+    place = np.full(len(columns.skills) + 1, -1, dtype=np.int64)
     place[asked] = np.arange(size)
-    (rows,) = np.nonzero(cells.names[1] == bottlenecks.get(question.bottleneck, -1))
-    rows = rows[place[cells.names[0, rows]] >= 0]
-    skill, _, operator, arch = cells.names[:, rows]
-    here = np.isin(operator, [operators[name] for name in question.operators if name in operators])
-    depth = np.where(here, np.where(arch == archs.get(question.arch, -1), 2, 1), 0)
-    deeper = _sum_by(
-        depth * size + place[skill], 3 * size, average.buckets[rows], width, cells.counts[:, rows]
-    )
-    deeper = deeper.reshape(COUNTS, 3, size, width)
+    bottleneck = columns.bottlenecks.get(question.bottleneck, -1)
+    (rows,) = np.nonzero(columns.names[Name.BOTTLENECK] == bottleneck)
+    rows = rows[place[columns.names[Name.SKILL, rows]] >= 0]
+    names = columns.names[:, rows]
+    operators = [
+        columns.operators[name] for name in question.operators if name in columns.operators
+    ]
+    is_here = np.isin(names[Name.OPERATOR], operators)
+    is_arch = names[Name.ARCH] == columns.archs.get(question.arch, -1)
+    depth = np.where(is_here, np.where(is_arch, 2, 1), 0)
+    groups = depth * size + place[names[Name.SKILL]]
+    deeper = _sum_by(groups, 3 * size, average.buckets[rows], width, columns.counts[:, rows])
+    deeper = deeper.reshape(len(Count), 3, size, width)
     whole = _of_skills(average.by_skill, asked)
     # whole numbers: nothing is rounded
     exact = [whole - deeper.sum(axis=1), *deeper.transpose(1, 0, 2, 3)]
-    return [_weigh(level, average.weights) for level in exact], (
-        whole[0].sum(axis=1),
-        deeper[0, 2].sum(axis=1),
-    )
+    tried = (whole[Count.TRIED].sum(axis=1), deeper[Count.TRIED, 2].sum(axis=1))
+    return [_weigh(level, average.weights) for level in exact], tried
 
 
 def age_weight(versions: Mapping[str, str], now: Mapping[str, str]) -> float:
-    """Halves every HALF_LIFE_RELEASES minor releases between two sets of versions, summed over
-    AGING_COMPONENTS; 1 where one is unknown.
+    """What outcomes of some versions count now: 1 for the same, half at HALF_LIFE_RELEASES away.
+
+    Distances in minor releases are added over AGING_COMPONENTS; an unknown version is 0 away.
     """
     distance = 0.0
     for name in AGING_COMPONENTS:
@@ -280,14 +267,16 @@ def _release(version: str) -> int | None:
 
 
 def _correct(chain: "Sequence[np.ndarray]") -> "np.ndarray":
-    """Mean of Beta(1, 1) updated with each level; a level away from the question is scaled to at
-    most its strength.
+    """Mean of Beta(1, 1) updated with each level.
+
+    A level away from the question is scaled to at most its strength.
     """
     import numpy as np
 
     successes = np.ones(chain[0].shape[1])
     failures = np.ones(chain[0].shape[1])
-    for strength, (tried, passed, *_) in zip((*LEVEL_STRENGTHS, math.inf), chain, strict=True):
+    for strength, level in zip((*LEVEL_STRENGTHS, math.inf), chain, strict=True):
+        tried, passed = level[Count.TRIED], level[Count.PASSED]
         scale = strength / (strength + tried) if math.isfinite(strength) else 1.0
         successes = successes + scale * passed
         failures = failures + scale * np.maximum(0.0, tried - passed)
@@ -299,55 +288,62 @@ def _shrink(
 ) -> "tuple[np.ndarray, np.ndarray]":
     """Posterior mean and variance of each skill's effect at the end of its chain.
 
-    An effect is its parent's plus N(0, between); the mean of n outcomes beside the path is
-    N(parent's effect, between + within / n), that of the question's own cell N(effect, within / n).
-    Each observation updates by precision weighting.
+    The effect of a level is that of the level above plus N(0, between). The mean of n outcomes that
+    belong to a level and not to the next is N(the level's effect, between + within / n); that of n
+    outcomes on the very case of the question is N(effect, within / n). Each mean updates the
+    posterior by precision weighting.
     """
     import numpy as np
 
     mean = np.full(chain[0].shape[1], PRIOR_MEAN)
     variance = np.full(chain[0].shape[1], PRIOR_DEVIATION**2)
     last = len(chain) - 1
-    for depth, (_, _, timed, total_e9, _) in enumerate(chain):
+    for depth, level in enumerate(chain):
         if depth:
             variance = variance + between
+        timed, total_e9 = level[Count.TIMED], level[Count.LOG_SPEEDUP_E9]
         known = timed > 0
         count = np.where(known, timed, 1.0)
         noise = within / count + (between if depth < last else 0.0)
         gain = np.where(known, variance / (variance + noise), 0.0)
-        mean = mean + gain * (total_e9 * _LOG_UNIT / count - mean)
+        mean = mean + gain * (total_e9 * LOG_UNIT / count - mean)
         variance = variance * (1.0 - gain)
     return mean, variance
 
 
-def _within_variance(cells: CellColumns, buckets: "np.ndarray", weights: "np.ndarray") -> float:
-    """Variance of outcomes around their cell's mean, with the prior guess worth PRIOR_WEIGHT
-    degrees of freedom.
+def _within_variance(columns: SumColumns, buckets: "np.ndarray", weights: "np.ndarray") -> float:
+    """Variance of outcomes around the mean of their row.
+
+    The prior guess is worth PRIOR_WEIGHT degrees of freedom.
     """
     import numpy as np
 
-    (rows,) = np.nonzero(cells.counts[2] > 1)
-    timed, total, squares = cells.counts[2:, rows].astype(np.float64)
+    (rows,) = np.nonzero(columns.counts[Count.TIMED] > 1)
+    counts = columns.counts[:, rows].astype(np.float64)
+    timed, total = counts[Count.TIMED], counts[Count.LOG_SPEEDUP_E9]
+    squares = counts[Count.LOG_SPEEDUP_SQUARED_E9]
     # whole units: their sum has no order
-    scatter = np.rint(np.maximum(0.0, squares - total * total * _LOG_UNIT / timed))
+    scatter = np.rint(np.maximum(0.0, squares - total * total * LOG_UNIT / timed))
     sums = _sum_by(
         np.zeros(len(rows)), 1, buckets[rows], len(weights), np.stack([scatter, timed - 1.0])
     )
     squared, freedom = _weigh(sums, weights)[:, 0]
     return float(
-        (PRIOR_WEIGHT * PRIOR_WITHIN_DEVIATION**2 + squared * _LOG_UNIT) / (PRIOR_WEIGHT + freedom)
+        (PRIOR_WEIGHT * PRIOR_WITHIN_DEVIATION**2 + squared * LOG_UNIT) / (PRIOR_WEIGHT + freedom)
     )
 
 
 def _between_variance(wholes: "np.ndarray", within: float) -> float:
-    """Variance of skills' true effects by the method of moments, with the prior guess worth
-    PRIOR_WEIGHT skills.
+    """Variance of skills' true effects by the method of moments.
+
+    The prior guess is worth PRIOR_WEIGHT skills.
 
     Source: DerSimonian and Laird, "Meta-analysis in clinical trials", Controlled Clinical Trials
     7(3), 1986, equations 5 to 8.
     """
-    known = wholes[2] > 0
-    timed, effects = wholes[2][known], wholes[3][known] * _LOG_UNIT
+    known = wholes[Count.TIMED] > 0
+    timed = wholes[Count.TIMED][known]
+    effects = wholes[Count.LOG_SPEEDUP_E9][known] * LOG_UNIT
     guess = PRIOR_BETWEEN_DEVIATION**2
     if len(timed) < 2:
         return guess

@@ -1,10 +1,12 @@
-"""Outcomes without what belongs to their owner: what leaves is recipe, knobs, signature, operators,
-device, versions, seed, times and ratios.
+"""Outcomes without what belongs to their owner.
 
-Removed: the problem's name, the text and hash of kernels, the graph with its shapes, and the names
-of sites (they come from the module's source). A redacted outcome has a hash of its own. So that
-nobody who knows both counts the same measurement twice, it carries the hash of its original, and
-where the two meet the redacted one is retracted, by a retraction that is the same in every memory.
+Kept: recipe, knobs, signature, operators, device, versions, seed, times and ratios. Removed: the
+problem's name, the text and hash of kernels, the graph with its shapes, and the names of sites
+(they come from the module's source).
+
+A redacted outcome has a hash of its own. So that nobody who knows both counts the same measurement
+twice, the redacted outcome carries the hash of its original, and a memory that holds both retracts
+the redacted one, by a retraction that is the same in every memory.
 """
 
 from dataclasses import replace
@@ -34,8 +36,9 @@ def redact_outcome(outcome: Outcome) -> Outcome:
 
 
 def supersede(redacted_hash: str, original: Outcome) -> Retraction:
-    """The retraction of a redacted outcome whose original is known: made of the outcome alone, so
-    that every memory makes the same.
+    """The retraction of a redacted outcome whose original is known.
+
+    It is made of the two alone, so that every memory makes the same.
     """
     return Retraction(
         redacted_hash, "the outcome it was redacted from is here", REDACTED, original.created_at

@@ -1,6 +1,7 @@
-"""Runs and their short-term memory: attempts, the kernels they tried, profiles and diagnoses.
+"""Runs and their short-term memory, from which a killed run resumes.
 
-A killed run resumes from these.
+That is kernels, attempts, profiles, diagnoses, plans, lessons and final verdicts. What outlives a
+run is in the ledger (ledger/outcomes.py).
 """
 
 import json
@@ -9,7 +10,20 @@ from dataclasses import dataclass
 
 from kmem.errors import MemoryStoreError
 from kmem.memory.storage import Row, Tables
-from kmem.records import Attempt, Diagnosis, Kernel, Lesson, Measurement, Plan, Prescription, Profile, Run, RunResult, RunState, Status
+from kmem.records import (
+    Attempt,
+    Diagnosis,
+    Kernel,
+    Lesson,
+    Measurement,
+    Plan,
+    Prescription,
+    Profile,
+    Run,
+    RunResult,
+    RunState,
+    Status,
+)
 from kmem.serialize import from_data, from_json, to_data, to_json
 
 
@@ -46,8 +60,7 @@ class Runs(Tables):
             )
 
     def set_state(self, run_id: str, state: RunState, result: RunResult | None = None) -> None:
-        """Move a run to a state, with its result if there is one (an earlier result is kept
-        otherwise).
+        """Move a run to a state, with its result if there is one; else an earlier result is kept.
 
         Raises:
             MemoryStoreError: if there is no such run.
@@ -65,21 +78,28 @@ class Runs(Tables):
 
         Raises MemoryStoreError if none or several do.
         """
-        rows = self._storage.read("select id, record from runs where substr(id, 1, ?) = ? order by id", [len(run_id), run_id])
+        rows = self._storage.read(
+            "select id, record from runs where substr(id, 1, ?) = ? order by id",
+            [len(run_id), run_id],
+        )
         exact = [row for row in rows if row["id"] == run_id]
         if not rows or not run_id:
             raise _no_run(run_id)
         if len(rows) > 1 and not exact:
-            raise MemoryStoreError((
-                f"Several runs begin with '{run_id}': {', '.join(str(row['id']) for row in rows)}; "
-                f"give more of the id"
-            ))
+            found = ", ".join(str(row["id"]) for row in rows)
+            raise MemoryStoreError(
+                f"Several runs begin with '{run_id}': {found}; give more of the id"
+            )
         return from_json(Run, (exact or rows)[0]["record"])
 
     def all(self) -> list[tuple[Run, RunState, RunResult | None]]:
         """Every run, newest first."""
-        rows = self._storage.read("select record, state, result from runs order by created_at desc, rowid desc")
-        return [(from_json(Run, row["record"]), RunState(row["state"]), _result(row)) for row in rows]
+        rows = self._storage.read(
+            "select record, state, result from runs order by created_at desc, rowid desc"
+        )
+        return [
+            (from_json(Run, row["record"]), RunState(row["state"]), _result(row)) for row in rows
+        ]
 
     def state(self, run_id: str) -> RunState:
         """Where a run (full id) stands. Raises MemoryStoreError if there is no such run."""
@@ -99,8 +119,9 @@ class Runs(Tables):
         return rows[0]
 
     def put_kernel(self, kernel: Kernel) -> bool:
-        """Keep a kernel under the hash of its source; False if it is there: what was first said
-        about its parent and recipe stays.
+        """Keep a kernel under the hash of its source; False if it is there.
+
+        What was first said about its parent and recipe stays.
         """
         data = to_data(kernel)
         del data["source"]
@@ -113,15 +134,20 @@ class Runs(Tables):
 
     def kernel(self, kernel_hash: str) -> Kernel | None:
         """The kernel with this source hash; None if its text was never stored here."""
-        rows = self._storage.read("select source, record from kernels where hash = ?", [kernel_hash])
-        return from_data(Kernel, json.loads(rows[0]["record"]) | {"source": rows[0]["source"]}) if rows else None
+        rows = self._storage.read(
+            "select source, record from kernels where hash = ?", [kernel_hash]
+        )
+        if not rows:
+            return None
+        return from_data(Kernel, json.loads(rows[0]["record"]) | {"source": rows[0]["source"]})
 
     def record_attempt(self, run_id: str, attempt: Attempt) -> bool:
-        """Keep an attempt and its kernel; False if this run already has one for the same kernel,
-        move and skill.
+        """Keep an attempt and its kernel; False if the run has one for the same task already.
 
-        An attempt that was interrupted says nothing, so a later one for the same task takes its
-        place. Raises MemoryStoreError if there is no such run.
+        The same task is the same kernel, move and skill. An attempt that was interrupted says
+        nothing, so a later one for the same task takes its place.
+
+        Raises MemoryStoreError if there is no such run.
         """
         self._run_row(run_id)
         kernel = attempt.candidate.kernel
@@ -133,8 +159,11 @@ class Runs(Tables):
             self.put_kernel(kernel)
             changed = connection.execute(
                 """
-                insert into attempts (run, kernel, move, skill, status, record) values (?, ?, ?, ?, ?, ?)
-                on conflict (run, kernel, move, skill) do update set status = excluded.status, record = excluded.record
+                insert into attempts (run, kernel, move, skill, status, record)
+                values (?, ?, ?, ?, ?, ?)
+                on conflict (run, kernel, move, skill) do update set
+                    status = excluded.status,
+                    record = excluded.record
                 where status = ?
                 """,
                 [
@@ -152,10 +181,14 @@ class Runs(Tables):
     def attempts(self, run_id: str) -> list[Attempt]:
         """The attempts of a run, oldest first."""
         rows = self._storage.read(
-            (
-                "select a.record, k.source from attempts a join kernels k on k.hash = a.kernel "
-                "where a.run = ? order by a.id"
-            ), [run_id]
+            """
+            select a.record, k.source
+            from attempts a
+            join kernels k on k.hash = a.kernel
+            where a.run = ?
+            order by a.id
+            """,
+            [run_id],
         )
         attempts = []
         for row in rows:
@@ -172,39 +205,54 @@ class Runs(Tables):
         self._run_row(run_id)
         with self._storage.write() as connection:
             connection.execute(
-                (
-                    "insert or replace into profiles (run, kernel, profiler, device, record) "
-                    "values (?, ?, ?, ?, ?)"
-                ),
+                """
+                insert or replace into profiles (run, kernel, profiler, device, record)
+                values (?, ?, ?, ?, ?)
+                """,
                 [run_id, profile.kernel, profile.profiler, profile.device, to_json(profile)],
             )
 
     def profiles(self, run_id: str) -> list[Profile]:
-        """The profiles of a run, by kernel and profiler."""
-        rows = self._storage.read("select record from profiles where run = ? order by rowid", [run_id])
+        """The profiles of a run, oldest first."""
+        rows = self._storage.read(
+            "select record from profiles where run = ? order by rowid", [run_id]
+        )
         return [from_json(Profile, row["record"]) for row in rows]
 
-    def put_diagnosis(self, run_id: str, round: int, kernel_hash: str, diagnosis: Diagnosis, prescriptions: Sequence[Prescription]) -> None:
+    def put_diagnosis(
+        self,
+        run_id: str,
+        round: int,
+        kernel_hash: str,
+        diagnosis: Diagnosis,
+        prescriptions: Sequence[Prescription],
+    ) -> None:
         """Keep what a round found and offered; the same round again takes its place.
 
         Raises MemoryStoreError if there is no such run.
         """
         self._run_row(run_id)
+        offered = [to_data(prescription) for prescription in prescriptions]
         with self._storage.write() as connection:
             connection.execute(
-                (
-                    "insert or replace into diagnoses (run, round, kernel, record, prescriptions) "
-                    "values (?, ?, ?, ?, ?)"
-                ),
-                [run_id, round, kernel_hash, to_json(diagnosis), json.dumps([to_data(prescription) for prescription in prescriptions])],
+                """
+                insert or replace into diagnoses (run, round, kernel, record, prescriptions)
+                values (?, ?, ?, ?, ?)
+                """,
+                [run_id, round, kernel_hash, to_json(diagnosis), json.dumps(offered)],
             )
 
     def diagnoses(self, run_id: str) -> list[RoundDiagnosis]:
         """The diagnoses of a run, by round."""
-        rows = self._storage.read((
-            "select round, kernel, record, prescriptions from diagnoses where run = ? order by "
-            "round, rowid"
-        ), [run_id])
+        rows = self._storage.read(
+            """
+            select round, kernel, record, prescriptions
+            from diagnoses
+            where run = ?
+            order by round, rowid
+            """,
+            [run_id],
+        )
         return [
             RoundDiagnosis(
                 row["round"],
@@ -218,15 +266,20 @@ class Runs(Tables):
     def put_plan(self, run_id: str, round: int, plan: Plan) -> None:
         """Keep what a round decided to try and vetoed; the same round again takes its place.
 
-        Raises MemoryStoreError without such a run.
+        Raises MemoryStoreError if there is no such run.
         """
         self._run_row(run_id)
         with self._storage.write() as connection:
-            connection.execute("insert or replace into plans (run, round, record) values (?, ?, ?)", [run_id, round, to_json(plan)])
+            connection.execute(
+                "insert or replace into plans (run, round, record) values (?, ?, ?)",
+                [run_id, round, to_json(plan)],
+            )
 
     def plans(self, run_id: str) -> list[RoundPlan]:
         """The plans of a run, by round."""
-        rows = self._storage.read("select round, record from plans where run = ? order by round", [run_id])
+        rows = self._storage.read(
+            "select round, record from plans where run = ? order by round", [run_id]
+        )
         return [RoundPlan(row["round"], from_json(Plan, row["record"])) for row in rows]
 
     def put_lessons(self, run_id: str, round: int, lessons: Sequence[Lesson]) -> None:
@@ -244,7 +297,9 @@ class Runs(Tables):
 
     def lessons(self, run_id: str) -> list[Lesson]:
         """What a run taught, oldest first."""
-        rows = self._storage.read("select record from lessons where run = ? order by round, place", [run_id])
+        rows = self._storage.read(
+            "select record from lessons where run = ? order by round, place", [run_id]
+        )
         return [from_json(Lesson, row["record"]) for row in rows]
 
     def put_verdict(self, run_id: str, kernel_hash: str, verdict: Measurement) -> None:
@@ -255,17 +310,22 @@ class Runs(Tables):
         self._run_row(run_id)
         with self._storage.write() as connection:
             connection.execute(
-                "insert or replace into verdicts (run, kernel, record) values (?, ?, ?)", [run_id, kernel_hash, to_json(verdict)]
+                "insert or replace into verdicts (run, kernel, record) values (?, ?, ?)",
+                [run_id, kernel_hash, to_json(verdict)],
             )
 
     def verdicts(self, run_id: str) -> dict[str, Measurement]:
         """The judge's final verdicts of a run, by the hash of the kernel."""
-        rows = self._storage.read("select kernel, record from verdicts where run = ? order by rowid", [run_id])
+        rows = self._storage.read(
+            "select kernel, record from verdicts where run = ? order by rowid", [run_id]
+        )
         return {str(row["kernel"]): from_json(Measurement, row["record"]) for row in rows}
 
 
 def _no_run(run_id: str) -> MemoryStoreError:
-    return MemoryStoreError(f"No run '{run_id}' in this database; `kmem runs list` shows those there are")
+    return MemoryStoreError(
+        f"No run '{run_id}' in this database; `kmem runs list` shows those there are"
+    )
 
 
 def _result(row: Row) -> RunResult | None:

@@ -1,0 +1,9 @@
+"""The skill library as a memory knows it.
+
+- added.py: skills that a user adds, kept beside the database.
+- embeddings.py: the models that turn texts into vectors.
+- vectors.py: `memory.vectors`: vectors of texts, each made once.
+- library.py: which skills there are, and which version of each a name means now.
+- search.py: `memory.skills`: the library and its search.
+- standing.py: `memory.standings`: where a skill stands: draft, verified, retracted.
+"""

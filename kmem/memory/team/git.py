@@ -1,5 +1,7 @@
-"""Run git for sync.py: a private clone, no prompts, no hooks, nothing of the repository somebody
-stands in, no secrets handed on.
+"""Run git on a private clone: no prompts, no hooks, and no secrets handed on.
+
+Nothing is read of the repository in whose directory kmem was started. sync.py shares outcomes
+through it; kmem/curate/sources.py clones skills.
 """
 
 import os
@@ -26,11 +28,11 @@ _SETTINGS = (
 
 
 def run_git(directory: Path, arguments: Sequence[str], *, allow: Sequence[str] = ()) -> str | None:
-    """Run git in a directory; what it printed, or None if it failed with one of the messages in
-    `allow`.
+    """What git printed in a directory; None if it failed with one of the messages in `allow`.
 
-    Raises: MemoryStoreError: if git is not installed, takes too long or fails otherwise; the
-        message carries git's last line.
+    Raises:
+        MemoryStoreError: if git is not installed, takes too long or fails otherwise; the message
+            carries git's last line.
     """
     command = ["git", *(part for setting in _SETTINGS for part in ("-c", setting)), *arguments]
     try:
@@ -47,8 +49,8 @@ def run_git(directory: Path, arguments: Sequence[str], *, allow: Sequence[str] =
         )
     except FileNotFoundError as ex:
         raise MemoryStoreError(
-            "Command git is not installed; install it, or share files with `kmem memory export` "
-            "and `import`"
+            "Command git is not installed; "
+            "install it, or share files with `kmem memory export` and `import`"
         ) from ex
     except subprocess.TimeoutExpired as ex:
         raise MemoryStoreError(
@@ -59,8 +61,8 @@ def run_git(directory: Path, arguments: Sequence[str], *, allow: Sequence[str] =
     if any(message in done.stderr for message in allow):
         return None
     raise MemoryStoreError(
-        f"git {arguments[0]} failed ({_reason(done.stderr)}); check the remote's address and your "
-        f"access to it"
+        f"git {arguments[0]} failed ({_reason(done.stderr)}); "
+        "check the remote's address and your access to it"
     )
 
 
@@ -72,7 +74,7 @@ def _reason(stderr: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    # GIT_DIR of a caller's hook
+    # such as GIT_DIR, where a git hook started kmem
     kept = {
         name: value for name, value in scrubbed_environment().items() if not name.startswith("GIT_")
     }

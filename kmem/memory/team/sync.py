@@ -1,12 +1,13 @@
-"""Share the ledger through a git repository: every contributor adds segments, nobody ever changes
-one, so there is nothing to conflict.
+"""Share the ledger through a git repository.
 
-A segment is a file of export lines (exchange.py) named by its content:
-segments/<contributor>/<SHA-256>.jsonl on a branch of its own. Syncing fetches the branch, merges
-the segments not merged yet, and pushes one new segment with this memory's own outcomes and
-retractions that none of its segments holds. Whoever pushes second fetches again and adds the same
-file on top. A killed sync leaves nothing half done: the clone is reset to the remote each time, and
-merging is idempotent.
+Every contributor adds segments and nobody ever changes one, so nothing can conflict. A segment is a
+file of export lines (lines.py) named by its content, segments/<contributor>/<SHA-256>.jsonl, on a
+branch of its own.
+
+Syncing fetches the branch, merges the segments not merged yet, and pushes one new segment with this
+memory's own outcomes and retractions that none of its segments holds. Who pushes second fetches
+again and adds the same file on top. A killed sync leaves nothing half done: the clone is reset to
+the remote each time, and merging is idempotent.
 """
 
 import hashlib
@@ -19,8 +20,9 @@ from pathlib import Path
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.store import Memory
-from kmem.memory.team.exchange import Exchanged, import_outcomes, outcome_lines, retraction_lines
+from kmem.memory.team.exchange import Exchanged, import_outcomes
 from kmem.memory.team.git import run_git
+from kmem.memory.team.lines import licence_line, outcome_lines, retraction_lines
 from kmem.records import content_hash
 
 BRANCH = "kmem-memory"
@@ -31,13 +33,11 @@ _TRACKED = f"refs/remotes/origin/{BRANCH}"
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a sync merged, and what it published: outcomes and retractions, 0 if there was nothing
-    new.
-    """
+    """What a sync merged, and what it published."""
 
     merged: Exchanged
-    segments: int
-    published: int
+    segments: int  # merged
+    published: int  # outcomes and retractions; 0 if there was nothing new
 
 
 def sync_memory(
@@ -50,10 +50,13 @@ def sync_memory(
 ) -> Synced:
     """Merge what others published at a git remote and publish what this memory measured itself.
 
-    Args: remote: any address git takes; a directory for two memories on one machine. Its other
-        branches are not touched. sources, redact: as for `export_outcomes`. What was published
-        before stays as it was published. licence: stated for this memory's own outcomes, now and
-        from now on.
+    Args:
+        remote: any address git takes; a directory for two memories on one machine. Its other
+            branches are not touched.
+        sources: as for `export_outcomes`. What was published before stays as it was published.
+        redact: as for `export_outcomes`.
+        licence: stated for this memory's own outcomes, now and from now on.
+
     Raises:
         MemoryStoreError: if git fails, a segment is damaged, or another licence was stated before.
     """
@@ -71,19 +74,7 @@ def sync_memory(
         if not lines:
             return Synced(merged, segments, 0)
         _write_segment(memory, clone, lines)
-        run_git(clone, ["add", "--", "segments"])
-        run_git(
-            clone,
-            ["commit", "--quiet", "-m", f"{len(lines)} records of {memory.contributors.own_name}"],
-        )
-        if (
-            run_git(
-                clone,
-                ["push", "--quiet", "origin", f"HEAD:refs/heads/{BRANCH}"],
-                allow=("[rejected]", "fetch first", "failed to lock"),
-            )
-            is not None
-        ):
+        if _push(clone, f"{len(lines)} records of {memory.contributors.own_name}"):
             return Synced(merged, segments, len(lines))
     raise MemoryStoreError(
         f"Others pushed to {remote} each of {_PUSHES} times; run `kmem memory sync` again"
@@ -106,7 +97,7 @@ def _open_clone(memory: Memory, remote: str) -> Path:
 
 
 def _fetch(clone: Path) -> None:
-    """Make the clone's files those of the remote's branch; none if the branch does not exist yet."""
+    """Make the clone's files those of the remote's branch; none if there is no such branch yet."""
     found = run_git(
         clone,
         ["fetch", "--quiet", "--no-tags", "origin", f"+refs/heads/{BRANCH}:{_TRACKED}"],
@@ -120,6 +111,18 @@ def _fetch(clone: Path) -> None:
     run_git(clone, ["clean", "--quiet", "-ffdx"])
 
 
+def _push(clone: Path, message: str) -> bool:
+    """Commit the segments and push them; False if somebody else pushed first."""
+    run_git(clone, ["add", "--", "segments"])
+    run_git(clone, ["commit", "--quiet", "-m", message])
+    pushed = run_git(
+        clone,
+        ["push", "--quiet", "origin", f"HEAD:refs/heads/{BRANCH}"],
+        allow=("[rejected]", "fetch first", "failed to lock"),
+    )
+    return pushed is not None
+
+
 def _merge_segment(memory: Memory, path: Path, remote: str) -> Exchanged | None:
     """Merge a segment whose bytes are what its name says; None if that was done before."""
     name = f"{path.parent.name}/{path.stem}"
@@ -127,8 +130,8 @@ def _merge_segment(memory: Memory, path: Path, remote: str) -> Exchanged | None:
         return None
     if hashlib.sha256(path.read_bytes()).hexdigest() != path.stem:
         raise MemoryStoreError(
-            f"Segment {name} of {remote} is damaged: its bytes have another hash; have its "
-            f"contributor restore it"
+            f"Segment {name} of {remote} is damaged: its bytes have another hash; "
+            "have its contributor restore it"
         )
     added = import_outcomes(memory, path)
     with memory.storage.write() as connection:
@@ -140,34 +143,33 @@ def _merge_segment(memory: Memory, path: Path, remote: str) -> Exchanged | None:
 
 
 def _unpublished(memory: Memory, clone: Path, *, sources: bool, redact: bool) -> Iterator[str]:
-    """The lines of this memory's own records that none of its segments at the remote holds,
-    redacted or not.
+    """The lines of this memory's own records that its segments at the remote do not hold.
+
+    A record that was published redacted is not published again.
     """
-    published = set(_published_hashes(clone / "segments" / memory.contributors.own_name))
+    own_name = memory.contributors.own_name
+    published = set(_published_hashes(clone / "segments" / own_name))
     rows = memory.storage.read(
         """
-        select hash, source_hash, record, null as redacts from outcomes
-        where json_extract(record, '$.origin') in (?, ?) and hash not in (select redacted_hash from redactions) order by hash
+        select hash, source_hash, record, null as redacts
+        from outcomes
+        where json_extract(record, '$.origin') in (?, ?)
+          and hash not in (select redacted_hash from redactions)
+        order by hash
         """,
-        [memory.contributors.own_name, UNNAMED_ORIGIN],
+        [own_name, UNNAMED_ORIGIN],
     )
-    yield from outcome_lines(
-        memory,
-        (row for row in rows if row["hash"] not in published),
-        sources=sources,
-        redact=redact,
-    )
-    own = (
+    new = (row for row in rows if row["hash"] not in published)
+    yield from outcome_lines(memory, new, sources=sources, redact=redact)
+    yield from retraction_lines(
         retraction
         for retraction in memory.ledger.retractions()
-        if retraction.origin == memory.contributors.own_name
-    )
-    yield from retraction_lines(
-        retraction for retraction in own if retraction.hash not in published
+        if retraction.origin == own_name and retraction.hash not in published
     )
 
 
 def _published_hashes(directory: Path) -> Iterator[str]:
+    """The hashes of all records in a contributor's segments; of redacted ones their originals'."""
     for path in directory.glob("*.jsonl"):
         with path.open(encoding="utf-8") as lines:
             for text in lines:
@@ -177,13 +179,10 @@ def _published_hashes(directory: Path) -> Iterator[str]:
 
 
 def _write_segment(memory: Memory, clone: Path, lines: list[str]) -> None:
-    licences = {
-        origin: licence
-        for origin, licence in memory.contributors.licences().items()
-        if origin == memory.contributors.own_name
-    }
-    header = [json.dumps({"licences": licences}, sort_keys=True)] if licences else []
+    own_name = memory.contributors.own_name
+    licence = memory.contributors.licences().get(own_name)
+    header = [licence_line({own_name: licence})] if licence is not None else []
     data = "".join(f"{line}\n" for line in [*header, *lines]).encode()
-    directory = clone / "segments" / memory.contributors.own_name
+    directory = clone / "segments" / own_name
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{hashlib.sha256(data).hexdigest()}.jsonl").write_bytes(data)

@@ -1,0 +1,13 @@
+"""What commands do that loads torch; the modules of commands import these when a command runs.
+
+- stages.py: profile, diagnose and prescribe, each on its own.
+- ceilings.py: what the GPU can do at most, measured once and kept.
+- optimize.py: carry out a run, new or resumed.
+- replay.py: walk a finished run again.
+- judge.py: judge one kernel, or repeat a bundle.
+- termination.py: SIGTERM taken for a Ctrl-C.
+- bench.py: run many problems.
+- record.py: record the landscapes of many problems.
+- ablate.py: compare searches with and without memory on recorded landscapes.
+- doctor.py: check what this machine can do.
+"""

@@ -1,0 +1,134 @@
+"""Run a bench: its problems, a process for each, and the table, scores and page at the end."""
+
+import json
+import secrets
+import shlex
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from kmem.bench.page import (
+    missing_names,
+    render_failures,
+    render_scores,
+    render_table,
+    sort_rows,
+    write_page,
+)
+from kmem.bench.problems import BenchProblem, find_problems
+from kmem.bench.process import OptimizeProcess, visible_gpus
+from kmem.bench.results import BenchDirectory, Manifest, Settings, read_manifest, read_rows
+from kmem.bench.rows import Row
+from kmem.bench.schedule import run_problems
+from kmem.bench.scores import compute_scores
+from kmem.cli.actions.termination import interrupt_on_termination
+from kmem.cli.display.bench import BenchDisplay
+from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_SOME_FAILED
+from kmem.cli.options.bench import BenchOptions
+from kmem.devices import resolve_target
+from kmem.run.session import versions
+
+
+def run_bench(paths: tuple[Path, ...], options: BenchOptions, *, as_json: bool) -> None:
+    """Run what is still to do, print the results, and exit with the code that they deserve."""
+    places = visible_gpus(options.gpus) if options.gpus is not None else []
+    root = options.root or _new_root()
+    manifest, problems = describe_bench(root, paths, options)
+    with interrupt_on_termination(), BenchDirectory(root) as directory:
+        directory.write_manifest(manifest)
+        click.echo(f"bench of {len(problems)} problems in {root}", err=True)
+        runner = OptimizeProcess(manifest.settings, root.resolve(), places, jobs=options.jobs)
+        try:
+            with BenchDisplay(manifest) as show:
+                run_problems(
+                    problems,
+                    runner,
+                    directory,
+                    show,
+                    jobs=options.jobs * (options.gpus or 1),
+                    measured=manifest.measured,
+                )
+        except KeyboardInterrupt:
+            print_results(directory, manifest, as_json=as_json)
+            again = f"kmem bench --resume {shlex.quote(str(root))}"
+            click.echo(f"\nInterrupted. What is finished is kept: {again}", err=True)
+            raise SystemExit(EXIT_INTERRUPTED) from None
+        rows = print_results(directory, manifest, as_json=as_json)
+    if any(row.failed for row in rows):
+        raise SystemExit(EXIT_SOME_FAILED)
+
+
+def _new_root() -> Path:
+    return Path("runs") / f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def describe_bench(
+    root: Path, paths: tuple[Path, ...], options: BenchOptions
+) -> tuple[Manifest, tuple[BenchProblem, ...]]:
+    """What the directory is about with this piece joined to it, and the problems of this piece.
+
+    Without paths, problems and settings are those of the directory.
+
+    Raises:
+        UsageError: if neither paths nor an earlier bench say what to run.
+        ProblemError, TargetError: as their names say.
+        OutputError: if the directory holds a bench with other settings.
+    """
+    earlier = read_manifest(root)
+    if paths:
+        contract = options.contract
+        settings = Settings(
+            contract.precision,
+            contract.purity,
+            options.target,
+            options.memory_mode,
+            options.rounds,
+            options.minutes,
+        )
+        problems = find_problems(paths, options.level, options.only)
+    elif earlier is not None:
+        settings = earlier.settings
+        known = [Path(problem.path) for problem in earlier.problems]
+        problems = find_problems(known, None, options.only)
+    else:
+        raise click.UsageError(
+            "Name problem files or directories, or with --resume the directory of an earlier bench."
+        )
+    device, present = resolve_target(settings.target)
+    piece = Manifest(
+        settings,
+        device.name,
+        device.full_name,
+        present,
+        versions(),
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        (shlex.join(["kmem", *sys.argv[1:]]),),
+        tuple(problems),
+    )
+    return (earlier.extend(piece, root) if earlier else piece), piece.problems
+
+
+def print_results(directory: BenchDirectory, manifest: Manifest, *, as_json: bool) -> list[Row]:
+    """Write the page and its plot, print the table (or JSON) and return the rows."""
+    rows = sort_rows(manifest, read_rows(directory.root))
+    scores, missing = compute_scores(rows), missing_names(manifest, rows)
+    page = write_page(directory.root / "results.md", manifest, rows)
+    if as_json:
+        data = {
+            "manifest": asdict(manifest),
+            "scores": asdict(scores) if scores else None,
+            "missing": missing,
+            "rows": [asdict(row) for row in rows],
+        }
+        click.echo(json.dumps(data, default=lambda value: value.value))
+    else:
+        click.echo(render_table(rows, missing))
+        if failures := render_failures(rows):
+            click.echo("\n" + failures)
+        if scores is not None:
+            click.echo("\n" + render_scores(scores, measured=manifest.measured))
+    click.echo(f"page: {page}", err=True)
+    return rows

@@ -1,0 +1,127 @@
+"""The first three stages on their own: profile, diagnose, prescribe."""
+
+from pathlib import Path
+
+from kmem.devices import detect_device, named_target, resolve_target
+from kmem.diagnose.bottleneck import diagnose
+from kmem.memory.store import Memory
+from kmem.plugins import Registry, lookup
+from kmem.prescribe.consult import consult_memory
+from kmem.problem.load import load_problem
+from kmem.problem.traced import trace_at_full_size
+from kmem.profile.collect import collect_profile
+from kmem.profile.job import reference_kernel
+from kmem.profile.ncu_report import read_report
+from kmem.records import (
+    Bound,
+    Contract,
+    Device,
+    Diagnosis,
+    Kernel,
+    Precision,
+    Prescription,
+    Profile,
+)
+from kmem.run.session import load_library, versions
+
+_DEFAULT_REPORT_TARGET = "h200"
+
+
+def profile_problem(
+    problem: Path,
+    kernel: Path | None,
+    target: str | None,
+    profiler: str,
+    precision: str,
+    registry: Registry,
+) -> Profile:
+    """Profile one forward of a kernel file, by default of the problem's own Model."""
+    loaded = load_problem(problem)
+    device, present = resolve_target(target)
+    candidate = Kernel(kernel.read_text(encoding="utf-8")) if kernel else reference_kernel(loaded)
+    return collect_profile(
+        candidate,
+        trace_at_full_size(loaded, Contract(Precision(precision)), device),
+        registry.profilers,
+        lookup(registry.executors, "local", "executor"),
+        present=present,
+        name=profiler,
+    )
+
+
+def read_report_profile(path: Path, target: str | None) -> Profile:
+    """The profile in an Nsight Compute report.
+
+    Raises ProfilerError if it cannot be read.
+    """
+    return Profile("", "ncu", target or "", False, read_report(path))
+
+
+def diagnose_profile(
+    profile: Profile,
+    problem: Path | str | None,
+    target: str | None,
+    precision: str = "match",
+    latency_ms: float | None = None,
+) -> Diagnosis:
+    """Name the bottleneck of a profile.
+
+    Args:
+        problem: path of the problem file, for the bound; None if it is not known.
+        target: name of the profile's device; None: as the profile says, else the GPU here, else
+            h200.
+        precision: of the contract of the bound.
+        latency_ms: time of one forward in ms; None: the sum over its launches.
+    Raises:
+        TargetError, ProblemError: as their names say.
+    """
+    device = _resolve_device(target or profile.device or None)
+    bound = _trace_bound(problem, precision, device) if problem else None
+    return diagnose(profile, device, bound, latency_ms=latency_ms)
+
+
+def diagnose_report(path: Path, problem: str | None, target: str | None = None) -> Diagnosis:
+    """Diagnose an Nsight Compute report file.
+
+    Args:
+        path: CSV or .ncu-rep.
+        problem: path of the problem file, for the bound; None if it is not known.
+        target: name of the device the report is from; None for the GPU here, else h200.
+    Raises:
+        ProfilerError: if the report cannot be read.
+        TargetError, ProblemError: as their names say.
+    """
+    return diagnose_profile(read_report_profile(path, target), problem, target)
+
+
+def prescribe(
+    diagnosis: Diagnosis,
+    operators: tuple[str, ...],
+    target: str | None,
+    precision: str,
+    limit: int,
+    registry: Registry,
+) -> tuple[Prescription, ...]:
+    """Skills against what a diagnosis found, best first."""
+    device = _resolve_device(target)
+    contract = Contract(Precision(precision))
+    with Memory() as memory:
+        library = list(load_library(registry).values())
+        memory.skills.sync(library)
+        return consult_memory(
+            memory, diagnosis, operators, library, device.arch, contract, versions(), limit=limit
+        )
+
+
+def _resolve_device(name: str | None) -> Device:
+    present = detect_device()
+    if name and present is not None and name.lower() == present.name:
+        return present
+    if name:
+        return named_target(name)
+    return present or named_target(_DEFAULT_REPORT_TARGET)
+
+
+def _trace_bound(problem: Path | str, precision: str, device: Device) -> Bound | None:
+    contract = Contract(Precision(precision))
+    return trace_at_full_size(load_problem(problem), contract, device).bound

@@ -1,0 +1,52 @@
+"""The table of all built-in commands: name, module, and the first sentence of the help.
+
+`kmem --help` prints these sentences without loading the commands. tests/test_cli_group.py holds
+that each of them is the first sentence of its command's own help.
+"""
+
+from kmem.cli.group import LazyCommand
+
+_TABLE = (
+    ("optimize", "optimize", "Make the module in PROBLEM fast."),
+    ("bench", "bench", "Run `kmem optimize` on many problems and print how much was gained."),
+    ("models", "models", "List language models (default: list)."),
+    (
+        "skills",
+        "skills",
+        "List, search, show, add, check, learn and export skills (default: list).",
+    ),
+    ("runs", "runs", "List, show, resume and replay runs (default: list)."),
+    ("why", "why", "Say why RUN did what it did in ROUND (default: in every round)."),
+    ("memory", "memory", "Share, merge, retract and count measured outcomes (default: stats)."),
+    ("db", "db", "Find and check the database file (default: path)."),
+    ("doctor", "doctor", "Report what works on this machine, and measure the GPU's ceilings."),
+    (
+        "plugins",
+        "plugins",
+        "List what plugins registered: skills, authors, providers, profilers, executors, checkers.",
+    ),
+    (
+        "profile",
+        "stages",
+        "Profile every launch of one forward and print a Profile as one JSON line.",
+    ),
+    ("diagnose", "stages", "Name the bottleneck with its evidence, by arithmetic."),
+    ("prescribe", "stages", "Offer skills for a Diagnosis JSON line on stdin."),
+    (
+        "verify",
+        "verify",
+        "Judge a kernel file against the module it replaces, or repeat what an evidence bundle "
+        "says.",
+    ),
+    (
+        "measure",
+        "verify",
+        "Judge a kernel file and time it, in pairs, against eager and compiled PyTorch; needs a "
+        "GPU.",
+    ),
+    ("mcp", "mcp", "Serve skills, profiles, diagnoses and the judge to coding agents."),
+)
+
+BUILT_IN = tuple(
+    LazyCommand(name, f"kmem.cli.{module}", summary) for name, module, summary in _TABLE
+)

@@ -1,0 +1,11 @@
+"""What commands show: live panels and tables, texts for people, data for programs.
+
+- live.py: a live panel on a terminal, plain lines elsewhere.
+- run.py: how a run stands.
+- result.py: the result of a run as data.
+- diagnosis.py: a diagnosis as text.
+- verdict.py: a verdict as text.
+- bench.py: how a bench stands.
+- landscapes.py: how a recording stands, and how arms compare.
+- skills.py: tables, hits, status and track record of skills.
+"""

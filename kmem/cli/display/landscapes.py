@@ -1,0 +1,79 @@
+"""What is shown of recorded landscapes: how a recording stands, and how arms compare."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import click
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from kmem.learning.comparison import Comparison, Interval
+from kmem.learning.recording import Progress
+
+#: Of the table in a file or a log, which have no width: cells cut to 80 characters would say
+#: nothing.
+_TABLE_WIDTH = 200
+_HEADINGS = (
+    "arm",
+    "measurements",
+    "rounds",
+    "arrived",
+    "saved",
+    "final speed",
+    "area gained",
+    "negative transfer",
+    "more measurements",
+    "later rounds",
+)
+
+
+@contextmanager
+def recording_progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal, plain lines elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda progress: click.echo(
+            f"[{progress.done}/{progress.total}] {progress.text}", err=True
+        )
+        return
+    with Bar(console=console, transient=True) as bar:
+        task = bar.add_task("recording", total=None)
+
+        def show(progress: Progress) -> None:
+            bar.console.print(progress.text, markup=False, highlight=False)
+            bar.update(task, total=progress.total, completed=progress.done)
+
+        yield show
+
+
+def show_comparison(compared: Sequence[Comparison]) -> None:
+    """Print how arms compare, a row for each, on stderr."""
+    table = Table(
+        title="Measurements to 95% of the best recorded speed; 95% intervals over problems and "
+        "seeds",
+        title_justify="left",
+    )
+    for heading in _HEADINGS:
+        table.add_column(heading)
+    for entry in compared:
+        table.add_row(
+            entry.arm.value,
+            f"{entry.to_target:.2f}",
+            f"{entry.rounds_to_target:.2f}",
+            f"{entry.reached:.0%}",
+            _percent(entry.saved),
+            str(entry.final_speed),
+            str(entry.area_gained),
+            _percent(entry.negative_transfer),
+            f"{entry.more_measurements:.1%}",
+            f"{entry.later_rounds:.1%}",
+        )
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        console.width = _TABLE_WIDTH
+    console.print(table)
+
+
+def _percent(interval: Interval) -> str:
+    return f"{interval.value:.1%} ({100 * interval.low:.0f} to {100 * interval.high:.0f})"

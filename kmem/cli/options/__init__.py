@@ -1,0 +1,10 @@
+"""The options that commands share, as frozen records that a command takes as one parameter.
+
+- records.py: how a record declares its options and a command takes it.
+- contract.py: what several commands ask in the same words: precision, purity, target, memory.
+- models.py: which language model plays which role, and the grammar of those options.
+- run.py: what a run of `kmem optimize` is made from.
+- bench.py: what `kmem bench` runs or records.
+- judge.py: how `kmem verify` and `kmem measure` judge.
+- ablation.py: what `kmem memory ablate` compares.
+"""

@@ -1,0 +1,77 @@
+"""What `kmem bench` can be told: BenchOptions."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from kmem.cli.options.contract import ContractOptions, memory_option, target_option
+from kmem.cli.options.records import nested, option
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """The options of `kmem bench`, for a bench and for the recording of landscapes."""
+
+    level: int | None = option(
+        "--level",
+        type=click.IntRange(min=1),
+        help="Level of KernelBench checkouts; default: all levels.",
+    )
+    only: tuple[str, ...] = option(
+        "--only",
+        metavar="GLOB",
+        multiple=True,
+        help="Only problems whose name matches, such as '1?_*'; may be repeated.",
+    )
+    contract: ContractOptions = nested(ContractOptions)
+    target: str | None = target_option()
+    memory_mode: str = memory_option()
+    rounds: int = option(
+        "--rounds",
+        type=click.IntRange(min=0),
+        default=4,
+        show_default=True,
+        help="Rounds after the first, for each problem.",
+    )
+    minutes: float = option(
+        "--minutes-per-problem",
+        type=click.FloatRange(min=0, min_open=True),
+        default=3.0,
+        show_default=True,
+        help="Wall-clock budget of each; timing the module itself is apart.",
+    )
+    root: Path | None = option(
+        "--resume",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        envvar="KMEM_BENCH",
+        help="Directory of results to go on with, or to make; default: runs/bench-<date>.",
+    )
+    jobs: int = option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        default=1,
+        show_default=True,
+        help="Problems at once on each GPU: one is traced and compiled while another is measured.",
+    )
+    gpus: int | None = option(
+        "--gpus",
+        type=click.IntRange(min=1),
+        help="GPUs to spread the problems over; default: one.",
+    )
+    record: Path | None = option(
+        "--record",
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        envvar="KMEM_RECORD",
+        help="Do not optimise: measure whole knob landscapes into DIR, for kmem memory ablate. "
+        "PATH may then be a suite file too.",
+    )
+    settings: int = option(
+        "--settings",
+        type=click.IntRange(min=1),
+        default=40,
+        show_default=True,
+        help="With --record: knob settings measured of each problem; all, if it has no more.",
+    )

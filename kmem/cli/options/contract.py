@@ -1,0 +1,62 @@
+"""What several commands ask in the same words: contract, target and use of the memory.
+
+Each function gives a field for a record of options (see records.py).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from kmem.cli.options.records import option
+from kmem.records import Contract, Precision, Purity
+
+
+def purity_option(text: str) -> Any:
+    """`--purity`, with the help that says what it means to the command."""
+    return option(
+        "--purity",
+        type=click.Choice([item.value for item in Purity]),
+        default="library",
+        show_default=True,
+        help=text,
+    )
+
+
+def target_option() -> Any:
+    """`--target`."""
+    return option(
+        "--target",
+        envvar="KMEM_TARGET",
+        help="Device to optimise for, such as h200; default: the GPU of this machine.",
+    )
+
+
+def memory_option() -> Any:
+    """`--memory`."""
+    return option(
+        "--memory",
+        type=click.Choice(["off", "read", "rw"]),
+        default="rw",
+        show_default=True,
+        help="Use of the long-term memory.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ContractOptions:
+    """What a kernel must keep, and what it may call."""
+
+    precision: str = option(
+        "--precision",
+        type=click.Choice([item.value for item in Precision]),
+        default="match",
+        show_default=True,
+        help="Accuracy contract, shared with the baselines.",
+    )
+    purity: str = purity_option("Whether library calls may compete.")
+
+    @property
+    def contract(self) -> Contract:
+        """Both as the record that a run keeps."""
+        return Contract(Precision(self.precision), Purity(self.purity))

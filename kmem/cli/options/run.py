@@ -1,0 +1,83 @@
+"""What `kmem optimize` can be told of a run: RunOptions."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from kmem.cli.options.contract import ContractOptions, memory_option, target_option
+from kmem.cli.options.models import ModelOptions
+from kmem.cli.options.records import nested, option
+from kmem.records import Budget, Strategy
+
+#: Who writes kernels, by what --author says, in the order in which they seed.
+AUTHORS = {"recipes": ("recipes",), "llm": ("llm",), "both": ("recipes", "llm")}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of `kmem optimize` that a run is made from."""
+
+    rounds: int = option(
+        "--rounds",
+        type=click.IntRange(min=0),
+        default=4,
+        show_default=True,
+        help="Rounds after the first.",
+    )
+    minutes: float = option(
+        "--minutes",
+        type=click.FloatRange(min=0, min_open=True),
+        default=3.0,
+        show_default=True,
+        help="Wall-clock budget; timing the module itself is apart.",
+    )
+    target: str | None = target_option()
+    contract: ContractOptions = nested(ContractOptions)
+    memory_mode: str = memory_option()
+    author: str = option(
+        "--author",
+        type=click.Choice(list(AUTHORS)),
+        default="recipes",
+        show_default=True,
+        help="Who writes kernels: executable skills, language models (needs -m), or both: recipes "
+        "seed and models go on.",
+    )
+    models: ModelOptions = nested(ModelOptions)
+    strategy: str = option(
+        "--strategy",
+        type=click.Choice([item.value for item in Strategy]),
+        default="bandit",
+        show_default=True,
+        help="How a round's candidates are shared out; best-of-n is the control that search must "
+        "beat.",
+    )
+    usd: float | None = option(
+        "--usd",
+        type=click.FloatRange(min=0),
+        help="Most that language models may cost; default: no limit.",
+    )
+    tokens: int | None = option(
+        "--tokens",
+        type=click.IntRange(min=0),
+        help="Most tokens that language models may read and write; default: no limit.",
+    )
+    out: Path | None = option(
+        "--out",
+        type=click.Path(path_type=Path),
+        envvar="KMEM_OUT",
+        help="Run directory; default: runs/<problem>-<run id>.",
+    )
+    seed: int = option(
+        "--seed", type=int, default=0, show_default=True, help="Seed of every random choice."
+    )
+
+    @property
+    def budget(self) -> Budget:
+        """What the run may spend."""
+        return Budget(self.rounds, self.minutes, usd=self.usd, tokens=self.tokens)
+
+    @property
+    def authors(self) -> tuple[str, ...]:
+        """Who writes kernels, in the order in which they seed."""
+        return AUTHORS[self.author]

@@ -1,0 +1,12 @@
+"""One kernel in one worker, held to the reference check by check; any fault ends it as a `Refused`.
+
+In the order in which a kernel passes them:
+
+- examination.py: what has been found about one kernel, one run of it, and one comparison.
+- loading.py: gives a worker the candidate's file and the reference's parameters, and takes it back.
+- cases.py: one input family: outputs, mutation of inputs, accuracy.
+- repeats.py: state after a forward, the same call again, and results that a later call must leave.
+- provenance.py: who did the work: operators, launches, GPU kernels.
+- variants.py: the same values in other layouts, and other sizes.
+- timed_calls.py: what timed calls returned, by the spots that they left.
+"""

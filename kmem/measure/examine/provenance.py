@@ -1,0 +1,194 @@
+"""Who did the work: what one forward of a candidate dispatched, launched and ran on the GPU.
+
+On a GPU the profiler's list of kernels decides; in the interpreter only the log of operators is
+there, because Triton kernels run on the CPU.
+
+In order: what is seen in the worker, then verdicts, which are pure functions of that.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+
+from kmem.measure.examine.examination import Examination, Refused
+from kmem.measure.oracle.expected import InputsChanged
+from kmem.measure.pool.process import WorkerFailure
+from kmem.measure.worker.commands import Kernels, Operators
+from kmem.records import Purity, Status
+
+#: Share of GPU time outside the file's own Triton kernels that `--purity triton` tolerates (fills,
+#: copies).
+FOREIGN_SHARE = 0.01
+#: Operators that compute nothing: allocation, fills, copies and views. Everything else is a vendor
+#: kernel doing the work.
+NOT_COMPUTING = frozenset(
+    {
+        "empty",
+        "empty_strided",
+        "empty_like",
+        "new_empty",
+        "new_empty_strided",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "zeros",
+        "zeros_like",
+        "ones",
+        "ones_like",
+        "full",
+        "full_like",
+        "fill_",
+        "zero_",
+        "copy_",
+        "clone",
+        "_to_copy",
+        "contiguous",
+        "lift_fresh",
+        "detach",
+        "alias",
+        "view",
+        "_unsafe_view",
+        "_reshape_alias",
+        "_reshape_copy",
+        "reshape",
+        "view_as_real",
+        "view_as_complex",
+        "as_strided",
+        "expand",
+        "permute",
+        "transpose",
+        "t",
+        "unsqueeze",
+        "squeeze",
+        "select",
+        "slice",
+        "narrow",
+        "unfold",
+        "split",
+        "split_with_sizes",
+        "chunk",
+        "unbind",
+        "diagonal",
+        "flatten",
+        "unflatten",
+        "movedim",
+        "swapaxes",
+        "resize_",
+        "set_",
+        "arange",
+        "scalar_tensor",
+        "pin_memory",
+        "record_stream",
+        "is_pinned",
+        "sym_size",
+        "sym_stride",
+        "sym_numel",
+    }
+)
+
+
+def check_provenance(examination: Examination, seed: int, *, gpu: bool) -> None:
+    """Note what one forward ran: operators, Triton launches, GPU kernels and their binaries.
+
+    Raises Refused: with IMPURE, if that breaks the declared purity.
+    """
+    reference, worker = examination.loaded_reference, examination.worker
+    key, inputs = examination.key, reference.inputs.shared.name
+    timeout_s = examination.run_timeout_s
+    reference.inputs.fill("drawn", seed)
+    seen = worker.request(Operators(key, inputs, seed), timeout_s=timeout_s)
+    examination.operators = seen["operators"]
+    needs_launches = not examination.launches or _needs_launches(examination, seed)
+    if gpu:
+        # beside other work kernels take longer than they do
+        with examination.lease.hold(exclusive=True) if examination.lease else nullcontext():
+            seen = worker.request(Kernels(key, inputs), timeout_s=timeout_s)
+        examination.gpu_kernels = tuple(
+            (str(name), float(time_us)) for name, time_us in seen["kernels"]
+        )
+        examination.binaries = {str(name): str(digest) for name, digest in seen["binaries"].items()}
+        examination.share = library_share(examination.gpu_kernels, seen["own"])
+    reason = impurity(
+        examination.contract.purity,
+        examination.operators,
+        examination.share,
+        examination.launches,
+        needs_launches,
+    )
+    if reason is not None:
+        raise Refused(Status.IMPURE, reason)
+
+
+def _needs_launches(examination: Examination, seed: int) -> bool:
+    """Whether the answer is wrong once every Triton launch is a no-op.
+
+    On values of its own: partial results of an earlier call may still lie in the scratch memory
+    that this one is given.
+    """
+    reference = examination.loaded_reference
+    inputs = reference.inputs
+    inputs.fill("drawn", seed + 1)
+    expected = reference.expect(inputs.values, seed)
+    if expected.answer.changed_inputs:
+        inputs.fill("drawn", seed + 1)
+    outputs = reference.output_arguments(expected)
+    try:
+        values = examination.run(inputs.shared, outputs, expected, seed, suppress=True)
+    except (WorkerFailure, Refused):
+        return True
+    try:
+        return not expected.compare(values).is_within
+    except InputsChanged as ex:
+        raise Refused(Status.MUTATED_INPUT, str(ex)) from ex
+
+
+def computing_operators(operators: Mapping[str, int]) -> dict[str, int]:
+    """The operators of a dispatch log ("aten.mm.default": count) that compute something."""
+    return {
+        name: count for name, count in operators.items() if _short_name(name) not in NOT_COMPUTING
+    }
+
+
+def _short_name(operator: str) -> str:
+    parts = operator.split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def library_share(kernels: Sequence[tuple[str, float]], own: Sequence[str]) -> float:
+    """Share of GPU time, 0..1, in kernels that were not compiled from the candidate's file.
+
+    Args:
+        kernels: (name, microseconds) as profiled.
+        own: names of the `@triton.jit` functions in the file.
+    """
+    names = frozenset(own)
+    total = sum(time for _, time in kernels)
+    foreign = sum(time for name, time in kernels if name not in names)
+    return foreign / total if total else 0.0
+
+
+def impurity(
+    purity: Purity,
+    operators: Mapping[str, int],
+    share: float | None,
+    launches: int,
+    needs_launches: bool,
+) -> str | None:
+    """Why a candidate breaks the declared purity, or None.
+
+    Args:
+        share: `library_share`, None without a GPU.
+        launches: Triton launches of one forward.
+        needs_launches: whether the answer changes when those launches do nothing; a decoy's does
+            not.
+    """
+    if launches and not needs_launches:
+        return "its Triton kernels are a decoy: without them the answer is the same"
+    if purity is Purity.LIBRARY:
+        return None
+    computing = computing_operators(operators)
+    if computing:
+        listed = ", ".join(f"{name} x{count}" for name, count in sorted(computing.items()))
+        return f"library operators compute: {listed}"
+    if share is not None and share > FOREIGN_SHARE:
+        return f"{share:.1%} of GPU time is outside the file's Triton kernels"
+    return "it launches no Triton kernel" if not launches else None

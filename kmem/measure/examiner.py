@@ -1,0 +1,96 @@
+"""Takes a kernel through steps of an examination: whatever goes wrong with it becomes a verdict.
+
+In order: source checks, a worker, the steps that the judge asks for, and the status of what went
+wrong.
+"""
+
+import time
+from collections.abc import Callable
+
+from kmem.measure.examine.examination import Examination, Refused
+from kmem.measure.oracle.forward import room_for
+from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess, failure_status
+from kmem.measure.resources import JudgeResources
+from kmem.measure.settings import JudgeSettings
+from kmem.measure.source_check import check_source
+from kmem.measure.timing.gpu_clock import ClocksDisagree
+from kmem.measure.verdicts import failed_measurement
+from kmem.records import Kernel, Measurement, Status
+
+#: The interpreter may take seconds a run: after this, `Judge.verify` leaves out the rest of the
+#: artificial families and says "abridged".
+INTERPRETER_BUDGET_S = 30.0
+
+
+class Examiner:
+    """Examines kernels of one judge, one at a time."""
+
+    def __init__(self, resources: JudgeResources, settings: JudgeSettings) -> None:
+        self._resources = resources
+        self._settings = settings
+        self._problem = resources.traced.problem
+
+    def examine(
+        self,
+        kernel: Kernel,
+        step: Callable[[Examination], None],
+        worker: WorkerProcess | None = None,
+    ) -> Measurement | Examination:
+        """Run one step on a kernel.
+
+        Args:
+            worker: None for the screening worker.
+
+        Returns:
+            The examination, or the verdict on a kernel that failed.
+        """
+        settings = self._settings
+        try:
+            refusals = self._refusals(kernel.source)
+        except (SyntaxError, ValueError) as ex:
+            return self._failed(Status.BUILD_FAILED, f"not valid Python: {ex}")
+        if refusals:
+            return self._failed(Status.REFUSED_SOURCE, "\n".join(refusals))
+        examination = Examination(
+            kernel,
+            worker or self._resources.screening_worker(),
+            self._resources.traced.contract,
+            settings.load_timeout_s,
+            settings.run_timeout_s,
+            self._resources.lease,
+            deadline=None if settings.gpu else time.monotonic() + INTERPRETER_BUDGET_S,
+        )
+        try:
+            with self._resources.hold_gpu(exclusive=False), room_for(self._problem):
+                step(examination)
+        except Refused as ex:
+            if ex.taints_worker:
+                self._resources.workers.discard(examination.worker)
+            return self._failed(ex.status, str(ex), examination)
+        except ClocksDisagree as ex:
+            return self._failed(Status.IMPLAUSIBLE, str(ex), examination)
+        except WorkerFailure as ex:
+            # mostly sticky: nothing else will run in this context
+            if "CUDA error" in ex.message or "Error [CUDA]" in ex.message:
+                self._resources.workers.discard(examination.worker)
+            return self._failed(failure_status(ex), f"{ex}\n{ex.traceback}", examination)
+        except WorkerLost as ex:
+            self._resources.workers.discard(examination.worker)
+            return self._failed(ex.status, str(ex), examination)
+        return examination
+
+    def _refusals(self, source: str) -> list[str]:
+        """What the source checks say, one line each. Raises SyntaxError."""
+        found = [
+            str(refusal) for refusal in check_source(source, problem_source=self._problem.source)
+        ]
+        return found + [
+            f"{checker.name}: {reason}"
+            for checker in self._settings.checkers
+            for reason in checker.check(source)
+        ]
+
+    def _failed(
+        self, status: Status, log: str, examination: Examination | None = None
+    ) -> Measurement:
+        return failed_measurement(status, log, examination, estimated=not self._settings.gpu)

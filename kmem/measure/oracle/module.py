@@ -1,0 +1,179 @@
+"""The problem's module as the judge runs it: eager at the contract's precision, and in float64.
+
+The judge makes one for each workload. A worker is sent its constructor arguments and its
+parameters, never the module. After each forward the module is put back to its initial state.
+"""
+
+import copy
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from kmem.errors import ProblemError
+from kmem.measure.oracle.correctness import error_floor
+from kmem.measure.oracle.forward import (
+    contract_flags,
+    copy_of_view,
+    in_double,
+    leaves_of,
+    widen,
+)
+from kmem.measure.oracle.slices import Run
+from kmem.measure.worker.tensors import encode_value
+from kmem.problem.load import build_inputs, build_model, execute_problem
+from kmem.records import Contract, Problem, Workload
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """What one forward gave."""
+
+    outputs: tuple[torch.Tensor, ...]
+    changed_buffers: dict[str, torch.Tensor]
+    returns_tuple: bool
+    aliases_inputs: bool = False  # whether an output was a view of an input
+
+
+class ReferenceModule:
+    """The module at one workload on one device, with its parameters as they were drawn."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        workload: Workload,
+        contract: Contract,
+        device: torch.device,
+        *,
+        seed: int,
+    ) -> None:
+        """Build the module with parameters drawn from `seed`.
+
+        Raises ProblemError: if the problem cannot be built, or no worker can be given its
+        constructor arguments.
+        """
+        self.problem = problem
+        self.contract = contract
+        self.device = device
+        self.ran_on_cpu = False  # the float64 forward, for want of device memory
+        self._double: torch.nn.Module | None = None
+        self._namespace = execute_problem(problem, workload)
+        torch.manual_seed(seed)
+        self.model = build_model(self._namespace, device, contract.precision)
+        arguments = (
+            list(self._namespace.get_init_inputs())
+            if hasattr(self._namespace, "get_init_inputs")
+            else []
+        )
+        with encodable_values(problem):
+            self.init = [encode_value(value) for value in arguments]
+
+    @cached_property
+    def initial_state(self) -> dict[str, torch.Tensor]:
+        """Copies of parameters and buffers, made when first asked for, before any forward."""
+        return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+
+    def build_inputs(self) -> list[object]:
+        """Inputs as the problem makes them, from the random state as it is."""
+        return build_inputs(self._namespace, self.device, self.contract.precision)
+
+    def floor_for(self, dtype: torch.dtype) -> float:
+        """The error allowed in a result of this type whatever eager does."""
+        return error_floor(dtype, self.contract.precision, interpreted=self.device.type == "cpu")
+
+    def floors_for(self, outputs: Sequence[torch.Tensor]) -> tuple[float, ...]:
+        return tuple(self.floor_for(value.dtype) for value in outputs)
+
+    # ---- at the contract's precision
+
+    def run_eager(self, values: Sequence[object], seed: int) -> Forward:
+        """The module's own answer.
+
+        An output that is a view of an input is copied, for the input will be overwritten. Whatever
+        the module raises comes through.
+        """
+        torch.manual_seed(seed)
+        with contract_flags(self.contract.precision), torch.no_grad():
+            outputs, returns_tuple = leaves_of(self.model(*values))
+        given = {
+            value.untyped_storage().data_ptr()
+            for value in values
+            if isinstance(value, torch.Tensor)
+        }
+        views = [value.untyped_storage().data_ptr() in given for value in outputs]
+        outputs = tuple(
+            copy_of_view(value) if is_view else value
+            for value, is_view in zip(outputs, views, strict=True)
+        )
+        return Forward(outputs, self._take_changes(self.model), returns_tuple, any(views))
+
+    def eager_run(self, seed: int) -> Run:
+        """`run_eager` under one seed, for its outputs alone."""
+        return lambda values: self.run_eager(values, seed).outputs
+
+    # ---- in float64
+
+    def run_oracle(self, values: Sequence[object], seed: int) -> Forward:
+        """The answer in float64, computed on the CPU if the device has no room."""
+        try:
+            return self.run_double(values, seed)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+        logger.info("the float64 oracle does not fit %s; it runs on the CPU", self.device)
+        self.ran_on_cpu = True
+        on_cpu = [value.cpu() if isinstance(value, torch.Tensor) else value for value in values]
+        ran = self._run_double(copy.deepcopy(self._double_model()).cpu(), on_cpu, seed)
+        return replace(ran, outputs=tuple(value.to(self.device) for value in ran.outputs))
+
+    def run_double(self, values: Sequence[object], seed: int) -> Forward:
+        """The answer in float64. Raises torch.OutOfMemoryError: if the device has no room."""
+        return self._run_double(self._double_model(), values, seed)
+
+    def _double_model(self) -> torch.nn.Module:
+        if self._double is None:
+            self._double = copy.deepcopy(self.model)
+            self._double._apply(widen)  # as .double(), which leaves complex parameters as they are
+        return self._double
+
+    def _run_double(self, model: torch.nn.Module, values: Sequence[object], seed: int) -> Forward:
+        doubled = [widen(value) if isinstance(value, torch.Tensor) else value for value in values]
+        # What is wide already comes back as itself: the oracle must not modify the inputs it was
+        # given.
+        doubled = [
+            value.clone() if isinstance(value, torch.Tensor) and value is given else value
+            for value, given in zip(doubled, values, strict=True)
+        ]
+        torch.manual_seed(seed)
+        with torch.no_grad(), in_double(self.problem):
+            outputs, returns_tuple = leaves_of(model(*doubled))
+        return Forward(outputs, self._take_changes(model), returns_tuple)
+
+    def _take_changes(self, model: torch.nn.Module) -> dict[str, torch.Tensor]:
+        """Buffers that a forward changed; the module is put back to its initial state."""
+        changed = {}
+        with torch.no_grad():
+            for name, value in model.named_buffers():
+                start = self.initial_state.get(name)
+                if start is not None and not torch.equal(
+                    value.to(start.device, start.dtype), start
+                ):
+                    changed[name] = value.clone()
+                    value.copy_(start)
+        return changed
+
+
+@contextmanager
+def encodable_values(problem: Problem) -> Iterator[None]:
+    """Say in one line that no worker can be given some value. Raises ProblemError."""
+    try:
+        yield
+    except TypeError as ex:
+        raise ProblemError(
+            f"{problem.path}: {ex}; use tensors, numbers, strings and lists of them as inputs "
+            f"and constructor arguments"
+        ) from ex

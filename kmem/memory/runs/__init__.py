@@ -1,0 +1,5 @@
+"""Runs as a database keeps them: enough to resume, replay and explain each.
+
+- runs.py: `memory.runs`: runs, kernels, attempts, profiles, diagnoses, plans, lessons, verdicts.
+- conversations.py: `memory.conversations`: questions to language models and their answers.
+"""

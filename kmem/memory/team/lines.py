@@ -1,0 +1,167 @@
+"""The lines of an export: how a record is written as one line of JSON, read again and checked.
+
+Each line is one content-addressed record:
+
+    {"hash": ..., "outcome": {...}}      and "kernel": {...} if its text goes along,
+                                         and "redacts": the hash of its original if redacted
+    {"hash": ..., "retraction": {...}}
+    {"licences": {origin: licence}}      at most once, first
+
+exchange.py puts lines into files and merges them, sync.py into segments of a git repository.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from kmem.errors import MemoryStoreError
+from kmem.memory.ledger.outcomes import LedgerEntry, Retraction, ledger_entry, refuse_impossible
+from kmem.memory.ledger.redaction import redact_outcome
+from kmem.memory.storage import Row
+from kmem.memory.store import Memory
+from kmem.records import Kernel, Outcome, content_hash
+from kmem.serialize import canonical_json, from_data, from_json, to_data
+
+_AGAIN = "take the file from its source again"
+
+
+class Line(NamedTuple):
+    """One line before its record is built.
+
+    Most lines of a merge are known already, and their hash says so.
+    """
+
+    place: str  # file:number
+    hash: str = ""  # of the outcome or retraction
+    record: str = ""  # canonical JSON of the outcome
+    kernel: Kernel | None = None
+    redacts: str | None = None
+    retraction: Retraction | None = None
+    licences: Mapping[str, str] | None = None
+
+
+def licence_line(licences: Mapping[str, str]) -> str:
+    """The line that states licences, by origin."""
+    return json.dumps({"licences": dict(licences)}, sort_keys=True)
+
+
+def outcome_lines(
+    memory: Memory, rows: Iterable[Row], *, sources: bool, redact: bool
+) -> Iterator[str]:
+    """The lines of stored outcomes (`hash`, `source_hash`, `record`, `redacts`), one each."""
+    for row in rows:
+        line: dict[str, object] = {"hash": row["hash"], "outcome": json.loads(row["record"])}
+        if row["redacts"] is not None:
+            line["redacts"] = row["redacts"]
+        elif redact:
+            entry = ledger_entry(redact_outcome(from_json(Outcome, row["record"])))
+            line = {"hash": entry.hash, "outcome": json.loads(entry.record), "redacts": row["hash"]}
+        if sources and not redact:
+            kernel = memory.runs.kernel(row["source_hash"])
+            if kernel is not None:
+                line["kernel"] = to_data(kernel)
+        yield json.dumps(line, sort_keys=True)
+
+
+def retraction_lines(retractions: Iterable[Retraction]) -> Iterator[str]:
+    """The lines of retractions, one each."""
+    for retraction in retractions:
+        yield json.dumps(
+            {"hash": retraction.hash, "retraction": to_data(retraction)}, sort_keys=True
+        )
+
+
+def read_lines(file: Path) -> Iterator[Line]:
+    """The lines of an exported file, in order.
+
+    Raises:
+        MemoryStoreError: if the file cannot be read, or a line is damaged (its hash does not fit);
+            it names the file and line.
+    """
+    try:
+        with file.open(encoding="utf-8") as lines:
+            for number, text in enumerate(lines, start=1):
+                if text.strip():
+                    yield _read_line(text.rstrip("\n"), f"{file}:{number}")
+    except OSError as ex:
+        raise MemoryStoreError(
+            f"File {file} cannot be read ({ex.strerror}); "
+            "name a file or directory that `kmem memory export` wrote"
+        ) from ex
+    except UnicodeDecodeError as ex:
+        raise MemoryStoreError(
+            f"File {file} is not text in UTF-8; name a file that `kmem memory export` wrote"
+        ) from ex
+
+
+def build_entry(line: Line) -> LedgerEntry:
+    """The outcome of a line, ready for the ledger.
+
+    Raises:
+        MemoryStoreError: if the line holds no outcome, or another spelling of one.
+    """
+    try:
+        outcome, record = canonical_json(Outcome, line.record)
+        refuse_impossible(outcome)
+    except ValueError as ex:  # a field missing, of another type, or a number no measurement gives
+        raise _no_outcome(line.place, ex) from ex
+    if record != line.record:  # another spelling of the same outcome would be a second outcome
+        raise _damaged(line.place, content_hash(record), line.hash)
+    return LedgerEntry(outcome, record, line.hash)
+
+
+def _read_line(text: str, place: str) -> Line:
+    plain = _read_plain_outcome(text, place)
+    if plain is not None:
+        return plain
+    try:
+        data = json.loads(text)
+        if "licences" in data:
+            licences = {str(origin): str(licence) for origin, licence in data["licences"].items()}
+            return Line(place, licences=licences)
+        if "retraction" in data:
+            retraction = from_data(Retraction, data["retraction"])
+            line = Line(place, retraction.hash, retraction=retraction)
+        else:
+            line = _read_outcome(data, place)
+        expected = data["hash"]
+    # not JSON, a field missing or of another type
+    except (ValueError, KeyError, TypeError, AttributeError) as ex:
+        raise _no_outcome(place, ex) from ex
+    if line.hash != expected:
+        raise _damaged(place, line.hash, str(expected))
+    return line
+
+
+def _read_plain_outcome(text: str, place: str) -> Line | None:
+    """A line of an outcome alone, as an export writes it, whose text has the hash it says.
+
+    Nothing needs parsing to know that.
+    """
+    parts = text.split('", "outcome": ', maxsplit=1)
+    if len(parts) < 2 or not parts[0].startswith('{"hash": "') or not parts[1].endswith("}"):
+        return None
+    said, record = parts[0].removeprefix('{"hash": "'), parts[1][:-1]
+    return Line(place, said, record) if content_hash(record) == said else None
+
+
+def _read_outcome(data: Mapping[str, object], place: str) -> Line:
+    record = json.dumps(data["outcome"], sort_keys=True)
+    kernel = from_data(Kernel, data["kernel"]) if "kernel" in data else None
+    if kernel is not None and kernel.hash != data["outcome"]["source_hash"]:
+        raise MemoryStoreError(
+            f"Line {place} is damaged: its kernel is not the one it names; {_AGAIN}"
+        )
+    return Line(place, content_hash(record), record, kernel, data.get("redacts"))
+
+
+def _no_outcome(place: str, ex: Exception) -> MemoryStoreError:
+    reason = str(ex).splitlines()[0]
+    return MemoryStoreError(f"Line {place} is no exported outcome ({reason}); {_AGAIN}")
+
+
+def _damaged(place: str, found: str, said: str) -> MemoryStoreError:
+    return MemoryStoreError(
+        f"Line {place} is damaged: its hash is {found[:12]}, it says {said[:12]}; {_AGAIN}"
+    )

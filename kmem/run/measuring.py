@@ -1,0 +1,161 @@
+"""Stage 6: take candidates through the evaluator, without the duplicates, and record what came out.
+
+`Measurer` decides nothing about the run: what it measures becomes an attempt in the history and is
+recorded the moment it exists.
+"""
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kmem.host.syntax import parse_python
+from kmem.interfaces import Situation
+from kmem.orchestrate.lineage import base_of
+from kmem.records import (
+    Attempt,
+    Baseline,
+    Candidate,
+    Measurement,
+    Profile,
+    Status,
+    content_hash,
+)
+from kmem.run.baselines import RunBaselines
+from kmem.run.evaluator import Evaluator
+from kmem.run.history import History
+from kmem.run.progress import Announce
+from kmem.run.recorder import Recorder
+
+
+class Measurer:
+    """Judges, verifies and profiles the kernels of one run."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        baselines: RunBaselines,
+        history: History,
+        recorder: Recorder,
+        announce: Announce,
+        *,
+        estimated: bool,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            estimated: whether there is no GPU to measure on.
+        """
+        self._evaluator = evaluator
+        self._baselines = baselines
+        self._history = history
+        self._recorder = recorder
+        self._announce = announce
+        self._estimated = estimated
+        self._sources: set[str] = set()
+
+    def measure(
+        self,
+        number: int,
+        candidates: Sequence[Candidate],
+        situations: Mapping[str | None, Situation],
+    ) -> list[Attempt]:
+        """Compile and judge candidates of a round; all but the duplicates become attempts.
+
+        Args:
+            number: of the round.
+            situations: of the round, by the hash of the parent kernel: what an attempt answers and
+                is compared with.
+
+        Returns:
+            The new attempts.
+        """
+        history, before = self._history, len(self._history.attempts)
+        fresh = {
+            candidate.kernel.hash: candidate for candidate in candidates if self._is_new(candidate)
+        }
+        if not fresh:
+            return []
+        # A resumed run compiles again what it has measured (the cache answers): which candidates
+        # are duplicates or worth proving must come out as it did before.
+        admitted = self._evaluator.admit([candidate.kernel for candidate in fresh.values()])
+        for kernel, log in admitted.failed:
+            if not history.take_over(kernel):
+                failed = Measurement(Status.BUILD_FAILED, None, self._estimated, log=log)
+                self._add_attempt(number, fresh[kernel.hash], failed, situations)
+        waiting = [kernel for kernel in admitted.ready if not history.take_over(kernel)]
+        if waiting:
+            self._baselines.wait()  # the judge does one thing at a time
+            self._announce("measure", f"judging {len(waiting)} candidates")
+
+            def on_result(index: int, measurement: Measurement) -> None:
+                self._add_attempt(number, fresh[waiting[index].hash], measurement, situations)
+
+            self._evaluator.screen(waiting, on_result)
+        return history.attempts[before:]
+
+    def verify(self, attempt: Attempt, baselines: Sequence[Baseline]) -> Attempt:
+        """Ask everything the judge has, in a fresh process, against the best baseline."""
+        self._announce("measure", "verifying the fastest kernel in a fresh process")
+        measurement = self._evaluator.verify(attempt.candidate.kernel, baselines)
+        verified = replace(attempt, measurement=measurement)
+        self._history.add_verdict(attempt, verified)
+        self._recorder.record_verdict(verified)
+        if measurement.status is not Status.PASSED:
+            reasons = measurement.log.strip().splitlines() or ["no reason given"]
+            self._announce("measure", f"refused: {measurement.status.value}: {reasons[0]}")
+        return verified
+
+    def profile(self, attempt: Attempt) -> Profile:
+        """The profile of a kernel, by the best profiler that can run here; once per kernel and run.
+
+        Raises ProfilerError: if none can.
+        """
+        kernel, profiles = attempt.candidate.kernel, self._history.profiles
+        if kernel.hash not in profiles:
+            self._announce("profile", f"profiling kernel {kernel.hash[:12]}")
+            profiles[kernel.hash] = self._evaluator.profile(attempt)
+            self._recorder.record_profile(attempt, profiles[kernel.hash])
+        return profiles[kernel.hash]
+
+    def _is_new(self, candidate: Candidate) -> bool:
+        """Whether this run sees the candidate's program, however formatted, for the first time."""
+        source = normalised_source_hash(candidate.kernel.source)
+        is_new = source not in self._sources
+        self._sources.add(source)
+        return is_new
+
+    def _add_attempt(
+        self,
+        number: int,
+        candidate: Candidate,
+        measurement: Measurement,
+        situations: Mapping[str | None, Situation],
+    ) -> None:
+        """Put an attempt into the history and on the disk, the moment it exists."""
+        history = self._history
+        base = base_of(candidate.task, history.attempts)
+        parent = history.find(base)
+        diagnosis = situations[base].diagnosis if base in situations else None
+        attempt = Attempt(
+            number,
+            candidate,
+            measurement,
+            parent.measurement.latency_ms if parent else None,
+            diagnosis.bottleneck if diagnosis else None,
+        )
+        history.add_attempt(attempt)
+        self._recorder.record_attempt(
+            len(history.attempts), attempt, diagnosis.signature if diagnosis else None
+        )
+        self._announce("measure", f"{candidate.task.skill}: {measurement.status.value}")
+
+
+def normalised_source_hash(source: str) -> str:
+    """A hash over the syntax tree: comments, blank lines and formatting make no new candidate.
+
+    A text that does not parse is hashed as it is; compiling reports it.
+    """
+    try:
+        return content_hash(ast.dump(parse_python(source)))
+    except (SyntaxError, ValueError):  # ValueError: null bytes
+        return content_hash(source)

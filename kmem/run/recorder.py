@@ -1,0 +1,167 @@
+"""Where a candidate is recorded: what becomes of it in memory and in the run directory.
+
+Everything is written the moment it is known, so that a killed run loses nothing it has measured.
+Estimates, and runs that may only read the memory, leave no outcome in the ledger.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from kmem.memory.store import Memory
+from kmem.problem.graph import graph_sizes
+from kmem.records import (
+    Attempt,
+    Diagnosis,
+    Kernel,
+    Lesson,
+    Outcome,
+    Plan,
+    Prescription,
+    Profile,
+    Run,
+    Signature,
+    Status,
+)
+from kmem.run.directory import RunDirectory
+from kmem.run.session import Session, versions
+
+
+class Recorder:
+    """Writes what one run finds out."""
+
+    def __init__(self, run: Run, session: Session, memory: Memory, directory: RunDirectory) -> None:
+        self._run = run
+        self._session = session
+        self._memory = memory
+        self._directory = directory
+
+    def record_attempt(self, number: int, attempt: Attempt, signature: Signature | None) -> None:
+        """Keep an attempt: in memory, as files, and as an outcome in the ledger.
+
+        Args:
+            number: which attempt of the run it is, from 1.
+            signature: of the kernel that the attempt started from.
+        """
+        self._memory.runs.record_attempt(self._run.id, attempt)
+        self._directory.write_attempt(number, attempt)
+        self._record_outcome(attempt, signature)
+
+    def record_verdict(self, verified: Attempt) -> None:
+        """Keep the judge's final verdict on a kernel, passed or refused."""
+        self._directory.write_verdict(verified)
+        kernel = verified.candidate.kernel
+        self._memory.runs.put_verdict(self._run.id, kernel.hash, verified.measurement)
+        # This outcome is about the whole module against its best baseline; the step from the parent
+        # was recorded when the kernel was screened.
+        self._record_outcome(replace(verified, parent_ms=None), None)
+
+    def record_profile(self, attempt: Attempt, profile: Profile) -> None:
+        """Keep the profile of an attempt's kernel."""
+        self._memory.runs.put_profile(self._run.id, profile)
+        self._directory.write_profile(attempt, profile)
+
+    def record_diagnosis(
+        self,
+        number: int,
+        kernel: Kernel,
+        diagnosis: Diagnosis,
+        prescriptions: Sequence[Prescription],
+    ) -> None:
+        """Keep what a round found about a kernel that it goes on from."""
+        self._memory.runs.put_diagnosis(self._run.id, number, kernel.hash, diagnosis, prescriptions)
+
+    def record_plan(self, number: int, plan: Plan) -> None:
+        """Keep what a round is going to try."""
+        self._memory.runs.put_plan(self._run.id, number, plan)
+
+    def record_lessons(self, number: int, lessons: Sequence[Lesson]) -> None:
+        """Keep what a round taught."""
+        self._memory.runs.put_lessons(self._run.id, number, lessons)
+
+    def record_best(self, winner: Attempt | None) -> None:
+        """Put the winner where the user looks for it.
+
+        Without one, the winner that an earlier run left there is taken away.
+        """
+        if winner is None:
+            self._directory.remove_best()
+        else:
+            self._directory.write_best(winner)
+
+    def record_top(self, kernels: Sequence[Kernel]) -> None:
+        """Keep the fastest distinct kernels as files, fastest first."""
+        self._directory.write_top(kernels)
+
+    def _record_outcome(self, attempt: Attempt, signature: Signature | None) -> None:
+        """Only what was measured, and only if this run may write to the long-term memory."""
+        measurement = attempt.measurement
+        if (
+            self._run.memory_mode != "rw"
+            or measurement.estimated
+            or measurement.status is Status.INTERRUPTED
+        ):
+            return
+        self._memory.runs.put_kernel(attempt.candidate.kernel)
+        self._memory.ledger.record(
+            make_outcome(
+                attempt,
+                self._session,
+                signature=signature,
+                seed=self._run.seed,
+                origin=self._memory.contributors.own_name,
+            )
+        )
+
+
+def make_outcome(
+    attempt: Attempt, session: Session, *, signature: Signature | None, seed: int, origin: str
+) -> Outcome:
+    """What the ledger keeps of a measured attempt.
+
+    Args:
+        signature: of the kernel that the attempt started from, if that was profiled.
+        seed: of the run or verdict.
+        origin: this memory's contributor.
+    """
+    task, kernel = attempt.candidate.task, attempt.candidate.kernel
+    measurement, timing = attempt.measurement, attempt.measurement.timing
+    traced = session.traced
+    predicted_ms = attempt.candidate.estimated_ms
+    is_predicted = predicted_ms is not None and math.isfinite(predicted_ms)
+    return Outcome(
+        problem=traced.problem.name,
+        graph_hash=traced.graph.hash,
+        structure_hash=traced.graph.structure_hash,
+        sizes=graph_sizes(traced.graph),
+        operators=session.operators,
+        workload=traced.workload.name,
+        device=traced.device.full_name,
+        arch=traced.device.arch,
+        contract=traced.contract,
+        skill=task.skill,
+        choices=kernel.choices,
+        move=task.move,
+        bottleneck=attempt.bottleneck,
+        signature=signature,
+        source_hash=kernel.hash,
+        parent_hash=kernel.parent,
+        status=measurement.status,
+        latency_ms=timing.latency_ms if timing else None,
+        latency_ms_p20=timing.latency_ms_p20 if timing else None,
+        latency_ms_p80=timing.latency_ms_p80 if timing else None,
+        parent_ms=attempt.parent_ms,
+        baseline=timing.reference if timing else None,
+        baseline_ms=timing.reference_ms if timing else None,
+        ratio=timing.ratio if timing else None,
+        ratio_low=timing.ratio_low if timing else None,
+        ratio_high=timing.ratio_high if timing else None,
+        bound_ms=traced.bound.time_ms if traced.bound else None,
+        flags=measurement.flags,
+        versions=versions(),
+        origin=origin,
+        created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        seed=seed,
+        predicted_ms=predicted_ms if is_predicted else None,
+    )
