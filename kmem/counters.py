@@ -16,7 +16,9 @@ _LAUNCH = f"{_GUIDE}, Launch Metrics"
 _SOURCE = f"{_GUIDE}, Instructions Per Opcode and Source Metrics"
 _WARP_STATES = f"{_GUIDE}, Warp Stall Reasons"
 _CUPTI = "PyTorch profiler chrome trace (libkineto), fields of a kernel event"
-_BINARY = "cuobjdump -res-usage and nvdisasm on the cubin; occupancy by profile/occupancy.py"
+_BINARY = (
+    "cuobjdump -res-usage and nvdisasm on the cubin; occupancy by profile/compile/occupancy.py"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from triton.runtime import JITFunction
 
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import execute_problem, load_problem
-from kmem.profile.target_driver import tool_paths, use_compile_only_driver
+from kmem.profile.compile.target_driver import tool_paths, use_compile_only_driver
 from kmem.records import Contract, Precision
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import import_source, trace_source

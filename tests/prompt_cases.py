@@ -1,9 +1,8 @@
-"""Prompts of every role for ten problems of the repository, as the snapshot tests and
-tools/write_prompt_snapshots.py render them.
+"""Prompts of every role for ten problems of the repository, as the snapshots have them.
 
-The run they are about is made up and the same for all: a first kernel that passed, an edit that did
-not build, a lesson, a veto, one skill. The skill is made up too, so that editing the library
-changes no snapshot.
+The snapshot tests and tools/write_prompt_snapshots.py render them. The run they are about is made
+up and the same for all: a first kernel that passed, an edit that did not build, a lesson, a veto,
+one skill. The skill is made up too, so that editing the skill library changes no snapshot.
 """
 
 from collections.abc import Sequence
@@ -12,10 +11,11 @@ from pathlib import Path
 
 from scripted_models import EDITED, KERNEL, ROOT, assign, attempted, make_situation
 
-from kmem.explore.models import briefs
-from kmem.explore.models.answers import DiagnoserAnswer
-from kmem.explore.models.author import allowed_skills
-from kmem.explore.models.prompt import Section, fit_prompt
+from kmem.explore.models.answers.schema import DiagnoserAnswer
+from kmem.explore.models.author import LlmAuthor
+from kmem.explore.models.prompts import briefs
+from kmem.explore.models.prompts.message import Section, fit_prompt
+from kmem.explore.models.prompts.system import system_prompt
 from kmem.explore.models.roles import (
     DIAGNOSER,
     GENERATOR,
@@ -25,8 +25,8 @@ from kmem.explore.models.roles import (
     REPAIRER,
     ROLES,
     Role,
-    system_prompt,
 )
+from kmem.explore.models.selection import allowed_skills
 from kmem.interfaces import Situation
 from kmem.records import (
     Bottleneck,
@@ -124,8 +124,9 @@ def make_run(problem: str, **changes: object) -> Situation:
 
 
 def all_briefs(situation: Situation) -> list[tuple[Role, Sequence[Section]]]:
-    """The sections of every role in a situation; the repairer is asked about its last attempt, the
-    reflector about its history.
+    """The sections of every role in a situation.
+
+    The repairer is asked about its last attempt, the reflector about its history.
     """
     fix = assign(
         situation,
@@ -143,7 +144,10 @@ def all_briefs(situation: Situation) -> list[tuple[Role, Sequence[Section]]]:
     return [
         (GENERATOR, briefs.generator_brief(first)),
         (DIAGNOSER, briefs.diagnoser_brief(situation)),
-        (PLANNER, briefs.planner_brief(situation, FINDING, allowed_skills(situation))),
+        (
+            PLANNER,
+            briefs.planner_brief(situation, FINDING, allowed_skills(situation, LlmAuthor.name)),
+        ),
         (OPTIMISER, briefs.optimiser_brief(fix)),
         (REPAIRER, briefs.repairer_brief(repair, last)),
         (REFLECTOR, briefs.reflector_brief(situation, situation.history)),

@@ -1,9 +1,8 @@
-"""Language models that follow a script, and the situations they are asked about: plain Python, no
-network.
+"""Language models that follow a script, and the situations they are asked about.
 
-`answer(fields, code)` writes an answer in the form the prompts ask for; `ScriptedProvider` gives
-answers by role, in order; `DictArchive` keeps conversations in a dictionary. `make_situation` is
-about a problem of the repository, traced at its full sizes.
+Plain Python, no network. `answer(fields, code)` writes an answer in the form the prompts ask for;
+`ScriptedProvider` gives answers by role, in order; `DictArchive` keeps conversations in a
+dictionary. `make_situation` is about a problem of the repository, traced at its full sizes.
 """
 
 import json
@@ -73,7 +72,8 @@ def scale_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
 class ModelNew(torch.nn.Module):
     def forward(self, x):
         y = torch.empty_like(x)
-        scale_kernel[(triton.cdiv(x.numel(), BLOCK),)](x, y, x.numel(), BLOCK=BLOCK, num_warps=WARPS)
+        scale_kernel[(triton.cdiv(x.numel(), BLOCK),)]\
+(x, y, x.numel(), BLOCK=BLOCK, num_warps=WARPS)
         return y
 """
 EDITED = KERNEL.replace("* 2, mask", "* 2.0, mask")
@@ -166,8 +166,9 @@ def reflection_answer(
 
 
 class ScriptedProvider(Provider):
-    """Answers each role's questions in order; a StopReason in a script is an answer that stopped
-    so, an exception is raised.
+    """Answers each role's questions in order.
+
+    A StopReason in a script is an answer that stopped so, an exception is raised.
     """
 
     name = "scripted"
@@ -272,9 +273,7 @@ def make_situation(
     offered: Iterable[str] = (),
     **changes: object,
 ) -> Situation:
-    """A situation about a problem; with a parent there is a diagnosis, and these skills are
-    offered.
-    """
+    """A situation about a problem; with a parent there is a diagnosis, and skills are offered."""
     problem, graph = problem_and_graph(name)
     skills = {skill: load_skill(ROOT / "skills" / skill) for skill in offered}
     situation = Situation(

@@ -1,14 +1,15 @@
-"""A local HTTP server that speaks the OpenAI and the Anthropic wire format and plays a scripted
-model.
+"""A local HTTP server that speaks both wire formats, OpenAI's and Anthropic's, by a script.
 
     def play(turn: Turn) -> Reply:
-        return Reply("```python\\n...\\n```") if "repair" in turn.system else Reply(status=429,
-        retry_after="0")
+        if "repair" in turn.system:
+            return Reply("```python\\n...\\n```")
+        return Reply(status=429, retry_after="0")
 
     with ScriptedServer(play) as server:
-        request = ModelRequest("any-name", messages, 1000, base_url=server.url_openai)  # or
-        server.url_anthropic ... assert [turn.model for turn in server.requests] == ["any-name",
-        "any-name"]
+        # or server.url_anthropic
+        request = ModelRequest("any-name", messages, 1000, base_url=server.url_openai)
+        ...
+        assert [turn.model for turn in server.requests] == ["any-name", "any-name"]
 
 `play` is called once per question, one at a time, in order of arrival; `turn.number` counts from 0.
 `in_order(reply, reply, ...)` makes a `play` out of a list (the last one repeats). An exception in
@@ -238,8 +239,10 @@ def _handler(server: ScriptedServer) -> type[BaseHTTPRequestHandler]:
                 return None
 
         def _given_key(self) -> str:
-            """Anthropic's SDK sends its key as a bearer from version 2 on, and before that in a
-            header of its own.
+            """The key that a request carries.
+
+            Anthropic's SDK sends its key as a bearer from version 2 on, and before that in a header
+            of its own.
             """
             return self.headers.get("x-api-key") or self.headers.get(
                 "authorization", ""
@@ -321,14 +324,23 @@ def _text(content: str | list[dict[str, str]]) -> str:
     return content if isinstance(content, str) else "".join(block["text"] for block in content)
 
 
-def _cut(turn: Turn, reply: Reply) -> tuple[str, StopReason, int, int]:
-    """The answer as the asked maximum leaves it, why it stopped, and its input and output tokens."""
+@dataclass(frozen=True)
+class _Cut:
+    """An answer as the asked maximum leaves it, why it stopped, and its tokens."""
+
+    text: str
+    stop: StopReason
+    input_tokens: int
+    output_tokens: int
+
+
+def _cut(turn: Turn, reply: Reply) -> _Cut:
     room = turn.max_output_tokens - count_tokens(reply.thinking)
     text, stop = reply.text, reply.stop
     if count_tokens(text) > room:
         text, stop = text.encode()[: max(0, room) * 4].decode(errors="ignore"), StopReason.LENGTH
     output = min(count_tokens(reply.thinking), turn.max_output_tokens) + count_tokens(text)
-    return (
+    return _Cut(
         text,
         stop,
         turn.input_tokens if reply.input_tokens is None else reply.input_tokens,
@@ -355,7 +367,7 @@ def _events(turn: Turn, reply: Reply) -> Iterator[bytes]:
 
 
 def _openai_events(turn: Turn, reply: Reply) -> Iterator[bytes]:
-    text, stop, input_tokens, output_tokens = _cut(turn, reply)
+    cut = _cut(turn, reply)
 
     def event(data: dict[str, object]) -> bytes:
         base = {
@@ -370,22 +382,22 @@ def _openai_events(turn: Turn, reply: Reply) -> Iterator[bytes]:
         return event({"choices": [{"index": 0, "delta": fields, "finish_reason": finish}]})
 
     yield delta({"role": "assistant"})
-    for piece in _pieces(turn, reply, text):
-        yield delta({"refusal" if stop is StopReason.REFUSAL else "content": piece})
-    yield delta({}, _OPENAI_FINISH[stop])
+    for piece in _pieces(turn, reply, cut.text):
+        yield delta({"refusal" if cut.stop is StopReason.REFUSAL else "content": piece})
+    yield delta({}, _OPENAI_FINISH[cut.stop])
     if reply.reports_usage and (turn.body.get("stream_options") or {}).get("include_usage"):
-        yield event({"choices": [], "usage": _openai_usage(input_tokens, output_tokens)})
+        yield event({"choices": [], "usage": _openai_usage(cut)})
     yield b"data: [DONE]\n\n"
 
 
 def _anthropic_events(turn: Turn, reply: Reply) -> Iterator[bytes]:
-    text, stop, input_tokens, output_tokens = _cut(turn, reply)
+    cut = _cut(turn, reply)
 
     def event(kind: str, **data: object) -> bytes:
         return f"event: {kind}\ndata: {json.dumps({'type': kind} | data)}\n\n".encode()
 
     message = _anthropic_message(
-        turn, [], None, input_tokens if reply.reports_usage else 0, 1 if reply.reports_usage else 0
+        turn, [], None, cut.input_tokens if reply.reports_usage else 0, int(reply.reports_usage)
     )
     yield event("message_start", message=message)
     yield event("ping")
@@ -403,17 +415,17 @@ def _anthropic_events(turn: Turn, reply: Reply) -> Iterator[bytes]:
         )
         yield event("content_block_stop", index=0)
         place = 1
-    if text or reply.endless or reply.drop_after is not None:
+    if cut.text or reply.endless or reply.drop_after is not None:
         yield event("content_block_start", index=place, content_block={"type": "text", "text": ""})
-        for piece in _pieces(turn, reply, text):
+        for piece in _pieces(turn, reply, cut.text):
             yield event(
                 "content_block_delta", index=place, delta={"type": "text_delta", "text": piece}
             )
         yield event("content_block_stop", index=place)
-    final = {"output_tokens": output_tokens} if reply.reports_usage else {"output_tokens": 0}
+    final = {"output_tokens": cut.output_tokens} if reply.reports_usage else {"output_tokens": 0}
     yield event(
         "message_delta",
-        delta={"stop_reason": _ANTHROPIC_STOP[stop], "stop_sequence": None},
+        delta={"stop_reason": _ANTHROPIC_STOP[cut.stop], "stop_sequence": None},
         usage=final,
     )
     yield event("message_stop")
@@ -422,15 +434,17 @@ def _anthropic_events(turn: Turn, reply: Reply) -> Iterator[bytes]:
 def _whole(turn: Turn, reply: Reply) -> dict[str, object]:
     if reply.drop_after is not None:
         raise _Dropped
-    text, stop, input_tokens, output_tokens = _cut(turn, reply)
+    cut = _cut(turn, reply)
     if turn.wire == "anthropic":
-        content = [{"type": "text", "text": text}] if text else []
-        return _anthropic_message(turn, content, _ANTHROPIC_STOP[stop], input_tokens, output_tokens)
-    refused = stop is StopReason.REFUSAL
+        content = [{"type": "text", "text": cut.text}] if cut.text else []
+        return _anthropic_message(
+            turn, content, _ANTHROPIC_STOP[cut.stop], cut.input_tokens, cut.output_tokens
+        )
+    refused = cut.stop is StopReason.REFUSAL
     message = {
         "role": "assistant",
-        "content": None if refused else text,
-        "refusal": text if refused else None,
+        "content": None if refused else cut.text,
+        "refusal": cut.text if refused else None,
     }
     answer = {
         "id": f"chatcmpl-{turn.number}",
@@ -441,21 +455,19 @@ def _whole(turn: Turn, reply: Reply) -> dict[str, object]:
             {
                 "index": 0,
                 "message": message,
-                "finish_reason": _OPENAI_FINISH[stop],
+                "finish_reason": _OPENAI_FINISH[cut.stop],
                 "logprobs": None,
             }
         ],
     }
-    return answer | (
-        {"usage": _openai_usage(input_tokens, output_tokens)} if reply.reports_usage else {}
-    )
+    return answer | ({"usage": _openai_usage(cut)} if reply.reports_usage else {})
 
 
-def _openai_usage(input_tokens: int, output_tokens: int) -> dict[str, int]:
+def _openai_usage(cut: _Cut) -> dict[str, int]:
     return {
-        "prompt_tokens": input_tokens,
-        "completion_tokens": output_tokens,
-        "total_tokens": input_tokens + output_tokens,
+        "prompt_tokens": cut.input_tokens,
+        "completion_tokens": cut.output_tokens,
+        "total_tokens": cut.input_tokens + cut.output_tokens,
     }
 
 

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from kmem.explore.recipes.cover import find_options
 from kmem.learning.landscape import FORMAT, Header, Landscape, Point, operator_family, record_sites
-from kmem.learning.sampling import leading_settings, sample_drafts
+from kmem.learning.recording.sampling import Sampling, leading_settings, sample_drafts
 from kmem.problem.graph import graph_sizes
-from kmem.profile.compile import CompileStatus
+from kmem.profile.compile.report import CompileStatus
 from kmem.recipes import Recipe
 from kmem.records import (
     Contract,
@@ -51,9 +51,8 @@ def synthetic_landscape(
         elsewhere.append(
             leading_settings(find_options({"full": other}, recipes, contract, device), settings)
         )
-    drafts = sample_drafts(
-        graph, options, contract, device, count=settings, seed=seed, elsewhere=elsewhere
-    )
+    sampling = Sampling(settings, seed, tuple(elsewhere))
+    drafts = sample_drafts(graph, options, contract, device, sampling)
     launches = (
         Launch(
             "aten.synthetic",
@@ -96,8 +95,9 @@ def synthetic_landscape(
 
 
 def _effect(choice: SiteChoice, seed: int) -> float:
-    """Never below zero: nothing is faster than the cost model, which never promises more than the
-    bound.
+    """What a choice adds to the log of its time; never below zero.
+
+    Nothing is faster than the cost model, which never promises more than the bound.
     """
     return sum(
         abs(random.Random(f"{seed}:{choice.recipe}:{name}:{value}").gauss(0.0, 0.15))

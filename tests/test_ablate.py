@@ -1,5 +1,6 @@
-"""Arms of an ablation know what they may and nothing else, its figures are exact, and the same
-command gives the same answer.
+"""Arms of an ablation know what they may and nothing else, and its figures are exact.
+
+The same command gives the same answer.
 """
 
 import json

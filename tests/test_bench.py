@@ -1,5 +1,6 @@
-"""`kmem bench`: what is run, what is kept, what the numbers are; with made-up runs, and once for
-real.
+"""`kmem bench`: what is run, what is kept, what the numbers are.
+
+The runs are made up, and once real.
 """
 
 import json
@@ -34,8 +35,9 @@ SETTINGS = Settings("match", "library", "h200", "rw", 4, 3.0)
 def result(
     name: str, *, speedup: float | None = 2.0, estimated: bool = False, **changed: object
 ) -> dict[str, object]:
-    """What `kmem optimize --json` prints, as far as the bench reads it: baselines of 8 and 6 ms, a
-    bound of 1.5 ms.
+    """What `kmem optimize --json` prints, as far as the bench reads it.
+
+    The baselines take 8 and 6 ms, the bound is 1.5 ms.
     """
     found = {
         "problem": name,

@@ -1,5 +1,6 @@
-"""The purse: budgets hold to the token and the picodollar from any number of threads, and totals
-are the sum of the calls.
+"""The budget holds to the token and the picodollar from any number of threads.
+
+Totals are the sum of the calls.
 """
 
 import json
@@ -18,17 +19,15 @@ from scripted_models import DictArchive
 from scripted_server import Reply, ScriptedServer, count_tokens, in_order
 
 from kmem.errors import AnswerLost, BudgetExhausted, Interrupted, PriceError, ProviderError
-from kmem.explore.models.budget import (
+from kmem.explore.models.cost.budget import (
     ASKED_AT_MOST,
     MIN_OUTPUT_TOKENS,
     TOKENS_PER_CONVERSATION,
     TOKENS_PER_MESSAGE,
     Spending,
-    Usage,
     input_token_bound,
-    total_usage,
 )
-from kmem.explore.models.prices import (
+from kmem.explore.models.cost.prices import (
     PICODOLLARS,
     SHIPPED,
     Price,
@@ -36,6 +35,7 @@ from kmem.explore.models.prices import (
     known_prices,
     load_prices,
 )
+from kmem.explore.models.cost.usage import Usage, total_usage
 from kmem.interfaces import (
     Completion,
     CompletionArchive,
@@ -60,8 +60,9 @@ KEY = CompletionKey("planner", 0, "a", 0)
 
 @dataclass
 class Fake(Provider):
-    """Answers with the next of `fates`: (input, output) counts, None for no counts, or an error to
-    raise. Keeps every request.
+    """Answers with the next of `fates`, and keeps every request.
+
+    A fate is (input, output) counts, None for no counts, or an error to raise.
     """
 
     fates: list[object]
@@ -157,8 +158,7 @@ def test_a_question_that_does_not_fit_is_not_asked() -> None:
         spending.pay(KEY, fake, question())
     assert str(caught.value) == (
         f"The budget for language models is spent: {bound + MIN_OUTPUT_TOKENS - 1} tokens left, "
-        f"and the next question may take "
-        f"{bound + 2000} tokens; raise --tokens or --usd"
+        f"and the next question may take {bound + 2000} tokens; raise --tokens or --usd"
     )
     assert fake.requests == [] and spending.usage() == ()
 
@@ -344,9 +344,7 @@ def test_a_lost_answer_is_not_asked_for_again_beyond_the_budget() -> None:
     assert len(fake.requests) == 1
 
 
-def test_a_question_that_could_not_be_asked_costs_nothing_and_one_that_was_broken_off_costs_all() -> (
-    None
-):
+def test_a_question_not_asked_costs_nothing_and_one_broken_off_costs_all() -> None:
     spending = Spending(Budget(tokens=10_000), DictArchive(), PRICES)
     with pytest.raises(ProviderError):
         spending.pay(KEY, Fake([ProviderError("no key")]), question())
@@ -500,7 +498,7 @@ def test_budgets_hold_at_every_moment_and_totals_are_the_sum_of_the_calls(
     server = Server([])
 
     def one(number: int) -> None:
-        characters, output, _ = calls[number]
+        characters, output = calls[number][:2]
         request = ModelRequest("m", (Message("user", f"{number}:" + "x" * characters),), output)
         with suppress(BudgetExhausted, ProviderError):
             spending.pay(key_of(f"role {number % 3}"), server, request)
@@ -629,8 +627,8 @@ PRICED = (
         ('{"prices": [{"model": "m"}]}', "is not in the form of"),
         (
             (
-                '{"prices": [{"model": "m", "usd_per_million_input": -1, "usd_per_million_output": '
-                '1, "source": "s", "date": "d"}]}'
+                '{"prices": [{"model": "m", "usd_per_million_input": -1, '
+                '"usd_per_million_output": 1, "source": "s", "date": "d"}]}'
             ),
             "0 or more",
         ),

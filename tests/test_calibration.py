@@ -1,5 +1,6 @@
-"""What was measured corrects the cost model's ranking: by nearness of knobs and of graphs, and only
-in the order of settings.
+"""What was measured corrects the cost model's ranking, and only the order of settings.
+
+It does so by nearness of knobs and of graphs.
 """
 
 import math

@@ -1,6 +1,4 @@
-"""Claims beside measurements: relative and absolute ones, unknown metrics, and where a run keeps
-what they taught.
-"""
+"""Claims beside measurements, and where a run keeps what they taught."""
 
 from pathlib import Path
 

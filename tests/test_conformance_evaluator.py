@@ -10,7 +10,7 @@ from scripted_evaluator import ScriptedEvaluator, kernel_text, open_traced_sessi
 from synthetic_landscapes import synthetic_landscape
 
 from kmem.devices import named_target
-from kmem.learning.replay import RecordedEvaluator, open_recorded_session
+from kmem.learning.simulate import RecordedEvaluator, open_recorded_session
 from kmem.memory.store import Memory
 from kmem.problem.load import load_problem
 from kmem.records import (

@@ -1,5 +1,6 @@
-"""Every bottleneck from a synthetic profile, the recorded ones from real reports, and what the
-run's history changes.
+"""Every bottleneck from a synthetic profile, the recorded ones from real reports.
+
+What the run's history changes is tested here, too.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from kmem.devices import named_target
 from kmem.diagnose.bottleneck import diagnose, refuted_bottlenecks
 from kmem.diagnose.rules import EXTRA_FACTS, INFERRED, RULES
 from kmem.diagnose.signature import make_signature
-from kmem.profile.ncu_report import read_report
+from kmem.profile.ncu_csv import read_report
 from kmem.records import (
     Attempt,
     Bottleneck,
@@ -49,9 +50,9 @@ WARP = "smsp__average_warp_latency_per_inst_issued.ratio"
 LONG = "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio"
 BARRIER = "smsp__average_warps_issue_stalled_barrier_per_issue_active.ratio"
 READ, WRITE = "dram__bytes_read.sum", "dram__bytes_write.sum"
-ADD, MUL, MULADD = (
-    f"smsp__sass_thread_inst_executed_op_{name}_pred_on.sum" for name in ("fadd", "fmul", "ffma")
-)
+ADD = "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum"
+MUL = "smsp__sass_thread_inst_executed_op_fmul_pred_on.sum"
+MULADD = "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"
 QUIET = {DRAM: 20.0, L2: 20.0, L1: 20.0, SM: 20.0, WAVES: 10.0, OCCUPANCY: 80.0}
 
 

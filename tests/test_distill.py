@@ -27,6 +27,7 @@ from kmem.memory.skills.standing import (
 )
 from kmem.memory.store import Memory
 from kmem.prescribe.consult import consult_memory
+from kmem.prescribe.gate import SkillQuery
 from kmem.records import (
     Attempt,
     Bottleneck,
@@ -541,11 +542,8 @@ def test_a_draft_is_offered_last_alone_and_labelled_and_never_without_memory(
     def offer(**options: object) -> list[str]:
         found = consult_memory(
             memory,
-            replace(BEFORE, headroom_ms=None),
-            ("softmax",),
+            SkillQuery(replace(BEFORE, headroom_ms=None), ("softmax",), "sm_90", Contract()),
             library,
-            "sm_90",
-            Contract(),
             {},
             **options,
         )

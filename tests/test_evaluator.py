@@ -99,7 +99,7 @@ def _processes_seen() -> list[int]:
     """How many compile processes and workers of a judge run now."""
     lines = _children()
     return [
-        sum(name in line for line in lines) for name in ("kmem.profile.compile_worker", "serve.py")
+        sum(name in line for line in lines) for name in ("kmem.profile.compile.worker", "serve.py")
     ]
 
 

@@ -1,6 +1,4 @@
-"""The recipe author: covers graphs, proposes settings once each, keeps remembered knobs, and fills
-every workload.
-"""
+"""The recipe author: it covers graphs, proposes settings once each, and fills every workload."""
 
 from dataclasses import dataclass, replace
 
@@ -93,7 +91,9 @@ class UnaryRecipe(Recipe):
         detail, block = site.detail, settings["BLOCK"]
         launcher = f"""def launch(x):
     y = torch.empty_like(x)
-    unary_kernel[(triton.cdiv({detail.numel}, {block}),)](x, y, n={detail.numel}, KIND={detail.kind!r}, BLOCK={block})
+    unary_kernel[(triton.cdiv({detail.numel}, {block}),)](
+        x, y, n={detail.numel}, KIND={detail.kind!r}, BLOCK={block}
+    )
     return y
 """
         return Emission((("unary_kernel", KERNEL),), launcher, self.own_size_only)

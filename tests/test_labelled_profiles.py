@@ -26,7 +26,8 @@ from kmem.diagnose.bottleneck import diagnose
 from kmem.memory.skills.embeddings import load_embedder
 from kmem.memory.store import Memory
 from kmem.prescribe.consult import consult_memory
-from kmem.profile.ncu_report import read_report
+from kmem.prescribe.gate import SkillQuery
+from kmem.profile.ncu_csv import read_report
 from kmem.records import Bottleneck, Bound, Contract, Diagnosis, Launch, Precision, Profile
 from kmem.skills import Skill, bundled_skills_root, load_skill, skill_directories
 from kmem.vocabulary import OPERATORS
@@ -68,9 +69,8 @@ def answer(case: Mapping, memory: Memory, library: list[Skill]) -> Answer:
         latency_ms=case.get("latency_ms"),
     )
     contract = Contract(Precision(case["precision"]))
-    offered = consult_memory(
-        memory, diagnosis, case["operators"], library, case["arch"], contract, VERSIONS
-    )
+    query = SkillQuery(diagnosis, case["operators"], case["arch"], contract)
+    offered = consult_memory(memory, query, library, VERSIONS)
     return Answer(diagnosis, tuple(prescription.skill for prescription in offered))
 
 

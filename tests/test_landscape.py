@@ -1,6 +1,4 @@
-"""Suites, the choice of settings, the files of landscapes, recording that can be interrupted, and
-replay that runs nothing.
-"""
+"""Suites, sampling, the files of landscapes, recording that goes on, and simulated searches."""
 
 import json
 import subprocess
@@ -14,20 +12,17 @@ from kmem.devices import named_target
 from kmem.errors import LandscapeError, ProblemError
 from kmem.explore.recipes.cover import find_options
 from kmem.learning.landscape import Landscape, LandscapeDirectory, Point, judged
-from kmem.learning.recording import (
-    Asked,
-    Progress,
-    _compiled,
-    _turn,
-    _write_problem,
-    record_landscapes,
-)
-from kmem.learning.replay import RecordedEvaluator, open_recorded_session
-from kmem.learning.sampling import leading_settings, sample_drafts
+from kmem.learning.recording.compile import compiled_point
+from kmem.learning.recording.request import Asked
+from kmem.learning.recording.sampling import Sampling, leading_settings, sample_drafts
+from kmem.learning.recording.schedule import Progress, record_landscapes
+from kmem.learning.recording.screen import turn
+from kmem.learning.recording.write import write_problem
+from kmem.learning.simulate import RecordedEvaluator, open_recorded_session
 from kmem.learning.suite import load_suite, resize_problem
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
-from kmem.profile.compile import CompileReport, CompileStatus
+from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.recipes import Recipe
 from kmem.records import (
     Attempt,
@@ -138,7 +133,7 @@ def drafts_of(
 ) -> list:
     graph = trace_once(problem)
     options = find_options({"full": graph}, recipes, Contract(), H200)
-    return sample_drafts(graph, options, Contract(), H200, count=count, seed=0, elsewhere=elsewhere)
+    return sample_drafts(graph, options, Contract(), H200, Sampling(count, 0, elsewhere))
 
 
 def test_a_small_space_is_recorded_whole_and_a_large_one_to_the_count(
@@ -226,14 +221,14 @@ def test_recording_compiles_judges_and_goes_on_where_it_was_killed(tmp_path: Pat
     )
     problem = Problem("swish", "swish.py", source)
     asked = Asked(H200, present=False, contract=Contract(), settings=2, seed=0, minutes=1.0, jobs=1)
-    written = _write_problem(problem, (), asked, tmp_path, tmp_path / "scratch")
+    written = write_problem(problem, (), asked, tmp_path, tmp_path / "scratch")
     assert [len(kernel.choices) for kernel, _ in written.kernels] == [0, 1, 1]
     assert written.known == {}
     # As a kill leaves it: one verdict is on the disk, of a time that measuring again would not
     # find.
     directory = LandscapeDirectory(tmp_path)
     report = CompileReport(written.kernels[1][0].hash, CompileStatus.OK, "", (), "ptx", 1.0, ())
-    compiled = _compiled(*written.kernels[1], report, None, asked)
+    compiled = compiled_point(*written.kernels[1], report, None, asked)
     kept = judged(
         compiled, Measurement(Status.PASSED, Timing(123.0, 123.0, 123.0, 5), estimated=True)
     )
@@ -258,7 +253,7 @@ def test_a_recording_that_is_cut_off_leaves_the_same_sample_at_every_size(
     landscape: Landscape,
 ) -> None:
     points = landscape.points
-    order = sorted(points, key=lambda point: _turn(point, 0))
+    order = sorted(points, key=lambda point: turn(point, 0))
     assert not order[0].choices
     # not the leaders first
     assert [point.choices for point in order[1:]] != [point.choices for point in points[1:]]
@@ -270,16 +265,16 @@ def test_a_recording_that_is_cut_off_leaves_the_same_sample_at_every_size(
         )
         for point in points
     ]
-    there = sorted(elsewhere, key=lambda point: _turn(point, 0))
+    there = sorted(elsewhere, key=lambda point: turn(point, 0))
     assert [[choice.knobs for choice in point.choices] for point in there] == [
         [choice.knobs for choice in point.choices] for point in order
     ]
 
 
-# ---- replay
+# ---- simulated searches
 
 
-def replayed(
+def simulated(
     landscape: Landscape, skills: dict[str, Skill], registry: Registry, home: Path, seed: int = 0
 ) -> list[Attempt]:
     session = open_recorded_session(landscape, skills)
@@ -308,7 +303,7 @@ def replayed(
         return memory.runs.attempts("r")
 
 
-def test_a_replayed_search_sees_recorded_times_and_starts_no_process(
+def test_a_simulated_search_sees_recorded_times_and_starts_no_process(
     landscape: Landscape,
     skills: dict[str, Skill],
     registry: Registry,
@@ -318,10 +313,10 @@ def test_a_replayed_search_sees_recorded_times_and_starts_no_process(
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
 
     def refuse(*arguments: object, **options: object) -> None:
-        raise AssertionError("a replay starts nothing")
+        raise AssertionError("a simulated search starts nothing")
 
     monkeypatch.setattr(subprocess, "Popen", refuse)
-    attempts = replayed(landscape, skills, registry, tmp_path)
+    attempts = simulated(landscape, skills, registry, tmp_path)
     assert attempts
     for attempt in attempts:
         point = landscape.settings[attempt.candidate.kernel.choices]
@@ -332,7 +327,7 @@ def test_a_replayed_search_sees_recorded_times_and_starts_no_process(
         assert not attempt.measurement.estimated
 
 
-def test_the_same_search_replayed_is_the_same_to_the_last_byte(
+def test_the_same_search_simulated_is_the_same_to_the_last_byte(
     landscape: Landscape,
     skills: dict[str, Skill],
     registry: Registry,
@@ -342,7 +337,7 @@ def test_the_same_search_replayed_is_the_same_to_the_last_byte(
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
     homes = [tmp_path / "one", tmp_path / "two"]
     one, two = (
-        [to_json(attempt) for attempt in replayed(landscape, skills, registry, home)]
+        [to_json(attempt) for attempt in simulated(landscape, skills, registry, home)]
         for home in homes
     )
     assert one == two

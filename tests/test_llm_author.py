@@ -1,6 +1,4 @@
-"""The author that asks language models: what it proposes and writes, what it does with bad answers,
-and that it resumes without asking.
-"""
+"""The author that asks models: proposals, kernels, bad answers, and resuming without asking."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -33,10 +31,12 @@ from kmem.errors import (
     PriceError,
     ProviderError,
 )
-from kmem.explore.models.author import UNUSABLE, LlmAuthor, allowed_skills
+from kmem.explore.models.answers.schema import UNUSABLE
+from kmem.explore.models.author import LlmAuthor
 from kmem.explore.models.conversation import REASK_TOKENS
-from kmem.explore.models.prompt import estimate_tokens
+from kmem.explore.models.prompts.message import estimate_tokens
 from kmem.explore.models.roles import DIAGNOSER
+from kmem.explore.models.selection import allowed_skills
 from kmem.interfaces import Completion, ModelRequest, Situation, StopReason
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import (
@@ -72,8 +72,7 @@ def failing(kernel: Kernel = BROKEN, **about: object) -> tuple[Situation, Attemp
     return replace(later(), parent=kernel, history=(attempted(PARENT), failed)), failed
 
 
-# --- the path from a problem to a repaired kernel
-# ---------------------------------------------------------------------------------------
+# ---- the path from a problem to a repaired kernel
 
 
 def test_a_first_kernel_an_edit_and_a_repair_end_to_end() -> None:
@@ -242,8 +241,7 @@ def test_an_answer_that_stays_lost_is_a_failed_attempt_and_asked_for_no_more() -
     ) == [candidate]
 
 
-# --- answers that cannot be used
-# --------------------------------------------------------------------------------------------------------
+# ---- answers that cannot be used
 
 
 @pytest.mark.parametrize(
@@ -296,7 +294,7 @@ def test_two_bad_answers_are_a_failed_attempt_that_holds_the_answer_and_cannot_r
         compile(candidate.kernel.source, "answer.py", "exec")
     assert said == [
         (
-            f"the generator of round 0 answered twice in a way that cannot be used: "
+            "the generator of round 0 answered twice in a way that cannot be used: "
             f"{reason_in(candidate)}"
         )
     ]
@@ -359,10 +357,9 @@ def test_each_model_is_complained_of_for_its_own_roles() -> None:
     author.propose(replace(later(), round=2))
     author.reflect(later(), [attempted(PARENT)])
     assert author.complaint == (
-        "large gave no usable answer to 1 question as planner: the first was empty; choose another "
-        "model with -m; "
-        "small gave no usable answer to 1 question as reflector: the first never arrived (gone); "
-        "ask a server that holds on"
+        "large gave no usable answer to 1 question as planner: the first was empty; choose "
+        "another model with -m; small gave no usable answer to 1 question as reflector: the "
+        "first never arrived (gone); ask a server that holds on"
     )
 
 
@@ -447,8 +444,7 @@ def test_a_re_ask_keeps_to_its_roles_budget_whatever_the_answer_was() -> None:
     assert again.messages[3].text.startswith("Your answer cannot be used: evidence: '\u6f22")
 
 
-# --- what each role is held to
-# ----------------------------------------------------------------------------------------------------------
+# ---- what each role is held to
 
 
 @pytest.mark.parametrize(
@@ -546,14 +542,19 @@ def test_a_plan_may_rest_on_what_is_offered_or_in_the_parent_less_what_is_vetoed
         history=(attempted(parent, skill="eviction-hints"),),
     )
     situation = replace(situation, prescriptions=situation.prescriptions[:1])
-    assert allowed_skills(situation) == ["online-softmax", "row-norm", "eviction-hints", "unaided"]
+    assert allowed_skills(situation, LlmAuthor.name) == [
+        "online-softmax",
+        "row-norm",
+        "eviction-hints",
+        "unaided",
+    ]
     vetoes = (
         Veto("online-softmax", "failed", author="llm"),
         Veto("row-norm", "only recipes", author="recipes"),
         Veto("eviction-hints", "elsewhere", author="llm", parent="another kernel"),
         Veto("unaided", "one idea", author="llm", instruction="apply magic"),
     )
-    assert allowed_skills(replace(situation, vetoes=vetoes)) == [
+    assert allowed_skills(replace(situation, vetoes=vetoes), LlmAuthor.name) == [
         "row-norm",
         "eviction-hints",
         "unaided",
@@ -675,8 +676,7 @@ def test_a_verdict_without_a_log_is_quoted_by_its_status() -> None:
     )
 
 
-# --- knobs
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---- knobs
 
 
 def test_one_answer_gives_as_many_candidates_as_wanted_the_models_own_first() -> None:
@@ -746,8 +746,7 @@ def test_a_recalled_kernel_is_not_a_models_to_write() -> None:
     assert begin(ScriptedProvider()).write(assign(make_situation(), Move.RECALL, "row-norm")) == []
 
 
-# --- reflection
-# -------------------------------------------------------------------------------------------------------------------------
+# ---- reflection
 
 
 def test_lessons_are_about_attempts_of_the_round() -> None:
@@ -804,8 +803,7 @@ def test_a_reflection_that_stays_unusable_teaches_nothing() -> None:
     assert begin(ScriptedProvider(reflector=["?", "?"])).reflect(later(), [attempted(PARENT)]) == []
 
 
-# --- models, budget, resuming
-# -----------------------------------------------------------------------------------------------------------
+# ---- models, budget, resuming
 
 
 def test_roles_may_have_models_of_their_own() -> None:

@@ -36,7 +36,7 @@ from scripted_server import Play, Reply, ScriptedServer, Turn
 
 from kmem.cli import cli
 from kmem.errors import ReplayError
-from kmem.explore.models.budget import Spending
+from kmem.explore.models.cost.budget import Spending
 from kmem.explore.models.roles import ROLES
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory

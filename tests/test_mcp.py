@@ -1,6 +1,4 @@
-"""`kmem mcp`, driven by a real MCP client over stdio: the tools, what bad calls are told, and what
-can be recorded.
-"""
+"""`kmem mcp`, driven by a real MCP client over stdio: tools, bad calls, and what is recorded."""
 
 import json
 import os
@@ -175,8 +173,8 @@ def test_an_agent_finds_reads_judges_and_is_told_what_is_wrong(
             "measure on a GPU to record it"
         ),
         (
-            "The judge of this server gave no verdict named 'verdict-made-up'; call measure, then "
-            "record the verdict it names"
+            "The judge of this server gave no verdict named 'verdict-made-up'; call measure, "
+            "then record the verdict it names"
         ),
     ]
     for error, text in zip(said["errors"], expected, strict=True):

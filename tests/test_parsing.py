@@ -5,13 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_models import KERNEL, answer, diagnosis_answer, plan_answer
 
-from kmem.explore.models.answers import (
+from kmem.explore.models.answers.parsing import (
+    Block,
+    Malformed,
+    find_blocks,
+    read_fields,
+    read_file,
+)
+from kmem.explore.models.answers.schema import (
     DiagnoserAnswer,
     GeneratorAnswer,
     PlannerAnswer,
     ReflectorAnswer,
 )
-from kmem.explore.models.parsing import Block, Malformed, find_blocks, read_fields, read_file
 from kmem.records import Bottleneck, Claim
 
 FIELDS = '{"plan": "one pass", "operators": ["x"], "algebraic": true, "knobs": {"B": [1, "two"]}}'
@@ -24,7 +30,7 @@ PARSED = GeneratorAnswer(plan="one pass", operators=("x",), algebraic=True, knob
         f"```json\n{FIELDS}\n```",
         (
             f"Sure, here it is:\n\n```JSON\n{FIELDS}\n```\nand the file:\n```python\nx = {{}}\n"
-            f"```\nEnjoy."
+            "```\nEnjoy."
         ),
         f"```python\nx = {{}}\n```\n```json\n{FIELDS}\n```",
         f"```\n{FIELDS}\n```",

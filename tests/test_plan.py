@@ -9,7 +9,7 @@ from kmem.interfaces import Direction
 from kmem.orchestrate.plan import plan_first_round, plan_round, plan_seeds
 from kmem.orchestrate.stop import is_as_remembered
 from kmem.orchestrate.strategies import Offer
-from kmem.orchestrate.vetoes import find_vetoes
+from kmem.orchestrate.vetoes import Past, find_vetoes
 from kmem.records import (
     Attempt,
     Budget,
@@ -246,9 +246,8 @@ def test_a_skill_far_slower_than_the_best_after_enough_tries_is_vetoed() -> None
 
 def plan(best: Attempt, directions: list[Direction], history: list[Attempt], seed: int = 0) -> Plan:
     offer = Offer(best, tuple(directions))
-    return plan_round(
-        1, [offer], history, vetoes(history, best), {}, Strategy.BANDIT, Budget(), seed
-    )
+    past = Past(history, vetoes(history, best))
+    return plan_round(1, [offer], past, Strategy.BANDIT, Budget(), seed)
 
 
 def test_a_round_tunes_the_best_and_tries_what_is_prescribed_but_not_what_is_vetoed() -> None:
@@ -288,9 +287,7 @@ def test_while_nothing_has_passed_the_round_begins_again() -> None:
     planned = plan_round(
         1,
         [Offer(None, (direction("fuse"),))],
-        [attempt("fuse", None)],
-        (),
-        {},
+        Past([attempt("fuse", None)]),
         Strategy.GREEDY,
         Budget(),
         0,

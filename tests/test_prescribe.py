@@ -1,6 +1,4 @@
-"""Gates in three-valued logic; ranking by likeness and evidence that is never empty, keeps ceilings
-and says why.
-"""
+"""Gates in three-valued logic; rankings that are never empty, keep ceilings and say why."""
 
 import random
 from collections.abc import Mapping
@@ -10,9 +8,9 @@ import pytest
 
 from kmem.memory.ledger.posteriors import Posterior
 from kmem.memory.skills.search import NO_MATCHES, TextMatches
-from kmem.prescribe.gate import Gate, gate_skill
+from kmem.prescribe.gate import Gate, SkillQuery, gate_skill
 from kmem.prescribe.likeness import signature_distance, skill_likeness
-from kmem.prescribe.rank import prescribe_skills
+from kmem.prescribe.rank import Knowledge, prescribe_skills
 from kmem.records import Bottleneck, Contract, Diagnosis, Precision, Signature
 from kmem.skills import Condition, Skill, bundled_skills_root, load_skill, skill_directories
 from kmem.vocabulary import OPERATORS
@@ -117,7 +115,9 @@ def test_gate(
     applies: bool,
     strength: float,
 ) -> None:
-    verdict = gate_skill(skill(**changes), diagnosis(**values), operators, arch, Contract())
+    verdict = gate_skill(
+        skill(**changes), SkillQuery(diagnosis(**values), operators, arch, Contract())
+    )
     assert verdict.applies is applies
     assert verdict.strength == pytest.approx(strength)
 
@@ -138,10 +138,7 @@ def test_a_looser_skill_is_not_offered_under_a_stricter_contract(
 ) -> None:
     verdict = gate_skill(
         skill(precision=precision),
-        diagnosis(),
-        ("max_pool",),
-        "sm_90",
-        Contract(Precision(contract)),
+        SkillQuery(diagnosis(), ("max_pool",), "sm_90", Contract(Precision(contract))),
     )
     assert verdict.applies is applies
 
@@ -157,7 +154,7 @@ def test_a_secondary_bottleneck_is_treated_too() -> None:
         None,
         secondary=(Bottleneck.REDUNDANT_TRAFFIC,),
     )
-    assert gate_skill(skill(), found, ("max_pool",), "sm_90", Contract()).applies
+    assert gate_skill(skill(), SkillQuery(found, ("max_pool",), "sm_90", Contract())).applies
 
 
 def posterior(improves: float, correct: float = 1.0, log_speedup: float = 0.1) -> Posterior:
@@ -172,18 +169,15 @@ def rank(
     posteriors: Mapping[str, Posterior] | None = None,
     signatures: Mapping[str, Mapping[str, float]] | None = None,
 ):
-    return prescribe_skills(
-        found,
-        ("max_pool",),
-        skills,
-        "sm_90",
-        Contract(),
+    known = Knowledge(
         matches=TextMatches(similarity or {}, {}),
         posteriors=lambda names: posteriors or {},
         signatures=lambda names: {
             name: value for name, value in (signatures or {}).items() if name in names
         },
     )
+    query = SkillQuery(found, ("max_pool",), "sm_90", Contract())
+    return prescribe_skills(query, skills, known)
 
 
 def names(prescriptions) -> list[str]:
@@ -216,7 +210,7 @@ def test_naming_few_operators_and_the_first_bottleneck_is_relevance() -> None:
         None,
         secondary=(Bottleneck.REDUNDANT_TRAFFIC,),
     )
-    gate = Gate(found, ("max_pool", "pointwise"), "sm_90", Contract())
+    gate = Gate(SkillQuery(found, ("max_pool", "pointwise"), "sm_90", Contract()))
     first = (Bottleneck.LATENCY,)
     order = [
         skill(operators=("max_pool", "pointwise"), bottlenecks=first),
@@ -255,9 +249,7 @@ def test_a_signature_distance_is_in_units_of_the_scale_of_each_metric() -> None:
     assert signature_distance({"traffic_ratio": 1.0}, {}) is None
 
 
-def test_a_skill_that_improved_what_looked_like_this_comes_before_one_that_improved_something_else() -> (
-    None
-):
+def test_a_skill_that_improved_a_like_case_comes_before_one_that_improved_another() -> None:
     signatures = {"near": {"traffic_ratio": 2.0}, "far": {"traffic_ratio": 8.0}}
     ranked = rank(
         [skill("far"), skill("near")], diagnosis(traffic_ratio=2.0), signatures=signatures
@@ -400,24 +392,16 @@ def test_at_the_bound_only_a_skill_that_changes_the_work_keeps_its_place() -> No
     assert names(rank([skill("same-work")], slow(0.999, 0.001))) == ["same-work"]  # never empty
 
 
-def test_over_every_bottleneck_and_family_the_bundled_skills_offer_something_and_the_same_again() -> (
-    None
-):
+def test_for_every_bottleneck_and_family_something_is_offered_and_the_same_again() -> None:
     library = [load_skill(path) for path in skill_directories(bundled_skills_root())]
     operators = {family: name for name, family in OPERATORS.items()}
-    nothing = {
-        "matches": NO_MATCHES,
-        "posteriors": lambda names: {},
-        "signatures": lambda names: {},
-    }
+    nothing = Knowledge(NO_MATCHES, lambda names: {}, lambda names: {})
     for bottleneck in Bottleneck:
         for name in operators.values():
-            arguments = (diagnosis(bottleneck), (name,), library, "sm_90", Contract())
-            offered = prescribe_skills(*arguments, **nothing)
+            query = SkillQuery(diagnosis(bottleneck), (name,), "sm_90", Contract())
+            offered = prescribe_skills(query, library, nothing)
             assert 1 <= len(offered) <= 3, (bottleneck, name)
-            assert offered == prescribe_skills(
-                *arguments[:2], library[::-1], *arguments[3:], **nothing
-            )
+            assert offered == prescribe_skills(query, library[::-1], nothing)
             assert all(prescription.reasons for prescription in offered)
 
 
@@ -433,7 +417,7 @@ def test_the_short_test_of_a_gate_agrees_with_the_one_that_gives_reasons() -> No
     for bottleneck in (None, *Bottleneck):
         for operators in ((), *((name,) for name in OPERATORS)):
             found = diagnosis(bottleneck, **values) if bottleneck else None
-            gate = Gate(found, operators, "sm_90", Contract(Precision.TF32))
+            gate = Gate(SkillQuery(found, operators, "sm_90", Contract(Precision.TF32)))
             verdicts = [gate.test(item) for item in library]
             assert [gate.passes(item) for item in library] == [
                 verdict.applies for verdict in verdicts
@@ -446,9 +430,11 @@ def test_the_short_test_of_a_gate_agrees_with_the_one_that_gives_reasons() -> No
 def test_architectures_compare_by_number() -> None:
     for older, newer in (("sm_90", "sm_100"), ("gfx90a", "gfx942")):
         assert (
-            gate_skill(skill(arch=(f"{older}+",)), None, ("max_pool",), newer, Contract()).refused
+            gate_skill(
+                skill(arch=(f"{older}+",)), SkillQuery(None, ("max_pool",), newer, Contract())
+            ).refused
             == frozenset()
         )
         assert gate_skill(
-            skill(arch=(f"{newer}+",)), None, ("max_pool",), older, Contract()
+            skill(arch=(f"{newer}+",)), SkillQuery(None, ("max_pool",), older, Contract())
         ).refused == {"architecture"}

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,13 @@ import pytest
 from kmem.devices import named_target
 from kmem.errors import ProblemError, ProfilerError
 from kmem.problem.traced import untraced_problem
-from kmem.profile.compile import (
+from kmem.profile.compile.pool import (
     CompilePool,
     CompileProcesses,
-    CompileReport,
-    CompileStatus,
     compile_kernels,
     default_cache_dir,
 )
+from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.records import Contract, Kernel, Precision, Problem
 
 pytestmark = pytest.mark.slow  # starts compile processes
@@ -41,6 +41,7 @@ def get_inputs():
     return [torch.rand(SIDE, SIDE)]
 """,
 )
+TARGET = untraced_problem(PROBLEM, Contract(), named_target("h200"))
 CANDIDATE = """
 import torch
 import triton
@@ -49,7 +50,8 @@ import triton.language as tl
 @triton.jit
 def exponential(source, result, count, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(result + offsets, tl.exp(tl.load(source + offsets, mask=offsets < count)), mask=offsets < count)
+    inside = offsets < count
+    tl.store(result + offsets, tl.exp(tl.load(source + offsets, mask=inside)), mask=inside)
 
 class ModelNew(torch.nn.Module):
     def __init__(self):
@@ -59,7 +61,9 @@ class ModelNew(torch.nn.Module):
         print("this must not break the channel")
         hidden = self.linear(x)
         result = torch.empty_like(hidden)
-        exponential[lambda meta: (triton.cdiv(hidden.numel(), meta["BLOCK"]),)](hidden, result, hidden.numel(), BLOCK=1024, num_warps=4)
+        count = hidden.numel()
+        grid = lambda meta: (triton.cdiv(count, meta["BLOCK"]),)
+        exponential[grid](hidden, result, count, BLOCK=1024, num_warps=4)
         return result
 """
 
@@ -85,7 +89,7 @@ def reports(cache: Path) -> list[CompileReport]:
     ]
     return compile_kernels(
         [Kernel(source) for source in sources],
-        untraced_problem(PROBLEM, Contract(), named_target("h200")),
+        TARGET,
         processes=1,
         cache_dir=cache,
         timeout_s=60,
@@ -98,7 +102,7 @@ def test_a_module_compiles_without_a_gpu_and_every_launch_is_recorded(
     report = reports[0]
     assert report.status is CompileStatus.OK, report.log
     assert [launch.name for launch in report.launches] == ["aten.addmm.default", "exponential"]
-    assert report.library_ops == ("aten.addmm.default",)
+    assert report.vendor_ops == ("aten.addmm.default",)
     launch = report.launches[1]
     assert (launch.grid, launch.block) == ((64, 1, 1), (128, 1, 1))
     assert launch.metrics["constexpr__BLOCK"] == 1024
@@ -146,7 +150,7 @@ def test_a_second_process_finds_everything_in_the_disk_cache(
     assert before
     (again,) = compile_kernels(
         [Kernel(CANDIDATE)],
-        untraced_problem(PROBLEM, Contract(), named_target("h200")),
+        TARGET,
         processes=1,
         cache_dir=cache,
         timeout_s=60,
@@ -158,9 +162,7 @@ def test_a_second_process_finds_everything_in_the_disk_cache(
 def test_a_hang_is_one_report_and_the_pool_goes_on(cache: Path) -> None:
     hang = CANDIDATE.replace('print("this must not break the channel")', "while True: pass")
     done: list[str] = []
-    with CompilePool(
-        untraced_problem(PROBLEM, Contract(), named_target("h200")), processes=1, cache_dir=cache
-    ) as pool:
+    with CompilePool(TARGET, processes=1, cache_dir=cache) as pool:
         pool.compile([Kernel(CANDIDATE)], timeout_s=60)
         (report,) = pool.compile(
             [Kernel(hang)], timeout_s=1.0, on_done=lambda report: done.append(report.log)
@@ -174,9 +176,7 @@ def test_a_hang_is_one_report_and_the_pool_goes_on(cache: Path) -> None:
 def test_targets_of_other_vendors_are_refused_with_the_remedy() -> None:
     with pytest.raises(ProfilerError, match="gfx942.*--target h200"):
         CompilePool(
-            untraced_problem(PROBLEM, Contract(), named_target("mi300x")),
-            processes=1,
-            cache_dir=Path("unused"),
+            replace(TARGET, device=named_target("mi300x")), processes=1, cache_dir=Path("unused")
         )
 
 
@@ -189,7 +189,7 @@ def test_a_problem_that_cannot_make_its_inputs_is_the_users_to_mend(cache: Path)
     with pytest.raises(ProblemError, match="no data"):
         compile_kernels(
             [Kernel(CANDIDATE)],
-            untraced_problem(broken, Contract(), named_target("h200")),
+            replace(TARGET, problem=broken),
             processes=1,
             cache_dir=cache,
             timeout_s=60,
@@ -225,7 +225,7 @@ class ModelNew(torch.nn.Module):
 """
     (report,) = compile_kernels(
         [Kernel(source)],
-        untraced_problem(PROBLEM, Contract(Precision.BF16), named_target("h200")),
+        replace(TARGET, contract=Contract(Precision.BF16)),
         processes=1,
         cache_dir=cache,
         timeout_s=120,
@@ -261,7 +261,7 @@ _PARENT = """
 import sys
 from pathlib import Path
 from kmem.devices import named_target
-from kmem.profile.compile import compile_kernels
+from kmem.profile.compile.pool import compile_kernels
 from kmem.problem.traced import untraced_problem
 from kmem.records import Contract, Kernel, Problem
 place = Path(sys.argv[1])
@@ -272,8 +272,8 @@ os.rename({str(place / 'pid')!r}, {str(place / 'ready')!r})
 time.sleep(100)
 '''
 problem = Problem("p", "p.py", (place / "problem.py").read_text())
-traced = untraced_problem(problem, Contract(), named_target("h200"))
-compile_kernels([Kernel(source)], traced, processes=1, timeout_s=100.0, cache_dir=place)
+target = untraced_problem(problem, Contract(), named_target("h200"))
+compile_kernels([Kernel(source)], target, processes=1, timeout_s=100.0, cache_dir=place)
 """
 
 
@@ -308,9 +308,7 @@ def test_closing_beside_a_compile_that_was_interrupted_ends_its_processes_and_th
         raise KeyboardInterrupt
 
     hang = "import time\ntime.sleep(100)\n" + CANDIDATE
-    pool = CompilePool(
-        untraced_problem(PROBLEM, Contract(), named_target("h200")), processes=2, cache_dir=cache
-    )
+    pool = CompilePool(TARGET, processes=2, cache_dir=cache)
     with pytest.raises(KeyboardInterrupt):
         pool.compile(
             [Kernel("def broken(:"), *(Kernel(hang + f"# {number}") for number in range(4))],
@@ -331,24 +329,20 @@ def test_processes_serve_several_problems_and_closing_them_leaves_nobody_waiting
     candidate = CANDIDATE.replace("Linear(256, 256)", "Linear(512, 512)")
     with CompileProcesses(1, cache, niceness=1) as processes, ThreadPoolExecutor(1) as waiting:
         pools = [
-            CompilePool(
-                untraced_problem(problem, Contract(), named_target("h200")), processes=processes
-            )
+            CompilePool(replace(TARGET, problem=problem), processes=processes)
             for problem in (PROBLEM, wider, PROBLEM)
         ]
         sources = (CANDIDATE, candidate, CANDIDATE)
-        first, other, again = (
+        compiled = [
             pool.compile([Kernel(source)], timeout_s=60)[0]
             for pool, source in zip(pools, sources, strict=True)
-        )
+        ]
+        first, other = compiled[:2]
+        again = compiled[2]
         assert first.ptx_hash == again.ptx_hash == reports[0].ptx_hash
         assert [len(report.launches) for report in (first, other, again)] == [2, 2, 2]
         assert other.launches[1].grid == (256, 1, 1)
-        with CompilePool(
-            untraced_problem(PROBLEM, Contract(), named_target("h200")),
-            processes=processes,
-            read_binaries=False,
-        ) as unread:
+        with CompilePool(TARGET, processes=processes, read_binaries=False) as unread:
             (quick,) = unread.compile([Kernel(CANDIDATE)], timeout_s=60)
         assert quick.ptx_hash == first.ptx_hash, (
             "two modules are the same whether their binaries are read or not"

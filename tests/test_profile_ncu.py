@@ -1,5 +1,6 @@
-"""Nsight Compute: the command, and reading what it really wrote on an H200 (tests/recordings,
-2026-11-21).
+"""Nsight Compute: the command, and reading what it really wrote on an H200.
+
+The reports are in tests/recordings, of 2026-11-21.
 """
 
 import time
@@ -14,7 +15,7 @@ from kmem.errors import DeviceMemoryError, ProfilerError
 from kmem.interfaces import Executor, Job, JobResult
 from kmem.problem.traced import untraced_problem
 from kmem.profile.ncu import PERMISSION_ERROR, NcuProfiler, ncu_command
-from kmem.profile.ncu_report import parse_csv, read_report
+from kmem.profile.ncu_csv import parse_csv, read_report
 from kmem.records import Contract, Kernel, Problem
 from kmem.vocabulary import SIGNATURE_METRICS
 

@@ -1,6 +1,4 @@
-"""Figures without a GPU: instruction counts, occupancy by formula, the estimate, and traces of
-torch.profiler.
-"""
+"""Figures without a GPU: instruction counts, occupancy by formula, estimates, traces."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,11 +10,11 @@ from kmem.errors import NotRegistered, ProfilerError
 from kmem.interfaces import Profiler
 from kmem.problem.traced import untraced_problem
 from kmem.profile.collect import collect_profile
+from kmem.profile.compile.occupancy import compute_occupancy
+from kmem.profile.compile.sass import count_instructions
+from kmem.profile.compile.ttir import count_program_work
 from kmem.profile.cupti import add_static, read_trace
 from kmem.profile.estimate import estimate_kernel_ms, estimate_launches
-from kmem.profile.occupancy import compute_occupancy
-from kmem.profile.sass import count_instructions
-from kmem.profile.ttir import count_program_work
 from kmem.records import Bound, Contract, Kernel, Launch, Problem, Profile
 
 H200 = named_target("h200")
@@ -50,16 +48,20 @@ module {
     %c100_i32 = arith.constant 100 : i32
     %c32_i32 = arith.constant 32 : i32
     %once = tt.load %p, %mask, %other : tensor<128x!tt.ptr<f16>> loc(#loc1)
-    %acc = scf.for %k = %c0_i32 to %c100_i32 step %c32_i32 iter_args(%x = %y) -> (tensor<64x64xf32>)  : i32 {
+    %acc = scf.for %k = %c0_i32 to %c100_i32 step %c32_i32 \
+iter_args(%x = %y) -> (tensor<64x64xf32>)  : i32 {
       %t = tt.load %q : tensor<64x32x!tt.ptr<f32>>
       %s = tt.load %r : !tt.ptr<i64>
-      %d = tt.descriptor_load %desc[%i, %j] : !tt.tensordesc<tensor<32x64xbf16>> -> tensor<32x64xbf16>
+      %d = tt.descriptor_load %desc[%i, %j] \
+: !tt.tensordesc<tensor<32x64xbf16>> -> tensor<32x64xbf16>
       tt.store %w, %v, %m : tensor<64x!tt.ptr<bf16>>
-      %acc_27 = tt.dot %t, %u, %x, inputPrecision = tf32x3 : tensor<64x32xf32> * tensor<32x64xf32> -> tensor<64x64xf32>
+      %acc_27 = tt.dot %t, %u, %x, inputPrecision = tf32x3 \
+: tensor<64x32xf32> * tensor<32x64xf32> -> tensor<64x64xf32>
     }
     tt.store %z, %acc : tensor<64x64x!tt.ptr<f32>>
     tt.descriptor_store %desc[%i, %j], %v : !tt.tensordesc<tensor<32x64xbf16>>, tensor<32x64xbf16>
-    %old = tt.atomic_rmw fadd, relaxed, gpu, %n, %v, %m : (tensor<16x!tt.ptr<f32>>, tensor<16xf32>, tensor<16xi1>) -> tensor<16xf32>
+    %old = tt.atomic_rmw fadd, relaxed, gpu, %n, %v, %m \
+: (tensor<16x!tt.ptr<f32>>, tensor<16xf32>, tensor<16xi1>) -> tensor<16xf32>
     %one = tt.atomic_rmw add, release, gpu, %n, %v, %m : (!tt.ptr<i32>, i32, i1) -> i32
     tt.return
   }
@@ -254,7 +256,8 @@ def test_kernels_of_a_chrome_trace_become_launches_in_order() -> None:
             },
         ]
     }
-    first, second, fill = read_trace(trace)
+    launches = read_trace(trace)
+    (first, second), fill = launches[:2], launches[2]
     assert (first.name, first.grid, first.duration_ms, dict(first.metrics)) == (
         "first",
         (4, 2, 1),

@@ -1,6 +1,4 @@
-"""Prompts: what they say of a run, that they fit their budgets, stay the same, and give no answer
-away.
-"""
+"""Prompts: what they say of a run, that they fit, stay the same, and give no answer away."""
 
 import difflib
 import re
@@ -19,13 +17,20 @@ from prompt_cases import (
 )
 from scripted_models import KERNEL, assign, attempted, make_diagnosis, make_situation
 
-from kmem.explore.models.briefs import optimiser_brief
-from kmem.explore.models.prompt import PromptTooLong, Section, Worth, estimate_tokens, fit_prompt
-from kmem.explore.models.reading import UNUSABLE
-from kmem.explore.models.rendering import both_ends, fenced, one_line
-from kmem.explore.models.roles import DIAGNOSER, OPTIMISER, ROLES, Role, system_prompt
-from kmem.explore.models.sections import skill_sections
-from kmem.explore.models.short_term import history_section
+from kmem.explore.models.answers.schema import UNUSABLE
+from kmem.explore.models.prompts.briefs import optimiser_brief
+from kmem.explore.models.prompts.history import history_section
+from kmem.explore.models.prompts.message import (
+    PromptTooLong,
+    Section,
+    Worth,
+    estimate_tokens,
+    fit_prompt,
+)
+from kmem.explore.models.prompts.rendering import both_ends, fenced, one_line
+from kmem.explore.models.prompts.sections import skill_sections
+from kmem.explore.models.prompts.system import system_prompt
+from kmem.explore.models.roles import DIAGNOSER, OPTIMISER, ROLES, Role
 from kmem.explore.recipes.author import RecipeAuthor
 from kmem.interfaces import Situation
 from kmem.measure.source_check import ALLOWED_MODULES, REFUSED_NAMES
@@ -48,8 +53,7 @@ from kmem.skills import Skill, bundled_skills_root, load_recipe, load_skill, ski
 ABOUT_A_PARENT = ("diagnoser", "planner", "optimiser", "reflector")
 
 
-# --- snapshots
-# --------------------------------------------------------------------------------------------------------------------------
+# ---- snapshots
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +77,13 @@ def test_no_snapshot_is_left_over_and_rendering_is_deterministic(rendered: dict[
     assert snapshots() == rendered
 
 
-# --- budgets
-# ----------------------------------------------------------------------------------------------------------------------------
+# ---- budgets
 
 
 def crowded_run() -> Situation:
-    """Hundreds of attempts with long logs and long sources, many lessons and vetoes, the three
-    longest skills.
+    """A run with hundreds of attempts, many lessons and vetoes, and the three longest skills.
+
+    Its logs and sources are long, too.
     """
     long_source = (
         KERNEL
@@ -256,8 +260,7 @@ def test_tokens_are_estimated_from_bytes_so_that_no_script_is_underestimated() -
     assert estimate_tokens("") == 0
 
 
-# --- what every prompt carries
-# ----------------------------------------------------------------------------------------------------------
+# ---- what every prompt carries
 
 
 def history_of(message: str) -> str:
@@ -376,8 +379,7 @@ def test_a_layout_that_is_not_contiguous_is_shown() -> None:
     assert "strides [1, " in render_user_messages(make_run("matmul_transposed"))["generator"]
 
 
-# --- rules
-# ------------------------------------------------------------------------------------------------------------------------------
+# ---- rules
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
@@ -413,8 +415,7 @@ def test_the_diagnoser_is_told_every_bottleneck() -> None:
     assert set(re.split(r",\s+", listed)) == {bottleneck.value for bottleneck in Bottleneck}
 
 
-# --- no answers
-# -------------------------------------------------------------------------------------------------------------------------
+# ---- no answers
 
 
 def telling_windows(source: str) -> set[tuple[str, ...]]:
@@ -482,8 +483,7 @@ def test_no_prompt_contains_a_problems_answer(
         assert not secret & telling_windows(message), role
 
 
-# --- pieces of text
-# ---------------------------------------------------------------------------------------------------------------------
+# ---- pieces of text
 
 
 def test_a_fence_is_longer_than_any_in_the_text() -> None:

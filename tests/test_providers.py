@@ -1,5 +1,6 @@
-"""The providers through their real SDKs, against a local server that speaks both wire formats; and
-programs and recordings as models.
+"""The providers through their real SDKs, against a local server that speaks both wire formats.
+
+Programs and recordings as models are tested here, too.
 """
 
 import json
@@ -35,7 +36,7 @@ from kmem.providers.command import CommandProvider, render_conversation
 from kmem.providers.http import HttpProvider
 from kmem.providers.keys import find_key, parse_env, redact
 from kmem.providers.openai import OpenAIProvider, limit_name
-from kmem.providers.replay import ReplayProvider
+from kmem.providers.recorded import RecordingsProvider
 from kmem.providers.retry import Backoff, retry_after_s
 from kmem.serialize import to_json
 from kmem.testing import check_provider
@@ -305,7 +306,7 @@ def test_no_key_names_the_variable_and_the_file(provider: HttpProvider) -> None:
     said = error_of(lambda: provider.complete(ModelRequest("m", MESSAGES, 10)))
     assert said == (
         f"No key for {provider.name}; set {provider.key_name} in the environment or in a .env "
-        f"file in this directory"
+        "file in this directory"
     )
     assert error_of(provider.models) == said
 
@@ -318,8 +319,8 @@ def test_a_wrong_key_is_told_without_repeating_it(
         said = error_of(lambda: ask(provider, server))
         assert error_of(lambda: provider.models(url(server, provider))) == said
     assert said == (
-        f"{url(server, provider)} refused the key; correct {provider.key_name} in the "
-        f"environment or in .env"
+        f"{url(server, provider)} refused the key; correct {provider.key_name} in the environment "
+        "or in .env"
     )
 
 
@@ -395,7 +396,7 @@ def test_an_answer_that_is_not_in_the_wire_format_is_an_error_and_not_a_crash(ra
         said = error_of(lambda: ask(OpenAIProvider(QUICK), server))
     assert said.startswith(
         f"{server.url_openai} sent something that is not OpenAI's chat completions; correct "
-        f"--base-url"
+        "--base-url"
     )
 
 
@@ -412,7 +413,7 @@ def test_an_anthropic_answer_that_is_not_in_the_wire_format_is_an_error_and_not_
         said = error_of(lambda: ask(AnthropicProvider(QUICK), server))
     assert said.startswith(
         f"{server.url_anthropic} sent something that is not Anthropic's Messages API; correct "
-        f"--base-url"
+        "--base-url"
     )
 
 
@@ -443,7 +444,8 @@ def test_an_error_in_place_of_an_answer_is_retried_and_one_in_its_midst_is_a_los
         "content": [],
         "usage": {"input_tokens": 1, "output_tokens": 1},
     }
-    begun = f"event: message_start\ndata: {json.dumps({'type': 'message_start', 'message': start})}\n\n".encode()
+    begun = json.dumps({"type": "message_start", "message": start})
+    begun = f"event: message_start\ndata: {begun}\n\n".encode()
     with ScriptedServer(
         in_order(Reply(raw=error), Reply("ok"), Reply(raw=begun + error))
     ) as server:
@@ -485,10 +487,12 @@ def test_a_key_is_sent_and_never_shown(
 
 
 def test_base_urls_that_hold_secrets_or_are_none_are_refused(provider: HttpProvider) -> None:
+    secret = "The base URL of relay.example holds a password or a query; give the key"
+    none = "--base-url localhost:8000/v1 is not a URL; it looks like http://localhost:8000/v1"
     for place, words in {
-        "https://user:secret@relay.example/v1": "The base URL of relay.example holds a password or a query; give the key",
-        "https://relay.example/v1?api_key=secret": "The base URL of relay.example holds a password or a query; give the key",
-        "localhost:8000/v1": "--base-url localhost:8000/v1 is not a URL; it looks like http://localhost:8000/v1",
+        "https://user:secret@relay.example/v1": secret,
+        "https://relay.example/v1?api_key=secret": secret,
+        "localhost:8000/v1": none,
     }.items():
         said = error_of(
             lambda place=place: provider.complete(ModelRequest("m", MESSAGES, 10, base_url=place))
@@ -757,7 +761,7 @@ def test_replay_answers_the_same_messages_in_the_order_of_the_file(tmp_path: Pat
     file.write_text(
         "\n".join([recorded("a", "1"), recorded("b", "2"), "", recorded("a", "3")]) + "\n"
     )
-    provider = ReplayProvider()
+    provider = RecordingsProvider()
 
     def answer(question: str) -> str:
         return provider.complete(ModelRequest(str(file), (Message("user", question),), 100)).text
@@ -777,28 +781,27 @@ def test_replay_answers_the_same_messages_in_the_order_of_the_file(tmp_path: Pat
     )
     assert error_of(lambda: answer("c")) == (
         f"{file} has no answer to the question that starts 'c'; record it first, or use a live "
-        f"model"
+        "model"
     )
 
 
 def test_replay_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     file = tmp_path / "recorded.jsonl"
-    missing = error_of(lambda: ReplayProvider().complete(ModelRequest(str(file), MESSAGES, 10)))
+    missing = error_of(lambda: RecordingsProvider().complete(ModelRequest(str(file), MESSAGES, 10)))
     assert (
         missing
         == f"Recorded conversations {file} cannot be read (FileNotFoundError); name another with -m"
     )
     file.write_text(recorded("a", "1") + "\n{}\n")
-    broken = error_of(lambda: ReplayProvider().complete(ModelRequest(str(file), MESSAGES, 10)))
+    broken = error_of(lambda: RecordingsProvider().complete(ModelRequest(str(file), MESSAGES, 10)))
     assert broken.startswith(f"{file}, line 2, is not a recorded conversation")
 
 
 def test_registered_providers_import_no_sdk_and_no_http_library() -> None:
     code = (
         "import sys; from kmem.plugins import build_plugin_manager, collect; registry = "
-        "collect(build_plugin_manager()); "
-        "print(sorted(registry.providers), {'openai', 'anthropic', 'httpx', 'httpx2', 'pydantic'} "
-        "& set(sys.modules))"
+        "collect(build_plugin_manager()); print(sorted(registry.providers), {'openai', "
+        "'anthropic', 'httpx', 'httpx2', 'pydantic'} & set(sys.modules))"
     )
     result = subprocess.run(
         [sys.executable, "-c", code],

@@ -1,5 +1,6 @@
-"""Strategies: which kernels a round goes on from, and who gets its samples; vetoes, doubts, repairs
-and the reasons to stop.
+"""Strategies: which kernels a round goes on from, and who gets its samples.
+
+Vetoes, doubts, repairs and the reasons to stop are tested here, too.
 """
 
 import random
@@ -19,7 +20,7 @@ from kmem.orchestrate.strategies import (
     choose_parents,
     share_samples,
 )
-from kmem.orchestrate.vetoes import count_doubts, find_vetoes, is_vetoed
+from kmem.orchestrate.vetoes import Past, count_doubts, find_vetoes, is_vetoed
 from kmem.records import (
     Attempt,
     Bottleneck,
@@ -55,8 +56,9 @@ def attempt(
     status: Status = Status.WRONG_VALUES,
     knobs: tuple[tuple[str, Knob], ...] | None = None,
 ) -> Attempt:
-    """An attempt at kernel `name`; with knobs a recipe of the task's skill wrote it, without a
-    model did.
+    """An attempt at kernel `name`.
+
+    With knobs a recipe of the task's skill wrote it, without them a model did.
     """
     task = task or Task(Move.SEED, "fuse", None, 1, "test")
     kernel = Kernel(
@@ -89,7 +91,7 @@ def share(
     samples: int = 12,
     seed: int = 0,
 ) -> list[tuple[str, str, int]]:
-    shares = share_samples(strategy, offers, history, {}, samples, random.Random(seed))
+    shares = share_samples(strategy, offers, Past(history), samples, random.Random(seed))
     names = {offer.parent_hash: offer.parent.candidate.kernel.source for offer in offers}
     return [(names[entry.parent], entry.direction.skill, entry.samples) for entry in shares]
 
@@ -172,18 +174,11 @@ def test_best_of_n_has_no_parents() -> None:
 @pytest.mark.parametrize("strategy", [Strategy.GREEDY, Strategy.BEAM, Strategy.BANDIT])
 def test_no_strategy_gives_samples_to_what_is_vetoed(strategy: Strategy) -> None:
     history = [BEST, *(tried("bad", BEST, f"b{i}", None) for i in range(3))]
-    vetoes = find_vetoes(history, BEST, [], {})
-    plan = plan_round(
-        1, [Offer(BEST, (fix("bad"), fix("good")))], history, vetoes, {}, strategy, Budget(), seed=0
-    )
+    past = Past(history, find_vetoes(history, BEST, [], {}))
+    plan = plan_round(1, [Offer(BEST, (fix("bad"), fix("good")))], past, strategy, Budget(), seed=0)
     assert {task.skill for task in plan.tasks} == {"good"}
     assert [veto.skill for veto in plan.vetoes] == ["bad"]
-    assert (
-        plan_round(
-            1, [Offer(BEST, (fix("bad"),))], history, vetoes, {}, strategy, Budget(), seed=0
-        ).tasks
-        == ()
-    )
+    assert plan_round(1, [Offer(BEST, (fix("bad"),))], past, strategy, Budget(), seed=0).tasks == ()
 
 
 def test_a_veto_binds_the_author_and_the_idea_it_was_found_with() -> None:
@@ -230,7 +225,9 @@ def test_a_claim_falsified_with_gain_only_loses_weight() -> None:
     doubts = count_doubts(history, lessons)
     assert doubts == {arm_of(fix("a")): 1}
     offers = [Offer(gained, (fix("a"), fix("b")))]
-    (first,) = share_samples(Strategy.GREEDY, offers, history, doubts, 12, random.Random(0))
+    (first,) = share_samples(
+        Strategy.GREEDY, offers, Past(history, (), doubts), 12, random.Random(0)
+    )
     assert first.direction.skill == "b"
 
 
@@ -253,7 +250,8 @@ def chain() -> list[Attempt]:
 
 def test_a_chain_of_repairs_keeps_the_skill_and_goes_back_to_the_base() -> None:
     history = chain()
-    _, failed, again, sound = history
+    failed, again = history[1:3]
+    sound = history[3]
     task = sound.candidate.task
     assert (task.move, task.skill, task.author) == (Move.REPAIR, "a", "llm")
     assert task.parent == again.candidate.kernel.hash
@@ -336,6 +334,6 @@ def test_a_gain_within_what_a_rerun_moves_is_none() -> None:
 
 def test_a_plan_says_how_it_was_made() -> None:
     plan = plan_round(
-        1, [Offer(BEST, (fix("a"), fix("b")))], [BEST], (), {}, Strategy.BEAM, Budget(), seed=0
+        1, [Offer(BEST, (fix("a"), fix("b")))], Past([BEST]), Strategy.BEAM, Budget(), seed=0
     )
     assert plan == Plan(plan.tasks, (), "beam: 12 samples, 2 tasks, from one kernel")

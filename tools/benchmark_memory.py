@@ -37,6 +37,7 @@ from kmem.memory.skills.embeddings import Embedder, load_embedder
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import export_outcomes, import_outcomes
 from kmem.prescribe.consult import consult_memory
+from kmem.prescribe.gate import SkillQuery
 from kmem.records import (
     Bottleneck,
     Contract,
@@ -266,9 +267,8 @@ def _diagnosis(index: int) -> Diagnosis:
 
 def _consult(memory: Memory, skills: list[Skill], index: int) -> object:
     operators = (NAMES[index % len(NAMES)], "pointwise")
-    return consult_memory(
-        memory, _diagnosis(index), operators, skills, "sm_90", Contract(), VERSIONS[2]
-    )
+    query = SkillQuery(_diagnosis(index), operators, "sm_90", Contract())
+    return consult_memory(memory, query, skills, VERSIONS[2])
 
 
 def _posteriors(memory: Memory, skills: list[Skill], index: int) -> object:

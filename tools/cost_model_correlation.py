@@ -1,5 +1,6 @@
-"""Check cost models against measurements: `python tools/cost_model_correlation.py PATH... [--device
-h200]`.
+"""Check cost models against measurements: predicted and measured times by rank.
+
+    python tools/cost_model_correlation.py PATH... [--device h200]
 
 A PATH is a directory of recorded landscapes (`kmem bench --record`) or an export of the ledger
 (`*.jsonl`, such as those in db/evidence). For each recipe and problem it prints Spearman's rank
@@ -59,8 +60,9 @@ class Check:
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Spearman's: the correlation of ranks, equal values sharing their mean rank; NaN where one of
-    them is constant.
+    """Spearman's: the correlation of ranks, equal values sharing their mean rank.
+
+    NaN where one of the two is constant.
     """
     ranks = [_ranks(one), _ranks(other)]
     mean = (len(one) - 1) / 2
@@ -115,8 +117,9 @@ def read_measured(path: Path) -> Iterator[Measured]:
 def predict_ms(
     graph: OpGraph, recipes: Mapping[str, Recipe], measured: Measured, device: Device
 ) -> float | None:
-    """What today's recipes say of a setting; None where a recipe, its site or the setting no longer
-    exists.
+    """What today's recipes say of a setting.
+
+    None where a recipe, its site or the setting no longer exists.
     """
     total = 0.0
     for name, place, knobs in measured.choices:

@@ -1,5 +1,6 @@
-"""Judge and measure the examples of every skill, and ship the outcomes: `python
-tools/measure_skill_examples.py [NAME...]`.
+"""Judge and measure the examples of every skill, and ship the outcomes.
+
+    python tools/measure_skill_examples.py [NAME...]
 
 On a GPU each pair is judged in full by `kmem.measure.judge` (the problem is before.py, the
 candidate after.py with its `Model` called `ModelNew`) and timed in pairs against before.py as it
@@ -78,7 +79,10 @@ JOBS = 4
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One skill with examples, as the judge sees it: before.py is the problem, after.py the kernel."""
+    """One skill with examples, as the judge sees it.
+
+    before.py is the problem, after.py the kernel.
+    """
 
     skill: Skill
     problem: Problem
@@ -221,8 +225,9 @@ def measure_pairs(
 
 
 def unjudged(pair: Pair, error: Exception) -> str:
-    """A line of the table for a pair without a verdict; with its traceback, unless it is what the
-    user can mend.
+    """A line of the table for a pair without a verdict.
+
+    The traceback is logged, unless the fault is what the user can mend.
     """
     if not isinstance(error, KmemError):
         logger.error("%s could not be judged", pair.skill.name, exc_info=error)
@@ -321,7 +326,7 @@ def _measure(
     )
     print(
         f"{fast} of {len(done)} at {WANTED_RATIO}x and more, {certain} of them with the whole "
-        f"interval"
+        "interval"
     )
     return [pair.skill.name for pair in pairs if pair.skill.name not in done]
 

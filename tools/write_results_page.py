@@ -1,5 +1,6 @@
-"""Write the results page of one or more benches, with its plot beside it: `python
-tools/write_results_page.py DIR... [--page PAGE]`.
+"""Write the results page of one or more benches, with its plot beside it.
+
+    python tools/write_results_page.py DIR... [--page PAGE]
 
 Each DIR is a directory of `kmem bench` (manifest.json, results.jsonl); PAGE is db/results.md by
 default. Of a problem that several of them ran, the last one counts. Without kept run directories
@@ -20,10 +21,13 @@ PAGE = Path(__file__).parent.parent / "db" / "results.md"
 
 
 def join_manifests(manifests: Sequence[tuple[Path, Manifest]]) -> Manifest:
-    """One manifest for all; they may differ in the minutes a problem was given (each command says
-    them), of which the most are named.
+    """One manifest for all.
 
-    Raises OutputError: if they differ in anything else that results depend on.
+    They may differ in the minutes a problem was given (each command says them), of which the most
+    are named.
+
+    Raises:
+        OutputError: if they differ in anything else that results depend on.
     """
     most = max(manifest.settings.minutes for _, manifest in manifests)
     (_, joined), *others = [

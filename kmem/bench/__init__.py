@@ -1,8 +1,11 @@
 """`kmem bench`: the main job over many problems, each in a process of its own.
 
-- problems.py finds the problem files of directories, files and KernelBench checkouts.
-- process.py runs `kmem optimize` on one of them; schedule.py runs many, some at once.
-- rows.py says what became of one; results.py keeps results.jsonl and the manifest; scores.py has
-  the numbers over all rows.
-- page.py renders the table and the page, plot.py the picture.
+- problems.py: the problem files of directories, files and KernelBench checkouts.
+- rows.py: what became of one problem, as a row.
+- results.py: the directory of a bench: results.jsonl and the manifest.
+- process.py: `kmem optimize` run on one problem in a process of its own.
+- schedule.py: many problems, some at once, and what an interrupt does.
+- scores.py: the numbers over all rows.
+- plot.py: the picture of all times.
+- page.py: the table and the page.
 """

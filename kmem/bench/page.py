@@ -1,5 +1,6 @@
-"""Results as Markdown: the table of problems, the scores, and the page that joins them with date,
-versions, device and command.
+"""Results as Markdown: the table of problems, the scores, and the page that joins them.
+
+The page also names date, versions, device and command.
 """
 
 from collections.abc import Sequence
@@ -30,17 +31,24 @@ _COLUMNS = (
 )
 
 DEFINITIONS = f"""\
-Speedup is the best of the baselines (eager, compile, max-autotune) over the verified kernel, with its 95% interval where both were
-timed pair by pair. A problem that kmem found no improvement for, or failed on, counts with ratio 1.0: the user keeps the module as it
-is. A win is a ratio above {WIN}; fast_p is the share of all problems with a ratio above p. The bound is the least time that the device's
-bandwidth and peak rates allow. Accuracy is judged by kmem's own contract. For comparison, column 1e-4 says whether KernelBench's tolerance
-(every element within 1e-4 + 1e-4 |eager| of eager's, 1e-2 for half precision) holds too, on inputs that the problem's own get_inputs drew;
-blank: the result is no kernel, or older than that check."""
+Speedup is the best of the baselines (eager, compile, max-autotune) over the verified kernel, with
+its 95% interval where both were timed pair by pair. A problem that kmem found no improvement for,
+or failed on, counts with ratio 1.0: the user keeps the module as it is. A win is a ratio above
+{WIN}; fast_p is the share of all problems with a ratio above p. The bound is the least time that
+the device's bandwidth and peak rates allow. Accuracy is judged by kmem's own contract. For
+comparison, column 1e-4 says whether KernelBench's tolerance (every element within 1e-4 + 1e-4
+|eager| of eager's, 1e-2 for half precision) holds too, on inputs that the problem's own get_inputs
+drew; blank: the result is no kernel, or older than that check."""
+_ESTIMATED = (
+    "**No GPU was used: every time here is an estimate from compiled kernels. Do not compare it "
+    "with measured ones.**"
+)
 
 
 def render_table(rows: Sequence[Row], missing: Sequence[str] = ()) -> str:
-    """One line a problem, as a Markdown table that also reads well as text; `missing` names
-    problems that have not been run yet.
+    """One line a problem, as a Markdown table that also reads well as text.
+
+    `missing` names problems that have not been run yet.
     """
     lines = [list(_COLUMNS), *([*map(str, _cells(row))] for row in rows)]
     lines += [[name, "not run yet", *[""] * (len(_COLUMNS) - 2)] for name in missing]
@@ -83,8 +91,9 @@ def _speedup(row: Row) -> str:
 
 
 def render_failures(rows: Sequence[Row]) -> str:
-    """One line for every failed problem with its reason and its log in the bench's directory; empty
-    if none failed.
+    """One line for every failed problem with its reason and its log; empty if none failed.
+
+    The log is named as it lies in the bench's directory.
     """
     return "\n".join(
         f"- {row.problem} {row.status.value.replace('_', ' ')}: {row.reason} (logs/{row.key}.log)"
@@ -98,12 +107,10 @@ def render_scores(scores: Scores, *, measured: bool) -> str:
     label = "" if measured else "ESTIMATED, no GPU was used: "
     return (
         f"{label}{scores.problems} problems: {scores.faster} faster, {scores.baseline_is_best} "
-        f"where the baseline is best (ratio 1.0), "
-        f"{scores.failed} failed (ratio 1.0)\n"
-        f"{label}geometric mean {scores.geometric_mean:.3f}, median {scores.median:.3f}, mean "
-        f"{scores.mean:.3f}, wins {scores.wins}, "
-        f"fast_1 {scores.fast_1:.2f}, fast_1.2 {scores.fast_1_2:.2f}, fast_2 {scores.fast_2:.2f}, "
-        f"{scores.seconds:.0f} s in all"
+        f"where the baseline is best (ratio 1.0), {scores.failed} failed (ratio 1.0)\n"
+        f"{label}geometric mean {scores.geometric_mean:.3f}, median {scores.median:.3f}, "
+        f"mean {scores.mean:.3f}, wins {scores.wins}, fast_1 {scores.fast_1:.2f}, "
+        f"fast_1.2 {scores.fast_1_2:.2f}, fast_2 {scores.fast_2:.2f}, {scores.seconds:.0f} s in all"
     )
 
 
@@ -114,8 +121,9 @@ def missing_names(manifest: Manifest, rows: Sequence[Row]) -> list[str]:
 
 
 def sort_rows(manifest: Manifest, rows: Sequence[Row]) -> list[Row]:
-    """The rows of a manifest's problems in the manifest's order; rows of files that changed since
-    are left out, for they run again.
+    """The rows of a manifest's problems, in the manifest's order.
+
+    Rows of files that changed since are left out, for these problems run again.
     """
     by_key = {row.key: row for row in rows}
     return [by_key[problem.key] for problem in manifest.problems if problem.key in by_key]
@@ -124,7 +132,8 @@ def sort_rows(manifest: Manifest, rows: Sequence[Row]) -> list[Row]:
 def write_page(path: Path, manifest: Manifest, rows: Sequence[Row]) -> Path:
     """Write the page and, beside it, its plot of the same name; returns the page's path.
 
-    Raises OutputError if it cannot be written.
+    Raises:
+        OutputError: if it cannot be written.
     """
     picture = path.with_suffix(".png")
     try:
@@ -148,7 +157,8 @@ def _title(manifest: Manifest) -> str:
 def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> str:
     """The whole page.
 
-    Args: plot: the picture's file name, relative to the page; None: there is none.
+    Args:
+        plot: the picture's file name, relative to the page; None: there is none.
     """
     rows = sort_rows(manifest, rows)
     scores = compute_scores(rows)
@@ -165,13 +175,7 @@ def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> st
         "",
     ]
     if not manifest.measured:
-        lines += [
-            (
-                "**No GPU was used: every time here is an estimate from compiled kernels. Do not "
-                "compare it with measured ones.**"
-            ),
-            "",
-        ]
+        lines += [_ESTIMATED, ""]
     lines += [
         f"- device: {manifest.device_name}",
         f"- date: {manifest.started_at} to {finished}",
@@ -196,8 +200,9 @@ def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> st
 
 
 def shorten_command(command: str) -> str:
-    """The same command to a shell: problems of one directory that follow each other, DIR/7_name.py,
-    become one pattern DIR/{7,8}_*.py.
+    """The same command to a shell, with numbered problems that follow each other as one pattern.
+
+    For example, problems 7 and 8 of a directory become DIR/{7,8}_*.py.
     """
     words: list[str] = []
     for (directory, numbered), group in groupby(command.split(" "), key=_numbered_place):
@@ -210,8 +215,10 @@ def shorten_command(command: str) -> str:
 
 
 def _numbered_place(word: str) -> tuple[str, bool]:
-    """The directory of a path, with its slash, and whether the file is named by number, as
-    KernelBench's are.
+    """The directory of a path, with its slash, and whether the file is named by number.
+
+    KernelBench's problems are named so.
     """
-    directory, slash, name = word.rpartition("/")
-    return directory + slash, isfinite(problem_number(name)) and name.endswith(".py")
+    name = word.rpartition("/")[2]
+    directory = word.removesuffix(name)
+    return directory, isfinite(problem_number(name)) and name.endswith(".py")

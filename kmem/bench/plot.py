@@ -1,6 +1,4 @@
-"""The picture of a bench: every problem's time and its baselines', as multiples of its bound, a
-line each.
-"""
+"""The picture of a bench: every problem's time and its baselines', as multiples of its bound."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +15,11 @@ _BASELINES = {
 
 
 def draw_times(path: Path, rows: Sequence[Row], *, title: str, measured: bool) -> bool:
-    """Write the picture, logarithmic, with the bound at 1; False if no row has a time and a bound."""
+    """Write the picture, logarithmic, with the bound at 1.
+
+    Returns:
+        False if no row has a time and a bound.
+    """
     timed = [row for row in rows if row.time_ms is not None and row.bound_ms]
     if not timed:
         return False

@@ -1,14 +1,12 @@
-"""Which problems a bench is about: files, directories of problems, and KernelBench checkouts as
-they are.
+"""Which problems a bench is about: files, directories of problems, and KernelBench checkouts.
 
 A file of a KernelBench level is `<id>_<name>.py`, and the levels are KernelBench/level1 and so on
-below the checkout. Source: github.com/ScalingIntelligence/KernelBench, src/kernelbench/dataset.py
-(LocalKernelBenchDataset).
+below the checkout. Source: github.com/ScalingIntelligence/KernelBench, LocalKernelBenchDataset.
 """
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -48,11 +46,15 @@ def find_problems(
 ) -> list[BenchProblem]:
     """Every problem under the paths, each once, numbered ones in the order of their numbers.
 
-    Args: paths: problem files, directories that hold a problem.py each or problem files, or
-        KernelBench checkouts. level: only this level of KernelBench checkouts; None: all of them.
+    Args:
+        paths: problem files, directories that hold a problem.py each or problem files, or
+            KernelBench checkouts.
+        level: only this level of KernelBench checkouts; None: all of them.
         only: shell patterns; a problem is kept if its name matches one. None given: all are kept.
-    Raises: ProblemError: if a path or a level is not there, nothing is left, or two problems of
-        different content have one name.
+
+    Raises:
+        ProblemError: if a path or a level is not there, nothing is left, or two problems of
+            different content have one name.
     """
     found: dict[str, BenchProblem] = {}
     for path in paths:
@@ -70,7 +72,7 @@ def find_problems(
         matching = f" whose name matches {' or '.join(only)}" if only else ""
         raise ProblemError(
             f"No problems in {places}{matching}; give problem files or directories of them, such "
-            f"as KernelBench/level1"
+            "as KernelBench/level1"
         )
     return list(found.values())
 
@@ -90,19 +92,19 @@ def _problem_files(path: Path, level: int | None) -> list[Path]:
     existing = ", ".join(map(str, sorted(levels))) or "none"
     raise ProblemError(
         f"{path} has no level {level} (levels there: {existing}); choose another with --level or "
-        f"leave it out"
+        "leave it out"
     )
 
 
 def _levels(path: Path) -> dict[int, Path]:
-    """Level directories by number: of a checkout, of the KernelBench directory in it, or the path
-    itself if it is one.
+    """Level directories by number.
+
+    They are those of a checkout, of the KernelBench directory in it, or the path itself if it is
+    one.
     """
-    candidates: Iterable[Path] = (
-        [path]
-        if _LEVEL.fullmatch(path.resolve().name)
-        else [*path.iterdir(), *(path / "KernelBench").glob("*")]
-    )
+    candidates = [path]
+    if not _LEVEL.fullmatch(path.resolve().name):
+        candidates = [*path.iterdir(), *(path / "KernelBench").glob("*")]
     matches = [
         (_LEVEL.fullmatch(folder.resolve().name), folder)
         for folder in candidates
@@ -136,8 +138,9 @@ def _name(file: Path) -> str:
 
 
 def _may_be_problem(file: Path) -> bool:
-    """False for helpers beside problems; a numbered or an unreadable file stays, so that its fault
-    becomes a row.
+    """False for helpers beside problems.
+
+    A numbered or an unreadable file stays, so that its fault becomes a row.
     """
     if _NUMBERED.match(file.name):
         return True

@@ -1,6 +1,4 @@
-"""One problem in one process: `python -m kmem optimize PROBLEM --json`, its progress line by line,
-and its end whatever it is.
-"""
+"""One problem in one process: `python -m kmem optimize PROBLEM --json`, followed to its end."""
 
 import os
 import queue
@@ -13,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -35,7 +34,8 @@ _PROGRESS = re.compile(r"(\w+) +(.*?)  \[(.*)\]")
 def visible_gpus(count: int) -> list[str]:
     """What CUDA_VISIBLE_DEVICES calls each of `count` GPUs that this process sees.
 
-    Raises TargetError if there are fewer.
+    Raises:
+        TargetError: if there are fewer.
     """
     import torch  # counting them needs its driver calls; `kmem bench --help` does not
 
@@ -46,17 +46,20 @@ def visible_gpus(count: int) -> list[str]:
 
 
 class OptimizeProcess:
-    """A runner for schedule.run_problems: each process sees one GPU, the one that fewest others
-    see.
-    """
+    """A runner for schedule.run_problems: each process sees the one GPU that fewest others see."""
 
     def __init__(
         self, settings: Settings, directory: Path, gpus: Sequence[str] = (), *, jobs: int = 1
     ) -> None:
-        """Args: directory: the bench's; logs/ and runs/ in it belong to this class. gpus: as
-        `visible_gpus` calls them, none without a GPU. jobs: problems at once on each.
+        """Share the GPUs and the cores out among the processes.
+
+        Args:
+            directory: the bench's; logs/ and runs/ in it belong to this class.
+            gpus: as `visible_gpus` calls them, none without a GPU.
+            jobs: problems at once on each.
         """
-        self.settings, self.directory = settings, directory
+        self.settings = settings
+        self.directory = directory
         self._places: queue.LifoQueue[dict[str, str]] = queue.LifoQueue()
         places = jobs * ([{"CUDA_VISIBLE_DEVICES": gpu} for gpu in reversed(gpus)] or [{}])
         cores = str(max(1, len(os.sched_getaffinity(0)) // len(places)))
@@ -93,9 +96,11 @@ class OptimizeProcess:
     ) -> Exit | None:
         """Run a problem to its end.
 
-        Returns None if `stop` was set meanwhile: the process is then ended and there is no outcome.
+        Args:
+            on_stage: called with stage and text of each progress line, from another thread.
 
-        Args: on_stage: called with stage and text of each progress line, from another thread.
+        Returns:
+            None if `stop` was set meanwhile: the process is then ended and there is no outcome.
         """
         run_directory = self.directory / "runs" / problem.key
         log, output = (
@@ -137,27 +142,18 @@ class OptimizeProcess:
     def command(self, problem: BenchProblem, run_directory: Path) -> list[str]:
         """The command line that runs a problem."""
         asked = self.settings
-        words = [
-            sys.executable,
-            "-m",
-            "kmem",
-            "optimize",
-            problem.path,
-            "--precision",
-            asked.precision,
-            "--purity",
-            asked.purity,
-        ]
-        words += [
-            "--memory",
-            asked.memory,
-            "--rounds",
-            str(asked.rounds),
-            "--minutes",
-            str(asked.minutes),
-        ]
-        words += ["--target", asked.target] if asked.target else []
-        return [*words, "--out", str(run_directory), "--json"]
+        options = {
+            "--precision": asked.precision,
+            "--purity": asked.purity,
+            "--memory": asked.memory,
+            "--rounds": str(asked.rounds),
+            "--minutes": str(asked.minutes),
+        }
+        if asked.target:
+            options["--target"] = asked.target
+        options["--out"] = str(run_directory)
+        words = [sys.executable, "-m", "kmem", "optimize", problem.path]
+        return [*words, *chain.from_iterable(options.items()), "--json"]
 
 
 def _follow(stderr: IO[str], log: Path, on_stage: Callable[[str, str], None]) -> None:
@@ -175,7 +171,8 @@ def _follow(stderr: IO[str], log: Path, on_stage: Callable[[str, str], None]) ->
 def _wait(process: subprocess.Popen, stop: threading.Event, deadline: float) -> tuple[bool, bool]:
     """Wait for a process, or end it with its whole group.
 
-    Returns whether it was stopped, and whether its time was over.
+    Returns:
+        Whether it was stopped, and whether its time was over.
     """
     while process.poll() is None:
         if stop.wait(_POLL_S):

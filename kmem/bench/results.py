@@ -1,5 +1,4 @@
-"""What a bench keeps: results.jsonl, which grows by a row as each problem ends, and the manifest of
-what was asked.
+"""What a bench keeps: results.jsonl, a row for each problem that ended, and the manifest.
 
 A directory holds the results of one set of settings on one device with one set of versions: all
 measured, or all estimated.
@@ -64,7 +63,8 @@ class Manifest:
     def extend(self, piece: "Manifest", directory: Path) -> "Manifest":
         """This bench with one more piece of it, numbered problems first and by number.
 
-        Raises OutputError if the piece differs in anything that its results depend on.
+        Raises:
+            OutputError: if the piece differs in anything that its results depend on.
         """
         for what in ("settings", "device_name", "measured", "versions"):
             ours, theirs = getattr(self, what), getattr(piece, what)
@@ -72,7 +72,7 @@ class Manifest:
                 difference = f"{what.replace('_', ' ')} {ours}, now it would be {theirs}"
                 raise OutputError(
                     f"The results in {directory} were made with {difference}; choose another "
-                    f"directory with --resume, or none"
+                    "directory with --resume, or none"
                 )
         problems = {problem.name: problem for problem in self.problems} | {
             problem.name: problem for problem in piece.problems
@@ -85,14 +85,16 @@ class Manifest:
 class BenchDirectory:
     """manifest.json, results.jsonl, results.md, results.png, logs/, runs/.
 
-    One bench at a time: a context manager that holds a lock.
-
-    A kill at any moment leaves whole lines, but perhaps for the last one, which the next bench
-    removes.
+    One bench at a time: a context manager that holds a lock. A kill at any moment leaves whole
+    lines, but perhaps for the last one, which the next bench removes.
     """
 
     def __init__(self, root: Path) -> None:
-        """Make the directory. Raises OutputError if it cannot be made."""
+        """Make the directory.
+
+        Raises:
+            OutputError: if it cannot be made.
+        """
         self.root = root
         self._file: BufferedRandom | None = None
         try:
@@ -101,23 +103,27 @@ class BenchDirectory:
         except OSError as ex:
             raise OutputError(
                 f"Cannot write the bench directory {root}: {ex.strerror}; choose another with "
-                f"--resume"
+                "--resume"
             ) from ex
 
     def __enter__(self) -> "BenchDirectory":
-        """Raises OutputError: if another bench is writing here, or it cannot be written."""
+        """Hold the directory for this bench.
+
+        Raises:
+            OutputError: if another bench is writing here, or it cannot be written.
+        """
         try:
             self._file = open(self.root / "results.jsonl", "a+b")  # noqa: SIM115 - closed by __exit__
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as ex:
             raise OutputError(
                 f"Another kmem bench is writing to {self.root}; wait for it or choose another "
-                f"directory with --resume"
+                "directory with --resume"
             ) from ex
         except OSError as ex:
             raise OutputError(
                 f"Cannot write {self.root / 'results.jsonl'}: {ex.strerror}; choose another "
-                f"directory with --resume"
+                "directory with --resume"
             ) from ex
         self._file.seek(0)
         self._file.truncate(self._file.read().rfind(b"\n") + 1)
@@ -147,7 +153,8 @@ class BenchDirectory:
 def read_manifest(root: Path) -> Manifest | None:
     """The manifest of a bench directory; None if there is none.
 
-    Raises OutputError if it is no manifest.
+    Raises:
+        OutputError: if it is no manifest.
     """
     path = root / "manifest.json"
     if not path.is_file():
@@ -163,7 +170,8 @@ def read_manifest(root: Path) -> Manifest | None:
 def read_rows(root: Path) -> list[Row]:
     """Every row of a bench directory, in the order in which they were finished.
 
-    Raises OutputError if a line is no row.
+    Raises:
+        OutputError: if a line is no row.
     """
     rows = []
     path = root / "results.jsonl"
@@ -175,7 +183,7 @@ def read_rows(root: Path) -> list[Row]:
             rows.append(Row(**{**data, "status": RowStatus(data["status"])}))
         except (ValueError, TypeError, KeyError) as ex:
             raise OutputError(
-                f"{path}, line {number} is not a row of kmem bench ({ex}); remove the line and run "
-                f"again"
+                f"{path}, line {number} is not a row of kmem bench ({ex}); remove the line and "
+                "run again"
             ) from ex
     return rows

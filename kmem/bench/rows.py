@@ -42,7 +42,8 @@ class Row:
 
     `result` is what `kmem optimize --json` printed, set if and only if the problem did not fail.
 
-    Raises ValueError on construction otherwise.
+    Raises:
+        ValueError: on construction otherwise.
     """
 
     problem: str
@@ -57,12 +58,12 @@ class Row:
         if (self.result is None) != self.failed:
             raise ValueError(
                 f"status {self.status.value} with result {self.result}: a result is set if and "
-                f"only if nothing failed"
+                "only if nothing failed"
             )
 
     @property
     def key(self) -> str:
-        """That of its problem."""
+        """The key of the problem."""
         return problem_key(self.problem, self.source_hash)
 
     @property
@@ -71,19 +72,17 @@ class Row:
 
     @property
     def lacked_room(self) -> bool:
-        """Whether the device's memory did not suffice, which may be the fault of others on it."""
+        """Whether the device memory did not suffice, perhaps because others use the device."""
         return self.status is RowStatus.REFUSED and NO_ROOM in self.reason
 
     @property
     def speedup(self) -> float | None:
-        """Best baseline over the verified kernel; None where there is no such kernel or no baseline
-        ran.
-        """
+        """Best baseline over the verified kernel; None where one of the two is missing."""
         return self.result["speedup"] if self.status is RowStatus.PASSED else None
 
     @property
     def ratio(self) -> float:
-        """What enters the means: the speedup, or 1.0 where the user keeps the module as it is."""
+        """What the means are made of: the speedup, or 1.0 where the module stays as it is."""
         return self.speedup or 1.0
 
     @property
@@ -96,8 +95,9 @@ class Row:
 
     @property
     def best_baseline_ms(self) -> float | None:
-        """Where a kernel passed, as timed in pairs with it: what the speedup is made of; otherwise
-        as timed alone.
+        """Time of the best baseline, as paired with the kernel that passed, else as timed alone.
+
+        The speedup is made of the paired time.
         """
         paired = self.result.get("paired_baseline_ms") if self.result else None
         return paired or (self.baselines_ms[self.best_baseline] if self.best_baseline else None)
@@ -108,7 +108,7 @@ class Row:
 
     @property
     def time_ms(self) -> float | None:
-        """Of the answer: the kernel's, or the best baseline's where that is the answer."""
+        """The time of the answer: the kernel's, or the best baseline's where that is the answer."""
         if self.status is RowStatus.PASSED:
             return self.result["latency_ms"]
         return self.baselines_ms[self.best_baseline] if self.best_baseline else None
@@ -121,7 +121,8 @@ class Row:
 def make_row(problem: BenchProblem, ended: Exit, *, measured: bool) -> Row:
     """What a process's end says about its problem.
 
-    Args: measured: that the bench runs on a GPU, so that an estimate is a failure and not a result.
+    Args:
+        measured: that the bench runs on a GPU, so that an estimate is a failure and not a result.
     """
     row = Row(
         problem.name,
@@ -142,7 +143,7 @@ def make_row(problem: BenchProblem, ended: Exit, *, measured: bool) -> Row:
             row,
             reason=(
                 f"it was {'estimated' if measured else 'measured'}, unlike the others: the GPU "
-                f"came or went"
+                "came or went"
             ),
         )
     if result is not None:

@@ -31,6 +31,19 @@ class BenchEvent:
     total: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What the thread of a problem says.
+
+    `end` is set when the problem ended, or to the error that ended its thread.
+    """
+
+    problem: BenchProblem
+    stage: str
+    text: str
+    end: Exit | BaseException | None = None
+
+
 def run_problems(
     problems: Sequence[BenchProblem],
     runner: Runner,
@@ -40,21 +53,20 @@ def run_problems(
     jobs: int,
     measured: bool,
 ) -> list[Row]:
-    """Run every problem that the directory has no row of, and return the rows of all, in the order
-    of `problems`.
+    """Run every problem that the directory has no row of, and return the rows of all.
 
-    `jobs` problems run at once. One that found no room beside others is run again, alone, when all
-    others have ended. Each row is on the disk before the next problem starts.
+    Rows are in the order of `problems`. `jobs` problems run at once. One that found no room beside
+    others is run again, alone, when all others have ended. Each row is on the disk before the next
+    problem starts.
 
-    Raises: KeyboardInterrupt: after the problems that run have been ended. They have no row, those
-        that ended before have.
+    Raises:
+        KeyboardInterrupt: after the problems that run have been ended. They have no row, those that
+            ended before have.
     """
     wanted = {problem.key for problem in problems}
     rows = {row.key: row for row in read_rows(directory.root) if row.key in wanted}
     pending = [problem for problem in reversed(problems) if problem.key not in rows]
-    events: queue.SimpleQueue[tuple[BenchProblem, str, str, Exit | BaseException | None]] = (
-        queue.SimpleQueue()
-    )
+    reports: queue.SimpleQueue[_Report] = queue.SimpleQueue()
     stop = threading.Event()
     threads: dict[str, threading.Thread] = {}
     alone: set[str] = set()  # run again with nothing beside them
@@ -62,13 +74,14 @@ def run_problems(
     def work(problem: BenchProblem) -> None:
         try:
             ended = runner(
-                problem, lambda stage, text: events.put((problem, stage, text, None)), stop
+                problem, lambda stage, text: reports.put(_Report(problem, stage, text)), stop
             )
-        except BaseException as ex:  # noqa: BLE001 - a thread's error is raised where the schedule waits
-            events.put((problem, "failed", str(ex), ex))
+        # a thread's error is raised where the schedule waits
+        except BaseException as ex:  # noqa: BLE001
+            reports.put(_Report(problem, "failed", str(ex), ex))
         else:
             if ended is not None:
-                events.put((problem, "ended", "", ended))
+                reports.put(_Report(problem, "ended", "", ended))
 
     def announce(problem: BenchProblem, stage: str, text: str, row: Row | None = None) -> None:
         on_event(BenchEvent(problem, stage, text, row, tuple(rows.values()), len(problems)))
@@ -80,13 +93,14 @@ def run_problems(
                 announce(problem, "start", "")
                 threads[problem.key] = threading.Thread(target=work, args=(problem,), daemon=True)
                 threads[problem.key].start()
-            problem, stage, text, ended = events.get()
-            if isinstance(ended, BaseException):
-                raise ended
-            if ended is None:
-                announce(problem, stage, text)
+            report = reports.get()
+            problem = report.problem
+            if isinstance(report.end, BaseException):
+                raise report.end
+            if report.end is None:
+                announce(problem, report.stage, report.text)
                 continue
-            row = make_row(problem, ended, measured=measured)
+            row = make_row(problem, report.end, measured=measured)
             threads.pop(problem.key).join()
             if row.lacked_room and threads:
                 alone.add(problem.key)

@@ -20,8 +20,10 @@ WIN = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Over all rows: one without a verified improvement, failed or not, counts with ratio 1.0, for
-    the user keeps the module as it is.
+    """The numbers over all rows.
+
+    A row without a verified improvement, failed or not, counts with ratio 1.0, for the user keeps
+    the module as it is.
     """
 
     problems: int
@@ -39,7 +41,7 @@ class Scores:
 
 
 def compute_scores(rows: Sequence[Row]) -> Scores | None:
-    """None for no rows."""
+    """The scores of these rows; None if there are none."""
     if not rows:
         return None
     ratios = [row.ratio for row in rows]

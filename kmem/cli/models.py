@@ -5,7 +5,7 @@ import json
 import click
 
 from kmem.errors import ProviderError
-from kmem.explore.models.prices import Price, known_prices
+from kmem.explore.models.cost.prices import Price, known_prices
 from kmem.plugins import Registry, lookup
 
 

@@ -11,10 +11,15 @@ from kmem.interfaces import Provider
 from kmem.providers.anthropic import AnthropicProvider
 from kmem.providers.command import CommandProvider
 from kmem.providers.openai import OpenAIProvider
-from kmem.providers.replay import ReplayProvider
+from kmem.providers.recorded import RecordingsProvider
 
 
 @hookimpl
 def register_providers(register: Callable[[Provider], None]) -> None:
-    for provider in (OpenAIProvider(), AnthropicProvider(), CommandProvider(), ReplayProvider()):
+    for provider in (
+        OpenAIProvider(),
+        AnthropicProvider(),
+        CommandProvider(),
+        RecordingsProvider(),
+    ):
         register(provider)

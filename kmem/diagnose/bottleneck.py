@@ -1,5 +1,6 @@
-"""Name what limits a kernel, by arithmetic: the signature against the bound and the rules'
-thresholds. No language model.
+"""Name what limits a kernel, by arithmetic: no language model is asked.
+
+The signature is held against the bound and the rules' thresholds.
 """
 
 import math
@@ -24,6 +25,11 @@ from kmem.records import (
 REFUTING_ATTEMPTS = 2
 REAL_GAIN = 1.02
 _TENSOR_UNITS = ("tf32", "bf16", "fp16")
+#: The summary's phrase where no rule fires.
+_NO_BUSY_UNIT = (
+    "no counter or time names a busy unit, which leaves too little work in flight: fewer dependent "
+    "steps"
+)
 
 
 def diagnose(
@@ -36,10 +42,12 @@ def diagnose(
 ) -> Diagnosis:
     """Name the bottleneck of one forward.
 
-    Args: profile: every launch with raw counters. bound: of the problem, None if it is not known;
-        then only counters speak. latency_ms: of one forward as the judge timed it; None takes the
-        sum of the profile's durations. history: this run's attempts: a bottleneck they refuted is
-        named second.
+    Args:
+        profile: every launch with raw counters.
+        bound: of the problem, None if it is not known; then only counters speak.
+        latency_ms: of one forward as the judge timed it; None takes the sum of the profile's
+            durations.
+        history: this run's attempts: a bottleneck they refuted is named second.
     """
     signature = make_signature(profile, device, bound, host_ms=latency_ms)
     busy_ms = _busy_ms(profile)
@@ -55,19 +63,20 @@ def diagnose(
     rule, evidence = standing[0] if standing else (None, ())
     bottleneck = rule.bottleneck if rule else Bottleneck.LATENCY
     others = [other.bottleneck for other, _ in fired if other.bottleneck is not bottleneck]
-    hottest = hottest_launch(profile)
+    launch = hottest_launch(profile)
+    hottest = launch.name if launch else None
+    speed_of_light = headroom_ms = None
+    if bound is not None and time_ms is not None:
+        speed_of_light = bound.time_ms / time_ms if time_ms else None
+        headroom_ms = max(0.0, time_ms - bound.time_ms)
     return Diagnosis(
         bottleneck=bottleneck,
         evidence=evidence,
         signature=signature,
-        speed_of_light=bound.time_ms / time_ms if bound is not None and time_ms else None,
-        headroom_ms=max(0.0, time_ms - bound.time_ms)
-        if bound is not None and time_ms is not None
-        else None,
-        summary=_summarise(
-            bottleneck, rule, evidence, time_ms, bound, hottest.name if hottest else None
-        ),
-        hottest=hottest.name if hottest else None,
+        speed_of_light=speed_of_light,
+        headroom_ms=headroom_ms,
+        summary=_summarise(bottleneck, rule, evidence, time_ms, bound, hottest),
+        hottest=hottest,
         secondary=tuple(dict.fromkeys(others)),
         estimated=profile.estimated,
     )
@@ -76,7 +85,7 @@ def diagnose(
 def collect_facts(
     profile: Profile, signature: Signature, device: Device, bound: Bound | None
 ) -> Mapping[str, float]:
-    """The signature's metrics and the facts rules.EXTRA_FACTS explains, as far as they are known."""
+    """The signature's metrics and the facts that rules.EXTRA_FACTS explains, as far as known."""
     facts = dict(signature.values)
     busy_ms = _busy_ms(profile)
     if busy_ms is not None:
@@ -129,14 +138,7 @@ def _summarise(
     bound: Bound | None,
     hottest: str | None,
 ) -> str:
-    phrase = (
-        rule.phrase
-        if rule
-        else (
-            "no counter or time names a busy unit, which leaves too little work in flight: fewer "
-            "dependent steps"
-        )
-    )
+    phrase = rule.phrase if rule else _NO_BUSY_UNIT
     facts = ", ".join(
         f"{item.metric} {item.value:.3g} {item.comparison} {item.threshold:g}" for item in evidence
     )

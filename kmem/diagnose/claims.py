@@ -12,8 +12,9 @@ def check_claims(
 
     A metric that a profile lacks makes its claim neither held nor falsified.
 
-    Args: before: signature of the kernel that was changed. after: of the kernel that came of it, by
-        the same profiler.
+    Args:
+        before: signature of the kernel that was changed.
+        after: of the kernel that came of it, by the same profiler.
     """
     return tuple(
         _check(claim, before.values.get(claim.metric), after.values.get(claim.metric))
@@ -25,6 +26,5 @@ def _check(claim: Claim, before: float | None, after: float | None) -> ClaimChec
     if after is None or (claim.relative and before is None):
         return ClaimCheck(claim, before, after, None)
     limit = claim.number * before if claim.relative else claim.number
-    return ClaimCheck(
-        claim, before, after, after <= limit if claim.comparison == "<=" else after >= limit
-    )
+    held = after <= limit if claim.comparison == "<=" else after >= limit
+    return ClaimCheck(claim, before, after, held)

@@ -1,9 +1,9 @@
-"""The rules of a diagnosis: which facts name which bottleneck, most telling first, each threshold
-with its reason.
+"""The rules of a diagnosis: which facts name which bottleneck, most telling first.
 
-A rule fires if every condition of `all_of` holds and, where given, one of `any_of`, and none of
-`unless`. A fact that is unknown makes no condition hold, so that a missing counter neither names
-nor hides a bottleneck. Facts are the signature's metrics and those of bottleneck.collect_facts.
+Each threshold comes with its reason. A rule fires if every condition of `all_of` holds and, where
+given, one of `any_of`, and none of `unless`. A fact that is unknown makes no condition hold, so
+that a missing counter neither names nor hides a bottleneck. Facts are the signature's metrics and
+those of bottleneck.collect_facts.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,9 @@ EXTRA_FACTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One bottleneck, the conditions that name it, why those thresholds, and the phrase that
-    explains it (and is embedded).
+    """One bottleneck, the conditions that name it, and why those thresholds.
+
+    `phrase` explains the bottleneck, and is embedded.
     """
 
     bottleneck: Bottleneck
@@ -62,9 +63,9 @@ def _conditions(text: str) -> tuple[Condition, ...]:
 
 def _rule(
     bottleneck: Bottleneck,
+    *,
     phrase: str,
     source: str,
-    *,
     all_of: str = "",
     any_of: str = "",
     unless: str = "",
@@ -77,24 +78,27 @@ def _rule(
 RULES: tuple[Rule, ...] = (
     _rule(
         Bottleneck.AT_BOUND,
-        "runs at the speed of the hardware; only less work would make it faster",
-        "the roofline's peaks are themselves measured within a few percent",
+        phrase="runs at the speed of the hardware; only less work would make it faster",
+        source="the roofline's peaks are themselves measured within a few percent",
         all_of="speed_of_light >= 0.95",
     ),
     _rule(
         Bottleneck.AT_BOUND,
-        "keeps the tensor cores busy all the time; only less or narrower work would make it faster",
-        "cuBLAS's own bf16 product shows 90% (tests/recordings/ncu_matmul_bf16.csv)",
+        phrase=(
+            "keeps the tensor cores busy all the time; only less or narrower work would make it "
+            "faster"
+        ),
+        source="cuBLAS's own bf16 product shows 90% (tests/recordings/ncu_matmul_bf16.csv)",
         all_of="tensor_pipe_pct >= 85",
         unless="speed_of_light <= 0.8",
     ),
     _rule(
         Bottleneck.LAUNCH_OVERHEAD,
-        (
+        phrase=(
             "many tiny kernel launches: launching takes longer than the work; fuse the kernels "
             "into one or capture a graph"
         ),
-        (
+        source=(
             "a launch costs 2-4 us on a stream (kmem doctor measures it), so kernels of 10 us "
             "spend a quarter or more on it"
         ),
@@ -102,26 +106,29 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.LAUNCH_OVERHEAD,
-        (
+        phrase=(
             "gaps between many kernel launches leave the GPU idle; fuse the kernels into one or "
             "capture a graph"
         ),
-        "a third of the forward with no kernel running is more than any kernel fix of it can give",
+        source=(
+            "a third of the forward with no kernel running is more than any kernel fix of it can "
+            "give"
+        ),
         all_of="launches >= 4, host_overhead_pct >= 33",
     ),
     _rule(
         Bottleneck.HOST_OVERHEAD,
-        "the GPU waits for Python and the launch path; do less on the host per forward",
-        "as above, with too few launches for them to be the reason",
+        phrase="the GPU waits for Python and the launch path; do less on the host per forward",
+        source="as above, with too few launches for them to be the reason",
         all_of="host_overhead_pct >= 33",
     ),
     _rule(
         Bottleneck.ALGORITHMIC,
-        (
+        phrase=(
             "keeps arithmetic units busy for a result that needs little arithmetic: skip "
             "structural zeros, share repeated work, use algebra"
         ),
-        (
+        source=(
             "four times slower than the bytes that must move, which are the bound, with a pipe "
             "over 60% busy: most of its work is not needed"
         ),
@@ -131,21 +138,21 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.LOW_PARALLELISM,
-        (
+        phrase=(
             "the grid is too small to fill the multiprocessors: split the work over more blocks "
             "(split-K, split reduction, smaller tiles)"
         ),
-        (
-            "half a wave leaves at least half of the block slots empty; a kernel that saturates a "
-            "unit all the same is not short of blocks"
+        source=(
+            "half a wave leaves at least half of the block slots empty; a kernel that saturates "
+            "a unit all the same is not short of blocks"
         ),
         all_of="waves <= 0.5",
         unless="dram_throughput_pct >= 60, l2_throughput_pct >= 60, sm_throughput_pct >= 60",
     ),
     _rule(
         Bottleneck.REGISTER_SPILL,
-        "registers spill to local memory: smaller tiles, fewer live values, less unrolling",
-        (
+        phrase="registers spill to local memory: smaller tiles, fewer live values, less unrolling",
+        source=(
             "eight registers; ptxas spills a few cold ones at no cost. Source: CUDA C++ Best "
             "Practices Guide, Register Pressure"
         ),
@@ -154,10 +161,11 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.UNCOALESCED,
-        "uncoalesced global loads: neighbouring threads read scattered addresses and waste most of "
-        "each 32-byte sector; "
-        "make the lanes follow the unit-stride axis",
-        (
+        phrase=(
+            "uncoalesced global loads: neighbouring threads read scattered addresses and waste "
+            "most of each 32-byte sector; make the lanes follow the unit-stride axis"
+        ),
+        source=(
             "half of the fetched bytes unused. Source: Nsight Compute, Source Counters section, "
             "rule UncoalescedGlobalAccess"
         ),
@@ -169,24 +177,24 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.REDUNDANT_TRAFFIC,
-        (
-            "moves more bytes through DRAM than the problem needs: fuse the passes, keep values on "
-            "chip, read inputs once"
+        phrase=(
+            "moves more bytes through DRAM than the problem needs: fuse the passes, keep values "
+            "on chip, read inputs once"
         ),
-        (
-            "30% above the minimum is more than caches and partial sectors explain; only worth it "
-            "where memory is busy"
+        source=(
+            "30% above the minimum is more than caches and partial sectors explain; only worth "
+            "it where memory is busy"
         ),
         all_of="traffic_ratio >= 1.3",
         any_of="dram_throughput_pct >= 40, l2_throughput_pct >= 60, bound_bytes_pct >= 60",
     ),
     _rule(
         Bottleneck.ALGORITHMIC,
-        (
+        phrase=(
             "executes arithmetic that the result does not need: skip structural zeros, share "
             "repeated work, use algebra"
         ),
-        (
+        source=(
             "half as much again as the definition needs is more than address arithmetic done in "
             "floating point"
         ),
@@ -195,20 +203,22 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.ALGORITHMIC,
-        (
+        phrase=(
             "keeps the tensor cores busy with products that the result does not need: skip "
             "structural zeros, use algebra, narrower operands"
         ),
-        "busy tensor cores at 60% of the bound or less do at least half as much again as needed",
+        source=(
+            "busy tensor cores at 60% of the bound or less do at least half as much again as needed"
+        ),
         all_of="tensor_pipe_pct >= 75, speed_of_light <= 0.6",
     ),
     _rule(
         Bottleneck.TENSOR_CORE_IDLE,
-        (
-            "the matrix product does not use the tensor cores enough: tl.dot with suitable tiles, "
-            "precision splits, deeper pipelining"
+        phrase=(
+            "the matrix product does not use the tensor cores enough: tl.dot with suitable "
+            "tiles, precision splits, deeper pipelining"
         ),
-        (
+        source=(
             "a tuned Hopper GEMM keeps the pipe above 80% busy "
             "(tests/recordings/ncu_matmul_bf16.csv: 90%)"
         ),
@@ -217,11 +227,11 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.REDUNDANT_TRAFFIC,
-        (
+        phrase=(
             "several streaming kernels pass intermediate results through DRAM: fuse them, keep "
             "values on chip, read inputs once"
         ),
-        (
+        source=(
             "two kernels that both stream at half of the peak or more move values out and in "
             "again, unless the traffic is known to be minimal"
         ),
@@ -230,17 +240,19 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.DRAM_BANDWIDTH,
-        "at the DRAM bandwidth wall: only fewer or smaller bytes help",
-        "a plain copy reaches 85-92% on Hopper (tests/recordings/ncu_pointwise_triton.csv: 88%)",
+        phrase="at the DRAM bandwidth wall: only fewer or smaller bytes help",
+        source=(
+            "a plain copy reaches 85-92% on Hopper (tests/recordings/ncu_pointwise_triton.csv: 88%)"
+        ),
         all_of="dram_throughput_pct >= 75",
     ),
     _rule(
         Bottleneck.DIVERGENCE_OR_MASKING,
-        (
+        phrase=(
             "threads are predicated off or masked out of the instructions executed: drop masks, "
             "size tiles to the data, make branches uniform"
         ),
-        (
+        source=(
             "a plain streaming Triton kernel shows 24% "
             "(tests/recordings/ncu_pointwise_triton.csv), so well above that"
         ),
@@ -248,11 +260,11 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.SPECIAL_FUNCTION_BOUND,
-        (
+        phrase=(
             "the special-function unit (exp, log, rsqrt, sin, conversions) is the busiest pipe: "
             "fewer or cheaper transcendentals"
         ),
-        (
+        source=(
             "Source: Nsight Compute, Compute Workload Analysis: a pipe over 60% is highly "
             "utilised, over 80% a bottleneck"
         ),
@@ -260,11 +272,11 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.L2_OR_L1_BANDWIDTH,
-        (
+        phrase=(
             "L2 or L1 traffic is the limit: re-use values in registers or shared memory, larger "
             "tiles, wider accesses"
         ),
-        (
+        source=(
             "Source: Nsight Compute, GPU Speed Of Light: over 80% is a bottleneck; L2 counters "
             "pass 75% at the wall of mixed reads and writes"
         ),
@@ -273,33 +285,37 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.FMA_BOUND,
-        "instruction issue or the fp32 FMA pipe is the limit: fewer instructions per result, "
-        "hoisted index arithmetic, "
-        "tensor cores where allowed",
-        (
-            "Source: Nsight Compute, GPU Speed Of Light rule: compute over 60% and above memory is "
-            "compute-bound"
+        phrase=(
+            "instruction issue or the fp32 FMA pipe is the limit: fewer instructions per result, "
+            "hoisted index arithmetic, tensor cores where allowed"
+        ),
+        source=(
+            "Source: Nsight Compute, GPU Speed Of Light rule: compute over 60% and above memory "
+            "is compute-bound"
         ),
         any_of="fma_pipe_pct >= 60, sm_throughput_pct >= 65",
         unless="tensor_pipe_pct >= 75",
     ),
     _rule(
         Bottleneck.LOW_PARALLELISM,
-        (
-            "a partial last wave leaves the device half empty: change the tile or use a persistent "
-            "grid"
+        phrase=(
+            "a partial last wave leaves the device half empty: change the tile or use a "
+            "persistent grid"
         ),
-        "a quarter of the block slots idle over the run; beyond three waves the tail is under 10%",
+        source=(
+            "a quarter of the block slots idle over the run; beyond three waves the tail is "
+            "under 10%"
+        ),
         all_of="tail_efficiency_pct <= 75, waves <= 3",
         unless="dram_throughput_pct >= 70, sm_throughput_pct >= 80",
     ),
     _rule(
         Bottleneck.OCCUPANCY_LIMITED,
-        (
+        phrase=(
             "too few resident warps to hide latency, held down by registers or shared memory: "
             "smaller tiles, fewer stages, fewer registers"
         ),
-        (
+        source=(
             "Source: Volkov 2016, chapter 5: streaming needs about 40% occupancy at one load in "
             "flight a thread"
         ),
@@ -309,11 +325,11 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Bottleneck.LATENCY,
-        (
+        phrase=(
             "waits for memory latency with too little in flight: more independent loads per "
             "thread, software pipelining, more warps"
         ),
-        (
+        source=(
             "most stall cycles wait for memory while no memory unit is busy. Source: Nsight "
             "Compute, Warp State Statistics"
         ),
@@ -327,29 +343,29 @@ RULES: tuple[Rule, ...] = (
 INFERRED: tuple[Rule, ...] = (
     _rule(
         Bottleneck.DRAM_BANDWIDTH,
-        "near the DRAM bandwidth wall by its own bytes: only fewer or smaller bytes help",
-        "the bytes that must move already take three quarters of the time",
+        phrase="near the DRAM bandwidth wall by its own bytes: only fewer or smaller bytes help",
+        source="the bytes that must move already take three quarters of the time",
         all_of="speed_of_light >= 0.75, bound_bytes_pct >= 90",
     ),
     _rule(
         Bottleneck.REDUNDANT_TRAFFIC,
-        (
+        phrase=(
             "several kernels pass intermediate results through DRAM: fuse them, keep values on "
             "chip, read inputs once"
         ),
-        (
-            "more than one launch for a problem limited by bytes means that values go out and come "
-            "back"
+        source=(
+            "more than one launch for a problem limited by bytes means that values go out and "
+            "come back"
         ),
         all_of="launches >= 2, bound_bytes_pct >= 60, speed_of_light <= 0.75",
     ),
     _rule(
         Bottleneck.TENSOR_CORE_IDLE,
-        (
+        phrase=(
             "a matrix product far below the tensor cores' rate: tl.dot with suitable tiles, "
             "precision splits, deeper pipelining"
         ),
-        "limited by tensor cores in the bound and at less than 60% of it",
+        source="limited by tensor cores in the bound and at less than 60% of it",
         all_of="bound_tensor_pct >= 60, speed_of_light <= 0.6",
     ),
 )

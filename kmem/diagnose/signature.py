@@ -1,5 +1,6 @@
-"""Turn a profile's raw counters into the dimensions a diagnosis is made of, weighted by time over
-launches; missing stays absent.
+"""Turn a profile's raw counters into the metrics that a diagnosis is made of.
+
+Metrics are weighted by time over launches; a missing one stays absent.
 """
 
 from collections.abc import Mapping
@@ -66,8 +67,9 @@ def _weights(launches: tuple[Launch, ...]) -> list[float]:
 
 
 def _derive(quantities: dict[str, float], launch: Launch, device: Device) -> dict[str, float]:
-    """Metrics of one launch that are made of several counters; an ingredient that is missing leaves
-    its metric out.
+    """Metrics of one launch that are made of several counters.
+
+    A counter that is missing leaves its metric out.
     """
     found = dict(quantities)
     warp_cycles = quantities.get("warp_cycles")

@@ -1,8 +1,12 @@
-"""Proof that memory helps: whole knob landscapes measured once, every search answered from them,
-and arms compared.
+"""Proof that memory helps: knob landscapes measured once, and every search answered from them.
 
-In the order of use: suite.py (which problems, at which sizes), sampling.py (which settings are
-worth recording), landscape.py (the record and its files), recording.py (measure on the GPU),
-replay.py (answer a search from the record), ablation.py (what each arm remembers, and its runs),
-metrics.py (what a run cost), comparison.py (arms compared, with intervals), picture.py (the plot).
+- suite.py: which problems, at which sizes.
+- landscape.py: the record of one problem's knob settings, and the directory of such records.
+- recording/: the settings of a suite chosen, written, compiled and judged.
+- simulate.py: a search answered from a landscape instead of a GPU.
+- arms.py: what the memory of a run holds in each arm of an ablation.
+- metrics.py: what one simulated run cost and reached.
+- ablation.py: every arm on every problem and seed.
+- comparison.py: arms compared pair by pair, with intervals.
+- picture.py: the plot of an ablation.
 """

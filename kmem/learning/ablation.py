@@ -1,11 +1,9 @@
 """Run every arm on every problem and seed, on recorded landscapes.
 
-Everything follows from the landscapes, the arms and the seeds.
-
-For each seed the problems are shuffled into an order. First each is searched with an empty memory
-that is written to: the outcomes these runs leave are what the arms `read`, `placebo` and `oracle`
-are made from. Then every arm searches every problem, each run with a database of its own that holds
-what arms.py says.
+Everything follows from the landscapes, the arms and the seeds. For each seed the problems are
+shuffled into an order. First each is searched with an empty memory that is written to: the outcomes
+these runs leave are what the arms `read`, `placebo` and `oracle` are made from. Then every arm
+searches every problem, each run with a database of its own that holds what arms.py says.
 """
 
 import multiprocessing
@@ -33,7 +31,7 @@ from kmem.learning.arms import (
 )
 from kmem.learning.landscape import Landscape
 from kmem.learning.metrics import RunMetrics, run_metrics
-from kmem.learning.replay import RecordedEvaluator, open_recorded_session
+from kmem.learning.simulate import RecordedEvaluator, open_recorded_session
 from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.ledger.outcomes import LedgerEntry, ledger_entry
 from kmem.memory.skills.embeddings import Embedder, load_embedder
@@ -54,7 +52,7 @@ EACH = "each"
 class Setup:
     """What to compare.
 
-    `left_out` are operator classes no memory may know of; `each` is every problem's own.
+    `left_out` are operator classes that no memory may know of; `each` is every problem's own.
     """
 
     arms: tuple[Arm, ...]
@@ -89,14 +87,16 @@ def ablate(
 
     Args:
         on_progress: told (seeds done, seeds in all).
-    Raises: LandscapeError: if a landscape is not measured, has no setting that passed or cannot be
-        replayed, or nothing is left to search.
+
+    Raises:
+        LandscapeError: if a landscape is not measured, has no setting that passed or cannot be
+            simulated, or nothing is left to search.
     """
     for landscape in landscapes:
         if landscape.header.estimated:
             raise LandscapeError(
                 f"{landscape.name} holds estimates, which teach memory nothing; record it where "
-                f"the device is"
+                "the device is"
             )
     families = {landscape.header.family for landscape in landscapes}
     unknown = sorted(set(setup.left_out) - families - {EACH})
@@ -142,15 +142,17 @@ def _run_seed(landscapes: Sequence[Landscape], setup: Setup, seed: int) -> list[
 
 
 def _fast_directory() -> str | None:
-    """Memory, where the system has a file system for it: hundreds of short-lived databases need no
-    disk.
+    """A directory in RAM, where the system has a file system for it; None elsewhere.
+
+    Hundreds of short-lived databases need no disk.
     """
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 class _Bench:
-    """The landscapes opened for searching, and a database with the library in it that every run's
-    own is copied from.
+    """The landscapes opened for searching, and a database that every run's own is copied from.
+
+    That database holds the skill library.
     """
 
     def __init__(self, landscapes: Sequence[Landscape], setup: Setup, directory: Path) -> None:
@@ -169,7 +171,7 @@ class _Bench:
         self._template = directory / "template.db"
         with Memory(self._template, self._embedder) as memory:
             memory.skills.sync(list(library.values()))
-            memory.skills.search("any", limit=1)  # embeds the library once for all runs
+            memory.skills.search("any", limit=1)  # embeds the skill library once for all runs
             memory.track_records.refresh()
         self._sources = [
             Source(landscape.name, landscape.header.family, session.traced.graph.hash)
@@ -177,7 +179,7 @@ class _Bench:
         ]
 
     def is_target(self, place: int) -> bool:
-        """Whether this problem is searched: with classes left out only theirs are."""
+        """Whether this problem is searched; with classes left out only theirs are."""
         left_out = self._setup.left_out
         return not left_out or EACH in left_out or self._sources[place].family in left_out
 
@@ -202,11 +204,10 @@ class _Bench:
             nearest = nearest_other_size(
                 self._landscapes[place], [self._landscapes[other] for other in others.values()]
             )
-            return (
-                [ledger_entry(oracle_outcome(nearest, entries[others[nearest.name]][0].outcome))]
-                if nearest
-                else []
-            )
+            if nearest is None:
+                return []
+            like = entries[others[nearest.name]][0].outcome
+            return [ledger_entry(oracle_outcome(nearest, like))]
         known = [entry for other in entries for entry in entries[other]]
         if arm is Arm.PLACEBO:
             return [
@@ -220,14 +221,15 @@ class _Bench:
     ) -> tuple[list[Attempt], list[LedgerEntry]]:
         """One run of kmem's loop.
 
-        Returns its attempts, and the outcomes it left where its memory is written to.
+        Returns:
+            Its attempts, and the outcomes it left where its memory is written to.
         """
         session, landscape = self._sessions[place], self._landscapes[place]
         out_dir = self._directory / "run"
         database = self._directory / "run.db"
         shutil.copyfile(self._template, database)
         run = Run(
-            "replay",
+            "simulated",
             session.traced.problem,
             session.traced.device.name,
             session.traced.contract,
@@ -262,20 +264,21 @@ class _Bench:
     def trial(
         self, place: int, arm: Arm, seed: int, known: int, attempts: Sequence[Attempt]
     ) -> Trial:
-        """What a run cost."""
+        """One run as a trial: what it cost and reached."""
         source = self._sources[place]
         metrics = run_metrics(attempts, self._landscapes[place], self._setup.budget.rounds + 1)
         return Trial(source.name, source.family, seed, arm, known, metrics)
 
 
 def _canonical(outcome: Outcome) -> LedgerEntry:
-    """An outcome without what differs between two replays: when, and in whose database."""
+    """An outcome without what differs between two simulated runs: when, and in whose database."""
     return ledger_entry(replace(outcome, created_at=CREATED_AT, origin=UNNAMED_ORIGIN))
 
 
 def _remembering(embedder: Embedder | None) -> Embedder | None:
-    """The embedder with every vector kept in this process: the databases of runs are too
-    short-lived to keep them.
+    """The embedder with every vector kept in this process.
+
+    The databases of runs are too short-lived to keep them.
     """
     return _RememberingEmbedder(embedder) if embedder is not None else None
 

@@ -1,11 +1,14 @@
-"""The arms of an ablation: what the memory of a run on one problem holds, made from what other runs
-left.
+"""The arms of an ablation: what the memory of a run on one problem holds.
 
-off      no memory at all. read     the outcomes of searches without memory on the other problems;
-nothing is added. rw       the outcomes of this arm's own runs on the problems that came earlier in
-the order; it grows. placebo  as read, but what was done no longer belongs to what came of it: as
-many outcomes, of the same recipes, without information. oracle   the best recorded setting of the
-nearest other size of the same problem: what perfect memory of one run would offer.
+It is made from what other runs left:
+
+- off: no memory at all.
+- read: the outcomes of searches without memory on the other problems; nothing is added.
+- rw: the outcomes of this arm's own runs on the problems that came earlier in the order; it grows.
+- placebo: as read, but what was done no longer belongs to what came of it: as many outcomes, of the
+  same recipes, without information.
+- oracle: the best recorded setting of the nearest other size of the same problem: what perfect
+  memory of one run would offer.
 
 No arm ever holds an outcome of the problem's own graph.
 """
@@ -38,7 +41,7 @@ MEMORY_MODES = {
     Arm.PLACEBO: "read",
     Arm.ORACLE: "read",
 }
-#: Outcomes of a replay carry no time of their own, so that the same ablation has the same outcomes.
+#: Outcomes of simulated runs carry no time of their own: the same ablation has the same outcomes.
 CREATED_AT = "2000-01-01T00:00:00.000+00:00"
 
 
@@ -52,8 +55,9 @@ class Source:
 
 
 def admissible(sources: Sequence[Source], target: Source, left_out: frozenset[str]) -> list[Source]:
-    """The problems a run on `target` may know of: never its own graph, and nothing of the operator
-    classes left out.
+    """The problems that a run on `target` may know of.
+
+    Never its own graph, and nothing of the operator classes left out.
     """
     return [
         source
@@ -63,11 +67,10 @@ def admissible(sources: Sequence[Source], target: Source, left_out: frozenset[st
 
 
 def shuffle_outcomes(outcomes: Sequence[Outcome], seed: int) -> list[Outcome]:
-    """A placebo: the deeds (knobs, kernel) of each recipe are dealt anew over its results, and
-    skills' names are exchanged.
+    """A placebo: what was done (knobs, kernel) is dealt anew over the results of each recipe.
 
-    Knobs stay with their recipe, so that what is recalled can be written and costs what a real
-    recollection costs.
+    Skills' names are exchanged, too. Knobs stay with their recipe, so that what is recalled can be
+    written and costs what a real recollection costs.
     """
     generator = random.Random(f"placebo:{seed}")
     groups: dict[tuple[str, ...], list[int]] = {}
@@ -121,7 +124,7 @@ def oracle_outcome(landscape: Landscape, like: Outcome) -> Outcome:
     """The winner of a landscape as a search would have recorded it.
 
     Args:
-        like: any outcome of that landscape: what is not the deed and its result is taken from it.
+        like: any outcome of that landscape, which gives what is the same for all of them.
     """
     best = landscape.best
     eager_ms = landscape.eager.latency_ms if landscape.eager else None

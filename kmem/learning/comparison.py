@@ -1,5 +1,6 @@
-"""Arms compared with the search without memory, pair by pair (same problem, same seed), with
-bootstrap intervals over problems.
+"""Arms compared with the search without memory, pair by pair: same problem, same seed.
+
+Intervals are from a bootstrap over problems.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,11 +70,11 @@ def compare_arms(trials: Sequence[Trial], *, seed: int = 0) -> list[Comparison]:
     """Every arm against `off`, in the order of the arms; `off` itself too, for its plain figures.
 
     The intervals are percentiles of a bootstrap that draws problems first and then seeds within
-    each, so that seeds of one problem do not pass for evidence about another. Source: Davison and
-    Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8 (strategy 2).
+    each, so that seeds of one problem do not count as other problems. Source: Davison and Hinkley,
+    "Bootstrap Methods and their Application", 1997, section 3.8 (strategy 2).
 
-    Raises ValueError: without trials of the arm `off`, or with a problem and seed that one arm
-    lacks.
+    Raises:
+        ValueError: without trials of the arm `off`, or with a problem and seed that one arm lacks.
     """
     import numpy as np  # as late as everywhere in kmem
 

@@ -1,10 +1,10 @@
-"""A landscape: every recorded knob setting of one problem with what became of it; and the directory
-of them.
+"""A landscape: every recorded knob setting of one problem with what became of it.
 
 While it is being recorded a landscape is `<problem>.jsonl`, its header first and one line per
-setting as each is known, so that a kill loses at most the setting in flight. `pack_landscape` turns
-a finished one into `<problem>.jsonl.xz`, the form that ships. Kernels' texts are not kept: recipes
-write them again, and `source_hash` tells whether today's recipe still writes the same.
+setting as each is known, so that a kill loses at most the setting in flight. `LandscapeDirectory`
+holds the files and packs a finished one into `<problem>.jsonl.xz`, the form that ships. Kernels'
+texts are not kept: recipes write them again, and `source_hash` tells whether today's recipe still
+writes the same.
 """
 
 import json
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from kmem.errors import LandscapeError
 from kmem.explore.recipes.cover import SiteOption
-from kmem.profile.compile import CompileReport, CompileStatus
-from kmem.recipes import Operand
+from kmem.profile.compile.report import CompileReport, CompileStatus
+from kmem.recipes import Operand, Settings
 from kmem.records import (
     Contract,
     Device,
@@ -36,12 +36,14 @@ FORMAT = 1
 #: What is kept of a failure's log: its end says what went wrong.
 _LOG_CHARACTERS = 600
 Choices = tuple[SiteChoice, ...]
+Knobs = tuple[tuple[str, Knob], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedSite:
-    """A site as its recipe matched it, with the recipe's knobs and their values in its order:
-    enough to search it without the recipe.
+    """A site as its recipe matched it, with the recipe's knobs and their values in its order.
+
+    This is enough to search the site without the recipe.
     """
 
     recipe: str
@@ -83,11 +85,10 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One setting: what the cost model said, how it compiled, and the verdict of the judge's
-    screening.
+    """One setting: what the cost model said, how it compiled, and the verdict of the screening.
 
-    No `choices` means the module as it is, every operator a library call: eager's time, raced with
-    the others. `launches` is the static profile of the compile report. A module whose binaries and
+    No `choices` means the module as it is, every operator a vendor's: eager's time, raced with the
+    others. `launches` is the static profile of the compile report. A module whose binaries and
     grids are those of an earlier point (`same_as`, its source hash) was not measured again and
     carries that point's verdict.
     """
@@ -108,7 +109,7 @@ class Point:
         if (self.status is Status.PASSED) != (self.timing is not None):
             raise ValueError(
                 f"status {self.status.value} with timing {self.timing}: a timing is set if and "
-                f"only if passed"
+                "only if passed"
             )
 
     @property
@@ -134,8 +135,9 @@ class Landscape:
 
     @property
     def settings(self) -> dict[Choices, Point]:
-        """Every setting that has its verdict, by its choices, without the module as it is; others
-        are as if they did not exist.
+        """Every setting that has its verdict, by its choices, without the module as it is.
+
+        Settings without a verdict are as if they did not exist.
         """
         return {
             point.choices: point
@@ -150,14 +152,23 @@ class Landscape:
 
     @property
     def best(self) -> Point:
-        """The fastest setting that passed. Raises LandscapeError if none did."""
+        """The fastest setting that passed.
+
+        Raises:
+            LandscapeError: if none did.
+        """
         passed = [point for point in self.settings.values() if point.timing is not None]
         if not passed:
             raise LandscapeError(
                 f"No setting of {self.name} passed; record it again, or remove it from the "
-                f"directory"
+                "directory"
             )
         return min(passed, key=lambda point: (point.timing.latency_ms, point.source_hash))
+
+
+def knobs_of(settings: Settings) -> Knobs:
+    """Settings as they are kept: knobs in order of their names."""
+    return tuple(sorted(settings.items()))
 
 
 def make_point(
@@ -167,8 +178,9 @@ def make_point(
     estimated_ms: float | None,
     report: CompileReport,
 ) -> Point:
-    """A setting that is compiled but not judged yet: INTERRUPTED, or BUILD_FAILED if it did not
-    compile.
+    """A setting that is compiled but not judged yet.
+
+    It is INTERRUPTED, or BUILD_FAILED if it did not compile.
     """
     status = Status.BUILD_FAILED if report.status is CompileStatus.FAILED else Status.INTERRUPTED
     log = report.log[-_LOG_CHARACTERS:] if status is Status.BUILD_FAILED else ""
@@ -187,7 +199,7 @@ def make_point(
 
 
 def judged(point: Point, measurement: Measurement) -> Point:
-    """The point with its verdict."""
+    """The point with the verdict of its measurement."""
     return replace(
         point,
         status=measurement.status,
@@ -197,9 +209,7 @@ def judged(point: Point, measurement: Measurement) -> Point:
 
 
 def same_verdict(point: Point, twin: Point) -> Point:
-    """The point with the verdict of one that compiled to the same binaries and grids: they run
-    alike.
-    """
+    """The point with the verdict of one that compiled to the same binaries and grids."""
     return replace(
         point, status=twin.status, timing=twin.timing, log=twin.log, same_as=twin.source_hash
     )
@@ -225,8 +235,9 @@ def record_sites(options: Sequence[SiteOption]) -> tuple[RecordedSite, ...]:
 
 
 def operator_family(sites: Sequence[RecordedSite]) -> str:
-    """The operator class of a problem: that of the site that covers most of the graph (bytes decide
-    between equals).
+    """The operator class of a problem: that of the site that covers most of the graph.
+
+    Bytes decide between equals.
     """
     if not sites:
         return OPERATORS["opaque"]
@@ -240,19 +251,15 @@ class LandscapeDirectory:
         self.root = root
 
     def read(self, only: Sequence[str] = ()) -> tuple[Landscape, ...]:
-        """Every landscape (whose name matches one of the shell patterns, if there are any), by
-        name.
+        """Every landscape, by name; with shell patterns those whose name matches one of them.
 
-        Raises LandscapeError if there is none, or one cannot be read.
+        Raises:
+            LandscapeError: if there is none, or one cannot be read.
         """
-        names = (
-            sorted({path.name.split(".")[0] for path in self.root.glob("*.jsonl*")})
-            if self.root.is_dir()
-            else []
-        )
+        files = self.root.glob("*.jsonl*") if self.root.is_dir() else ()
         names = [
             name
-            for name in names
+            for name in sorted({path.name.split(".")[0] for path in files})
             if not only or any(fnmatchcase(name, pattern) for pattern in only)
         ]
         if not names:
@@ -265,7 +272,8 @@ class LandscapeDirectory:
     def find(self, name: str) -> Landscape | None:
         """One landscape, finished or not; None if there is no such file.
 
-        Raises LandscapeError if it is damaged.
+        Raises:
+            LandscapeError: if it is damaged.
         """
         open_, packed = self._path(name), self._path(name, packed=True)
         place = open_ if open_.is_file() else packed
@@ -294,7 +302,11 @@ class LandscapeDirectory:
         return self._path(name, packed=True).is_file()
 
     def begin(self, header: Header) -> None:
-        """Start a landscape over. Raises LandscapeError if the directory cannot be written."""
+        """Start a landscape over.
+
+        Raises:
+            LandscapeError: if the directory cannot be written.
+        """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._path(header.problem.name, packed=True).unlink(missing_ok=True)
@@ -303,14 +315,15 @@ class LandscapeDirectory:
             )
         except OSError as ex:
             raise LandscapeError(
-                f"Cannot write landscapes to {self.root}: {ex.strerror or ex}; choose another with "
-                f"--record"
+                f"Cannot write landscapes to {self.root}: {ex.strerror or ex}; choose another "
+                "with --record"
             ) from ex
 
     def append(self, name: str, point: Point) -> None:
-        """Add a setting; on return it is with the system.
+        """Add a setting; on return it is with the operating system.
 
-        Raises LandscapeError if it cannot be written.
+        Raises:
+            LandscapeError: if it cannot be written.
         """
         try:
             with open(self._path(name), "a", encoding="utf-8") as file:
@@ -318,7 +331,7 @@ class LandscapeDirectory:
         except OSError as ex:
             raise LandscapeError(
                 f"Cannot write {self._path(name)}: {ex.strerror or ex}; free some space and run "
-                f"again"
+                "again"
             ) from ex
 
     def pack(self, name: str) -> Path:
@@ -339,8 +352,9 @@ class LandscapeDirectory:
 
 
 def _lines(place: Path) -> Iterator[str]:
-    """The lines of a file; a last line without its end was being written when the recorder was
-    killed, and is left out.
+    """The lines of a file.
+
+    A last line without its end was being written when the recording was killed, and is left out.
     """
     data = lzma.decompress(place.read_bytes()) if place.suffix == ".xz" else place.read_bytes()
     for line in data.decode().splitlines(keepends=True):

@@ -1,4 +1,4 @@
-"""What one replayed run cost and reached, against the best that its landscape holds."""
+"""What one simulated run cost and reached, against the best that its landscape holds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ TARGET_SHARE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """`to_target` counts measurements until a kernel reached 95% of the best recorded speed, that
-    one included.
+    """What one run cost and reached.
 
-    A run that never got there is charged for every setting of the landscape, for that is what
-    finding it would have cost (`reached` tells). `area` is the mean, over as many measurements as
-    the landscape has settings, of the best speed so far over the best recorded one: 1 if the first
-    measurement is the best; a run that ended keeps its last value.
+    `to_target` counts measurements until a kernel reached 95% of the best recorded speed, including
+    the one of that kernel. A run that never got there is charged for every setting of the
+    landscape, for that is what finding it would have cost (`reached` tells). `area` is the mean,
+    over as many measurements as the landscape has settings, of the best speed so far over the best
+    recorded one: 1 if the first measurement is the best; a run that ended keeps its last value.
     """
 
     reached: bool
@@ -33,8 +33,10 @@ class RunMetrics:
 def run_metrics(attempts: Sequence[Attempt], landscape: Landscape, rounds: int) -> RunMetrics:
     """The metrics of a run.
 
-    Args: attempts: oldest first. What did not compile was not measured and costs nothing. rounds:
-        that the run could have had, the first included: what a run is charged that never got there.
+    Args:
+        attempts: oldest first. What did not compile was not measured and costs nothing.
+        rounds: that the run could have had, the first included: what a run is charged that never
+            got there.
     """
     measured = [
         attempt for attempt in attempts if attempt.measurement.status is not Status.BUILD_FAILED
@@ -54,11 +56,9 @@ def run_metrics(attempts: Sequence[Attempt], landscape: Landscape, rounds: int) 
         shares.append(best_ms / best_so_far if best_so_far is not None else 0.0)
     shares += [shares[-1] if shares else 0.0] * (horizon - len(shares))
     to_target, rounds_to_target = arrived or (horizon, rounds)
-    final_ms = (
-        best_so_far
-        if best_so_far is not None or landscape.eager is None
-        else landscape.eager.latency_ms
-    )
+    final_ms = best_so_far
+    if best_so_far is None and landscape.eager is not None:
+        final_ms = landscape.eager.latency_ms
     return RunMetrics(
         arrived is not None,
         to_target,

@@ -1,6 +1,4 @@
-"""The picture of an ablation: how near each arm is to the best recorded speed after so many
-measurements, and what each problem needed.
-"""
+"""The picture of an ablation: how soon each arm's runs arrive, and what each problem needed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +21,10 @@ _STEP = 0.15
 
 
 def draw_ablation(path: Path, trials: Sequence[Trial], *, title: str) -> None:
-    """Write the picture: left the share of runs that have arrived after n measurements, right the
-    mean needed by problem and arm.
+    """Write the picture.
+
+    Left is the share of runs that have arrived after n measurements, right the mean needed by
+    problem and arm.
     """
     import matplotlib  # half a second that no other command should pay
 

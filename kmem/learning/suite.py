@@ -1,9 +1,9 @@
 """A suite: problems at chosen sizes, listed in one JSON file.
 
-{"problems": [{"name": "softmax_8k", "problem": "softmax", "constants": {"ROWS": 8192, "COLUMNS":
-8192}}, ...]}
+    {"problems": [{"name": "softmax_8k", "problem": "softmax",
+                   "constants": {"ROWS": 8192, "COLUMNS": 8192}}, ...]}
 
-`problem` is a path beside the file (or a directory with problem.py there); `constants` are
+`problem` is a path beside the file (or a directory with a problem.py there); `constants` are
 module-level names of that file with the values to put in their place. A problem at other sizes is a
 problem of its own, with its own source and hash: nothing else needs to know of suites.
 """
@@ -23,14 +23,15 @@ SUFFIX = ".json"
 def load_suite(path: Path) -> tuple[Problem, ...]:
     """The problems of a suite file, in its order.
 
-    Raises ProblemError naming the entry that does not fit.
+    Raises:
+        ProblemError: naming the entry that does not fit.
     """
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))["problems"]
     except OSError as ex:
         raise ProblemError(
-            f"Cannot read the suite {path}: {ex.strerror}; give the path of a JSON file that lists "
-            f"problems"
+            f"Cannot read the suite {path}: {ex.strerror}; give the path of a JSON file that "
+            "lists problems"
         ) from ex
     except (ValueError, KeyError, TypeError) as ex:
         raise ProblemError(
@@ -41,7 +42,7 @@ def load_suite(path: Path) -> tuple[Problem, ...]:
         if not isinstance(entry, dict) or not isinstance(entry.get("problem"), str):
             raise ProblemError(
                 f'{path}, entry {place}: it must be an object with "problem", and may have "name" '
-                f'and "constants"'
+                'and "constants"'
             )
         problem = load_problem(path.parent / entry["problem"])
         resized = resize_problem(
@@ -60,10 +61,12 @@ def load_suite(path: Path) -> tuple[Problem, ...]:
 def resize_problem(
     problem: Problem, name: str, constants: Mapping[str, int | Sequence[int]]
 ) -> Problem:
-    """The problem with other values for some of its module-level constants, under another name; its
-    text is otherwise the same.
+    """The problem under another name, with other values for some of its module-level constants.
 
-    Raises ProblemError: if the file assigns no such constant at top level.
+    Its text is otherwise the same.
+
+    Raises:
+        ProblemError: if the file assigns no such constant at top level.
     """
     tree = parse_python(problem.source)
     places = {

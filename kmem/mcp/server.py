@@ -1,9 +1,9 @@
-"""The protocol: tools.py over stdio by the mcp SDK. Stdout carries the protocol and nothing else;
-the SDK sends stray prints to stderr.
+"""The protocol: tools.py over stdio by the mcp SDK.
 
-Every failure a caller can mend is a result marked as an error, in one line that names the remedy. A
-bug of ours is logged with its traceback on stderr, and the agent is told that much. The SDK demands
-async in one place: how it calls tools.
+Stdout carries the protocol and nothing else; the SDK sends stray prints to stderr. Every failure a
+caller can mend is a result marked as an error, in one line that names the remedy. A bug of ours is
+logged with its traceback on stderr, and the agent is told that much. The SDK demands async in one
+place: how it calls tools.
 """
 
 from collections.abc import Callable
@@ -21,16 +21,18 @@ from kmem.errors import KmemError
 from kmem.mcp.tools import Tools
 from kmem.plugins import Registry
 
-INSTRUCTIONS = """kmem remembers how GPU kernels were made fast, and judges new ones. To speed up a PyTorch module: best_kernel says what is
-known for it; diagnose names the bottleneck and offers skills; explain gives a skill's whole text; write ModelNew in Triton; verify proves
-it correct; measure times it on a GPU against the best baseline; record keeps what the judge said. Numbers are never taken from you."""
+INSTRUCTIONS = """kmem remembers how GPU kernels were made fast, and judges new ones. To speed up a
+PyTorch module: best_kernel says what is known for it; diagnose names the bottleneck and offers
+skills; explain gives a skill's whole text; write ModelNew in Triton; verify proves it correct;
+measure times it on a GPU against the best baseline; record keeps what the judge said. Numbers are
+never taken from you."""
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
 class OneLineServer(MCPServer):
-    """Says in one line what is wrong with a call, where the SDK would repeat a validator's report."""
+    """Says in one line what is wrong with a call, where the SDK repeats a validator's report."""
 
     async def call_tool(
         self, name: str, arguments: dict[str, object], context: Context | None = None

@@ -1,9 +1,7 @@
 """What the judge said since this server started, and the outcomes those verdicts become.
 
-Numbers that somebody typed have no way in.
-
-Kept in this process alone: a file could be written by anyone. After a restart a kernel is measured
-again before it is recorded.
+Numbers that somebody typed have no way in. Verdicts are kept in this process alone, for a file
+could be written by anyone. After a restart a kernel is measured again before it is recorded.
 """
 
 import secrets
@@ -44,7 +42,11 @@ class Verdicts:
         self._by_name: dict[str, Verdict] = {}
 
     def keep(self, verdict: Verdict) -> str:
-        """Remember a verdict; the name to ask for it by."""
+        """Remember a verdict.
+
+        Returns:
+            The name to ask for it by.
+        """
         name = f"verdict-{secrets.token_hex(8)}"
         self._by_name[name] = verdict
         return name
@@ -52,12 +54,13 @@ class Verdicts:
     def find(self, name: str) -> Verdict:
         """A verdict by name.
 
-        Raises EvidenceError if the judge of this server gave none of that name.
+        Raises:
+            EvidenceError: if the judge of this server gave none of that name.
         """
         if name not in self._by_name:
             raise EvidenceError(
                 f"The judge of this server gave no verdict named '{name}'; call measure, then "
-                f"record the verdict it names"
+                "record the verdict it names"
             )
         return self._by_name[name]
 
@@ -67,9 +70,12 @@ def outcome_of(
 ) -> Outcome:
     """The outcome a verdict stands for, as a run would have recorded it.
 
-    Args: parent: the verdict on the kernel it was made from, on the same problem under the same
-        contract; None if there was none. session: of the verdict's problem, for the identities of
-        its graph. origin: this memory's contributor.
+    Args:
+        parent: the verdict on the kernel it was made from, on the same problem under the same
+            contract; None if there was none.
+        session: of the verdict's problem, for the identities of its graph.
+        origin: this memory's contributor.
+
     Raises:
         EvidenceError: if nothing was measured, or the two verdicts cannot be compared.
     """

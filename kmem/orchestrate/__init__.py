@@ -1,9 +1,11 @@
-"""Orchestrate: what a round tries.
+"""Orchestrate: what a round tries, and when a run has done enough.
 
 Pure functions of a run's records; nothing here runs, measures or asks.
 
 - lineage.py: what an attempt answered, and the kernel it started from, through chains of repairs.
-- vetoes.py: what this run has refuted; strategies.py: which parents, and who gets how many samples.
-- plan.py: a round's tasks from the two; repair.py: failed candidates as tasks; stop.py: when it is
-  enough.
+- stop.py: when a run has done enough, and which gain counts.
+- vetoes.py: what this run has refuted, and what it doubts.
+- strategies.py: from which kernels a round goes on, and which direction gets how many samples.
+- plan.py: a round's tasks.
+- repair.py: failed candidates as tasks for their authors.
 """

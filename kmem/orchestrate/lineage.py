@@ -1,6 +1,4 @@
-"""What an attempt answered: its arm (who tried what), and the task and base behind a chain of
-repairs.
-"""
+"""What an attempt answered: its arm (who tried what), and the task and base behind its repairs."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias
@@ -34,8 +32,9 @@ def arm_of(idea: Idea) -> Arm:
 
 
 def origin(task: Task, history: Sequence[Attempt]) -> Task:
-    """The task whose failed candidate a chain of repairs goes back to; the task itself if it
-    repairs nothing.
+    """The task whose failed candidate a chain of repairs goes back to.
+
+    It is the task itself if it repairs nothing.
     """
     while task.move is Move.REPAIR:
         task = repaired_attempt(task, history).candidate.task
@@ -45,7 +44,8 @@ def origin(task: Task, history: Sequence[Attempt]) -> Task:
 def repaired_attempt(task: Task, history: Sequence[Attempt]) -> Attempt:
     """The failed attempt a repair task is about: the last one of its parent.
 
-    Raises StopIteration if history lacks it.
+    Raises:
+        StopIteration: if history lacks it.
     """
     return next(
         attempt for attempt in reversed(history) if attempt.candidate.kernel.hash == task.parent
@@ -79,8 +79,9 @@ def chain_length(task: Task, history: Sequence[Attempt]) -> int:
 
 
 def kind(attempt: Attempt) -> tuple[tuple[str, str, str], ...]:
-    """What an attempt chose by name rather than by number: recipes and their knobs of kind; without
-    a recipe, its author and skill.
+    """What an attempt chose by name rather than by number: recipes and their knobs of kind.
+
+    Without a recipe it is the author and the skill.
     """
     choices = attempt.candidate.kernel.choices
     if not choices:

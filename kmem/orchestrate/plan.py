@@ -1,18 +1,14 @@
-"""Plan a round: recalled winners and seeds first, later what the strategy makes of the authors'
-directions, less what is vetoed.
-"""
+"""Plan a round: recalled winners and seeds first, later the strategy's shares of the offers."""
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from kmem.interfaces import Direction
-from kmem.orchestrate.lineage import Arm
 from kmem.orchestrate.stop import has_won
 from kmem.orchestrate.strategies import Offer, share_samples
-from kmem.orchestrate.vetoes import is_vetoed
+from kmem.orchestrate.vetoes import Past, is_vetoed
 from kmem.records import (
-    Attempt,
     Budget,
     Experience,
     Move,
@@ -21,7 +17,6 @@ from kmem.records import (
     SiteChoice,
     Strategy,
     Task,
-    Veto,
 )
 
 #: Measured settings of one recipe for one graph from which a ranking learns more than from the
@@ -38,15 +33,17 @@ def plan_first_round(
     experience: Sequence[Experience] = (),
     rewrites: bool = True,
 ) -> Plan:
-    """Round 0: what memory recalls, and a seed in every direction; best-of-n spends the samples of
-    all rounds here.
+    """Round 0: what memory recalls, and a seed in every direction.
 
-    An exact hit is re-verified alone, before anything else is spent. A near hit goes in front of
-    the seeds if its graph is known for little else; where memory tells how many settings fared
-    there, the ranking of the seeds has learnt from all of them (explore/calibration.py).
+    Best-of-n spends the samples of all rounds here. An exact hit is re-verified alone, before
+    anything else is spent. A near hit goes in front of the seeds if its graph is known for little
+    else; where memory tells how many settings fared there, the ranking of the seeds has learnt from
+    all of them (explore/recipes/calibration.py).
 
-    Args: experience: what memory knows of other graphs' settings. rewrites: whether an author works
-        in this run that writes a kernel again from remembered choices.
+    Args:
+        experience: what memory knows of other graphs' settings.
+        rewrites: whether an author works in this run that writes a kernel again from remembered
+            choices.
     """
     exact = [
         hit
@@ -92,8 +89,9 @@ def plan_first_round(
 
 
 def plan_seeds(directions: Sequence[Direction], samples: int) -> list[Task]:
-    """One task per direction, with samples shared equally, in the order in which they are named; at
-    least two samples each.
+    """One task per direction, in the order in which they are named, with equal samples.
+
+    Each has at least two samples.
     """
     share = max(2, samples // max(1, len(directions)))
     return [make_task(direction, None, share) for direction in directions]
@@ -102,15 +100,14 @@ def plan_seeds(directions: Sequence[Direction], samples: int) -> list[Task]:
 def plan_round(
     number: int,
     offers: Sequence[Offer],
-    history: Sequence[Attempt],
-    vetoes: Sequence[Veto],
-    doubts: Mapping[Arm, int],
+    past: Past,
     strategy: Strategy,
     budget: Budget,
     seed: int,
 ) -> Plan:
-    """Rounds after the first: the strategy's shares of what is offered and not vetoed; seeds again
-    if nothing has passed yet.
+    """Rounds after the first: the strategy's shares of what is offered and not vetoed.
+
+    If nothing has passed yet, the round seeds again.
     """
     open_offers = [
         Offer(
@@ -118,7 +115,7 @@ def plan_round(
             tuple(
                 direction
                 for direction in offer.directions
-                if not is_vetoed(direction, offer.parent_hash, vetoes)
+                if not is_vetoed(direction, offer.parent_hash, past.vetoes)
             ),
         )
         for offer in offers
@@ -130,32 +127,28 @@ def plan_round(
         )
         return Plan(
             tuple(seeds),
-            tuple(vetoes),
+            tuple(past.vetoes),
             "nothing has passed yet: begin again, further down the ranking",
         )
     shares = share_samples(
         strategy,
         open_offers,
-        history,
-        doubts,
+        past,
         budget.candidates_per_round,
         random.Random(f"{seed}:{number}"),
     )
     if not shares:
-        proposed = any(offer.directions for offer in offers)
-        reason = (
-            "everything proposed is refuted in this run"
-            if proposed
-            else "the authors have nothing to propose"
-        )
-        return Plan((), tuple(vetoes), reason)
+        reason = "the authors have nothing to propose"
+        if any(offer.directions for offer in offers):
+            reason = "everything proposed is refuted in this run"
+        return Plan((), tuple(past.vetoes), reason)
     tasks = tuple(make_task(share.direction, share.parent, share.samples) for share in shares)
     parents = len({share.parent for share in shares})
     samples = sum(share.samples for share in shares)
     kernels = "one kernel" if parents == 1 else f"{parents} kernels"
     return Plan(
         tasks,
-        tuple(vetoes),
+        tuple(past.vetoes),
         f"{strategy.value}: {samples} samples, {len(tasks)} tasks, from {kernels}",
     )
 

@@ -29,8 +29,9 @@ _PRIORITY: Mapping[Status, int] = {
 def plan_repairs(
     failed: Sequence[Attempt], history: Sequence[Attempt], repairs: Mapping[str, int]
 ) -> list[Task]:
-    """A repair task for each failed attempt whose author has repairs left in its chain: build
-    before crash, numeric and timeout.
+    """A repair task for each failed attempt whose author has repairs left in its chain.
+
+    Failed builds come before crashes, wrong numbers and timeouts.
 
     Args:
         failed: attempts just measured; those that passed or were interrupted are passed over.

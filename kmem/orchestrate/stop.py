@@ -29,7 +29,7 @@ def reason_to_stop(
     stale_rounds: int,
     budget: Budget,
 ) -> str:
-    """Why no further round is worth it, given the diagnosis of the best kernel; empty if one is."""
+    """Why no further round is worth it, given the diagnosis of the best kernel; may be empty."""
     if (
         diagnosis is not None
         and diagnosis.speed_of_light is not None
@@ -53,10 +53,10 @@ def reason_to_stop(
 
 
 def expected_gain(diagnosis: Diagnosis, bottlenecks: Collection[Bottleneck]) -> float:
-    """The speedup that a skill could bring at most: down to the bound; unlimited if it changes the
-    work itself or no bound is known.
+    """The speedup that a skill could bring at most: down to the bound.
 
-    Time over bound is 1 / speed of light.
+    It is unlimited if the skill changes the work itself or no bound is known. Time over bound is 1
+    / speed of light.
     """
     if diagnosis.speed_of_light is None or Bottleneck.ALGORITHMIC in bottlenecks:
         return float("inf")
@@ -64,33 +64,36 @@ def expected_gain(diagnosis: Diagnosis, bottlenecks: Collection[Bottleneck]) -> 
 
 
 def minutes_used_up(budget: Budget) -> str:
-    """The reason of a run that the clock ended."""
+    """Why a run stopped whose minutes are over."""
     return f"the {budget.minutes:g} minutes are used up"
 
 
 def has_gained(before_ms: float | None, after_ms: float | None) -> bool:
-    """Whether a round moved the best time by what counts."""
+    """Whether a round moved the best time by at least what counts."""
     return before_ms is None or (after_ms is not None and after_ms * MIN_IMPROVEMENT < before_ms)
 
 
 def is_improvement(ratio: float, ratio_low: float | None) -> bool:
     """Whether a speedup over the best baseline makes a winner.
 
-    Args: ratio_low: of its 95% interval; None if not timed in pairs.
+    Args:
+        ratio_low: of its 95% interval; None if not timed in pairs.
     """
     return ratio >= MIN_IMPROVEMENT and (ratio_low is None or ratio_low > 1.0)
 
 
 def has_won(outcome: Outcome) -> bool:
-    """Whether the judge verified the kernel in full (only then is there a ratio) and a run would
-    call it a winner; others are seeds.
+    """Whether the judge verified the kernel in full and a run would call it a winner.
+
+    Only a kernel verified in full has a ratio; others are seeds.
     """
     return outcome.ratio is not None and is_improvement(outcome.ratio, outcome.ratio_low)
 
 
 def is_as_remembered(best: Attempt | None, recalled: Sequence[Recalled]) -> bool:
-    """Whether the best kernel is the winner that memory holds for this very graph, and runs here
-    about as fast as recorded.
+    """Whether the best kernel is the remembered winner for this graph, as fast as recorded.
+
+    It may be slower by the factor _AS_REMEMBERED.
     """
     if best is None or best.candidate.task.move is not Move.RECALL:
         return False

@@ -1,26 +1,26 @@
 """The strategies: from which kernels a round goes on, and which direction gets how many samples.
 
-Deterministic given the seed.
-
-greedy      the best kernel, the most promising direction: all samples. beam        BEAM_PARENTS
-kernels that differ in kind, BEAM_DIRECTIONS distinct directions of each: equal shares. bandit
-the best kernel, every direction, by Thompson sampling. best-of-n   no parent, no diagnosis, no
-history: all the run's samples as independent first kernels (plan.py), the control that search
-            must beat.
+- greedy: the best kernel, the most promising direction: all samples.
+- beam: BEAM_PARENTS kernels that differ in kind, BEAM_DIRECTIONS distinct directions of each: equal
+  shares.
+- bandit: the best kernel, every direction, by Thompson sampling.
+- best-of-n: no parent, no diagnosis, no history: all the run's samples as independent first kernels
+  (plan.py), the control that search must beat.
 
 Promise is the order in which the authors name directions, after those that were tried from this
-kernel without gain or whose claims were falsified, fewest such rounds first.
+kernel without gain or whose claims were falsified, fewest such rounds first. Everything is
+deterministic given the seed.
 """
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kmem.interfaces import Direction
 from kmem.orchestrate.lineage import Arm, arm_of, arms_within, base_of, kind
 from kmem.orchestrate.stop import MIN_IMPROVEMENT
-from kmem.orchestrate.vetoes import by_arm
+from kmem.orchestrate.vetoes import Past, by_arm
 from kmem.records import Attempt, Strategy
 
 BEAM_PARENTS = 3
@@ -32,8 +32,9 @@ _TRIES_PER_DOUBT = 4
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A kernel to go on from (None: from nothing) and what the authors could do, most promising
-    first.
+    """A kernel to go on from, and what the authors could do, most promising first.
+
+    The parent is None where there is no kernel to go on from.
     """
 
     parent: Attempt | None
@@ -46,7 +47,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """So many samples for a direction from a parent (hash)."""
+    """How many samples a direction gets from a parent (hash)."""
 
     parent: str | None
     direction: Direction
@@ -73,8 +74,7 @@ def choose_parents(strategy: Strategy, ranking: Sequence[Attempt]) -> list[Attem
 def share_samples(
     strategy: Strategy,
     offers: Sequence[Offer],
-    history: Sequence[Attempt],
-    doubts: Mapping[Arm, int],
+    past: Past,
     samples: int,
     generator: random.Random,
 ) -> list[Share]:
@@ -83,25 +83,23 @@ def share_samples(
     if not offers:
         return []
     if strategy is Strategy.GREEDY:
-        return [Share(offers[0].parent_hash, _by_promise(offers[0], history, doubts)[0], samples)]
+        return [Share(offers[0].parent_hash, _by_promise(offers[0], past)[0], samples)]
     if strategy is Strategy.BEAM:
         chosen = [
             (offer, direction)
             for offer in offers
-            for direction in _by_promise(offer, history, doubts)[:BEAM_DIRECTIONS]
+            for direction in _by_promise(offer, past)[:BEAM_DIRECTIONS]
         ]
         return _deal_equally(chosen, samples)
-    return _thompson(offers, history, doubts, samples, generator)
+    return _thompson(offers, past, samples, generator)
 
 
-def _by_promise(
-    offer: Offer, history: Sequence[Attempt], doubts: Mapping[Arm, int]
-) -> list[Direction]:
-    """Distinct arms, most promising first."""
+def _by_promise(offer: Offer, past: Past) -> list[Direction]:
+    """The directions of an offer, one for each arm, most promising first."""
     fruitless: dict[Arm, set[int]] = {}
-    for attempt in history:
+    for attempt in past.attempts:
         gained = attempt.speedup is not None and attempt.speedup >= MIN_IMPROVEMENT
-        if not gained and base_of(attempt.candidate.task, history) == offer.parent_hash:
+        if not gained and base_of(attempt.candidate.task, past.attempts) == offer.parent_hash:
             fruitless.setdefault(arm_of(attempt.candidate.task), set()).add(attempt.round)
     distinct = list(
         {arm_of(direction): direction for direction in reversed(offer.directions)}.values()
@@ -109,13 +107,13 @@ def _by_promise(
     return sorted(
         distinct,
         key=lambda direction: (
-            len(fruitless.get(arm_of(direction), ())) + doubts.get(arm_of(direction), 0)
+            len(fruitless.get(arm_of(direction), ())) + past.doubts.get(arm_of(direction), 0)
         ),
     )
 
 
 def _deal_equally(chosen: Sequence[tuple[Offer, Direction]], samples: int) -> list[Share]:
-    """Equal shares, what is left over to the first; those for whom nothing is left get nothing."""
+    """Equal shares, and what is left over to the first; a share of nothing is left out."""
     each, over = divmod(samples, len(chosen))
     shares = [
         Share(offer.parent_hash, direction, each + (place < over))
@@ -125,11 +123,7 @@ def _deal_equally(chosen: Sequence[tuple[Offer, Direction]], samples: int) -> li
 
 
 def _thompson(
-    offers: Sequence[Offer],
-    history: Sequence[Attempt],
-    doubts: Mapping[Arm, int],
-    samples: int,
-    generator: random.Random,
+    offers: Sequence[Offer], past: Past, samples: int, generator: random.Random
 ) -> list[Share]:
     """Each sample goes to the arm with the smallest draw of log time.
 
@@ -138,7 +132,7 @@ def _thompson(
     best arm). Source: Thompson sampling, Russo et al., "A Tutorial on Thompson Sampling", 2018,
     section 3.
     """
-    groups = by_arm(history)
+    groups = by_arm(past.attempts)
     arms = [(offer, direction) for offer in offers for direction in offer.directions]
     times = {}
     for place, (offer, direction) in enumerate(arms):
@@ -148,14 +142,15 @@ def _thompson(
             if attempt.measurement.timing is not None
         ]
         if passed:
-            times[place] = math.log(_promised_ms(direction, offer, passed, history))
+            times[place] = math.log(_promised_ms(direction, offer, passed, past.attempts))
     optimistic = min(times.values(), default=0.0)
     counts = [0] * len(arms)
     for _ in range(samples):
         draws = []
         for place, (_, direction) in enumerate(arms):
             arm = arm_of(direction)
-            tries = len(groups.get(arm, ())) + counts[place] + _TRIES_PER_DOUBT * doubts.get(arm, 0)
+            tries = len(groups.get(arm, ())) + counts[place]
+            tries += _TRIES_PER_DOUBT * past.doubts.get(arm, 0)
             draws.append(generator.gauss(times.get(place, optimistic), 0.5 / math.sqrt(tries + 1)))
         counts[draws.index(min(draws))] += 1
     return [
@@ -168,10 +163,11 @@ def _thompson(
 def _promised_ms(
     direction: Direction, offer: Offer, passed: Sequence[Attempt], history: Sequence[Attempt]
 ) -> float:
-    """What an arm's kernels that passed make one expect: its best time, if it writes whole kernels.
+    """The time that an arm promises: the best of its kernels, if the arm writes whole kernels.
 
-    An edit told in words is worth what it gained, whatever it was made to: from the kernel at hand
-    it promises that kernel's time over its best gain, and nothing more once it is in that kernel.
+    An edit told in words is worth what it gained, whatever kernel it was made to: from the kernel
+    at hand it promises that kernel's time over its best gain, and nothing more once it is in that
+    kernel.
     """
     gains = [attempt.speedup for attempt in passed if attempt.speedup is not None]
     if offer.parent is None or not direction.instruction or not gains:

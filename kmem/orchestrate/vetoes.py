@@ -1,6 +1,6 @@
-"""What a run has evidence against, with the reason: failures, far too slow, falsified claims,
-repairs that did not help.
+"""What a run will not try again, with the reason.
 
+The reasons are failures, kernels far too slow, falsified claims, and repairs that did not help.
 Everything follows from the run's attempts and lessons, so that it survives going back to an earlier
 kernel and resuming. The rule for a falsified claim: without a gain the arm is vetoed for the rest
 of the run; with one it only loses weight (`doubts`), because the kernel is faster for another
@@ -9,8 +9,9 @@ reason than was claimed.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from kmem.interfaces import UNAIDED, Direction
+from kmem.interfaces import Direction
 from kmem.orchestrate.lineage import Arm, arm_of, base_of, origin
 from kmem.orchestrate.stop import MIN_IMPROVEMENT
 from kmem.records import Attempt, ClaimCheck, Lesson, Move, Status, Veto
@@ -21,14 +22,27 @@ _ENOUGH_TRIES = 4
 _FAILURES_TO_VETO = 3
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a run has tried, and what speaks against trying it again.
+
+    `doubts` counts each arm's falsified claims that came with a gain all the same.
+    """
+
+    attempts: Sequence[Attempt]
+    vetoes: Sequence[Veto] = ()
+    doubts: Mapping[Arm, int] = field(default_factory=dict)
+
+
 def find_vetoes(
     history: Sequence[Attempt],
     best: Attempt | None,
     lessons: Sequence[Lesson],
     repairs: Mapping[str, int],
 ) -> tuple[Veto, ...]:
-    """Everything this run will not try again; nothing while no kernel has passed, for then there is
-    nothing better to try.
+    """Everything this run will not try again.
+
+    It is nothing while no kernel has passed, for then there is nothing better to try.
 
     Args:
         repairs: by author, how many repairs in a chain it is granted.
@@ -58,7 +72,7 @@ def is_vetoed(direction: Direction, parent: str | None, vetoes: Sequence[Veto]) 
 
 
 def count_doubts(history: Sequence[Attempt], lessons: Sequence[Lesson]) -> Counter[Arm]:
-    """How many falsified claims each arm has that came with a gain all the same."""
+    """How many falsified claims each arm has whose attempt gained all the same."""
     return Counter(
         arm_of(attempt.candidate.task)
         for attempt, _, gained in _falsified(history, lessons)
@@ -75,8 +89,9 @@ def by_arm(history: Sequence[Attempt]) -> dict[Arm, list[Attempt]]:
 
 
 def _refuted_by_times(history: Sequence[Attempt], best: Attempt) -> list[Veto]:
-    """Arms with nothing but failures (a chain of repairs is one), or far slower than the best after
-    enough tries.
+    """Arms with nothing but failures, or far slower than the best after enough tries.
+
+    A chain of repairs counts as one failure.
     """
     vetoes = []
     in_best = {
@@ -92,27 +107,14 @@ def _refuted_by_times(history: Sequence[Attempt], best: Attempt) -> list[Veto]:
             and attempt.candidate.task.move is not Move.REPAIR
         ]
         if not passed and len(counted) >= _FAILURES_TO_VETO:
-            vetoes.append(
-                _veto(
-                    arm,
-                    (
-                        f"{len(counted)} candidates, none passed: "
-                        f"{counted[-1].measurement.status.value}"
-                    ),
-                )
-            )
+            last = counted[-1].measurement.status
+            vetoes.append(_veto(arm, f"{len(counted)} candidates, none passed: {last.value}"))
         elif len(passed) >= _ENOUGH_TRIES and arm[1] not in in_best:
-            slower = (
-                min(attempt.measurement.latency_ms for attempt in passed)
-                / best.measurement.latency_ms
-            )
+            fastest_ms = min(attempt.measurement.latency_ms for attempt in passed)
+            slower = fastest_ms / best.measurement.latency_ms
             if slower > _REFUTED_RATIO:
-                vetoes.append(
-                    _veto(
-                        arm,
-                        f"{len(passed)} candidates, the fastest {slower:.2f}x slower than the best",
-                    )
-                )
+                reason = f"{len(passed)} candidates, the fastest {slower:.2f}x slower than the best"
+                vetoes.append(_veto(arm, reason))
     return vetoes
 
 
@@ -125,7 +127,10 @@ def _refuted_by_claims(history: Sequence[Attempt], lessons: Sequence[Lesson]) ->
 
 
 def _beyond_repair(history: Sequence[Attempt], repairs: Mapping[str, int]) -> list[Veto]:
-    """Arms whose every candidate from one base failed, repairs included: not from that base again."""
+    """Arms whose every candidate from one base failed, repairs included.
+
+    Such an arm is not tried from that base again.
+    """
     outcomes: dict[tuple[Arm, str | None], list[Attempt]] = {}
     for attempt in history:
         task = attempt.candidate.task
@@ -141,34 +146,24 @@ def _beyond_repair(history: Sequence[Attempt], repairs: Mapping[str, int]) -> li
             attempt.measurement.status is not Status.PASSED for attempt in attempts
         ):
             repaired = sum(attempt.candidate.task.move is Move.REPAIR for attempt in attempts)
-            vetoes.append(
-                _veto(
-                    arm,
-                    (
-                        f"failed and {repaired} repairs did not help: "
-                        f"{attempts[-1].measurement.status.value}"
-                    ),
-                    base,
-                )
-            )
+            last = attempts[-1].measurement.status
+            reason = f"failed and {repaired} repairs did not help: {last.value}"
+            vetoes.append(_veto(arm, reason, base))
     return vetoes
 
 
 def _falsified(
     history: Sequence[Attempt], lessons: Sequence[Lesson]
 ) -> list[tuple[Attempt, ClaimCheck, bool]]:
-    """Each lesson's first falsified claim, with the attempt it was about and whether that gained on
-    its base.
-    """
+    """Each lesson's first falsified claim, its attempt, and whether that gained on its base."""
     found = []
     attempts = {attempt.candidate.kernel.hash: attempt for attempt in history}
     for lesson in lessons:
         check = next((check for check in lesson.checks if check.held is False), None)
         attempt = attempts.get(lesson.kernel)
         if check is not None and attempt is not None:
-            found.append(
-                (attempt, check, attempt.speedup is not None and attempt.speedup >= MIN_IMPROVEMENT)
-            )
+            gained = attempt.speedup is not None and attempt.speedup >= MIN_IMPROVEMENT
+            found.append((attempt, check, gained))
     return found
 
 
@@ -184,5 +179,5 @@ def _number(value: float | None) -> str:
 
 
 def _veto(arm: Arm, reason: str, parent: str | None = None) -> Veto:
-    author, skill, instruction = arm
-    return Veto(skill, reason, author, parent, instruction if skill == UNAIDED else "")
+    # an arm has an instruction only if it is an idea without a skill (lineage.arm_of)
+    return Veto(arm[1], reason, author=arm[0], parent=parent, instruction=arm[2])

@@ -22,9 +22,9 @@ LATER = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A gate's answer with its reasons; `strength` is the share of the skill's typed tests that are
-    known to hold (1.0 if it has none).
+    """A gate's answer with its reasons.
 
+    `strength` is the share of the skill's typed tests that are known to hold (1.0 if it has none).
     `relevance`, 0 to 1, says how closely the skill is about this very case; see `Gate.relevance`.
     `refused` names the kinds of tests (RELAXABLE, "architecture", "precision") that are known not
     to hold.
@@ -41,15 +41,17 @@ class Verdict:
 
     @property
     def is_forbidden(self) -> bool:
-        """Whether the skill may not be used here whatever else is relaxed: it would not run, or not
-        be accurate enough.
+        """Whether the skill may not be used here whatever else is relaxed.
+
+        It would not run, or not be accurate enough.
         """
         return bool(self.refused - set(RELAXABLE))
 
     @property
     def relaxed(self) -> int:
-        """How far tests must be relaxed to let the skill through: 0 not at all, 1 signature, 2
-        bottleneck too, 3 operator too.
+        """How far tests must be relaxed to let the skill through.
+
+        0 is not at all, 1 signature, 2 bottleneck too, 3 operator too.
         """
         return max(
             (RELAXABLE.index(kind) + 1 for kind in self.refused if kind in RELAXABLE), default=0
@@ -61,29 +63,30 @@ class Verdict:
         return " and ".join(kind for kind in RELAXABLE if kind in self.refused)
 
 
-def gate_skill(
-    skill: Skill,
-    diagnosis: Diagnosis | None,
-    operators: Sequence[str],
-    arch: str,
-    contract: Contract,
-) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class SkillQuery:
+    """What skills are wanted for: a diagnosis, the operators at hand, and where they run.
+
+    `diagnosis` is None where there is none; `operators` is empty where they are not known.
+    """
+
+    diagnosis: Diagnosis | None
+    operators: Sequence[str]
+    arch: str
+    contract: Contract
+
+
+def gate_skill(skill: Skill, query: SkillQuery) -> Verdict:
     """Test one skill; see `Gate`."""
-    return Gate(diagnosis, operators, arch, contract).test(skill)
+    return Gate(query).test(skill)
 
 
 class Gate:
-    """The tests of one question: operators, architecture, precision, bottleneck and signature
-    conditions, in that order.
-    """
+    """The tests of one query: operator, architecture, precision, bottleneck, signature."""
 
-    def __init__(
-        self, diagnosis: Diagnosis | None, operators: Sequence[str], arch: str, contract: Contract
-    ) -> None:
-        self._diagnosis = diagnosis
-        self._operators = operators
-        self._arch = arch
-        self._contract = contract
+    def __init__(self, query: SkillQuery) -> None:
+        diagnosis, operators = query.diagnosis, query.operators
+        self._query = query
         # What `passes` asks of every skill there is, worked out once.
         families = {OPERATORS[name] for name in operators}
         self._related = {
@@ -91,12 +94,10 @@ class Gate:
             *(name for name, family in OPERATORS.items() if family in families or not operators),
         }
         self._precisions = {
-            name for name, contracts in _ALLOWED.items() if contract.precision in contracts
+            name for name, contracts in _ALLOWED.items() if query.contract.precision in contracts
         }
         self._archs: dict[tuple[str, ...], bool] = {}
-        self._treated = (
-            (diagnosis.bottleneck, *diagnosis.secondary) if diagnosis is not None else ()
-        )
+        self._treated = (diagnosis.bottleneck, *diagnosis.secondary) if diagnosis else ()
         self._operator_tests: dict[tuple[str, ...], tuple[bool | None, str]] = {}
         self._informations: dict[tuple[str, ...], float] = {}
 
@@ -105,22 +106,23 @@ class Gate:
         return self.strength(skill) is not None
 
     def strength(self, skill: Skill) -> float | None:
-        """The strength `test` would give a skill it lets through, else None; without the reasons:
-        ten thousand skills take milliseconds.
+        """The strength `test` would give a skill it lets through, else None; without the reasons.
+
+        Ten thousand skills take milliseconds.
         """
         if self._related.isdisjoint(skill.operators) or skill.precision not in self._precisions:
             return None
         if skill.arch not in self._archs:
-            self._archs[skill.arch] = skill.covers_arch(self._arch)
+            self._archs[skill.arch] = skill.covers_arch(self._query.arch)
         if not self._archs[skill.arch]:
             return None
         tests, unknown = 3, 0
-        if self._diagnosis is not None:
+        if self._query.diagnosis is not None:
             if skill.bottlenecks:
                 if not self._treats_any(skill):
                     return None
                 tests += 1
-            values = self._diagnosis.signature.values
+            values = self._query.diagnosis.signature.values
             for condition in skill.signature:
                 holds = condition.holds(values)
                 if holds is False:
@@ -134,10 +136,10 @@ class Gate:
         """Every test with its reason."""
         tests: list[tuple[str, bool | None, str]] = [
             ("operator", *self._match_operators(skill)),
-            ("architecture", *_match_arch(skill, self._arch)),
-            ("precision", *_match_precision(skill, self._contract)),
+            ("architecture", *_match_arch(skill, self._query.arch)),
+            ("precision", *_match_precision(skill, self._query.contract)),
         ]
-        diagnosis = self._diagnosis
+        diagnosis = self._query.diagnosis
         if diagnosis is not None:
             if skill.bottlenecks:
                 tests.append(("bottleneck", self._treats_any(skill), _treats(skill, diagnosis)))
@@ -155,8 +157,10 @@ class Gate:
         )
 
     def relevance(self, skill: Skill) -> float:
-        """The mean of 1 (the skill passed), how much naming these operators says, and which of the
-        bottlenecks it treats.
+        """How closely a skill is about this very case, 0 to 1.
+
+        It is the mean of 1 (the skill passed), how much naming these operators says, and which of
+        the bottlenecks the skill treats.
 
         A skill that names one operator says the most about it, one for any operator nothing: the
         share of the vocabulary's information, 1 - log(operators named) / log(operators there are),
@@ -171,7 +175,7 @@ class Gate:
 
     def _match_operators(self, skill: Skill) -> tuple[bool | None, str]:
         if skill.operators not in self._operator_tests:
-            self._operator_tests[skill.operators] = match_operators(skill, self._operators)
+            self._operator_tests[skill.operators] = match_operators(skill, self._query.operators)
         return self._operator_tests[skill.operators]
 
     def _treats_any(self, skill: Skill) -> bool:
@@ -183,18 +187,18 @@ class Gate:
         return False
 
     def _operator_information(self, skill: Skill) -> float:
-        if "any" in skill.operators or not self._operators:
+        if "any" in skill.operators or not self._query.operators:
             return 0.0
         information = 1.0 - math.log(len(skill.operators)) / math.log(len(OPERATORS))
-        named = sum(name in skill.operators for name in self._operators)
+        named = sum(name in skill.operators for name in self._query.operators)
         if not named:
             return RELATED * information if not self._related.isdisjoint(skill.operators) else 0.0
-        return information * (1.0 + named / len(self._operators)) / 2.0
+        return information * (1.0 + named / len(self._query.operators)) / 2.0
 
     def _bottleneck_focus(self, skill: Skill) -> float:
-        if self._diagnosis is None or not self._treats_any(skill):
+        if self._query.diagnosis is None or not self._treats_any(skill):
             return 0.0
-        return 1.0 if self._diagnosis.bottleneck in skill.bottlenecks else LATER
+        return 1.0 if self._query.diagnosis.bottleneck in skill.bottlenecks else LATER
 
 
 def _treats(skill: Skill, diagnosis: Diagnosis) -> str:
@@ -238,11 +242,6 @@ _ALLOWED = {
 
 
 def _match_precision(skill: Skill, contract: Contract) -> tuple[bool | None, str]:
-    allowed = contract.precision in _ALLOWED[skill.precision]
-    return (
-        allowed,
-        (
-            f"precision {skill.precision} {'fits' if allowed else 'is below'} the contract "
-            f"{contract.precision.value}"
-        ),
-    )
+    fits = contract.precision in _ALLOWED[skill.precision]
+    how = "fits" if fits else "is below"
+    return fits, f"precision {skill.precision} {how} the contract {contract.precision.value}"

@@ -1,5 +1,6 @@
-"""How alike a diagnosis and a skill are: by signature, by meaning, by words; what is unknown is
-left out, never taken for zero.
+"""How alike a diagnosis and a skill are: by signature, by meaning, by words.
+
+What is unknown is left out, never taken for zero.
 """
 
 import math
@@ -32,10 +33,12 @@ def skill_likeness(
 ) -> Likeness:
     """Compare a diagnosis with a skill.
 
-    Args: similarity: cosine of the diagnosis' summary and the skill's description; None if unknown.
+    Args:
+        similarity: cosine of the diagnosis' summary and the skill's description; None if unknown.
         text_rank: the skill's place, from 1, among those that share words with the summary; None if
-        it shares none. winning: mean signature of what the skill improved before
-        (`Memory.track_records.winning_signatures`); None if nothing is recorded.
+            it shares none.
+        winning: mean signature of what the skill improved before
+            (`Memory.track_records.winning_signatures`); None if nothing is recorded.
     """
     parts: list[tuple[float, str]] = []
     distance = signature_distance(signature.values, winning or {})
@@ -72,8 +75,9 @@ def _rank_likeness(text_rank: int) -> float:
 
 
 def signature_distance(first: Mapping[str, float], second: Mapping[str, float]) -> float | None:
-    """Root mean square difference over the metrics both know, each in units of its scale and at
-    most 1; None if they share none.
+    """Root mean square difference over the metrics both know; None if they share none.
+
+    Each difference is in units of its metric's scale and at most 1.
     """
     shared = [name for name in SIGNATURE_METRICS if name in first and name in second]
     if not shared:

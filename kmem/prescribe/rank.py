@@ -1,20 +1,20 @@
-"""Rank skills for a diagnosis: gate, then likeness, then the posterior of recorded outcomes; under
-a ceiling, without conflicts.
+"""Rank skills for a diagnosis: gate, then likeness, then the posterior of recorded outcomes.
 
 gate.py says whether a skill applies, likeness.py how alike it is, kmem/memory/ledger/posteriors.py
-what it earned. This module puts them together.
+what it earned. This module puts them together, under a ceiling and without conflicts.
 """
 
 import heapq
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kmem.memory.ledger.posteriors import Posterior
 from kmem.memory.skills.search import TextMatches
-from kmem.prescribe.gate import Gate, Verdict
+from kmem.prescribe.gate import Gate, SkillQuery, Verdict
 from kmem.prescribe.likeness import Likeness, greatest_likeness, skill_likeness
-from kmem.records import Bottleneck, Contract, Diagnosis, Prescription
+from kmem.records import Bottleneck, Diagnosis, Prescription
 from kmem.skills import Skill
 
 MAX_PRESCRIPTIONS = 3  # more than three skills made agents worse. Source: SkillsBench
@@ -24,17 +24,16 @@ MIN_WORTH = 0.005
 #: These change what has to be done, so that the headroom above the bound of the work as traced does
 #: not limit them.
 _BEYOND_THE_BOUND = frozenset({Bottleneck.ALGORITHMIC})
-#: Before any evidence a skill is as likely to help as not.
-_NO_EVIDENCE = 0.5
-
-
+#: A skill without a track record is as likely to help as not.
+_UNTRIED = 0.5
 #: Candidates whose signatures are looked up at once.
 _BATCH = 64
 
 
 class _Candidate(NamedTuple):
-    """A skill that may be offered, before its signatures were looked up; `most` is what its score
-    is at most.
+    """A skill that may be offered, before its signatures were looked up.
+
+    `most` is what its score is at most.
     """
 
     skill: Skill
@@ -57,17 +56,31 @@ class _Ranked(NamedTuple):
         return self.candidate.skill
 
 
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What memory knows of skills, for one query.
+
+    Attributes:
+        matches: of the diagnosis' summary.
+        posteriors: gives those of the skills named, for the query's bottleneck, operators and
+            architecture; a missing one counts as never tried.
+        signatures: gives the mean signature of what each skill named improved before; asked only
+            for those that could be offered.
+        is_offered: whether a skill may be offered at all; asked in order of rank, until enough are
+            found.
+    """
+
+    matches: TextMatches
+    posteriors: Callable[[Sequence[str]], Mapping[str, Posterior]]
+    signatures: Callable[[Sequence[str]], Mapping[str, Mapping[str, float]]]
+    is_offered: Callable[[Skill], bool] = lambda skill: True
+
+
 def prescribe_skills(
-    diagnosis: Diagnosis,
-    operators: Sequence[str],
+    query: SkillQuery,
     skills: Sequence[Skill],
-    arch: str,
-    contract: Contract,
+    known: Knowledge,
     *,
-    matches: TextMatches,
-    posteriors: Callable[[Sequence[str]], Mapping[str, Posterior]],
-    signatures: Callable[[Sequence[str]], Mapping[str, Mapping[str, float]]],
-    is_offered: Callable[[Skill], bool] = lambda skill: True,
     limit: int = MAX_PRESCRIPTIONS,
 ) -> tuple[Prescription, ...]:
     """The skills to offer, best first, at most `limit`, no two of which conflict.
@@ -80,45 +93,33 @@ def prescribe_skills(
     so: signature, bottleneck, operator; never the architecture and the precision, so the answer is
     empty only if no skill may be used here at all. A skill whose resource leaves no headroom comes
     after all others.
-
-    Args: matches: of the diagnosis' summary. posteriors: gives those of the skills named, for this
-        bottleneck, operators and architecture; a missing one counts as never tried. signatures:
-        gives the mean signature of what each skill named improved before; asked only for those that
-        could be offered. is_offered: whether a skill may be offered at all; asked in order of rank,
-        until enough are found.
     """
-    gate = Gate(diagnosis, operators, arch, contract)
+    gate = Gate(query)
     allowed = [
         (skill, strength, 0) for skill in skills if (strength := gate.strength(skill)) is not None
     ] or _nearest(skills, gate)
-    earned = posteriors([skill.name for skill, _, _ in allowed])
-    candidates = [
-        _candidate(
-            skill,
-            strength * gate.relevance(skill),
-            relaxed,
-            diagnosis,
-            matches,
-            earned.get(skill.name),
-        )
-        for skill, strength, relaxed in allowed
-    ]
-    ranked = (
-        entry for entry in _best_first(candidates, diagnosis, signatures) if is_offered(entry.skill)
-    )
+    earned = known.posteriors([skill.name for skill, _, _ in allowed])
+    candidates = []
+    for skill, strength, relaxed in allowed:
+        place = relaxed, int(_is_worthless(skill, query.diagnosis))
+        fit = strength * gate.relevance(skill)
+        candidates.append(_candidate(skill, fit, place, known.matches, earned.get(skill.name)))
+    best_first = _best_first(candidates, query.diagnosis, known.signatures)
+    offered = (entry for entry in best_first if known.is_offered(entry.skill))
     return tuple(
         Prescription(
             entry.skill.name,
             entry.score,
-            (*_reasons(entry, gate.test(entry.skill), diagnosis), *displaced),
+            (*_reasons(entry, gate.test(entry.skill), query.diagnosis), *displaced),
         )
-        for entry, displaced in _without_conflicts(ranked, limit)
+        for entry, displaced in _without_conflicts(offered, limit)
     )
 
 
 def _nearest(skills: Sequence[Skill], gate: Gate) -> list[tuple[Skill, float, int]]:
-    """The skills for which the fewest tests must be given up, where none passes them all: each with
-    its strength, and how many they are.
+    """The skills for which the fewest tests must be given up, where none passes them all.
+
+    Each comes with its strength, and with how many tests are given up.
     """
     allowed = [
         (skill, verdict.strength, verdict.relaxed)
@@ -132,26 +133,17 @@ def _nearest(skills: Sequence[Skill], gate: Gate) -> list[tuple[Skill, float, in
 def _candidate(
     skill: Skill,
     fit: float,
-    relaxed: int,
-    diagnosis: Diagnosis,
+    place: tuple[int, int],
     matches: TextMatches,
     posterior: Posterior | None,
 ) -> _Candidate:
     similarity, text_rank = matches.similarity.get(skill.name), matches.text_rank.get(skill.name)
     most = _score(fit, greatest_likeness(similarity, text_rank), posterior)
-    return _Candidate(
-        skill,
-        fit,
-        similarity,
-        text_rank,
-        posterior,
-        (relaxed, int(_is_worthless(skill, diagnosis))),
-        most,
-    )
+    return _Candidate(skill, fit, similarity, text_rank, posterior, place, most)
 
 
 def _score(fit: float, likeness: float, posterior: Posterior | None) -> float:
-    return fit * (0.5 + likeness / 2) * (posterior.probability if posterior else _NO_EVIDENCE)
+    return fit * (0.5 + likeness / 2) * (posterior.probability if posterior else _UNTRIED)
 
 
 def _best_first(
@@ -161,7 +153,8 @@ def _best_first(
 ) -> Iterator[_Ranked]:
     """Candidates by place, score and name.
 
-    What a score is at most orders them until it must be known: only the first are looked up.
+    Each is ordered by the most that its score can be until its score must be known, so that
+    signatures are looked up for the first ones only.
     """
     heap: list[tuple[tuple[int, int], float, str, _Candidate, _Ranked | None]] = [
         (candidate.place, -candidate.most, candidate.skill.name, candidate, None)
@@ -172,8 +165,8 @@ def _best_first(
         batch = []
         while heap and heap[0][4] is None and len(batch) < _BATCH:
             batch.append(heapq.heappop(heap)[3])
-        if not batch:
-            yield heapq.heappop(heap)[4]  # type: ignore[misc]  # ranked: the first of the heap, and not unranked
+        if not batch:  # the first of the heap is ranked, and nothing unranked could pass it
+            yield heapq.heappop(heap)[4]  # type: ignore[misc]
             continue
         known = signatures([candidate.skill.name for candidate in batch])
         for candidate in batch:
@@ -182,16 +175,9 @@ def _best_first(
                 candidate.similarity, candidate.text_rank, diagnosis.signature, winning
             )
             score = _score(candidate.fit, likeness.value or 0.0, candidate.posterior)
-            heapq.heappush(
-                heap,
-                (
-                    candidate.place,
-                    -score,
-                    candidate.skill.name,
-                    candidate,
-                    _Ranked(candidate, score, likeness),
-                ),
-            )
+            ranked = _Ranked(candidate, score, likeness)
+            entry = candidate.place, -score, candidate.skill.name, candidate, ranked
+            heapq.heappush(heap, entry)
 
 
 def _reasons(ranked: _Ranked, verdict: Verdict, diagnosis: Diagnosis) -> list[str]:
@@ -230,7 +216,7 @@ def _ceiling(skill: Skill, diagnosis: Diagnosis, posterior: Posterior | None) ->
         return [
             (
                 f"its ceiling is {headroom_ms:.3g} ms: the kernel runs at {speed_of_light:.1%} of "
-                f"the speed of light"
+                "the speed of light"
             )
         ]
     if posterior is None or posterior.log_speedup <= 0:
@@ -239,17 +225,16 @@ def _ceiling(skill: Skill, diagnosis: Diagnosis, posterior: Posterior | None) ->
     expected_ms = time_ms * (1.0 - math.exp(-posterior.log_speedup))
     if expected_ms > headroom_ms:
         return [
-            (
-                f"expected to save {headroom_ms:.3g} ms, its ceiling (its record alone would "
-                f"promise {expected_ms:.3g} ms)"
-            )
+            f"expected to save {headroom_ms:.3g} ms, its ceiling (its record alone would promise "
+            f"{expected_ms:.3g} ms)"
         ]
     return [f"expected to save {expected_ms:.3g} ms of at most {headroom_ms:.3g} ms"]
 
 
 def _without_conflicts(ranked: Iterable[_Ranked], limit: int) -> list[tuple[_Ranked, list[str]]]:
-    """The best, leaving out each skill that conflicts with a better one; each with reasons that
-    name those it displaced.
+    """The best skills, leaving out each that conflicts with a better one.
+
+    Each comes with reasons that name those it displaced.
     """
     chosen: list[_Ranked] = []
     displaced: dict[str, list[str]] = {}

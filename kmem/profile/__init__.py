@@ -1,0 +1,17 @@
+"""Profile: what every launch of one forward does, counted, timed or estimated.
+
+- target.py: what kernels are compiled and profiled for: problem, workload, contract, device.
+- collect.py: which profiler is used: the first that can run here, the next if it fails.
+- job.py: the job that a GPU profiler gives its executor.
+- harness.py: the program in that job, which runs the forward that is looked at.
+- build.py: a candidate's model, built from its file, for the processes that run one.
+- ncu.py: the `ncu` profiler: hardware counters, collected by Nsight Compute.
+- ncu_csv.py: Nsight Compute's CSV, read into launches with raw counters.
+- cupti.py: the `cupti` profiler: times from torch.profiler, with figures of the binaries.
+- compile/: modules compiled for a GPU that need not be there, and what their binaries say.
+- estimate.py: a time for compiled launches that never ran.
+- static.py: the `static` profiler: compiled figures with estimated times.
+- selftest.py: the compile processes tried on a kernel of three lines.
+- special_function.py: the Triton kernel that keeps the special-function unit busy.
+- ceilings.py: what the GPU here reaches: bandwidths, product rates, the cost of a launch.
+"""

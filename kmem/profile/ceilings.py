@@ -1,9 +1,8 @@
-"""Measure what this GPU can do: copy and read bandwidth, matrix-product rates, special functions,
-the cost of a launch.
+"""Measure what this GPU can do: bandwidths, matrix products, special functions, launches.
 
 Each figure is the best of several repeats of one long run, timed with CUDA events on an otherwise
-idle device: a ceiling is what the hardware reached, not what it usually does. Takes some seconds
-and a tenth of the memory.
+idle device: a ceiling is what the hardware reached, not what it usually does. Measuring takes some
+seconds and a tenth of the device memory.
 """
 
 import logging
@@ -16,7 +15,7 @@ from kmem.records import Device
 logger = logging.getLogger(__name__)
 
 REPEATS = 7
-#: Bytes of the bandwidth buffers: far beyond any L2, at most a twentieth of the memory.
+#: Bytes of the bandwidth buffers: far beyond any L2, at most a twentieth of the device memory.
 BUFFER_BYTES = 2 * 2**30
 #: Side of the square products. Source: chosen where cuBLAS's rate has levelled off on an H200
 #: (8192: within 1% of 16384).
@@ -30,8 +29,9 @@ def measure_ceilings(device: Device) -> Device:
 
     Args:
         device: what `detect_device` found; torch's current CUDA device is measured.
+
     Raises:
-        torch.OutOfMemoryError: if another program holds nearly all of the memory.
+        torch.OutOfMemoryError: if another program holds nearly all of the device memory.
     """
     import torch
 
@@ -103,8 +103,9 @@ _SPECIAL_ROUNDS = 256
 
 
 def _measure_special() -> float:
-    """Special-function operations per second: chains of base-2 exponentials in registers, one per
-    clock of the unit.
+    """Special-function operations per second: chains of base-2 exponentials in registers.
+
+    The unit does one step of a chain per clock.
     """
     import torch
     import triton

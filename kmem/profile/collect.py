@@ -28,8 +28,11 @@ def collect_profile(
         profilers: by name, best first.
         present: whether the device is here; if not, only profilers that estimate are asked.
         name: one profiler, or "auto" for the first that works.
-    Raises: NotRegistered: for an unknown name. ProfilerError: if the named profiler cannot run, or
-        with "auto" none can; the message has each one's remedy.
+
+    Raises:
+        NotRegistered: for an unknown name.
+        ProfilerError: if the named profiler cannot run, or with "auto" none can; the message has
+            each one's remedy.
     """
     if name != AUTO:
         if name not in profilers:
@@ -56,5 +59,6 @@ def collect_profile(
         logger.info("profiler %s passed over: %s", profiler.name, reason)
         reasons.append(f"{profiler.name}: {reason}")
     raise ProfilerError(
-        f"No profiler can run for {traced.device.name}: {'; '.join(reasons) or 'none is registered'}"
+        f"No profiler can run for {traced.device.name}: "
+        f"{'; '.join(reasons) or 'none is registered'}"
     )

@@ -1,8 +1,7 @@
-"""The `cupti` profiler: kernels and their times from torch.profiler, with resources from the trace
-and the compiled binaries.
+"""The `cupti` profiler: kernels and their times from torch.profiler.
 
-For GPUs whose counters the user may not read. Not covered: bytes moved, hit rates, stalls: those
-dimensions stay unknown.
+Resources come from the trace and the compiled binaries. For GPUs whose counters the user may not
+read. Not covered: bytes moved, hit rates, stalls: those dimensions stay unknown.
 """
 
 import json
@@ -15,7 +14,8 @@ from typing import Any
 from kmem.errors import ProfilerError
 from kmem.interfaces import Executor, Profiler
 from kmem.problem.traced import TracedProblem
-from kmem.profile.compile import CompileStatus, compile_kernels, default_cache_dir
+from kmem.profile.compile.pool import compile_kernels, default_cache_dir
+from kmem.profile.compile.report import CompileStatus
 from kmem.profile.job import check_result, harness_job
 from kmem.records import Kernel, Launch, Profile
 
@@ -43,16 +43,15 @@ class CuptiProfiler(Profiler):
         """None if a GPU is visible."""
         import torch  # seconds that commands without a GPU should not pay
 
-        return (
-            None
-            if torch.cuda.is_available()
-            else "no GPU is visible; use --profiler static with a --target"
-        )
+        if torch.cuda.is_available():
+            return None
+        return "no GPU is visible; use --profiler static with a --target"
 
     def profile(self, kernel: Kernel, traced: TracedProblem, executor: Executor) -> Profile:
         """Profile every launch of one forward.
 
-        Raises ProfilerError: if the job fails or records no kernel.
+        Raises:
+            ProfilerError: if the job fails or records no kernel.
         """
         result = executor.run(
             harness_job(("python", "harness.py", "cupti"), kernel, traced),
@@ -84,8 +83,9 @@ class CuptiProfiler(Profiler):
 
 
 def read_trace(trace: Mapping[str, Any]) -> tuple[Launch, ...]:
-    """Kernel events of a chrome trace in order of start; copies and fills on the GPU count as
-    launches without a grid.
+    """Kernel events of a chrome trace, in order of start.
+
+    Copies and fills on the GPU count as launches without a grid.
     """
     events = [
         event
@@ -113,7 +113,7 @@ def _read_event(event: Mapping[str, Any]) -> Launch:
 
 
 def add_static(launches: Sequence[Launch], compiled: Sequence[Launch]) -> tuple[Launch, ...]:
-    """Join binary figures to timed launches: the same kernel name and grid, in order of execution."""
+    """Join binary figures to timed launches of the same kernel name and grid, in order."""
     waiting: dict[tuple[str, tuple[int, int, int] | None], deque[Launch]] = defaultdict(deque)
     for launch in compiled:
         if launch.grid is not None:
@@ -121,9 +121,7 @@ def add_static(launches: Sequence[Launch], compiled: Sequence[Launch]) -> tuple[
     joined = []
     for launch in launches:
         matches = waiting.get((launch.name, launch.grid))
-        joined.append(
-            replace(launch, metrics={**matches.popleft().metrics, **launch.metrics})
-            if matches
-            else launch
-        )
+        if matches:
+            launch = replace(launch, metrics={**matches.popleft().metrics, **launch.metrics})
+        joined.append(launch)
     return tuple(joined)

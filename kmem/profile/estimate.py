@@ -1,10 +1,9 @@
-"""A time for a compiled module without running it: for ranking, and labelled `estimated` wherever
-it goes.
+"""A time for a compiled module that never ran; the time is labelled `estimated` wherever it goes.
 
-Each launch costs the largest of three times (its memory traffic, its tensor-core work, its
-instruction issue), stretched where too few blocks or too few bytes in flight keep the device from
-its peaks, plus the launch itself. Source: roofline with latency hiding by Little's law; Volkov,
-"Understanding Latency Hiding on GPUs", UC Berkeley 2016, chapters 3-4.
+It serves for ranking. Each launch costs the largest of three times (its DRAM traffic, its
+tensor-core work, its instruction issue), stretched where too few blocks or too few bytes in flight
+keep the device from its peaks, plus the launch itself. Source: roofline with latency hiding by
+Little's law; Volkov, "Understanding Latency Hiding on GPUs", UC Berkeley 2016, chapters 3-4.
 
 A binary does not say how often its loops run. Triton's IR does where sizes are constants (ttir.py);
 elsewhere a loop is taken to run as often as it must: until the blocks together have read every
@@ -39,7 +38,7 @@ DATASHEET_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Per-launch totals derived from counts in the binary and an inferred trip count of its loops."""
+    """Totals of a launch: counts in the binary times the inferred trip count of its loops."""
 
     bytes: float
     loaded_bytes: float
@@ -52,8 +51,9 @@ class _Work:
 
 
 def estimate_kernel_ms(launches: Sequence[Launch], bound: Bound | None, device: Device) -> float:
-    """Estimated time of one forward in ms: the sum over its launches; infinite if a block of one
-    cannot fit the device.
+    """Estimated time of one forward in ms: the sum over its launches.
+
+    It is infinite if a block of one launch cannot fit the device.
     """
     return sum(launch.duration_ms or 0.0 for launch in estimate_launches(launches, bound, device))
 
@@ -63,23 +63,23 @@ def estimate_launches(
 ) -> tuple[Launch, ...]:
     """The launches with estimated durations.
 
-    Args: launches: as compile.py reports them; library operators (`static__library`) are costed by
-        bytes and FLOPs at the device's peaks. bound: of the whole graph: its FLOPs tell how often
-        arithmetic loops run. None for an opaque graph.
+    Args:
+        launches: as compile/report.py reports them; vendor operators (`static__library`) are costed
+            by bytes and FLOPs at the device's peaks.
+        bound: of the whole graph: its FLOPs tell how often arithmetic loops run. None for an opaque
+            graph.
     """
     clock_hz = device.peak_flops_per_s["fp32"] / (2.0 * FMA_LANES * device.sm_count)
-    library_flops = sum(launch.metrics.get("static__flops", 0.0) for launch in launches)
-    needed = (
-        sum(flops for unit, flops in bound.flops.items() if unit != "special")
-        if bound is not None
-        else 0.0
-    )
+    vendor_flops = sum(launch.metrics.get("static__flops", 0.0) for launch in launches)
+    needed = 0.0
+    if bound is not None:
+        needed = sum(flops for unit, flops in bound.flops.items() if unit != "special")
     # FLOPs if every loop body ran once, on tensor cores if the module uses them at all, else on the
     # FMA pipe.
     once = sum(_once(launch, "tensor_flops") for launch in launches) or sum(
         device.warp_size * _once(launch, "fma_flops") for launch in launches
     )
-    passes = max(0.0, needed - library_flops) / once if once else 1.0
+    passes = max(0.0, needed - vendor_flops) / once if once else 1.0
     return tuple(
         replace(launch, duration_ms=_launch_ms(launch, device, clock_hz, passes))
         for launch in launches
@@ -105,22 +105,18 @@ def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: flo
     busy_sms = min(float(device.sm_count), blocks)
     # Blocks are dealt whole: the busiest multiprocessor has ceil(blocks / SMs) of them, the average
     # one fewer.
-    imbalance = (
-        -(-blocks // device.sm_count) * device.sm_count / blocks
-        if blocks > device.sm_count
-        else 1.0
-    )
+    imbalance = 1.0
+    if blocks > device.sm_count:
+        imbalance = -(-blocks // device.sm_count) * device.sm_count / blocks
     in_flight = (
         min(resident, max(1.0, blocks / device.sm_count))
         * warps
         * work.bytes_in_flight_per_warp
         * busy_sms
     )
-    bandwidth = (
-        min(device.dram_bytes_per_s * share, in_flight / MEMORY_LATENCY_S)
-        if in_flight
-        else device.dram_bytes_per_s * share
-    )
+    bandwidth = device.dram_bytes_per_s * share
+    if in_flight:
+        bandwidth = min(bandwidth, in_flight / MEMORY_LATENCY_S)
     memory_s = work.bytes / bandwidth
     sm_cycles = max(
         (work.warp_instructions + SPILL_CYCLES * work.spill_warps) / ISSUE_PER_CLOCK,
@@ -137,8 +133,9 @@ def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: flo
 
 
 def _once(launch: Launch, kind: str) -> float:
-    """A count summed over all warps of a launch, as if every loop body ran once; 0 for library
-    operators.
+    """A count summed over all warps of a launch, as if every loop body ran once.
+
+    It is 0 for vendor operators.
     """
     if launch.grid is None or launch.block is None:
         return 0.0

@@ -1,15 +1,13 @@
-"""The program a profiler watches: builds the candidate and its inputs at a workload, warms up, and
-runs one forward to be looked at.
+"""The program a profiler watches: it warms up, and runs one forward to be looked at.
 
-Copied into the job's directory and run there (`python harness.py ncu|cupti`), beside candidate.py
-and job.json; imports kmem only for the problem contract and the GPU's lease. `ncu` marks the
-forward with cudaProfilerStart and Stop; `cupti` records it with torch.profiler into out/trace.json.
-Others may time while this program starts; what warms up runs beside their checks, what is looked at
-runs alone.
+Copied into the job's directory and run there (`python harness.py ncu|cupti`), beside the
+candidate's file and job.json; it imports kmem for building the forward and for the GPU's lease.
+`ncu` marks the forward with cudaProfilerStart and Stop; `cupti` records it with torch.profiler into
+out/trace.json. Other processes may time kernels while this program starts: the warm-up runs beside
+their checks, the forward that is looked at runs alone.
 """
 
 import contextlib
-import importlib.util
 import json
 import os
 import sys
@@ -21,7 +19,9 @@ import torch
 
 from kmem.host.lease import DIRECTORY_VARIABLE, GpuLease, gpu_uuid
 from kmem.problem.load import build_inputs, execute_problem
-from kmem.records import Precision, Problem, Workload
+from kmem.profile.build import build_model, import_file
+from kmem.profile.description import read_precision, read_problem
+from kmem.records import Precision
 
 WARM_UPS = 3
 #: Bytes written between warm-up and the forward looked at, so that it does not find its inputs in
@@ -30,28 +30,15 @@ FLUSH_BYTES = 256 * 2**20
 
 
 def build_forward(job: dict) -> Callable[[], object]:
-    """A call that runs one forward of candidate.py's ModelNew on the GPU."""
-    precision = Precision(job["precision"])
-    workload = Workload(
-        job["workload"]["name"],
-        tuple((name, value) for name, value in job["workload"]["constants"]),
-        job["workload"]["small_inputs"],
-    )
+    """A call that runs one forward of the candidate's ModelNew on the GPU."""
+    problem, workload = read_problem(job)
+    precision = read_precision(job)
     torch.backends.cuda.matmul.allow_tf32 = precision is Precision.TF32
-    problem = execute_problem(Problem(**job["problem"]), workload)
+    module = execute_problem(problem, workload)
     torch.manual_seed(0)
-    inputs = build_inputs(problem, "cuda", precision)
-    spec = importlib.util.spec_from_file_location(
-        "candidate", Path(__file__).with_name("candidate.py")
-    )
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["candidate"] = module
-    spec.loader.exec_module(module)
-    init_inputs = list(problem.get_init_inputs()) if hasattr(problem, "get_init_inputs") else []
-    with torch.device("cuda"):
-        model = module.ModelNew(*init_inputs).to("cuda")
-    if precision is Precision.BF16:
-        model = model.to(torch.bfloat16)
+    inputs = build_inputs(module, "cuda", precision)
+    candidate = import_file("candidate", Path(__file__).with_name("candidate.py"))
+    model = build_model(candidate, module, precision, "cuda")
 
     def forward() -> object:
         with torch.no_grad():
@@ -62,9 +49,7 @@ def build_forward(job: dict) -> Callable[[], object]:
 
 @contextlib.contextmanager
 def watched_by_ncu() -> Iterator[None]:
-    """Between cudaProfilerStart and cudaProfilerStop, which `ncu --profile-from-start off` waits
-    for.
-    """
+    """Mark what runs inside with cudaProfilerStart and Stop, between which ncu profiles."""
     runtime = torch.cuda.cudart()
     runtime.cudaProfilerStart()
     yield
@@ -74,7 +59,7 @@ def watched_by_ncu() -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched_by_cupti() -> Iterator[None]:
-    """Under torch.profiler, its trace in out/trace.json."""
+    """Record what runs inside with torch.profiler; its trace goes to out/trace.json."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         yield
         torch.cuda.synchronize()
@@ -83,7 +68,7 @@ def watched_by_cupti() -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_gpu(*, exclusive: bool) -> Iterator[None]:
-    """The GPU's lease, where the environment says where it lies."""
+    """Hold the GPU's lease, if the environment says where it lies."""
     if (directory := os.environ.get(DIRECTORY_VARIABLE)) is None:
         yield
         return

@@ -1,12 +1,12 @@
 """The job a GPU profiler gives its executor: the harness, the candidate, and what to run it at."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 from kmem.errors import DeviceMemoryError, ProfilerError
 from kmem.interfaces import Job, JobResult
 from kmem.problem.traced import TracedProblem
+from kmem.profile.description import describe_inputs
 from kmem.records import Kernel, Problem
 
 #: What torch says when the device is full. Source: torch.OutOfMemoryError,
@@ -20,16 +20,11 @@ def reference_kernel(problem: Problem) -> Kernel:
 
 
 def harness_job(argv: tuple[str, ...], kernel: Kernel, traced: TracedProblem) -> Job:
-    """A job that runs `argv` in a directory with harness.py, candidate.py and job.json."""
-    description = {
-        "problem": asdict(traced.problem),
-        "workload": asdict(traced.workload),
-        "precision": traced.contract.precision.value,
-    }
+    """A job that runs `argv` in a directory with the harness, the candidate and job.json."""
     files = {
         "harness.py": Path(__file__).with_name("harness.py").read_text(encoding="utf-8"),
         "candidate.py": kernel.source,
-        "job.json": json.dumps(description),
+        "job.json": json.dumps(describe_inputs(traced)),
     }
     return Job(argv, files, {})
 
@@ -37,8 +32,9 @@ def harness_job(argv: tuple[str, ...], kernel: Kernel, traced: TracedProblem) ->
 def check_result(result: JobResult, tool: str, timeout_s: float) -> None:
     """Raise what became of a profiling job that did not succeed.
 
-    Raises ProfilerError: it failed or took too long; the last line of its output says why.
-    DeviceMemoryError: the device is full.
+    Raises:
+        ProfilerError: if it failed or took too long; the last line of its output says why.
+        DeviceMemoryError: if the device is full.
     """
     if result.exit_code == 0:
         return
@@ -46,15 +42,15 @@ def check_result(result: JobResult, tool: str, timeout_s: float) -> None:
     if _OUT_OF_MEMORY in output:
         raise DeviceMemoryError(
             f"The device is out of memory while {tool} profiles; make the problem smaller or free "
-            f"the device"
+            "the device"
         )
     if result.exit_code is None:
         raise ProfilerError(
             f"{tool} took longer than {timeout_s:g} s; profile with --profiler cupti or make the "
-            f"problem smaller"
+            "problem smaller"
         )
     lines = [line for line in output.splitlines() if line.strip()]
     raise ProfilerError(
         f"{tool} ended with exit code {result.exit_code}: {lines[-1] if lines else 'no output'}; "
-        f"run kmem doctor"
+        "run kmem doctor"
     )

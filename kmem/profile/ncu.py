@@ -1,6 +1,4 @@
-"""The `ncu` profiler: hardware counters of every launch of one forward, collected by Nsight
-Compute.
-"""
+"""The `ncu` profiler: hardware counters of every launch of one forward, by Nsight Compute."""
 
 import shutil
 import subprocess
@@ -8,13 +6,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 
 from kmem.counters import NCU_COUNTERS
 from kmem.errors import ProfilerError
 from kmem.interfaces import Executor, Profiler
 from kmem.problem.traced import TracedProblem
 from kmem.profile.job import check_result, harness_job
-from kmem.profile.ncu_report import parse_csv
+from kmem.profile.ncu_csv import parse_csv
 from kmem.records import Kernel, Profile
 
 #: What ncu prints where the driver keeps counters for root. Source:
@@ -22,11 +21,11 @@ from kmem.records import Kernel, Profile
 PERMISSION_ERROR = "ERR_NVGPUCTRPERM"
 PERMISSION_REMEDY = (
     "ncu may not read GPU counters here (ERR_NVGPUCTRPERM); as root set "
-    "NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module, "
-    "or give the container SYS_ADMIN, or use --profiler cupti"
+    "NVreg_RestrictProfilingToAdminUsers=0 for the nvidia module, or give the container "
+    "SYS_ADMIN, or use --profiler cupti"
 )
 TIMEOUT_S = 300.0
-#: Launches profiled of one forward; each is replayed once per group of counters.
+#: Launches profiled of one forward; ncu runs each once per group of counters.
 LAUNCH_LIMIT = 256
 _PROBE = """
 import torch
@@ -46,36 +45,26 @@ def ncu_command(
     launch_limit: int = LAUNCH_LIMIT,
     log: str | None = "out/ncu.csv",
 ) -> tuple[str, ...]:
-    """The argv that profiles `program` between its cudaProfilerStart and Stop and writes the raw
-    page as CSV.
+    """The argv that profiles `program` and writes Nsight Compute's raw page as CSV.
 
-    Caches are flushed before every replay (ncu's default) and clocks are left alone, as the judge's
-    own timing does. Source: Nsight Compute CLI documentation, Command Line Options.
+    Only what runs between the program's cudaProfilerStart and Stop is profiled. Caches are flushed
+    before every pass over a launch (ncu's default) and clocks are left alone, as in the judge's own
+    timing. Source: Nsight Compute CLI documentation, Command Line Options.
     """
-    return (
-        ncu,
-        "--csv",
-        "--page",
-        "raw",
-        "--print-units",
-        "base",
-        "--metrics",
-        ",".join(counters),
-        "--profile-from-start",
-        "off",
-        "--clock-control",
-        "none",
-        "--cache-control",
-        "all",
-        "--replay-mode",
-        "kernel",
-        "--target-processes",
-        "application-only",
-        "--launch-count",
-        str(launch_limit),
-        *(("--log-file", log) if log else ()),
-        *program,
-    )
+    options = {
+        "--page": "raw",
+        "--print-units": "base",
+        "--metrics": ",".join(counters),
+        "--profile-from-start": "off",
+        "--clock-control": "none",
+        "--cache-control": "all",
+        "--replay-mode": "kernel",
+        "--target-processes": "application-only",
+        "--launch-count": str(launch_limit),
+    }
+    if log is not None:
+        options["--log-file"] = log
+    return (ncu, "--csv", *chain.from_iterable(options.items()), *program)
 
 
 def _absent_reason() -> str | None:
@@ -86,11 +75,9 @@ def _absent_reason() -> str | None:
         )
     import torch  # seconds that commands without a GPU should not pay
 
-    return (
-        None
-        if torch.cuda.is_available()
-        else "no GPU is visible; use --profiler static with a --target"
-    )
+    if torch.cuda.is_available():
+        return None
+    return "no GPU is visible; use --profiler static with a --target"
 
 
 @cache
@@ -120,8 +107,8 @@ def counters_unreadable_reason() -> str | None:
         )
     except subprocess.TimeoutExpired:
         return (
-            "ncu did not finish one tiny kernel in 120 s; update Nsight Compute or use --profiler "
-            "cupti"
+            "ncu did not finish one tiny kernel in 120 s; update Nsight Compute or use "
+            "--profiler cupti"
         )
     output = result.stdout + result.stderr
     if PERMISSION_ERROR in output:
@@ -129,8 +116,8 @@ def counters_unreadable_reason() -> str | None:
     if '"Kernel Name"' not in output:
         lines = [line for line in output.splitlines() if line.strip()]
         return (
-            f"ncu does not work here: {lines[-1] if lines else 'no output'}; update Nsight Compute "
-            f"or use --profiler cupti"
+            f"ncu does not work here: {lines[-1] if lines else 'no output'}; update Nsight "
+            "Compute or use --profiler cupti"
         )
     return None
 
@@ -150,8 +137,10 @@ class NcuProfiler(Profiler):
         return _absent_reason()
 
     def profile(self, kernel: Kernel, traced: TracedProblem, executor: Executor) -> Profile:
-        """Profile every launch of one forward, at most LAUNCH_LIMIT. Raises ProfilerError: if ncu
-        fails, with the remedy.
+        """Profile every launch of one forward, at most LAUNCH_LIMIT.
+
+        Raises:
+            ProfilerError: if ncu fails, with the remedy.
         """
         program = ("python", "harness.py", "ncu")
         job = harness_job(ncu_command("ncu", program), kernel, traced)

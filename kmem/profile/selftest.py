@@ -1,11 +1,12 @@
-"""Try the compile service on a kernel of three lines, for `kmem doctor`."""
+"""Try the compile processes on a kernel of three lines, for `kmem doctor`."""
 
 import tempfile
 from pathlib import Path
 
 from kmem.errors import ProfilerError
 from kmem.problem.traced import untraced_problem
-from kmem.profile.compile import CompileStatus, compile_kernels
+from kmem.profile.compile.pool import compile_kernels
+from kmem.profile.compile.report import CompileStatus, last_line
 from kmem.records import Contract, Device, Kernel, Problem
 
 _PROBLEM = """
@@ -40,7 +41,8 @@ class ModelNew(torch.nn.Module):
 def try_compiling(device: Device) -> str:
     """Compile for a device, with an empty cache, and say what came out.
 
-    Raises ProfilerError: if it does not work, with the compiler's last line.
+    Raises:
+        ProfilerError: if it does not work, with the compiler's last line.
     """
     with tempfile.TemporaryDirectory(prefix="kmem-selftest-") as cache:
         problem = Problem("selftest", "selftest.py", _PROBLEM)
@@ -52,10 +54,7 @@ def try_compiling(device: Device) -> str:
             timeout_s=120,
         )
     if report.status is not CompileStatus.OK:
-        raise ProfilerError(
-            f"Compiling for {device.name} fails: "
-            f"{(report.log.strip().splitlines() or ['no message'])[-1]}"
-        )
+        raise ProfilerError(f"Compiling for {device.name} fails: {last_line(report)}")
     registers = report.launches[0].metrics["static__registers_per_thread"]
     return (
         f"compiles for {device.name} ({device.arch}) without a GPU: a test kernel takes "

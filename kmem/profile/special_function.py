@@ -1,5 +1,6 @@
-"""The Triton kernel that keeps the special-function unit busy; a file of its own because triton.jit
-reads functions from files.
+"""The Triton kernel that keeps the special-function unit busy.
+
+It has a file of its own because triton.jit reads functions from files.
 """
 
 import triton

@@ -1,13 +1,15 @@
-"""The `static` profiler: what the compiler says about every launch of one forward, with an
-estimated time. Needs no GPU.
+"""The `static` profiler: what the compiler says about every launch of one forward.
+
+Times are estimated (estimate.py). It needs no GPU.
 """
 
 from kmem.errors import ProfilerError
 from kmem.interfaces import Executor, Profiler
 from kmem.problem.traced import TracedProblem
-from kmem.profile.compile import CompileReport, CompileStatus, compile_kernels, default_cache_dir
+from kmem.profile.compile.pool import compile_kernels, default_cache_dir
+from kmem.profile.compile.report import CompileReport, CompileStatus, last_line
+from kmem.profile.compile.target_driver import compute_capability
 from kmem.profile.estimate import estimate_launches
-from kmem.profile.target_driver import compute_capability
 from kmem.records import Bound, Device, Kernel, Profile
 
 TIMEOUT_S = 120.0
@@ -26,7 +28,8 @@ class StaticProfiler(Profiler):
     def profile(self, kernel: Kernel, traced: TracedProblem, executor: Executor) -> Profile:
         """Compile and estimate every launch of one forward.
 
-        Raises ProfilerError: if the kernel does not compile.
+        Raises:
+            ProfilerError: if the kernel does not compile.
         """
         compute_capability(traced.device.arch)
         (report,) = compile_kernels(
@@ -38,8 +41,7 @@ class StaticProfiler(Profiler):
         )
         if report.status is not CompileStatus.OK:
             raise ProfilerError(
-                f"The kernel does not compile for {traced.device.name}: "
-                f"{(report.log.strip().splitlines() or ['no message'])[-1]}"
+                f"The kernel does not compile for {traced.device.name}: {last_line(report)}"
             )
         return static_profile(report, traced.bound, traced.device)
 

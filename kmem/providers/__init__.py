@@ -1,9 +1,14 @@
 """Language-model providers: text in, text out, the provider's own token counts with it.
 
-In order: keys.py (where an API key comes from, and keeping it out of every message), retry.py (when
-and how long to wait before asking again), http.py (what the two vendor SDKs share: clients,
-deadlines, one line per failure), openai.py (OpenAI and every server that speaks its chat
-completions), anthropic.py, command.py (any program that reads a prompt and prints an answer),
-replay.py (recorded conversations). kmem/default_plugins/providers.py registers them. What a run may
-spend on them is kmem/explore/models/budget.py's.
+kmem/default_plugins/providers.py registers them. What a run may spend on them is
+kmem/explore/models/cost/budget.py's.
+
+- keys.py: where an API key comes from, and how it is kept out of every message.
+- retry.py: when to ask again, and how long to wait before.
+- answer.py: an answer while its stream is read.
+- http.py: what the two vendor SDKs share: clients, deadlines, one line per failure.
+- openai.py: OpenAI, and every server that speaks its chat completions.
+- anthropic.py: Anthropic, and every relay that speaks its Messages API.
+- command.py: any program that reads a prompt and prints an answer.
+- recorded.py: recorded conversations in place of a model (the provider named `replay`).
 """

@@ -40,7 +40,7 @@ class Answer:
 
     @property
     def left_s(self) -> float:
-        """Until the request's timeout; more than 0, as HTTP clients want it."""
+        """Seconds until the request's timeout; more than 0, as HTTP clients want it."""
         return max(0.01, self.deadline - time.monotonic())
 
     def write(self, text: str) -> None:
@@ -51,7 +51,9 @@ class Answer:
     def goes_on(self) -> bool:
         """Whether to read the event that has come: not if the model has long passed its limit.
 
-        Raises AnswerLost: if the time is up. Raises Interrupted: if the call was interrupted.
+        Raises:
+            AnswerLost: if the time is up.
+            Interrupted: if the call was interrupted.
         """
         if self._interrupted.is_set():
             raise Interrupted(f"Interrupted while {self._base_url} was answering")
@@ -69,14 +71,15 @@ class Answer:
         said = "was still answering" if self.begun else "gave no answer"
         return AnswerLost(
             f"{self._base_url} {said} after {self._request.timeout_s:.0f} s; use a lower effort, "
-            f"fewer output tokens or a faster model"
+            "fewer output tokens or a faster model"
         )
 
     def completion(self, wire: str) -> Completion:
         """The whole answer.
 
-        Raises AnswerLost: if the stream ended before it was. Raises ProviderError: if it was none
-        at all.
+        Raises:
+            AnswerLost: if the stream ended before it was whole.
+            ProviderError: if it was no answer at all.
         """
         if not self.begun:
             raise ProviderError(
@@ -101,9 +104,8 @@ class Answer:
 
 
 def _whole_characters(text: str) -> str:
-    """The text with halves of surrogate pairs joined, where a server split one between two pieces,
-    and a lone half replaced.
+    """The text with the halves of split surrogate pairs joined, and a lone half replaced.
 
-    JSON can carry a half, but no file or request can.
+    A server may split a pair between two pieces. JSON can carry a half, but no file or request can.
     """
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -1,5 +1,6 @@
-"""The `anthropic` provider: Claude through Anthropic's SDK, or with a base URL a relay that speaks
-its Messages API.
+"""The `anthropic` provider: Claude through Anthropic's SDK.
+
+With a base URL it asks a relay that speaks the Messages API.
 """
 
 from collections.abc import Iterable
@@ -78,8 +79,9 @@ class AnthropicProvider(HttpProvider["Anthropic", "RawMessageStreamEvent"]):
 
 
 def _read_usage(usage: "Usage | MessageDeltaUsage", answer: Answer) -> None:
-    """Counts are cumulative and may be left out where they have not changed; the input is the sum
-    of three kinds.
+    """Add the counts of an event, whose input is the sum of three kinds.
+
+    Counts are cumulative and may be left out where they have not changed.
     """
     kinds = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
     answer.input_tokens = max(answer.input_tokens or 0, sum(tokens or 0 for tokens in kinds))

@@ -1,10 +1,10 @@
-"""The `command` provider: any program that reads a prompt and prints an answer, such as a coding
-agent's command line.
+"""The `command` provider: any program that reads a prompt and prints an answer.
 
-The model is a shell command line. The conversation goes to its standard input as text, one part per
-message under a line `# system`, `# user` or `# assistant`; what it prints on standard output is the
-answer. It runs in the user's own environment and directory, for it is the user's own program; keys
-belong into that environment, not into the command line, which is archived.
+Such a program may be a coding agent's command line. The model is a shell command line. The
+conversation goes to its standard input as text, one part per message under a line `# system`, `#
+user` or `# assistant`; what it prints on standard output is the answer. It runs in the user's own
+environment and directory, for it is the user's own program; keys belong into that environment, not
+into the command line, which is archived.
 
 Covered: a time limit, a limit on output, the whole process group is ended with it. Not covered:
 token counts (there are none), temperature, effort and max_output_tokens beyond the limit on output:
@@ -44,8 +44,9 @@ class CommandProvider(Provider):
     def complete(self, request: ModelRequest) -> Completion:
         """Run the command and return what it prints.
 
-        Raises ProviderError: if it holds a key, is not found or fails. AnswerLost: if it takes
-        longer than the request's timeout.
+        Raises:
+            ProviderError: if the command line holds a key, is not found or fails.
+            AnswerLost: if it takes longer than the request's timeout.
         """
         if redact(request.model) != request.model:
             raise ProviderError(
@@ -83,7 +84,7 @@ class CommandProvider(Provider):
         )
 
     def models(self, base_url: str | None = None) -> list[str]:
-        """None: any command line is a model of this provider."""
+        """No names: any command line is a model of this provider."""
         return []
 
     def interrupt(self) -> None:
@@ -107,7 +108,7 @@ class CommandProvider(Provider):
             if time.monotonic() > deadline:
                 raise AnswerLost(
                     f"`{_short(request.model)}` gave no answer within {request.timeout_s:.0f} s; "
-                    f"use a faster program or less effort"
+                    "use a faster program or less effort"
                 )
             if os.fstat(answer.fileno()).st_size > limit:
                 return True
@@ -132,11 +133,11 @@ def _failure(command: str, code: int, complaints: bytes) -> str:
     if code == _NOT_FOUND:
         return (
             f"`{_short(command)}` is not found{said}; correct the command line, or install the "
-            f"program"
+            "program"
         )
     return (
         f"`{_short(command)}` failed with exit code {code}{said}; try it by hand with a prompt on "
-        f"standard input"
+        "standard input"
     )
 
 

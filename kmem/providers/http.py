@@ -1,5 +1,4 @@
-"""What the two vendor SDKs share: clients, deadlines, and one clear line for every way in which a
-server can fail.
+"""What the two vendor SDKs share: clients, deadlines, and one clear line for every failure.
 
 Both SDKs raise the same family of errors with the same fields (`status_code`, `response.headers`,
 `body`), so one table of remedies serves both. An error of an SDK is never chained to ours: it holds
@@ -51,8 +50,9 @@ _MALFORMED = (ValueError, TypeError, AttributeError)
 
 
 class HttpProvider(Provider, Generic[ClientT, EventT]):
-    """A provider behind a vendor's SDK; subclasses say how to open a client, send a question, read
-    an event and list models.
+    """A provider behind a vendor's SDK.
+
+    Subclasses say how to open a client, send a question, read an event and list models.
 
     Args:
         backoff: how to wait between tries.
@@ -145,15 +145,16 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
         interrupted.set()
 
     def _client(self, base_url: str | None) -> tuple[ClientT, str]:
-        """The client for a server, and the server's URL; the same for all calls, for it pools
-        connections.
+        """The client for a server, and the server's URL.
+
+        It is the same client for all calls, for it pools connections.
         """
         url = checked_url(base_url or self.home)
         key = find_key(self.key_name)
         if key is None and base_url is None:
             raise ProviderError(
-                f"No key for {self.name}; set {self.key_name} in the environment or in a .env file "
-                f"in this directory"
+                f"No key for {self.name}; set {self.key_name} in the environment or in a .env "
+                "file in this directory"
             )
         place = (url, content_hash(key or NO_KEY))
         with self._lock:
@@ -179,7 +180,7 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
             )
         return ProviderError(
             f"{base_url} sent something that is not {self.wire}; correct --base-url, or ask the "
-            f"server's keeper"
+            "server's keeper"
         )
 
     @contextmanager
@@ -227,9 +228,9 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
     def _status_failure(
         self, status: int, headers: Mapping[str, str], said: str, base_url: str, model: str | None
     ) -> Exception:
-        """The remedy for a status.
+        """The error for a status, with its remedy.
 
-        What a server says to a refused key is left out: it may repeat part of it.
+        What a server says to a refused key is left out: it may repeat part of the key.
         """
         subject = model or "this request"
         elsewhere = "" if base_url == self.home else f" --base-url {base_url}"
@@ -249,8 +250,8 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
             )
         if status == 404 and model is not None:
             return ProviderError(
-                f"{base_url} does not know the model {model}: {said}; `kmem models list --provider "
-                f"{self.name}{elsewhere}` shows its models"
+                f"{base_url} does not know the model {model}: {said}; `kmem models list "
+                f"--provider {self.name}{elsewhere}` shows its models"
             )
         if status in _GATEWAY_TIMEOUTS:
             return AnswerLost(
@@ -264,14 +265,15 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
             )
         return ProviderError(
             f"{base_url} refused {subject} (HTTP {status}): {said}; change what it names, or "
-            f"correct --base-url"
+            "correct --base-url"
         )
 
 
 def checked_url(url: str) -> str:
     """A base URL without its last slash.
 
-    Raises ProviderError: if it is none, or holds a password or a query, which would be archived.
+    Raises:
+        ProviderError: if it is none, or holds a password or a query, which would be archived.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -281,13 +283,13 @@ def checked_url(url: str) -> str:
     if parts.username or parts.password or parts.query:
         raise ProviderError(
             f"The base URL of {parts.hostname} holds a password or a query; give the key in the "
-            f"environment instead"
+            "environment instead"
         )
     return url.rstrip("/")
 
 
 def _transport_errors() -> tuple[type[Exception], ...]:
-    """httpx's base class of errors on the way, of whichever httpx the SDK has loaded."""
+    """The base class of errors on the way, of the httpx that the SDK has loaded."""
     return tuple(
         sys.modules[name].RequestError for name in ("httpx2", "httpx") if name in sys.modules
     )

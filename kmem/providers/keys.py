@@ -24,8 +24,9 @@ _SHORTEST_SECRET = 12
 
 
 def parse_env(text: str) -> dict[str, str]:
-    """The assignments of a `.env` file; the last of a name holds, and a line that is none is passed
-    over.
+    """The assignments of a `.env` file; the last of a name holds.
+
+    A line that is no assignment is passed over.
     """
     values = {}
     for line in text.splitlines():
@@ -46,11 +47,13 @@ def _value(written: str) -> str:
 
 
 def find_key(name: str) -> str | None:
-    """A key by its name: the environment's, else that of `.env` in the working directory; None if
-    it is in neither or empty.
+    """A key by its name: the environment's, else that of `.env` in the working directory.
 
-    Raises ProviderError: if `.env` cannot be read, or the key holds characters that no HTTP header
-    may.
+    It is None if it is in neither or empty.
+
+    Raises:
+        ProviderError: if `.env` cannot be read, or the key holds characters that no HTTP header
+            may.
     """
     key = (os.environ.get(name) or _file_values().get(name) or "").strip()
     if not key:
@@ -63,8 +66,9 @@ def find_key(name: str) -> str | None:
 
 
 def redact(text: str, shortest: int = 1) -> str:
-    """The text without any key known here of at least so many characters, for servers and programs
-    that repeat what they were given.
+    """The text without any key known here of at least so many characters.
+
+    Servers and programs repeat what they were given.
     """
     file_values = _file_values()
     for name in KEY_NAMES:

@@ -1,8 +1,8 @@
-"""The `openai` provider: OpenAI, and every server that speaks its chat completions (vLLM, SGLang,
-Ollama, a relay), through its SDK.
+"""The `openai` provider: OpenAI, and every server that speaks its chat completions.
 
-With a base URL no key is needed; OPENAI_API_KEY is sent there if it is set, for a relay wants one.
-Chat completions rather than OpenAI's newer Responses, because that is what all of them speak.
+Such servers are vLLM, SGLang, Ollama or a relay; all are asked through OpenAI's SDK. With a base
+URL no key is needed; OPENAI_API_KEY is sent there if it is set, for a relay wants one. Chat
+completions rather than OpenAI's newer Responses, because that is what all of them speak.
 """
 
 from collections.abc import Iterable
@@ -73,15 +73,14 @@ class OpenAIProvider(HttpProvider["OpenAI", "ChatCompletionChunk"]):
 
 
 def limit_name(base_url: str) -> str:
-    """The parameter that limits output: OpenAI's reasoning models refuse max_tokens, some
-    compatible servers (Ollama) know nothing else.
+    """The parameter that limits output.
+
+    OpenAI's reasoning models refuse max_tokens, some compatible servers (Ollama) know nothing else.
     """
     host = urlsplit(base_url).hostname or ""
-    return (
-        "max_completion_tokens"
-        if f".{host}".endswith((".api.openai.com", ".openai.azure.com"))
-        else "max_tokens"
-    )
+    if f".{host}".endswith((".api.openai.com", ".openai.azure.com")):
+        return "max_completion_tokens"
+    return "max_tokens"
 
 
 #: Source: `finish_reason` of ChatCompletionChunk in the SDK; every other reason means that the

@@ -1,9 +1,9 @@
-"""Asking again after failures that cost nothing and may pass: the one place where kmem waits for a
-server. The SDKs' own retries are off.
+"""Asking again after failures that cost nothing and may pass.
 
-A try that fails so raises `TryAgain`. The wait doubles from try to try, with seeded jitter so that
-parallel writers spread; a server's Retry-After is honoured in its place. No wait goes past the
-deadline of the request.
+This is the one place where kmem waits for a server; the SDKs' own retries are off. A try that fails
+so raises `TryAgain`. The wait doubles from try to try, with seeded jitter so that parallel writers
+spread; a server's Retry-After is honoured in its place. No wait goes past the deadline of the
+request.
 """
 
 import email.utils
@@ -38,8 +38,9 @@ class TryAgain(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How often to try, and how long to wait before the second try and at most; each wait is
-    shortened by up to half, at random.
+    """How often to try, and how long to wait before the second try and at most.
+
+    Each wait is shortened by up to half, at random.
     """
 
     tries: int = 6
@@ -70,8 +71,9 @@ def retrying(
         deadline: on the clock of time.monotonic; no wait ends after it.
         interrupted: when it is set, waiting stops. In the main thread Ctrl-C ends a wait, too.
 
-    Raises ProviderError: if the last try failed, the next wait would go past the deadline, or the
-    call was interrupted.
+    Raises:
+        ProviderError: if the last try failed, the next wait would go past the deadline, or the call
+            was interrupted.
     """
     start = time.monotonic()
     delays_s = backoff.delays_s(seed)
@@ -99,10 +101,10 @@ def retrying(
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """The wait a server asks for, in seconds; None if it asks for none or what it says cannot be
-    read.
+    """The wait a server asks for, in seconds.
 
-    Source: RFC 9110 section 10.2.3 (seconds or a date); `retry-after-ms` is OpenAI's.
+    None if it asks for none or what it says cannot be read. Source: RFC 9110 section 10.2.3
+    (seconds or a date); `retry-after-ms` is OpenAI's.
     """
     milliseconds, written = headers.get("retry-after-ms"), headers.get("retry-after")
     try:
@@ -115,10 +117,9 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         date = email.utils.parsedate_to_datetime(written)
     except ValueError:
         return None
-    return max(
-        0.0,
-        ((date if date.tzinfo else date.replace(tzinfo=UTC)) - datetime.now(UTC)).total_seconds(),
-    )
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, (date - datetime.now(UTC)).total_seconds())
 
 
 def _times(number: int) -> str:

@@ -2,7 +2,7 @@
 
 `Evaluator` is the contract, `LiveEvaluator` keeps it on this machine. An evaluator decides nothing
 about the run and records nothing. All that the loop learns about kernels comes through this seam,
-so an evaluator that answers from records (kmem/run/replay.py, kmem/learning/replay.py) serves the
+so an evaluator that answers from records (kmem/run/replay.py, kmem/learning/simulate.py) serves the
 very same loop without a GPU.
 """
 
@@ -24,7 +24,8 @@ from kmem.measure.settings import JudgeSettings
 from kmem.plugins import Registry
 from kmem.problem.bound import unfused_ms
 from kmem.profile.collect import collect_profile
-from kmem.profile.compile import CompilePool, CompileProcesses, CompileReport, CompileStatus
+from kmem.profile.compile.pool import CompilePool, CompileProcesses
+from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
 from kmem.records import Attempt, Baseline, Kernel, Measurement, Profile, Run, Timing
 from kmem.run.progress import Announce

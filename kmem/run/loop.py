@@ -15,7 +15,7 @@ from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.orchestrate.plan import plan_first_round, plan_round
 from kmem.orchestrate.stop import has_gained, is_as_remembered, minutes_used_up, reason_to_stop
-from kmem.orchestrate.vetoes import count_doubts
+from kmem.orchestrate.vetoes import Past, count_doubts
 from kmem.plugins import Registry
 from kmem.records import Candidate, Plan, Run, RunResult, RunState, Strategy
 from kmem.run.authors import Authors
@@ -136,11 +136,9 @@ def _plan(
             experience=remembered.experience,
             rewrites=authors.rewrite,
         )
-    vetoes = _best_situation(situations).vetoes
     doubts = count_doubts(history.attempts, history.lessons)
-    return plan_round(
-        number, offers, history.attempts, vetoes, doubts, run.strategy, run.budget, run.seed
-    )
+    past = Past(history.attempts, _best_situation(situations).vetoes, doubts)
+    return plan_round(number, offers, past, run.strategy, run.budget, run.seed)
 
 
 def _reason_nothing_was_written(parts: Parts, authors: Authors) -> str:

@@ -48,8 +48,8 @@ from kmem.run.loop import optimize
 from kmem.run.progress import Announce, Event
 from kmem.run.session import Session, open_session
 
-#: How the message of BudgetExhausted begins (kmem/explore/models/budget.py); the figures after it
-#: depend on the order of questions that are asked side by side.
+#: How BudgetExhausted begins (explore/models/cost/budget.py); the figures after it depend on the
+#: order of questions side by side.
 _BUDGET_SPENT = "The budget for language models is spent"
 
 

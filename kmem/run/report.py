@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kmem.explore.models.budget import Usage, total_usage
+from kmem.explore.models.cost.usage import Usage, total_usage
 from kmem.memory.runs.runs import RoundDiagnosis
 from kmem.records import Attempt, Baseline, Lesson, Run, RunResult, Status, fastest_baseline
 from kmem.run.directory import RunDirectory

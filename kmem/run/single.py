@@ -21,7 +21,8 @@ from kmem.interfaces import Checker
 from kmem.memory.location import default_db_path
 from kmem.plugins import Registry, lookup
 from kmem.problem.traced import TracedProblem, trace_at_full_size
-from kmem.profile.compile import CompileStatus, compile_kernels
+from kmem.profile.compile.pool import compile_kernels
+from kmem.profile.compile.report import CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
 from kmem.records import Baseline, Contract, Device, Kernel, Measurement, Problem
 

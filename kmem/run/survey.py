@@ -15,6 +15,7 @@ from kmem.memory.ledger.track_records import TrackRecord
 from kmem.orchestrate.strategies import choose_parents
 from kmem.orchestrate.vetoes import find_vetoes
 from kmem.prescribe.consult import consult_memory
+from kmem.prescribe.gate import SkillQuery
 from kmem.records import Attempt, Diagnosis, Experience, Prescription
 from kmem.run.parts import Parts
 from kmem.run.session import versions
@@ -101,14 +102,12 @@ def _examine(
 def _prescribe(diagnosis: Diagnosis, parts: Parts) -> tuple[Prescription, ...]:
     """The skills to offer, each with what it has earned; a run without memory knows no outcomes."""
     session, memory = parts.session, parts.memory
+    traced = session.traced
     outcomes_count = parts.run.memory_mode != "off"
     prescriptions = consult_memory(
         memory,
-        diagnosis,
-        session.operators,
+        SkillQuery(diagnosis, session.operators, traced.device.arch, traced.contract),
         list(session.skills.values()),
-        session.traced.device.arch,
-        session.traced.contract,
         versions(),
         outcomes=outcomes_count,
     )

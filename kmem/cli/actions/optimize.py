@@ -16,7 +16,7 @@ from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_NOTHING_BEAT_BASELINE
 from kmem.cli.options.run import RunOptions
 from kmem.devices import resolve_target
 from kmem.errors import KmemError, TargetError
-from kmem.explore.models.budget import Spending
+from kmem.explore.models.cost.budget import Spending
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.plugins import Registry

@@ -15,7 +15,8 @@ from kmem.cli.exit_codes import EXIT_INTERRUPTED
 from kmem.cli.options.bench import BenchOptions
 from kmem.devices import resolve_target
 from kmem.errors import ProblemError
-from kmem.learning.recording import Asked, record_landscapes
+from kmem.learning.recording.request import Asked
+from kmem.learning.recording.schedule import record_landscapes
 from kmem.learning.suite import SUFFIX, load_suite
 from kmem.memory.store import Memory
 from kmem.problem.load import load_problem

@@ -7,11 +7,12 @@ from kmem.diagnose.bottleneck import diagnose
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
+from kmem.prescribe.gate import SkillQuery
 from kmem.problem.load import load_problem
 from kmem.problem.traced import trace_at_full_size
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
-from kmem.profile.ncu_report import read_report
+from kmem.profile.ncu_csv import read_report
 from kmem.records import (
     Bound,
     Contract,
@@ -108,9 +109,8 @@ def prescribe(
     with Memory() as memory:
         library = list(load_library(registry).values())
         memory.skills.sync(library)
-        return consult_memory(
-            memory, diagnosis, operators, library, device.arch, contract, versions(), limit=limit
-        )
+        query = SkillQuery(diagnosis, operators, device.arch, contract)
+        return consult_memory(memory, query, library, versions(), limit=limit)
 
 
 def _resolve_device(name: str | None) -> Device:

@@ -9,7 +9,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from kmem.learning.comparison import Comparison, Interval
-from kmem.learning.recording import Progress
+from kmem.learning.recording.schedule import Progress
 
 #: Of the table in a file or a log, which have no width: cells cut to 80 characters would say
 #: nothing.

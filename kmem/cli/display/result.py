@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from kmem.explore.models.budget import Usage, total_usage
+from kmem.explore.models.cost.usage import Usage, total_usage
 from kmem.records import Run, RunResult
 from kmem.run.directory import RunDirectory
 

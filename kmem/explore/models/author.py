@@ -1,37 +1,26 @@
-"""The author that asks language models: proposes directions, writes first kernels, edits, repairs,
-and reflects.
+"""The author that asks language models: it proposes, writes first kernels, edits and repairs.
 
 Which role answers what: without a parent `propose` names granularities and asks nobody; with one it
 asks the diagnoser, then the planner. `write` asks the generator (SEED), the optimiser (FIX) or the
 repairer (REPAIR), and moves knobs without asking anyone (TUNE, and the further samples of any
-answer). `reflect` asks the reflector. How a question is asked, paid for and kept is in
-conversation.py, what may be answered in reading.py, what a prompt says in briefs.py.
+answer). `reflect` asks the reflector.
 
-An answer that stays unusable after its re-ask counts as a failed attempt: its candidate's source is
+An answer that stays unusable after its re-ask counts as a failed attempt. Its candidate's source is
 the answer, word for word, below a line that says what is wrong with it, so that it fails to build
-and the run's attempts show why. It is not repaired: the re-ask was that. An answer that is lost on
-the way as often as it may be asked for is unusable, too: that concerns one question, not the run. A
-diagnosis or plan that stays unusable yields no direction. A spent budget ends whatever needs a
-model, and is announced once.
+and the run's attempts show why. It is not repaired, for the re-ask was its repair. An answer that
+was lost on the way as often as it may be asked for is unusable, too: that concerns one question,
+not the run. A diagnosis or plan that stays unusable yields no direction. A spent budget ends
+whatever needs a model, and is announced once.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
 from kmem.errors import BudgetExhausted, OutOfTime
-from kmem.explore.models import briefs
-from kmem.explore.models.answers import DiagnoserAnswer
-from kmem.explore.models.conversation import REASK_TOKENS, Conversation, Unusable
-from kmem.explore.models.granularity import seed_instructions
-from kmem.explore.models.knobs import differ_in_knobs_only, knob_variants
-from kmem.explore.models.prompt import PromptTooLong, Section, fit_prompt
-from kmem.explore.models.reading import (
-    ALGEBRAIC,
-    SHORT_HASH,
-    UNUSABLE,
+from kmem.explore.models.answers.reading import (
     WrittenFile,
     read_diagnoser,
     read_generator,
@@ -40,6 +29,13 @@ from kmem.explore.models.reading import (
     read_reflector,
     read_repairer,
 )
+from kmem.explore.models.answers.schema import ALGEBRAIC, UNUSABLE, DiagnoserAnswer, short_hash
+from kmem.explore.models.conversation import REASK_TOKENS, Conversation, Unusable
+from kmem.explore.models.granularity import seed_instructions
+from kmem.explore.models.knobs import knob_variants
+from kmem.explore.models.prompts import briefs
+from kmem.explore.models.prompts.message import PromptTooLong, Section, fit_prompt
+from kmem.explore.models.prompts.system import system_prompt
 from kmem.explore.models.roles import (
     DIAGNOSER,
     GENERATOR,
@@ -48,9 +44,13 @@ from kmem.explore.models.roles import (
     REFLECTOR,
     REPAIRER,
     Role,
-    system_prompt,
 )
-from kmem.explore.models.sections import MAX_SKILLS
+from kmem.explore.models.selection import (
+    allowed_skills,
+    is_worth_repairing,
+    telling_attempts,
+    untried_variants,
+)
 from kmem.host.parallel import in_parallel
 from kmem.interfaces import KNOBS, UNAIDED, Assignment, Author, Direction, RunContext, Situation
 from kmem.records import (
@@ -59,7 +59,6 @@ from kmem.records import (
     Kernel,
     Lesson,
     Move,
-    Status,
     Strategy,
     Task,
     content_hash,
@@ -69,16 +68,22 @@ AnswerT = TypeVar("AnswerT")
 
 
 class LlmAuthor(Author):
-    """Writes with language models; works within a run, whose models, budget and archive `begin`
-    binds it to.
+    """Writes kernels with language models.
+
+    It works only within a run: `begin` gives the author that has the run's models, budget and
+    archive.
     """
 
     name = "llm"
     repairs = 3
 
     def begin(self, context: RunContext) -> "LlmRunAuthor":
-        """Raises ProviderError, NotRegistered or PriceError: if a role has no model, provider or
-        price where one is needed.
+        """The author of one run.
+
+        Raises:
+            ProviderError: if a role has no model.
+            NotRegistered: if no plugin registered a model's provider.
+            PriceError: if a price is needed and not known.
         """
         return LlmRunAuthor(context)
 
@@ -92,7 +97,7 @@ class LlmAuthor(Author):
 class LlmRunAuthor(LlmAuthor):
     """The author of one run.
 
-    Keeps nothing that the run's archive and history do not, so that a resumed run goes the same
+    It keeps nothing that the run's archive and history do not, so that a resumed run goes the same
     way.
     """
 
@@ -107,9 +112,7 @@ class LlmRunAuthor(LlmAuthor):
         return self._conversation.complaint
 
     def propose(self, situation: Situation) -> list[Direction]:
-        """Granularities without a parent; else what the planner chooses for the diagnoser's
-        finding, then the parent's knobs.
-        """
+        """Seeds of several sizes, or from a parent the planner's directions and its knobs."""
         if situation.parent is None:
             if self.spent:
                 return []
@@ -118,7 +121,7 @@ class LlmRunAuthor(LlmAuthor):
                 for size, text in seed_instructions(situation)
             ]
         directions = [] if self.spent else self._plan(situation, situation.parent)
-        if next(_untried_variants(situation), None) is not None:
+        if next(untried_variants(situation), None) is not None:
             directions.append(
                 Direction(
                     self.name, Move.TUNE, KNOBS, "settings of its knobs that were not measured yet"
@@ -127,12 +130,10 @@ class LlmRunAuthor(LlmAuthor):
         return directions
 
     def write(self, assignment: Assignment) -> list[Candidate]:
-        """Candidates of one answer, the model's own settings first, then other settings of its
-        knobs.
-        """
+        """Candidates of one answer: the model's own settings first, then others of its knobs."""
         task = assignment.task
         if task.move is Move.TUNE:
-            found = list(islice(_untried_variants(assignment), task.samples))
+            found = list(islice(untried_variants(assignment), task.samples))
             return [
                 Candidate(replace(kernel, parent=task.parent), task, self.name) for kernel in found
             ]
@@ -142,13 +143,14 @@ class LlmRunAuthor(LlmAuthor):
             return self._write_fix(assignment, assignment.parent)
         if task.move is Move.REPAIR:
             return self._write_repair(assignment)
-        return []  # a remembered kernel is no model's to write
+        return []  # RECALL: no model writes a remembered kernel
 
     def reflect(self, situation: Situation, attempts: Sequence[Attempt]) -> list[Lesson]:
-        """The reflector's lessons; nothing is asked if the round only moved knobs, for there
-        arithmetic says it all.
+        """The reflector's lessons about attempts that did more than move knobs.
+
+        Nothing is asked about a round that only moved knobs, for there arithmetic says it all.
         """
-        telling = _telling_attempts(attempts)
+        telling = telling_attempts(attempts)
         if not telling or self.spent:
             return []
         slot = _slot(situation.parent.hash if situation.parent else "")
@@ -162,7 +164,7 @@ class LlmRunAuthor(LlmAuthor):
         if answer is None or isinstance(answer, Unusable):
             return []
         known = {
-            attempt.candidate.kernel.hash[:SHORT_HASH]: attempt.candidate for attempt in telling
+            short_hash(attempt.candidate.kernel.hash): attempt.candidate for attempt in telling
         }
         return [
             Lesson(
@@ -176,7 +178,7 @@ class LlmRunAuthor(LlmAuthor):
         ]
 
     def _plan(self, situation: Situation, parent: Kernel) -> list[Direction]:
-        """Diagnoser, then planner."""
+        """The planner's directions for what the diagnoser finds."""
         slot = _slot(parent.hash)
         signature = situation.diagnosis.signature if situation.diagnosis else None
         finding = self._ask(
@@ -188,7 +190,7 @@ class LlmRunAuthor(LlmAuthor):
         )
         if not isinstance(finding, DiagnoserAnswer):
             return []
-        allowed = allowed_skills(situation)
+        allowed = allowed_skills(situation, self.name)
         planned = self._ask(
             PLANNER,
             situation,
@@ -211,8 +213,9 @@ class LlmRunAuthor(LlmAuthor):
         ]
 
     def _write_seeds(self, assignment: Assignment) -> list[Candidate]:
-        """One answer with variants of its knobs; for best-of-n, which wants independent kernels, an
-        answer for every sample.
+        """Candidates of one answer at several settings of its knobs.
+
+        For best-of-n, which wants independent kernels, every candidate is an answer of its own.
         """
         names = [node.name for node in assignment.traced.graph.nodes]
         independent = self._context.run.strategy is Strategy.BEST_OF_N
@@ -255,7 +258,7 @@ class LlmRunAuthor(LlmAuthor):
             ),
             None,
         )
-        if failed is None or not _is_worth_repairing(failed, assignment.history):
+        if failed is None or not is_worth_repairing(failed, assignment.history):
             return []
         slot = _slot(*_task_identity(assignment.task))
         answer = self._ask(
@@ -308,8 +311,10 @@ class LlmRunAuthor(LlmAuthor):
         sections: Sequence[Section],
         read: Callable[[str], AnswerT],
     ) -> AnswerT | Unusable | None:
-        """The model's answer; None if the question cannot be put or paid for, which is announced,
-        or the minutes ended before it came.
+        """The model's answer.
+
+        None, with an announcement, if the question is too long or cannot be paid for; None if the
+        run's minutes ended before the answer came.
         """
         system = system_prompt(role, situation.traced.contract)
         try:
@@ -318,87 +323,14 @@ class LlmRunAuthor(LlmAuthor):
         except PromptTooLong as ex:
             self._context.announce(f"{ex}; this question is not asked")
         except OutOfTime:
-            pass  # the loop knows, and says so as the reason it stopped
+            pass  # the run ends for this reason, and says so
         except BudgetExhausted as ex:
             with self._lock:
-                is_news, self.spent = not self.spent, self.spent or str(ex)
+                is_news = not self.spent
+                self.spent = self.spent or str(ex)
             if is_news:
                 self._context.announce(f"no more questions to language models: {ex}")
         return None
-
-
-def allowed_skills(situation: Situation) -> list[str]:
-    """What a direction may rest on: the skills offered, those already in the parent, or none; less
-    those vetoed for this author.
-    """
-    parent = situation.parent
-    made_with = [
-        attempt.candidate.task.skill
-        for attempt in situation.history
-        if parent and attempt.candidate.kernel.hash == parent.hash
-    ]
-    in_parent = [choice.recipe for choice in parent.choices] if parent else []
-    offered = [prescription.skill for prescription in situation.prescriptions][:MAX_SKILLS]
-    vetoed = {
-        veto.skill
-        for veto in situation.vetoes
-        if veto.author == LlmAuthor.name
-        and veto.parent in (None, parent.hash if parent else None)
-        and veto.skill != UNAIDED
-    }
-    known = [
-        name
-        for name in dict.fromkeys([*offered, *in_parent, *made_with])
-        if name in situation.skills and name not in vetoed
-    ]
-    return [*known, UNAIDED]
-
-
-def _untried_variants(situation: Situation) -> Iterator[Kernel]:
-    """Other settings of the parent's knobs that this run has not measured."""
-    if situation.parent is None or not situation.parent.knob_space:
-        return
-    tried = {attempt.candidate.kernel.hash for attempt in situation.history}
-    yield from (
-        kernel
-        for kernel in knob_variants(situation.parent, str(situation.seed))
-        if kernel.hash not in tried
-    )
-
-
-def _is_worth_repairing(failed: Attempt, history: Sequence[Attempt]) -> bool:
-    """Not an unusable answer; of kernels that differ in knobs only just the first, and only if none
-    of them passed.
-    """
-    kernel = failed.candidate.kernel
-    if UNUSABLE in kernel.flags or failed.candidate.task.move is Move.TUNE:
-        return False
-    alike = [
-        attempt
-        for attempt in history
-        if attempt is failed or differ_in_knobs_only(kernel, attempt.candidate.kernel)
-    ]
-    return alike[0] is failed and not any(
-        attempt.measurement.status is Status.PASSED for attempt in alike
-    )
-
-
-def _telling_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """For each task but those that only move knobs, its fastest attempt, or the first that failed."""
-    chosen: dict[Task, Attempt] = {}
-    for attempt in attempts:
-        task, status = attempt.candidate.task, attempt.measurement.status
-        if (
-            task.move is Move.TUNE
-            or status is Status.INTERRUPTED
-            or UNUSABLE in attempt.candidate.kernel.flags
-        ):
-            continue
-        kept = chosen.setdefault(task, attempt)
-        kept_ms, ms = kept.measurement.latency_ms, attempt.measurement.latency_ms
-        if ms is not None and (kept_ms is None or ms < kept_ms):
-            chosen[task] = attempt
-    return list(chosen.values())
 
 
 def _task_identity(task: Task) -> tuple[str, ...]:

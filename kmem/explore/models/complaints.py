@@ -1,8 +1,7 @@
-"""Models none of whose answers could be used in a role: what was wrong with them and what the user
-can do, in one line.
+"""What the user hears of models none of whose answers could be used in a role.
 
 A run goes on with bad answers (each is a failed attempt), so its end must say that a model never
-gave a good one.
+gave a good one: what was wrong, and what the user can do.
 """
 
 import threading
@@ -23,8 +22,9 @@ class _Fault:
 
 
 class Complaints:
-    """Takes note of what came of every question, from several threads; what it says does not depend
-    on their order.
+    """Takes note of what came of every question, from several threads.
+
+    What it says does not depend on the order in which answers came.
 
     Args:
         models: which model plays each role.
@@ -37,20 +37,18 @@ class Complaints:
         self._lock = threading.Lock()
 
     def usable(self, key: CompletionKey) -> None:
-        """A question got an answer that was of use."""
+        """Note that the answer to a question was of use."""
         with self._lock:
             self._useful.add(key.role)
 
     def unusable(self, key: CompletionKey, completion: Completion, told: str) -> None:
-        """A question got none; `told` is what the model heard of its last answer."""
+        """Note that no answer to a question was of use, and what the model heard of the last."""
         with self._lock:
             self._faults[key] = _explain(completion, told)
 
     @property
     def text(self) -> str:
-        """One line with model, roles, what was wrong first, and the remedy; empty if every role had
-        an answer that was of use.
-        """
+        """One line with models, roles, faults and remedies; empty if all roles were of use."""
         with self._lock:
             useless = [key for key in self._faults if key.role not in self._useful]
         lines = []
@@ -62,8 +60,8 @@ class Complaints:
             roles, fault = ", ".join(dict.fromkeys(key.role for key in keys)), self._faults[keys[0]]
             questions = "1 question" if len(keys) == 1 else f"{len(keys)} questions"
             lines.append(
-                f"{model} gave no usable answer to {questions} as {roles}: the first {fault.what}; "
-                f"{fault.remedy}"
+                f"{model} gave no usable answer to {questions} as {roles}: the first "
+                f"{fault.what}; {fault.remedy}"
             )
         return "; ".join(lines)
 

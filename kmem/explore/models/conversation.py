@@ -1,9 +1,7 @@
-"""One way to ask a language model: find the answer in the archive, or price the question, ask, pay,
-and keep the answer before it is used.
+"""How a role is asked: its question is found answered in the archive, or asked, paid for and kept.
 
 A question is (role, round, slot); its turn is 0, or 1 for the one re-ask that an unusable answer
-gets. What the re-ask says is exactly what was wrong. budget.py holds the budget; the archive is the
-run's.
+gets. The re-ask says exactly what was wrong. The budget is cost/budget.py's, the archive the run's.
 """
 
 import logging
@@ -12,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
 from kmem.errors import NotRegistered
-from kmem.explore.models.budget import Spending
+from kmem.explore.models.answers.parsing import Malformed, encodable
 from kmem.explore.models.complaints import Complaints
-from kmem.explore.models.parsing import Malformed, encodable
-from kmem.explore.models.prompt import estimate_tokens
+from kmem.explore.models.cost.budget import Spending
+from kmem.explore.models.prompts.message import estimate_tokens
 from kmem.explore.models.roles import Role, choose_models
 from kmem.interfaces import (
     Completion,
@@ -33,16 +31,16 @@ AnswerT = TypeVar("AnswerT")
 
 #: The first question and one re-ask.
 _TURNS = 2
-#: What a first question leaves free of its role's budget, so that a re-ask fits, if without the
-#: answer it is about: what was wrong takes `_FAULT_BYTES` at most, the words around it less than
-#: 100 tokens.
+#: Tokens of its role's limit that a first question leaves free, so that a re-ask fits, though
+#: perhaps without the answer that it is about: what was wrong takes `_FAULT_BYTES` at most, the
+#: words around it less than 100 tokens.
 REASK_TOKENS = 1_100
 _FAULT_BYTES = 3_000
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """An answer that was no use after its re-ask either: the last text, and what is wrong with it."""
+    """An answer that was no use after its re-ask either: the last text, and its fault."""
 
     text: str
     reason: str
@@ -52,10 +50,12 @@ class Conversation:
     """Asks the models of one run. Safe to use from several threads at once."""
 
     def __init__(self, context: RunContext) -> None:
-        """Begin or resume.
+        """Begin or resume the conversations of a run.
 
-        Raises ProviderError or NotRegistered: if a role has no model, or a model's provider is not
-        registered. PriceError: if the budget is in dollars and a model's price is not known.
+        Raises:
+            ProviderError: if a role has no model.
+            NotRegistered: if a model's provider is not registered.
+            PriceError: if the budget is in dollars and a model's price is not known.
         """
         self._context = context
         self._spending = Spending(context.run.budget, context.archive)
@@ -74,9 +74,7 @@ class Conversation:
 
     @property
     def complaint(self) -> str:
-        """What to tell the user about models none of whose answers could be used; empty if there
-        are none.
-        """
+        """What the user hears of models none of whose answers could be used; may be empty."""
         return self._complaints.text
 
     def ask(
@@ -90,11 +88,15 @@ class Conversation:
     ) -> AnswerT | Unusable:
         """What `read` makes of the model's answer; asked again once if it raises Malformed.
 
-        Args: slot: what the question is about; unique within a role and round. user: leaves
-            REASK_TOKENS of the role's budget free. read: raises Malformed for an answer that cannot
-            be used. If its `usable` is set the second time, that is the result.
+        Args:
+            slot: what the question is about; unique within a role and round.
+            user: leaves REASK_TOKENS of the role's limit free.
+            read: raises Malformed for an answer that cannot be used. If the second Malformed has
+                `usable` set, that is the result.
+
         Returns:
             Unusable if the second answer is no better, or if every answer was lost on the way.
+
         Raises:
             BudgetExhausted: if the next call might cost more than is left; nothing was asked then.
             ProviderError: if the provider cannot answer.
@@ -126,8 +128,8 @@ class Conversation:
             )
             messages += [Message("assistant", _echo(text, room)), Message("user", again)]
         self._context.announce(
-            f"the {role.name} of round {round_number} answered twice in a way that cannot be used: "
-            f"{fault}"
+            f"the {role.name} of round {round_number} answered twice in a way that cannot be "
+            f"used: {fault}"
         )
         if fault.usable is not None:
             self._complaints.usable(key)
@@ -173,26 +175,22 @@ def _check_finished(completion: Completion) -> None:
 
 
 def _echo(text: str, room: int) -> str:
-    """A model's answer as a turn of the conversation, if that has room for so many tokens; servers
-    refuse empty turns.
+    """A model's answer as a turn of the conversation, or a note of its length if it is too long.
+
+    `room` is in tokens. Servers refuse empty turns, so an empty answer becomes a note, too.
     """
     if not text.strip():
         return "(no text)"
-    return (
-        text
-        if estimate_tokens(text) <= room
-        else f"(an answer of {len(text)} characters, left out here)"
-    )
+    if estimate_tokens(text) <= room:
+        return text
+    return f"(an answer of {len(text)} characters, left out here)"
 
 
 def _ask_again(fault: Malformed) -> str:
-    told = str(fault).encode()
-    shown = (
-        told.decode()
-        if len(told) <= _FAULT_BYTES
-        else told[:_FAULT_BYTES].decode(errors="ignore") + " ..."
-    )
+    told = str(fault)
+    if len(told.encode()) > _FAULT_BYTES:
+        told = told.encode()[:_FAULT_BYTES].decode(errors="ignore") + " ..."
     return (
-        f"Your answer cannot be used: {shown}.\n"
-        f"Give the whole answer again, corrected, in the form asked for and nothing else."
+        f"Your answer cannot be used: {told}.\n"
+        "Give the whole answer again, corrected, in the form asked for and nothing else."
     )

@@ -1,9 +1,9 @@
-"""How much of a module a first kernel takes on: everything, the fused whole in several kernels, its
-hottest operators, or the hottest one.
+"""How much of a module a first kernel takes on.
 
-A seed of every size is asked for, because neither the largest nor the smallest is reliably best: a
-full rewrite can fuse the most and fails most often. Which operators are hot is an estimate from the
-traced graph.
+The sizes are: everything, the fused whole in several kernels, the hottest operators, or the hottest
+one. A seed of every size is asked for, because neither the largest nor the smallest is reliably
+best: a full rewrite can fuse the most and fails most often. Which operators are hot is an estimate
+from the traced graph.
 """
 
 from kmem.interfaces import Situation
@@ -15,11 +15,11 @@ _SEVERAL = 3
 
 
 def seed_instructions(situation: Situation) -> list[tuple[str, str]]:
-    """Granularity and what to do, most promising first; sizes that the module does not have, or its
-    contract forbids, are left out.
+    """Sizes of a first kernel, each with what to do, most promising first.
 
-    A forward that could not be traced has no parts to choose from, so all that is left is a full
-    rewrite; where all GPU time must be Triton's, nothing may be left to torch.
+    Sizes that the module does not have, or its contract forbids, are left out. A forward that could
+    not be traced has no parts to choose from, so only a full rewrite is left; where all GPU time
+    must be Triton's, nothing may be left to torch.
     """
     graph = situation.traced.graph
     costs = {
@@ -44,7 +44,7 @@ def seed_instructions(situation: Situation) -> list[tuple[str, str]]:
             "hottest operator",
             (
                 f"Write only the operator that takes most time, {hottest[0]}, in Triton; the rest "
-                f"stays torch."
+                "stays torch."
             ),
         ),
     ]
@@ -52,7 +52,7 @@ def seed_instructions(situation: Situation) -> list[tuple[str, str]]:
         names = ", ".join(hottest[:_SEVERAL])
         text = (
             f"Write the operators that take most time, {names}, each as a Triton kernel; the rest "
-            f"stays torch."
+            "stays torch."
         )
         seeds.append(("several operators", text))
     return seeds

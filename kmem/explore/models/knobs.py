@@ -22,12 +22,14 @@ _DRAWS_PER_SAMPLE = 20
 
 
 def make_knob_space(source: str, values: Mapping[str, Sequence[Knob]]) -> KnobSpace:
-    """The space that these values span over a source, names sorted; a constant's own value always
-    belongs to it, numbers are in order.
+    """The space that these values span over a source.
 
-    Raises: SyntaxError: if the source does not parse. ValueError: naming every knob that is no
-        module-level int or str constant assigned once, has a value of another type, or nothing to
-        choose from.
+    Names are sorted. A constant's own value always belongs to its values; numbers are in order.
+
+    Raises:
+        SyntaxError: if the source does not parse.
+        ValueError: naming every knob that is no module-level int or str constant assigned once, has
+            a value of another type, or nothing to choose from.
     """
     constants = _constants(source)
     space, faults = [], []
@@ -54,7 +56,7 @@ def make_knob_space(source: str, values: Mapping[str, Sequence[Knob]]) -> KnobSp
 
 
 def current_settings(source: str, space: KnobSpace) -> dict[str, Knob]:
-    """The values a source has now, for the knobs of its space."""
+    """The values that a source has now for the knobs of its space."""
     constants = _constants(source)
     return {name: constants[name].value for name, _ in space}
 
@@ -62,7 +64,8 @@ def current_settings(source: str, space: KnobSpace) -> dict[str, Knob]:
 def with_knobs(source: str, settings: Mapping[str, Knob]) -> str:
     """The source with other values in place of these constants; every other character stays.
 
-    Raises KeyError for a name that is no knob of the source.
+    Raises:
+        KeyError: for a name that is no knob of the source.
     """
     constants = _constants(source)
     lines = source.split("\n")
@@ -79,10 +82,10 @@ def with_knobs(source: str, settings: Mapping[str, Knob]) -> str:
 
 
 def knob_variants(kernel: Kernel, seed: str) -> Iterator[Kernel]:
-    """Kernels that differ from this one in knobs only, each text once: one step of one knob first,
-    then a seeded sample of the space.
+    """Kernels that differ from this one in knobs only, each text once.
 
-    Their parent is the kernel's own; the caller sets another.
+    Steps of one knob come first, then a seeded sample of the space. The parent of each is the
+    kernel's own parent; the caller sets another.
     """
     base = current_settings(kernel.source, kernel.knob_space)
     generator = random.Random(seed)
@@ -120,8 +123,9 @@ def _samples(space: KnobSpace, generator: random.Random) -> Iterator[dict[str, K
 
 @dataclass(frozen=True, slots=True)
 class _Constant:
-    """A literal in a source: its line from 1, and where it starts and ends there, in bytes of UTF-8
-    as ast counts them.
+    """A literal in a source and where it stands.
+
+    The line counts from 1; start and end are in bytes of UTF-8, as ast counts them.
     """
 
     value: Knob
@@ -131,8 +135,9 @@ class _Constant:
 
 
 def _constants(source: str) -> dict[str, _Constant]:
-    """Module-level names assigned exactly once, to an int (no bool) or str literal written on one
-    line.
+    """Module-level names assigned exactly once, to an int or str literal written on one line.
+
+    A bool is no int here.
     """
     found: dict[str, _Constant] = {}
     assigned: list[str] = []

@@ -1,0 +1,6 @@
+"""The author that writes Triton by executable skills; it needs no key, no network and no GPU.
+
+- cover.py: which recipe writes which part of the graph.
+- calibration.py: the cost model's ranking of knob settings, corrected by what was measured.
+- author.py: which settings to try, and the candidates written at them.
+"""

@@ -1,5 +1,4 @@
-"""The offline author: writes candidates with executable skills, at knob settings chosen by cost
-model, memory and history.
+"""The author that writes by recipes, at knob settings chosen by cost model, memory and history.
 
 Settings are ranked by the cost model, corrected by what was measured on other graphs and in this
 run (calibration.py). A seed task takes a recipe's sites first and the best-ranked settings; a
@@ -39,8 +38,9 @@ class RecipeAuthor(Author):
         self._writing = threading.Lock()
 
     def propose(self, situation: Situation) -> list[Direction]:
-        """Seeds in the first round; later the skills in the parent, those offered, then every other
-        one that matches.
+        """Seeds in the first round; later tuning of the parent, what is offered, and the rest.
+
+        The order is: skills in the parent, those offered, then every other one that matches.
         """
         in_parent = (
             [choice.recipe for choice in situation.parent.choices] if situation.parent else []
@@ -68,8 +68,9 @@ class RecipeAuthor(Author):
         return directions
 
     def write(self, assignment: Assignment) -> list[Candidate]:
-        """Candidates for a task, best guess first; an empty list if no recipe of the task's skill
-        matches or nothing new is left.
+        """Candidates for a task, best guess first.
+
+        The list is empty if no recipe of the task's skill matches or nothing new is left.
         """
         with self._writing:
             return self._write(assignment)
@@ -114,8 +115,9 @@ class RecipeAuthor(Author):
         return candidates
 
     def _options(self, assignment: Assignment) -> list[SiteOption]:
-        """Kept from the last task: all tasks of a run ask about the same graphs, and ranking a
-        large space takes seconds.
+        """The ranked sites of the assignment's graphs, kept from the last task on the same graphs.
+
+        All tasks of a run ask about the same graphs, and ranking a large space takes seconds.
         """
         if self._kept is None or not _ask_the_same(self._kept[0], assignment):
             traced = assignment.traced
@@ -202,8 +204,10 @@ def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[
 
 
 def _start(option: SiteOption, inherited: Sequence[SiteChoice]) -> Settings:
-    """Inherited knobs of this site (or else of this recipe) if legal here, else the nearest legal
-    ones; without any the best-ranked.
+    """The settings of a site to start from: the inherited knobs if they are legal there.
+
+    Knobs of the same recipe at another site stand in for those of the site. If the inherited knobs
+    are not legal, the nearest legal ones are taken; if nothing is inherited, the best-ranked ones.
     """
     same_recipe = [choice for choice in inherited if choice.recipe == option.recipe.name]
     if not same_recipe:
@@ -223,7 +227,7 @@ def _start(option: SiteOption, inherited: Sequence[SiteChoice]) -> Settings:
 
 
 def _ranked_ms(cover: Sequence[SiteOption], settings: Sequence[Settings]) -> float:
-    """The times that settings are ranked by, which memory may have corrected."""
+    """The predicted time of settings, corrected by what was measured."""
     return sum(
         next(ms for ms, ranked in option.ranked if ranked == setting)
         for option, setting in zip(cover, settings, strict=True)
@@ -247,7 +251,7 @@ def write_kernel(
     settings: Sequence[Settings],
     choices: tuple[SiteChoice, ...],
 ) -> Kernel:
-    """Assemble one module with a plan per workload."""
+    """One module with these settings at its sites, for every workload."""
     plans, traced = [], assignment.traced
     for name, graph in traced.graphs.items():
         sites = tuple(
@@ -270,7 +274,7 @@ def write_kernel(
 def _plan_site(
     graph: OpGraph, option: SiteOption, setting: Settings, contract: Contract
 ) -> SitePlan:
-    # find_options saw to it
+    # found: find_options leaves out a site that one of the workloads lacks
     site = next(
         site for site in option.recipe.match(graph, contract) if site.name == option.site.name
     )

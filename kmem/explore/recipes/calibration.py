@@ -1,5 +1,7 @@
-"""Correct a cost model by what was measured: settings that did better or worse than predicted,
-elsewhere or in this run, move in rank.
+"""Correct a cost model's ranking of knob settings by what was measured.
+
+Settings that did better or worse than predicted, elsewhere or in this run, move in rank, and the
+settings near them move along.
 
 The correction is the posterior mean of a Gaussian process over the logarithm of measured over
 predicted time. Two measurements tell of each other the more, the nearer their knobs and the more
@@ -29,14 +31,14 @@ _WORD_DISTANCE = 2.0
 #: How much graphs of different structure tell of each other; those of one structure as much less as
 #: their sizes differ, 1/e a doubling.
 _ANY_GRAPH = 0.1
-#: Variances in units of what knobs explain: what no knob tells of a time (its noise and the model's
-#: whims), and a graph's own offset.
+#: Variances in units of what knobs explain: what no knob tells of a time (its noise and the cost
+#: model's faults), and a graph's own offset.
 _NOISE, _OFFSET = 0.5, 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A measured setting: log of measured over predicted time, and where."""
+    """A measured setting: the log of its measured over its predicted time, and on which graph."""
 
     knobs: dict[str, Knob]
     residual: float
@@ -67,13 +69,14 @@ def own_experience(history: Sequence[Attempt], graph: OpGraph) -> list[Experienc
 def calibrate_option(
     option: SiteOption, experience: Sequence[Experience], graph: OpGraph
 ) -> SiteOption:
-    """The option with its settings ranked anew, each at its corrected time; itself if nothing is
-    known of its recipe.
+    """The option with its settings ranked anew, each at its corrected time.
+
+    An option of whose recipe nothing is known is returned as it is.
     """
     known = _usable(option, experience)
     if not known:
         return option
-    import numpy as np  # a run without memory needs no arithmetic
+    import numpy as np  # as late as possible: a run without memory does not need it
 
     here = [settings for _, settings in option.ranked]
     there = [entry.knobs for entry in known]
@@ -101,8 +104,8 @@ def calibrate_option(
 def _usable(option: SiteOption, experience: Sequence[Experience]) -> list[_Known]:
     """What was measured of the option's recipe and can be compared with a prediction.
 
-    Where no prediction was kept, that for the same knobs here stands in: a graph's offset takes up
-    what the sizes make of it.
+    Where no prediction was kept, the one for the same knobs here stands in: a graph's offset
+    absorbs what the difference in sizes makes of it.
     """
     predicted = {tuple(sorted(settings.items())): cost_ms for cost_ms, settings in option.ranked}
     names = set(option.ranked[0][1])
@@ -147,7 +150,7 @@ def _distances(here: Sequence[Settings], there: Sequence[Settings]) -> "np.ndarr
 def _likeness(
     these: Sequence[tuple[str, tuple[int, ...]]], those: Sequence[tuple[str, tuple[int, ...]]]
 ) -> "np.ndarray":
-    """How much graphs tell of each other, from structure and sizes: (these, those), 1 for the same."""
+    """How much graphs tell of each other, from structure and sizes: (these, those), 0 to 1."""
     import numpy as np
 
     found = np.full((len(these), len(those)), _ANY_GRAPH)

@@ -1,5 +1,6 @@
-"""Cut a graph into sites that do not overlap: which recipe writes which part, and what stays a
-library call.
+"""Cut a graph into sites that do not overlap: which recipe writes which part.
+
+What no site covers stays with the vendor's kernels, called through torch.
 """
 
 import logging
@@ -16,9 +17,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SiteOption:
-    """A site with the recipe that can write it, its knob space, and its settings ranked by the cost
-    model, best first.
-    """
+    """A site that a recipe can write, with its knob settings ranked by the cost model."""
 
     recipe: Recipe
     site: Site
@@ -33,8 +32,9 @@ class SiteOption:
 def find_options(
     graphs: Mapping[str, OpGraph], recipes: Mapping[str, Recipe], contract: Contract, device: Device
 ) -> list[SiteOption]:
-    """Every site of the full workload that a recipe can write, in graph order within a recipe;
-    recipes by name, so the order is fixed.
+    """Every site of the full workload that a recipe can write.
+
+    Sites are in graph order within a recipe, and recipes are in order of their names.
 
     A site that its recipe does not find again at the small workload is left out: one module must
     serve both. So is one with an empty tensor: there is nothing to gain, and kernels are not
@@ -77,8 +77,8 @@ def rank_settings(
     )
 
 
-def library_ms(graph: OpGraph, site: Site, device: Device, contract: Contract) -> float:
-    """What the library is predicted to take for the nodes of a site."""
+def vendor_ms(graph: OpGraph, site: Site, device: Device, contract: Contract) -> float:
+    """What the vendor's kernels are predicted to take for the nodes of a site."""
     return sum(
         node_cost_ms(graph, node, device, contract)
         for node in graph.nodes
@@ -97,12 +97,12 @@ def cover_graph(
     """Pick options that share no node.
 
     `prefer` names (recipe, site) pairs that go first whatever is predicted. The others are taken by
-    predicted saving over the library, largest first, and only if they save (under Purity.TRITON
-    always).
+    predicted saving over the vendor's kernels, largest first, and only if they save (under
+    Purity.TRITON always).
     """
     preferred = {pair: place for place, pair in enumerate(prefer)}
     saving = {
-        id(option): library_ms(graph, option.site, device, contract) - option.best_ms
+        id(option): vendor_ms(graph, option.site, device, contract) - option.best_ms
         for option in options
     }
     order = sorted(

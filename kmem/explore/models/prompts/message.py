@@ -1,7 +1,7 @@
-"""A user message out of sections, within a role's budget: the least valuable section shrinks first,
-and code is whole or absent.
+"""A user message made of sections, within a role's limit.
 
-sections.py makes the sections; nothing here knows what they say. Everything is deterministic.
+The least valuable section shrinks first, and code is whole or absent. sections.py and history.py
+make the sections; nothing here knows what they say. Everything is deterministic.
 """
 
 import math
@@ -18,11 +18,11 @@ BYTES_PER_TOKEN = 3.0
 
 
 class PromptTooLong(Exception):
-    """What a role cannot do without is longer than its budget; the message says how long."""
+    """What a role cannot do without is longer than its limit; the message says how long."""
 
 
 class Worth(IntEnum):
-    """What is given up first when a prompt is too long, least worth first."""
+    """The order in which sections are given up when a prompt is too long, least worth first."""
 
     GRAPH = 1
     OTHER_KERNELS = 2
@@ -39,8 +39,9 @@ class Worth(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One part of a message: its texts from the fullest to the shortest ("" leaves it out), and its
-    worth beside the others.
+    """One part of a message: its texts from the fullest to the shortest, and its worth.
+
+    An empty text leaves the section out.
     """
 
     title: str
@@ -54,11 +55,13 @@ def estimate_tokens(text: str) -> int:
 
 
 def fit_prompt(role: Role, system: str, sections: Sequence[Section], *, reserved: int = 0) -> str:
-    """The user message: sections in order, shrunk one step at a time, the least worth first, until
-    it fits beside the system message.
+    """The user message: sections in order, shrunk until it fits beside the system message.
 
-    Of two sections of one worth the later shrinks first. `reserved` tokens of the role's budget
-    stay free. Raises PromptTooLong: if the shortest texts do not fit.
+    Sections shrink one step at a time, the least worth first; of two sections of one worth the
+    later shrinks first. `reserved` tokens of the role's limit stay free.
+
+    Raises:
+        PromptTooLong: if the shortest texts do not fit.
     """
     steps = [0] * len(sections)
     by_worth = sorted(range(len(sections)), key=lambda place: (sections[place].worth, -place))

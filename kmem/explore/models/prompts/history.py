@@ -1,5 +1,4 @@
-"""The run's short-term memory as sections of a prompt: attempts, lessons, vetoes, and a failed file
-with its log.
+"""The run so far as sections of a prompt: attempts, lessons, vetoes, and a failed file.
 
 They come from the run alone: neither a change of the base kernel nor an empty retrieval alters how
 they read.
@@ -7,15 +6,14 @@ they read.
 
 from collections.abc import Sequence
 
+from kmem.explore.models.answers.schema import UNUSABLE, issue_of, short_hash
 from kmem.explore.models.knobs import current_settings
-from kmem.explore.models.prompt import Section, Worth
-from kmem.explore.models.reading import UNUSABLE, issue_of
-from kmem.explore.models.rendering import (
+from kmem.explore.models.prompts.message import Section, Worth
+from kmem.explore.models.prompts.rendering import (
     both_ends,
     describe_result,
     fenced,
     one_line,
-    short_hash,
     shrinking,
 )
 from kmem.interfaces import Situation
@@ -30,15 +28,14 @@ _ROUND_ATTEMPTS = (12, 6, 3)
 
 
 def history_section(situation: Situation) -> Section:
-    """Every attempt of the run so far, oldest first; trimmed to the latest ones and, of those
-    before, the fastest.
+    """Every attempt of the run so far, oldest first.
+
+    Trimmed to the latest attempts and, of those before, the fastest.
     """
     history = situation.history
-    texts = (
-        shrinking(len(history), _ROWS, lambda rows: _history_table(history, rows))
-        if history
-        else ("Nothing yet.",)
-    )
+    texts = ("Nothing yet.",)
+    if history:
+        texts = shrinking(len(history), _ROWS, lambda rows: _history_table(history, rows))
     return Section("What this run has tried", texts, Worth.HISTORY)
 
 
@@ -114,9 +111,7 @@ def _describe_attempt(attempt: Attempt, lessons: Sequence[Lesson]) -> str:
 
 
 def _history_table(history: Sequence[Attempt], rows: int) -> str:
-    """The last attempts, and of those before them the fastest ones, so that what worked is never
-    forgotten.
-    """
+    """The last attempts, and of those before them the fastest, so that no success is forgotten."""
     places = list(range(len(history)))
     if len(places) > rows:
         recent = places[-(rows - rows // 3) :]
@@ -176,11 +171,8 @@ def _telling_line(log: str, status: Status) -> str:
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     if not lines:
         return ""
-    return (
-        lines[-1]
-        if status in (Status.BUILD_FAILED, Status.CRASHED, Status.OUT_OF_MEMORY)
-        else lines[0]
-    )
+    ends_in_traceback = status in (Status.BUILD_FAILED, Status.CRASHED, Status.OUT_OF_MEMORY)
+    return lines[-1] if ends_in_traceback else lines[0]
 
 
 def _lesson_line(lesson: Lesson) -> str:

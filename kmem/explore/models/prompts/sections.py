@@ -1,15 +1,14 @@
-"""What is known of the task at hand, as sections of a prompt: module, graph, device, diagnosis,
-skills, kernels.
+"""The task at hand as sections of a prompt: module, graph, device, diagnosis, skills, kernels.
 
-Pure functions of a situation. The run's short-term memory is in short_term.py; which role reads
-what, in briefs.py.
+Pure functions of a situation. The run so far is in history.py; which role reads what, in briefs.py.
 """
 
 import re
 from collections.abc import Sequence
 
-from kmem.explore.models.prompt import Section, Worth
-from kmem.explore.models.rendering import describe_result, fenced, short_hash
+from kmem.explore.models.answers.schema import short_hash
+from kmem.explore.models.prompts.message import Section, Worth
+from kmem.explore.models.prompts.rendering import describe_result, fenced
 from kmem.interfaces import Situation
 from kmem.problem.bound import node_cost_ms
 from kmem.problem.graph import Arg, Literal, Node, Ref
@@ -35,8 +34,9 @@ def module_section(situation: Situation) -> Section:
 
 
 def graph_section(situation: Situation) -> Section:
-    """The traced forward at its full sizes, one operator a line with an estimate of its share of
-    eager's time.
+    """The traced forward at its full sizes, one operator a line.
+
+    Each operator has an estimate of its share of eager's time.
     """
     graph = situation.traced.graph
     if graph.opaque_reason is not None:
@@ -73,12 +73,10 @@ def device_section(situation: Situation) -> Section:
     )
     lines = [
         f"{device.full_name} ({device.arch}): {device.sm_count} SMs; an SM has "
-        f"{device.max_threads_per_sm} threads and "
-        f"{device.registers_per_sm} registers, a block at most {device.shared_bytes_per_block} "
-        f"bytes of shared memory.",
+        f"{device.max_threads_per_sm} threads and {device.registers_per_sm} registers, a block at "
+        f"most {device.shared_bytes_per_block} bytes of shared memory.",
         f"L2 {device.l2_bytes / 2**20:.4g} MiB, memory {device.dram_bytes_per_s / 1e12:.4g} TB/s, "
-        f"peaks: {peaks}; one more launch costs "
-        f"{device.launch_ms * 1e3:.3g} us.",
+        f"peaks: {peaks}; one more launch costs {device.launch_ms * 1e3:.3g} us.",
     ]
     if bound is not None:
         work = ", ".join(
@@ -87,9 +85,9 @@ def device_section(situation: Situation) -> Section:
             if amount
         )
         lines.append(
-            f"The forward must move {bound.bytes / 1e6:.4g} MB{f' and do {work}' if work else ''}: "
-            f"at least {bound.time_ms:.4g} ms, "
-            f"limited by {bound.limiter}."
+            f"The forward must move {bound.bytes / 1e6:.4g} "
+            f"MB{f' and do {work}' if work else ''}: at least {bound.time_ms:.4g} ms, limited by "
+            f"{bound.limiter}."
         )
     return Section("Device and bound", ("\n".join(lines),), Worth.TASK)
 
@@ -130,8 +128,9 @@ def diagnosis_section(situation: Situation) -> Section:
 
 
 def skill_sections(situation: Situation, chosen: str = "") -> list[Section]:
-    """At most three skills, the chosen one first, each with what it has earned and why it is
-    offered.
+    """At most three skills, the chosen one first.
+
+    Each comes with what it has earned and why it is offered.
     """
     offered = [prescription.skill for prescription in situation.prescriptions]
     names = [name for name in dict.fromkeys([chosen, *offered]) if name in situation.skills][
@@ -141,7 +140,11 @@ def skill_sections(situation: Situation, chosen: str = "") -> list[Section]:
 
 
 def parent_section(situation: Situation) -> Section:
-    """The kernel to go on from, whole. Raises ValueError: if there is none."""
+    """The kernel to go on from, whole.
+
+    Raises:
+        ValueError: if there is none.
+    """
     if situation.parent is None:
         raise ValueError("there is no parent to show")
     title = f"The kernel to go on from ({short_hash(situation.parent.hash)})"
@@ -204,9 +207,7 @@ def _skill_section(situation: Situation, name: str, chosen: bool) -> Section:
 
 
 def _nested(body: str) -> str:
-    """A skill's body with its headings below those of the prompt; a comment in its code is no
-    heading.
-    """
+    """A skill's body with its headings below those of the prompt; code stays as it is."""
     parts = re.split(r"^(```.*?^```)", body.strip(), flags=re.MULTILINE | re.DOTALL)
     return "".join(
         part if part.startswith("```") else re.sub(r"^#{1,2} ", "### ", part, flags=re.MULTILINE)

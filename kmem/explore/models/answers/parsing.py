@@ -1,9 +1,8 @@
-"""Read a model's answer: one JSON object, and for authors of code one Python file, in fenced blocks
-or nearly so.
+"""Read the text of an answer: one JSON object and, from authors of code, one Python file.
 
-Whatever an answer lacks is one `Malformed`, worded for the model that is asked again. Types are
-strict (a "3" is no number); fields nobody asked for are ignored, for a second answer costs more
-than a stray remark.
+Both stand in fenced blocks, or nearly so. Whatever an answer lacks is one `Malformed`, worded for
+the model that is asked again. Types are strict (a "3" is no number); fields nobody asked for are
+ignored, for a second answer costs more than a stray remark.
 
 Covered: blocks in any order and with any label, prose around them, an object outside a block,
 fences inside longer fences. Not covered: JSON with comments or trailing commas; that is malformed.
@@ -28,7 +27,7 @@ _FAULTS_SHOWN = 5
 class Malformed(Exception):
     """An answer that cannot be used, and exactly why; the text is sent back to the model once.
 
-    `usable` is what is left of the answer without the fault, if that is worth having when the
+    `usable` is the part of the answer that has no fault, if that part is worth having when the
     second answer is no better.
     """
 
@@ -47,8 +46,10 @@ class Block:
 
 
 def read_fields(cls: type[AnswerT], text: str) -> AnswerT:
-    """The JSON object of an answer as a dataclass; raises Malformed, naming the fields that do not
-    fit.
+    """The JSON object of an answer as a dataclass.
+
+    Raises:
+        Malformed: naming the fields that do not fit.
     """
     from pydantic import TypeAdapter, ValidationError  # 100 ms that `kmem --help` should not pay
 
@@ -69,8 +70,9 @@ def read_fields(cls: type[AnswerT], text: str) -> AnswerT:
 def read_file(text: str) -> str:
     """The Python file of an answer, ending in a newline.
 
-    Raises Malformed: if there is none or more than one with ModelNew, it is cut off, does not
-    parse, or defines no class ModelNew.
+    Raises:
+        Malformed: if there is none or more than one with ModelNew, it is cut off, does not parse,
+            or defines no class ModelNew.
     """
     blocks = [block for block in find_blocks(text) if block.label.lower() != "json"]
     if not blocks:
@@ -81,7 +83,7 @@ def read_file(text: str) -> str:
     if len(named) > 1:
         raise Malformed(
             f"there are {len(named)} blocks with a class ModelNew; give the whole file once, in "
-            f"one ```python block"
+            "one ```python block"
         )
     block = named[0] if named else blocks[-1]
     if not block.closed:
@@ -129,8 +131,9 @@ def find_blocks(text: str) -> list[Block]:
 
 
 def _find_object(text: str) -> str:
-    """The text of the first JSON object: of a json block, of another block that is one, or of the
-    prose.
+    """The text of the first JSON object of an answer.
+
+    A json block comes first, then another block that is an object, then the prose.
     """
     blocks = find_blocks(text)
     labelled = [block for block in blocks if block.label.lower() == "json"]
@@ -148,9 +151,7 @@ def _find_object(text: str) -> str:
 
 
 def _without_escapes(text: str) -> str:
-    """The same JSON with its characters written out: what an escape stands for may be half a
-    character.
-    """
+    """The same JSON with its characters written out, for an escape may be half a character."""
     return json.dumps(json.loads(text), ensure_ascii=False)
 
 

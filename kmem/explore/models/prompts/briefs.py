@@ -1,16 +1,23 @@
 """What each role is told: its sections in the order in which it reads them, the task last.
 
-One function per role; sections.py and short_term.py render, prompt.py fits. Every brief carries the
-run's history, lessons and vetoes.
+One function per role. sections.py and history.py write the sections, message.py fits them. Every
+brief carries the run's history, lessons and vetoes.
 """
 
 import difflib
 from collections.abc import Sequence
 
-from kmem.explore.models.answers import DiagnoserAnswer
-from kmem.explore.models.prompt import Section, Worth
-from kmem.explore.models.rendering import fenced, short_hash
-from kmem.explore.models.sections import (
+from kmem.explore.models.answers.schema import DiagnoserAnswer, short_hash
+from kmem.explore.models.prompts.history import (
+    attempts_section,
+    failure_sections,
+    history_section,
+    lessons_section,
+    vetoes_section,
+)
+from kmem.explore.models.prompts.message import Section, Worth
+from kmem.explore.models.prompts.rendering import fenced
+from kmem.explore.models.prompts.sections import (
     claims_section,
     device_section,
     diagnosis_section,
@@ -21,35 +28,28 @@ from kmem.explore.models.sections import (
     skill_sections,
     task_section,
 )
-from kmem.explore.models.short_term import (
-    attempts_section,
-    failure_sections,
-    history_section,
-    lessons_section,
-    vetoes_section,
-)
 from kmem.interfaces import Assignment, Situation
 from kmem.records import Attempt, Kernel
 
 
 def generator_brief(assignment: Assignment) -> list[Section]:
-    """For a first kernel."""
+    """What the generator is told for a first kernel."""
     return [
         *_setting(assignment),
         *skill_sections(assignment),
         other_kernels_section(assignment),
-        *_memory(assignment),
+        *_run_so_far(assignment),
         task_section(assignment.task.instruction or "Write the whole forward in Triton."),
     ]
 
 
 def diagnoser_brief(situation: Situation) -> list[Section]:
-    """For the reason behind the arithmetic."""
+    """What the diagnoser is told: the reason behind the arithmetic is to be found in the code."""
     return [
         *_setting(situation),
         parent_section(situation),
         diagnosis_section(situation),
-        *_memory(situation),
+        *_run_so_far(situation),
         task_section(
             "Say what limits this kernel, and what the next profile will show once that is removed."
         ),
@@ -59,7 +59,7 @@ def diagnoser_brief(situation: Situation) -> list[Section]:
 def planner_brief(
     situation: Situation, diagnosis: DiagnoserAnswer, allowed: Sequence[str]
 ) -> list[Section]:
-    """For what to try next, among the allowed skills."""
+    """What the planner is told: what to try next, among the allowed skills."""
     evidence = ", ".join(diagnosis.evidence)
     finding = (
         f"{diagnosis.bottleneck.value}: {diagnosis.cause}\nSeen in: {evidence}\n"
@@ -72,16 +72,16 @@ def planner_brief(
         Section("The reason found in the code", (finding,), Worth.TASK),
         *skill_sections(situation),
         other_kernels_section(situation),
-        *_memory(situation),
+        *_run_so_far(situation),
         task_section(
-            f"Choose what to try next on this kernel. The skills that may be chosen: "
+            "Choose what to try next on this kernel. The skills that may be chosen: "
             f"{', '.join(allowed)}."
         ),
     ]
 
 
 def optimiser_brief(assignment: Assignment) -> list[Section]:
-    """For one change to the parent."""
+    """What the optimiser is told for one change to the parent."""
     task = assignment.task
     return [
         *_setting(assignment),
@@ -89,33 +89,33 @@ def optimiser_brief(assignment: Assignment) -> list[Section]:
         diagnosis_section(assignment),
         *skill_sections(assignment, task.skill),
         other_kernels_section(assignment),
-        *_memory(assignment),
+        *_run_so_far(assignment),
         claims_section(task.claims),
         task_section(f"Skill: {task.skill}\nChange: {task.instruction or task.reason}"),
     ]
 
 
 def repairer_brief(assignment: Assignment, failed: Attempt) -> list[Section]:
-    """For a failed candidate. What it was for stays what the repair is for."""
+    """What the repairer is told of a failed candidate, whose task stays what the repair is for."""
     task = assignment.task
     return [
         *_setting(assignment),
         *skill_sections(assignment, task.skill)[:1],
-        *_memory(assignment),
+        *_run_so_far(assignment),
         *failure_sections(failed),
         task_section(
-            f"Repair the failed file. What it is for: "
+            "Repair the failed file. What it is for: "
             f"{task.instruction or failed.candidate.task.instruction or task.reason}"
         ),
     ]
 
 
 def reflector_brief(situation: Situation, attempts: Sequence[Attempt]) -> list[Section]:
-    """For what a round taught."""
+    """What the reflector is told: the attempts of a round, and what each changed."""
     return [
         *_setting(situation),
         *([parent_section(situation), diagnosis_section(situation)] if situation.parent else []),
-        *_memory(situation),
+        *_run_so_far(situation),
         _differences_section(situation.parent, attempts),
         attempts_section(attempts, situation.lessons),
         task_section(f"Draw the lessons of round {situation.round}."),
@@ -126,7 +126,7 @@ def _setting(situation: Situation) -> list[Section]:
     return [module_section(situation), graph_section(situation), device_section(situation)]
 
 
-def _memory(situation: Situation) -> list[Section]:
+def _run_so_far(situation: Situation) -> list[Section]:
     return [history_section(situation), lessons_section(situation), vetoes_section(situation)]
 
 

@@ -1,5 +1,4 @@
-"""The purse of a run: what language models may still cost and what they have cost, to the token and
-the picodollar.
+"""What the language models of a run may still cost: a budget that holds to the token.
 
 Every question is paid for through `Spending.pay`. It prices the question at its worst before it is
 asked (a bound on its input tokens, plus all of max_output_tokens), reserves that, asks, and settles
@@ -29,7 +28,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kmem.errors import AnswerLost, BudgetExhausted, Interrupted, PriceError, ProviderError
-from kmem.explore.models.prices import PICODOLLARS, Price, PriceTable, known_prices
+from kmem.explore.models.cost.prices import (
+    PICODOLLARS,
+    Price,
+    PriceTable,
+    known_prices,
+    to_picodollars,
+    to_usd,
+)
+from kmem.explore.models.cost.usage import Accounts, Usage
 from kmem.interfaces import (
     Completion,
     CompletionArchive,
@@ -61,37 +68,18 @@ ASKED_AT_MOST = 3
 
 
 def input_token_bound(messages: Sequence[Message]) -> int:
-    """No tokenizer makes more tokens of these messages (see the module)."""
+    """The most tokens that a tokenizer makes of these messages (see the module)."""
     return TOKENS_PER_CONVERSATION + sum(
         TOKENS_PER_MESSAGE + len(message.text.encode()) for message in messages
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What one role has used of one model.
-
-    The counts are the provider's own; `usd` is None where a price is not known.
-
-    `uncounted` of the `calls` gave no counts (a lost answer, or a provider that reports none): they
-    are in `usd`, at their worst, but not in the tokens.
-    """
-
-    role: str
-    model: str
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    uncounted: int = 0
-    usd: float | None = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Paid:
-    """An answer that is paid for, the request as it was sent (its max_output_tokens may have been
-    lowered), and how long it took.
+    """An answer that is paid for, with the request that was sent and how long the answer took.
 
-    An answer that stayed lost is a completion without counts that stopped with LOST.
+    The request's max_output_tokens may have been lowered. An answer that stayed lost is a
+    completion without counts that stopped with LOST.
     """
 
     completion: Completion
@@ -118,35 +106,23 @@ class _Reservation:
 
     @property
     def picodollars(self) -> int:
-        return (
-            self.price.picodollars(self.input_bound, self.request.max_output_tokens)
-            if self.price
-            else 0
-        )
+        if self.price is None:
+            return 0
+        return self.price.picodollars(self.input_bound, self.request.max_output_tokens)
 
     @property
     def usd(self) -> float | None:
-        return self.picodollars / PICODOLLARS if self.price else None
-
-
-@dataclass(slots=True)
-class _Account:
-    """One row of usage while it grows; picodollars None once a call without a price is in it."""
-
-    calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    uncounted: int = 0
-    picodollars: int | None = 0
+        return to_usd(self.picodollars) if self.price else None
 
 
 class Spending:
-    """The purse of one run. Every method may be called from several threads at once.
+    """What one run may still spend; every method may be called from several threads at once.
 
-    Args: budget: `usd` and `tokens` (input plus output) are its limits; None is no limit. prices:
-        the known prices; by default the shipped ones and those of KMEM_PRICES. archive: of the run.
-        What is in it already is booked, so that a resumed run goes on with what is left; questions
-        are noted in it.
+    Args:
+        budget: `usd` and `tokens` (input plus output) are its limits; None is no limit.
+        archive: of the run. What is in it already is booked, so that a resumed run goes on with
+            what is left; questions are noted in it.
+        prices: the known prices; by default the shipped ones and those of KMEM_PRICES.
     """
 
     def __init__(
@@ -154,66 +130,68 @@ class Spending:
     ) -> None:
         self._archive = archive
         self._prices = known_prices() if prices is None else prices
-        self._limits_tokens, self._limits_usd = budget.tokens is not None, budget.usd is not None
+        self._limits_tokens = budget.tokens is not None
+        self._limits_usd = budget.usd is not None
         self._tokens_limit = UNLIMITED if budget.tokens is None else budget.tokens
-        self._picodollars_limit = UNLIMITED if budget.usd is None else _picodollars(budget.usd)
+        self._picodollars_limit = UNLIMITED if budget.usd is None else to_picodollars(budget.usd)
         self._tokens_spent = self._picodollars_spent = 0
-        self._tokens_reserved = self._picodollars_reserved = self._under_way = 0
-        self._accounts: dict[tuple[str, str], _Account] = {}
+        self._tokens_reserved = self._picodollars_reserved = 0
+        self._under_way = 0
+        self._accounts = Accounts()
         self._settled = threading.Condition()
         for record in archive.records():
             self._book(record)
         for question in archive.unanswered():
-            self._book_lost(
-                question.key.role, question.model, question.tokens, _picodollars_of(question.usd)
+            self._book_uncounted(
+                question.key.role, question.model, question.tokens, to_picodollars(question.usd)
             )
 
     @property
     def spent_tokens(self) -> int:
-        """What the budget in tokens has lost: the provider's counts, and the worst of calls without
-        counts.
-        """
+        """Tokens booked so far: the provider's counts, and the worst of calls without counts."""
         with self._settled:
             return self._tokens_spent
 
     @property
     def spent_usd(self) -> float:
-        """What the budget in dollars has lost; calls without a known price are not in it."""
+        """Dollars booked so far; calls without a known price are not in it."""
         with self._settled:
             return self._picodollars_spent / PICODOLLARS
 
     def check(self, provider: Provider, model: str, base_url: str | None = None) -> None:
-        """Whether the budget can be kept with this model; to be asked before the run's first
-        question.
+        """Refuse a model with which the budget cannot be kept, before the run's first question.
 
-        Raises ProviderError: if the provider reports no token counts and there is a budget of
-        tokens or dollars. Raises PriceError: if there is a budget in dollars and the model's price
-        is not known.
+        Raises:
+            ProviderError: if the provider reports no token counts and there is a budget of tokens
+                or dollars.
+            PriceError: if there is a budget in dollars and the model's price is not known.
         """
         if not provider.counts_tokens and (self._limits_tokens or self._limits_usd):
             raise ProviderError(
                 f"Provider {provider.name} reports no token counts, so --tokens and --usd cannot "
-                f"be kept; use --minutes"
+                "be kept; use --minutes"
             )
         if self._limits_usd and self._prices.find(provider.name, model, base_url) is None:
             place = f" at {base_url}" if base_url else ""
             raise PriceError(
                 f"The price of {model}{place} is not known, so --usd cannot be kept; give it in "
-                f"the file KMEM_PRICES names, or use --tokens"
+                "the file KMEM_PRICES names, or use --tokens"
             )
 
     def pay(self, key: CompletionKey, provider: Provider, request: ModelRequest) -> Paid:
         """Ask a model within the budget.
 
         An answer that is lost on the way is paid for and asked for again, ASKED_AT_MOST times
-        within the request's timeout. Each time the archive has a note of it first; that of the last
-        is for the caller to replace by the record of what is returned.
+        within the request's timeout. The archive gets a note before each try; the caller replaces
+        the last note by the record of what is returned.
 
-        Raises BudgetExhausted: if what is left does not cover the question. PriceError,
-        ProviderError: see `check` and `Provider`.
+        Raises:
+            BudgetExhausted: if what is left does not cover the question.
+            PriceError: see `check`.
+            ProviderError: see `check` and `Provider`.
         """
         self.check(provider, request.model, request.base_url)
-        used_s = 0.0  # by the calls; waiting for the budget is not among it
+        used_s = 0.0  # in calls, without waiting for the budget
         for asked in range(1, ASKED_AT_MOST + 1):
             reservation = self._reserve(key.role, provider, request)
             start = time.monotonic()
@@ -251,55 +229,33 @@ class Spending:
     def usage(self) -> tuple[Usage, ...]:
         """What each role has used of each model, in order of first use."""
         with self._settled:
-            return tuple(
-                Usage(
-                    role,
-                    model,
-                    row.calls,
-                    row.input_tokens,
-                    row.output_tokens,
-                    row.uncounted,
-                    _usd(row.picodollars),
-                )
-                for (role, model), row in self._accounts.items()
-            )
+            return self._accounts.rows()
 
     def _book(self, record: CompletionRecord) -> None:
-        """An answer that was paid for before."""
-        role = record.key.role
+        """Book an answer that was paid for before this process began."""
         request = record.request
         counts = _counts(record.completion)
-        priced = _picodollars_of(record.usd)
+        picodollars = to_picodollars(record.usd)
         if counts is None:
-            self._book_lost(
-                role,
-                request.model,
-                input_token_bound(request.messages) + request.max_output_tokens,
-                priced,
-            )
+            worst = input_token_bound(request.messages) + request.max_output_tokens
+            self._book_uncounted(record.key.role, request.model, worst, picodollars)
         else:
-            self._book_counted(role, request.model, counts, priced)
+            self._book_counted(record.key.role, request.model, counts, picodollars)
 
     def _book_counted(
-        self, role: str, model: str, counts: tuple[int, int], priced: int | None
+        self, role: str, model: str, counts: tuple[int, int], picodollars: int | None
     ) -> None:
-        row = self._spend(role, model, sum(counts), priced)
-        row.input_tokens += counts[0]
-        row.output_tokens += counts[1]
+        self._accounts.add_counted(role, model, counts, picodollars)
+        self._spend(sum(counts), picodollars)
 
-    def _book_lost(self, role: str, model: str, tokens: int, priced: int | None) -> None:
-        """A call without counts costs all that it could."""
-        self._spend(role, model, tokens, priced).uncounted += 1
+    def _book_uncounted(self, role: str, model: str, tokens: int, picodollars: int | None) -> None:
+        """Book a call without counts, which costs all that it could."""
+        self._accounts.add_uncounted(role, model, picodollars)
+        self._spend(tokens, picodollars)
 
-    def _spend(self, role: str, model: str, tokens: int, priced: int | None) -> _Account:
-        row = self._accounts.setdefault((role, model), _Account())
-        row.calls += 1
-        row.picodollars = (
-            None if row.picodollars is None or priced is None else row.picodollars + priced
-        )
+    def _spend(self, tokens: int, picodollars: int | None) -> None:
         self._tokens_spent += tokens
-        self._picodollars_spent += priced or 0
-        return row
+        self._picodollars_spent += picodollars or 0
 
     def _reserve(self, role: str, provider: Provider, request: ModelRequest) -> _Reservation:
         price = self._prices.find(provider.name, request.model, request.base_url)
@@ -308,8 +264,8 @@ class Spending:
         if self._limits_usd and limit is not None and asked.input_bound > limit:
             raise PriceError(
                 f"The price of {request.model} is known for prompts of up to {limit} tokens, and "
-                f"this one may have {asked.input_bound}; "
-                "give its price in the file KMEM_PRICES names, or use --tokens"
+                f"this one may have {asked.input_bound}; give its price in the file KMEM_PRICES "
+                "names, or use --tokens"
             )
         with self._settled:
             while not self._fits(asked) and self._under_way:
@@ -329,28 +285,20 @@ class Spending:
     def _lowered(self, asked: _Reservation) -> _Reservation:
         """The question with as many output tokens as what is left pays for.
 
-        Raises BudgetExhausted: if those are too few.
+        Raises:
+            BudgetExhausted: if those are too few.
         """
         room = min(asked.request.max_output_tokens, self._tokens_left - asked.input_bound)
         if asked.price is not None:
             left = self._picodollars_left - asked.price.picodollars(asked.input_bound, 0)
-            # A free output is not limited by what is left, but the input must be paid for all the
-            # same.
-            room = (
-                min(
-                    room,
-                    left // asked.price.output_picodollars
-                    if asked.price.output_picodollars
-                    else room,
-                )
-                if left >= 0
-                else 0
-            )
+            if left < 0:  # not even the input can be paid for, whatever the output costs
+                room = 0
+            elif asked.price.output_picodollars:
+                room = min(room, left // asked.price.output_picodollars)
         if room < min(MIN_OUTPUT_TOKENS, asked.request.max_output_tokens):
             raise BudgetExhausted(
                 f"The budget for language models is spent: {self._standing()} left, and the next "
-                f"question may take "
-                f"{asked.tokens} tokens; raise --tokens or --usd"
+                f"question may take {asked.tokens} tokens; raise --tokens or --usd"
             )
         return replace(asked, request=replace(asked.request, max_output_tokens=room))
 
@@ -378,8 +326,9 @@ class Spending:
         self._settled.notify_all()
 
     def _settle(self, reservation: _Reservation, completion: Completion | None) -> float | None:
-        """Book what a call cost and return it in dollars; without counts it cost all that was
-        reserved.
+        """Book what a call cost and return it in dollars.
+
+        Without counts the call cost all that was reserved for it.
         """
         role = reservation.role
         model = reservation.request.model
@@ -387,11 +336,11 @@ class Spending:
         counts = None if completion is None else _counts(completion)
         with self._settled:
             if counts is None:
-                priced = reservation.picodollars if price else None
-                self._book_lost(role, model, reservation.tokens, priced)
+                cost = reservation.picodollars if price else None
+                self._book_uncounted(role, model, reservation.tokens, cost)
             else:
-                priced = price.picodollars(*counts) if price else None
-                self._book_counted(role, model, counts, priced)
+                cost = price.picodollars(*counts) if price else None
+                self._book_counted(role, model, counts, cost)
                 if sum(counts) > reservation.tokens:
                     logger.warning(
                         "%s used %d tokens where %d were allowed",
@@ -400,25 +349,7 @@ class Spending:
                         reservation.tokens,
                     )
             self._return_reserved(reservation)
-            return _usd(priced)
-
-
-def total_usage(rows: Sequence[Usage]) -> Usage:
-    """All rows in one, with the role "total" and no model; `usd` is None if any row's is."""
-    usd = (
-        None
-        if any(row.usd is None for row in rows)
-        else _usd(sum(_picodollars(row.usd) for row in rows if row.usd is not None))
-    )
-    return Usage(
-        role="total",
-        model="",
-        calls=sum(row.calls for row in rows),
-        input_tokens=sum(row.input_tokens for row in rows),
-        output_tokens=sum(row.output_tokens for row in rows),
-        uncounted=sum(row.uncounted for row in rows),
-        usd=usd,
-    )
+            return to_usd(cost)
 
 
 def _counts(completion: Completion) -> tuple[int, int] | None:
@@ -426,15 +357,3 @@ def _counts(completion: Completion) -> tuple[int, int] | None:
     if completion.input_tokens is None or completion.output_tokens is None:
         return None
     return completion.input_tokens, completion.output_tokens
-
-
-def _picodollars(usd: float) -> int:
-    return round(usd * PICODOLLARS)
-
-
-def _picodollars_of(usd: float | None) -> int | None:
-    return None if usd is None else _picodollars(usd)
-
-
-def _usd(picodollars: int | None) -> float | None:
-    return None if picodollars is None else picodollars / PICODOLLARS

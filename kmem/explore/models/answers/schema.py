@@ -1,27 +1,35 @@
-"""What each role answers: the JSON object as a frozen dataclass, with the limits that hold whatever
-the situation.
+"""What each role answers: a JSON object as a frozen dataclass, with the limits that always hold.
 
 reading.py holds an answer to the situation it is about (offered skills, the log, the code). Every
-field is required, but a claim's `relative`. Authors of code say of their file which knobs it has,
-and whether it is `algebraic`: whether exact algebra lets it do less arithmetic than the module as
+field is required, except a claim's `relative`. Authors of code say which knobs their file has, and
+whether it is `algebraic`: whether exact algebra lets it do less arithmetic than the module as
 written, which moves the judge's floor for its time and is named in the result.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from kmem.records import Bottleneck, Claim
+from kmem.records import Bottleneck, Claim, Status
 from kmem.vocabulary import SIGNATURE_METRICS
 
 #: Distinct directions of one parent. More dilute the budget: 12 candidates a round, 4 of each.
 #: Source: records.Budget.
 MAX_DIRECTIONS = 3
+#: The flag of a kernel that exact algebra lets do less arithmetic than the module as written (see
+#: records.Kernel.flags).
+ALGEBRAIC = "algebraic"
+#: The flag of a kernel that is an answer which could not be used: its first line says why, and no
+#: repair is asked for.
+UNUSABLE = "unusable_answer"
+_SHORT_HASH = 8
 
 
 class Issue(Enum):
-    """What a failed candidate must be cured of, first things first: a kernel that does not build
-    cannot be wrong yet.
+    """What a failed candidate must be cured of first.
+
+    They are in the order of cure: a kernel that does not build cannot be wrong yet.
     """
 
     BUILD = "build"
@@ -30,6 +38,32 @@ class Issue(Enum):
     CONTRACT = "contract"
     NUMERIC = "numeric"
     TIMEOUT = "timeout"
+
+
+#: In the order in which they must be cured.
+_ISSUES: Mapping[Status, Issue] = {
+    Status.REFUSED_SOURCE: Issue.BUILD,
+    Status.BUILD_FAILED: Issue.BUILD,
+    Status.CRASHED: Issue.CRASH,
+    Status.OUT_OF_MEMORY: Issue.CRASH,
+    Status.WRONG_CONTRACT: Issue.CONTRACT,
+    Status.MUTATED_INPUT: Issue.CONTRACT,
+    Status.IMPURE: Issue.CONTRACT,
+    Status.WRONG_VALUES: Issue.NUMERIC,
+    Status.NOT_REPEATABLE: Issue.NUMERIC,
+    Status.IMPLAUSIBLE: Issue.NUMERIC,  # faster than the bytes allow: part of the work is left out
+    Status.TIMED_OUT: Issue.TIMEOUT,
+}
+
+
+def short_hash(kernel_hash: str) -> str:
+    """How prompts and answers name a kernel."""
+    return kernel_hash[:_SHORT_HASH]
+
+
+def issue_of(status: Status) -> Issue | None:
+    """What a repair must cure first; None for a status that is no fault of the candidate."""
+    return _ISSUES.get(status)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +83,7 @@ class GeneratorAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnoserAnswer:
-    """What limits the parent, the metrics that show it, and what must be measured once it is cured."""
+    """What limits the parent, the metrics that show it, and what its cure must change."""
 
     bottleneck: Bottleneck
     cause: str
@@ -65,7 +99,7 @@ class DiagnoserAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedDirection:
-    """One change to try: the skill it rests on, what to change, and what will be seen if it works."""
+    """One change to try: the skill it rests on, what to change, and what is seen if it works."""
 
     skill: str
     change: str
@@ -116,11 +150,10 @@ class OptimiserAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairerAnswer:
-    """What is wrong with a failed candidate, the words of the log that show it, and the smallest
-    cure.
+    """What is wrong with a failed candidate, the words of the log that show it, and the least cure.
 
     `anchor` is the line of the failed file that the fix starts from, quoted; `invariants` is what
-    the fix must leave as it is.
+    the fix must leave as it is. `evidence` quotes the log.
     """
 
     issue: Issue
@@ -141,8 +174,9 @@ class RepairerAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaughtLesson:
-    """One lesson from one attempt (its short hash); `worth_a_skill` if it would help with other
-    problems too.
+    """One lesson from one attempt, which is named by its short hash.
+
+    `worth_a_skill` says that the lesson would help with other problems too.
     """
 
     kernel: str
@@ -161,7 +195,11 @@ class ReflectorAnswer:
 
 
 def check_claim(claim: Claim) -> None:
-    """Raises ValueError if a claim names no signature metric, no comparison, or no finite number."""
+    """Refuse a claim that cannot be checked.
+
+    Raises:
+        ValueError: if the claim names no signature metric, no comparison, or no finite number.
+    """
     if claim.metric not in SIGNATURE_METRICS:
         raise ValueError(
             f"the claim's metric {claim.metric!r} is none of {', '.join(SIGNATURE_METRICS)}"
@@ -171,7 +209,7 @@ def check_claim(claim: Claim) -> None:
     if not math.isfinite(claim.number) or (claim.relative and claim.number <= 0):
         raise ValueError(
             f"the claim's number {claim.number} must be finite, and positive where it is a "
-            f"multiple of the parent's value"
+            "multiple of the parent's value"
         )
 
 

@@ -1,11 +1,10 @@
-"""Answer a search from a landscape: the loop, the authors, the strategies and the memory are kmem's
-own; only the evaluator is recorded.
+"""Answer a search from a landscape: everything in the run is kmem's own but the evaluator.
 
-A replayed session has the recorded sites and, of each recipe, the recorded settings and nothing
-else: the author ranks and moves among them as it would among all. Of a landscape whose recording
-was cut off these are the settings judged until then. Kernels' texts are stand-ins that name their
-settings, for nothing compiles or runs them. Times are the recorded medians as they are: the same
-search of the same landscape is the same run, to the last byte.
+The session has the recorded sites and, of each recipe, the recorded settings and nothing else: the
+author ranks and moves among them as it would among all. Of a landscape whose recording was cut off
+these are the settings judged until then. Kernels' texts are stand-ins that name their settings, for
+nothing compiles or runs them. Times are the recorded medians as they are: the same search of the
+same landscape is the same run, to the last byte.
 
 Covered: landscapes whose kernels cover one site each. Not covered: timing noise between repeats,
 settings of several sites at once, kernels that no recipe wrote, and the cost of compiling.
@@ -16,14 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from kmem.errors import LandscapeError
-from kmem.learning.landscape import Choices, Landscape, Point, RecordedSite
-from kmem.learning.sampling import Knobs
+from kmem.learning.landscape import Choices, Knobs, Landscape, Point, RecordedSite, knobs_of
 from kmem.problem.bound import graph_bound
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import FULL, execute_problem
 from kmem.problem.trace import trace_problem
 from kmem.problem.traced import TracedProblem
-from kmem.profile.compile import CompileStatus
+from kmem.profile.compile.report import CompileStatus
 from kmem.profile.estimate import estimate_launches
 from kmem.profile.static import StaticProfiler
 from kmem.recipes import Emission, Recipe, Settings, Site, Space
@@ -39,8 +37,9 @@ def launch({inputs}):
 
 
 class RecordedRecipe(Recipe):
-    """One recipe of a landscape: its sites, and the settings that were recorded of them at the cost
-    model's times of then.
+    """One recipe of a landscape: its sites, their recorded settings, and the predicted times.
+
+    The predicted times are the cost model's at the time of recording.
     """
 
     def __init__(self, name: str, sites: Sequence[RecordedSite], points: Sequence[Point]) -> None:
@@ -63,11 +62,11 @@ class RecordedRecipe(Recipe):
         return self._spaces[site.name]
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
-        return self._costs[site.name, _knobs(settings)]
+        return self._costs[site.name, knobs_of(settings)]
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         inputs = ", ".join(operand.name for operand in site.inputs)
-        return Emission((), _LAUNCHER.format(inputs=inputs, settings=_knobs(settings)))
+        return Emission((), _LAUNCHER.format(inputs=inputs, settings=knobs_of(settings)))
 
 
 def _restore(site: RecordedSite) -> Site:
@@ -85,7 +84,10 @@ def _restore(site: RecordedSite) -> Site:
 
 
 def _space(site: RecordedSite, points: Sequence[Point]) -> Space:
-    """The recorded settings as a space: of each knob the values that occur, in the recipe's order."""
+    """The recorded settings as a space.
+
+    Each knob has the values that occur, in the recipe's order.
+    """
     recorded = {point.choices[0].knobs for point in points}
     occurring: dict[str, set[Knob]] = {}
     for knobs in recorded:
@@ -95,20 +97,18 @@ def _space(site: RecordedSite, points: Sequence[Point]) -> Space:
         name: tuple(value for value in order if value in occurring.get(name, ()))
         for name, order in site.knobs
     }
-    return Space(values, lambda settings: _knobs(settings) in recorded)
-
-
-def _knobs(settings: Settings) -> Knobs:
-    return tuple(sorted(settings.items()))
+    return Space(values, lambda settings: knobs_of(settings) in recorded)
 
 
 def open_recorded_session(landscape: Landscape, skills: Mapping[str, Skill]) -> Session:
     """The session of a run on a landscape, as if the recorded device were here.
 
     Args:
-        skills: the library, by name.
-    Raises: LandscapeError: if the problem no longer traces to the recorded sites, or a kernel of
-        the landscape covers several sites.
+        skills: the skill library, by name.
+
+    Raises:
+        LandscapeError: if the problem no longer traces to the recorded sites, or a kernel of the
+            landscape covers several sites.
     """
     header = landscape.header
     graph = trace_problem(execute_problem(header.problem, FULL), header.contract.precision)
@@ -119,8 +119,8 @@ def open_recorded_session(landscape: Landscape, skills: Mapping[str, Skill]) -> 
         )
     if any(len(choices) > 1 for choices in landscape.settings):
         raise LandscapeError(
-            f"Kernels of {landscape.name} cover several sites at once, which cannot be replayed; "
-            f"leave it out"
+            f"Kernels of {landscape.name} cover several sites at once, which cannot be simulated; "
+            "leave it out"
         )
     recipes: dict[str, Recipe] = {}
     writable: dict[str, float] = {}
@@ -143,7 +143,7 @@ def open_recorded_session(landscape: Landscape, skills: Mapping[str, Skill]) -> 
         recipes,
         header.operators,
         writable,
-        ("replayed from a recorded landscape",),
+        ("simulated from a recorded landscape",),
     )
 
 
@@ -157,17 +157,15 @@ class RecordedEvaluator(Evaluator):
 
     @property
     def seconds_left(self) -> float:
-        """No limit: a replayed run is limited by its rounds."""
+        """No limit: a simulated run is limited by its rounds."""
         return math.inf
 
     def baselines(self) -> tuple[Baseline, ...]:
-        """Eager alone was recorded."""
+        """Eager alone, for no other baseline was recorded."""
         eager = self._landscape.eager
-        return (
-            (Baseline("eager", eager.timing, self._landscape.header.estimated),)
-            if eager is not None and eager.timing
-            else ()
-        )
+        if eager is None or not eager.timing:
+            return ()
+        return (Baseline("eager", eager.timing, self._landscape.header.estimated),)
 
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         failed, ready = [], []
@@ -203,19 +201,19 @@ class RecordedEvaluator(Evaluator):
         )
 
     def profile(self, attempt: Attempt) -> Profile:
-        """The static profile of the compile report."""
+        """The static profile of the recorded compile report."""
         kernel, traced = attempt.candidate.kernel, self._session.traced
         launches = estimate_launches(self._point(kernel).launches, traced.bound, traced.device)
         return Profile(kernel.hash, StaticProfiler.name, traced.device.name, True, launches)
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Nothing was started, so nothing is ended."""
 
     def _point(self, kernel: Kernel) -> Point:
         choices: Choices = kernel.choices
         if choices not in self._points:
             raise LandscapeError(
-                f"Nothing is recorded of {choices} in {self._landscape.name}; replay recipes only"
+                f"Nothing is recorded of {choices} in {self._landscape.name}; simulate recipes only"
             )
         return self._points[choices]
 

@@ -1,19 +1,20 @@
-"""Which knob settings of a problem are worth recording: all if they are few, else the leaders,
-their neighbours and an even sample.
+"""Which knob settings of a problem are worth recording.
 
-A search that is replayed can only go where something was recorded, so what any search would try
-first must be there: settings that lead the cost model's ranking here, those that lead it at other
-sizes of the same problem (memory may recall them here), and the neighbours of the leaders (a tuner
-moves there). The rest is drawn by hash, so that two sizes of a problem draw the same settings.
+All are if they are few; else the leaders, their neighbours and an even sample. A simulated search
+can only go where something was recorded, so what any search would try first must be there: settings
+that lead the cost model's ranking here, those that lead it at other sizes of the same problem
+(memory may recall them here), and the neighbours of the leaders (a tuner moves there). The rest is
+drawn by hash, so that two sizes of a problem draw the same settings.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kmem.explore.recipes.cover import SiteOption, cover_graph
+from kmem.learning.landscape import Knobs, knobs_of
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Settings
-from kmem.records import Contract, Device, Knob, SiteChoice, content_hash
+from kmem.records import Contract, Device, SiteChoice, content_hash
 
 #: Shares of a recipe's settings: leaders here, leaders at other sizes, neighbours of the leaders.
 #: An even sample takes what is left.
@@ -22,7 +23,6 @@ _LEADERS_ELSEWHERE = 0.2
 _NEIGHBOURS = 0.2
 #: The neighbours of so many leaders are looked at.
 _WITH_NEIGHBOURS = 4
-Knobs = tuple[tuple[str, Knob], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +40,36 @@ class Draft:
     @property
     def choices(self) -> tuple[SiteChoice, ...]:
         return tuple(
-            SiteChoice(option.site.name, option.site.operator, option.recipe.name, _knobs(setting))
+            SiteChoice(
+                option.site.name, option.site.operator, option.recipe.name, knobs_of(setting)
+            )
             for option, setting in zip(self.cover, self.settings, strict=True)
         )
 
 
 def leading_settings(options: Sequence[SiteOption], count: int) -> dict[str, list[Knobs]]:
-    """The settings that lead the ranking of each recipe's first site, best first, at most `count`."""
+    """The settings that lead the ranking of each recipe's first site, best first.
+
+    At most `count` of each recipe are given.
+    """
     leaders: dict[str, list[Knobs]] = {}
     for option in options:
         leaders.setdefault(
-            option.recipe.name, [_knobs(setting) for _, setting in option.ranked[:count]]
+            option.recipe.name, [knobs_of(setting) for _, setting in option.ranked[:count]]
         )
     return leaders
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Which settings are taken: about `count` at most, the even sample among them by `seed`.
+
+    `elsewhere` holds `leading_settings` at other sizes of the same problem.
+    """
+
+    count: int
+    seed: int
+    elsewhere: tuple[Mapping[str, Sequence[Knobs]], ...] = ()
 
 
 def sample_drafts(
@@ -60,24 +77,17 @@ def sample_drafts(
     options: Sequence[SiteOption],
     contract: Contract,
     device: Device,
-    *,
-    count: int,
-    seed: int,
-    elsewhere: Sequence[Mapping[str, Sequence[Knobs]]] = (),
+    sampling: Sampling,
 ) -> list[Draft]:
-    """Kernels to record, of every recipe that matches, best ranked first within a recipe, at most
-    about `count`.
+    """Kernels to record, of every recipe that matches, best ranked first within a recipe.
 
     Sites of the recipe in question move together, as they do when the recipe author seeds; the
     others keep their best-ranked setting.
-
-    Args:
-        elsewhere: `leading_settings` at other sizes of the same problem.
     """
     names = sorted({option.recipe.name for option in options})
     spaces = {name: len(_first(options, name).ranked) for name in names}
     drafts: dict[tuple[SiteChoice, ...], Draft] = {}
-    for name, share in _shares(spaces, count).items():
+    for name, share in _shares(spaces, sampling.count).items():
         own = [
             (option.recipe.name, option.site.name)
             for option in options
@@ -85,8 +95,8 @@ def sample_drafts(
         ]
         cover = tuple(cover_graph(graph, options, contract, device, prefer=own))
         first = next(option for option in cover if option.recipe.name == name)
-        there = [knobs for leaders in elsewhere for knobs in leaders.get(name, ())]
-        for rank in _sample_ranks(first, share, seed, there):
+        there = [knobs for leaders in sampling.elsewhere for knobs in leaders.get(name, ())]
+        for rank in _sample_ranks(first, share, sampling.seed, there):
             draft = _draft(name, cover, rank)
             drafts.setdefault(draft.choices, draft)
     return list(drafts.values())
@@ -97,9 +107,7 @@ def _first(options: Sequence[SiteOption], name: str) -> SiteOption:
 
 
 def _shares(spaces: Mapping[str, int], count: int) -> dict[str, int]:
-    """`count` dealt equally over the recipes; what a small space leaves over goes to the larger
-    ones.
-    """
+    """`count` dealt equally over the recipes; what small spaces leave over goes to larger ones."""
     shares: dict[str, int] = {}
     left = count
     for place, name in enumerate(sorted(spaces, key=lambda name: (spaces[name], name))):
@@ -114,7 +122,7 @@ def _sample_ranks(
     """Places in the ranking, in order."""
     if len(option.ranked) <= count:
         return list(range(len(option.ranked)))
-    ranks = {_knobs(setting): rank for rank, (_, setting) in enumerate(option.ranked)}
+    ranks = {knobs_of(setting): rank for rank, (_, setting) in enumerate(option.ranked)}
     chosen: dict[int, None] = {}
 
     def take(candidates: Iterable[int], share: float) -> None:
@@ -137,7 +145,7 @@ def _sample_ranks(
 def _neighbours(option: SiteOption, ranks: Mapping[Knobs, int]) -> Iterator[int]:
     for _, setting in option.ranked[:_WITH_NEIGHBOURS]:
         for near in option.space.neighbours(setting):
-            yield ranks[_knobs(near)]
+            yield ranks[knobs_of(near)]
 
 
 def _draft(name: str, cover: tuple[SiteOption, ...], rank: int) -> Draft:
@@ -148,7 +156,3 @@ def _draft(name: str, cover: tuple[SiteOption, ...], rank: int) -> Draft:
     return Draft(
         name, cover, tuple(setting for _, setting in chosen), sum(cost_ms for cost_ms, _ in chosen)
     )
-
-
-def _knobs(setting: Settings) -> Knobs:
-    return tuple(sorted(setting.items()))

@@ -17,8 +17,11 @@ from kmem.interfaces import Completion, CompletionRecord, Message, ModelRequest,
 from kmem.serialize import from_json
 
 
-class ReplayProvider(Provider):
-    """Answers from files; each is read once and keeps its place for as long as the provider lives."""
+class RecordingsProvider(Provider):
+    """Answers from files, each of which is read once.
+
+    A file keeps its place for as long as the provider lives.
+    """
 
     name = "replay"
 
@@ -29,7 +32,8 @@ class ReplayProvider(Provider):
     def complete(self, request: ModelRequest) -> Completion:
         """The recorded answer.
 
-        Raises ProviderError: if the file cannot be read or has no answer to these messages.
+        Raises:
+            ProviderError: if the file cannot be read or has no answer to these messages.
         """
         with self._lock:
             if request.model not in self._recordings:
@@ -37,7 +41,7 @@ class ReplayProvider(Provider):
             return self._recordings[request.model].next(request.messages)
 
     def models(self, base_url: str | None = None) -> list[str]:
-        """None: any file of recorded conversations is a model of this provider."""
+        """No names: any file of recorded conversations is a model of this provider."""
         return []
 
 
@@ -52,8 +56,8 @@ class _Recording:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as ex:
             raise ProviderError(
-                f"Recorded conversations {path} cannot be read ({type(ex).__name__}); name another "
-                f"with -m"
+                f"Recorded conversations {path} cannot be read ({type(ex).__name__}); name "
+                "another with -m"
             ) from None
         for number, line in enumerate(lines, start=1):
             if line.strip():
@@ -65,7 +69,7 @@ class _Recording:
             start = " ".join(messages[-1].text.split())[:60]
             raise ProviderError(
                 f"{self._path} has no answer to the question that starts '{start}'; record it "
-                f"first, or use a live model"
+                "first, or use a live model"
             )
         place = min(self._given[messages], len(answers) - 1)
         self._given[messages] += 1
@@ -78,6 +82,6 @@ class _Recording:
             reason = str(ex).splitlines()[0]
             raise ProviderError(
                 f"{self._path}, line {number}, is not a recorded conversation ({reason}); mend or "
-                f"remove it"
+                "remove it"
             ) from None
         self._answers[record.request.messages].append(record.completion)

@@ -11,12 +11,16 @@ from kmem.errors import ProfilerError
 
 
 def compute_capability(arch: str) -> int:
-    """90 for "sm_90". Raises ProfilerError: if the architecture is not NVIDIA's."""
+    """90 for "sm_90".
+
+    Raises:
+        ProfilerError: if the architecture is not NVIDIA's.
+    """
     match = re.fullmatch(r"sm_(\d+)a?", arch)
     if match is None:
         raise ProfilerError(
             f"Cannot compile for {arch} here: the static profiler reads NVIDIA machine code only; "
-            f"use --target h200 or another sm_ target"
+            "use --target h200 or another sm_ target"
         )
     return int(match[1])
 
@@ -24,7 +28,8 @@ def compute_capability(arch: str) -> int:
 def use_compile_only_driver(arch: str) -> None:
     """Make every Triton compilation of this process one for `arch`; not undone.
 
-    Raises ProfilerError: if the architecture is not NVIDIA's.
+    Raises:
+        ProfilerError: if the architecture is not NVIDIA's.
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -50,8 +55,9 @@ def use_compile_only_driver(arch: str) -> None:
 
 
 def tool_paths() -> tuple[str, str]:
-    """cuobjdump and nvdisasm, as Triton finds them (its own copies, or TRITON_CUOBJDUMP_PATH and
-    TRITON_NVDISASM_PATH).
+    """cuobjdump and nvdisasm, as Triton finds them.
+
+    They are Triton's own copies, or what TRITON_CUOBJDUMP_PATH and TRITON_NVDISASM_PATH name.
     """
     from triton import knobs
 

@@ -1,5 +1,4 @@
-"""Answers held to the situation they are about: what a model claims of the code, the log, the
-metrics or the skills must be so.
+"""Answers held to the situation: what a model claims of code, log, metrics or skills must be so.
 
 One reader per role, text in, typed result out. Whatever is not so raises Malformed, which
 conversation.py sends back once.
@@ -9,55 +8,34 @@ import ast
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from kmem.explore.models.answers import (
+from kmem.explore.models.answers.parsing import Malformed, read_fields, read_file
+from kmem.explore.models.answers.schema import (
+    ALGEBRAIC,
     DiagnoserAnswer,
     GeneratorAnswer,
-    Issue,
     OptimiserAnswer,
     PlannedDirection,
     PlannerAnswer,
     ReflectorAnswer,
     RepairerAnswer,
     TaughtLesson,
+    issue_of,
+    short_hash,
 )
 from kmem.explore.models.knobs import KnobSpace, make_knob_space
-from kmem.explore.models.parsing import Malformed, read_fields, read_file
 from kmem.host.syntax import parse_python
 from kmem.records import Attempt, Claim, Kernel, Knob, Signature, Status
 
-#: The flag of a kernel that exact algebra lets do less arithmetic than the module as written (see
-#: records.Kernel.flags).
-ALGEBRAIC = "algebraic"
-#: The flag of a kernel that is an answer which could not be used: its first line says why, and no
-#: repair is asked for.
-UNUSABLE = "unusable_answer"
-#: Characters of a kernel's hash that prompts and answers name it by.
-SHORT_HASH = 8
-
-#: Less than this occurs anywhere and shows nothing; the shortest status, which may be all there is
-#: to quote, is as long.
+#: A shorter quotation occurs anywhere and shows nothing. The shortest status is as long as this,
+#: for a status may be all there is to quote.
 _SHORTEST_QUOTE = len(Status.IMPURE.value)
-
-#: In the order in which they must be cured.
-_ISSUES: Mapping[Status, Issue] = {
-    Status.REFUSED_SOURCE: Issue.BUILD,
-    Status.BUILD_FAILED: Issue.BUILD,
-    Status.CRASHED: Issue.CRASH,
-    Status.OUT_OF_MEMORY: Issue.CRASH,
-    Status.WRONG_CONTRACT: Issue.CONTRACT,
-    Status.MUTATED_INPUT: Issue.CONTRACT,
-    Status.IMPURE: Issue.CONTRACT,
-    Status.WRONG_VALUES: Issue.NUMERIC,
-    Status.NOT_REPEATABLE: Issue.NUMERIC,
-    Status.IMPLAUSIBLE: Issue.NUMERIC,  # faster than the bytes allow: part of the work is left out
-    Status.TIMED_OUT: Issue.TIMEOUT,
-}
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A whole module file, the knobs its author left open, and what its author declares of it
-    (records.Kernel.flags).
+    """A whole module file, the knobs its author left open, and what its author declares of it.
+
+    The declarations are flags (records.Kernel.flags).
     """
 
     source: str
@@ -65,16 +43,12 @@ class WrittenFile:
     flags: tuple[str, ...]
 
 
-def issue_of(status: Status) -> Issue | None:
-    """What a repair must cure first; None for a status that is no fault of the candidate."""
-    return _ISSUES.get(status)
-
-
 def read_generator(text: str, operators: Collection[str]) -> WrittenFile:
     """A first kernel.
 
-    Args: operators: names of the graph's nodes; empty where the forward could not be traced, and
-        then any name will do.
+    Args:
+        operators: names of the graph's nodes; empty where the forward could not be traced, and then
+            any name will do.
     """
     answer = read_fields(GeneratorAnswer, text)
     if operators and (unknown := [name for name in answer.operators if name not in operators]):
@@ -104,8 +78,9 @@ def read_planner(
 ) -> tuple[PlannedDirection, ...]:
     """Distinct directions among the allowed skills.
 
-    Raises Malformed: with the allowed directions as what is usable, if a direction rests on another
-    skill.
+    Raises:
+        Malformed: with the allowed directions as what is usable, if a direction rests on another
+            skill.
     """
     directions = read_fields(PlannerAnswer, text).directions
     for direction in directions:
@@ -130,15 +105,16 @@ def read_optimiser(text: str, parent: Kernel) -> WrittenFile:
     for item in answer.checklist:
         if not _occurs(item.line, written.source):
             raise Malformed(
-                f"checklist: the line {item.line!r} for {item.item!r} does not occur in your file; "
-                f"quote a line of it exactly"
+                f"checklist: the line {item.line!r} for {item.item!r} does not occur in your "
+                "file; quote a line of it exactly"
             )
     return written
 
 
 def read_repairer(text: str, failed: Attempt) -> WrittenFile:
-    """A repaired file, for the issue at hand, with evidence that is in the log and an anchor that
-    is in the failed file.
+    """A repaired file for the issue at hand.
+
+    The quotes must stand in the log, and the anchor in the failed file.
     """
     answer = read_fields(RepairerAnswer, text)
     issue = issue_of(failed.measurement.status)
@@ -148,11 +124,9 @@ def read_repairer(text: str, failed: Attempt) -> WrittenFile:
             f"is {issue.value!r}"
         )
     # A judge's verdict may come without any text; then the status itself is all there is to quote.
-    log = (
-        failed.measurement.log
-        if failed.measurement.log.strip()
-        else failed.measurement.status.value
-    )
+    log = failed.measurement.log
+    if not log.strip():
+        log = failed.measurement.status.value
     for quote in answer.evidence:
         if not _occurs(quote, log):
             raise Malformed(
@@ -162,7 +136,7 @@ def read_repairer(text: str, failed: Attempt) -> WrittenFile:
     if not _occurs(answer.anchor, source):
         raise Malformed(
             f"anchor: the line {answer.anchor!r} does not occur in the failed file; quote a line "
-            f"of it exactly"
+            "of it exactly"
         )
     written = _read_written(text, answer.knobs, answer.algebraic)
     _demand_changed(written.source, source)
@@ -172,7 +146,7 @@ def read_repairer(text: str, failed: Attempt) -> WrittenFile:
 def read_reflector(text: str, attempts: Sequence[Attempt]) -> tuple[TaughtLesson, ...]:
     """Lessons about attempts of the round, one each at most."""
     lessons = read_fields(ReflectorAnswer, text).lessons
-    known = [attempt.candidate.kernel.hash[:SHORT_HASH] for attempt in attempts]
+    known = [short_hash(attempt.candidate.kernel.hash) for attempt in attempts]
     if unknown := [lesson.kernel for lesson in lessons if lesson.kernel not in known]:
         raise Malformed(
             f"lessons: {unknown[0]!r} is no attempt of this round; they are {', '.join(known)}"
@@ -193,8 +167,9 @@ def _read_written(text: str, knobs: Mapping[str, Sequence[Knob]], algebraic: boo
 
 
 def _demand_falsifiable(claim: Claim, signature: Signature | None) -> None:
-    """A claim about a metric nobody measured, or that the parent fulfils already, could not be
-    refuted.
+    """Refuse a claim that could not be refuted.
+
+    Such a claim is about a metric nobody measured, or the parent fulfils it already.
     """
     if signature is None:
         return
@@ -208,7 +183,7 @@ def _demand_falsifiable(claim: Claim, signature: Signature | None) -> None:
     if value <= wanted if claim.comparison == "<=" else value >= wanted:
         raise Malformed(
             f"claim: the parent fulfils {claim} already ({claim.metric} = {value:g}); claim a "
-            f"change that could fail to come"
+            "change that could fail to come"
         )
 
 
@@ -223,6 +198,6 @@ def _demand_changed(source: str, parent: str) -> None:
 
 
 def _occurs(quote: str, text: str) -> bool:
-    """Whether a quotation of some length stands in a text, apart from how white space is broken."""
+    """Whether a quotation of some length stands in a text, however white space is broken."""
     words = " ".join(quote.split())
     return len(words) >= _SHORTEST_QUOTE and words in " ".join(text.split())

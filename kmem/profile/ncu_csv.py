@@ -1,9 +1,9 @@
-"""Read what Nsight Compute wrote: `ncu --csv` in its wide raw page and its long details page, and
-.ncu-rep through `ncu --import`.
+"""Read what Nsight Compute wrote: its CSV, and .ncu-rep files by having ncu export them as CSV.
 
-Lines of the profiled program and of ncu itself (`==PROF==`) are skipped; a cell that is not a
-number ("n/a", "no data", empty) is an absent counter, never zero. Figures come in the units their
-column says (`--print-units base` or not) and leave in base units.
+Both forms of `ncu --csv` are read: the wide raw page and the long details page. Lines of the
+profiled program and of ncu itself (`==PROF==`) are skipped; a cell that is not a number ("n/a", "no
+data", empty) is an absent counter, never zero. Figures come in the units their column says
+(`--print-units base` or not) and leave in base units.
 """
 
 import csv
@@ -51,8 +51,10 @@ def read_report(path: Path) -> tuple[Launch, ...]:
 
     Args:
         path: CSV from `ncu --csv --page raw` (or the details page), or a .ncu-rep.
-    Raises: ProfilerError: if it is not such a report, holds no launches, or needs ncu and there is
-        none.
+
+    Raises:
+        ProfilerError: if it is not such a report, holds no launches, or needs ncu and there is
+            none.
     """
     if not path.is_file():
         raise ProfilerError(
@@ -68,8 +70,8 @@ def _import_report(path: Path) -> str:
     ncu = shutil.which("ncu")
     if ncu is None:
         raise ProfilerError(
-            f"{path.name} is binary and ncu is not on PATH to read it; "
-            f"export it elsewhere: ncu --import {path.name} --csv --page raw > report.csv"
+            f"{path.name} is binary and ncu is not on PATH to read it; export it elsewhere: ncu "
+            f"--import {path.name} --csv --page raw > report.csv"
         )
     result = subprocess.run(
         [ncu, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"],
@@ -82,21 +84,25 @@ def _import_report(path: Path) -> str:
         raise ProfilerError(
             f"ncu cannot read {path.name}: "
             f"{(result.stderr or result.stdout).strip().splitlines()[-1:]}; was it written by a "
-            f"newer ncu?"
+            "newer ncu?"
         )
     return result.stdout
 
 
 def parse_csv(lines: Iterable[str], name: str = "report") -> tuple[Launch, ...]:
-    """Launches of ncu's CSV text. Raises ProfilerError: see `read_report`."""
+    """Launches of ncu's CSV text.
+
+    Raises:
+        ProfilerError: see `read_report`.
+    """
     csv.field_size_limit(_CELL_LIMIT)
     rows = _rows(lines)
     try:
         header = next(rows, None)
         if header is None:
             raise ProfilerError(
-                f"{name} holds no CSV of ncu (no header with Kernel Name); write it with ncu --csv "
-                f"--page raw"
+                f"{name} holds no CSV of ncu (no header with Kernel Name); write it with ncu "
+                "--csv --page raw"
             )
         launches = (
             _read_details(header, rows) if "Metric Name" in header else _read_raw(header, rows)
@@ -109,8 +115,9 @@ def parse_csv(lines: Iterable[str], name: str = "report") -> tuple[Launch, ...]:
 
 
 def _rows(lines: Iterable[str]) -> Iterator[list[str]]:
-    """The header and every row, filled up to its length: rows of the details page end early, and so
-    does one cut off by a kill.
+    """The header and every row, each filled up to the header's length.
+
+    Rows of the details page end early, and so does a row cut off by a kill.
     """
     stream = iter(lines)
     for line in stream:
@@ -189,8 +196,9 @@ def _number(cell: str, unit: str) -> float | None:
 
 
 def _scale(unit: str) -> float:
-    """Factor from a column's unit to its base unit (byte, ns, inst, ...); 1 for percentages, ratios
-    and unknown words.
+    """Factor from a column's unit to its base unit (byte, ns, inst, ...).
+
+    It is 1 for percentages, ratios and unknown words.
     """
     if unit in _TIMES:
         return _TIMES[unit]

@@ -1,5 +1,4 @@
-"""How much one program of a kernel does, from Triton's own IR: bytes it loads and stores and FLOPs
-of its products, loops included.
+"""How much one program of a kernel does, from Triton's own IR: bytes and FLOPs, loops included.
 
 Sizes are constants in emitted kernels, so loops have constant bounds and can be multiplied out
 exactly; the machine code cannot tell.
@@ -20,7 +19,8 @@ _LOAD = re.compile(
 )
 _DESCRIPTOR = re.compile(r"= tt\.descriptor_load .*-> tensor<(?P<shape>(?:\d+x)*)(?P<type>\w+)>")
 _STORE = re.compile(
-    r"tt\.(?:store|atomic_rmw|atomic_cas) .*?: \(?(?:tensor<(?P<shape>(?:\d+x)*)!tt\.ptr<(?P<type>\w+)|!tt\.ptr<(?P<scalar>\w+))"
+    r"tt\.(?:store|atomic_rmw|atomic_cas) .*?: \(?"
+    r"(?:tensor<(?P<shape>(?:\d+x)*)!tt\.ptr<(?P<type>\w+)|!tt\.ptr<(?P<scalar>\w+))"
 )
 _DESCRIPTOR_STORE = re.compile(
     r"tt\.descriptor_(?:store|reduce) .*, tensor<(?P<shape>(?:\d+x)*)(?P<type>\w+)>"
@@ -33,14 +33,16 @@ _PASSES = {"tf32x3": 3, "bf16x3": 3, "bf16x6": 6}
 
 
 def count_program_work(ttir: str) -> Mapping[str, float]:
-    """`static__program_load_bytes` and `_store_bytes`, and `static__program_flops` of products as
-    the hardware does them.
+    """Bytes that one program loads and stores, and the FLOPs of its products, as metrics.
 
-    Empty if a loop's length is not constant.
+    The metrics are `static__program_load_bytes`, `static__program_store_bytes` and
+    `static__program_flops`; products count as the hardware does them. There are no metrics if a
+    loop's length is not constant.
     """
     constants: dict[str, int] = {}
     factors = [1]
-    loaded = stored = flops = 0.0
+    loaded = stored = 0.0
+    flops = 0.0
     for line in ttir.splitlines():
         text = line.split(" loc(")[0].rstrip()
         if match := _CONSTANT.match(text):
@@ -50,11 +52,10 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
         if "scf.while" in text:
             return {}
         if match := _FOR.search(text):
-            bounds = [constants.get(name) for name in match.groups()]
-            if None in bounds or bounds[2] <= 0:
+            trips = _constant_trips(constants, match)
+            if trips is None:
                 return {}
-            start, stop, step = bounds
-            factors.append(factors[-1] * max(0, -(-(stop - start) // step)))
+            factors.append(factors[-1] * trips)
         elif text.endswith("{"):
             factors.append(factors[-1])
         if match := _LOAD.search(text) or _DESCRIPTOR.search(text):
@@ -71,6 +72,15 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
     if flops:
         found["static__program_flops"] = flops
     return found
+
+
+def _constant_trips(constants: Mapping[str, int], loop: re.Match[str]) -> int | None:
+    """How often a loop runs; None if a bound of it is no constant."""
+    start, stop = constants.get(loop[1]), constants.get(loop[2])
+    step = constants.get(loop[3])
+    if start is None or stop is None or step is None or step <= 0:
+        return None
+    return max(0, -(-(stop - start) // step))
 
 
 def _accessed_bytes(match: re.Match[str]) -> float:

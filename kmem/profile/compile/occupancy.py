@@ -17,8 +17,9 @@ SYSTEM_SHARED_BYTES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Resident blocks per multiprocessor, warps over the maximum (0..1), and what limits them:
-    warps, registers, shared or blocks.
+    """Resident blocks per multiprocessor, their warps over the maximum (0..1), and the limit.
+
+    `limiter` is what sets the limit: warps, registers, shared or blocks.
     """
 
     blocks_per_sm: int

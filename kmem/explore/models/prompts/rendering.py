@@ -1,19 +1,11 @@
-"""Pieces of text that prompts are made of: fenced blocks, table cells, shortened logs, names of
-kernels, results.
-"""
+"""Pieces of text that sections are made of: fenced blocks, table cells, shortened logs, results."""
 
 import re
 from collections.abc import Callable, Sequence
 
-from kmem.explore.models.reading import SHORT_HASH
 from kmem.records import Attempt
 
 _CELL_CHARACTERS = 140
-
-
-def short_hash(kernel_hash: str) -> str:
-    """How prompts and answers name a kernel."""
-    return kernel_hash[:SHORT_HASH]
 
 
 def fenced(text: str, label: str = "") -> str:
@@ -31,7 +23,7 @@ def one_line(text: str, limit: int = _CELL_CHARACTERS) -> str:
 
 
 def both_ends(text: str, limit: int) -> str:
-    """The beginning and the end of a long text: a compiler says what first, a traceback last."""
+    """The beginning and the end of a long text: compilers name the cause first, tracebacks last."""
     if len(text) <= limit:
         return text
     half = limit // 2
@@ -39,9 +31,7 @@ def both_ends(text: str, limit: int) -> str:
 
 
 def shrinking(length: int, counts: Sequence[int], render: Callable[[int], str]) -> tuple[str, ...]:
-    """Texts of a list of so many items for a Section: of as many as the first count allows, then of
-    fewer and fewer.
-    """
+    """Texts of a list for a Section: of as many items as the first count allows, then of fewer."""
     if not length:
         return ("",)
     return tuple(render(count) for count in dict.fromkeys(min(length, count) for count in counts))

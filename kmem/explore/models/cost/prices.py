@@ -5,7 +5,7 @@ request with a `base_url` (a relay, a local server) has a price only if the file
 names gives one. That file has the form of prices.json:
 
     {"prices": [{"model": "my-model", "base_url": "http://localhost:8000/v1",
-    "usd_per_million_input": 0, "usd_per_million_output": 0,
+                 "usd_per_million_input": 0, "usd_per_million_output": 0,
                  "source": "own hardware", "date": "2026-11-21"}]}
 
 An entry without `provider` or `base_url` holds for every one. Amounts are kept in whole picodollars
@@ -29,8 +29,9 @@ PICODOLLARS = 10**12
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of one model, in USD per million tokens; input at the highest rate that a plain
-    request can be billed.
+    """The price of one model, in USD per million tokens.
+
+    The price of input is the highest rate at which a plain request can be billed.
     """
 
     model: str
@@ -66,7 +67,7 @@ class Price:
 
 
 class PriceTable:
-    """Prices; of several that fit the first holds.
+    """Prices of which the first that fits holds.
 
     `own` hold everywhere, `shipped` where no other server than the vendor's is asked.
     """
@@ -86,7 +87,11 @@ class PriceTable:
 
 
 def load_prices(path: Path) -> list[Price]:
-    """The prices of one file. Raises PriceError: if it cannot be read or an entry is not a price."""
+    """The prices of one file.
+
+    Raises:
+        PriceError: if it cannot be read or an entry is not a price.
+    """
     try:
         return [
             from_data(Price, entry)
@@ -106,7 +111,18 @@ def load_prices(path: Path) -> list[Price]:
 def known_prices() -> PriceTable:
     """The user's prices (KMEM_PRICES) before the shipped ones.
 
-    Raises PriceError: if the user's file cannot be read.
+    Raises:
+        PriceError: if the user's file cannot be read.
     """
     own = os.environ.get("KMEM_PRICES")
     return PriceTable(load_prices(Path(own)) if own else (), load_prices(SHIPPED))
+
+
+def to_picodollars(usd: float | None) -> int | None:
+    """Dollars as whole picodollars; None stays None: the price is not known."""
+    return None if usd is None else round(usd * PICODOLLARS)
+
+
+def to_usd(picodollars: int | None) -> float | None:
+    """Picodollars as dollars; None stays None: the price is not known."""
+    return None if picodollars is None else picodollars / PICODOLLARS

@@ -1,11 +1,11 @@
-"""What a compiled kernel contains: registers, spills, and its machine instructions by kind, from
-the tools Triton carries.
+"""What a compiled kernel contains: registers, spills, and its machine instructions by kind.
 
-Owned here: running `cuobjdump -res-usage` and `nvdisasm`, and counting. Counts are of instructions
-in the text, once for the whole kernel and once for the bodies of its loops; how often a loop runs
-is not in the binary (estimate.py infers it from the work).
+Owned here: running `cuobjdump -res-usage` and `nvdisasm`, which Triton carries, and counting.
+Counts are of instructions in the text, once for the whole kernel and once for the bodies of its
+loops; how often a loop runs is not in the binary (estimate.py infers it from the work).
 """
 
+import math
 import re
 import subprocess
 from collections import Counter
@@ -15,7 +15,8 @@ from pathlib import Path
 from kmem.errors import ProfilerError
 
 _INSTRUCTION = re.compile(
-    r"/\*(?P<address>[0-9a-f]{4,})\*/\s+(?P<guard>@!?U?P\w+\s+)?(?P<opcode>[A-Z][A-Z0-9_]*)(?P<rest>[^;]*);"
+    r"/\*(?P<address>[0-9a-f]{4,})\*/\s+(?P<guard>@!?U?P\w+\s+)?"
+    r"(?P<opcode>[A-Z][A-Z0-9_]*)(?P<rest>[^;]*);"
 )
 _LABEL = re.compile(r"^\s*(\.L_\w+):")
 _TARGET = re.compile(r"`\((\.L_\w+)\)")
@@ -45,11 +46,13 @@ _FMA_FLOPS = {
 
 
 def read_resources(cubin: Path, cuobjdump: str) -> Mapping[str, float]:
-    """Registers, stack and local bytes per thread of the one kernel in a cubin, as `static__`
-    metrics.
+    """Registers and local bytes per thread of the one kernel in a cubin, as `static__` metrics.
 
     Stack bytes are what ptxas reports for spills and for arrays indexed at run time; Triton makes
-    none of the latter. Raises ProfilerError: if cuobjdump fails.
+    none of the latter.
+
+    Raises:
+        ProfilerError: if cuobjdump fails.
     """
     match = _RESOURCES.search(_run_tool([cuobjdump, "-res-usage", str(cubin)]))
     if match is None:
@@ -65,7 +68,8 @@ def read_resources(cubin: Path, cuobjdump: str) -> Mapping[str, float]:
 def read_instructions(cubin: Path, nvdisasm: str) -> Mapping[str, float]:
     """Instruction mix of a cubin; see `count_instructions`.
 
-    Raises ProfilerError: if nvdisasm fails.
+    Raises:
+        ProfilerError: if nvdisasm fails.
     """
     return count_instructions(_run_tool([nvdisasm, "-c", str(cubin)]))
 
@@ -75,7 +79,7 @@ def _run_tool(argv: list[str]) -> str:
     if result.returncode != 0:
         raise ProfilerError(
             f"{argv[0]} failed: {result.stderr.strip().splitlines()[-1:] or result.returncode}; "
-            f"reinstall triton"
+            "reinstall triton"
         )
     return result.stdout
 
@@ -83,11 +87,13 @@ def _run_tool(argv: list[str]) -> str:
 def count_instructions(listing: str) -> Mapping[str, float]:
     """Count a disassembly by kind, per thread (per warp for tensor-core FLOPs).
 
-    Returns: `static__<kind>` for the straight-line part and `static__loop_<kind>` for the bodies of
-        loops (backward branches). Kinds: instructions, predicated, global_load_bytes,
-        global_store_bytes, global_loads, global_stores, wide_accesses (16 bytes), shared_accesses,
-        tensor_flops, tf32_tensor_flops, fma_flops, fma, special, barriers, local_accesses (spills),
-        bulk_copies (TMA).
+    Kinds: instructions, predicated, global_load_bytes, global_store_bytes, global_loads,
+    global_stores, wide_accesses (16 bytes), shared_accesses, tensor_flops, tf32_tensor_flops,
+    fma_flops, fma, special, barriers, local_accesses (spills), bulk_copies (TMA).
+
+    Returns:
+        `static__<kind>` for the straight-line part and `static__loop_<kind>` for the bodies of
+            loops (backward branches).
     """
     labels: dict[str, int] = {}
     instructions: list[re.Match[str]] = []
@@ -132,16 +138,13 @@ def _classify(instruction: re.Match[str]) -> dict[str, float]:
         found["bulk_copies"] = 1
     elif opcode in ("HMMA", "IMMA", "DMMA", "QMMA"):
         shape = rest.removeprefix(".").split(".")[0].split(" ")[0]
-        rows, columns, depth = _HMMA_SHAPES.get(shape, (16, 8, 8))
-        found["tensor_flops"] = 2.0 * rows * columns * depth
+        found["tensor_flops"] = 2.0 * math.prod(_HMMA_SHAPES.get(shape, (16, 8, 8)))
         found["tf32_tensor_flops"] = found["tensor_flops"] if "TF32" in rest else 0.0
     elif opcode in ("HGMMA", "QGMMA", "IGMMA"):
         match = _GMMA_SHAPE.match(rest)
-        rows, columns, depth = (
-            (int(match[1]), int(match[2]), int(match[3])) if match else (64, 64, 16)
-        )
+        shape = tuple(map(int, match.groups())) if match else (64, 64, 16)
         # four warps share one warp-group instruction
-        found["tensor_flops"] = 2.0 * rows * columns * depth / 4
+        found["tensor_flops"] = 2.0 * math.prod(shape) / 4
         found["tf32_tensor_flops"] = found["tensor_flops"] if "TF32" in rest else 0.0
     elif opcode in _FMA_FLOPS:
         found["fma"] = 1

@@ -1,0 +1,207 @@
+"""Compile whole modules for a target without a GPU, in parallel.
+
+Used to profile statically, to rank candidates before they are measured, to drop duplicates (same
+PTX and grids), and to fill the Triton disk cache on all CPU cores so that the GPU never waits for a
+compiler. The crash or hang of one module is that module's report. process.py owns one process;
+process.py is what runs in it.
+"""
+
+import json
+import os
+import queue
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kmem.problem.traced import TracedProblem
+from kmem.profile.compile.process import CompileProcess
+from kmem.profile.compile.report import CompileReport, read_report
+from kmem.profile.compile.target_driver import compute_capability
+from kmem.profile.description import describe_inputs
+from kmem.records import Kernel
+
+
+class CompileProcesses:
+    """Long-lived compile processes for any problem; a context manager.
+
+    Each is started when first needed and keeps what it imported; the one that was used last is
+    asked first.
+    """
+
+    def __init__(self, count: int, cache_dir: Path, *, niceness: int = 0) -> None:
+        """Prepare the processes; none runs yet.
+
+        Args:
+            cache_dir: Triton's cache.
+            niceness: what the processes and their compilers add to this process's own, to leave the
+                cores to others.
+        """
+        self._directory = tempfile.TemporaryDirectory(
+            prefix="kmem-compile-", ignore_cleanup_errors=True
+        )
+        self.directory = Path(self._directory.name)
+        self._members = [CompileProcess(self.directory, cache_dir, niceness) for _ in range(count)]
+        self._idle: queue.LifoQueue[CompileProcess] = queue.LifoQueue()
+        for process in self._members:
+            self._idle.put(process)
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix="kmem-compile")
+
+    def __enter__(self) -> "CompileProcesses":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process, also while threads wait for answers, as after an interrupt.
+
+        Questions that were not begun are cancelled.
+        """
+        for process in self._members:
+            process.end()
+        self._threads.shutdown(cancel_futures=True)
+        for process in self._members:
+            process.stop()
+        self._directory.cleanup()
+
+    def start(self, count: int) -> None:
+        """Start `count` processes before the first question, for their imports take seconds."""
+        for process in self._members[::-1][:count]:  # those that are asked first
+            process.start()
+
+    def submit(self, setup: str, source: str, timeout_s: float) -> "Future[dict[str, Any]]":
+        """The answer of a process about one module of the problem of `setup`.
+
+        Modules are compiled in order of submission.
+        """
+        try:
+            return self._threads.submit(self._ask, setup, json.dumps({"source": source}), timeout_s)
+        except RuntimeError as ex:  # closed meanwhile: the executor says so in no other way
+            raise CancelledError from ex
+
+    def _ask(self, setup: str, question: str, timeout_s: float) -> dict[str, Any]:
+        process = self._idle.get()
+        try:
+            return process.ask(setup, question, timeout_s)
+        finally:
+            self._idle.put(process)
+
+
+class CompilePool:
+    """Compiles modules for one target; a context manager."""
+
+    def __init__(
+        self,
+        traced: TracedProblem,
+        *,
+        processes: int | CompileProcesses,
+        cache_dir: Path | None = None,
+        read_binaries: bool = True,
+    ) -> None:
+        """Prepare the pool; nothing runs yet.
+
+        Args:
+            processes: how many to start and close with the pool, or some that others use too, which
+                stay.
+            cache_dir: Triton's cache, of processes that are started; default: Triton's own place.
+            read_binaries: whether to disassemble what was compiled, which estimates need. It takes
+                longer than compiling a small kernel.
+
+        Raises:
+            ProfilerError: if the target is not NVIDIA's.
+        """
+        compute_capability(traced.device.arch)
+        self._device = traced.device
+        self._own: CompileProcesses | None = None
+        if isinstance(processes, CompileProcesses):
+            self._processes = processes
+        else:
+            self._processes = self._own = CompileProcesses(
+                max(1, processes), cache_dir or default_cache_dir()
+            )
+        device = asdict(traced.device)
+        del device["peak_flops_per_s"]  # no kernel asks for it
+        setup = {
+            **describe_inputs(traced),
+            "device": device,
+            "directory": str(self._processes.directory),
+            "read_binaries": read_binaries,
+        }
+        self._setup = json.dumps(setup)
+
+    def __enter__(self) -> "CompilePool":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the pool's own processes."""
+        if self._own is not None:
+            self._own.close()
+
+    def compile(
+        self,
+        kernels: Sequence[Kernel],
+        *,
+        timeout_s: float,
+        on_done: Callable[[CompileReport], None] | None = None,
+    ) -> list[CompileReport]:
+        """Compile modules; reports in the order of `kernels`.
+
+        Args:
+            timeout_s: for each kernel; one that takes longer is reported as failed and its process
+                replaced.
+            on_done: called in this thread with each report as it comes.
+
+        Raises:
+            ProblemError: if the problem's inputs cannot be built on the meta device.
+        """
+        answers = {
+            self._processes.submit(self._setup, kernel.source, timeout_s): index
+            for index, kernel in enumerate(kernels)
+        }
+        done: queue.SimpleQueue[Future[dict[str, Any]]] = queue.SimpleQueue()
+        # not as_completed: it never hears of what is cancelled by a shutdown
+        for answer in answers:
+            answer.add_done_callback(done.put)
+        reports: dict[int, CompileReport] = {}
+        try:
+            for _ in answers:
+                answer = done.get()
+                index = answers[answer]
+                reports[index] = read_report(kernels[index].hash, answer.result(), self._device)
+                if on_done is not None:
+                    on_done(reports[index])
+        finally:
+            for answer in answers:  # where one raised, nobody waits for the others
+                answer.cancel()
+        return [reports[index] for index in range(len(kernels))]
+
+
+def compile_kernels(
+    kernels: Sequence[Kernel],
+    traced: TracedProblem,
+    *,
+    processes: int,
+    cache_dir: Path,
+    timeout_s: float,
+) -> list[CompileReport]:
+    """Compile modules in a pool made for this call; see `CompilePool.compile`."""
+    count = min(processes, max(1, len(kernels)))
+    with CompilePool(traced, processes=count, cache_dir=cache_dir) as pool:
+        return pool.compile(kernels, timeout_s=timeout_s)
+
+
+def default_cache_dir() -> Path:
+    """Where Triton keeps compiled kernels: TRITON_CACHE_DIR, else ~/.triton/cache.
+
+    Source: cache_knobs of triton.knobs.
+    """
+    named = os.environ.get("TRITON_CACHE_DIR")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("TRITON_HOME", Path.home())) / ".triton" / "cache"

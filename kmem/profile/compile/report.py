@@ -1,0 +1,81 @@
+"""What compiling one module found: a compile process's answer as launches with their figures."""
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from kmem.profile.compile.occupancy import compute_occupancy
+from kmem.records import Device, Launch
+
+
+class CompileStatus(Enum):
+    """Whether every kernel of a module compiled.
+
+    NEEDS_VALUES: the forward looks at its data, so that only a GPU can tell.
+    """
+
+    OK = "ok"
+    FAILED = "failed"
+    NEEDS_VALUES = "needs_values"
+
+
+@dataclass(frozen=True, slots=True)
+class CompileReport:
+    """What compiling one module found.
+
+    `launches` are in order of execution, vendor operators included (metrics `static__library`).
+    What is read out of the binaries (registers, instructions, occupancy) is among their metrics
+    only if the pool was asked for it. `ptx_hash` is over the PTX, grids and scalars of all launches
+    and over the vendor operators, so that modules with equal hashes do the same; None unless status
+    is OK. `vendor_ops` are the aten operators that would launch a vendor's kernel.
+    """
+
+    kernel: str  # hash
+    status: CompileStatus
+    log: str
+    launches: tuple[Launch, ...]
+    ptx_hash: str | None
+    seconds: float
+    vendor_ops: tuple[str, ...]
+
+
+def last_line(report: CompileReport) -> str:
+    """What a compiler's log ends with, which names the cause."""
+    return (report.log.strip().splitlines() or ["no message"])[-1]
+
+
+def read_report(kernel: str, answer: dict[str, Any], device: Device) -> CompileReport:
+    """A compile process's answer about a kernel (hash), with the occupancy of its launches."""
+    launches = tuple(_read_launch(entry, device) for entry in answer.get("launches", ()))
+    return CompileReport(
+        kernel=kernel,
+        status=CompileStatus(answer["status"]),
+        log=answer["log"],
+        launches=launches,
+        ptx_hash=answer.get("ptx_hash"),
+        seconds=answer["seconds"],
+        vendor_ops=tuple(launch.name for launch in launches if "static__library" in launch.metrics),
+    )
+
+
+def _read_launch(entry: dict[str, Any], device: Device) -> Launch:
+    grid = tuple(entry["grid"]) if entry["grid"] else None
+    block = tuple(entry["block"]) if entry["block"] else None
+    launch = Launch(entry["name"], None, grid, block, entry["metrics"])
+    # a vendor's kernel, or one whose binary was not read
+    if "static__registers_per_thread" not in launch.metrics:
+        return launch
+    occupancy = compute_occupancy(
+        device,
+        warps_per_block=block[0] // device.warp_size,
+        registers_per_thread=int(launch.metrics["static__registers_per_thread"]),
+        shared_bytes_per_block=int(launch.metrics["static__shared_bytes_per_block"]),
+    )
+    figures = {
+        "static__occupancy_pct": 100.0 * occupancy.ratio,
+        "static__blocks_per_sm": float(occupancy.blocks_per_sm),
+    }
+    if occupancy.blocks_per_sm:
+        slots = occupancy.blocks_per_sm * device.sm_count
+        figures["static__waves"] = grid[0] * grid[1] * grid[2] / slots
+    return replace(launch, metrics={**launch.metrics, **figures})

@@ -1,0 +1,110 @@
+"""Everything the kernels of one problem share in a compile process: inputs on meta, a recorder.
+
+The Triton disk cache is warmed on the way. Its key (get_cache_key of triton.runtime.cache) is made
+of Triton's own version, the kernel's source, first line number and globals, argument types with
+divisibility by 16, constexpr values, the target with the ptxas version, the options (num_warps,
+num_stages, ...) and TRITON_* variables: not of the file's path nor of the machine. Meta tensors
+have data_ptr 0, which divides like the allocator's 512-byte aligned blocks; a view at an odd offset
+is the one case that misses.
+"""
+
+import gc
+import itertools
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from kmem.errors import ProblemError
+from kmem.problem.load import build_inputs, execute_problem
+from kmem.profile.build import build_model, import_file
+from kmem.profile.compile.recorder import Recorder, VendorOperators, record_launches
+from kmem.profile.compile.target_driver import use_compile_only_driver
+from kmem.profile.description import read_precision, read_problem
+from kmem.records import Precision
+
+#: Numbers of this process's candidates: a file name used twice might find the byte code of the
+#: first.
+_numbers = itertools.count(1)
+
+
+class CompileSession:
+    """Compiles kernels of one problem until it is closed.
+
+    Args:
+        setup: what `CompilePool` says of the problem, the device and where to write.
+    """
+
+    def __init__(self, setup: dict[str, Any]) -> None:
+        problem, workload = read_problem(setup)
+        self._precision = read_precision(setup)
+        self._directory = Path(setup["directory"])
+        use_compile_only_driver(setup["device"]["arch"])
+        _imitate_device(setup["device"])
+        self._problem = execute_problem(problem, workload)
+        self._inputs = _meta_inputs(self._problem, self._precision)
+        self._recorder = Recorder(self._directory, read_binaries=setup["read_binaries"])
+        self._stop_recording = record_launches(self._recorder)
+        # the collection after each kernel walked through all of torch: a fifth of a second
+        gc.freeze()
+
+    @property
+    def launches(self) -> list[dict[str, Any]]:
+        """What the last module launched, also if it failed on the way."""
+        return self._recorder.launches
+
+    def close(self) -> None:
+        """Launch as before, so that another problem can be set up."""
+        self._stop_recording()
+
+    def compile(self, source: str) -> str:
+        """Compile every kernel that one forward of this module file launches; the hash of them."""
+        self._recorder.begin()
+        name = f"kmem_candidate_{os.getpid()}_{next(_numbers)}"
+        file = self._directory / f"{name}.py"
+        file.write_text(source, encoding="utf-8")
+        try:
+            module = import_file(name, file)
+            model = build_model(module, self._problem, self._precision, "meta")
+            with torch.no_grad(), VendorOperators(self._recorder):
+                model(*self._inputs)
+        finally:
+            sys.modules.pop(name, None)
+            gc.collect()
+        return self._recorder.ptx_hash
+
+
+def _meta_inputs(problem: ModuleType, precision: Precision) -> list[object]:
+    try:
+        return build_inputs(problem, "meta", precision)
+    except ProblemError:  # get_inputs looks at values: make them for once, then forget them
+        return [
+            value.to("meta") if isinstance(value, torch.Tensor) else value
+            for value in build_inputs(problem, "cpu", precision)
+        ]
+
+
+def _imitate_device(device: dict[str, Any]) -> None:
+    """Answer what kernels ask about their GPU (how many multiprocessors) as the target would.
+
+    Without a GPU, torch could not answer at all.
+    """
+    properties = SimpleNamespace(
+        name=device["full_name"],
+        multi_processor_count=device["sm_count"],
+        total_memory=device["memory_bytes"],
+        L2_cache_size=device["l2_bytes"],
+        warp_size=device["warp_size"],
+        max_threads_per_multi_processor=device["max_threads_per_sm"],
+        shared_memory_per_block_optin=device["shared_bytes_per_block"],
+        shared_memory_per_multiprocessor=device["shared_bytes_per_sm"],
+        regs_per_multiprocessor=device["registers_per_sm"],
+        major=int(device["arch"].removeprefix("sm_")) // 10,
+        minor=int(device["arch"].removeprefix("sm_")) % 10,
+    )
+    torch.cuda.get_device_properties = lambda device=None: properties
+    torch.cuda.get_device_capability = lambda device=None: (properties.major, properties.minor)
+    torch.cuda.current_device = lambda: 0

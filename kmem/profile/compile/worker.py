@@ -1,0 +1,103 @@
+"""The process that compiles kernels without a GPU: one JSON line in per kernel, one JSON line out.
+
+Started by process.py only.
+
+A line with a problem sets it up (session.py); the kernels that follow are of that problem, until
+the next one. A candidate's file is imported, its module and inputs are built on the meta device,
+and one forward runs in which every Triton launch becomes a compilation for the target and every
+vendor operator only computes shapes (recorder.py). Launches of `triton.autotune` kernels compile
+their first configuration: choosing among them needs a GPU.
+
+Covered: anything a candidate can raise or print. Not covered: a candidate that patches torch or
+triton for those after it in this process; its figures are estimates for ranking and never a
+verdict.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any, TextIO
+
+from kmem.profile.compile.session import CompileSession
+
+#: Longest text kept of a compiler's or a candidate's error.
+LOG_LIMIT = 4000
+
+
+def serve(requests: TextIO, answers: TextIO) -> None:
+    """Answer each line with one line: a set-up line first, then kernels of that problem.
+
+    The loop ends where a problem cannot be set up.
+    """
+    session: CompileSession | None = None
+    for line in requests:
+        request = json.loads(line)
+        if "problem" in request:
+            if session is not None:
+                session.close()
+            try:
+                session = CompileSession(request)
+            # the problem's own code runs here and may raise anything; the parent reports it
+            except Exception:  # noqa: BLE001
+                _answer(answers, {"status": "failed", "log": _shorten(traceback.format_exc())})
+                return
+            _answer(answers, {"status": "ready"})
+            continue
+        start = time.monotonic()
+        try:
+            ptx_hash = session.compile(request["source"])
+            answer = {"status": "ok", "log": "", "ptx_hash": ptx_hash}
+        # a candidate may raise anything, SystemExit and KeyboardInterrupt included: its report
+        except BaseException as ex:  # noqa: BLE001
+            answer = {
+                "status": "needs_values" if _needs_values(ex) else "failed",
+                "log": _shorten(traceback.format_exc()),
+            }
+        _answer(
+            answers, {**answer, "launches": session.launches, "seconds": time.monotonic() - start}
+        )
+
+
+def _needs_values(ex: BaseException) -> bool:
+    """Whether a forward stopped only because meta tensors hold no data.
+
+    Source: messages of torch 2.11-2.13 for item(), copies and missing Meta kernels.
+    """
+    return isinstance(ex, RuntimeError | NotImplementedError) and any(
+        text in str(ex)
+        for text in ("meta tensor", "Meta tensor", "'Meta' backend", "DataDependent")
+    )
+
+
+def _answer(answers: TextIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message) + "\n")
+    answers.flush()
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= LOG_LIMIT:
+        return text
+    return f"{text[: LOG_LIMIT // 4]}\n[...]\n{text[-LOG_LIMIT * 3 // 4 :]}"
+
+
+def _end_with(parent: int) -> None:
+    """Kill this process and its children (ptxas) once the parent is gone.
+
+    A run that was killed must not leave compilers behind.
+    """
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    # A candidate that prints must not write into the answers: they get the real stdout under
+    # another number, stdout becomes stderr.
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    serve(sys.stdin, channel)
