@@ -1,22 +1,34 @@
-# Two commands a newcomer needs: `make demo` and `make test`. Both make .venv first.
+# Commands for a newcomer: `make demo`, `make check` and `make test`. Each makes .venv first.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format docs clean
+# How tests are spread: files, not tests, for those of a file share what they set up.
+SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
+COVER := --cov --cov-report=term:skip-covered --cov-fail-under=85
+
+.PHONY: demo check test lint types format docs clean
 
 demo: $(STAMP)
 	$(BIN)/kmem optimize problems/softmax --target h200 --rounds 1 --minutes 3 --out runs/demo
 
+# For every commit: two minutes on two cores.
+check: lint types
+	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not gpu"
+
+# Everything; with COVERAGE=1 it also counts which lines ran, and at least 85% must.
 test: $(STAMP)
 	$(BIN)/kmem --help > /dev/null
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term:skip-covered --cov-fail-under=85
+	$(BIN)/python -m pytest $(SPREAD) $(if $(COVERAGE),$(COVER))
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
 
 format: $(STAMP)
 	$(BIN)/ruff format .
@@ -27,7 +39,8 @@ docs: $(STAMP)
 	$(BIN)/python tools/write_skill_index.py
 	$(BIN)/python tools/write_help.py
 
-# torch first and pinned, so that a machine that offers the CPU build takes it; then everything else against the same pins.
+# torch first and pinned, so that a machine that offers the CPU build takes it; then everything else
+# against the same pins.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch

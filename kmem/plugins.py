@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import pluggy
 
@@ -38,6 +38,13 @@ _KEYS = {"operators": "target"}
 Registered = TypeVar("Registered")
 
 
+class Named(Protocol):
+    """What can be registered: anything with a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
 @dataclass
 class Registry:
     """Everything that plugins registered, by name.
@@ -54,7 +61,7 @@ class Registry:
     operators: dict[str, Operator] = field(default_factory=dict)  # plugins' alone
     origins: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def add(self, entry: object, *, kind: str, plugin: str) -> None:
+    def add(self, entry: Named, *, kind: str, plugin: str) -> None:
         """Put one registered object into its table. Raises PluginError if the name is taken."""
         name = getattr(entry, _KEYS.get(kind, "name"))
         if (kind, name) in self.origins:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -47,7 +47,8 @@ def from_data(cls: type[RecordT], data: object) -> RecordT:
 
     Raises ValueError (pydantic's ValidationError) naming every field that does not fit.
     """
-    return _adapter(cls).validate_python(data)
+    record: RecordT = _adapter(cls).validate_python(data)  # type: ignore[arg-type] # see _adapter
+    return record
 
 
 def from_json(cls: type[RecordT], text: str | bytes) -> RecordT:
@@ -64,7 +65,7 @@ def canonical_json(cls: type[RecordT], text: str) -> tuple[RecordT, str]:
     Raises ValueError if the text is not JSON or does not fit.
     """
     # straight from the text: half the time of `from_json`
-    record = _adapter(cls).validate_json(text)
+    record: RecordT = _adapter(cls).validate_json(text)  # type: ignore[arg-type] # see _adapter
     return record, to_json(record)
 
 
@@ -94,7 +95,7 @@ def _unwrap(value: object) -> object:
     """
     if isinstance(value, Enum):
         return value.value
-    read = _reader(type(value))
+    read = _reader(type(value))  # type: ignore[arg-type] # see _adapter
     if read is not None:
         return read(value)
     if isinstance(value, Mapping):
@@ -118,8 +119,8 @@ def _plain(value: object) -> object:
     return _plain(_unwrap(value))
 
 
-@cache
-def _adapter(cls: type) -> "TypeAdapter":
+@cache  # mypy takes the __hash__ of a class for that of its instances, and refuses the class
+def _adapter(cls: type) -> "TypeAdapter[Any]":
     from pydantic import TypeAdapter  # 100 ms that `kmem --help` should not pay
 
     return TypeAdapter(cls)

@@ -1,11 +1,14 @@
-"""Shared fixtures: an own home for every test, Triton's interpreter (but with `-m gpu`), and no GPU
-unless a test is marked for one.
+"""Shared fixtures and markers.
+
+Every test has a home of its own. Kernels run in Triton's interpreter (but with `-m gpu`), and no
+GPU is used unless a test is marked for one.
 """
 
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 # read when torch is first imported; the cores are taken by the workers of pytest-xdist
@@ -22,15 +25,18 @@ settings.load_profile("kmem")
 #: one when the others are done.
 LONG_FILES = (
     "test_bench.py",
-    "test_cli_optimize.py",
     "test_bundle.py",
+    "test_cli_optimize.py",
     "test_judge_cli.py",
     "test_judge_corpus.py",
     "test_landscape.py",
     "test_llm_run.py",
     "test_profile_compile.py",
+    "test_recipe_attention.py",
     "test_recipe_convolution.py",
+    "test_recipe_matmul.py",
     "test_recipe_rowwise_kernels.py",
+    "test_skill_examples.py",
     "test_worker.py",
 )
 
@@ -41,8 +47,10 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TRITON_INTERPRET"] = "1"
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` leaves tests out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONG_FILES)
+    keep_first_cases(items)
     gpu_items = [item for item in items if "gpu" in item.keywords]
     if not gpu_items:
         return
@@ -53,37 +61,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="no GPU"))
 
 
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function without coverage's tracer, for other packages' code that runs long and calls
-    nothing of kmem.
-    """
-
-    @functools.wraps(function)
-    def run(*arguments: Any, **options: Any) -> Any:
-        tracer, frame = sys.gettrace(), sys._getframe()
-        sys.settrace(None)
-        try:
-            return function(*arguments, **options)
-        finally:
-            sys.settrace(tracer)
-            frame.f_trace = tracer  # it pairs calls with returns, so it must see this one's
-
-    return run
+def keep_first_cases(items: Sequence[pytest.Item]) -> None:
+    """Take the marker off the first N cases of a test marked `slow(after=N)`."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("slow")
+        if marker is None or "after" not in marker.kwargs:
+            continue
+        name = item.nodeid.partition("[")[0]
+        seen[name] += 1
+        if seen[name] <= marker.kwargs["after"]:
+            item.own_markers = [mark for mark in item.own_markers if mark.name != "slow"]
 
 
 @pytest.fixture(autouse=True, scope="session")
-def quick_packages() -> Iterator[None]:
-    """Triton's interpreter and torch.export without what takes up to half of their time and changes
-    nothing: being traced.
+def quick_interpreter() -> Iterator[None]:
+    """Triton's interpreter without what takes up to half of its time and changes nothing.
 
-    Triton 3.9 also patches all of triton.language again for every call of a device function
-    (interpreter.py, InterpretedFunction.__call__); here once a launch for each module that
-    functions come from.
+    Triton 3.9 patches all of triton.language again for every call of a device function
+    (triton/runtime/interpreter.py, InterpretedFunction.__call__); here once a launch for each
+    module that functions come from.
     """
-    import torch
     from triton.runtime import interpreter
 
-    run, patch_language = untraced(interpreter.GridExecutor.__call__), interpreter._patch_lang
+    run, patch_language = interpreter.GridExecutor.__call__, interpreter._patch_lang
     # globals of the functions whose language is patched, during one launch
     patched: set[int] = set()
 
@@ -100,8 +101,39 @@ def quick_packages() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreter.GridExecutor, "__call__", launch)
         patch.setattr(interpreter, "_patch_lang", patch_once)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_coverage(quick_interpreter: None) -> Iterator[None]:
+    """Under coverage, Triton's interpreter and torch.export are not traced: half of their time."""
+    if sys.gettrace() is None:
+        yield
+        return
+    import torch
+    from triton.runtime import interpreter
+
+    with pytest.MonkeyPatch.context() as patch:
+        launch = interpreter.GridExecutor.__call__
+        patch.setattr(interpreter.GridExecutor, "__call__", untraced(launch))
         patch.setattr(torch.export, "export", untraced(torch.export.export))
         yield
+
+
+def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function without coverage's tracer: for code of other packages, which calls no kmem."""
+
+    @functools.wraps(function)
+    def run(*arguments: Any, **options: Any) -> Any:
+        tracer, frame = sys.gettrace(), sys._getframe()
+        sys.settrace(None)
+        try:
+            return function(*arguments, **options)
+        finally:
+            sys.settrace(tracer)
+            frame.f_trace = tracer  # it pairs calls with returns, so it must see this one's
+
+    return run
 
 
 @pytest.fixture(autouse=True)

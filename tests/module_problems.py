@@ -16,8 +16,10 @@ def recipe(name: str) -> Recipe:
 def problem(expression: str, inputs: str, setup: str = "pass", parameters: str = "x") -> str:
     """A problem file whose forward returns an expression.
 
-    Args: inputs: what get_inputs returns, comma-separated. setup: one statement of the constructor.
-        parameters: of forward.
+    Args:
+        inputs: what get_inputs returns, comma-separated.
+        setup: one statement of the constructor.
+        parameters: of forward, comma-separated.
     """
     return f"""
 import torch

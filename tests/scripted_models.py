@@ -18,19 +18,15 @@ from kmem.explore.models.roles import ROLES
 from kmem.interfaces import (
     Assignment,
     Completion,
-    CompletionKey,
-    CompletionRecord,
     ModelRequest,
     Provider,
     RunContext,
     Situation,
     StopReason,
-    Unanswered,
 )
 from kmem.problem.bound import graph_bound
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import FULL, execute_problem, load_problem
-from kmem.problem.trace import trace_problem
+from kmem.problem.load import FULL, load_problem
 from kmem.problem.traced import TracedProblem
 from kmem.records import (
     Attempt,
@@ -54,6 +50,7 @@ from kmem.records import (
     Timing,
 )
 from kmem.skills import load_skill
+from kmem.testing import DictArchive, trace_once
 
 ROOT = Path(__file__).parent.parent
 H200 = named_target("h200")
@@ -209,39 +206,6 @@ def _first_line(role: str) -> str:
     )
 
 
-class DictArchive:
-    """A CompletionArchive in memory; `notes` holds what is unanswered."""
-
-    def __init__(self, kept: Iterable[CompletionRecord] = ()) -> None:
-        self.kept = {record.key: record for record in kept}
-        self.notes: list[Unanswered] = []
-        self._lock = threading.Lock()
-
-    def note(self, question: Unanswered) -> None:
-        with self._lock:
-            self.notes.append(question)
-
-    def withdraw(self, key: CompletionKey) -> None:
-        with self._lock:
-            places = [place for place, question in enumerate(self.notes) if question.key == key]
-            if places:
-                del self.notes[places[-1]]
-
-    def unanswered(self) -> list[Unanswered]:
-        return list(self.notes)
-
-    def find(self, key: CompletionKey) -> CompletionRecord | None:
-        return self.kept.get(key)
-
-    def keep(self, record: CompletionRecord) -> None:
-        assert record.key not in self.kept, f"{record.key} is asked twice"
-        self.withdraw(record.key)
-        self.kept[record.key] = record
-
-    def records(self) -> list[CompletionRecord]:
-        return list(self.kept.values())
-
-
 def begin(
     provider: Provider,
     archive: DictArchive | None = None,
@@ -281,9 +245,7 @@ def begin(
 def problem_and_graph(name: str) -> tuple[Problem, OpGraph]:
     """A problem of the repository, traced at its full sizes (nothing is computed)."""
     problem = load_problem(ROOT / "problems" / name)
-    return replace(problem, path=f"problems/{name}/problem.py"), trace_problem(
-        execute_problem(problem)
-    )
+    return replace(problem, path=f"problems/{name}/problem.py"), trace_once(problem)
 
 
 def make_diagnosis(**values: float) -> Diagnosis:

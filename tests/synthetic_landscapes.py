@@ -12,21 +12,19 @@ from kmem.explore.recipes.cover import find_options
 from kmem.learning.landscape import FORMAT, Header, Landscape, Point, operator_family, record_sites
 from kmem.learning.recording.sampling import Sampling, leading_settings, sample_drafts
 from kmem.problem.graph import graph_sizes
-from kmem.problem.load import FULL, execute_problem
-from kmem.problem.trace import trace_problem
 from kmem.profile.compile.report import CompileStatus
 from kmem.recipes import Recipe
 from kmem.records import (
     Contract,
     Device,
     Launch,
-    Precision,
     Problem,
     SiteChoice,
     Status,
     Timing,
     content_hash,
 )
+from kmem.testing import trace_once
 
 SYNTHETIC_VERSIONS = {"synthetic": "no machine"}
 
@@ -45,11 +43,11 @@ def synthetic_landscape(
     The same knob has the same effect on every problem; a tenth is the problem's own.
     """
     contract = Contract()
-    graph = trace_problem(execute_problem(problem, FULL), Precision.MATCH)
+    graph = trace_once(problem)
     options = find_options({"full": graph}, recipes, contract, device)
     elsewhere = []
     for sibling in siblings:
-        other = trace_problem(execute_problem(sibling, FULL), Precision.MATCH)
+        other = trace_once(sibling)
         elsewhere.append(
             leading_settings(find_options({"full": other}, recipes, contract, device), settings)
         )

@@ -264,6 +264,7 @@ def test_arms_without_pairs_are_not_compared() -> None:
 # ---- the whole
 
 
+@pytest.mark.slow
 def test_the_same_ablation_gives_the_same_trials_to_the_last_byte(
     landscapes: tuple[Landscape, ...],
 ) -> None:

@@ -699,6 +699,7 @@ def test_a_process_reports_stages_and_keeps_its_words(tmp_path: Path) -> None:
     assert (tmp_path / "logs" / "x-xxxxxxxx.log").read_text() == end.stderr
 
 
+@pytest.mark.slow
 def test_a_process_that_takes_too_long_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -737,6 +738,7 @@ def bench(home: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_bench_of_a_good_and_a_bad_problem_without_a_gpu(tmp_path: Path) -> None:
     write(tmp_path / "level1" / "1_silu.py", PROBLEM)
     write(tmp_path / "level1" / "2_broken.py", PROBLEM.replace("silu(x)", "silu(x, 1, 2, 3)"))
@@ -797,6 +799,7 @@ def test_a_bench_of_a_good_and_a_bad_problem_without_a_gpu(tmp_path: Path) -> No
     assert page.with_suffix(".png").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_a_termination_ends_the_bench_with_its_table_and_says_how_to_go_on(tmp_path: Path) -> None:
     write(tmp_path / "silu.py", PROBLEM)
     process = subprocess.Popen(

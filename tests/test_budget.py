@@ -426,6 +426,7 @@ CALL = st.tuples(st.integers(0, 3000), st.integers(1, 4000), FATE)
 SHARE = st.one_of(st.none(), st.floats(0.1, 1.1))
 
 
+@pytest.mark.slow
 @settings(max_examples=120, derandomize=True)
 @given(
     calls=st.lists(CALL, min_size=3, max_size=14),

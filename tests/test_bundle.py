@@ -161,6 +161,7 @@ def bundle_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_an_accepted_kernel_leaves_its_bundle(bundle_path: Path) -> None:
     bundle = read_bundle(bundle_path)
     assert (bundle.problem.source, bundle.kernel_source, bundle.seed, bundle.measured) == (
@@ -175,6 +176,7 @@ def test_an_accepted_kernel_leaves_its_bundle(bundle_path: Path) -> None:
     assert len({report.family for report in bundle.measurement.errors}) >= 10
 
 
+@pytest.mark.slow
 def test_a_bundle_is_repeated_with_the_same_verdict(bundle_path: Path) -> None:
     before = bundle_path.read_bytes()
     result = run(str(bundle_path), "--json")

@@ -128,6 +128,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
     return Resumed(home, problem, json.loads(done.stdout), before)
 
 
+@pytest.mark.slow
 def test_a_problem_goes_in_and_a_verified_module_comes_out(resumed: Resumed) -> None:
     result = resumed.result
     assert result["status"] == "passed"
@@ -144,6 +145,7 @@ def test_a_problem_goes_in_and_a_verified_module_comes_out(resumed: Resumed) -> 
         )
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_without_repeating_what_was_measured(resumed: Resumed) -> None:
     with sqlite3.connect(resumed.home / "kmem.db") as db:
         after = db.execute(
@@ -161,6 +163,7 @@ def test_a_killed_run_resumes_without_repeating_what_was_measured(resumed: Resum
     )
 
 
+@pytest.mark.slow
 def test_a_winner_is_recalled_from_memory_by_a_later_run(resumed: Resumed, tmp_path: Path) -> None:
     with (
         sqlite3.connect(resumed.home / "kmem.db") as db,
@@ -253,6 +256,7 @@ def wait_for_attempts(path: Path, process: subprocess.Popen) -> list[tuple]:
     raise AssertionError(f"no attempt was recorded; exit status {process.poll()}")
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_the_run_and_says_how_to_go_on(problem: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         command("optimize", str(problem), "--target", "h200", "--out", str(tmp_path / "run")),

@@ -209,6 +209,7 @@ def test_the_direct_kernel_is_not_put_before_what_was_measured_faster_by_far(sit
     assert direct > 2 * predicted(sites, "58", "staged-half-conv", staged(1, 256, 16, 32, 3, 4))
 
 
+@pytest.mark.slow
 def test_lanes_of_the_direct_kernel_lie_along_positions() -> None:
     """With lanes along channels each load of a warp touches a line for every one of them.
 

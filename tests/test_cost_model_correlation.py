@@ -1,6 +1,4 @@
-"""The tool that checks cost models against measurements: its arithmetic, and what it says of the
-evidence that ships.
-"""
+"""tools/cost_model_correlation.py: its arithmetic, and what it says of the shipped evidence."""
 
 import math
 import sys

@@ -46,8 +46,9 @@ def test_the_readme_shows_what_help_prints() -> None:
     subprocess.run([sys.executable, str(ROOT / "tools/write_help.py"), "--check"], check=True)
 
 
-def readme_commands() -> list[str]:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def documented_commands() -> list[str]:
+    documents = (ROOT / name for name in ("README.md", "CONTRIBUTING.md"))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in documents)
     blocks = re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, re.DOTALL)
     lines = [
         line.split("  #")[0].strip().removeprefix("$ ")
@@ -57,8 +58,8 @@ def readme_commands() -> list[str]:
     return sorted({line for line in lines if line.startswith(("kmem ", "make "))})
 
 
-@pytest.mark.parametrize("line", readme_commands())
-def test_every_command_in_the_readme_exists_with_its_options(line: str) -> None:
+@pytest.mark.parametrize("line", documented_commands())
+def test_every_command_in_the_documents_exists_with_its_options(line: str) -> None:
     words = shlex.split(line.split(" | ")[0].split(" > ")[0])
     if words[0] == "make":
         targets = re.findall(

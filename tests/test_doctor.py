@@ -17,6 +17,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
 
 
+@pytest.mark.slow
 def test_without_a_gpu_doctor_says_so_plainly_and_what_works_offline(without_gpu: None) -> None:
     result = CliRunner().invoke(doctor, ["--json"], catch_exceptions=False)
     assert result.exit_code == 0

@@ -42,6 +42,7 @@ def test_a_failing_job_is_a_result_with_its_exit_code_and_stderr() -> None:
     assert result.exit_code == 1 and result.stderr == "went wrong\n"
 
 
+@pytest.mark.slow
 def test_a_hanging_job_is_killed_at_its_limit_with_its_children() -> None:
     code = (
         "import subprocess, sys, time\n"

@@ -31,6 +31,7 @@ def run(command: object, problem: Path, source: str, *options: str) -> Result:
     return CliRunner().invoke(command, [str(problem), str(kernel), *options])
 
 
+@pytest.mark.slow
 def test_a_kernel_that_passes_exits_0_with_an_estimate(problem: Path) -> None:
     result = run(verify, problem, GUARDED, "--json", "--seed", "5")
     assert result.exit_code == 0, result.output
@@ -121,6 +122,7 @@ def test_a_file_that_is_no_kernel_is_one_line_and_exit_2(
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "constructor",
     [
@@ -139,6 +141,7 @@ def test_a_constructor_that_takes_what_the_module_takes_is_judged(
     assert run(verify, problem, source).stdout.startswith("refused_source")
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "binding",
     [
@@ -176,6 +179,7 @@ def test_a_constructor_inherited_from_a_module_of_the_problem_is_known(
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     "binding",
     [

@@ -29,6 +29,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorkers]
     pool.end()
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(
     ("problem", "source"), [case[1:] for case in HONEST], ids=[case[0] for case in HONEST]
 )

@@ -151,6 +151,7 @@ return y
 """
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     "cheat",
     [

@@ -108,6 +108,7 @@ def missed_cases(answers: Mapping[str, Answer], splits: Collection[str]) -> list
     ]
 
 
+@pytest.mark.slow
 def test_a_right_skill_is_in_the_first_three_for_nine_of_ten_profiles(
     answers: dict[str, Answer],
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_right_skill_is_in_the_first_three_for_nine_of_ten_profiles(
     assert len(missed) <= len(CASES) / 10, missed
 
 
+@pytest.mark.slow
 def test_what_was_held_out_is_answered_no_worse_than_at_first_sight(
     answers: dict[str, Answer],
 ) -> None:
@@ -122,6 +124,7 @@ def test_what_was_held_out_is_answered_no_worse_than_at_first_sight(
     assert len(missed) <= 2, missed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["development", "held_out"])
 def test_the_experts_bottleneck_is_named_first_or_beside_it_for_nine_of_ten(
     answers: dict[str, Answer], split: str
@@ -136,5 +139,6 @@ def test_the_experts_bottleneck_is_named_first_or_beside_it_for_nine_of_ten(
     assert len(missed) <= len(cases) / 10, missed
 
 
+@pytest.mark.slow
 def test_at_most_three_skills_are_offered_and_some_always(answers: dict[str, Answer]) -> None:
     assert all(1 <= len(found.skills) <= 3 for found in answers.values())

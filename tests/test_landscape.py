@@ -22,8 +22,6 @@ from kmem.learning.simulate import RecordedEvaluator, open_recorded_session
 from kmem.learning.suite import load_suite, resize_problem
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
-from kmem.problem.load import execute_problem
-from kmem.problem.trace import trace_problem
 from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.recipes import Recipe
 from kmem.records import (
@@ -41,6 +39,7 @@ from kmem.run.loop import optimize
 from kmem.run.session import load_library
 from kmem.serialize import to_json
 from kmem.skills import Skill, load_recipe
+from kmem.testing import trace_once
 
 H200 = named_target("h200")
 SOFTMAX = """import torch
@@ -132,7 +131,7 @@ def test_the_suite_that_ships_has_every_class_at_two_sizes_at_least() -> None:
 def drafts_of(
     problem: Problem, recipes: dict[str, Recipe], count: int, elsewhere: tuple = ()
 ) -> list:
-    graph = trace_problem(execute_problem(problem), Contract().precision)
+    graph = trace_once(problem)
     options = find_options({"full": graph}, recipes, Contract(), H200)
     return sample_drafts(graph, options, Contract(), H200, Sampling(count, 0, elsewhere))
 
@@ -140,7 +139,7 @@ def drafts_of(
 def test_a_small_space_is_recorded_whole_and_a_large_one_to_the_count(
     problem: Problem, recipes: dict[str, Recipe]
 ) -> None:
-    graph = trace_problem(execute_problem(problem), Contract().precision)
+    graph = trace_once(problem)
     everything = sum(
         len(option.ranked) for option in find_options({"full": graph}, recipes, Contract(), H200)
     )
@@ -156,9 +155,7 @@ def test_leaders_here_and_at_other_sizes_are_among_the_settings(
     problem: Problem, recipes: dict[str, Recipe]
 ) -> None:
     other = resize_problem(problem, "wide", {"COLUMNS": 8192})
-    graphs = [
-        trace_problem(execute_problem(each), Contract().precision) for each in (problem, other)
-    ]
+    graphs = [trace_once(each) for each in (problem, other)]
     here, there = (
         leading_settings(find_options({"full": graph}, recipes, Contract(), H200), 10)
         for graph in graphs
@@ -217,6 +214,7 @@ def test_a_damaged_landscape_and_an_empty_directory_say_what_to_do(
 # ---- recording
 
 
+@pytest.mark.slow
 def test_recording_compiles_judges_and_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     source = SOFTMAX.replace("64, 4096", "8, 256").replace(
         "torch.softmax(x, dim=1)", "x * torch.sigmoid(x)"

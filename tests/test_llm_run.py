@@ -156,6 +156,7 @@ def rewriter(turn: Turn) -> Reply:
 # ---- search
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("strategy", [Strategy.BANDIT, Strategy.GREEDY, Strategy.BEAM])
 def test_three_known_rewrites_are_applied_in_order_of_measured_benefit(
     strategy: Strategy, tmp_path: Path
@@ -235,6 +236,7 @@ def test_a_beam_goes_on_from_several_kernels_in_distinct_directions_without_dupl
     ]
 
 
+@pytest.mark.slow
 def test_rewrites_whose_gains_differ_much_are_all_applied_whatever_the_seed(tmp_path: Path) -> None:
     """Times add up as on a GPU: a copy of the input, two kernels, fourfold with small blocks."""
     changes = ["fuse the kernels", "read the input in place", "use larger blocks"]
@@ -463,6 +465,7 @@ def test_when_the_minutes_are_over_nothing_more_is_asked(tmp_path: Path) -> None
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", [Strategy.BANDIT, Strategy.BEAM, Strategy.BEST_OF_N])
 def test_whichever_question_the_minutes_end_at_the_run_says_so_and_its_replay_is_identical(
     strategy: Strategy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -574,6 +577,7 @@ def test_an_answer_that_stays_lost_is_a_failed_attempt_and_the_run_goes_on(tmp_p
         )
 
 
+@pytest.mark.slow
 def test_a_run_over_the_anthropic_wire_is_replayed_with_its_lessons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -681,6 +685,7 @@ def wait_until(process: subprocess.Popen, is_so: Callable[[], bool]) -> None:
     assert is_so(), process.stderr.read()
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_waits_of_all_writers_and_books_nothing_for_them(tmp_path: Path) -> None:
     play = script(planner=plan(*REWRITES), optimiser=Reply(status=429, retry_after="500"))
     with ScriptedServer(play) as server, Memory(tmp_path / "kmem.db") as memory:
@@ -698,6 +703,7 @@ def test_ctrl_c_ends_the_waits_of_all_writers_and_books_nothing_for_them(tmp_pat
         assert archive.unanswered() == [], "the server took none of these questions"
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_mid_call_resumes_and_asks_only_what_was_not_answered(
     tmp_path: Path,
 ) -> None:
@@ -875,6 +881,7 @@ class ModelNew(torch.nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_from_a_problem_to_a_repaired_winner_through_compiler_and_judge(tmp_path: Path) -> None:
     broken = REAL_KERNEL.replace("tl.where", "tl.were")
     anchor = "x = tl.load(x_ptr + places, mask=places < n)"

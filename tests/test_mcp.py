@@ -80,6 +80,7 @@ def error_of(result: CallToolResult) -> str:
     return content.text
 
 
+@pytest.mark.slow
 def test_an_agent_finds_reads_judges_and_is_told_what_is_wrong(
     problem: Path, tmp_path: Path
 ) -> None:

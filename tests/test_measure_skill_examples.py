@@ -1,5 +1,6 @@
-"""tools/measure_skill_examples.py: what it asks the judge, what it records, and that it goes on
-where it was; the judge is a stand-in.
+"""What tools/measure_skill_examples.py asks the judge, what it records, and that it goes on.
+
+The judge is a stand-in.
 """
 
 import sys
@@ -32,7 +33,7 @@ def pairs() -> list[tool.Pair]:
 
 
 def verdict(pair: tool.Pair) -> tool.Verdict:
-    """Every pair passes at 2x, but for one that is wrong and one that does not fit the memory."""
+    """Every pair passes at 2x, but for one that is wrong and one that is too large."""
     if pair.skill.name == NAMES[2]:
         raise DeviceMemoryError("it does not fit")
     failed = pair.skill.name == NAMES[1]

@@ -23,6 +23,8 @@ from kmem.profile.compile.pool import (
 from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.records import Contract, Kernel, Precision, Problem
 
+pytestmark = pytest.mark.slow  # starts compile processes
+
 PROBLEM = Problem(
     "linear_exp",
     "linear_exp.py",

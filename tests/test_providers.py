@@ -230,6 +230,7 @@ def test_an_answer_lost_on_the_way_is_not_asked_for_again_here_for_it_may_be_cha
         assert len(server.requests) == 1
 
 
+@pytest.mark.slow(after=1)
 def test_a_slow_answer_is_given_up_when_its_time_is_over(provider: HttpProvider) -> None:
     with ScriptedServer(in_order(Reply("late", delay_s=30))) as server:
         start = time.monotonic()
@@ -683,6 +684,7 @@ def test_a_command_that_fails_or_is_not_there_is_one_line_with_its_last_words(
     )
 
 
+@pytest.mark.slow
 def test_a_command_that_takes_too_long_is_ended_with_all_it_started(tmp_path: Path) -> None:
     alive = tmp_path / "alive"
     said = error_of(lambda: command(f"(sleep 2; touch {alive}) & wait", timeout_s=0.3))

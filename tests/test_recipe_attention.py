@@ -39,6 +39,7 @@ def variants(source: str, form: str, count: int) -> list[dict]:
     return space[:: max(1, len(space) // count)][:count]
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("form", ["fused", "two_stages"])
 @pytest.mark.parametrize(
     ("shapes", "call"),
@@ -127,6 +128,7 @@ def contracting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(InterpreterBuilder, "create_fsub", create_fsub)
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.usefixtures("contracting")
 @pytest.mark.parametrize("keys", [32, 37])
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": -2.0}])
@@ -145,6 +147,7 @@ def test_large_scores_are_right_where_products_are_contracted(
         assert float((found.double() - oracle).norm() / oracle.norm()) <= tolerance
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("poison", [-(2**30), 2**30])
 @pytest.mark.parametrize(("queries", "keys"), [(20, 37), (37, 20), (70, 70), (5, 130)])
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}])
@@ -173,6 +176,7 @@ def test_rows_of_values_of_very_different_magnitude_keep_their_share() -> None:
         assert float((found.double() - oracle).norm() / oracle.norm()) < 1e-6
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("operand", [0, 1, 2])
 @pytest.mark.parametrize("special", [float("inf"), float("-inf"), float("nan")])
 def test_values_that_are_not_finite_reach_what_they_reach_in_torch(
@@ -234,6 +238,7 @@ def compiled() -> dict[str, list[dict]]:
     return dict(zip(COMPILED, compile_jobs(jobs, "ptx"), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", COMPILED)
 def test_kernels_use_tensor_cores_and_do_not_spill(
     compiled: dict[str, list[dict]], case: str
@@ -250,6 +255,7 @@ def test_kernels_use_tensor_cores_and_do_not_spill(
     assert all(kernel["hgmma"] > 0 and kernel["async_copies"] > 0 for kernel in products)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", COMPILED)
 def test_no_exponent_is_a_contracted_product(compiled: dict[str, list[dict]], case: str) -> None:
     exponentials = 0

@@ -47,6 +47,7 @@ def variants(source: str, count: int) -> list[dict]:
     return space[:: max(1, len(space) // count)][:count]
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(
     ("call", "shape"),
     [
@@ -91,6 +92,7 @@ def transposed(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     return f"ConvTranspose{rank}d({arguments})", (2, 2, *sizes)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, derandomize=True)
 @given(transposed(), st.integers(0, 10**6))
 def test_any_window_agrees_with_torch_at_any_setting(
@@ -123,6 +125,7 @@ def test_a_shared_divisor_of_stride_and_dilation_leaves_phases_without_taps() ->
     assert not has_empty_rows([Axis(), Axis(), axes[2]])
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(
     ("call", "shape", "fills"),
     [
@@ -172,6 +175,7 @@ def test_a_run_is_filled_and_nothing_beside_it(skipped: int, length: int) -> Non
     assert torch.equal(y.nan_to_num(-1.0), expected.nan_to_num(-1.0))
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("call", "shape", "bands"),
     [

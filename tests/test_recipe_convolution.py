@@ -46,6 +46,7 @@ def variants(recipe, source: str, count: int) -> list[dict]:
     return space[:: max(1, len(space) // count)][:count]
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize(
     ("call", "shape"),
@@ -127,6 +128,7 @@ def convolutions(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=5, derandomize=True)
 @given(convolutions(), st.integers(0, 10**6))
 def test_any_window_agrees_with_torch_at_any_setting(
@@ -299,6 +301,7 @@ def compiled() -> dict[str, list[dict]]:
     return dict(zip(COMPILED, compile_jobs(jobs), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", COMPILED)
 def test_kernels_use_tensor_cores_and_do_not_spill(
     compiled: dict[str, list[dict]], case: str

@@ -40,6 +40,7 @@ def variants(source: str, count: int) -> list[dict]:
     return space[:: max(1, len(space) // count)][:count]
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("call", "shape"),
     [
@@ -58,6 +59,7 @@ def test_every_variant_agrees_with_torch(call: str, shape: tuple[int, ...]) -> N
     check_recipe(RECIPE, source, H200, settings=variants(source, 2), tolerance=1e-6)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 4e-3), ("float16", 5e-4)])
 def test_half_precision_is_rounded_once(dtype: str, tolerance: float) -> None:
     source = problem("Conv2d(3, 3, 3, groups=3, padding=1)", (1, 3, 7, 20), dtype)

@@ -48,6 +48,7 @@ LOSSES = [
 ]
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize(("skill", "body", "inputs"), LOSSES)
 def test_a_loss_agrees_with_float64_under_every_strategy(
     skill: str, body: str, inputs: str
@@ -62,6 +63,7 @@ def test_a_loss_agrees_with_float64_under_every_strategy(
     assert len(errors) == len(SETTINGS)
 
 
+@pytest.mark.slow(after=5)
 @pytest.mark.parametrize("strategy", ["registers", "loop", "split"])
 @pytest.mark.parametrize(
     "values",
@@ -123,6 +125,7 @@ def test_options_that_are_not_written_are_not_matched(skill: str, body: str, inp
 NORMS = ["registers", "loop", "split", "pipelined"]
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("strategy", NORMS)
 @pytest.mark.parametrize("shape", ["3, 5, 4, 6", "7, 5"])
 def test_batch_norm_normalises_and_moves_its_running_statistics(strategy: str, shape: str) -> None:

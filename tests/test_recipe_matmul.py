@@ -124,6 +124,7 @@ def _check(recipe, source, settings, **options):
     return check_recipe(recipe, source, H200, settings=settings, **options)
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_split_products_are_as_good_as_fp32(spelling):
     splits = 2 if spelling in ("odd", "batched", "upper triangle", "linear") else 1
@@ -135,6 +136,7 @@ def test_split_products_are_as_good_as_fp32(spelling):
     )
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     "spelling",
     ["odd", "broadcast batch", "transposed both", "upper triangle", "linear", "strided slice"],
@@ -171,6 +173,7 @@ def test_splitting_in_the_loop_is_tried_where_the_operands_are_long_against_the_
     assert offered == {"long": {"ahead", "in_loop"}, "square": {"ahead"}}
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_tiles_multiply_exactly_in_fp32(spelling):
     _check(
@@ -226,6 +229,7 @@ EPILOGUES = {
 }
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("case", EPILOGUES)
 def test_what_is_pointwise_after_a_product_is_written_with_it(case):
     result, a, b, init, count = EPILOGUES[case]
@@ -266,6 +270,7 @@ def test_equal_chains_have_one_text_whatever_their_names_and_sizes():
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(
     ("result", "a", "b", "init", "operator"),
     [

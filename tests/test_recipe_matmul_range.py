@@ -130,6 +130,7 @@ HELD = {
 }
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("case", CASES)
 def test_what_the_parts_cannot_hold_is_mended(case, multiply, multiply_unmended):
     torch.manual_seed(0)
@@ -142,6 +143,7 @@ def test_what_the_parts_cannot_hold_is_mended(case, multiply, multiply_unmended)
         assert not _is_right(unmended, a, b)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("case", HELD)
 def test_what_the_parts_hold_is_right_without_mending(case, multiply, multiply_unmended):
     torch.manual_seed(0)
@@ -167,6 +169,7 @@ def in_loop():
     return import_source(source).ModelNew(), import_source(_without_mending(source)).ModelNew()
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("case", CASES)
 def test_steps_that_the_parts_cannot_hold_are_added_in_fp32(case, in_loop):
     torch.manual_seed(0)
@@ -177,6 +180,7 @@ def test_steps_that_the_parts_cannot_hold_are_added_in_fp32(case, in_loop):
     assert not torch.equal(output, unmended)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("case", HELD)
 def test_splitting_in_the_loop_is_right_for_easy_operands(case, in_loop):
     torch.manual_seed(0)

@@ -5,6 +5,8 @@ instructions, pipelined copies, no spills.
 import pytest
 from compile_sm90 import compile_jobs
 
+pytestmark = pytest.mark.slow  # compiles for a GPU
+
 _PROBLEM = """
 import torch
 class Model(torch.nn.Module):

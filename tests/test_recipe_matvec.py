@@ -23,6 +23,7 @@ def problem(dtype: str) -> str:
     )
 
 
+@pytest.mark.slow
 def test_a_step_reads_vectors_and_moves_nothing_between_threads() -> None:
     settings = {"block_l": 8, "splits": 4, "warps": 2}
     jobs = [

@@ -40,6 +40,7 @@ def variants(source: str, count: int) -> list[dict]:
     return space[:: max(1, len(space) // count)][:count]
 
 
+@pytest.mark.slow(after=3)
 @pytest.mark.parametrize(
     ("call", "shape"),
     [
@@ -60,6 +61,7 @@ def test_every_variant_agrees_with_torch(call: str, shape: tuple[int, ...]) -> N
     check_recipe(RECIPE, source, H200, settings=variants(source, 2), tolerance=3e-7)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 4e-3), ("float16", 5e-4)])
 @pytest.mark.parametrize("call", ["max_pool2d(x, 3, 2, 1)", "avg_pool2d(x, 3, 2, 1)"])
 def test_half_precision_is_rounded_once(call: str, dtype: str, tolerance: float) -> None:
@@ -92,6 +94,7 @@ def poolings(draw: st.DrawFn) -> tuple[str, tuple[int, ...]]:
     return f"{kind}_pool{rank}d(x, {kernel}, {stride}, {padding}, {last})", (1, 2, *sizes)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, derandomize=True)
 @given(poolings(), st.integers(0, 10**6))
 @example(("max_pool1d(x, (4,), (3,), (2,), (3,), True)", (1, 2, 14)), 5)
@@ -137,6 +140,7 @@ def test_what_the_kernels_do_not_cover_is_not_matched(source: str) -> None:
     assert RECIPE.match(graph, Contract()) == []
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(
     ("call", "shape"),
     [

@@ -56,6 +56,7 @@ NORMS = [
 ]
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(("skill", "expression", "setup", "inputs"), NORMS)
 def test_a_norm_agrees_with_float64_under_every_strategy(
     skill: str, expression: str, setup: str, inputs: str
@@ -87,6 +88,7 @@ REDUCTIONS = [
 ]
 
 
+@pytest.mark.slow(after=6)
 @pytest.mark.parametrize("expression", REDUCTIONS)
 def test_a_reduction_agrees_with_float64_under_every_strategy(expression: str) -> None:
     settings = [setting(strategy, rows=2, columns=4) for strategy in ("registers", "loop", "split")]
@@ -109,6 +111,7 @@ def run(name: str, source: str, knobs: dict, x: torch.Tensor) -> torch.Tensor:
         return module.ModelNew()(x)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_softmax_takes_minus_infinity_large_values_and_nan_as_eager_does(strategy: str) -> None:
     x = torch.randn(6, 37)
@@ -157,6 +160,7 @@ def test_logsumexp_of_infinities_is_infinite_and_of_nan_is_nan(strategy: str) ->
     torch.testing.assert_close(found, torch.logsumexp(x, 1), equal_nan=True)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_rows_divide_as_in_eager_by_zero_and_by_tiny_huge_and_infinite_norms(strategy: str) -> None:
     x = torch.randn(8, 37)
@@ -174,6 +178,7 @@ def test_rows_divide_as_in_eager_by_zero_and_by_tiny_huge_and_infinite_norms(str
     )
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("width", [8, 6])
 def test_a_group_norm_whose_tiles_lie_within_a_channel_or_cross_channels_takes_each_weight(
     width: int,
@@ -204,6 +209,7 @@ def test_a_maximum_keeps_nan(name: str, strategy: str) -> None:
     torch.testing.assert_close(found, getattr(x, name)(1), equal_nan=True, rtol=0, atol=0)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_variance_does_not_cancel_when_the_mean_is_large(strategy: str) -> None:
     source = problem("self.norm(x)", "torch.randn(32, 64)", "self.norm = nn.LayerNorm(64)")
@@ -452,6 +458,7 @@ ROTATED = [
 ]
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("name", "expression", "setup", "inputs", "lanes"), ROTATED)
 def test_rows_that_start_beside_16_bytes_agree_with_float64(
     name: str, expression: str, setup: str, inputs: str, lanes: int
@@ -469,6 +476,7 @@ def test_rows_that_start_beside_16_bytes_agree_with_float64(
     )
 
 
+@pytest.mark.slow
 def test_bfloat16_rows_that_start_beside_16_bytes_round_once() -> None:
     source = problem("F.rms_norm(x, (69,))", "torch.randn(5, 69)")
     contract = Contract(Precision.BF16)
@@ -500,6 +508,7 @@ CLASSED = [
 ]
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize(("expression", "inputs", "classes"), CLASSED)
 def test_lines_that_start_beside_16_bytes_are_reduced_by_class_as_in_float64(
     expression: str, inputs: str, classes: int
@@ -515,6 +524,7 @@ def test_lines_that_start_beside_16_bytes_are_reduced_by_class_as_in_float64(
     assert ("CLASSES" in chosen.emit(site, settings[0]).launcher) is (classes > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expression", ["torch.sum(x, dim=1)", "torch.argmin(x, dim=1)"])
 def test_bfloat16_lines_are_reduced_in_eight_classes(expression: str) -> None:
     source, contract = problem(expression, "torch.randn(8, 9, 33)"), Contract(Precision.BF16)
@@ -527,6 +537,7 @@ def test_bfloat16_lines_are_reduced_in_eight_classes(expression: str) -> None:
     ) == len(settings)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("split", [4, 8])
 @pytest.mark.parametrize("name", ["argmax", "argmin", "amax", "amin"])
 def test_classes_keep_the_first_of_equals_and_each_nan_in_its_row(name: str, split: int) -> None:

@@ -60,12 +60,14 @@ FORMS = [
 ]
 
 
+@pytest.mark.slow(after=4)
 @pytest.mark.parametrize(("skill", "body"), FORMS)
 def test_a_scan_agrees_with_float64_under_every_strategy(skill: str, body: str) -> None:
     errors = check_recipe(recipe(skill), problem(body), H200, settings=SETTINGS, tolerance=1e-6)
     assert len(errors) == len(SETTINGS)
 
 
+@pytest.mark.slow(after=1)
 @pytest.mark.parametrize("dim", range(4))
 def test_a_scan_runs_along_any_of_four_dimensions_of_odd_sizes(dim: int) -> None:
     check_recipe(

@@ -1,16 +1,19 @@
-"""What the show-pieces of the stencil recipes compile to for an H200; one process compiles all, for
-importing torch costs the most.
-"""
+"""What the show-pieces of the stencil recipes compile to for an H200."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+import re
 
 import pytest
+from compile_sm90 import compile_jobs
+from module_problems import recipe
 
-ROOT = Path(__file__).resolve().parent.parent
+from kmem.devices import named_target
+from kmem.recipes import check_settings
+from kmem.records import Contract
+from kmem.testing import trace_source
+
+pytestmark = pytest.mark.slow  # compiles for a GPU
+
+#: name: (skill, call, shape, dtype, settings)
 CASES = {
     "pooling": (
         "separable-pooling",
@@ -64,17 +67,47 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, dict[str, int]]:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [
-        sys.executable,
-        str(ROOT / "tests" / "stencil_compilation.py"),
-        json.dumps(list(CASES.values())),
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return dict(zip(CASES, map(json.loads, done.stdout.splitlines()), strict=True))
+    """Resources and instruction counts of the last kernel of each case."""
+    jobs = []
+    for skill, call, shape, dtype, settings in CASES.values():
+        source = problem(call, shape, dtype)
+        _, graph = trace_source(source)
+        (site,) = recipe(skill).match(graph, Contract())
+        check_settings(recipe(skill).space(site, named_target("h200")), settings)
+        jobs.append((skill, source, "match", settings))
+    answers = compile_jobs(jobs, "ptx")
+    return {case: count(kernels[-1]) for case, kernels in zip(CASES, answers, strict=True)}
+
+
+def problem(call: str, shape: tuple[int, ...], dtype: str) -> str:
+    return f"""
+import torch, torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.op = nn.{call}
+
+    def forward(self, x):
+        return self.op(x)
+
+def get_inputs():
+    return [torch.empty({shape}, dtype=torch.{dtype})]
+"""
+
+
+def count(kernel: dict) -> dict[str, int]:
+    ptx = kernel["ptx"]
+    return {
+        "registers": kernel["registers"],
+        "local_bytes": kernel["local"] + kernel["stack"],
+        "wide_loads": len(re.findall(r"ld\.global\S*v4", ptx)),
+        "loads": len(re.findall(r"ld\.global", ptx)),
+        "copies": len(re.findall(r"cp\.async\.c[ag]\.shared", ptx)),
+        "shuffles": len(re.findall(r"shfl\.sync", ptx)),
+        "barriers": len(re.findall(r"bar\.sync", ptx)),
+        "wgmma": len(re.findall(r"wgmma\.mma_async", ptx)),
+    }
 
 
 def test_max_pooling_is_one_wide_load_per_row_and_shuffles(

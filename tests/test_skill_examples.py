@@ -1,20 +1,15 @@
-"""Every skill's before and after: the same problem in the contract, and the same values on small
-inputs in the interpreter.
+"""Every skill's before and after are one problem, and give the same values in the interpreter.
 
-before.py also answers in float64, in which a judge computes what is right: the interpreter takes
-types that a compiler refuses, so the float64 kernels are compiled for sm_90 too, in a process of
-its own.
+before.py must also answer in float64, in which a judge computes what is right. The interpreter
+takes types that a compiler refuses, so the float64 kernels are compiled for sm_90 too.
 """
 
 import copy
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from compile_sm90 import compile_examples
 
 from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
 from kmem.records import Workload
@@ -25,32 +20,6 @@ SMALL = Workload("small", small_inputs=True)
 #: Largest relative Frobenius difference of two correct results in this type: a few roundings of the
 #: output, or of a 16-bit intermediate.
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3}
-# Runs in a process without TRITON_INTERPRET: each launch of the files in argv on float64 inputs
-# becomes a compilation, told as a JSON line.
-COMPILE = """
-import json, sys
-import torch, triton
-from kmem.problem.load import execute_problem, load_problem
-from kmem.profile.compile.target_driver import use_compile_only_driver
-
-class Compiled:
-    def __init__(self, kernel): self.kernel = kernel
-    def __getitem__(self, grid):
-        def launch(*args, **options):
-            ir = self.kernel.warmup(*args, grid=(1,), **options).asm["ttir"]
-            print(json.dumps([file, "f64" in ir]))
-        return launch
-
-use_compile_only_driver("sm_90")
-for file in sys.argv[1:]:
-    module = execute_problem(load_problem(file))
-    for name, value in list(vars(module).items()):
-        if isinstance(value, triton.runtime.JITFunction):
-            setattr(module, name, Compiled(value))
-    with torch.device("meta"), torch.no_grad():
-        model = module.Model(*(module.get_init_inputs() if hasattr(module, "get_init_inputs") else []))
-        model.double()(*(value.double() if value.is_floating_point() else value for value in module.get_inputs()))
-"""
 
 
 def load(path: Path) -> tuple[torch.nn.Module, list[torch.Tensor], object]:
@@ -94,6 +63,7 @@ def test_at_least_thirty_skills_have_a_pair() -> None:
     assert all((pair / "before.py").is_file() for pair in PAIRS)
 
 
+@pytest.mark.slow(after=16)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.parent.name)
 def test_before_and_after_agree(pair: Path) -> None:
     before, inputs, before_module = load(pair / "before.py")
@@ -120,6 +90,7 @@ def test_before_and_after_agree(pair: Path) -> None:
         assert relative_error(output, reference) <= tolerance(inputs)
 
 
+@pytest.mark.slow(after=8)
 @pytest.mark.parametrize("file", ["before.py", "after.py"])
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.parent.name)
 def test_strides_do_not_change_the_answer(pair: Path, file: str) -> None:
@@ -131,6 +102,7 @@ def test_strides_do_not_change_the_answer(pair: Path, file: str) -> None:
     )
 
 
+@pytest.mark.slow(after=8)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.parent.name)
 def test_before_answers_in_float64(pair: Path) -> None:
     model, inputs, _ = load(pair / "before.py")
@@ -143,27 +115,14 @@ def test_before_answers_in_float64(pair: Path) -> None:
         assert relative_error(output, reference) <= tolerance(inputs)
 
 
-def test_the_float64_kernels_of_every_before_compile(tmp_path: Path) -> None:
-    texts = {
-        str(pair / "before.py"): (pair / "before.py").read_text(encoding="utf-8") for pair in PAIRS
-    }
+@pytest.mark.slow
+def test_the_float64_kernels_of_every_before_compile() -> None:
+    texts = {pair / "before.py": (pair / "before.py").read_text(encoding="utf-8") for pair in PAIRS}
     files = [file for file, text in texts.items() if "@triton.jit" in text]
-    environment = {
-        name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"
-    } | {"TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILE, *files],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    compiled = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {file for file, _ in compiled} == {
-        file for file in files if "is torch.float64" not in texts[file]
-    }
-    assert all(is_double for _, is_double in compiled), compiled
+    compiled = compile_examples(files)
+    launching = {file for file in files if compiled[str(file)]}
+    assert launching == {file for file in files if "is torch.float64" not in texts[file]}
+    assert all("f64" in kernel["ttir"] for kernels in compiled.values() for kernel in kernels)
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.parent.name)

@@ -224,6 +224,7 @@ def test_the_queries_are_at_least_forty_and_name_known_skills(library: list[Skil
     assert {name for row in QUERIES for name in row["skills"]} <= names
 
 
+@pytest.mark.slow
 def test_a_right_skill_is_in_the_first_three_for_nine_of_ten_queries(
     library: list[Skill], tmp_path: Path
 ) -> None:

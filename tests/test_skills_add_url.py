@@ -258,6 +258,7 @@ def test_a_repository_without_a_skill_or_that_is_not_there_is_one_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize("kind", ["SKILL.md", "one.zip", "one.tar.gz", "top.tgz"])
 def test_a_file_at_an_address_is_added(
     site: tuple[Path, str], database: Path, tmp_path: Path, kind: str

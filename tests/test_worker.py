@@ -236,6 +236,7 @@ def screen(judge: Judge, *sources: str) -> list[Measurement]:
     )
 
 
+@pytest.mark.slow(after=2)
 @pytest.mark.parametrize(
     ("source", "status", "reason"),
     [fault[1:] for fault in FAULTS],
@@ -377,6 +378,7 @@ def test_a_worker_has_no_network(worker: WorkerProcess) -> None:
     assert probe(worker, "socket.if_nameindex()") == "[(1, 'lo')]"
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_lost_with_its_signal(tmp_path: Path) -> None:
     victim = WorkerProcess(tmp_path, "cpu", cache_dir=tmp_path / "cache").wait_ready()
     os.kill(victim.pid, signal.SIGTERM)

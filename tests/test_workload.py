@@ -209,6 +209,7 @@ def test_sizes_written_inside_get_inputs_are_an_error_with_the_remedy() -> None:
         derive_small_workload(problem_of("", "return x", "torch.rand(4096, 4096)"))
 
 
+@pytest.mark.slow
 def test_a_module_that_takes_no_smaller_sizes_is_an_error_with_the_remedy() -> None:
     forward = "assert x.shape[0] == 1 << 20; return x"
     with pytest.raises(

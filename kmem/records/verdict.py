@@ -3,6 +3,7 @@
 An attempt is a candidate with its verdict.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -106,8 +107,12 @@ class Baseline:
 
 def fastest_baseline(baselines: Sequence[Baseline]) -> Baseline | None:
     """The baseline to beat; None if none ran."""
-    timed = [baseline for baseline in baselines if baseline.timing is not None]
-    return min(timed, key=lambda baseline: baseline.timing.latency_ms, default=None)
+    timed = [
+        (baseline.timing.latency_ms, baseline)
+        for baseline in baselines
+        if baseline.timing is not None
+    ]
+    return min(timed, key=lambda entry: entry[0], default=(math.inf, None))[1]
 
 
 @dataclass(frozen=True, slots=True)

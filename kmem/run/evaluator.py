@@ -2,7 +2,7 @@
 
 `Evaluator` is the contract, `LiveEvaluator` keeps it on this machine. An evaluator decides nothing
 about the run and records nothing. All that the loop learns about kernels comes through this seam,
-so an evaluator that answers from records (kmem/run/replay.py, kmem/learning/replay.py) serves the
+so an evaluator that answers from records (kmem/run/replay.py, kmem/learning/simulate.py) serves the
 very same loop without a GPU.
 """
 
