@@ -59,7 +59,7 @@ class StopReason(Enum):
     LENGTH = "length"  # max_output_tokens reached: the answer is cut off
     REFUSAL = "refusal"
     # asked as often as is allowed, and no answer arrived; the text says why. The budget of the run
-    # (kmem/explore/models/budget.py) gives this reason, no provider does.
+    # (kmem/explore/models/cost/budget.py) gives this reason, no provider does.
     LOST = "lost"
 
 

@@ -12,7 +12,6 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kmem"
-MERGED = pytest.mark.xfail(strict=False, reason="until the rooms are merged")
 
 #: What is written by hand in Python.
 WRITTEN = ("kmem", "skills", "tools", "tests")
@@ -65,7 +64,6 @@ def nodes(kind: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
 # --- size
 
 
-@MERGED
 def test_no_module_is_longer_than_400_lines() -> None:
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
@@ -101,7 +99,6 @@ def contents(room: Path) -> set[str]:
     return modules | {f"{path.name}/" for path in room.iterdir() if (path / "__init__.py").exists()}
 
 
-@MERGED
 def test_every_room_has_a_map_that_names_what_is_there_and_nothing_else() -> None:
     faults = []
     for room in rooms():
@@ -115,7 +112,6 @@ def test_every_room_has_a_map_that_names_what_is_there_and_nothing_else() -> Non
     assert faults == []
 
 
-@MERGED
 def test_what_a_map_says_is_a_sentence() -> None:
     said = [
         (f"{room.relative_to(ROOT)}: {name}", " ".join(text.split()))
@@ -133,7 +129,6 @@ def test_a_map_is_read_as_it_is_written() -> None:
     }
 
 
-@MERGED
 def test_the_architecture_names_every_room_and_every_file_at_the_top() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.+?) \|", text, re.MULTILINE)
@@ -188,7 +183,6 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-@MERGED
 def test_files_named_in_docstrings_and_comments_exist() -> None:
     faults = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
@@ -200,7 +194,6 @@ def test_files_named_in_docstrings_and_comments_exist() -> None:
     assert faults == []
 
 
-@MERGED
 def test_files_named_in_documents_exist() -> None:
     paths = [path for pattern in DOCUMENTS for path in sorted(ROOT.glob(pattern))]
     faults = [
@@ -233,7 +226,6 @@ def targets(target: ast.expr) -> int:
     return 1
 
 
-@MERGED
 def test_an_assignment_has_at_most_two_targets() -> None:
     assert [
         place
@@ -249,7 +241,6 @@ def is_nested(conditional: ast.AST) -> bool:
     )
 
 
-@MERGED
 def test_no_conditional_expression_lies_in_another() -> None:
     faults = [place for place, node in nodes(ast.IfExp) if is_nested(node)]
     faults += [
@@ -272,7 +263,6 @@ def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any("triton" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
-@MERGED
 def test_no_function_has_more_than_eight_parameters() -> None:
     assert [
         f"{place}: {node.name} has {parameters(node)}"

@@ -6,8 +6,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "kmem"
 
@@ -88,7 +86,6 @@ def test_every_room_has_a_floor() -> None:
     assert set(RANK) == rooms
 
 
-@pytest.mark.xfail(strict=False, reason="until the rooms are merged")
 def test_no_file_imports_itself_through_others() -> None:
     """Imports inside functions count: they hide a circle, they do not open it."""
     assert find_circle({name: imported_modules(path) for name, path in modules().items()}) == []

@@ -115,7 +115,7 @@ def sample_ms(model: torch.nn.Module, inputs: list[object]) -> float:
 
 
 def relative_difference(got: object, expected: object) -> float:
-    """Largest relative Frobenius difference over the outputs; for integers the share that differs."""
+    """Largest relative Frobenius difference of outputs; for integers the share that differs."""
     pairs = zip(
         *(value if isinstance(value, tuple) else (value,) for value in (got, expected)), strict=True
     )

@@ -6,6 +6,7 @@ as one row. fp32 becomes fp16 scaled by a power of two (per image, per output ch
 or in two; half precision is copied as it is. staged_conv.py multiplies what is written here.
 """
 
+import math
 from dataclasses import dataclass
 
 from kmem.codegen.calls import write_call, write_launch
@@ -212,9 +213,11 @@ def write_staging(detail: Convolution, knobs: StagedSettings) -> list[str]:
 
     They find the scales and write `high`, `low` and `exponents`.
     """
-    depth, height, width = staged_sizes(detail)
+    sizes = staged_sizes(detail)
+    depth, height = sizes[:2]
+    width = sizes[2]
     padded_c = staged_channels(detail)
-    size = knobs.skew + detail.batches * depth * height * width * padded_c
+    size = knobs.skew + detail.batches * math.prod(sizes) * padded_c
     half = _half(detail, knobs.terms)
     scales, chunks = _write_scales(detail)
     block_c = min(64, next_power_of_two(padded_c))

@@ -6,6 +6,7 @@ eager rounds is not in the graph: cuDNN is exact for grouped and some odd convol
 be tried.
 """
 
+import math
 from collections.abc import Sequence
 
 from kmem.codegen.convolution import Convolution, find_convolutions
@@ -125,8 +126,7 @@ def _knobs(settings: Settings) -> StagedSettings:
 
 def _staged_elements(detail: Convolution) -> int:
     """Elements of one image of one group, staged."""
-    depth, height, width = staged_sizes(detail)
-    return depth * height * width * staged_channels(detail)
+    return math.prod(staged_sizes(detail)) * staged_channels(detail)
 
 
 def _product_rate(knobs: StagedSettings, device: Device) -> float:

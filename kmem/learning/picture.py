@@ -34,9 +34,10 @@ def draw_ablation(path: Path, trials: Sequence[Trial], *, title: str) -> None:
     problems = sorted({trial.problem for trial in trials})
     arms = [arm for arm in Arm if any(trial.arm is arm for trial in trials)]
     horizon = max(trial.metrics.to_target for trial in trials)
-    figure, (arrivals, needs) = pyplot.subplots(
+    figure, axes = pyplot.subplots(
         1, 2, figsize=(12, max(4.0, _INCHES_PER_PROBLEM * len(problems))), layout="constrained"
     )
+    arrivals, needs = axes
     for step, arm in enumerate(arms):
         own = [trial.metrics for trial in trials if trial.arm is arm]
         shares = [

@@ -1,6 +1,6 @@
 """Profile: what every launch of one forward does, counted, timed or estimated.
 
-- target.py: what kernels are compiled and profiled for: problem, workload, contract, device.
+- description.py: what another process is told so that it can build a problem's inputs.
 - collect.py: which profiler is used: the first that can run here, the next if it fails.
 - job.py: the job that a GPU profiler gives its executor.
 - harness.py: the program in that job, which runs the forward that is looked at.

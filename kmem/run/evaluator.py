@@ -223,7 +223,8 @@ class LiveEvaluator(Evaluator):
     def seconds_left(self) -> float:
         # Neither waiting for another kmem to leave the GPU nor timing the module itself costs the
         # run any of its minutes.
-        (apart_s, since), now = self._apart, self._judge.own_time
+        now = self._judge.own_time
+        apart_s, since = self._apart
         return self._deadline + apart_s + (now - since if since is not None else 0.0) - now
 
     def baselines(self) -> tuple[Baseline, ...]:

@@ -75,7 +75,7 @@ def read_form(text: str) -> Form:
 def read_sections(body: str) -> Iterator[tuple[str, str]]:
     """The heading and the text of every section of a body."""
     for part in re.split(r"^## ", body, flags=re.MULTILINE)[1:]:
-        heading, _, text = part.partition("\n")
+        heading, text = [*part.split("\n", 1), ""][:2]
         yield heading.strip(), text.strip()
 
 

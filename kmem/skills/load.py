@@ -95,6 +95,7 @@ def _import_recipe(skill: Skill) -> ModuleType:
     spec = importlib.util.spec_from_file_location(
         name, place / "recipe.py", submodule_search_locations=[str(place)]
     )
+    assert spec is not None and spec.loader is not None  # the file has a suffix that says Python
     module = importlib.util.module_from_spec(spec)
     # A relative import looks its package up here.
     sys.modules[name] = module

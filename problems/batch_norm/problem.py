@@ -1,4 +1,4 @@
-"""Batch normalisation of images in training mode: statistics over the batch, running statistics updated."""
+"""Batch normalisation of images in training mode, with its running statistics updated."""
 
 import torch
 

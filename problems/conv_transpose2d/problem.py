@@ -1,4 +1,4 @@
-"""Transposed 2D convolution with stride 5, padding 1 and dilation 2: structural zeros between the taps."""
+"""Transposed 2D convolution, stride 5 and dilation 2: structural zeros between taps."""
 
 import torch
 

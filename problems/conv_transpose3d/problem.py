@@ -1,4 +1,4 @@
-"""Transposed 3D convolution whose stride and dilation are both 2: most outputs are structurally zero."""
+"""Transposed 3D convolution, stride and dilation 2: most outputs are structural zeros."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Running sum along rows of everything before each element, written with a narrowed input and a column of zeros."""
+"""Running sum along rows of all before each element, by a narrowed input and a zero column."""
 
 import torch
 

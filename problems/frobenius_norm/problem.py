@@ -1,4 +1,4 @@
-"""A tensor over its own Frobenius norm: one number from all elements, then a pass over all of them."""
+"""A tensor over its own Frobenius norm: one number from all elements, then a pass over all."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Kullback-Leibler divergence of predicted from target distributions, summed and divided by the batch."""
+"""Kullback-Leibler divergence of predicted from target distributions, as a mean over the batch."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Every row over the mean of its absolute values; the odd number of columns leaves rows unaligned."""
+"""Every row over the mean of its absolute values; an odd number of columns unaligns the rows."""
 
 import torch
 

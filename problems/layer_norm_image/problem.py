@@ -1,4 +1,4 @@
-"""Layer normalisation over all of channels, height and width: four million elements to a sample, and as many weights."""
+"""Layer normalisation over channels, height and width: four million elements a sample."""
 
 import torch
 

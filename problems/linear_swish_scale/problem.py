@@ -1,4 +1,4 @@
-"""A linear layer, swish and a scaling: a product with a pointwise epilogue. The parameters are given small inputs, not made small."""
+"""A linear layer, swish and a scaling: a product with a pointwise epilogue."""
 
 import torch
 

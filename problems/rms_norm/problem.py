@@ -1,4 +1,4 @@
-"""RMS normalisation over the channel dimension of images: x / sqrt(mean(x^2) + eps), channels 512 * 512 elements apart."""
+"""RMS normalisation over the channels of images, whose elements lie 512 * 512 apart."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Lower triangle of a product of two lower triangular matrices: five sixths of the multiply-adds are with zeros."""
+"""Lower triangle of a product of two lower triangular matrices: mostly zeros."""
 
 import torch
 

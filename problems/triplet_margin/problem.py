@@ -1,4 +1,4 @@
-"""Triplet margin loss: an anchor should lie nearer to its positive than to its negative, averaged."""
+"""Triplet margin loss: an anchor should lie nearer its positive than its negative."""
 
 import torch
 

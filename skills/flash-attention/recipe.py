@@ -175,7 +175,8 @@ def _read(graph: OpGraph, node: Node) -> Attention | None:
     if not all(isinstance(given[name], Ref) for name in _NAMES[:3]) or len(node.args) < 3:
         return None
     specs = (*(graph.spec(given[name].name) for name in _NAMES[:3]), node.spec)
-    q, k, v = specs[:3]
+    q = specs[0]
+    k, v = specs[1:3]
     rank = len(q.shape)
     if not 2 <= rank <= 4 or q.dtype not in FLOATS:
         return None

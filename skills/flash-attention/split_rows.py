@@ -111,7 +111,8 @@ def write_splitting(detail: Attention) -> list[str]:
         size = detail.heads * rows * padded(width)
         block_w = next_power_of_two(padded(width))
         block_r = min(next_power_of_two(rows), max(1, PASS_ELEMENTS // block_w))
-        outer, inner, row = steps
+        outer, inner = steps[:2]
+        row = steps[2]
         statements += [
             f"{name}_high = torch.empty({size}, dtype=torch.float16, device=q.device)",
             f"{name}_low = torch.empty_like({name}_high)",

@@ -254,7 +254,8 @@ def _write_weights(detail: Attention, knobs: AttentionSettings, tiles: int) -> s
 
 def _write_output(detail: Attention, knobs: AttentionSettings, padded_keys: int) -> str:
     width, block_e = padded(detail.width), output_columns(detail)
-    outer, inner, row = detail.steps[3]
+    outer, inner = detail.steps[3][:2]
+    row = detail.steps[3][2]
     return write_launch(
         "kmem_attention_output",
         detail.heads * ceil_div(detail.queries, knobs.block_m) * (width // block_e),

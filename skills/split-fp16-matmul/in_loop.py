@@ -153,11 +153,11 @@ def in_loop_cost_ms(product: Product, knobs: SplitSettings, device: Device) -> f
     per_sm = ceil_div(programs, device.sm_count)
     resident = max(1, min(fits, per_sm))
     step_s = max(issue_s, tensor_s, (issue_s + tensor_s + _STEP_LATENCY_S) / resident)
-    operand_a, operand_b, result = product.operand_bytes
+    operands = sum(product.operand_bytes[:2])
     # The operands are read twice; the scratch is written, read by the mending programs only where
     # they must, and read again to be added.
     bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
-    scales_s = (operand_a + operand_b) / bandwidth
-    bytes_s = (operand_a + operand_b + result + partial_bytes(product, splits)) / bandwidth
+    scales_s = operands / bandwidth
+    bytes_s = (sum(product.operand_bytes) + partial_bytes(product, splits)) / bandwidth
     compute_s = per_sm * _steps(product, knobs) * step_s
     return (scales_s + max(compute_s, bytes_s)) * 1e3 + 7 * device.launch_ms

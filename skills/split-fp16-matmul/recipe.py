@@ -89,12 +89,11 @@ class SplitMatmul(Recipe):
             return in_loop_cost_ms(product, knobs, device)
         rate = ceiling(device, "fp16") * SHARE_OF_CEILING[terms]
         loop = TileLoop(rate, terms, live_tiles(product, knobs), part_bytes(product))
-        operand_a, operand_b, _ = product.operand_bytes
         # Both operands are read twice (for the scale, for the parts) and written once, as one or
         # two halves; with mending, five launches.
         passes = 2.0 + (1.0 if terms == 3 else 0.5)
         bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
-        pass_ms = (operand_a + operand_b) * passes / bandwidth * 1e3 + 5 * device.launch_ms
+        pass_ms = sum(product.operand_bytes[:2]) * passes / bandwidth * 1e3 + 5 * device.launch_ms
         is_long = product.k.size >= VERY_LONG * _longest_side(product)
         product_ms = product_cost_ms(product, knobs, device, loop)
         return (product_ms + pass_ms) * (LONG_LINES if is_long else 1.0)

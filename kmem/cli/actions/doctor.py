@@ -109,7 +109,7 @@ def _check_ncu(device: Device | None) -> Check:
     reason = counters_unreadable_reason()
     if reason is None:
         return Check("ncu", True, "reads hardware counters")
-    fact, _, remedy = reason.partition("; ")
+    fact, remedy = [*reason.split("; ", 1), ""][:2]
     return Check("ncu", False, f"{fact}; the cupti profiler is used instead", remedy)
 
 

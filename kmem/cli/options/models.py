@@ -132,9 +132,9 @@ def _provider_of(name: str, providers: Collection[str], base_url: str | None) ->
 
     Only names that one vendor alone gives are recognised without a provider.
     """
-    prefix, slash, rest = name.partition("/")
-    if slash and prefix in providers:
-        return prefix, rest
+    parts = name.split("/", 1)
+    if len(parts) == 2 and parts[0] in providers:
+        return parts[0], parts[1]
     if base_url is not None:
         return "openai", name
     for provider, pattern in _VENDORS.items():

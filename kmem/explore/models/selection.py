@@ -24,14 +24,13 @@ def allowed_skills(situation: Situation, author: str) -> list[str]:
         for attempt in situation.history
         if parent and attempt.candidate.kernel.hash == parent.hash
     ]
+    parent_hash = parent.hash if parent else None
     in_parent = [choice.recipe for choice in parent.choices] if parent else []
     offered = [prescription.skill for prescription in situation.prescriptions][:MAX_SKILLS]
     vetoed = {
         veto.skill
         for veto in situation.vetoes
-        if veto.author == author
-        and veto.parent in (None, parent.hash if parent else None)
-        and veto.skill != UNAIDED
+        if veto.author == author and veto.parent in (None, parent_hash) and veto.skill != UNAIDED
     }
     known = [
         name

@@ -3,7 +3,7 @@
 Every problem goes its own way: traced and written in a process of a lane, compiled by processes
 that all problems share, judged in another lane as soon as it is compiled, while later problems
 still compile. A timing is alone on the GPU (the judges' lease) and its clock starts with calls
-queued ahead (kmem/measure/worker/observe.py), so that busy cores do not show in it; the compilers
+queued ahead (kmem/measure/worker/clocks.py), so that busy cores do not show in it; the compilers
 yield to the judges all the same. The judging itself is kmem's own screening, nothing else.
 
 Whatever ends a recording, each setting that has its verdict is on the disk. The settings that were
