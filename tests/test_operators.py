@@ -7,11 +7,10 @@ import pluggy
 import pytest
 import torch
 
-from kmem import hookspecs
+from kmem import hookimpl, hookspecs
 from kmem.codegen.row_recipe import PointwiseRecipe
 from kmem.devices import named_target
 from kmem.errors import PluginError
-from kmem.hookspecs import hookimpl
 from kmem.plugins import collect
 from kmem.problem.graph import OpGraph
 from kmem.problem.naming import name_operators
