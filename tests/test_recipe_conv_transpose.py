@@ -8,7 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kmem.codegen.windows import Axis, Taps, has_empty_rows, lattice, phase_taps, taps_by_phase
+from kmem.codegen.windows import (
+    Taps,
+    WindowAxis,
+    has_empty_rows,
+    lattice,
+    phase_taps,
+    taps_by_phase,
+)
 from kmem.devices import named_target
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
@@ -105,16 +112,16 @@ def test_any_window_agrees_with_torch_at_any_setting(
 
 
 def test_a_shared_divisor_of_stride_and_dilation_leaves_phases_without_taps() -> None:
-    assert phase_taps(Axis(size=32, out=65, kernel=3, stride=2, padding=1, dilation=2)) == [
+    assert phase_taps(WindowAxis(size=32, out=65, kernel=3, stride=2, padding=1, dilation=2)) == [
         Taps(0),
         Taps(3, 0, 1, 1, 1),
     ]
-    assert phase_taps(Axis(size=64, out=127, kernel=3, stride=2, padding=1)) == [
+    assert phase_taps(WindowAxis(size=64, out=127, kernel=3, stride=2, padding=1)) == [
         Taps(1, 1, 2, 0, 1),
         Taps(2, 0, 2, 1, 1),
     ]
     axes = [
-        Axis(size=size, out=2 * size + 1, kernel=3, stride=2, padding=1, dilation=2)
+        WindowAxis(size=size, out=2 * size + 1, kernel=3, stride=2, padding=1, dilation=2)
         for size in (16, 32, 32)
     ]
     # the phase without taps has one position more along each axis
@@ -122,7 +129,7 @@ def test_a_shared_divisor_of_stride_and_dilation_leaves_phases_without_taps() ->
     assert taps_by_phase(axes) == {27: 1, 0: 7}
     assert has_empty_rows(axes)
     # along the row they are interleaved with the others
-    assert not has_empty_rows([Axis(), Axis(), axes[2]])
+    assert not has_empty_rows([WindowAxis(), WindowAxis(), axes[2]])
 
 
 @pytest.mark.slow(after=3)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from kmem.codegen.windows import Axis, column_taps, gather_groups, lanes_in, row_starts
+from kmem.codegen.windows import WindowAxis, column_taps, gather_groups, lanes_in, row_starts
 from kmem.devices import named_target
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
@@ -189,13 +189,13 @@ def test_one_text_serves_two_sizes() -> None:
 
 
 def test_taps_name_lanes_of_groups() -> None:
-    axis = Axis(size=128, out=62, kernel=3, stride=2, padding=1, dilation=3)
+    axis = WindowAxis(size=128, out=62, kernel=3, stride=2, padding=1, dilation=3)
     assert lanes_in(axis, 4) == 8
     assert [column_taps(axis, 4)[0, tap] for tap in range(3)] == [(-1, 7), (0, 2), (0, 5)]
     assert column_taps(axis, 4)[3, 2] == (1, 3)
     assert gather_groups(axis, 4) == 16
-    assert lanes_in(Axis(size=20, out=6, kernel=3, stride=3), 4) == 4
-    assert row_starts(Axis(kernel=3, stride=2), 2) == {
+    assert lanes_in(WindowAxis(size=20, out=6, kernel=3, stride=3), 4) == 4
+    assert row_starts(WindowAxis(kernel=3, stride=2), 2) == {
         0: [(0, 0)],
         1: [(0, 1)],
         2: [(0, 2), (1, 0)],

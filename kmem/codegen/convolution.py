@@ -18,7 +18,7 @@ from math import prod
 
 from kmem.codegen.calls import write_launch_function
 from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, launch_operands, write_epilogue
-from kmem.codegen.windows import Axis, make_axes
+from kmem.codegen.windows import WindowAxis, make_axes
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators import row
@@ -41,7 +41,7 @@ class Convolution:
     output channels of a group, positions.
     """
 
-    axes: tuple[Axis, Axis, Axis]
+    axes: tuple[WindowAxis, WindowAxis, WindowAxis]
     dtype: str
     images: int
     channels_in: int

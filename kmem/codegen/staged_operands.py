@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kmem.codegen.calls import write_call, write_launch
 from kmem.codegen.convolution import Convolution
-from kmem.codegen.windows import Axis
+from kmem.codegen.windows import WindowAxis
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
 #: Programs that look for the largest magnitude of one image, at most: the staging kernel reads as
@@ -180,7 +180,7 @@ def staged_channels(detail: Convolution) -> int:
     return 4 if detail.group_in <= 4 else ceil_div(detail.group_in, 8) * 8
 
 
-def staged_axis(axis: Axis) -> int:
+def staged_axis(axis: WindowAxis) -> int:
     """Positions of an axis that are staged.
 
     They reach from the first that a tap reads, padding included, to the last.

@@ -11,7 +11,7 @@ from math import prod
 from kmem.codegen.calls import write_launch, write_launch_function
 from kmem.codegen.settings import read_settings
 from kmem.codegen.strip_writer import StripWriter, strip_pointers
-from kmem.codegen.windows import Axis, Tile
+from kmem.codegen.windows import Tile, WindowAxis
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Emission, Settings
 
@@ -28,7 +28,7 @@ class Stencil:
     """
 
     combine: str
-    axes: tuple[Axis, Axis, Axis]
+    axes: tuple[WindowAxis, WindowAxis, WindowAxis]
     dtype: str
     output: tuple[int, ...]
     multiplier: int = 1

@@ -11,8 +11,8 @@ from kmem.codegen.rates import by_card, by_clock, issues_per_s, l1_bytes_per_s
 from kmem.codegen.stencil import Stencil, StripSettings, read_strips, strip_count
 from kmem.codegen.windows import (
     MIN_GROUPS,
-    Axis,
     Tile,
+    WindowAxis,
     column_taps,
     gather_groups,
     is_writable,
@@ -109,7 +109,7 @@ def _is_legal(stencil: Stencil, knobs: StripSettings, most_strips: int) -> bool:
     return fits and is_writable(stencil.axes, knobs)
 
 
-def _can_gather(width: Axis, knobs: StripSettings) -> bool:
+def _can_gather(width: WindowAxis, knobs: StripSettings) -> bool:
     """Whether a program holds whole rows, and moves nothing between warps.
 
     A row over several warps is gathered through shared memory: measured 3 to 8 times slower than
@@ -124,7 +124,7 @@ def _can_gather(width: Axis, knobs: StripSettings) -> bool:
     return knobs.warps == 1 or knobs.groups <= WARP_THREADS or (columns == 1 and is_in_place)
 
 
-def _distances(width: Axis, lanes: int) -> set[int]:
+def _distances(width: WindowAxis, lanes: int) -> set[int]:
     """How far, in groups, the taps along a row reach."""
     return {distance for distance, _ in column_taps(width, lanes).values()}
 
@@ -134,7 +134,7 @@ def thread_positions(tile: Tile, warps: int) -> float:
     return max(1.0, tile.strips * tile.groups / (WARP_THREADS * warps))
 
 
-def thread_values(width: Axis, tile: Tile, warps: int) -> float:
+def thread_values(width: WindowAxis, tile: Tile, warps: int) -> float:
     """Accumulators and columns in flight of one thread, in registers."""
     outputs = tile.depths * tile.rows * tile.lanes
     return thread_positions(tile, warps) * (outputs + 2 * lanes_in(width, tile.lanes))
@@ -171,7 +171,7 @@ def strip_cost_ms(site: Site, stencil: Stencil, knobs: StripSettings, device: De
     return 1e3 * idle_factor(blocks, knobs.warps, device) * penalty * running_s
 
 
-def _columns(width: Axis, tile: Tile) -> int:
+def _columns(width: WindowAxis, tile: Tile) -> int:
     """Groups of columns in the programs of one strip."""
     if tile.shift == "gather":
         return tile.groups
@@ -184,7 +184,7 @@ def _input_rows(stencil: Stencil, tile: Tile) -> int:
     return len(row_starts(depth, tile.depths)) * len(row_starts(height, tile.rows))
 
 
-def _vector_bytes(width: Axis, tile: Tile, size: int) -> int:
+def _vector_bytes(width: WindowAxis, tile: Tile, size: int) -> int:
     """Bytes that a thread loads at once."""
     fetched = lanes_in(width, tile.lanes)
     if tile.shift == "gather" and fetched == 1:
@@ -210,7 +210,7 @@ def _arithmetic(stencil: Stencil, knobs: StripSettings, groups: int) -> float:
     return arithmetic
 
 
-def tile_spread(width: Axis, tile: Tile) -> float:
+def tile_spread(width: WindowAxis, tile: Tile) -> float:
     """How many times the useful bytes one load instruction touches.
 
     It is a group's step over its width when loads skip columns.
@@ -240,7 +240,7 @@ def _side_by_side(knobs: StripSettings) -> float:
     return 1 + BESIDE * (knobs.strips - 1) + BESIDE_WARP * knobs.warps
 
 
-def _exchange(width: Axis, knobs: StripSettings, size: int) -> float:
+def _exchange(width: WindowAxis, knobs: StripSettings, size: int) -> float:
     """How much slower values that change threads make a program.
 
     They do it by shuffles in one warp, by shared memory and barriers in several.

@@ -15,7 +15,7 @@ windows.py.
 from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
-from kmem.codegen.windows import Axis, Tile, column_taps, lanes_in, row_starts
+from kmem.codegen.windows import Tile, WindowAxis, column_taps, lanes_in, row_starts
 from kmem.errors import RecipeError
 from kmem.records import content_hash
 
@@ -35,7 +35,7 @@ class StripWriter:
     """
 
     def __init__(
-        self, axes: Sequence[Axis], tile: Tile, combine: str, *, has_bias: bool = False
+        self, axes: Sequence[WindowAxis], tile: Tile, combine: str, *, has_bias: bool = False
     ) -> None:
         if tile.lanes & (tile.lanes - 1) or tile.shift not in ("load", "gather"):
             raise RecipeError(f"A tile needs a power of two of lanes and a known shift, not {tile}")
@@ -102,7 +102,7 @@ class StripWriter:
         self._write_row_starts(self.axes[0], "d", tile.depths)
         self._write_row_starts(self.axes[1], "h", tile.rows)
 
-    def _write_row_starts(self, axis: Axis, letter: str, count: int) -> None:
+    def _write_row_starts(self, axis: WindowAxis, letter: str, count: int) -> None:
         """Where every input row of a strip lies along an axis, and whether the input has it."""
         for start in row_starts(axis, count):
             place, size = f"{letter}_{start}", letter.upper()
@@ -352,7 +352,7 @@ class StripWriter:
             covered = f"tl.maximum(n_d_0 * n_h_0 * n_w_{lane}, 1)"
             self._add(f"    {name} = {name} / {covered}.to(tl.float32)")
 
-    def _write_count(self, axis: Axis, size: str, place: str, target: str) -> None:
+    def _write_count(self, axis: WindowAxis, size: str, place: str, target: str) -> None:
         """Elements of an axis that the window of an output covers."""
         border = f"{axis.padding} * COUNT_PADDING"
         self._add(

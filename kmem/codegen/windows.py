@@ -22,7 +22,7 @@ MAX_ROW_TAPS = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class WindowAxis:
     """One axis of a window.
 
     `size` and `out` are elements of input and output; kernel, stride, padding and dilation are in
@@ -59,15 +59,16 @@ def make_axes(
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
-) -> tuple[Axis, Axis, Axis]:
+) -> tuple[WindowAxis, WindowAxis, WindowAxis]:
     """Depth, row and column axes; missing leading axes have one position."""
     found = [
-        Axis(*values) for values in zip(sizes, outs, kernel, stride, padding, dilation, strict=True)
+        WindowAxis(*values)
+        for values in zip(sizes, outs, kernel, stride, padding, dilation, strict=True)
     ]
-    return tuple([Axis()] * (3 - len(found)) + found)
+    return tuple([WindowAxis()] * (3 - len(found)) + found)
 
 
-def lanes_in(axis: Axis, lanes: int) -> int:
+def lanes_in(axis: WindowAxis, lanes: int) -> int:
     """Columns of one input group.
 
     That is the largest power of two that divides the input step of one output group.
@@ -76,7 +77,7 @@ def lanes_in(axis: Axis, lanes: int) -> int:
     return min(step & -step, MAX_LANES)
 
 
-def column_taps(axis: Axis, lanes: int) -> dict[tuple[int, int], tuple[int, int]]:
+def column_taps(axis: WindowAxis, lanes: int) -> dict[tuple[int, int], tuple[int, int]]:
     """(output lane, tap) -> (distance in groups, input lane).
 
     column = stride * lane - padding + tap * dilation.
@@ -89,7 +90,7 @@ def column_taps(axis: Axis, lanes: int) -> dict[tuple[int, int], tuple[int, int]
     }
 
 
-def row_starts(axis: Axis, count: int) -> dict[int, list[tuple[int, int]]]:
+def row_starts(axis: WindowAxis, count: int) -> dict[int, list[tuple[int, int]]]:
     """Input position from the strip's start on -> the (output position, tap) pairs that read it."""
     found: dict[int, list[tuple[int, int]]] = {}
     for out in range(count):
@@ -98,21 +99,21 @@ def row_starts(axis: Axis, count: int) -> dict[int, list[tuple[int, int]]]:
     return dict(sorted(found.items()))
 
 
-def gather_groups(axis: Axis, lanes: int) -> int:
+def gather_groups(axis: WindowAxis, lanes: int) -> int:
     """Groups a program must hold for `shift` "gather": a whole row of input and of output."""
     return next_power_of_two(
         max(-(-axis.size // lanes_in(axis, lanes)), -(-axis.out // lanes), MIN_GROUPS)
     )
 
 
-def loads_per_strip(axes: Sequence[Axis], tile: Tile) -> int:
+def loads_per_strip(axes: Sequence[WindowAxis], tile: Tile) -> int:
     """Row loads of one strip, each of every group distance."""
     rows = len(row_starts(axes[0], tile.depths)) * len(row_starts(axes[1], tile.rows))
     distances = {distance for distance, _ in column_taps(axes[2], tile.lanes).values()}
     return rows * (len(distances) if tile.shift == "load" else 1)
 
 
-def is_writable(axes: Sequence[Axis], tile: Tile) -> bool:
+def is_writable(axes: Sequence[WindowAxis], tile: Tile) -> bool:
     """Whether the unrolled text and the registers of a tile stay within reason.
 
     Correctness does not depend on it.
@@ -134,7 +135,7 @@ class Taps:
     shift_step: int = 0
 
 
-def phase_taps(axis: Axis) -> list[Taps]:
+def phase_taps(axis: WindowAxis) -> list[Taps]:
     """Taps by output phase, one entry for each of `stride` phases.
 
     Source: o = i * stride - padding + k * dilation, from the size formula in
@@ -158,23 +159,23 @@ def phase_taps(axis: Axis) -> list[Taps]:
     return found
 
 
-def lattice_size(axis: Axis) -> int:
+def lattice_size(axis: WindowAxis) -> int:
     """Positions m of an axis that a phase with taps has; phases differ by at most one position."""
     first = min(phase for phase, taps in enumerate(phase_taps(axis)) if taps.count)
     return max(1, -(-(axis.out - first) // axis.stride))
 
 
-def lattice(axes: Sequence[Axis]) -> int:
+def lattice(axes: Sequence[WindowAxis]) -> int:
     """Positions m of one phase with taps over all axes."""
     return prod(lattice_size(axis) for axis in axes)
 
 
-def has_empty_rows(axes: Sequence[Axis]) -> bool:
+def has_empty_rows(axes: Sequence[WindowAxis]) -> bool:
     """Whether whole output rows are structural zeros: a phase of depth or height has no taps."""
     return any(taps.count == 0 for axis in axes[:2] for taps in phase_taps(axis))
 
 
-def taps_by_phase(axes: Sequence[Axis]) -> Counter[int]:
+def taps_by_phase(axes: Sequence[WindowAxis]) -> Counter[int]:
     """Number of taps -> number of phases that have as many.
 
     A tap is one multiply-add per lattice position and pair of channels.

@@ -12,7 +12,7 @@ from textwrap import indent
 from kmem.codegen.calls import COLUMNS, write_call, write_launch_function
 from kmem.codegen.convolution import Convolution, convolution_tensors, operator_of, read_convolution
 from kmem.codegen.rates import ceiling
-from kmem.codegen.windows import Axis
+from kmem.codegen.windows import WindowAxis
 from kmem.problem.graph import Node, OpGraph
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device, Purity
@@ -85,7 +85,7 @@ class ChannelsLastConv(Recipe):
         return Emission((), launcher, own_size_only=detail.dtype == "float32")
 
 
-def _axes(detail: Convolution) -> tuple[Axis, ...]:
+def _axes(detail: Convolution) -> tuple[WindowAxis, ...]:
     """The axes that cuDNN is given; it has no 1D convolutions: a row is an image one high."""
     rank = len(detail.out.shape) - 2
     return detail.axes[3 - max(rank, 2) :]

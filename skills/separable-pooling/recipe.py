@@ -8,7 +8,7 @@ from math import prod
 
 from kmem.codegen.stencil import Stencil, emit_strips, read_strips
 from kmem.codegen.strip_tuning import strip_cost_ms, strip_space
-from kmem.codegen.windows import Axis, make_axes
+from kmem.codegen.windows import WindowAxis, make_axes
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import per_axis
@@ -133,7 +133,7 @@ def _read(graph: OpGraph, node: Node) -> Stencil | None:
     )
 
 
-def _covers_alike(axis: Axis, count_padding: bool) -> bool:
+def _covers_alike(axis: WindowAxis, count_padding: bool) -> bool:
     """Whether every window of an axis counts all its elements.
 
     Source: at::native::avg_pool2d, `pool_size` and `divide_factor`.

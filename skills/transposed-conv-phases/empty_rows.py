@@ -7,7 +7,7 @@ plane of the output: all of it if no tap reaches its depth, else the rows before
 taps.
 """
 
-from kmem.codegen.windows import Axis, phase_taps
+from kmem.codegen.windows import WindowAxis, phase_taps
 from kmem.records import content_hash
 
 FILL_BLOCK = 256  # vectors at once
@@ -64,7 +64,7 @@ def {name}(
 '''
 
 
-def write_fill(depth: Axis, height: Axis) -> tuple[str, str]:
+def write_fill(depth: WindowAxis, height: WindowAxis) -> tuple[str, str]:
     """(name, source) of the device function by which every program fills its share.
 
     It writes runs of rows by FILL_RUN.

@@ -86,7 +86,7 @@ MULTIPLY = (
     "kmem_multiply",
     '''
 @triton.jit
-def kmem_load_operand(at, ok, WIDEN: tl.constexpr):
+def kmem_load_entry(at, ok, WIDEN: tl.constexpr):
     value = tl.load(at, mask=ok, other=0.0 if ok is not None else None)
     return value.to(tl.float32) if WIDEN else value
 

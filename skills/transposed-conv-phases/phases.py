@@ -20,7 +20,7 @@ from itertools import product
 from math import prod
 
 from kmem.codegen.calls import write_launch, write_launch_function
-from kmem.codegen.windows import Axis, Taps, has_empty_rows, lattice_size, phase_taps
+from kmem.codegen.windows import Taps, WindowAxis, has_empty_rows, lattice_size, phase_taps
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import DTYPE_BYTES, content_hash
 
@@ -128,9 +128,9 @@ _STEP = """
 """
 
 _LOAD = """
-            {name} = kmem_load_operand({at}[None, :], ok, WIDEN)
+            {name} = kmem_load_entry({at}[None, :], ok, WIDEN)
             low_{name} = (
-                kmem_load_operand({at}[None, :] + {low}, ok, WIDEN)
+                kmem_load_entry({at}[None, :] + {low}, ok, WIDEN)
                 if {low} > 0
                 else {name}
             )
@@ -194,7 +194,7 @@ class _Phase:
     taps: Taps
 
 
-def write_phase_kernel(axes: Sequence[Axis], *, has_bias: bool, band: int) -> tuple[str, str]:
+def write_phase_kernel(axes: Sequence[WindowAxis], *, has_bias: bool, band: int) -> tuple[str, str]:
     """(name, source) of the kernel for one structure.
 
     A program computes `band` lattice rows of each that it has.
@@ -248,7 +248,7 @@ def _cut(template: str, **values: object) -> str:
     return template.removeprefix("\n").format(**values)
 
 
-def _phases(axis: Axis) -> list[_Phase]:
+def _phases(axis: WindowAxis) -> list[_Phase]:
     """The phases of an axis that have taps."""
     return [_Phase(phase, taps) for phase, taps in enumerate(phase_taps(axis)) if taps.count]
 
@@ -269,7 +269,7 @@ def _write_fill_turn(turn: int, fill: str, *, has_bias: bool) -> str:
 
 
 def _write_product(
-    target: str, axes: Sequence[Axis], window: tuple[Taps, Taps, Taps], band: int
+    target: str, axes: Sequence[WindowAxis], window: tuple[Taps, Taps, Taps], band: int
 ) -> str:
     """Sum the products of a phase into `target`_0, `target`_1, ...
 
@@ -314,7 +314,7 @@ def _write_product(
     return text + "".join(_cut(_RESULT, target=target, b=b) for b in range(band))
 
 
-def _from_staged(taps: Taps, axis: Axis) -> Taps:
+def _from_staged(taps: Taps, axis: WindowAxis) -> Taps:
     """The taps with shifts counted in staged positions."""
     first, _ = staged_axis(axis)
     return Taps(taps.count, taps.first, taps.step, taps.shift - first, taps.shift_step)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kmem.codegen.settings import read_settings
-from kmem.codegen.windows import Axis, lattice_size, phase_taps
+from kmem.codegen.windows import WindowAxis, lattice_size, phase_taps
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Settings
 from kmem.records import DTYPE_BYTES
@@ -56,7 +56,7 @@ class PhaseSettings:
 class Transposed:
     """A transposed convolution; `output_padding` shows only in the output's size."""
 
-    axes: tuple[Axis, Axis, Axis]
+    axes: tuple[WindowAxis, WindowAxis, WindowAxis]
     dtype: str
     output: tuple[int, ...]
     channels_in: int
@@ -103,7 +103,7 @@ def read_knobs(settings: Settings) -> PhaseSettings:
     return read_settings(PhaseSettings, settings)
 
 
-def staged_axis(axis: Axis) -> tuple[int, int]:
+def staged_axis(axis: WindowAxis) -> tuple[int, int]:
     """(first input position, count) that the phases of an axis read.
 
     Positions outside the input are staged as zeros.
@@ -119,6 +119,6 @@ def staged_channels(channels: int, dtype: str) -> int:
     return ceil_div(channels, vector) * vector
 
 
-def staged_size(axes: tuple[Axis, Axis, Axis], channels: int, dtype: str) -> int:
+def staged_size(axes: tuple[WindowAxis, WindowAxis, WindowAxis], channels: int, dtype: str) -> int:
     """Elements of one group of one sample of the staged input."""
     return prod(staged_axis(axis)[1] for axis in axes) * staged_channels(channels, dtype)

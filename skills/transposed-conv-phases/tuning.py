@@ -9,8 +9,8 @@ from math import prod
 
 from kmem.codegen.rates import by_card, ceiling, clock_hz, issues_per_s, l1_bytes_per_s
 from kmem.codegen.windows import (
-    Axis,
     Taps,
+    WindowAxis,
     has_empty_rows,
     lattice_size,
     phase_taps,
@@ -233,7 +233,7 @@ def _taps_of_a_step(detail: Transposed, knobs: PhaseSettings) -> list[Taps]:
     return phases if knobs.band > 1 else [Taps(1) for _ in phases]
 
 
-def _tapped(axis: Axis) -> list[Taps]:
+def _tapped(axis: WindowAxis) -> list[Taps]:
     """The taps of each phase that has any."""
     return [taps for taps in phase_taps(axis) if taps.count]
 
