@@ -2,7 +2,7 @@
 
 To add an operator, add one row to the module of its family, or register the row from a plugin:
 
-    @kmem.hookspecs.hookimpl
+    @kmem.hookimpl
     def register_operators(register):
         register(
             Operator(
