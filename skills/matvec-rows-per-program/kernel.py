@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kmem.codegen.accumulate import ADD_COMPENSATED
 from kmem.codegen.calls import write_launch
 from kmem.codegen.contraction import Product
 from kmem.codegen.epilogue import specialise
@@ -181,5 +182,5 @@ def emit_matvec(product: Product, knobs: MatvecSettings) -> Emission:
         f"BLOCK_K={knobs.block_k}, GROUP={added_at_once(product, knobs.block_k)}",
         f"num_warps={knobs.warps}",
     )
-    kernels = specialise((STORE_TILE, REDUCE_SPLITS, _KERNEL), product.epilogue)
+    kernels = specialise((STORE_TILE, ADD_COMPENSATED, REDUCE_SPLITS, _KERNEL), product.epilogue)
     return Emission(kernels, write_launcher(product, [launch], knobs.splits))
