@@ -172,3 +172,93 @@ def test_a_tf32_product_gains_two_terms_before_anything_else(rung):
     )
     assert "TERMS=3" in emit("split-fp16-matmul", source, settings[0], contract)[1]
     assert "TERMS=1" in emit("split-fp16-matmul", source, TILE, contract)[1]
+
+
+_ROW = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+class Model(nn.Module):
+    def forward(self, x):
+        return {result}
+def get_inputs():
+    return [torch.rand({shape})]
+"""
+#: A loop of 1,501 steps of 4 elements and a remainder, with lanes along the rows.
+LOOP = {"STRATEGY": "loop", "BK": 16, "BR": 4, "SPLIT": 1, "num_warps": 1}
+DOWN = (6003, 16)
+#: The skill that writes a result, and the result.
+ROWS = {
+    "sum": ("split-reduction", "torch.sum(x, dim=0)"),
+    "softmax": ("online-softmax", "torch.softmax(x, dim=0)"),
+    "norm": ("row-norm", "F.layer_norm(x.t(), (6003,))"),
+}
+
+
+def row_error(skill: str, result: str, settings: Settings, x: torch.Tensor, *subs: str) -> float:
+    _, text = emit(skill, _ROW.format(result=result, shape=", ".join(map(str, x.shape))), settings)
+    if subs:
+        assert subs[0] in text
+        text = text.replace(*subs)
+
+    def expected(x: torch.Tensor) -> torch.Tensor:
+        return eval(result, {"torch": torch, "x": x, "F": torch.nn.functional})
+
+    found = run(text, expected, x)
+    assert found.fault is None
+    return found.relative_error
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize("row", ROWS)
+def test_long_loops_over_a_row_keep_what_their_sums_lose(row):
+    """Two values alone, so that roundings go one way, and apart, so that a norm can tell them."""
+    skill, result = ROWS[row]
+    x = torch.full(DOWN, 0.37)
+    x[::7] = -0.41
+    error = row_error(skill, result, LOOP, x)
+    plain = row_error(skill, result, LOOP, x, "COMPENSATED = True", "COMPENSATED = False")
+    assert error < FLOOR / 2 and error < plain / 4
+
+
+def test_short_loops_over_a_row_are_compensated_on_the_next_rung_alone():
+    source = _ROW.format(result="torch.sum(x, dim=0)", shape="400, 16")
+    texts = [emit("split-reduction", source, {**LOOP, ACCURACY: rung})[1] for rung in (0, 1)]
+    assert "COMPENSATED = False" in texts[0] and "COMPENSATED = True" in texts[1]
+    recipe = recipe_of("split-reduction")
+    long = _ROW.format(result="torch.sum(x, dim=0)", shape="4096, 4096")
+    site, _ = emit("split-reduction", long, LOOP)
+    held = recipe.space(site, H200).settings()[0]
+    climbed = recipe.more_accurate(site, held, H200)
+    assert climbed[ACCURACY] == 1 and climbed["STRATEGY"] != "registers"
+
+
+def test_an_infinity_stays_one_in_compensated_sums():
+    x = torch.ones(DOWN)
+    x[5, 3], x[6, 4], x[-1, 4] = float("inf"), float("inf"), -float("inf")
+    _, text = emit("split-reduction", _ROW.format(result="x.sum(0)", shape="6003, 16"), LOOP)
+    answer = import_source(text).ModelNew()(x)
+    assert answer[3] == float("inf") and answer[4].isnan() and answer[:3].eq(6003).all()
+
+
+def test_a_scan_carries_what_it_loses_from_tile_to_tile():
+    source = _ROW.format(result="torch.cumsum(x, dim=1)", shape="2, 6003")
+    settings = {"STRATEGY": "carry", "BK": 2, "BR": 4, "SPLIT": 1, "num_warps": 1}
+    _, text = emit("blocked-row-scan", source, settings)
+    x = torch.full((2, 6003), 0.37)
+    found = run(text, lambda x: torch.cumsum(x, 1), x)
+    assert found.relative_error < FLOOR / 10
+    cut = text.replace(
+        "carry, carry_lost = kmem_add_compensated(", "carry, _ = kmem_add_compensated("
+    )
+    assert run(cut, lambda x: torch.cumsum(x, 1), x).relative_error > FLOOR
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize("vectors", [1, 2])
+def test_matrix_vector_products_keep_what_long_sums_lose(vectors):
+    settings = {"block_l": 16, "block_k": 8, "splits": 1, "warps": 1}
+    a, b = torch.full((16, 8192 + 24), 0.37), torch.full((8192 + 24, vectors), 0.53)
+    skill, uncompensated = "matvec-rows-per-program", ("COMPENSATED=True", "COMPENSATED=False")
+    assert product_error(skill, settings, a, b) < FLOOR / 4
+    assert product_error(skill, settings, a, b, chain=uncompensated) > FLOOR
