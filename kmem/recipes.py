@@ -9,6 +9,7 @@ what no site covers stays a library call.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import product
 
 from kmem.errors import RecipeError
@@ -47,6 +48,10 @@ class Site:
 
 Settings = Mapping[str, Knob]
 
+#: The knob of a recipe's precision ladder: rungs 0, 1, 2 ..., each more accurate and dearer than
+#: the one before. See `Recipe.more_accurate`.
+ACCURACY = "ACCURACY"
+
 
 @dataclass(frozen=True, slots=True)
 class Space:
@@ -54,23 +59,56 @@ class Space:
 
     Values stand in a sensible order. `is_legal` is about resources and speed only; correctness must
     not depend on it: any setting from any site's space must be correct.
+
+    The rungs of `ACCURACY` are climbed (`Recipe.more_accurate`), not searched: whoever ranks
+    settings or moves between them stays on a rung.
     """
 
     knobs: Mapping[str, tuple[Knob, ...]]
     is_legal: Callable[[Settings], bool] = field(default=lambda settings: True)
 
-    def settings(self) -> list[dict[str, Knob]]:
-        """Every legal combination."""
-        names = list(self.knobs)
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The precision ladder from its cheapest rung up; empty if there is none."""
+        return tuple(rung for rung in self.knobs.get(ACCURACY, ()) if isinstance(rung, int))
+
+    def settings(self, rung: int | None = None) -> list[dict[str, Knob]]:
+        """Every legal combination on one rung of the precision ladder, by default the lowest."""
+        knobs = dict(self.knobs)
+        if self.rungs:
+            knobs[ACCURACY] = (self.rungs[0] if rung is None else rung,)
         combinations = (
-            dict(zip(names, values, strict=True)) for values in product(*self.knobs.values())
+            dict(zip(knobs, values, strict=True)) for values in product(*knobs.values())
         )
         return [combination for combination in combinations if self.is_legal(combination)]
 
+    def allows(self, settings: Settings) -> bool:
+        """Whether a setting has the knobs of this space at legal values."""
+        return (
+            set(settings) == set(self.knobs)
+            and all(settings[name] in values for name, values in self.knobs.items())
+            and self.is_legal(settings)
+        )
+
+    def on_rung(self, settings: Settings, rung: int | None = None) -> dict[str, Knob]:
+        """A setting put on a rung, by default the lowest; as it is in a space without a ladder."""
+        if not self.rungs:
+            return dict(settings)
+        return {**settings, ACCURACY: self.rungs[0] if rung is None else rung}
+
+    def completed(self, settings: Settings) -> dict[str, Knob]:
+        """A remembered setting as one of this space.
+
+        One that names no rung, as those written before a recipe had a ladder, is on the lowest.
+        """
+        return dict(settings) if ACCURACY in settings else self.on_rung(settings)
+
     def neighbours(self, settings: Settings) -> list[dict[str, Knob]]:
-        """Legal settings that differ in one knob by one place in its list of values."""
+        """Legal settings of the same rung that differ in one knob by one place in its values."""
         found = []
         for name, values in self.knobs.items():
+            if name == ACCURACY:
+                continue
             place = values.index(settings[name]) if settings[name] in values else 0
             for near in (place - 1, place + 1):
                 if 0 <= near < len(values):
@@ -133,6 +171,39 @@ class Recipe(ABC):
     @abstractmethod
     def emit(self, site: Site, settings: Settings) -> Emission:
         """The Triton for a site at one setting."""
+
+    def more_accurate(
+        self, site: Site, settings: Settings, device: Device
+    ) -> dict[str, Knob] | None:
+        """The same setting one rung up the precision ladder, for a kernel refused for its error.
+
+        A rung is a value of the knob `ACCURACY`: 0 is the fastest that is normally within the
+        accuracy contract, and each above it is expected to err less and costs more (shorter sums
+        before they are added to the total, one more split term, compensated sums). What a rung does
+        is the recipe's own; a recipe without the knob has no ladder.
+
+        Returns: The setting on the next rung where there is a legal one. The other knobs are kept
+            where they can be: else as few change as possible, and of those settings it is the
+            cheapest by `cost_ms`. None at the top, or without a ladder.
+        """
+        space = self.space(site, device)
+        known = space.completed(settings)
+        rung = known.get(ACCURACY, -1)
+        for above in (each for each in space.rungs if isinstance(rung, int) and each > rung):
+            wanted = space.on_rung(known, above)
+            if space.allows(wanted):
+                return wanted
+            legal = space.settings(above)
+            if legal:
+                return min(legal, key=partial(self._change, site, wanted, device))
+        return None
+
+    def _change(
+        self, site: Site, wanted: Settings, device: Device, settings: Settings
+    ) -> tuple[int, float]:
+        """How far a setting is from what is wanted: knobs that differ, then its rough time."""
+        changed = sum(wanted.get(name) != value for name, value in settings.items())
+        return changed, self.cost_ms(site, settings, device)
 
 
 def check_settings(space: Space, settings: Settings) -> None:

@@ -125,9 +125,13 @@ def predict_ms(
     for name, place, knobs in measured.choices:
         sites = recipes[name].match(graph, measured.contract) if name in recipes else []
         site = next((site for site in sites if site.name == place), None)
-        if site is None or dict(knobs) not in recipes[name].space(site, device).settings():
+        if site is None:
             return None
-        total += recipes[name].cost_ms(site, dict(knobs), device)
+        space = recipes[name].space(site, device)
+        settings = space.completed(dict(knobs))
+        if not space.allows(settings):
+            return None
+        total += recipes[name].cost_ms(site, settings, device)
     return total
 
 

@@ -33,6 +33,7 @@ What the recipes below share; what one skill needs alone lies beside its recipe.
 - rates.py: what a device reaches under load.
 - calls.py: calls as text: launches, allocations, the launcher's function.
 - parts.py: numbers in parts of a lower precision.
+- accumulate.py: running sums kept short: chains, and compensated totals.
 
 Matrix products:
 

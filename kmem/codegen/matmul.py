@@ -7,6 +7,7 @@ contraction.py reads products and epilogue.py what follows them; product_tuning.
 times of tiled ones; the kernels that multiply belong to the skills.
 """
 
+from kmem.codegen.accumulate import ADD_COMPENSATED
 from kmem.codegen.calls import write_call, write_launch, write_launch_function
 from kmem.codegen.contraction import Product
 from kmem.codegen.epilogue import launch_operands
@@ -83,7 +84,8 @@ def kmem_tile_is_zero(
 ''',
 )
 
-#: Second stage of split-K: a fixed order of additions, so that two calls give the same bits.
+#: Second stage of split-K: a fixed order of additions, so that two calls give the same bits. It
+#: waits for memory, so sums of hundreds of splits are compensated.
 REDUCE_SPLITS = (
     "kmem_reduce_splits",
     """
@@ -106,8 +108,9 @@ def kmem_reduce_splits(
     inside = (rows[:, None] < M) & (columns[None, :] < N)
     place = parts + batch.to(tl.int64) * (M * N) + rows.to(tl.int64)[:, None] * N + columns[None, :]
     acc = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
+    lost = tl.zeros((BLOCK_R, BLOCK_C), tl.float32)
     for split in range(SPLITS):
-        acc += tl.load(place, mask=inside, other=0.0)
+        acc, lost = kmem_add_compensated(acc, lost, tl.load(place, mask=inside, other=0.0))
         place += BATCH * M * N
     kmem_store_tile(
         out, acc, batch, 0, rows, columns,
@@ -118,7 +121,7 @@ def kmem_reduce_splits(
 """,
 )
 
-SHARED_KERNELS = (TILE_ORDER, TILE_IS_ZERO, STORE_TILE, REDUCE_SPLITS)
+SHARED_KERNELS = (TILE_ORDER, TILE_IS_ZERO, STORE_TILE, ADD_COMPENSATED, REDUCE_SPLITS)
 
 
 #: Elements of the tile that one program of the sum over splits adds, and its columns at most.

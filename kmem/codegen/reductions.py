@@ -9,7 +9,8 @@ A kind has one or two fp32 (index: int32) states per row. Four texts make them:
 Names in the surrounding kernel: BK, BR tile sizes, EVEN_R (no tail), valid (1, BR) mask, r (1, BR)
 index in the row, count (elements that this program reduces, as fp32), lane_count (1, BR) elements
 per lane, part_count (1, SPLIT) elements per partial, part_valid its mask, step the 1-based loop
-step. All reduce along axis 1 and keep it; `combine` of a single row's parts reduces to scalars.
+step, COMPENSATED whether loops keep what their sums lose to rounding. All reduce along axis 1 and
+keep it; `combine` of a single row's parts reduces to scalars.
 
 NaN and ties follow torch: a NaN wins every max, min and argmax; the first of equals wins.
 """
@@ -18,11 +19,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
+from kmem.codegen.accumulate import ADD_COMPENSATED
 from kmem.problem.operators.expressions import MULTIPLY, Helper, maximum, minimum
 
 #: Arguments of a reduction that takes each row of a tile by itself, and of one whose tile is a
 #: single row and becomes a scalar.
 BY_ROW, TO_SCALAR = ", axis=1, keep_dims=True", ""
+#: What loops call where their sums are compensated.
+COMPENSATION = Helper(*ADD_COMPENSATED)
 #: Text of a reduction of a tile over BY_ROW or TO_SCALAR.
 Across: TypeAlias = Callable[[str, str], str]
 
@@ -40,6 +44,8 @@ class Reduction(ABC):
     #: Whether no compiler may fuse the last operation of what is reduced with the first of the
     #: reduction.
     wants_rounded_values = False
+    #: Whether `update` adds in fp32, so that a long loop loses digits unless it is COMPENSATED.
+    adds: bool = False
     #: How often `finish` reduces across lanes.
     across_lanes: int = 1
 
@@ -130,6 +136,38 @@ class _Fold(Reduction):
         ]
 
 
+class _Sum(_Fold):
+    """A sum, whose lanes keep what they lose to rounding where a loop is long."""
+
+    adds = True
+
+    def __init__(self) -> None:
+        super().__init__("0.0", "{0} + {1}", _across("tl.sum"))
+
+    def start(self, name: tuple[str, ...]) -> list[str]:
+        return [*super().start(name), *_start_lost(name)]
+
+    def update(self, value: str, name: tuple[str, ...]) -> list[str]:
+        tile, plain = super().update(value, name)
+        return [tile, *_when_compensated([_add(name[0], f"{name[0]}_tile")], [plain])]
+
+
+def _start_lost(states: tuple[str, ...]) -> list[str]:
+    """What the lanes of summed states have lost before the first tile."""
+    return [f"{state}_lost = tl.zeros((BK, BR), tl.float32)" for state in states]
+
+
+def _add(state: str, part: str) -> str:
+    """A compensated addition to the lanes of a state."""
+    both = f"{state}_lanes, {state}_lost"
+    return f"{both} = kmem_add_compensated({both}, {part})"
+
+
+def _when_compensated(compensated: list[str], plain: list[str]) -> list[str]:
+    indented = [[f"    {line}" for line in lines] for lines in (compensated, plain)]
+    return ["if COMPENSATED:", *indented[0], "else:", *indented[1]]
+
+
 class _ArgMax(Reduction):
     """The greatest value and the first index it stands at.
 
@@ -200,6 +238,7 @@ class _SoftmaxStatistics(Reduction):
 
     states = ("max", "sum")
     across_lanes = 2
+    adds = True
     # x * scale - m as one fma takes a maximum that was rounded from a product that was not: at 1e10
     # up to 500 is left where 0 is meant.
     wants_rounded_values = True
@@ -237,16 +276,28 @@ class _SoftmaxStatistics(Reduction):
         return [
             f"{name[0]}_lanes = tl.full((BK, BR), float('-inf'), tl.float32)",
             f"{name[1]}_lanes = tl.zeros((BK, BR), tl.float32)",
+            *_start_lost(name[1:]),
         ]
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
         top, total = f"{name[0]}_lanes", f"{name[1]}_lanes"
+        lost, fix, part = f"{name[1]}_lost", f"{name[1]}_fix", f"{name[1]}_part"
         tile, base = f"{name[0]}_tile", f"{name[0]}_base"
         return [
             f"{tile} = {value} if EVEN_R else tl.where(valid, {value}, float('-inf'))",
             f"{name[0]}_new = tl.maximum({top}, {tile})",
             f"{base} = {self._base(f'{name[0]}_new')}",
-            f"{total} = {total} * tl.exp({top} - {base}) + tl.exp({tile} - {base})",
+            f"{fix} = tl.exp({top} - {base})",
+            f"{part} = tl.exp({tile} - {base})",
+            *_when_compensated(
+                [
+                    f"{total} = {total} * {fix}",
+                    # an infinite maximum is its own base or has the base 0: nothing is lost there
+                    f"{lost} = tl.where({fix} <= 1.0, {lost} * {fix}, 0.0)",
+                    _add(name[1], part),
+                ],
+                [f"{total} = {total} * {fix} + {part}"],
+            ),
             f"{top} = {name[0]}_new",
         ]
 
@@ -282,6 +333,7 @@ class _Moments(Reduction):
 
     states = ("mean", "m2")
     across_lanes = 3
+    adds = True
 
     def direct(self, value: str, name: tuple[str, ...]) -> list[str]:
         elements = f"{value} if EVEN_R else tl.where(valid, {value}, 0.0)"
@@ -293,15 +345,24 @@ class _Moments(Reduction):
         ]
 
     def start(self, name: tuple[str, ...]) -> list[str]:
-        return [f"{state}_lanes = tl.zeros((BK, BR), tl.float32)" for state in name]
+        lanes = [f"{state}_lanes = tl.zeros((BK, BR), tl.float32)" for state in name]
+        return lanes + _start_lost(name)
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
         mean, m2 = f"{name[0]}_lanes", f"{name[1]}_lanes"
         return [
             f"{name[0]}_tile = {value} if EVEN_R else tl.where(valid, {value}, {mean})",
             f"{name[0]}_delta = {name[0]}_tile - {mean}",
-            f"{mean} += {name[0]}_delta * (1.0 / step)",
-            f"{m2} += {name[0]}_delta * ({name[0]}_tile - {mean})",
+            *_when_compensated(
+                [
+                    _add(name[0], f"{name[0]}_delta * (1.0 / step)"),
+                    _add(name[1], f"{name[0]}_delta * ({name[0]}_tile - {mean})"),
+                ],
+                [
+                    f"{mean} += {name[0]}_delta * (1.0 / step)",
+                    f"{m2} += {name[0]}_delta * ({name[0]}_tile - {mean})",
+                ],
+            ),
         ]
 
     def _merge(
@@ -340,7 +401,7 @@ def _product(tile: str, over: str) -> str:
 
 
 REDUCTIONS: dict[str, Reduction] = {
-    "sum": _Fold("0.0", "{0} + {1}", _across("tl.sum")),
+    "sum": _Sum(),
     "prod": _Fold("1.0", "{0} * {1}", _product, helpers=(MULTIPLY,)),
     "max": _Fold("float('-inf')", maximum("{0}", "{1}"), _across("tl.max"), keeps_nan=True),
     "min": _Fold("float('inf')", minimum("{0}", "{1}"), _across("tl.min"), keeps_nan=True),

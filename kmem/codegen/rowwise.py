@@ -40,12 +40,18 @@ from kmem.codegen.launching import (
     write_call,
     write_launcher,
 )
-from kmem.codegen.reductions import REDUCTIONS
+from kmem.codegen.reductions import COMPENSATION, REDUCTIONS
 from kmem.codegen.region import Region
 from kmem.codegen.rowwise_access import RowAccess, row_access
 from kmem.codegen.rowwise_bodies import NUMBER, TICKET, RowBodies
 from kmem.codegen.rowwise_passes import RowPasses
-from kmem.codegen.rowwise_space import fit_settings, waiting
+from kmem.codegen.rowwise_space import (
+    LOOPS,
+    fit_settings,
+    has_ladder,
+    is_compensated,
+    waiting,
+)
 from kmem.codegen.rowwise_total import emit_total
 from kmem.problem.operators.expressions import order_helpers
 from kmem.problem.sizes import next_power_of_two
@@ -94,6 +100,9 @@ class _Writer:
         self.parts = [state.parts for state in self.passes.all_states()]
         rounds = any(REDUCTIONS[kind].wants_rounded_values for kind in region.kinds_of_computed)
         self.options = {"enable_fp_fusion": False} if rounds else {}
+        if self.passes.strategy in LOOPS and has_ladder(region):
+            self.constants |= {"COMPENSATED": is_compensated(region, self.settings)}
+            self.passes.helpers.add(COMPENSATION)
 
     def emit(self) -> Emission:
         write = {

@@ -5,10 +5,12 @@ What a setting should cost is rowwise_cost.py's.
 
 from dataclasses import dataclass, replace
 
-from kmem.codegen.region import Region
+from kmem.codegen.accumulate import LONG_CHAIN
+from kmem.codegen.reductions import REDUCTIONS
+from kmem.codegen.region import Reduce, Region
 from kmem.codegen.rowwise_access import line_classes
-from kmem.problem.sizes import next_power_of_two
-from kmem.recipes import Settings, Space
+from kmem.problem.sizes import ceil_div, next_power_of_two
+from kmem.recipes import ACCURACY, Settings, Space
 from kmem.records import Device, Knob
 
 #: Most fp32 values that one thread should hold of a tile before registers run out (255 per thread,
@@ -33,6 +35,8 @@ CLASSED_TILE = 4096
 _REDUCING_WARPS = 132 * 32 // 2
 #: Strategies whose SPLIT knob cuts rows into parts.
 PARTED = ("split", "classes", "pipelined")
+#: Strategies whose programs loop over a row or a part of it.
+LOOPS = ("loop", *PARTED)
 _SPLITS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
@@ -73,6 +77,23 @@ class RowKnobs:
     def tile(self) -> int:
         """Elements of a tile."""
         return self.rows * self.columns
+
+
+def is_compensated(region: Region, fitted: Settings) -> bool:
+    """Whether loops keep what their sums lose: long ones do, and all of several steps on rung 1.
+
+    Args:
+        fitted: a setting as `fit_settings` leaves it.
+    """
+    if not has_ladder(region) or fitted["STRATEGY"] not in LOOPS:
+        return False
+    steps = ceil_div(int(fitted["SEGMENT"]), int(fitted["BR"]))
+    return steps > (1 if fitted.get(ACCURACY, 0) else LONG_CHAIN)
+
+
+def has_ladder(region: Region) -> bool:
+    """Whether something is added up, so that a loop over a row may lose digits."""
+    return any(REDUCTIONS[item.kind].adds for item in region.statements if isinstance(item, Reduce))
 
 
 def read_knobs(settings: Settings) -> RowKnobs:
@@ -164,13 +185,15 @@ def row_space(region: Region, device: Device) -> Space:
     """Knobs of a region's kernels.
 
     STRATEGY, BK rows per program, BR elements of the row per tile, SPLIT programs per row,
-    num_warps.
+    num_warps, and ACCURACY where a strategy loops over sums: its rung 1 compensates all of them.
     """
     tiles = _tiles(region)
     strategies = _strategies(region, tiles)
 
     def is_legal(settings: Settings) -> bool:
         knobs = read_knobs(settings)
+        if settings.get(ACCURACY, 0) and not is_compensated(region, fit_settings(region, settings)):
+            return False
         if knobs.strategy == "registers":
             # the tile is the whole row whatever BR says
             if knobs.columns != tiles.columns[0]:
@@ -189,6 +212,8 @@ def row_space(region: Region, device: Device) -> Space:
         "SPLIT": _SPLITS,
         "num_warps": (1, 2, 4, 8, 16, 32),
     }
+    if has_ladder(region) and set(strategies) & set(LOOPS):
+        knobs[ACCURACY] = (0, 1)
     return Space(knobs, is_legal)
 
 

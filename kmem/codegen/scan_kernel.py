@@ -25,6 +25,7 @@ from kmem.codegen.launching import (
     write_launcher,
 )
 from kmem.codegen.pointwise import compute_type
+from kmem.codegen.reductions import COMPENSATION
 from kmem.codegen.region import Map
 from kmem.codegen.scan import SCANNED, Scan, ScanLoad, ScanStore
 from kmem.codegen.scan_space import fit_settings
@@ -50,6 +51,7 @@ _TEXTS = {
         "tl.cumsum({0}, axis=1, reverse=REVERSE)",
         "tl.sum({0}, axis=1, keep_dims=True)",
         "+",
+        (COMPENSATION,),
     ),
     "prod": _Texts(
         "1.0",
@@ -187,26 +189,38 @@ class _Writer:
         start = f"carry = tl.full((BK, 1), {self.texts.identity}, tl.float32)"
         return [start, *self._scan_loop()]
 
+    def _extend(self, total: str, part: str, shape: str) -> tuple[list[str], str]:
+        """What stands before a loop that gathers a total, and the line that does it.
+
+        Sums keep what they lose to rounding: as many tiles as a row has are added in one chain.
+        """
+        if self.scan.kind != "sum":
+            return [], f"{total} = {total} {self.texts.combine} {part}"
+        both = f"{total}, {total}_lost"
+        start = f"{total}_lost = tl.zeros({shape}, tl.float32)"
+        return [start], f"{both} = kmem_add_compensated({both}, {part})"
+
     def _scan_loop(self) -> list[str]:
         """Tile by tile on top of `carry`, what precedes."""
         combine = self.texts.combine
+        start, extend = self._extend("carry", self.texts.total.format("source"), "(BK, 1)")
         body = [
             *self._tile_lines(),
             *self._source_lines(),
             f"{SCANNED} = {self.texts.scan.format('source')} {combine} carry",
-            # does not wait for the scan
-            f"carry = carry {combine} {self.texts.total.format('source')}",
+            extend,  # does not wait for the scan
             *(self._write(item) for item in self.scan.after),
             self._write_result(),
         ]
-        return ["for start in range(begin, end, BR):", *indent(body)]
+        return [*start, "for start in range(begin, end, BR):", *indent(body)]
 
     def _total_lines(self) -> list[str]:
-        body = [*self._tile_lines(), *self._source_lines()]
-        body.append(f"lanes = lanes {self.texts.combine} source")
+        start, extend = self._extend("lanes", "source", "(BK, BR)")
+        body = [*self._tile_lines(), *self._source_lines(), extend]
         total = self.texts.total.format("lanes")
         return [
             f"lanes = tl.full((BK, BR), {self.texts.identity}, tl.float32)",
+            *start,
             "for start in range(begin, end, BR):",
             *indent(body),
             f"tl.store(totals + row * SPLIT + part, {total}, mask=k_valid)",

@@ -12,7 +12,8 @@ def read_settings(record: type[Record], settings: Settings) -> Record:
     """Read the knobs that a dataclass has fields for.
 
     A knob that the settings lack, because a site's space does not offer it, takes the field's
-    default.
+    default. The field of `ACCURACY` is `accuracy`.
     """
-    names = (field.name for field in fields(record))
-    return record(**{name: settings[name] for name in names if name in settings})
+    names = {field.name for field in fields(record)}
+    known = {name.lower(): value for name, value in settings.items()}
+    return record(**{name: value for name, value in known.items() if name in names})

@@ -10,12 +10,13 @@ speed, and what only a compiler or a GPU refuses.
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kmem.problem.graph import OpGraph
-from kmem.recipes import Recipe, Settings, Site, Space, check_settings
-from kmem.records import Contract, Device, TensorSpec
+from kmem.recipes import ACCURACY, Recipe, Settings, Site, Space, check_settings
+from kmem.records import Contract, Device, Knob, TensorSpec
 from kmem.testing.scratch import poisoned_scratch
 from kmem.testing.sources import emit_source, import_source, trace_source
 from kmem.vocabulary import OPERATORS
@@ -39,7 +40,8 @@ def check_recipe(
     Args:
         source: a problem in the contract, with sizes small enough for the interpreter.
         settings: those to run, also outside the space; by default every legal one of the first
-            site, each of which must be legal for every other site too.
+            site on its lowest rung, each of which must be legal for every other site too, and those
+            above the first of them on the precision ladder.
         contract: what a candidate is held to; by default the strictest.
         tolerance: largest relative Frobenius error against the module in float64.
         expect_sites: how many sites the recipe must find.
@@ -56,7 +58,8 @@ def check_recipe(
     )
     _check_sites(sites, graph)
     spaces = [recipe.space(site, device) for site in sites]
-    chosen = _settings_of_all(spaces) if settings is None else settings
+    climbed = [_climb(recipe, site, device) for site in sites]
+    chosen = [*_settings_of_all(spaces), *chain(*climbed[:1])] if settings is None else settings
     trial = _Trial(module, graph, contract)
     errors = {}
     for setting in chosen:
@@ -110,6 +113,30 @@ def _settings_of_all(spaces: Sequence[Space]) -> list[dict[str, int | str]]:
         for space in spaces:
             check_settings(space, setting)
     return settings
+
+
+def _climb(recipe: Recipe, site: Site, device: Device) -> list[dict[str, Knob]]:
+    """The settings above a site's first, held to what `Recipe.more_accurate` promises."""
+    space = recipe.space(site, device)
+    assert space.rungs == tuple(range(len(space.rungs))), (
+        f"the rungs of {ACCURACY} are 0, 1, 2 ..., not {space.rungs}"
+    )
+    climbed: list[dict[str, Knob]] = []
+    below = next(iter(space.settings()), None)
+    while below is not None and (above := recipe.more_accurate(site, below, device)) is not None:
+        assert space.allows(above), f"more_accurate() gives a legal setting, not {above}"
+        places = [space.rungs.index(each[ACCURACY]) for each in (below, above)]
+        assert places[0] < places[1], f"more_accurate() rises from {below} and gives {above}"
+        if space.on_rung(above) == space.on_rung(below):
+            costs = [recipe.cost_ms(site, each, device) for each in (below, above)]
+            assert costs[0] <= costs[1], f"a rung costs more than the one below: {above}: {costs}"
+        climbed.append(above)
+        below = above
+    top = max(space.rungs, default=None)
+    assert below is None or below.get(ACCURACY) == top or not space.settings(top), (
+        f"more_accurate() stops at {below}, below rung {top}"
+    )
+    return climbed
 
 
 class _Trial:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kmem.codegen.accumulate import ADD_COMPENSATED, LONG_CHAIN
 from kmem.codegen.calls import write_launch
 from kmem.codegen.contraction import Product
 from kmem.codegen.epilogue import specialise
@@ -28,13 +29,13 @@ def kmem_matvec(
     MATRIX_LINE: tl.constexpr, MATRIX_K: tl.constexpr,
     VECTOR_OUTER: tl.constexpr, VECTOR_INNER: tl.constexpr,
     VECTOR_K: tl.constexpr, VECTOR_N: tl.constexpr,
-    LINES_ARE_ROWS: tl.constexpr, SPLITS: tl.constexpr,
+    LINES_ARE_ROWS: tl.constexpr, COMPENSATED: tl.constexpr, SPLITS: tl.constexpr,
     BLOCK_L: tl.constexpr, BLOCK_V: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
 ):
     """BLOCK_L lines of the matrix against all vectors over one split of K.
 
     GROUP products side by side, those of one load, are added at once; their sums stay in lanes and
-    are added once, at the end.
+    are added once, at the end. COMPENSATED: lanes keep what they lose to rounding.
     """
     blocks: tl.constexpr = (LINES + BLOCK_L - 1) // BLOCK_L
     k_steps: tl.constexpr = (K + BLOCK_K * SPLITS - 1) // (BLOCK_K * SPLITS)
@@ -66,6 +67,7 @@ def kmem_matvec(
     acc = tl.zeros(
         (BLOCK_L, BLOCK_K // GROUP) if GROUP > 1 else (BLOCK_L, BLOCK_V, BLOCK_K), tl.float32
     )
+    lost = tl.zeros(acc.shape, tl.float32)
     for step in range(k_steps):
         left = K - first_k - step * BLOCK_K
         if even:
@@ -85,9 +87,13 @@ def kmem_matvec(
         if GROUP > 1:
             # two axes throughout: with one for the vectors every step would move its values between
             # threads
-            acc += tl.sum(tl.reshape(values * weights, (BLOCK_L, BLOCK_K // GROUP, GROUP)), axis=2)
+            part = tl.sum(tl.reshape(values * weights, (BLOCK_L, BLOCK_K // GROUP, GROUP)), axis=2)
         else:
-            acc += values[:, None, :] * weights[None, :, :]
+            part = values[:, None, :] * weights[None, :, :]
+        if COMPENSATED:
+            acc, lost = kmem_add_compensated(acc, lost, part)
+        else:
+            acc += part
         matrix += BLOCK_K * MATRIX_K
         vectors += BLOCK_K * VECTOR_K
     sums = tl.sum(acc, axis=1)[:, None] if GROUP > 1 else tl.sum(acc, axis=2)
@@ -116,13 +122,14 @@ class MatvecSettings:
     """The knobs of a matrix-vector product.
 
     A program takes `block_l` lines of the matrix and `block_k` elements of K at a time; `splits`
-    are those of K.
+    are those of K. `accuracy` is the rung of the precision ladder: see `is_compensated`.
     """
 
     block_l: int
     block_k: int
     splits: int
     warps: int
+    accuracy: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +169,12 @@ def added_at_once(product: Product, block_k: int) -> int:
     return min(block_k, _VECTOR_BYTES // operand_width(product))
 
 
+def is_compensated(product: Product, knobs: MatvecSettings) -> bool:
+    """Whether sums keep what they lose: long ones do, and all of several steps on rung 1."""
+    steps = ceil_div(product.k.size, knobs.block_k * knobs.splits)
+    return steps > (LONG_CHAIN if knobs.accuracy == 0 else 1)
+
+
 def emit_matvec(product: Product, knobs: MatvecSettings) -> Emission:
     """The kernels and the launcher at one setting."""
     roles = roles_of(product)
@@ -176,10 +189,11 @@ def emit_matvec(product: Product, knobs: MatvecSettings) -> Emission:
         f"MATRIX_K={matrix[3]}",
         f"VECTOR_OUTER={vector[0]}, VECTOR_INNER={vector[1]}, VECTOR_N={vector[2]}, "
         f"VECTOR_K={vector[3]}",
-        f"LINES_ARE_ROWS={roles.matrix_is_a}, SPLITS={knobs.splits}",
+        f"LINES_ARE_ROWS={roles.matrix_is_a}, COMPENSATED={is_compensated(product, knobs)}, "
+        f"SPLITS={knobs.splits}",
         f"BLOCK_L={knobs.block_l}, BLOCK_V={next_power_of_two(roles.vectors)}, "
         f"BLOCK_K={knobs.block_k}, GROUP={added_at_once(product, knobs.block_k)}",
         f"num_warps={knobs.warps}",
     )
-    kernels = specialise((STORE_TILE, REDUCE_SPLITS, _KERNEL), product.epilogue)
+    kernels = specialise((STORE_TILE, ADD_COMPENSATED, REDUCE_SPLITS, _KERNEL), product.epilogue)
     return Emission(kernels, write_launcher(product, [launch], knobs.splits))

@@ -13,10 +13,10 @@ from kmem.codegen.product_tuning import operand_width, partial_bytes
 from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Emission, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
 
-from .kernel import MatvecSettings, added_at_once, emit_matvec, roles_of
+from .kernel import MatvecSettings, added_at_once, emit_matvec, is_compensated, roles_of
 
 #: More vectors than this belong to the tensor cores.
 MAX_VECTORS = 16
@@ -48,6 +48,9 @@ _SHARE_OF_BANDWIDTH, _L2_OVER_DRAM = 0.92, 2
 _TURN_MS = 3e-4  # of a program's turn, beside reading
 #: Time over that of reading, without vectors and for each of them: six or fewer cost nothing.
 _NO_VECTOR, _EACH_VECTOR = 0.5, 0.08
+#: The same where sums are compensated: five operations beside each multiply-add, of which memory
+#: hides most. Not measured yet.
+_COMPENSATED = 1.01
 #: Registers of a thread beside sums and values where products of one vector are added at once;
 #: elsewhere twice as many.
 _SPARE_REGISTERS = 20
@@ -84,6 +87,7 @@ class Matvec(Recipe):
             "block_k": tuple(sorted({min(value, most_k) for value in block_k})),
             "splits": _split_choices(product, device),
             "warps": (1, 2, 4, 8),
+            ACCURACY: (0, 1) if product.k.size > block_k[0] else (0,),
         }
         return Space(
             knobs,
@@ -106,6 +110,7 @@ class Matvec(Recipe):
         changes = _LINE_CHANGE * max(0.0, log2(_LONG_RUN / (knobs.block_k * width)))
         at_a_time = resident * knobs.block_l / knobs.splits
         changes += _LINE_SPREAD * max(0.0, log2(at_a_time / _FEW_LINES))
+        busy *= _COMPENSATED if is_compensated(product, knobs) else 1.0
         read_ms = bytes_ms * busy * tail * (1.0 + warps**2 + in_flight**2 + changes)
         # Every block of lines reads the vectors again, from L2; a third of that is not hidden.
         again = blocks * product.batches * roles.vectors * product.k.size * width
@@ -127,6 +132,8 @@ def _is_legal(product: Product, knobs: MatvecSettings, device: Device) -> bool:
     # Products that are not added at once take a register each.
     at_once = added_at_once(product, most_k) > 1
     most = MOST_BYTES // (operand_width(product) if at_once else 4)
+    if is_compensated(product, knobs) and not at_once:
+        most //= 2  # beside each sum stands what it lost
     is_small = most_lines * most_k < SMALL_MATRIX
     enough = per_thread >= MIN_ELEMENTS or (is_small and knobs.warps == 1)
     return enough and per_thread <= most

@@ -5,13 +5,14 @@ Kernels in ahead_kernels.py.
 
 from dataclasses import dataclass
 
+from kmem.codegen.accumulate import PROMOTE_ELEMENTS
 from kmem.codegen.calls import write_call, write_launch
 from kmem.codegen.contraction import Product, ProductAxis
 from kmem.codegen.matmul import operand_arguments, output_arguments
 from kmem.codegen.product_tuning import tile_count
 from kmem.problem.sizes import ceil_div, next_power_of_two
 
-from .knobs import SplitSettings, promote_steps, terms_of
+from .knobs import SplitSettings, is_compensated, promote_steps, terms_of
 
 #: Programs of the pass over an operand that keep the memory busy, and chunks of a line at most: the
 #: last kernel reads one state for each.
@@ -43,8 +44,8 @@ def write_ahead(product: Product, knobs: SplitSettings) -> list[str]:
     """The statements that split both operands, multiply the parts into `target`, and mend it."""
     whole = knobs.block_k * knobs.splits
     padded_k = ceil_div(product.k.size, whole) * whole
-    a = _write_parts(product, "a", _pad(product.m.size, knobs.block_m), padded_k)
-    b = _write_parts(product, "b", _pad(product.n.size, knobs.block_n), padded_k)
+    a = _write_parts(product, knobs, "a", padded_k)
+    b = _write_parts(product, knobs, "b", padded_k)
     padding = (
         f"PADDED_M={a.padded_lines}, PADDED_N={b.padded_lines}, PADDED_K={padded_k}",
         *_matrix_steps(product),
@@ -86,8 +87,8 @@ def _write_product(
         *padding,
         f"PARTS_A_M={a.line_step}, PARTS_A_K={a.k_step}, "
         f"PARTS_B_K={b.k_step}, PARTS_B_N={b.line_step}",
-        f"TERMS={terms_of(product)}, PROMOTE={promote_steps(product, knobs)}, "
-        f"SPLITS={knobs.splits}",
+        f"TERMS={terms_of(product, knobs)}, PROMOTE={promote_steps(product, knobs)}, "
+        f"COMPENSATED={is_compensated(product, knobs)}, SPLITS={knobs.splits}",
         f"BLOCK_M={knobs.block_m}, BLOCK_N={knobs.block_n}, GROUP={knobs.group}, "
         f"BLOCK_K={knobs.block_k}",
         f"num_warps={knobs.warps}, num_stages={knobs.stages}",
@@ -109,14 +110,15 @@ def _write_mending(
         *operand_arguments(product),
         *padding,
         f"A_CHUNKS={a.chunks}, B_CHUNKS={b.chunks}, WIDTH={width}, SPLITS={knobs.splits}",
-        f"BLOCK_M={mend_m}, BLOCK_N={mend_n}, BLOCK_K={MEND_BLOCK_K}",
+        f"BLOCK_M={mend_m}, BLOCK_N={mend_n}, BLOCK_K={MEND_BLOCK_K}, CHAIN={PROMOTE_ELEMENTS}",
         "num_warps=4, num_stages=3",
     )
 
 
-def _write_parts(product: Product, name: str, padded_lines: int, padded_k: int) -> Parts:
+def _write_parts(product: Product, knobs: SplitSettings, name: str, padded_k: int) -> Parts:
     """Parts keep the order of their source: K contiguous if it is there, else the lines."""
     axis: ProductAxis = product.m if name == "a" else product.n
+    padded_lines = _pad(axis.size, knobs.block_m if name == "a" else knobs.block_n)
     line_stride, k_stride = getattr(axis, name), getattr(product.k, name)
     strides = [getattr(batch, name) for batch in product.batch]
     outer, inner = (
@@ -138,7 +140,7 @@ def _write_parts(product: Product, name: str, padded_lines: int, padded_k: int) 
         f"BLOCK_L={block_l}, BLOCK_K={block_k}",
     )
     programs = matrices * chunks * blocks
-    terms = terms_of(product)
+    terms = terms_of(product, knobs)
     high, low = f"{name}_high", f"{name}_low"
     statements = (
         _allocate(name, "largest", (matrices, chunks, padded_lines), "int32"),

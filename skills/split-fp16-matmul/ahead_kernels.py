@@ -139,14 +139,15 @@ def kmem_parts_matmul(
     PARTS_B_K: tl.constexpr, PARTS_B_N: tl.constexpr,
     MATRICES_A_OUTER: tl.constexpr, MATRICES_A_INNER: tl.constexpr,
     MATRICES_B_OUTER: tl.constexpr, MATRICES_B_INNER: tl.constexpr,
-    TERMS: tl.constexpr, PROMOTE: tl.constexpr,
+    TERMS: tl.constexpr, PROMOTE: tl.constexpr, COMPENSATED: tl.constexpr,
     SPLITS: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """Product of padded fp16 parts.
 
     MATRICES_A_OUTER and its kin step through whole operands of the batch (0: shared). PROMOTE:
-    steps of K in one short sum, 0 for one long sum.
+    steps of K in one short sum, 0 for one long sum. COMPENSATED: the short sums' total keeps what
+    it loses to rounding.
     """
     tiles_m: tl.constexpr = PADDED_M // BLOCK_M
     tiles_n: tl.constexpr = PADDED_N // BLOCK_N
@@ -186,6 +187,7 @@ def kmem_parts_matmul(
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     cross = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    lost = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for step in range(last):
         high_a = tl.load(a_high + at_a)
         high_b = tl.load(b_high + at_b)
@@ -197,7 +199,10 @@ def kmem_parts_matmul(
             # Inside a tensor core a long sum loses its low bits, so `part` stays short. One flat
             # loop: nested, it loses the pipeline.
             if (step + 1) % PROMOTE == 0:
-                acc += part
+                if COMPENSATED:
+                    acc, lost = kmem_add_compensated(acc, lost, part)
+                else:
+                    acc += part
                 part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         a_high += BLOCK_K * PARTS_A_K
         a_low += BLOCK_K * PARTS_A_K
@@ -206,7 +211,7 @@ def kmem_parts_matmul(
     exponent_a = tl.load(a_exponents + matrix_a * PADDED_M + rows)
     exponent_b = tl.load(b_exponents + matrix_b * PADDED_N + columns)
     if TERMS == 3:
-        part = acc + part + cross * 0.00048828125
+        part = acc + (part + cross * 0.00048828125 - lost)
     acc = kmem_unscale(part, exponent_a, exponent_b)
     kmem_store_tile(
         out, acc, batch, split, rows, columns,
@@ -250,10 +255,11 @@ def kmem_mend_tiles(
     MATRICES_A_OUTER: tl.constexpr, MATRICES_A_INNER: tl.constexpr,
     MATRICES_B_OUTER: tl.constexpr, MATRICES_B_INNER: tl.constexpr,
     SPLITS: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHAIN: tl.constexpr,
 ):
     """Compute anew, from the operands in exact fp32, the tiles that fp16 parts cannot hold; a
-    program looks after WIDTH tiles of a row.
+    program looks after WIDTH tiles of a row. Chains of CHAIN products go into a compensated total:
+    one over all of K would err by several 2**-24.
     """
     tiles_m: tl.constexpr = PADDED_M // BLOCK_M
     tiles_n: tl.constexpr = PADDED_N // BLOCK_N
@@ -288,6 +294,8 @@ def kmem_mend_tiles(
             count, uneven = kmem_fewest_and_uneven(b_states, columns, PADDED_N, B_CHUNKS)
             if (row_uneven | uneven) & (row_count + count <= enough):
                 acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+                lost = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+                part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
                 for start in range(0, span, BLOCK_K):
                     steps = split * span + start + tl.arange(0, BLOCK_K)
                     at_a = rows.to(tl.int64)[:, None] * A_M + steps.to(tl.int64)[None, :] * A_K
@@ -298,7 +306,11 @@ def kmem_mend_tiles(
                     values_b = tl.load(
                         b + at_b, mask=(steps < K)[:, None] & (columns < N)[None, :], other=0.0
                     )
-                    acc = tl.dot(values_a, values_b, acc, input_precision="ieee")
+                    part = tl.dot(values_a, values_b, part, input_precision="ieee")
+                    if (start + BLOCK_K) % CHAIN == 0:
+                        acc, lost = kmem_add_compensated(acc, lost, part)
+                        part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+                acc += part - lost
                 kmem_store_tile(
                     out, acc, batch, split, rows, columns,
                     EPILOGUE_ARGUMENTS

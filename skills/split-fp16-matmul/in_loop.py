@@ -11,7 +11,7 @@ from kmem.codegen.rates import ceiling, sm_issues_per_s
 from kmem.problem.sizes import ceil_div, next_power_of_two
 from kmem.records import Device
 
-from .knobs import SplitSettings, terms_of
+from .knobs import SplitSettings, effort, is_compensated, terms_of
 
 #: Rows and columns of a piece of a tile that one program mends, and its steps of K. Compiled for
 #: sm_90: 64 x 64 x 16 does not spill.
@@ -25,6 +25,8 @@ SCALES_BLOCK, SCALES_LINES = 8192, 32
 _PER_OPERAND = 6.5
 _PER_OUTPUT = 3.0
 _PER_THREAD = 200.0
+#: The same for one of the output whose total is compensated: four additions and a select more.
+_PER_COMPENSATION = 5.0
 #: From the end of the loads of a step to its last tensor-core product, beside work that issues: two
 #: barriers and latencies. Not measured yet.
 _STEP_LATENCY_S = 0.3e-6
@@ -61,7 +63,8 @@ def write_in_loop(product: Product, knobs: SplitSettings) -> list[str]:
         programs,
         "a, b, a_exponents, b_exponents, a_left_out, b_left_out, target",
         *shared,
-        f"TERMS={terms_of(product)}, num_warps={knobs.warps}, num_stages={knobs.stages}",
+        f"TERMS={terms_of(product, knobs)}, COMPENSATED={is_compensated(product, knobs)}",
+        f"num_warps={knobs.warps}, num_stages={knobs.stages}",
     )
     mend = write_launch(
         "kmem_mend_steps",
@@ -121,11 +124,14 @@ def is_legal_in_loop(product: Product, knobs: SplitSettings, device: Device) -> 
 
     Registers hold a sum and a total of the output's tile, and the elements of both operands' tiles.
     """
-    # one split would be two, as in_loop_splits says
+    # one split would be two, as in_loop_splits says; every step is a chain of its own already
+    if effort(product, knobs) > 1:
+        return False
     if knobs.splits < 2 or knobs.block_m != 16 * knobs.warps:
         return False
     threads = knobs.warps * device.warp_size
-    values = (2 * knobs.elements + knobs.step_elements) / threads
+    sums = 3 if is_compensated(product, knobs) else 2
+    values = (sums * knobs.elements + knobs.step_elements) / threads
     shared = knobs.step_elements * 4 * knobs.stages
     fits = values <= _MOST_VALUES and shared <= device.shared_bytes_per_block
     return fits and knobs.splits <= ceil_div(product.k.size, knobs.block_k)
@@ -141,10 +147,11 @@ def in_loop_cost_ms(product: Product, knobs: SplitSettings, device: Device) -> f
     tiles_m, tiles_n = tile_count(product, knobs)
     programs = tiles_m * tiles_n * product.batches * splits
     elements, outputs = knobs.step_elements, knobs.elements
-    per_thread = (_PER_OPERAND * elements + _PER_OUTPUT * outputs) / threads + _PER_THREAD
+    per_output = _PER_OUTPUT + (_PER_COMPENSATION if is_compensated(product, knobs) else 0.0)
+    per_thread = (_PER_OPERAND * elements + per_output * outputs) / threads + _PER_THREAD
     issue_s = knobs.warps * per_thread / sm_issues_per_s(device)
     rate = ceiling(device, "fp16") / device.sm_count
-    tensor_s = 2.0 * terms_of(product) * outputs * knobs.block_k / rate
+    tensor_s = 2.0 * terms_of(product, knobs) * outputs * knobs.block_k / rate
     registers = (2 * outputs + elements) // threads + _OTHER_REGISTERS
     fits = min(
         device.registers_per_sm // (registers * threads),

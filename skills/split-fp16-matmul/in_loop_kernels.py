@@ -86,7 +86,8 @@ def kmem_split_in_loop(
     A_OUTER: tl.constexpr, A_INNER: tl.constexpr, A_M: tl.constexpr, A_K: tl.constexpr,
     B_OUTER: tl.constexpr, B_INNER: tl.constexpr, B_K: tl.constexpr, B_N: tl.constexpr,
     STEPS: tl.constexpr, SPLITS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, TERMS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    TERMS: tl.constexpr, COMPENSATED: tl.constexpr,
 ):
     """sums[split, batch, m, n] over those of at most STEPS steps of K that the parts hold.
 
@@ -123,6 +124,7 @@ def kmem_split_in_loop(
     a_left_out += (batch.to(tl.int64) * tiles_m + tile_m) * all_steps + split * STEPS
     b_left_out += (batch.to(tl.int64) * tiles_n + tile_n) * all_steps + split * STEPS
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    lost = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for step in range(tl.minimum(STEPS, all_steps - split * STEPS)):
         if even:
             values_a = tl.load(a + at_a)
@@ -147,12 +149,16 @@ def kmem_split_in_loop(
                 ((scaled_a - high_a.to(tl.float32)) * 2048.0).to(tl.float16), high_b, part
             ) * 0.00048828125
         part = tl.dot(high_a, high_b, part)
+        part = (
+            part
+            * kmem_power_of_two(-exponent_a)[:, None]
+            * kmem_power_of_two(-exponent_b)[None, :]
+        )
         if left_out == 0:
-            acc += (
-                part
-                * kmem_power_of_two(-exponent_a)[:, None]
-                * kmem_power_of_two(-exponent_b)[None, :]
-            )
+            if COMPENSATED:
+                acc, lost = kmem_add_compensated(acc, lost, part)
+            else:
+                acc += part
         a += BLOCK_K * A_K
         b += BLOCK_K * B_K
     place = (
@@ -221,6 +227,7 @@ def kmem_mend_steps(
         acc = tl.zeros((PIECE_M, PIECE_N), tl.float32)
         for step in range(last):
             if tl.load(a_left_out + step) | tl.load(b_left_out + step):
+                part = tl.zeros((PIECE_M, PIECE_N), tl.float32)
                 for start in range(0, BLOCK_K, PIECE_K):
                     steps = first_k + step * BLOCK_K + start + tl.arange(0, PIECE_K)
                     at_a = rows.to(tl.int64)[:, None] * A_M + steps.to(tl.int64)[None, :] * A_K
@@ -231,10 +238,11 @@ def kmem_mend_steps(
                     values_b = tl.load(
                         b + at_b, mask=(steps < K)[:, None] & (columns < N)[None, :], other=0.0
                     )
-                    acc = tl.dot(values_a, values_b, acc, input_precision="ieee")
+                    part = tl.dot(values_a, values_b, part, input_precision="ieee")
+                acc += part
         tl.store(place, tl.load(place, mask=inside, other=0.0) + acc, mask=inside)
 ''',
 )
 
-#: They need kmem.codegen.parts.SCALES before them.
+#: They need kmem.codegen.parts.SCALES and accumulate.ADD_COMPENSATED before them.
 IN_LOOP_KERNELS = (STEP_SCALES, SPLIT_IN_LOOP, MEND_STEPS)

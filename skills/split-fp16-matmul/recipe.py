@@ -21,14 +21,14 @@ from kmem.codegen.product_tuning import (
 from kmem.codegen.rates import ceiling
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div
-from kmem.recipes import Emission, Recipe, Settings, Site, Space
-from kmem.records import Contract, Device
+from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
+from kmem.records import Contract, Device, Precision
 
 from .ahead import write_ahead
 from .ahead_kernels import AHEAD_KERNELS
 from .in_loop import in_loop_cost_ms, in_loop_splits, is_legal_in_loop, write_in_loop
 from .in_loop_kernels import IN_LOOP_KERNELS
-from .knobs import SplitSettings, live_tiles, part_bytes, read_knobs, terms_of
+from .knobs import SplitSettings, effort, live_tiles, part_bytes, read_knobs, rungs, terms_of
 
 #: Size of every axis from which this is no matrix-vector product. Tiles have 16 at least, and where
 #: there is less the rest is padding: it costs little, for such products wait for memory, and a
@@ -43,6 +43,9 @@ SHARE_OF_CEILING = {3: 0.72, 1: 0.85}
 #: Times the expected time where K is so long against the output that everything is bound by memory.
 #: Source: the same runs, 256 x 524288 x 256: 2.25 ms where bytes over bandwidth give 1.2.
 LONG_LINES, VERY_LONG = 1.9, 64
+#: Times the product's own time where its total is compensated, and where every step is promoted,
+#: too. Not measured yet: from instructions beside those of the tensor cores.
+EFFORT_COST = (1.0, 1.05, 1.2)
 #: K over the larger side of the output from which splitting in the loop is worth a try: below, each
 #: element is split by too many tiles.
 LONG_ENOUGH = 16
@@ -65,7 +68,8 @@ class SplitMatmul(Recipe):
 
     def space(self, site: Site, device: Device) -> Space:
         product: Product = site.detail
-        wide = (16, 32, 64, 128, 256) if terms_of(product) == 1 else (16, 32, 64, 128)
+        one_term = product.precision is Precision.TF32
+        wide = (16, 32, 64, 128, 256) if one_term else (16, 32, 64, 128)
         rows = tile_sizes(product.m.size, (16, 32, 64, 128))
         columns = tile_sizes(product.n.size, wide)
         steps = tile_sizes(product.k.size, (16, 32, 64))
@@ -80,15 +84,17 @@ class SplitMatmul(Recipe):
         }
         if product.k.size >= LONG_ENOUGH * _longest_side(product):
             knobs["split"] = ("ahead", "in_loop")
+        knobs[ACCURACY] = rungs(product)
         return Space(knobs, lambda settings: _is_legal(product, read_knobs(settings), device))
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         product: Product = site.detail
-        knobs, terms = read_knobs(settings), terms_of(product)
+        knobs = read_knobs(settings)
+        terms = terms_of(product, knobs)
         if knobs.is_in_loop:
             return in_loop_cost_ms(product, knobs, device)
         rate = ceiling(device, "fp16") * SHARE_OF_CEILING[terms]
-        loop = TileLoop(rate, terms, live_tiles(product, knobs), part_bytes(product))
+        loop = TileLoop(rate, terms, live_tiles(product, knobs), part_bytes(product, knobs))
         # Both operands are read twice (for the scale, for the parts) and written once, as one or
         # two halves; with mending, five launches.
         passes = 2.0 + (1.0 if terms == 3 else 0.5)
@@ -96,6 +102,7 @@ class SplitMatmul(Recipe):
         pass_ms = sum(product.operand_bytes[:2]) * passes / bandwidth * 1e3 + 5 * device.launch_ms
         is_long = product.k.size >= VERY_LONG * _longest_side(product)
         product_ms = product_cost_ms(product, knobs, device, loop)
+        product_ms *= EFFORT_COST[effort(product, knobs)]
         return (product_ms + pass_ms) * (LONG_LINES if is_long else 1.0)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
@@ -130,7 +137,7 @@ def _is_legal(product: Product, knobs: SplitSettings, device: Device) -> bool:
         return False
     if knobs.stages > 3 and product.k.size <= knobs.block_k * (knobs.stages - 1):
         return False
-    shared = knobs.step_elements * part_bytes(product) * knobs.stages
+    shared = knobs.step_elements * part_bytes(product, knobs) * knobs.stages
     fits = shared <= device.shared_bytes_per_block
     return fits and knobs.splits <= ceil_div(product.k.size, knobs.block_k)
 

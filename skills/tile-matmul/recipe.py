@@ -6,6 +6,7 @@ bf16 and fp16 are multiplied on the tensor cores, fp32 exactly on the FMA units.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kmem.codegen.accumulate import PROMOTE_ELEMENTS, steps_in_chain
 from kmem.codegen.calls import write_launch
 from kmem.codegen.contraction import Product, find_products
 from kmem.codegen.epilogue import specialise
@@ -28,7 +29,8 @@ from kmem.codegen.product_tuning import (
 from kmem.codegen.rates import ceiling
 from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
-from kmem.recipes import Emission, Recipe, Settings, Site, Space
+from kmem.problem.sizes import ceil_div
+from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
 
 _KERNEL = (
@@ -44,10 +46,15 @@ def kmem_tile_matmul(
     K: tl.constexpr,
     A_OUTER: tl.constexpr, A_INNER: tl.constexpr, A_M: tl.constexpr, A_K: tl.constexpr,
     B_OUTER: tl.constexpr, B_INNER: tl.constexpr, B_K: tl.constexpr, B_N: tl.constexpr,
-    EXACT: tl.constexpr, INTERPRETED: tl.constexpr, SPLITS: tl.constexpr, GROUP: tl.constexpr,
+    EXACT: tl.constexpr, INTERPRETED: tl.constexpr, PROMOTE: tl.constexpr,
+    COMPENSATED: tl.constexpr, SPLITS: tl.constexpr, GROUP: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
-    """One tile of the output, or of one split's sums, per program."""
+    """One tile of the output, or of one split's sums, per program.
+
+    PROMOTE: steps of K in one short sum, 0 for one long sum. COMPENSATED: the short sums' total
+    keeps what it loses to rounding.
+    """
     tiles_m: tl.constexpr = (M + BLOCK_M - 1) // BLOCK_M
     tiles_n: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     k_steps: tl.constexpr = (K + BLOCK_K * SPLITS - 1) // (BLOCK_K * SPLITS)
@@ -78,6 +85,8 @@ def kmem_tile_matmul(
     at_a = tl.arange(0, BLOCK_M)[:, None] * A_M + steps[None, :] * A_K
     at_b = steps[:, None] * B_K + tl.arange(0, BLOCK_N)[None, :] * B_N
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    lost = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     last = k_steps
     if TRIANGLE != "none":
         last = tl.where(
@@ -98,21 +107,43 @@ def kmem_tile_matmul(
         if EXACT or INTERPRETED:
             # The interpreter multiplies the bit patterns of bf16 (triton issue 11584); widening is
             # exact.
-            acc = tl.dot(
-                values_a.to(tl.float32), values_b.to(tl.float32), acc, input_precision="ieee"
+            part = tl.dot(
+                values_a.to(tl.float32), values_b.to(tl.float32), part, input_precision="ieee"
             )
         else:
-            acc = tl.dot(values_a, values_b, acc)
+            part = tl.dot(values_a, values_b, part)
+        if PROMOTE > 0:
+            # One flat loop: nested, it loses the pipeline.
+            if (step + 1) % PROMOTE == 0:
+                if COMPENSATED:
+                    acc, lost = kmem_add_compensated(acc, lost, part)
+                else:
+                    acc += part
+                part = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         a += BLOCK_K * A_K
         b += BLOCK_K * B_K
+    if PROMOTE > 0:
+        part = acc + (part - lost)
     kmem_store_tile(
-        out, acc, batch, split, rows, columns,
+        out, part, batch, split, rows, columns,
         EPILOGUE_ARGUMENTS
         M, N,
         BATCH, BATCH_INNER, SPLITS, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, TRIANGLE, DIAGONAL, even,
     )
 ''',
 )
+
+
+@dataclass(frozen=True, slots=True)
+class LadderSettings(TileSettings):
+    """The knobs: those of a tiled product, and the rung of its precision ladder.
+
+    Exact sums are promoted on rung 0, and their total compensated on rung 1. On the tensor cores of
+    half precision one long sum errs far less than its result is rounded: promoted on rung 1,
+    compensated on rung 2.
+    """
+
+    accuracy: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +175,15 @@ _MIN_SUMS, _MAX_SUMS = 2, 128
 #: At most on FMA units, and beside an operand of the epilogue as large as the tile: 128x256 on
 #: 8 warps spilled 424 bytes a thread.
 _FEWER_SUMS = 64
+#: At most, with the total of short sums and what it lost, if these are registers beside them: on
+#: FMA units (128x128x32 on 8 warps spilled 192 bytes a thread), on tensor cores (128x256, 144).
+_MOST_LIVE = {True: 64, False: 192}
+#: Steps from which a total of one each errs more than the chains do: 2**-24 * sqrt(512 / 6) is
+#: 5.5e-7.
+_MANY_STEPS = 512
+#: Operations of a compensated addition, and how much more an addition takes beside tensor cores
+#: than a multiply-add does on the FMA units.
+_COMPENSATED_ADDITIONS, _EXPOSED_ADDITIONS = 6, 4.0
 
 
 class TileMatmul(Recipe):
@@ -176,6 +216,7 @@ class TileMatmul(Recipe):
             "stages": (3, 4),
             "group": (8,),
             "splits": split_choices(product, block_m, block_n, steps[-1], device),
+            ACCURACY: _rungs(product),
         }
         return Space(knobs, lambda settings: _is_legal(product, _knobs(settings), device))
 
@@ -185,8 +226,9 @@ class TileMatmul(Recipe):
         unit = _FMA_UNITS if exact else _TENSOR_CORES
         rate = ceiling(device, unit.name) * unit.share
         width = operand_width(product)
-        loop = TileLoop(rate, 1, 1, width, unit.step_s, unit.full_intensity)
-        cost = product_cost_ms(product, knobs, device, loop)
+        live = _live_tiles(product, knobs)
+        loop = TileLoop(rate, 1, live, width, unit.step_s, unit.full_intensity)
+        cost = product_cost_ms(product, knobs, device, loop) * _summing(product, knobs)
         if exact and resident_programs(knobs, loop, device) * knobs.warps < _FEW_WARPS:
             cost *= _STARVED
         return cost * (_TALL if knobs.block_m > knobs.block_n else 1.0)
@@ -202,6 +244,8 @@ class TileMatmul(Recipe):
             *output_arguments(product),
             *operand_arguments(product),
             f"EXACT={_is_exact(product)}, INTERPRETED=triton.knobs.runtime.interpret",
+            f"PROMOTE={_promote_steps(product, knobs)}, "
+            f"COMPENSATED={_is_compensated(product, knobs)}",
             f"SPLITS={knobs.splits}, GROUP={knobs.group}",
             f"BLOCK_M={knobs.block_m}, BLOCK_N={knobs.block_n}, BLOCK_K={knobs.block_k}",
             f"num_warps={knobs.warps}, num_stages={knobs.stages}",
@@ -212,19 +256,69 @@ class TileMatmul(Recipe):
         )
 
 
-def _knobs(settings: Settings) -> TileSettings:
-    return read_settings(TileSettings, settings)
+def _knobs(settings: Settings) -> LadderSettings:
+    return read_settings(LadderSettings, settings)
 
 
 def _is_exact(product: Product) -> bool:
     return product.dtype == "float32"
 
 
-def _is_legal(product: Product, knobs: TileSettings, device: Device) -> bool:
+def _rungs(product: Product) -> tuple[int, ...]:
+    if product.k.size <= PROMOTE_ELEMENTS:
+        return (0,)
+    return (0, 1) if _is_exact(product) else (0, 1, 2)
+
+
+def _promote_steps(product: Product, knobs: LadderSettings) -> int:
+    """Steps of K in one short sum; 0 for one long sum, where that is good enough.
+
+    An exact sum of one step leaves its registers as they are (compiled for sm_90: 128x128x32 on 8
+    warps takes 176 with and without a total, and 224 where the sum outlives its step); then only a
+    very long K is worth a longer one.
+    """
+    steps = ceil_div(ceil_div(product.k.size, knobs.splits), knobs.block_k)
+    if steps * knobs.block_k <= PROMOTE_ELEMENTS:
+        return 0
+    if _is_exact(product):
+        is_compensated = _is_compensated(product, knobs)
+        return 1 if is_compensated or steps <= _MANY_STEPS else steps_in_chain(knobs.block_k)
+    return steps_in_chain(knobs.block_k) if knobs.accuracy > 0 else 0
+
+
+def _is_compensated(product: Product, knobs: LadderSettings) -> bool:
+    """Whether the total of short sums keeps what it loses."""
+    return knobs.accuracy >= (1 if _is_exact(product) else 2)
+
+
+def _live_tiles(product: Product, knobs: LadderSettings) -> int:
+    """fp32 tiles of the output in registers throughout: the sum, its total, and what that lost."""
+    steps = _promote_steps(product, knobs)
+    outlives = steps > 1 or (steps == 1 and not _is_exact(product))
+    return 1 + outlives + (steps > 0 and _is_compensated(product, knobs))
+
+
+def _summing(product: Product, knobs: LadderSettings) -> float:
+    """Times the time of one long sum: additions to the total beside multiply-adds.
+
+    Tensor cores multiply while the other units add, but not all the time; not measured yet.
+    """
+    steps = _promote_steps(product, knobs)
+    if steps == 0:
+        return 1.0
+    added = _COMPENSATED_ADDITIONS if _is_compensated(product, knobs) else 1
+    share = added / (steps * knobs.block_k)
+    return 1.0 + (share if _is_exact(product) else _EXPOSED_ADDITIONS * share)
+
+
+def _is_legal(product: Product, knobs: LadderSettings, device: Device) -> bool:
     exact = _is_exact(product)
     sums = knobs.elements / (knobs.warps * device.warp_size)
     most = _FEWER_SUMS if exact or product.full_operands else _MAX_SUMS
     if not _MIN_SUMS <= sums <= most:
+        return False
+    live = _live_tiles(product, knobs)
+    if live > 1 and live * sums > _MOST_LIVE[exact]:
         return False
     if not exact and knobs.repeats_rows:
         return False

@@ -8,6 +8,7 @@ assignment and its seed.
 """
 
 import logging
+import math
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from kmem.explore.recipes.calibration import calibrate_option, own_experience
 from kmem.explore.recipes.cover import SiteOption, cover_graph, find_options
 from kmem.interfaces import Assignment, Author, Direction, Situation
 from kmem.problem.graph import OpGraph
-from kmem.recipes import Settings
+from kmem.recipes import ACCURACY, Settings
 from kmem.records import Candidate, Contract, Device, Kernel, Move, SiteChoice
 
 logger = logging.getLogger(__name__)
@@ -207,31 +208,37 @@ def _start(option: SiteOption, inherited: Sequence[SiteChoice]) -> Settings:
     """The settings of a site to start from: the inherited knobs if they are legal there.
 
     Knobs of the same recipe at another site stand in for those of the site. If the inherited knobs
-    are not legal, the nearest legal ones are taken; if nothing is inherited, the best-ranked ones.
+    are not legal, the nearest legal ones on the same rung are taken; if nothing is inherited, the
+    best-ranked ones.
     """
     same_recipe = [choice for choice in inherited if choice.recipe == option.recipe.name]
     if not same_recipe:
         return option.ranked[0][1]
-    wanted = dict(
-        next(
-            (choice for choice in same_recipe if choice.site == option.site.name), same_recipe[0]
-        ).knobs
+    choice = next(
+        (choice for choice in same_recipe if choice.site == option.site.name), same_recipe[0]
     )
-    legal = [settings for _, settings in option.ranked]
-    if wanted in legal:
+    wanted, space = option.space.completed(dict(choice.knobs)), option.space
+    if space.allows(wanted):
         return wanted
-    return min(
-        legal,
+    nearest = min(
+        (settings for _, settings in option.ranked),
         key=lambda settings: sum(settings.get(name) != value for name, value in wanted.items()),
     )
+    rung = wanted.get(ACCURACY)
+    raised = space.on_rung(nearest, rung if isinstance(rung, int) else None)
+    return raised if space.allows(raised) else nearest
 
 
 def _ranked_ms(cover: Sequence[SiteOption], settings: Sequence[Settings]) -> float:
-    """The predicted time of settings, corrected by what was measured."""
-    return sum(
-        next(ms for ms, ranked in option.ranked if ranked == setting)
-        for option, setting in zip(cover, settings, strict=True)
-    )
+    """The predicted time of settings, corrected by what was measured.
+
+    What is ranked stands on the lowest rung; neighbours share theirs, so their order is the same.
+    """
+    total_ms = 0.0
+    for option, setting in zip(cover, settings, strict=True):
+        lowest = option.space.on_rung(setting)
+        total_ms += next((ms for ms, ranked in option.ranked if ranked == lowest), math.inf)
+    return total_ms
 
 
 def _replace(base: Sequence[Settings], place: int, setting: Settings) -> list[Settings]:

@@ -111,8 +111,8 @@ def _usable(option: SiteOption, experience: Sequence[Experience]) -> list[_Known
     names = set(option.ranked[0][1])
     known = []
     for entry in experience:
-        predicted_ms = entry.predicted_ms or predicted.get(entry.knobs)
-        knobs = dict(entry.knobs)
+        knobs = option.space.completed(dict(entry.knobs))
+        predicted_ms = entry.predicted_ms or predicted.get(tuple(sorted(knobs.items())))
         if (
             entry.recipe == option.recipe.name
             and knobs.keys() == names

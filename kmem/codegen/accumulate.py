@@ -1,0 +1,35 @@
+"""How kernels keep running sums short, so that their error does not grow with what is summed.
+
+A chain of n additions in fp32 errs by about 2**-24 * sqrt(n / 6) of its result where roundings are
+random, by up to n * 2**-25 where they are not (equal terms), and inside a tensor core, which cuts
+instead of rounding, always towards zero. So kernels sum at most some `PROMOTE_ELEMENTS` terms in
+one chain and add that to a total ("promotion"). A total of more than `LONG_CHAIN` additions carries
+along what it lost to rounding (Kahan): then it errs by one rounding however long it is.
+
+Source: Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., sections 4.2 and 4.3.
+"""
+
+#: Terms of one chain: of products on tensor cores (anchors probe on an H200, errors 2.3e-7 for
+#: normal and 4.7e-7 for uniform operands at K = 4096), and of exact ones.
+PROMOTE_ELEMENTS = 128
+#: Additions from which a chain is worth compensating: 2**-24 * sqrt(128 / 6) is 2.8e-7.
+LONG_CHAIN = 128
+
+ADD_COMPENSATED = (
+    "kmem_add_compensated",
+    '''
+@triton.jit
+def kmem_add_compensated(total, lost, part):
+    """total + part, and what this sum adds too much by rounding, for the next one (Kahan)."""
+    part -= lost
+    higher = total + part
+    lost = (higher - total) - part
+    # Beside an infinity or a NaN nothing is known to be lost: the difference would spread as NaN.
+    return higher, tl.where(tl.abs(lost) < float("inf"), lost, 0.0)
+''',
+)
+
+
+def steps_in_chain(block: int, elements: int = PROMOTE_ELEMENTS) -> int:
+    """Steps of a loop, each of `block` terms, that one chain takes."""
+    return max(1, elements // block)

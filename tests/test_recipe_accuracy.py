@@ -1,0 +1,264 @@
+"""Long sums of every recipe against float64: within the judge's floor on the lowest rung, where one
+long chain is not, and nearer on the rungs above.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from kmem.codegen.accumulate import PROMOTE_ELEMENTS
+from kmem.devices import named_target
+from kmem.measure.oracle.correctness import Difference, error_floor, measure_error
+from kmem.recipes import ACCURACY, Recipe, Settings, Site
+from kmem.records import Contract, Precision
+from kmem.skills import load_recipe, load_skill
+from kmem.testing import check_recipe, emit_source, import_source, trace_source
+
+SKILLS = Path(__file__).parent.parent / "skills"
+H200 = named_target("h200")
+FLOOR = error_floor(torch.float32, Precision.MATCH)
+NAN = float("nan")
+_PRODUCT = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, A, B):
+        return A @ B
+def get_inputs():
+    return [torch.randn({m}, {k}), torch.randn({k}, {n})]
+"""
+TILE = {
+    "block_m": 16,
+    "block_n": 16,
+    "block_k": 32,
+    "warps": 4,
+    "stages": 3,
+    "group": 2,
+    "splits": 1,
+}
+
+
+def recipe_of(skill: str) -> Recipe:
+    return load_recipe(load_skill(SKILLS / skill))
+
+
+def emit(
+    skill: str, source: str, settings: Settings, contract: Contract | None = None
+) -> tuple[Site, str]:
+    contract, recipe = contract or Contract(), recipe_of(skill)
+    _, graph = trace_source(source, contract.precision)
+    (site,) = recipe.match(graph, contract)
+    return site, emit_source(source, graph, [(recipe, site, settings)])
+
+
+def run(text: str, expected: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> Difference:
+    """The error of an emitted module's answer against float64."""
+    with torch.no_grad():
+        answer = import_source(text).ModelNew()(*inputs)
+    right = expected(*(value.double() for value in inputs))
+    assert answer.dtype is torch.float32
+    return measure_error(answer, right, right.float())
+
+
+def product_error(
+    skill: str,
+    settings: Settings,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    *,
+    chain: tuple[str, str] | None = None,
+) -> float:
+    """The error of a product; with `chain` of the same kernel with this in its text replaced."""
+    source = _PRODUCT.format(m=a.shape[0], k=a.shape[1], n=b.shape[1])
+    _, text = emit(skill, source, settings)
+    if chain is not None:
+        changed = re.sub(*chain, text)
+        assert changed != text
+        text = changed
+    found = run(text, torch.matmul, a, b)
+    assert found.fault is None
+    return found.relative_error
+
+
+def operands(m: int, k: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(m, k, generator=generator), torch.randn(k, n, generator=generator)
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize("rows", ["constant with a NaN", "one entry each", "scales far apart"])
+def test_mended_rows_of_a_split_product_sum_in_short_chains(rows):
+    """Some chains of 128 products and a remainder; the mend path was one chain of them all."""
+    k = 4096 + 24
+    a, b = operands(16, k, 16)
+    if rows == "constant with a NaN":  # all roundings of a chain of equal terms go one way
+        a, b = torch.full_like(a, 0.37), torch.full_like(b, 0.53)
+        a[3, 5] = NAN
+        old = product_error(
+            "split-fp16-matmul", TILE, a, b, chain=(r"\bCHAIN=\d+", "CHAIN=1073741824")
+        )
+        assert old > 2 * FLOOR
+    elif rows == "one entry each":
+        a = torch.zeros_like(a).scatter_(1, torch.arange(16)[:, None] * 257, 1e-30)
+        a[:, -1] = 1e5
+    else:
+        a *= torch.exp2(torch.linspace(-60.0, 60.0, k))
+    assert product_error("split-fp16-matmul", TILE, a, b) < FLOOR / 2
+
+
+@pytest.mark.slow
+def test_a_very_long_exact_product_sums_in_chains_of_several_steps():
+    """A total of 4,097 steps of 16 would err as much as one chain of them does."""
+    settings = {**TILE, "block_k": 16}
+    a, b = operands(16, 65536 + 24, 16)
+    one_chain = (r"PROMOTE=\d+", "PROMOTE=0")
+    assert product_error("tile-matmul", settings, a, b, chain=one_chain) > FLOOR
+    assert product_error("tile-matmul", settings, a, b) < 0.6 * FLOOR
+
+
+def test_exact_products_promote_every_step_that_is_shorter_than_a_chain():
+    """What the interpreter cannot tell apart: numpy's product of a step is no chain, a GPU's is."""
+    long = _PRODUCT.format(m=16, k=8192, n=16)
+    short = _PRODUCT.format(m=16, k=PROMOTE_ELEMENTS, n=16)
+    assert "PROMOTE=1," in emit("tile-matmul", long, TILE)[1]
+    assert "PROMOTE=0," in emit("tile-matmul", short, TILE)[1]
+    half = Contract(Precision.BF16)
+    assert "PROMOTE=0," in emit("tile-matmul", long, TILE, half)[1]
+    assert "PROMOTE=4," in emit("tile-matmul", long, {**TILE, ACCURACY: 1}, half)[1]
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize(
+    ("skill", "settings"),
+    [
+        ("tile-matmul", TILE),
+        ("split-fp16-matmul", TILE),
+        ("split-fp16-matmul", {**TILE, "split": "in_loop", "splits": 2}),
+    ],
+    ids=["exact", "split ahead", "split in the loop"],
+)
+def test_the_rungs_of_products_err_less(skill, settings):
+    """Terms of one sign, which numpy's product of a step adds up nearly without error."""
+    a, b = (value.abs() for value in operands(16, 4000, 16))
+    errors = [product_error(skill, {**settings, ACCURACY: rung}, a, b) for rung in (0, 1)]
+    assert errors[1] < errors[0] / 2
+
+
+def test_the_ladder_of_a_product_keeps_the_setting_where_registers_allow():
+    recipe = recipe_of("split-fp16-matmul")
+    site, _ = emit("split-fp16-matmul", _PRODUCT.format(m=4096, k=8192, n=4096), TILE)
+    large = {**TILE, "block_m": 128, "block_n": 128, "block_k": 64, "warps": 8, "group": 8}
+    climbed = recipe.more_accurate(site, large, H200)  # remembered without a rung
+    assert climbed is not None and climbed[ACCURACY] == 1
+    assert sum(climbed.get(name) != value for name, value in large.items()) == 1
+    top = recipe.more_accurate(site, climbed, H200)
+    assert top == {**climbed, ACCURACY: 2} and recipe.more_accurate(site, top, H200) is None
+
+
+@pytest.mark.parametrize("rung", [1, 2])
+def test_a_tf32_product_gains_two_terms_before_anything_else(rung):
+    source = _PRODUCT.format(m=20, k=300, n=20)
+    settings = [{**TILE, ACCURACY: rung}]
+    contract = Contract(Precision.TF32)
+    check_recipe(
+        recipe_of("split-fp16-matmul"),
+        source,
+        H200,
+        settings=settings,
+        contract=contract,
+        tolerance=1e-6,
+    )
+    assert "TERMS=3" in emit("split-fp16-matmul", source, settings[0], contract)[1]
+    assert "TERMS=1" in emit("split-fp16-matmul", source, TILE, contract)[1]
+
+
+_ROW = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+class Model(nn.Module):
+    def forward(self, x):
+        return {result}
+def get_inputs():
+    return [torch.rand({shape})]
+"""
+#: A loop of 1,501 steps of 4 elements and a remainder, with lanes along the rows.
+LOOP = {"STRATEGY": "loop", "BK": 16, "BR": 4, "SPLIT": 1, "num_warps": 1}
+DOWN = (6003, 16)
+#: The skill that writes a result, and the result.
+ROWS = {
+    "sum": ("split-reduction", "torch.sum(x, dim=0)"),
+    "softmax": ("online-softmax", "torch.softmax(x, dim=0)"),
+    "norm": ("row-norm", "F.layer_norm(x.t(), (6003,))"),
+}
+
+
+def row_error(skill: str, result: str, settings: Settings, x: torch.Tensor, *subs: str) -> float:
+    _, text = emit(skill, _ROW.format(result=result, shape=", ".join(map(str, x.shape))), settings)
+    if subs:
+        assert subs[0] in text
+        text = text.replace(*subs)
+
+    def expected(x: torch.Tensor) -> torch.Tensor:
+        return eval(result, {"torch": torch, "x": x, "F": torch.nn.functional})
+
+    found = run(text, expected, x)
+    assert found.fault is None
+    return found.relative_error
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize("row", ROWS)
+def test_long_loops_over_a_row_keep_what_their_sums_lose(row):
+    """Two values alone, so that roundings go one way, and apart, so that a norm can tell them."""
+    skill, result = ROWS[row]
+    x = torch.full(DOWN, 0.37)
+    x[::7] = -0.41
+    error = row_error(skill, result, LOOP, x)
+    plain = row_error(skill, result, LOOP, x, "COMPENSATED = True", "COMPENSATED = False")
+    assert error < FLOOR / 2 and error < plain / 4
+
+
+def test_short_loops_over_a_row_are_compensated_on_the_next_rung_alone():
+    source = _ROW.format(result="torch.sum(x, dim=0)", shape="400, 16")
+    texts = [emit("split-reduction", source, {**LOOP, ACCURACY: rung})[1] for rung in (0, 1)]
+    assert "COMPENSATED = False" in texts[0] and "COMPENSATED = True" in texts[1]
+    recipe = recipe_of("split-reduction")
+    long = _ROW.format(result="torch.sum(x, dim=0)", shape="4096, 4096")
+    site, _ = emit("split-reduction", long, LOOP)
+    held = recipe.space(site, H200).settings()[0]
+    climbed = recipe.more_accurate(site, held, H200)
+    assert climbed[ACCURACY] == 1 and climbed["STRATEGY"] != "registers"
+
+
+def test_an_infinity_stays_one_in_compensated_sums():
+    x = torch.ones(DOWN)
+    x[5, 3], x[6, 4], x[-1, 4] = float("inf"), float("inf"), -float("inf")
+    _, text = emit("split-reduction", _ROW.format(result="x.sum(0)", shape="6003, 16"), LOOP)
+    answer = import_source(text).ModelNew()(x)
+    assert answer[3] == float("inf") and answer[4].isnan() and answer[:3].eq(6003).all()
+
+
+def test_a_scan_carries_what_it_loses_from_tile_to_tile():
+    source = _ROW.format(result="torch.cumsum(x, dim=1)", shape="2, 6003")
+    settings = {"STRATEGY": "carry", "BK": 2, "BR": 4, "SPLIT": 1, "num_warps": 1}
+    _, text = emit("blocked-row-scan", source, settings)
+    x = torch.full((2, 6003), 0.37)
+    found = run(text, lambda x: torch.cumsum(x, 1), x)
+    assert found.relative_error < FLOOR / 10
+    cut = text.replace(
+        "carry, carry_lost = kmem_add_compensated(", "carry, _ = kmem_add_compensated("
+    )
+    assert run(cut, lambda x: torch.cumsum(x, 1), x).relative_error > FLOOR
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize("vectors", [1, 2])
+def test_matrix_vector_products_keep_what_long_sums_lose(vectors):
+    settings = {"block_l": 16, "block_k": 8, "splits": 1, "warps": 1}
+    a, b = torch.full((16, 8192 + 24), 0.37), torch.full((8192 + 24, vectors), 0.53)
+    skill, uncompensated = "matvec-rows-per-program", ("COMPENSATED=True", "COMPENSATED=False")
+    assert product_error(skill, settings, a, b) < FLOOR / 4
+    assert product_error(skill, settings, a, b, chain=uncompensated) > FLOOR
