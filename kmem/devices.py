@@ -12,6 +12,7 @@ about 2-4 microseconds on every GPU here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
 from kmem.errors import TargetError
@@ -256,6 +257,8 @@ def named_target(name: str) -> Device:
 
 def detect_device() -> Device | None:
     """The GPU that torch would use (index 0 of the visible ones), or None if there is none."""
+    if not _has_driver():
+        return None
     import torch  # heavy; the table above must be readable without it
 
     if not torch.cuda.is_available():
@@ -263,6 +266,14 @@ def detect_device() -> Device | None:
     return device_from_properties(
         torch.cuda.get_device_properties(0), hip=torch.version.hip is not None
     )
+
+
+def _has_driver() -> bool:
+    """Whether a driver of GPUs is here: NVIDIA's, under WSL too, or AMD's.
+
+    Without one torch, which takes seconds to load, need not be asked.
+    """
+    return any(next(Path("/dev").glob(name), None) for name in ("nvidia*", "dxg", "kfd"))
 
 
 class _Properties(Protocol):

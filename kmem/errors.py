@@ -4,6 +4,9 @@ Every message names the thing, the cause and the fix. A bad candidate is a `Stat
 (kmem/records/verdict.py), never an error. A bug keeps its traceback: nothing here wraps one.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class KmemError(Exception):
     """Something the user can mend; the command line prints it as one line and exits 1."""
@@ -121,3 +124,22 @@ def first_line(error: BaseException) -> str:
     if len(lines) > 1 and lines[0].endswith(":"):
         lines[0] += f" {lines[-1].strip()}"
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@contextmanager
+def foreign_code(what: str, error: type[KmemError]) -> Iterator[None]:
+    """Turn whatever code of a skill or a plugin raises into an error that names it.
+
+    An exit that the code asks for is an error too; only an interrupt passes, and what the user can
+    mend already.
+
+    Args:
+        what: what is running, as the message's beginning.
+        error: what is raised instead.
+    """
+    try:
+        yield
+    except (KmemError, KeyboardInterrupt):
+        raise
+    except BaseException as ex:
+        raise error(f"{what} raises {first_line(ex)}") from ex

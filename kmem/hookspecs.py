@@ -58,4 +58,4 @@ def register_operators(register: Callable[[Operator], None]) -> None:
 
 @hookspec
 def register_commands(cli: click.Group) -> None:
-    """Register commands: add click commands or groups to cli."""
+    """Register commands: add click commands or groups to cli, under names of their own."""

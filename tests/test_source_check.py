@@ -5,7 +5,6 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-import pluggy
 import pytest
 from click.testing import CliRunner, Result
 from corpus import problems
@@ -16,7 +15,7 @@ from kmem.cli.verify import verify
 from kmem.default_plugins import checkers
 from kmem.default_plugins.checkers import KernelGuardChecker
 from kmem.interfaces import Checker
-from kmem.plugins import Registry, collect
+from kmem.plugins import Plugins, Registry, collect
 
 CHEAT = """
 import torch
@@ -75,7 +74,7 @@ def run(place: Path, source: str, entries: Registry, *options: str) -> Result:
 
 
 def test_plugins_register_checkers_beside_the_built_in_one() -> None:
-    manager = pluggy.PluginManager("kmem")
+    manager = Plugins()
     manager.add_hookspecs(hookspecs)
     manager.register(checkers)
     manager.register(Plugin())

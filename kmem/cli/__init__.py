@@ -41,7 +41,6 @@ import kmem
 from kmem.cli.commands import BUILT_IN
 from kmem.cli.exit_codes import EXIT_INTERRUPTED
 from kmem.cli.group import Group
-from kmem.errors import KmemError
 from kmem.plugins import build_plugin_manager, collect
 
 
@@ -63,11 +62,11 @@ for command in BUILT_IN:
 def main() -> None:
     """Run `kmem` with the arguments of the process: built-in commands and those of plugins."""
     try:
-        manager = build_plugin_manager()
-        manager.hook.register_commands(cli=cli)
-        registry = collect(manager)
-    except KmemError as ex:
-        raise SystemExit(f"Error: {ex}") from ex
+        registry = collect(build_plugin_manager(), cli.commands)
     except KeyboardInterrupt:
         raise SystemExit(EXIT_INTERRUPTED) from None
+    for reason in registry.left_out:
+        click.echo(f"Warning: {reason}", err=True)
+    for name, command in registry.commands.items():
+        cli.add_command(command, name)
     cli(obj=registry)

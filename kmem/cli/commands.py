@@ -23,7 +23,7 @@ _TABLE = (
     (
         "plugins",
         "plugins",
-        "List what plugins registered: skills, authors, providers, profilers, executors, checkers.",
+        "List what plugins registered: skills, authors, providers, commands and all other kinds.",
     ),
     (
         "profile",

@@ -2,9 +2,11 @@
 
 import json
 from dataclasses import asdict
+from functools import partial
 
 import click
 
+from kmem.plugins import Registry
 from kmem.records import Device
 from kmem.serialize import to_data
 
@@ -22,15 +24,18 @@ from kmem.serialize import to_data
     show_default=True,
     help="Measure the ceilings of the GPU and keep them in the database (a minute).",
 )
-def doctor(as_json: bool, measure: bool) -> None:
+@click.pass_obj
+def doctor(registry: Registry | None, as_json: bool, measure: bool) -> None:
     """Report what works on this machine, and measure the GPU's ceilings.
 
-    Checked are the GPU, versions, profilers, offline parts and the database. Always exits 0; what
-    is missing is said with its remedy.
+    Checked are the GPU, versions, profilers, offline parts, the database, and which plugins and
+    skills are broken and left out. Always exits 0; what is missing is said with its remedy.
     """
-    from kmem.cli.actions.doctor import check_machine  # loads torch
+    from kmem.cli.actions.doctor import check_machine  # what it checks with is half of kmem
 
-    device, checks = check_machine(measure=measure)
+    device, checks = check_machine(
+        registry or Registry(), measure=measure, announce=partial(click.echo, err=True)
+    )
     if as_json:
         data = {
             "checks": [asdict(check) for check in checks],

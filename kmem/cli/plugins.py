@@ -16,7 +16,12 @@ from kmem.plugins import KINDS, Registry
 )
 @click.pass_obj
 def plugins(registry: Registry, as_json: bool) -> None:
-    """List what plugins registered: skills, authors, providers, profilers, executors, checkers."""
+    """List what plugins registered: skills, authors, providers, commands and all other kinds.
+
+    Commands and operators are those of plugins alone. What is broken is left out: `kmem doctor`
+    lists it. KMEM_LOAD_PLUGINS names the distributions whose plugins are loaded, separated by
+    commas; KMEM_LOAD_PLUGINS= loads none.
+    """
     rows = [
         (kind.removesuffix("s"), name, registry.origins[kind, name])
         for kind in KINDS

@@ -5,7 +5,7 @@ The registry of plugins comes as the click context's object; its `skills` maps n
 
 from kmem.errors import NotRegistered
 from kmem.plugins import Registry
-from kmem.skills import Skill, load_skill
+from kmem.skills import Skill, load_library, load_skill
 
 
 def find_skill(registry: Registry, name: str) -> Skill:
@@ -21,8 +21,5 @@ def find_skill(registry: Registry, name: str) -> Skill:
 
 
 def load_skills(registry: Registry) -> list[Skill]:
-    """Every registered skill, by name.
-
-    Raises SkillError for a faulty one.
-    """
-    return [load_skill(path) for _, path in sorted(registry.skills.items())]
+    """Every registered skill, by name; a broken one is a warning and left out."""
+    return list(load_library(registry.skills).values())

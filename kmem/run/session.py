@@ -1,5 +1,6 @@
 """What one run works with and never changes: the traced problem, the skills and their recipes."""
 
+import logging
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from importlib import metadata
 import torch
 
 import kmem
-from kmem.errors import ProblemError
+from kmem.errors import ProblemError, RecipeError
 from kmem.explore.recipes.cover import find_options
 from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.store import Memory
@@ -22,7 +23,10 @@ from kmem.problem.traced import TracedProblem
 from kmem.problem.workload import derive_small_workload
 from kmem.recipes import Recipe
 from kmem.records import Contract, Device, Problem
-from kmem.skills import Skill, load_recipe, load_skill
+from kmem.skills import Skill, load_recipes
+from kmem.skills import load_library as load_registered
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +76,20 @@ def open_session(
     skills = load_library(registry)
     memory.skills.sync(list(skills.values()))
     skills = memory.standings.without_retracted(skills)
-    recipes = {
-        name: recipe for name, skill in skills.items() if (recipe := load_recipe(skill)) is not None
+    recipes, left_out = load_recipes(skills.values())
+    options = []
+    for name in sorted(recipes):
+        try:
+            options += find_options(traced.graphs, {name: recipes[name]}, contract, device)
+        except RecipeError as ex:  # one skill's fault must not end the run
+            left_out.append(f"Skill {name} is left out: {ex}; mend or remove {skills[name].path}")
+            del recipes[name]
+    skills = {
+        name: skill for name, skill in skills.items() if name in recipes or not skill.has_recipe
     }
-    options = find_options(traced.graphs, recipes, contract, device)
+    for reason in left_out:
+        logger.warning("Warning: %s", reason)
+    notes += left_out
     writable: dict[str, float] = {}
     for option in options:
         writable[option.recipe.name] = writable.get(option.recipe.name, 0.0) + option.site.bytes
@@ -119,9 +133,9 @@ def _trace(
 def load_library(registry: Registry) -> dict[str, Skill]:
     """Every registered skill by name, those that the user added among them.
 
-    Raises SkillError: if one is faulty.
+    A broken one is a warning and left out.
     """
-    return {name: load_skill(path) for name, path in sorted(registry.skills.items())}
+    return load_registered(registry.skills)
 
 
 def versions() -> dict[str, str]:

@@ -13,8 +13,11 @@ In the order in which a directory becomes a skill:
 from kmem.skills.form import parse_claim, parse_condition, skill_template
 from kmem.skills.load import (
     bundled_skills_root,
+    load_library,
     load_recipe,
+    load_recipes,
     load_skill,
+    read_library,
     recipe_files,
     skill_directories,
 )
@@ -29,10 +32,13 @@ __all__ = [
     "arch_matches",
     "bundled_skills_root",
     "embedded_text",
+    "load_library",
     "load_recipe",
+    "load_recipes",
     "load_skill",
     "parse_claim",
     "parse_condition",
+    "read_library",
     "read_skill",
     "recipe_files",
     "skill_directories",

@@ -10,9 +10,11 @@ plugin registered or the user added, and only when a recipe is needed.
 """
 
 import importlib.util
+import logging
 import sys
 import threading
 import traceback
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +23,8 @@ from kmem.recipes import Recipe
 from kmem.records import content_hash
 from kmem.skills.skill import Skill
 from kmem.skills.validate import read_skill
+
+logger = logging.getLogger(__name__)
 
 #: Two threads must not import one recipe at once: the second would find it half made.
 _IMPORTING = threading.RLock()
@@ -49,6 +53,46 @@ def load_skill(path: Path) -> Skill:
             f"Skill directory {path} has faults:\n" + "\n".join(f"  {fault}" for fault in faults)
         )
     return skill
+
+
+def read_library(paths: Mapping[str, Path]) -> tuple[dict[str, Skill], list[str]]:
+    """The sound skills of these directories by name, and a line for each that is left out."""
+    skills: dict[str, Skill] = {}
+    left_out = []
+    for name, path in sorted(paths.items()):
+        skill, faults = read_skill(path)
+        if skill is not None and not faults:
+            skills[name] = skill
+            continue
+        more = f" (and {len(faults) - 1} faults more)" if len(faults) > 1 else ""
+        left_out.append(
+            f"Skill {name} is left out: {faults[0]}{more}; mend or remove {path}, "
+            f"`kmem skills validate {path}` lists what is wrong"
+        )
+    return skills, left_out
+
+
+def load_library(paths: Mapping[str, Path]) -> dict[str, Skill]:
+    """The sound skills of these directories by name; one that is broken is a warning."""
+    skills, left_out = read_library(paths)
+    for reason in left_out:
+        logger.warning("Warning: %s", reason)
+    return skills
+
+
+def load_recipes(skills: Iterable[Skill]) -> tuple[dict[str, Recipe], list[str]]:
+    """The recipes of skills by name, and a line for each that cannot be imported."""
+    recipes: dict[str, Recipe] = {}
+    left_out = []
+    for skill in skills:
+        try:
+            recipe = load_recipe(skill)
+        except SkillError as ex:
+            left_out.append(f"Skill {skill.name} is left out: {ex}; mend or remove {skill.path}")
+            continue
+        if recipe is not None:
+            recipes[skill.name] = recipe
+    return recipes, left_out
 
 
 def recipe_files(path: Path) -> list[Path]:
@@ -104,16 +148,16 @@ def _import_recipe(skill: Skill) -> ModuleType:
     except BaseException as ex:
         for loaded in [other for other in sys.modules if f"{other}.".startswith(f"{name}.")]:
             del sys.modules[loaded]
-        if not isinstance(ex, Exception):  # an interrupt, or an exit that the file asked for
+        if isinstance(ex, KeyboardInterrupt):
             raise
-        # The file is somebody else's code and may raise anything; it is named with its error.
+        # The file is somebody else's code and may raise anything, an exit too; it is named with it.
         raise SkillError(
             f"{_failing_file(skill.path, place, ex)} fails on import: {type(ex).__name__}: {ex}"
         ) from ex
     return module
 
 
-def _failing_file(path: Path, place: Path, error: Exception) -> Path:
+def _failing_file(path: Path, place: Path, error: BaseException) -> Path:
     """The last of a skill's own files that was running when the error came."""
     running = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
     own = [file.name for file in running if file.parent == place]

@@ -1,16 +1,15 @@
 """What this machine can do, what it lacks, and how fast its GPU really is.
 
 `check_machine` makes every check of `kmem doctor`; a check that finds something wrong names the
-remedy.
+remedy. Where there is no GPU nothing loads torch, and the compiler is tried beside other checks.
 """
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
-
-import torch
 
 from kmem.devices import TARGETS, detect_device, named_target
 from kmem.errors import KmemError
@@ -18,10 +17,12 @@ from kmem.measure.pool.process import network_isolation
 from kmem.memory.location import default_db_path
 from kmem.memory.skills.embeddings import load_embedder
 from kmem.memory.store import Memory
+from kmem.plugins import Registry
 from kmem.profile.ceilings import measure_ceilings
 from kmem.profile.ncu import counters_unreadable_reason
 from kmem.profile.selftest import try_compiling
 from kmem.records import Device
+from kmem.skills import load_recipes, read_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +38,33 @@ class Check:
     remedy: str | None = None
 
 
-def check_machine(*, measure: bool) -> tuple[Device | None, list[Check]]:
+def check_machine(
+    registry: Registry, *, measure: bool, announce: Callable[[str], None]
+) -> tuple[Device | None, list[Check]]:
     """Make every check.
 
     Args:
         measure: whether to measure the ceilings of the GPU, if there is one, and keep them.
+        announce: told in a line what takes long.
     Returns: the GPU with its ceilings, and the checks in the order in which they are shown.
     """
     device, gpu = _check_gpu()
-    checks = [
-        gpu,
-        _check_versions(),
-        _check_ncu(device),
-        _check_compiler(device),
-        _check_isolation(),
-        _check_embeddings(),
-        _check_database(),
-    ]
+    with ThreadPoolExecutor(1) as beside:
+        compiler = beside.submit(_check_compiler, device)
+        checks = [
+            gpu,
+            _check_versions(),
+            _check_ncu(device),
+            _check_isolation(),
+            _check_embeddings(),
+            _check_database(),
+            _check_plugins(registry),
+            _check_skills(registry),
+        ]
+        announce("compiling a test kernel ...")
+        checks.insert(3, compiler.result())
     if device is not None and measure:
+        announce("measuring the ceilings of the GPU, a minute ...")
         device, ceilings = _measure(device)
         checks.append(ceilings)
     return device, checks
@@ -69,11 +79,13 @@ def _check_gpu() -> tuple[Device | None, Check]:
         )
         remedy = f"name a target: kmem optimize PROBLEM --target {next(iter(TARGETS))}"
         return None, Check("gpu", None, offline, remedy)
+    import torch  # loaded already: it found the GPU
+
     memory = f"{device.memory_bytes / 2**30:.0f} GiB"
     driver = _driver_version() or "unknown"
     detail = (
         f"{device.full_name}, {device.arch}, {device.sm_count} multiprocessors, {memory}, driver "
-        f"{driver}"
+        f"{driver}, CUDA {torch.version.cuda or 'none'}"
     )
     return device, Check("gpu", True, detail)
 
@@ -93,9 +105,8 @@ def _driver_version() -> str | None:
 
 
 def _check_versions() -> Check:
-    cuda = torch.version.cuda or "none in this build of torch"
-    triton = metadata.version("triton")
-    return Check("versions", True, f"torch {torch.__version__}, triton {triton}, CUDA {cuda}")
+    found = [f"{name} {metadata.version(name)}" for name in ("torch", "triton")]
+    return Check("versions", True, ", ".join(found))
 
 
 def _check_ncu(device: Device | None) -> Check:
@@ -130,6 +141,7 @@ def _describe_embeddings() -> str:
     embedder = load_embedder()
     if embedder is None:
         return "switched off by KMEM_EMBEDDING_MODEL=none; skills are found by text and rules"
+    embedder.verify()
     return f"{embedder.model}, {embedder(['kmem']).shape[1]} dimensions"
 
 
@@ -142,6 +154,25 @@ def _describe_database() -> str:
         return f"{default_db_path()} opens and is up to date"
 
 
+def _check_plugins(registry: Registry) -> Check:
+    found = len({plugin for plugin in registry.origins.values() if not plugin.startswith("kmem")})
+    return _left_out("plugins", registry.left_out, f"{found} beside kmem's own")
+
+
+def _check_skills(registry: Registry) -> Check:
+    skills, broken = read_library(registry.skills)
+    recipes, without = load_recipes(skills.values())
+    found = f"{len(skills)} skills, {len(recipes)} with a recipe"
+    return _left_out("skills", [*broken, *without], found)
+
+
+def _left_out(name: str, broken: Sequence[str], found: str) -> Check:
+    """A check that passes unless something was left out as broken, each with its remedy."""
+    if broken:
+        return Check(name, False, "; ".join(broken))
+    return Check(name, True, f"{found}, none broken")
+
+
 def _guarded(name: str, describe: Callable[[], str], remedy: str | None) -> Check:
     """A check that passes unless it raises what the user can mend."""
     try:
@@ -151,6 +182,8 @@ def _guarded(name: str, describe: Callable[[], str], remedy: str | None) -> Chec
 
 
 def _measure(device: Device) -> tuple[Device, Check]:
+    import torch  # loaded already: it found the GPU
+
     try:
         measured = measure_ceilings(device)
     except torch.OutOfMemoryError:
@@ -169,6 +202,8 @@ def _measure(device: Device) -> tuple[Device, Check]:
 
 
 def _versions() -> dict[str, str]:
+    import torch  # loaded already: it found the GPU
+
     return {
         "torch": torch.__version__,
         "triton": metadata.version("triton"),

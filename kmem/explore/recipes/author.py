@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
-from kmem.errors import RecipeError
+from kmem.errors import RecipeError, foreign_code
 from kmem.explore.recipes.calibration import calibrate_option, own_experience
 from kmem.explore.recipes.cover import SiteOption, cover_graph, find_options
 from kmem.interfaces import Assignment, Author, Direction, Situation
@@ -33,6 +33,7 @@ class RecipeAuthor(Author):
 
     def __init__(self) -> None:
         self._kept: tuple[Assignment, list[SiteOption]] | None = None
+        self._told: set[str] = set()  # faults of recipes, so that each is one warning
         # Tasks are written side by side, but this is Python at work, which threads do not speed up;
         # and Python 3.11's parser, which assembling a module asks, fails in two threads at once.
         # Source: github.com/python/cpython/issues/106905.
@@ -101,7 +102,9 @@ class RecipeAuthor(Author):
             try:
                 kernel = write_kernel(assignment, cover, settings, choices)
             except RecipeError as ex:  # one skill's fault must not end the run
-                logger.warning("%s is passed over: %s", assignment.task.skill, ex)
+                if str(ex) not in self._told:
+                    logger.warning("%s is passed over: %s", assignment.task.skill, ex)
+                    self._told.add(str(ex))
                 continue
             candidates.append(
                 Candidate(
@@ -285,4 +288,5 @@ def _plan_site(
     site = next(
         site for site in option.recipe.match(graph, contract) if site.name == option.site.name
     )
-    return SitePlan(site, option.recipe.emit(site, setting))
+    with foreign_code(f"the recipe of {option.recipe.name}", RecipeError):
+        return SitePlan(site, option.recipe.emit(site, setting))

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kmem.errors import RecipeError, foreign_code
 from kmem.problem.bound import node_cost_ms
 from kmem.problem.graph import OpGraph
 from kmem.recipes import Recipe, Settings, Site, Space
@@ -39,29 +40,39 @@ def find_options(
     A site that its recipe does not find again at the small workload is left out: one module must
     serve both. So is one with an empty tensor: there is nothing to gain, and kernels are not
     written for it.
+
+    Raises RecipeError: if the code of a recipe raises anything.
     """
     options = []
     for name in sorted(recipes):
-        recipe = recipes[name]
-        elsewhere = [
-            {site.name for site in recipe.match(graph, contract)}
-            for workload, graph in graphs.items()
-            if workload != "full"
-        ]
-        for site in recipe.match(graphs["full"], contract):
-            if any(operand.spec.numel == 0 for operand in (*site.inputs, *site.outputs)):
-                continue
-            if not all(site.name in names for names in elsewhere):
-                logger.warning(
-                    "recipe %s matches %s at one workload but not at another: passed over",
-                    name,
-                    site.name,
-                )
-                continue
-            space = recipe.space(site, device)
-            ranked = rank_settings(recipe, site, space.settings(), device)
-            if ranked:
-                options.append(SiteOption(recipe, site, space, ranked))
+        with foreign_code(f"the recipe of {name}", RecipeError):
+            options += _options_of(name, recipes[name], graphs, contract, device)
+    return options
+
+
+def _options_of(
+    name: str, recipe: Recipe, graphs: Mapping[str, OpGraph], contract: Contract, device: Device
+) -> list[SiteOption]:
+    options = []
+    elsewhere = [
+        {site.name for site in recipe.match(graph, contract)}
+        for workload, graph in graphs.items()
+        if workload != "full"
+    ]
+    for site in recipe.match(graphs["full"], contract):
+        if any(operand.spec.numel == 0 for operand in (*site.inputs, *site.outputs)):
+            continue
+        if not all(site.name in names for names in elsewhere):
+            logger.warning(
+                "recipe %s matches %s at one workload but not at another: passed over",
+                name,
+                site.name,
+            )
+            continue
+        space = recipe.space(site, device)
+        ranked = rank_settings(recipe, site, space.settings(), device)
+        if ranked:
+            options.append(SiteOption(recipe, site, space, ranked))
     return options
 
 

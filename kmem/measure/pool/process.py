@@ -18,13 +18,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kmem.errors import ExecutorError
-from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.worker.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
 from kmem.measure.worker.commands import Attach, Command, Detach, encode_command
 from kmem.measure.worker.confinement import CLONE_NEWNET, Limits
 from kmem.records import Status
+
+if TYPE_CHECKING:  # it loads torch, and `kmem doctor` asks only for the isolation
+    from kmem.measure.pool.arguments import SharedArguments
 
 logger = logging.getLogger(__name__)
 
@@ -202,13 +205,13 @@ class WorkerProcess:
             raise WorkerFailure(answer)
         return answer
 
-    def attach(self, shared: SharedArguments) -> None:
+    def attach(self, shared: "SharedArguments") -> None:
         """Show a list of shared arguments to the worker, unless it has been shown already."""
         if shared.name not in self.attached:
             self.request(Attach(shared.name, shared.describe()), timeout_s=_ATTACH_TIMEOUT_S)
             self.attached.add(shared.name)
 
-    def detach(self, shared: SharedArguments) -> None:
+    def detach(self, shared: "SharedArguments") -> None:
         """Have the worker let go of shared arguments, and of device memory beyond its need."""
         self.request(Detach(shared.name), timeout_s=_ATTACH_TIMEOUT_S)
         self.attached.discard(shared.name)

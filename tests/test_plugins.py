@@ -1,0 +1,107 @@
+"""A broken plugin or skill is one warning and is left out; every command goes on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GREETING = (
+    "import click, kmem\n"
+    "@click.command()\n"
+    "def greet():\n"
+    '    """Greet whoever asks."""\n'
+    "    click.echo('hello')\n"
+    "@kmem.hookimpl\n"
+    "def register_commands(cli):\n"
+    "    cli.add_command(greet)\n"
+)
+
+
+def install(place: Path, name: str, source: str) -> None:
+    """A distribution with one plugin, as pip would lay it out."""
+    (place / f"{name}.py").write_text(source)
+    about = place / f"kmem_{name}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: kmem-{name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[kmem]\n{name} = {name}\n")
+
+
+def kmem(place: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kmem", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(place), "KMEM_DB": str(place / "k.db"), **variables},
+    )
+
+
+HOOK = "import kmem, sys\n@kmem.hookimpl\ndef register_skills(register):\n    "
+
+
+@pytest.mark.slow(after=2)
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (f"{HOOK}raise ValueError('no luck')\n", "register_skills raises ValueError: no luck"),
+        (f"{HOOK}sys.exit('plugin bug')\n", "register_skills raises SystemExit: plugin bug"),
+        (f"{HOOK}register('a/path')\n", "registers 'a/path', which is a str and no Path"),
+        ("import sys\nsys.exit(3)\n", "importing it raises SystemExit: 3"),
+        ("import nowhere_to_be_found\n", "importing it raises ModuleNotFoundError"),
+        (HOOK.replace("skills", "skils") + "pass\n", "unknown hook 'register_skils'"),
+        (
+            GREETING.replace("def greet", "def optimize").replace("(greet)", "(optimize)"),
+            "plugins kmem and kmem-broken:broken both register the command 'optimize'",
+        ),
+    ],
+)
+def test_a_broken_plugin_is_one_warning_and_every_command_goes_on(
+    tmp_path: Path, source: str, reason: str
+) -> None:
+    install(tmp_path, "broken", source)
+    install(tmp_path, "greeting", GREETING)
+    done = kmem(tmp_path, "--help")
+    assert done.returncode == 0
+    (warning,) = done.stderr.splitlines()
+    assert warning.startswith("Warning: Plugin kmem-broken:broken is left out: ")
+    assert reason in warning
+    assert warning.endswith("or leave all plugins out with KMEM_LOAD_PLUGINS=")
+    assert "  optimize   Make the module in PROBLEM fast." in done.stdout
+    assert "  greet      Greet whoever asks." in done.stdout
+    assert kmem(tmp_path, "--help", KMEM_LOAD_PLUGINS="").stderr == ""
+
+
+def test_doctor_lists_what_is_left_out_and_plugins_what_is_not(tmp_path: Path) -> None:
+    install(tmp_path, "broken", f"{HOOK}raise ValueError('no luck')\n")
+    install(tmp_path, "greeting", GREETING)
+    (tmp_path / "skills" / "swish-fast").mkdir(parents=True)
+    (tmp_path / "skills" / "swish-fast" / "SKILL.md").write_text("garbage")
+    done = kmem(tmp_path, "doctor", "--no-measure", "--json", KMEM_EMBEDDING_MODEL="none")
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["plugins"]["ok"] is False
+    assert "kmem-broken:broken" in checks["plugins"]["detail"]
+    assert checks["skills"]["ok"] is False
+    assert "swish-fast" in checks["skills"]["detail"]
+    listed = json.loads(kmem(tmp_path, "plugins", "--json").stdout)["plugins"]
+    assert {"kind": "command", "name": "greet", "plugin": "kmem-greeting:greeting"} in listed
+    assert {each["kind"] for each in listed} >= {"skill", "author", "provider", "executor"}
+
+
+def test_a_skill_of_which_nothing_can_be_read_is_one_warning_and_left_out(tmp_path: Path) -> None:
+    (tmp_path / "skills" / "swish-fast").mkdir(parents=True)
+    (tmp_path / "skills" / "swish-fast" / "SKILL.md").write_text("garbage")
+    for words in (
+        ("skills", "list", "--json"),
+        ("skills", "search", "softmax", "--json"),
+        ("skills", "show", "online-softmax", "--json"),
+    ):
+        done = kmem(tmp_path, *words, KMEM_EMBEDDING_MODEL="none")
+        assert done.returncode == 0
+        assert "online-softmax" in done.stdout
+        assert "swish-fast" not in done.stdout
+        warnings = done.stderr.splitlines()
+        assert len(warnings) == (words[1] != "show")
+        assert all("swish-fast is left out: SKILL.md does not begin" in line for line in warnings)
