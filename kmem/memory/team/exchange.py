@@ -19,7 +19,7 @@ from sqlite_utils import Database
 
 from kmem.errors import MemoryStoreError, OutputError
 from kmem.memory.ledger.redaction import supersede
-from kmem.memory.storage import Row, refuse_unreadable, storage_errors
+from kmem.memory.storage import Row, connect_to_read, refuse_unreadable, storage_errors
 from kmem.memory.store import Memory
 from kmem.memory.team.lines import (
     Line,
@@ -154,7 +154,7 @@ def merge_memory(memory: Memory, other: Path) -> Exchanged:
         copy, export = Path(scratch) / "other.db", Path(scratch) / "other.jsonl"
         with (
             storage_errors(other),
-            closing(sqlite3.connect(other)) as source,
+            closing(connect_to_read(other)) as source,
             closing(sqlite3.connect(copy)) as target,
         ):
             # here, so that the error names the file and not the copy
