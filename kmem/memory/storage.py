@@ -37,13 +37,15 @@ _REMEDIES: dict[int, str] = {
         f"cannot be read or written (input/output error); check the disk or {_ELSEWHERE}"
     ),
     sqlite3.SQLITE_CORRUPT: (
-        "is damaged; move it away and start a new one, then `kmem memory import` an export of it"
+        "is damaged; `kmem db recover` saves what can be read of it into a new file"
     ),
     sqlite3.SQLITE_FULL: f"cannot grow: the disk is full; free some space or {_ELSEWHERE}",
     sqlite3.SQLITE_CANTOPEN: (
         f"cannot be opened; check that its directory exists and is writable, or {_ELSEWHERE}"
     ),
-    sqlite3.SQLITE_NOTADB: f"is not a database; {_ELSEWHERE}",
+    sqlite3.SQLITE_NOTADB: (
+        f"is not a database; {_ELSEWHERE}, or if it was one, try `kmem db recover`"
+    ),
 }
 
 
