@@ -23,7 +23,7 @@ from kmem.plugins import Registry, lookup
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.profile.compile.pool import compile_kernels
 from kmem.profile.compile.report import CompileStatus
-from kmem.profile.estimate import estimate_kernel_ms
+from kmem.profile.estimate import estimate_report_ms
 from kmem.records import Baseline, Contract, Device, Kernel, Measurement, Problem
 
 if TYPE_CHECKING:
@@ -258,5 +258,4 @@ def _estimate_ms(kernel: Kernel, traced: TracedProblem, announce: Callable[[str]
             f"No estimate: the kernel does not compile for {traced.device.name}: "
             f"{report.log.strip()[-300:]}"
         )
-        return math.inf
-    return estimate_kernel_ms(report.launches, traced.bound, traced.device)
+    return estimate_report_ms(report, traced)
