@@ -14,6 +14,7 @@ from kmem.cli.actions.ceilings import measured_ceilings
 from kmem.cli.display.result import result_data
 from kmem.cli.display.run import RunDisplay
 from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_NOTHING_BEAT_BASELINE
+from kmem.cli.options.models import check_models
 from kmem.cli.options.run import RunOptions
 from kmem.devices import resolve_target
 from kmem.errors import KmemError, MemoryStoreError, TargetError, first_line
@@ -76,6 +77,7 @@ def resume(run_id: str, registry: Registry, *, as_json: bool) -> None:
                 report = _write_results(directory, finished)
             _tell_result(finished, directory, report, as_json=as_json)
             return
+    check_models(run.models, registry.providers)
     _, present = resolve_target(run.target)
     if any(attempt.measurement.estimated is present for attempt in attempts):
         where = "without a GPU, by estimates" if present else f"on a GPU ({run.target})"
