@@ -12,6 +12,8 @@ CREATE TABLE runs (
     state text not null,
     record text not null,
     result text,
+    failure text,
+    seconds_spent real not null default 0,
     created_at text not null
 ) strict;
 

@@ -103,6 +103,14 @@ class Provider(ABC):
     def models(self, base_url: str | None = None) -> list[str]:
         """Names of the models that the provider offers; raises ProviderError like `complete`."""
 
+    def check(self, model: str, base_url: str | None = None) -> None:
+        """See before a run begins whether a question could be put at all.
+
+        Quick, and nothing is asked. Raises ProviderError with the remedy: no key, no server, no
+        program. What only an answer can show (a wrong key, an unknown model) is not found here.
+        """
+        return
+
     def interrupt(self) -> None:
         """Make every call now under way raise soon instead of waiting on; later calls go through.
 

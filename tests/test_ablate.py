@@ -289,6 +289,26 @@ def test_estimates_teach_nothing_and_a_class_nobody_has_is_named(
         ablate(landscapes, Setup((Arm.OFF,), 1, ("norm",)), lambda done, total: None)
 
 
+def test_the_table_is_data_and_a_pattern_that_matches_nothing_says_so(
+    tmp_path: Path, landscapes: list[Landscape]
+) -> None:
+    suite = LandscapeDirectory(tmp_path / "suite")
+    for landscape in landscapes[:2]:
+        suite.begin(landscape.header)
+        for point in landscape.points:
+            suite.append(landscape.name, point)
+        suite.pack(landscape.name)
+    arguments = ["memory", "ablate", str(suite.root), "--arms", "off,read", "--seeds", "1"]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    for heading in ("measurements", "negative transfer", "off", "read"):
+        assert heading in result.stdout
+    nothing = CliRunner().invoke(cli, [*arguments, "--only", "zzz"])
+    assert nothing.exit_code == 1
+    assert "None of the 2 landscapes in" in nothing.stderr
+    assert "matches zzz" in nothing.stderr
+
+
 def test_the_command_prints_one_json_object_and_leaves_trials_and_a_plot(
     landscapes: tuple[Landscape, ...], tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from click.testing import CliRunner
 from kmem.cli import cli
 from kmem.cli.actions.ceilings import measured_ceilings
 from kmem.devices import named_target
+from kmem.errors import ExecutorError
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.records import Device
@@ -267,15 +268,21 @@ def test_an_interrupt_keeps_the_run_and_says_how_to_go_on(problem: Path, tmp_pat
         text=True,
     )
     for line in process.stderr:
-        if line.startswith("explore"):
+        if ": passed" in line:
             break
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "kmem runs resume" in stderr
+    best = tmp_path / "run" / "best_kernel.py"
+    assert "best " in stderr and "baseline " in stderr and f"{best} (provisional" in stderr
+    assert best.read_text().startswith("# PROVISIONAL, NOT VERIFIED")
     assert "Traceback" not in stderr
     (listed,) = json.loads(kmem("runs", "list", "--json", home=tmp_path).stdout)["runs"]
     assert listed["state"] == "interrupted"
+    assert listed["best_so_far_ms"] > 0
+    (line,) = kmem("runs", home=tmp_path).stdout.splitlines()
+    assert "interrupted  scaled_silu" in line and "best so far" in line
 
 
 def test_an_interrupt_before_the_run_began_is_one_line_and_exit_code_130(
@@ -330,6 +337,11 @@ def test_a_module_nothing_can_improve_exits_3_and_says_why(
     assert why in report
     assert f"the answer is {answer}" in report
     assert not (tmp_path / "out" / "best_kernel.py").exists()
+    written = (tmp_path / "out" / "report.md").stat().st_mtime_ns
+    again = CliRunner().invoke(cli, ["runs", "resume", "2"], obj=registry)
+    assert again.exit_code == 3
+    assert "has finished already; nothing is done again" in again.stderr
+    assert (tmp_path / "out" / "report.md").stat().st_mtime_ns == written
 
 
 BROKEN = [
@@ -383,6 +395,50 @@ def test_a_bad_problem_gets_one_clear_line(
     assert len(error) == 1
     assert expected in error[0]
     assert "Traceback" not in result.output
+    assert not (tmp_path / "out").exists()
+    listed = CliRunner().invoke(cli, ["runs", "list", "--json"], obj=registry).stdout
+    assert json.loads(listed) == {"runs": []}
+
+
+def test_a_run_that_fails_keeps_its_reason(
+    registry: Registry, problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise ExecutorError("The judge's process could not be started; free some memory")
+
+    monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
+    monkeypatch.setattr("kmem.cli.actions.optimize.optimize", fail)
+    words = ["optimize", str(problem), "--target", "h200", "--out", str(tmp_path / "out")]
+    assert "could not be started" in invoke(registry, *words)
+    for arguments in (["runs", "show", "2"], ["runs", "list"], ["why", "2"]):
+        shown = CliRunner().invoke(cli, arguments, obj=registry).output
+        assert "The judge's process could not be started" in shown, arguments
+
+
+def test_a_run_leaves_the_directory_of_another_as_it_is(
+    registry: Registry, problem: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").write_text('{"id": "r1"}')
+    (tmp_path / "out" / "best_kernel.py").write_text("another's")
+    words = ["optimize", str(problem), "--target", "h200", "--out", str(tmp_path / "out")]
+    assert "holds run r1, which would be overwritten" in invoke(registry, *words)
+    assert (tmp_path / "out" / "best_kernel.py").read_text() == "another's"
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
+def test_kmem_out_is_a_root_and_not_the_directory_of_a_run(
+    registry: Registry, problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KMEM_OUT", str(tmp_path / "root"))
+    places = list[str]()
+    monkeypatch.setattr(
+        "kmem.cli.actions.optimize.execute_run", lambda run, *_, **__: places.append(run.out_dir)
+    )
+    for _ in range(2):
+        CliRunner().invoke(cli, ["optimize", str(problem), "--target", "h200"], obj=registry)
+    assert len(set(places)) == 2
+    assert {Path(place).parent for place in places} == {tmp_path / "root"}
 
 
 def invoke(registry: Registry, *args: str) -> str:

@@ -232,7 +232,7 @@ def test_distilling_is_deterministic_and_the_same_change_is_one_draft(
     a_win(memory)
     again = replace(RUN, id="20260102-bbbb", created_at="2026-01-02T00:00:00+00:00", seed=1)
     a_win(memory, again, child=CHILD.replace("  # one wide load", "  # a comment"))
-    runs = [run for run, _, _ in memory.runs.all()]
+    runs = [entry.run for entry in memory.run_entries.all()]
     (win,), _ = find_wins(memory, memory.runs.get(RUN.id))
     assert draft_files(win, {}) == draft_files(find_wins(memory, memory.runs.get(RUN.id))[0][0], {})
     first = distill_runs(memory, runs, {}, tmp_path / "out")

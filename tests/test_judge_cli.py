@@ -45,6 +45,24 @@ def test_a_kernel_that_passes_exits_0_with_an_estimate(problem: Path) -> None:
     assert {"drawn", "normal", "transposed"} <= {report["family"] for report in verdict["errors"]}
 
 
+@pytest.mark.slow
+def test_a_copy_of_the_module_gains_nothing_and_is_said_to_launch_nothing(problem: Path) -> None:
+    result = run(verify, problem, f"{problems.SCALE_RELU}\n\nModelNew = Model\n")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert "1.00x eager" in lines
+    assert "it launches no Triton kernel: all the work is the library's" in lines
+    assert any(line.startswith("eager: ") and line.endswith(" (estimated)") for line in lines)
+
+
+@pytest.mark.slow
+def test_a_kernel_that_gains_says_how_much(problem: Path) -> None:
+    result = run(verify, problem, GUARDED)
+    (gain,) = [line for line in result.stdout.splitlines() if line.endswith("x eager")]
+    assert float(gain.removesuffix("x eager")) > 1.0
+    assert "no Triton kernel" not in result.stdout
+
+
 def test_a_kernel_that_fails_exits_1_with_status_and_reason(problem: Path) -> None:
     result = run(verify, problem, LIBRARY.replace("relu.default", "neg.default"))
     assert result.exit_code == 1

@@ -211,7 +211,9 @@ def optimise(
     print([role_of(turn) for turn in server.requests])
     with Memory(home / "kmem.db") as memory:
         attempts = [
-            attempt for run, _, _ in memory.runs.all() for attempt in memory.runs.attempts(run.id)
+            attempt
+            for entry in memory.run_entries.all()
+            for attempt in memory.runs.attempts(entry.run.id)
         ]
     print("\n".join(map(describe, attempts)))
     assert process.returncode in (0, 3), f"exit code {process.returncode}"

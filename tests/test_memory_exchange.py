@@ -69,6 +69,48 @@ def test_an_export_without_sources_holds_no_code(filled: Memory, tmp_path: Path)
         assert import_outcomes(fresh, tmp_path / "a.jsonl") == Exchanged(3, 1, 0)
 
 
+def test_an_export_never_takes_the_place_of_what_is_no_export(
+    filled: Memory, tmp_path: Path
+) -> None:
+    (tmp_path / "keep.txt").write_text("precious\n")
+    with pytest.raises(OutputError, match="is no export of kmem"):
+        export_outcomes(filled, tmp_path / "keep.txt")
+    assert (tmp_path / "keep.txt").read_text() == "precious\n"
+    export_outcomes(filled, tmp_path / "keep.txt", force=True)
+    assert len((tmp_path / "keep.txt").read_text().splitlines()) == 4
+
+
+def test_an_export_never_shrinks(filled: Memory, tmp_path: Path) -> None:
+    place = tmp_path / "team.jsonl"
+    content = _export(filled, place)
+    with Memory(tmp_path / "empty.db") as empty:
+        with pytest.raises(OutputError, match="holds 4 records that this memory lacks"):
+            export_outcomes(empty, place)
+        with pytest.raises(OutputError, match="texts of kernels"):
+            export_outcomes(filled, place, sources=False)
+        assert place.read_bytes() == content
+        import_outcomes(empty, place)
+        empty.ledger.record(make_outcome(9.0))
+        assert _export(empty, place).count(b"\n") == 5
+    assert sorted(tmp_path.glob("*.partial")) == []
+
+
+def test_an_export_that_cannot_be_finished_leaves_the_old_one(
+    filled: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "team.jsonl"
+    content = _export(filled, place)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OutputError, match="No space left"):
+        export_outcomes(filled, place)
+    assert place.read_bytes() == content
+    assert sorted(tmp_path.glob("*.partial")) == []
+
+
 def test_a_directory_merges_all_its_files(filled: Memory, tmp_path: Path) -> None:
     (tmp_path / "evidence").mkdir()
     export_outcomes(filled, tmp_path / "evidence" / "a.jsonl")

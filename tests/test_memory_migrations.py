@@ -85,7 +85,7 @@ def test_a_file_from_before_the_first_release_is_named_with_its_remedy_and_left_
         with pytest.raises(MemoryStoreError) as merged:
             merge_memory(memory, path)
         assert str(merged.value) == line
-        assert memory.runs.all() == []
+        assert memory.run_entries.all() == []
     assert hashlib.sha256(path.read_bytes()).hexdigest() == before
     assert [file.name for file in tmp_path.iterdir() if "old" in file.name] == ["old.db"]
 

@@ -15,6 +15,7 @@ from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.ledger.outcomes import ledger_entry
 from kmem.memory.ledger.sums import effect_log_speedup
+from kmem.memory.runs.entries import RunEntry
 from kmem.memory.runs.runs import RoundDiagnosis
 from kmem.memory.store import Memory, default_db_path
 from kmem.problem.graph import Node, OpGraph, Placeholder, Ref, graph_sizes
@@ -154,7 +155,7 @@ def test_a_run_is_found_by_a_unique_beginning_of_its_id(memory: Memory) -> None:
     memory.runs.start(RUN)
     memory.runs.start(replace(RUN, id="20260101-bbbb", created_at="2026-01-02T00:00:00+00:00"))
     assert memory.runs.get("20260101-a") == RUN
-    with pytest.raises(MemoryStoreError, match="Several runs begin with '2026'"):
+    with pytest.raises(MemoryStoreError, match="2 runs begin with '2026'"):
         memory.runs.get("2026")
     for missing in ("x", "", "%"):
         with pytest.raises(MemoryStoreError, match="No run"):
@@ -181,7 +182,10 @@ def test_runs_come_newest_first_with_state_and_result(memory: Memory) -> None:
         "target reached",
     )
     memory.runs.set_state("later", RunState.FINISHED, result)
-    assert memory.runs.all() == [(later, RunState.FINISHED, result), (RUN, RunState.RUNNING, None)]
+    assert memory.run_entries.all() == [
+        RunEntry(later, RunState.FINISHED, result),
+        RunEntry(RUN, RunState.RUNNING),
+    ]
     memory.runs.set_state("later", RunState.RUNNING)
     assert (memory.runs.state("later"), memory.runs.result("later")) == (RunState.RUNNING, result)
     with pytest.raises(MemoryStoreError, match="No run 'nobody'"):

@@ -10,6 +10,7 @@ from kmem.cli import cli
 from kmem.cli.options.models import ModelOptions, choose_models
 from kmem.errors import ProviderError
 from kmem.explore.models import roles
+from kmem.memory.location import default_db_path
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import ModelChoice
 
@@ -120,7 +121,7 @@ def test_a_setting_that_is_none_is_a_usage_error(
     ("words", "message"),
     [
         (["--author", "llm"], "give one with -m"),
-        (["-m", "gpt-5"], "add --author llm"),
+        (["-m", "gpt-5", "--author", "recipes"], "add --author llm"),
     ],
 )
 def test_an_author_without_a_model_and_a_model_without_an_author_are_usage_errors(
@@ -134,6 +135,46 @@ def test_an_author_without_a_model_and_a_model_without_an_author_are_usage_error
     )
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-m", "anthropic/claude-x"], "No key for anthropic; set ANTHROPIC_API_KEY"),
+        (["-m", "x", "--base-url", "http://127.0.0.1:9/v1"], "No server answers at"),
+        (["-m", "command/no-such-program --ask"], "`no-such-program --ask` is not found"),
+        (["-m", "replay/nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+    ],
+)
+def test_a_model_that_cannot_be_asked_is_told_before_anything_is_begun(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "problem.py").write_text("class Model: pass\ndef get_inputs(): return []\n")
+    registry = collect(build_plugin_manager())
+    result = CliRunner().invoke(
+        cli, ["optimize", "problem.py", "--target", "h200", *words], obj=registry
+    )
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert [place.name for place in tmp_path.iterdir()] == ["problem.py"]
+    assert not default_db_path().exists()
+
+
+def test_a_model_alone_asks_for_both_authors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(
+        "kmem.cli.actions.optimize.make_run",
+        lambda problem, options, models: asked.append((options.authors, models[0].model)),
+    )
+    monkeypatch.setattr("kmem.cli.actions.optimize.execute_run", lambda *_, **__: None)
+    registry = collect(build_plugin_manager())
+    result = CliRunner().invoke(cli, ["optimize", "p.py", "-m", "command/cat"], obj=registry)
+    assert result.exit_code == 0, result.output
+    assert asked == [(("recipes", "llm"), "cat")]
+    assert "--author both" in result.stderr
 
 
 def test_models_in_the_environment_do_not_get_in_the_way_of_recipes(

@@ -8,6 +8,7 @@ import pytest
 from kmem.devices import named_target
 from kmem.errors import NotRegistered, ProfilerError
 from kmem.interfaces import Profiler
+from kmem.problem.bound import REACHED
 from kmem.problem.traced import untraced_problem
 from kmem.profile.collect import collect_profile
 from kmem.profile.compile.occupancy import compute_occupancy
@@ -80,6 +81,46 @@ def test_loops_with_constant_bounds_are_multiplied_out() -> None:
 
 def test_a_loop_of_unknown_length_gives_no_figure() -> None:
     assert count_program_work(TTIR.replace("to %c100_i32", "to %n")) == {}
+
+
+EXCEPTION_TTIR = """
+module {
+  tt.func public @k(%a: !tt.ptr<f32> {tt.divisibility = 16 : i32} loc("a"(#loc))) attributes {} {
+    %c0_i32 = arith.constant 0 : i32 loc(#loc1)
+    %c8_i32 = arith.constant 8 : i32
+    %c1_i32 = arith.constant 1 : i32
+    %pid = tt.get_program_id x : i32
+    %worst = scf.for %k = %c0_i32 to %c8_i32 step %c1_i32 iter_args(%x = %y) -> (i32)  : i32 {
+      %t = tt.load %q : tensor<64x!tt.ptr<f32>>
+      %n = arith.maxsi %x, %t : i32
+      scf.yield %n : i32
+    }
+    %0 = "tt.reduce"(%worst) <{axis = 0 : i32}> ({
+    ^bb0(%arg7: i32 loc("r"(#loc)), %arg8: i32 loc("r"(#loc))):
+      tt.reduce.return %11 : i32
+    }) : (tensor<64xi32>) -> i32
+    %bad = arith.cmpi sgt, CONDITION, %c0_i32 : i32
+    scf.if %bad {
+      %again = tt.load %q : tensor<1024x!tt.ptr<f32>>
+    }ELSE
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "other_side", "loaded"),
+    [
+        pytest.param("%0", "", 8 * 64 * 4, id="an exception that loaded values call for"),
+        pytest.param("%pid", "", 8 * 64 * 4 + 4096, id="a branch that is known beforehand"),
+        pytest.param("%0", " else {\n    }", 8 * 64 * 4 + 4096, id="one side or the other"),
+    ],
+)
+def test_a_branch_that_only_an_exception_in_the_data_takes_costs_nothing(
+    condition: str, other_side: str, loaded: float
+) -> None:
+    text = EXCEPTION_TTIR.replace("CONDITION", condition).replace("ELSE", other_side)
+    assert count_program_work(text)["static__program_load_bytes"] == loaded
 
 
 def test_instructions_are_counted_by_kind_inside_and_outside_loops() -> None:
@@ -223,7 +264,7 @@ def test_library_operators_cost_their_bytes_or_flops_and_each_launch_itself() ->
         {"static__library": 1.0, "static__argument_bytes": 0.0},
     )
     first, second = estimate_launches([product, fill], None, H200)
-    assert first.duration_ms == pytest.approx(1.0 / 0.9 + H200.launch_ms)
+    assert first.duration_ms == pytest.approx(1.0 / REACHED["bf16"] + H200.launch_ms)
     assert second.duration_ms == H200.launch_ms
 
 

@@ -32,8 +32,9 @@ from kmem.records import (
     Task,
     Timing,
 )
-from kmem.run.directory import RunDirectory, is_worked_on
+from kmem.run.directory import RunDirectory, default_run_directory, is_worked_on
 from kmem.run.report import FinishedRun, render_report, summarise, write_report
+from kmem.serialize import to_json
 
 RUN = Run(
     "r1",
@@ -169,10 +170,12 @@ def test_a_directory_that_cannot_be_written_is_an_output_error(tmp_path: Path) -
 def test_a_run_is_worked_on_by_one_process_and_a_kill_is_seen_and_kept(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys\nfrom kmem.run.directory import RunDirectory\n"
-        "with RunDirectory(pathlib.Path(sys.argv[1])).work(): "
+        "from kmem.records import Run\nfrom kmem.serialize import from_json\n"
+        f"run = from_json(Run, {to_json(RUN)!r})\n"
+        "with RunDirectory(pathlib.Path(sys.argv[1])).work(run): "
     )
     directory = RunDirectory(tmp_path)
-    with directory.work():
+    with directory.work(RUN):
         assert is_worked_on(tmp_path)
         other = subprocess.run(
             [sys.executable, "-c", f"{code} pass", tmp_path], capture_output=True, text=True
@@ -182,9 +185,85 @@ def test_a_run_is_worked_on_by_one_process_and_a_kill_is_seen_and_kept(tmp_path:
     assert directory.kills() == []
     subprocess.run([sys.executable, "-c", f"{code} os.kill(os.getpid(), 9)", tmp_path])
     assert not is_worked_on(tmp_path)
-    with directory.work():
+    with directory.work(RUN):
         assert len(directory.kills()) == 1
-    with contextlib.suppress(KeyboardInterrupt), directory.work():
+    with contextlib.suppress(KeyboardInterrupt), directory.work(RUN):
         raise KeyboardInterrupt
-    with directory.work():
+    with directory.work(RUN):
         assert len(directory.kills()) == 1
+
+
+def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
+    other = replace(RUN, id="r2")
+    first = RunDirectory(tmp_path / "run")
+    with first.work(RUN):
+        first.write_best(attempt(1, 1.0))
+    with pytest.raises(OutputError, match="holds run r1, which would be overwritten"):
+        RunDirectory(tmp_path / "run").work(other).__enter__()
+    assert first.best_kernel.read_text() == "# kernel 1"
+    with RunDirectory(tmp_path / "run").work(RUN):
+        pass  # the same run goes on in it
+
+
+def test_results_of_nobody_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "best_kernel.py").write_text("mine")
+    with pytest.raises(OutputError, match="has a best_kernel.py already"):
+        RunDirectory(tmp_path).work(RUN).__enter__()
+    assert [place.name for place in tmp_path.iterdir()] == ["best_kernel.py"]
+
+
+def test_a_directory_with_other_files_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "problem.py").write_text("mine")
+    with RunDirectory(tmp_path).work(RUN):
+        pass
+    assert (tmp_path / "problem.py").read_text() == "mine"
+
+
+def test_work_leaves_no_lock_and_no_scratch(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    with directory.work(RUN):
+        (directory.scratch / "workers-1").mkdir(parents=True)
+        directory.write_experience("r1", [])
+    assert sorted(place.name for place in directory.root.iterdir()) == [
+        "experience-r1.json",
+        "run.json",
+    ]
+    assert directory.read_experience("r1") == ()
+    assert all(place.stat().st_size for place in directory.root.iterdir())
+
+
+def test_a_run_that_never_began_leaves_nothing_it_made(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "runs" / "run")
+    with directory.work(RUN):
+        pass
+    directory.abandon(RUN)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_abandoning_leaves_the_directory_of_another_run_alone(tmp_path: Path) -> None:
+    first = RunDirectory(tmp_path / "run")
+    with first.work(RUN):
+        pass
+    RunDirectory(tmp_path / "run").abandon(replace(RUN, id="r2"))
+    assert (tmp_path / "run" / "run.json").exists()
+
+
+def test_kmem_out_is_a_root_under_which_each_run_has_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert default_run_directory("p-r1") == Path("runs/p-r1")
+    monkeypatch.setenv("KMEM_OUT", str(tmp_path))
+    assert default_run_directory("p-r1") == tmp_path / "p-r1"
+
+
+def test_a_provisional_kernel_says_so_with_its_figure_and_gives_way(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    best = attempt(1, 1.0, estimated=True)
+    text = directory.write_provisional(
+        best, Baseline("eager", Timing(2.0, 2.0, 2.0, 0), estimated=True)
+    ).read_text()
+    assert text.startswith("# PROVISIONAL, NOT VERIFIED")
+    assert "1 ms (estimated), eager 2 ms" in text
+    assert text.endswith("# kernel 1")
+    directory.remove_best()
+    assert not directory.best_kernel.exists()

@@ -108,7 +108,7 @@ def test_what_git_says_is_wrong_is_what_is_told(person, tmp_path: Path) -> None:
 
 def test_an_export_given_to_merge_is_sent_to_import(person, tmp_path: Path) -> None:
     ann = person("ann")
-    ann(memory_group, "export", tmp_path / "all.jsonl")
+    (tmp_path / "all.jsonl").write_text('{"licences": {"ann": "CC0-1.0"}}\n')
     failed = ann(memory_group, "merge", tmp_path / "all.jsonl")
     assert str(failed.exception) == (
         f"File {tmp_path / 'all.jsonl'} is no database; `kmem memory import` takes what `kmem "

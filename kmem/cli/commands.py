@@ -18,7 +18,7 @@ _TABLE = (
     ("runs", "runs", "List, show, resume and replay runs (default: list)."),
     ("why", "why", "Say why RUN did what it did in ROUND (default: in every round)."),
     ("memory", "memory", "Share, merge, retract and count measured outcomes (default: stats)."),
-    ("db", "db", "Find and check the database file (default: path)."),
+    ("db", "db", "Find, check and recover the database file (default: path)."),
     ("doctor", "doctor", "Report what works on this machine, and measure the GPU's ceilings."),
     (
         "plugins",

@@ -1,9 +1,12 @@
-"""`kmem db`: where the database lies, and whether it is whole."""
+"""`kmem db`: where the database lies, whether it is whole, and what can be saved if it is not."""
+
+from pathlib import Path
 
 import click
 
 from kmem.errors import MemoryStoreError
 from kmem.memory.location import default_db_path
+from kmem.memory.recover import recover_memory
 from kmem.memory.store import Memory
 from kmem.memory.verify import verify_memory
 
@@ -11,7 +14,7 @@ from kmem.memory.verify import verify_memory
 @click.group(invoke_without_command=True)
 @click.pass_context
 def db(ctx: click.Context) -> None:
-    """Find and check the database file (default: path)."""
+    """Find, check and recover the database file (default: path)."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(path)
 
@@ -33,13 +36,36 @@ def check_database() -> None:
 
     Raises MemoryStoreError if there are any.
     """
-    with Memory() as memory:
+    with Memory.to_read() as memory:
         faults = verify_memory(memory)
         for fault in faults:
             click.echo(fault)
         if faults:
             raise MemoryStoreError(
-                f"Database {memory.path} has {len(faults)} faults; restore a copy, or start anew "
-                f"and import an export"
+                f"Database {memory.path} has {len(faults)} faults; restore a copy, or save what is "
+                f"whole with `kmem db recover`"
             )
         click.echo(f"{memory.path}: no faults", err=True)
+
+
+@db.command()
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The new file; default: beside the damaged one, with -recovered in its name.",
+)
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+def recover(file: Path | None, out: Path | None) -> None:
+    """Save what can be read of a damaged database into a new file, and say what was lost.
+
+    FILE is the database of `kmem db path` unless named; it is only read. Outcomes and kernels are
+    saved only if they have the hash that they are kept under. Prints the new file, which takes the
+    place of the old one when you move it there.
+    """
+    damaged = file or default_db_path()
+    target = out or damaged.with_name(f"{damaged.stem}-recovered{damaged.suffix}")
+    for entry in recover_memory(damaged, target):
+        if entry.rows or entry.lost:
+            lost = f", {entry.lost} or fewer lost" if entry.lost else ""
+            click.echo(f"{entry.table}: {entry.rows} saved{lost}", err=True)
+    click.echo(str(target))

@@ -68,7 +68,8 @@ def distill(
     if every == (run_id is not None):
         raise click.UsageError("Say which run to distill: RUN, or --all")
     with Memory() as memory:
-        runs = [run for run, _, _ in memory.runs.all()] if every else [memory.runs.get(run_id)]
+        every_run = [entry.run for entry in memory.run_entries.all()]
+        runs = every_run if every else [memory.runs.get(run_id)]
         found = distill_runs(memory, runs, registry.skills, out)
     if as_json:
         click.echo(json.dumps(to_data(found), indent=2))

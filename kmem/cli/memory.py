@@ -9,10 +9,11 @@ import click
 from kmem.cli.db import check_database
 from kmem.cli.options.ablation import AblationOptions
 from kmem.cli.options.records import option, takes
+from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.ledger.track_records import installed_versions
 from kmem.memory.stats import memory_stats, skill_stats
-from kmem.memory.store import Memory
+from kmem.memory.store import Memory, default_db_path
 from kmem.memory.team.exchange import Exchanged, export_outcomes, import_outcomes, merge_memory
 from kmem.memory.team.sync import sync_memory
 from kmem.serialize import to_data
@@ -54,12 +55,26 @@ def memory(ctx: click.Context) -> None:
 @memory.command("export")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @takes(SharingOptions)
-def export(file: Path, options: SharingOptions) -> None:
-    """Write every outcome and retraction to FILE as JSON lines, each under its content hash."""
-    with Memory() as store:
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Replace FILE even if it is no export, or holds more than the new one.",
+)
+def export(file: Path, options: SharingOptions, force: bool) -> None:
+    """Write every outcome and retraction to FILE as JSON lines, each under its content hash.
+
+    FILE is replaced when all is written, by nothing that holds less.
+    """
+    if not default_db_path().is_file():
+        raise MemoryStoreError(
+            f"No database at {default_db_path()}, so there is nothing to export; check KMEM_DB"
+        )
+    with Memory.to_read() if options.licence is None else Memory() as store:
         if options.licence is not None:
             store.contributors.set_licence(store.contributors.own_name, options.licence)
-        written = export_outcomes(store, file, sources=options.sources, redact=options.redact)
+        written = export_outcomes(
+            store, file, sources=options.sources, redact=options.redact, force=force
+        )
     click.echo(f"{file}: {_count(written)}", err=True)
 
 
@@ -149,7 +164,7 @@ def trust(origin: str | None, level: float | None) -> None:
     """
     if origin is not None and level is None:
         raise click.UsageError("Say how much it counts: kmem memory trust ORIGIN LEVEL")
-    with Memory() as store:
+    with Memory.to_read() if origin is None else Memory() as store:
         if origin is not None and level is not None:
             store.contributors.set_trust(origin, level)
         levels = store.contributors.trust()
@@ -228,11 +243,13 @@ def stats(as_json: bool = False) -> None:
     Kernels that were recalled and passed again are counted apart: they are no new successes of a
     skill.
     """
-    with Memory() as store:
+    with Memory.to_read() as store:
         counts, skills = to_data(memory_stats(store)), skill_stats(store, installed_versions())
     if as_json:
         click.echo(json.dumps(counts | {"posteriors": [to_data(skill) for skill in skills]}))
         return
+    if not default_db_path().is_file():
+        click.echo("There is no database there yet; the first run makes it", err=True)
     for name, value in counts.items():
         click.echo(f"{name}: {value}")
     for skill in skills[:_SKILLS_SHOWN]:

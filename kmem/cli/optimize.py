@@ -1,11 +1,12 @@
 """`kmem optimize`: the main job."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
-from kmem.cli.options.models import choose_models
+from kmem.cli.options.models import check_models, choose_models
 from kmem.cli.options.records import takes
 from kmem.cli.options.run import RunOptions
 from kmem.plugins import Registry
@@ -25,10 +26,23 @@ def optimize(registry: Registry, problem: Path, options: RunOptions, as_json: bo
     beside it and the three fastest kernels in top_kernels/. Exit code 0: a verified kernel was
     produced; 3: nothing beat the best baseline; 130: interrupted, and `kmem runs resume` goes on.
     """
+    options = _completed(options)
     models = _models(registry, options)
+    check_models(models, registry.providers)
     from kmem.cli.actions.optimize import execute_run, make_run  # loads torch
 
     execute_run(make_run(problem, options, models), registry, as_json=as_json)
+
+
+def _completed(options: RunOptions) -> RunOptions:
+    """The options with the author that a model given alone asks for."""
+    source = click.get_current_context().get_parameter_source
+    if source("models") is not ParameterSource.COMMANDLINE:
+        return options
+    if source("author") is not ParameterSource.DEFAULT:
+        return options
+    click.echo("-m names a language model: --author both", err=True)
+    return replace(options, author="both")
 
 
 def _models(registry: Registry, options: RunOptions) -> tuple[ModelChoice, ...]:

@@ -1,17 +1,24 @@
 """`kmem runs`: list, show, resume and replay runs."""
 
 import json
-from datetime import UTC, datetime
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
 
+from kmem.cli.display.entries import describe_entry, describe_measured, entry_data, seen_state
 from kmem.cli.exit_codes import EXIT_REPLAY_DIFFERS
+from kmem.cli.options.records import option, takes
 from kmem.cli.rounds import describe_whole_round, read_whole_round, whole_round_data
+from kmem.memory.runs.entries import RunEntry
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.records import Attempt, Measurement, Run, RunResult, RunState
-from kmem.run.directory import is_worked_on
+from kmem.records import Attempt, RunState
+from kmem.run.directory import default_run_directory
 from kmem.run.report import summarise
 from kmem.serialize import to_data
 
@@ -24,52 +31,70 @@ def runs(ctx: click.Context) -> None:
         ctx.invoke(list_runs)
 
 
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """Which runs a list has."""
+
+    state: str | None = option(
+        "--state",
+        type=click.Choice([*(state.value for state in RunState), "killed"]),
+        help="Only runs in this state.",
+    )
+    problem: str | None = option(
+        "--problem",
+        help="Only runs of problems with this name, or a pattern such as 'conv*'.",
+    )
+    since: str | None = option(
+        "--since",
+        metavar="WHEN",
+        help="Only runs begun since a date (2026-01-31) or within a time (12h, 7d).",
+    )
+
+    def choose(self, entries: Sequence[RunEntry]) -> list[RunEntry]:
+        """Those of the entries that are asked for."""
+        earliest = read_since(self.since) if self.since is not None else ""
+        return [
+            entry
+            for entry in entries
+            if entry.run.created_at >= earliest
+            and (self.problem is None or fnmatchcase(entry.run.problem.name, self.problem))
+            and (self.state is None or seen_state(entry) == self.state)
+        ]
+
+
+def read_since(when: str) -> str:
+    """The moment as runs write it, in UTC. Raises BadParameter if it is none."""
+    if match := re.fullmatch(r"(\d+)([hd])", when):
+        hours = int(match[1]) * (24 if match[2] == "d" else 1)
+        return (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="seconds")
+    try:
+        found = datetime.fromisoformat(when)
+    except ValueError as ex:
+        raise click.BadParameter(
+            f"'{when}' is no date (2026-01-31) and no time (12h, 7d)", param_hint="--since"
+        ) from ex
+    return found.astimezone(UTC).isoformat(timespec="seconds")
+
+
 @runs.command("list")
+@takes(ListOptions)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object: all runs under `runs`."
 )
-def list_runs(as_json: bool) -> None:
-    """List runs, newest first."""
-    with Memory() as memory:
-        found = memory.runs.all()
+def list_runs(options: ListOptions, as_json: bool) -> None:
+    """List runs, newest first: when (UTC), state, problem, device, and what came of each."""
+    with Memory.to_read() as memory:
+        entries = memory.run_entries.all()
+    found = options.choose(entries)
     if as_json:
-        listed = [_run_data(run, state, result) for run, state, result in found]
-        click.echo(json.dumps({"runs": listed}))
+        click.echo(json.dumps({"runs": [entry_data(entry) for entry in found]}))
         return
-    for run, state, result in found:
-        outcome = ""
-        if result is not None and result.best is not None and result.speedup is not None:
-            outcome = f"{_time(result.best.measurement)}, {result.speedup:.2f}x"
-        click.echo(
-            f"{run.id}  {_seen_state(run, state):11}  {run.problem.name:24} {run.target:8} "
-            f"{outcome}"
-        )
-
-
-def _time(measurement: Measurement) -> str:
-    if measurement.latency_ms is None:
-        return ""
-    return f"{measurement.latency_ms:.4g} {'ms est.' if measurement.estimated else 'ms'}"
-
-
-def _seen_state(run: Run, state: RunState) -> str:
-    """The state in memory, but "killed" for a run that ended without a word."""
-    killed = state is RunState.RUNNING and not is_worked_on(Path(run.out_dir))
-    return "killed" if killed else state.value
-
-
-def _run_data(run: Run, state: RunState, result: RunResult | None) -> dict[str, object]:
-    """Times in ms; null while the run has no result, or where nothing beat the best baseline."""
-    return {
-        "run": run.id,
-        "problem": run.problem.name,
-        "target": run.target,
-        "state": _seen_state(run, state),
-        "latency_ms": result.best.measurement.latency_ms if result and result.best else None,
-        "speedup": result.speedup if result else None,
-        "estimated": result.estimated if result else None,
-        "out": run.out_dir,
-    }
+    for entry in found:
+        click.echo(describe_entry(entry))
+    if not entries:
+        click.echo("No runs yet; kmem optimize PROBLEM makes one", err=True)
+    elif not found:
+        click.echo(f"None of {len(entries)} runs is so", err=True)
 
 
 @runs.command("show")
@@ -91,7 +116,7 @@ def show_run(run_id: str, number: int | None, as_json: bool) -> None:
 
     RUN may be a unique prefix of its id.
     """
-    with Memory() as memory:
+    with Memory.to_read() as memory:
         run = memory.runs.get(run_id)
         if number is not None:
             whole = read_whole_round(memory, run.id, number)
@@ -99,28 +124,29 @@ def show_run(run_id: str, number: int | None, as_json: bool) -> None:
                 json.dumps(whole_round_data(whole)) if as_json else describe_whole_round(whole)
             )
             return
-        state = memory.runs.state(run.id)
-        result = memory.runs.result(run.id)
+        entry = memory.run_entries.one(run.id)
         attempts = memory.runs.attempts(run.id)
         diagnoses = memory.runs.diagnoses(run.id)
     if as_json:
-        data = _run_data(run, state, result) | {
+        data = entry_data(entry) | {
             "diagnoses": [to_data(entry) for entry in diagnoses],
             "attempts": [to_data(attempt) for attempt in attempts],
         }
         click.echo(json.dumps(data))
         return
     click.echo(
-        f"{run.id}  {state.value}  {run.problem.name} on {run.target}, precision "
+        f"{run.id}  {seen_state(entry)}  {run.problem.name} on {run.target}, precision "
         f"{run.contract.precision.value}, in {run.out_dir}"
     )
+    if entry.failure:
+        click.echo(f"not finished: {entry.failure}")
     click.echo(f"authors {', '.join(run.authors)}; strategy {run.strategy.value}")
     for entry in diagnoses:
         click.echo(f"round {entry.round}: {entry.diagnosis.summary}")
     for place, attempt in enumerate(attempts, 1):
         click.echo(f"{place:4} {_describe_attempt(attempt)}")
-    if result is not None:
-        click.echo(summarise(result))
+    if entry.result is not None:
+        click.echo(summarise(entry.result))
 
 
 def _describe_attempt(attempt: Attempt) -> str:
@@ -129,7 +155,7 @@ def _describe_attempt(attempt: Attempt) -> str:
     status = attempt.measurement.status.value
     return (
         f"round {attempt.round} {descent} {task.move.value:6} {task.skill:28} {status:14} "
-        f"{_time(attempt.measurement)}"
+        f"{describe_measured(attempt.measurement)}"
     ).rstrip()
 
 
@@ -152,7 +178,7 @@ def resume_run(registry: Registry, run_id: str, as_json: bool) -> None:
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="Directory of the second walk; default: runs/replay-<run id>-<time>.",
+    help="Directory of the second walk; default: replay-<run id>-<time> in KMEM_OUT, or in runs/.",
 )
 @click.option(
     "--json",
@@ -170,9 +196,9 @@ def replay(registry: Registry, run_id: str, out: Path | None, as_json: bool) -> 
     """
     from kmem.cli.actions.replay import walk_again  # loads torch, for this command alone
 
-    with Memory() as memory:
+    with Memory.to_read() as memory:
         run = memory.runs.get(run_id)
-        place = out or Path("runs") / f"replay-{run.id}-{datetime.now(UTC):%H%M%S}"
+        place = out or default_run_directory(f"replay-{run.id}-{datetime.now(UTC):%H%M%S}")
         differences = walk_again(run, place, registry, memory)
     if as_json:
         data = {

@@ -21,8 +21,9 @@ def why(run_id: str, number: int | None, as_json: bool) -> None:
     what was vetoed, what came of it, and what was learnt: claims that the next profile falsified.
     RUN may be a unique prefix of its id.
     """
-    with Memory() as memory:
+    with Memory.to_read() as memory:
         run = memory.runs.get(run_id)
+        failure = memory.run_entries.one(run.id).failure
         rounds = {
             found.number: found
             for found in read_rounds(memory, run.id).values()
@@ -32,8 +33,14 @@ def why(run_id: str, number: int | None, as_json: bool) -> None:
         raise no_such_round(run.id, number, rounds)
     shown = list(rounds.values()) if number is None else [rounds[number]]
     if as_json:
-        data = {"run": run.id, "rounds": [round_data(found) for found in shown]}
+        data = {
+            "run": run.id,
+            "failure": failure or None,
+            "rounds": [round_data(found) for found in shown],
+        }
         click.echo(json.dumps(data))
         return
     for found in shown:
         click.echo(describe_round(found))
+    if failure and number is None:
+        click.echo(f"The run did not finish: {failure}")

@@ -257,11 +257,17 @@ class LandscapeDirectory:
             LandscapeError: if there is none, or one cannot be read.
         """
         files = self.root.glob("*.jsonl*") if self.root.is_dir() else ()
+        recorded = sorted({path.name.split(".")[0] for path in files})
         names = [
             name
-            for name in sorted({path.name.split(".")[0] for path in files})
+            for name in recorded
             if not only or any(fnmatchcase(name, pattern) for pattern in only)
         ]
+        if recorded and not names:
+            raise LandscapeError(
+                f"None of the {len(recorded)} landscapes in {self.root} matches "
+                f"{' or '.join(only)}; they are {', '.join(recorded)}"
+            )
         if not names:
             raise LandscapeError(
                 f"No landscapes in {self.root}; record some with kmem bench SUITE --record "

@@ -14,4 +14,5 @@ In the order in which data passes, from the file to what is asked of it:
 - stats.py: how much a memory holds, and what each skill is expected to do.
 - verify.py: damage in the file.
 - team/: the ledger shared, through files and through a git repository.
+- recover.py: what can be saved of a damaged file.
 """

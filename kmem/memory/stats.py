@@ -69,7 +69,8 @@ def memory_stats(memory: Memory) -> MemoryStats:
             (select count(*) from embeddings) as embeddings
         """
     )
-    return MemoryStats(path=str(memory.path), bytes=memory.path.stat().st_size, **row)
+    size = memory.path.stat().st_size if memory.path.is_file() else 0
+    return MemoryStats(path=str(memory.path), bytes=size, **row)
 
 
 def skill_stats(memory: Memory, versions: Mapping[str, str]) -> list[SkillStats]:

@@ -6,10 +6,11 @@ locked, on a full disk, newer, or from before the first release (MemoryStoreErro
 Not covered: network file systems without working locks.
 """
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TypeAlias
@@ -36,13 +37,15 @@ _REMEDIES: dict[int, str] = {
         f"cannot be read or written (input/output error); check the disk or {_ELSEWHERE}"
     ),
     sqlite3.SQLITE_CORRUPT: (
-        "is damaged; move it away and start a new one, then `kmem memory import` an export of it"
+        "is damaged; `kmem db recover` saves what can be read of it into a new file"
     ),
     sqlite3.SQLITE_FULL: f"cannot grow: the disk is full; free some space or {_ELSEWHERE}",
     sqlite3.SQLITE_CANTOPEN: (
         f"cannot be opened; check that its directory exists and is writable, or {_ELSEWHERE}"
     ),
-    sqlite3.SQLITE_NOTADB: f"is not a database; {_ELSEWHERE}",
+    sqlite3.SQLITE_NOTADB: (
+        f"is not a database; {_ELSEWHERE}, or if it was one, try `kmem db recover`"
+    ),
 }
 
 
@@ -88,17 +91,57 @@ def refuse_unreadable(db: Database, path: Path) -> None:
         )
 
 
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that never writes, also where not even SQLite's own files can be made.
+
+    On read-only media a file with a write-ahead log opens only if it is taken to be immutable. What
+    the log holds and nobody has moved into the file yet is not seen then. Source:
+    sqlite.org/wal.html, section "Read-Only Databases".
+    """
+    uri = path.absolute().as_uri()
+    connection = sqlite3.connect(f"{uri}?mode=ro", uri=True)
+    try:
+        connection.execute("select 1 from sqlite_master limit 1").fetchone()
+    except sqlite3.OperationalError as ex:
+        connection.close()
+        if ex.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+        return sqlite3.connect(f"{uri}?immutable=1", uri=True)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _is_writable_database(path: Path) -> bool:
+    """Whether there is a file that can be opened as usual."""
+    return (
+        path.is_file()
+        and path.stat().st_size > 0
+        and os.access(path, os.W_OK)
+        and os.access(path.parent, os.W_OK)
+    )
+
+
 class Storage:
     """An open database: rows out by `read`, changes in by `write`."""
 
-    def __init__(self, path: Path, *, lock_timeout_s: float = 30.0) -> None:
+    def __init__(self, path: Path, *, lock_timeout_s: float = 30.0, to_read: bool = False) -> None:
         """Open, creating or migrating as needed.
+
+        Args:
+            to_read: no file is made or migrated that does not want it: where there is no file, or
+                none that can be written, its content is held in main memory, where what is derived
+                of it (sums, embeddings) may be written and is lost at the end.
 
         Raises:
             MemoryStoreError: if the file or its directory cannot be used, or this kmem cannot read
                 what is in the file (`refuse_unreadable`).
         """
         self.path = path
+        if to_read and not _is_writable_database(path):
+            self._open_copy()
+            return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as ex:
@@ -113,6 +156,22 @@ class Storage:
         try:
             with storage_errors(path):
                 self._prepare(lock_timeout_s)
+        except BaseException:
+            self.db.close()
+            raise
+
+    def _open_copy(self) -> None:
+        """Hold what is in the file in main memory; nothing if there is no file."""
+        self.db = Database(memory=True, execute_plugins=False)
+        try:
+            self.db.conn.isolation_level = None
+            if self.path.is_file() and self.path.stat().st_size:
+                with storage_errors(self.path), closing(connect_to_read(self.path)) as source:
+                    refuse_unreadable(Database(source, execute_plugins=False), self.path)
+                    source.backup(self.db.conn)
+            self.db.execute("pragma foreign_keys = on")
+            with self.write():
+                migrations.apply(self.db)
         except BaseException:
             self.db.close()
             raise

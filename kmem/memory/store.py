@@ -10,6 +10,7 @@ from kmem.memory.ledger.track_records import TrackRecords
 from kmem.memory.ledger.winners import Winners
 from kmem.memory.location import default_db_path
 from kmem.memory.runs.conversations import Conversations
+from kmem.memory.runs.entries import Entries
 from kmem.memory.runs.runs import Runs
 from kmem.memory.skills.embeddings import Embedder
 from kmem.memory.skills.search import Skills
@@ -37,11 +38,13 @@ class Memory:
         embed: Embedder | None = None,
         *,
         lock_timeout_s: float = 30.0,
+        to_read: bool = False,
     ) -> None:
         """Open a database.
 
         Args:
             path: of the file; by default `default_db_path()`.
+            to_read: make no file, and take one that cannot be written as it is (`Storage`).
             embed: turns texts into vectors; by default the model that `embeddings.load_embedder`
                 names, loaded when something must be embedded.
 
@@ -50,8 +53,9 @@ class Memory:
                 what is in the file.
         """
         self.path = Path(path).expanduser().absolute() if path is not None else default_db_path()
-        self.storage = Storage(self.path, lock_timeout_s=lock_timeout_s)
+        self.storage = Storage(self.path, lock_timeout_s=lock_timeout_s, to_read=to_read)
         self.runs = Runs(self.storage)
+        self.run_entries = Entries(self.storage)
         self.conversations = Conversations(self.storage)
         self.ledger = Ledger(self.storage)
         self.winners = Winners(self.storage)
@@ -61,6 +65,15 @@ class Memory:
         self.vectors = Vectors(self.storage, embed)
         self.skills = Skills(self.storage, self.vectors)
         self.standings = Standings(self.storage, self.ledger, self.contributors)
+
+    @classmethod
+    def to_read(cls, path: Path | str | None = None) -> "Memory":
+        """The memory for a command that only reads.
+
+        No file is made where there is none: that memory is empty. One that may not be written, on a
+        share for instance, is read all the same. Raises MemoryStoreError as opening does.
+        """
+        return cls(path, to_read=True)
 
     def __enter__(self) -> "Memory":
         return self

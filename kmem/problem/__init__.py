@@ -11,7 +11,7 @@ In the order in which a problem passes:
 - workload.py: sizes at which a problem is small enough for the interpreter.
 - traced.py: a problem with its workloads, graphs and bound, as the stages get it.
 - work.py: the arithmetic of one node.
-- bound.py: the least time of a graph on a device, and an estimate of eager's.
+- bound.py: the least time of a graph on a device, and what each node costs eager.
 - naming.py: what a graph does, in words of the vocabulary.
 - sizes.py: arithmetic on sizes that more than one room does.
 - dtypes.py: the dtypes that emitted kernels load.

@@ -1,9 +1,9 @@
-"""The least time of a traced graph on a device, and an estimate of what eager PyTorch takes.
+"""The least time of a traced graph on a device, and what a node costs as eager runs it.
 
 `graph_bound` is the roofline of the whole forward as if it were one perfect kernel: inputs and
 parameters read once, outputs written once, every operation done on the fastest unit that the
-contract allows. `unfused_ms` is the opposite: every node its own kernel. It is a labelled estimate
-that stands in for a measured baseline where there is no GPU. work.py counts operations.
+contract allows. `node_cost_ms` is the opposite: a node as a kernel of its own, for ranking what to
+replace. work.py counts operations.
 
 Covered: dead nodes are not counted; inputs of which only slices are used count as those; products
 of which a triangle is kept count that triangle, products with `torch.diag(...)` one multiplication
@@ -39,7 +39,14 @@ _POLYNOMIAL_FLOPS = 16
 #: Share of the datasheet's rate that eager's own kernels reach, for estimates on devices nobody
 #: measured. Source: one H200, 2026-11-20: copy 4.25 of 4.8 TB/s; fp32 50.9 of 67, TF32 367 of
 #: 494.5, bf16 722 of 989.5 TFLOP/s.
-_REACHED = {"bytes": 0.885, "fp32": 0.76, "tf32": 0.74, "bf16": 0.73, "fp16": 0.73, "special": 0.76}
+REACHED: Mapping[str, float] = {
+    "bytes": 0.885,
+    "fp32": 0.76,
+    "tf32": 0.74,
+    "bf16": 0.73,
+    "fp16": 0.73,
+    "special": 0.76,
+}
 
 
 def graph_bound(graph: OpGraph, device: Device, contract: Contract) -> Bound | None:
@@ -86,7 +93,7 @@ def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract)
         moved = 2 * written
     if traffic is Traffic.TWICE and specs:
         moved += _storage_bytes(specs[0])
-    reached = {} if device.measured else _REACHED
+    reached = {} if device.measured else REACHED
     seconds = [moved / (device.dram_bytes_per_s * reached.get("bytes", 1.0))]
     for unit, amount in _eager_units(
         node_work(graph, node), _compute_dtype(graph, node), contract
@@ -97,13 +104,6 @@ def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract)
 
 def _is_free(operator: Operator, graph: OpGraph) -> bool:
     return operator.is_view or (operator.only_in_training and not graph.training)
-
-
-def unfused_ms(graph: OpGraph, device: Device, contract: Contract) -> float | None:
-    """An estimate of eager PyTorch: the sum over nodes. None for an opaque graph."""
-    if graph.opaque_reason is not None:
-        return None
-    return sum(node_cost_ms(graph, node, device, contract) for node in graph.nodes)
 
 
 # --- bytes

@@ -1,6 +1,8 @@
 """A time for a compiled module that never ran; the time is labelled `estimated` wherever it goes.
 
-It serves for ranking. Each launch costs the largest of three times (its DRAM traffic, its
+It serves for ranking, and is the one estimate there is: `estimate_report_ms` says how long the
+module itself, a candidate and a winner take, so that what launches the same takes as long. Each
+launch costs the largest of three times (its DRAM traffic, its
 tensor-core work, its instruction issue), stretched where too few blocks or too few bytes in flight
 keep the device from its peaks, plus the launch itself. Source: roofline with latency hiding by
 Little's law; Volkov, "Understanding Latency Hiding on GPUs", UC Berkeley 2016, chapters 3-4.
@@ -13,9 +15,13 @@ Covered: order among knob settings of one kernel, and rough scale. Not covered: 
 conflicts, divergence, clocks.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kmem.problem.bound import REACHED
+from kmem.problem.traced import TracedProblem
+from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.records import Bound, Device, Launch
 
 #: Warp instructions a multiprocessor issues per clock. Source: Hopper tuning guide, four schedulers
@@ -50,6 +56,17 @@ class _Work:
     bytes_in_flight_per_warp: float
 
 
+def estimate_report_ms(report: CompileReport, traced: TracedProblem) -> float:
+    """Estimated time of one forward of a compiled module in ms.
+
+    It is infinite for a module that did not compile, and for one that looks at its data: that was
+    compiled in part only, so its estimate would be too good.
+    """
+    if report.status is not CompileStatus.OK:
+        return math.inf
+    return estimate_kernel_ms(report.launches, traced.bound, traced.device)
+
+
 def estimate_kernel_ms(launches: Sequence[Launch], bound: Bound | None, device: Device) -> float:
     """Estimated time of one forward in ms: the sum over its launches.
 
@@ -65,7 +82,7 @@ def estimate_launches(
 
     Args:
         launches: as compile/report.py reports them; vendor operators (`static__library`) are costed
-            by bytes and FLOPs at the device's peaks.
+            by bytes and FLOPs at what the vendor's kernels reach.
         bound: of the whole graph: its FLOPs tell how often arithmetic loops run. None for an opaque
             graph.
     """
@@ -87,15 +104,10 @@ def estimate_launches(
 
 
 def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: float) -> float:
-    share = 1.0 if device.measured else DATASHEET_SHARE
     metrics = launch.metrics
     if "static__library" in metrics:
-        unit = "bf16" if metrics.get("static__item_bytes", 4.0) == 2.0 else "fp32"
-        seconds = max(
-            metrics["static__argument_bytes"] / (device.dram_bytes_per_s * share),
-            metrics.get("static__flops", 0.0) / (device.peak_flops_per_s[unit] * share),
-        )
-        return device.launch_ms + 1e3 * seconds
+        return _vendor_ms(metrics, device)
+    share = 1.0 if device.measured else DATASHEET_SHARE
     work = _infer_work(launch, device.warp_size, flop_passes)
     blocks = float(launch.grid[0] * launch.grid[1] * launch.grid[2])
     warps = launch.block[0] / device.warp_size
@@ -130,6 +142,18 @@ def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: flo
         device.peak_flops_per_s[tensor_unit] * share * busy_sms / device.sm_count
     )
     return device.launch_ms + 1e3 * (max(memory_s, imbalance * max(issue_s, tensor_s)))
+
+
+def _vendor_ms(metrics: Mapping[str, float], device: Device) -> float:
+    """One operator of a vendor: its bytes, or its FLOPs on the unit that it uses."""
+    reached = {} if device.measured else REACHED
+    unit = "tf32" if "static__tf32" in metrics else "fp32"
+    if metrics.get("static__item_bytes", 4.0) == 2.0:
+        unit = "bf16"
+    moved_s = metrics["static__argument_bytes"] / device.dram_bytes_per_s
+    done_s = metrics.get("static__flops", 0.0) / device.peak_flops_per_s[unit]
+    seconds = max(moved_s / reached.get("bytes", 1.0), done_s / reached.get(unit, 1.0))
+    return device.launch_ms + 1e3 * seconds
 
 
 def _once(launch: Launch, kind: str) -> float:

@@ -13,6 +13,7 @@ the program has settings of its own.
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -30,6 +31,7 @@ _LOOK_S = 0.02
 #: Exit code of a shell that does not find a program. Source: POSIX.1-2017, Shell Command Language
 #: 2.8.2.
 _NOT_FOUND = 127
+_PLAIN_WORD = re.compile(r"[\w./+~-]+")
 
 
 class CommandProvider(Provider):
@@ -82,6 +84,17 @@ class CommandProvider(Provider):
         return Completion(
             text, request.model, None, None, StopReason.LENGTH if ran_on else StopReason.END
         )
+
+    def check(self, model: str, base_url: str | None = None) -> None:
+        """See `Provider.check`: whether the shell knows the program that the line begins with."""
+        words = model.split()
+        if not words or not _PLAIN_WORD.fullmatch(words[0]):
+            return  # an assignment, a quoted path: only the shell can tell
+        found = subprocess.run(
+            ["sh", "-c", 'command -v "$1"', "sh", words[0]], stdout=subprocess.DEVNULL, check=False
+        )
+        if found.returncode != 0:
+            raise ProviderError(_failure(model, _NOT_FOUND, b""))
 
     def models(self, base_url: str | None = None) -> list[str]:
         """No names: any command line is a model of this provider."""

@@ -12,6 +12,7 @@ all tries. Not covered: a server that keeps a connection open with comments for 
 event is cut off only when it falls silent.
 """
 
+import socket
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from kmem.errors import AnswerLost, ProviderError
 from kmem.interfaces import Completion, ModelRequest, Provider
@@ -34,6 +36,8 @@ EventT = TypeVar("EventT")
 
 #: Longest wait for a connection; an answer may take as long as the request's timeout says.
 CONNECT_S = 10.0
+#: Longest wait for a connection when only its being possible is asked.
+CHECK_S = 3.0
 #: How long the list of models may take, all tries together.
 LIST_S = 30.0
 #: How often to look for a server of the user's own: it is there, or it was not started.
@@ -138,6 +142,23 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
             attempt, self._backoff, seed=url, deadline=deadline, interrupted=self._interrupted
         )
 
+    def check(self, model: str, base_url: str | None = None) -> None:
+        """See `Provider.check`: the key, and whether a server of the user's own takes connections.
+
+        Where a proxy stands between, it is not tried.
+        """
+        url, _ = self._address(base_url)
+        parts = urlsplit(url)
+        if url == self.home or getproxies().get(parts.scheme):
+            return
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((parts.hostname, port), timeout=CHECK_S).close()
+        except OSError:
+            raise ProviderError(
+                f"No server answers at {url}; start it, or correct --base-url"
+            ) from None
+
     def interrupt(self) -> None:
         """See `Provider.interrupt`: waits end at once, answers under way at their next event."""
         with self._lock:
@@ -149,6 +170,15 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
 
         It is the same client for all calls, for it pools connections.
         """
+        url, key = self._address(base_url)
+        place = (url, content_hash(key or NO_KEY))
+        with self._lock:
+            if place not in self._clients:
+                self._clients[place] = self._open(url, key or NO_KEY)
+            return self._clients[place], url
+
+    def _address(self, base_url: str | None) -> tuple[str, str | None]:
+        """A server's URL, and the key for it if there is one."""
         url = checked_url(base_url or self.home)
         key = find_key(self.key_name)
         if key is None and base_url is None:
@@ -156,11 +186,7 @@ class HttpProvider(Provider, Generic[ClientT, EventT]):
                 f"No key for {self.name}; set {self.key_name} in the environment or in a .env "
                 "file in this directory"
             )
-        place = (url, content_hash(key or NO_KEY))
-        with self._lock:
-            if place not in self._clients:
-                self._clients[place] = self._open(url, key or NO_KEY)
-            return self._clients[place], url
+        return url, key
 
     def _timeout(self, left_s: float) -> object:
         return self._sdk().Timeout(left_s, connect=min(CONNECT_S, left_s))

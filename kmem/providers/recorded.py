@@ -35,10 +35,15 @@ class RecordingsProvider(Provider):
         Raises:
             ProviderError: if the file cannot be read or has no answer to these messages.
         """
+        self.check(request.model)
         with self._lock:
-            if request.model not in self._recordings:
-                self._recordings[request.model] = _Recording(Path(request.model))
             return self._recordings[request.model].next(request.messages)
+
+    def check(self, model: str, base_url: str | None = None) -> None:
+        """See `Provider.check`: whether the file can be read."""
+        with self._lock:
+            if model not in self._recordings:
+                self._recordings[model] = _Recording(Path(model))
 
     def models(self, base_url: str | None = None) -> list[str]:
         """No names: any file of recorded conversations is a model of this provider."""

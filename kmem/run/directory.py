@@ -4,18 +4,31 @@ Files are written as things happen, each one whole.
 """
 
 import fcntl
+import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO, TypeVar
 
 from kmem.errors import OutputError
-from kmem.records import Attempt, Experience, Kernel, Profile, Recalled
-from kmem.serialize import from_json, to_json
+from kmem.records import Attempt, Baseline, Experience, Kernel, Profile, Recalled, Run
+from kmem.serialize import from_data, to_data, to_json
+
+Record = TypeVar("Record")
 
 _LOCK, _KILLS = "run.lock", "kills.txt"
+_OWNER = "run.json"
+#: What a run writes for its user: a directory with one of these and no owner is somebody's.
+_RESULTS = ("best_kernel.py", "report.md", "result.json", "top_kernels", "attempts")
+
+
+def default_run_directory(name: str) -> Path:
+    """Where a run, or the replay of one, goes by default: in KMEM_OUT, or in runs/ here."""
+    return Path(os.environ.get("KMEM_OUT") or "runs") / name
 
 
 def is_worked_on(root: Path) -> bool:
@@ -31,21 +44,22 @@ def is_worked_on(root: Path) -> bool:
 
 
 class RunDirectory:
-    """The directory of one run, or of several runs one after another."""
+    """The directory of one run."""
 
     # For the user:     best_kernel.py  top_kernels/{1,2,3}.py (fastest first)  report.md
     #                   convergence.png  result.json
     # What was tried:   attempts/NNN-<hash>/{kernel.py,attempt.json,log.txt}  profiles/  verdicts/
-    #                   evidence/  conversations/
-    # For resuming:     recalled-<run>.jsonl  experience-<run>.jsonl
-    # While it is made: scratch/  run.lock (held by the process at work)  kills.txt
+    #                   evidence/  conversations/  kills.txt
+    # For resuming:     run.json (whose directory this is)  recalled-<run>.json
+    #                   experience-<run>.json
+    # While it is made: scratch/  run.lock (held by the process at work)
 
     def __init__(self, root: Path) -> None:
         """Make the directory. Raises OutputError if it cannot be written."""
         self.root = root
+        self._made = [place for place in (root, *root.parents) if not place.exists()]
         try:
-            for name in ("attempts", "profiles", "scratch"):
-                (root / name).mkdir(parents=True, exist_ok=True)
+            root.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=root):
                 pass
         except OSError as ex:
@@ -55,22 +69,18 @@ class RunDirectory:
             ) from ex
 
     @contextmanager
-    def work(self) -> Iterator[None]:
-        """Hold the run while it is worked on.
+    def work(self, run: Run) -> Iterator[None]:
+        """Hold the directory while the run is worked on; it belongs to this run from then on.
 
-        A process that was killed at this run left its mark in the lock file; the time at which that
-        was seen is kept (`kills`).
+        A process that was killed at this run left the lock file; the time at which that was seen is
+        kept (`kills`).
 
-        Raises OutputError: if another process works on the run.
+        Raises OutputError: if another process works on the run, or the directory holds the files of
+            another run.
         """
-        with open(self.root / _LOCK, "a+", encoding="utf-8") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise OutputError(
-                    f"Another process is at work on {self.root}; wait for it, or choose another "
-                    f"directory with --out"
-                ) from None
+        self._refuse_others(run)
+        with self._lock() as lock:
+            self._refuse_others(run)  # who held the lock until now may have made it its own
             lock.seek(0)
             if lock.read():
                 kills = [*self.kills(), datetime.now(UTC).isoformat(timespec="seconds")]
@@ -78,10 +88,60 @@ class RunDirectory:
             lock.truncate(0)
             lock.write("at work\n")
             lock.flush()
+            self.write_text(_OWNER, to_json(run))
             try:
                 yield
             finally:  # an exception is no kill: only a process ended from outside leaves its mark
-                lock.truncate(0)
+                shutil.rmtree(self.scratch, ignore_errors=True)
+                (self.root / _LOCK).unlink(missing_ok=True)
+
+    @contextmanager
+    def _lock(self) -> Iterator[IO[str]]:
+        place = self.root / _LOCK
+        while True:
+            with open(place, "a+", encoding="utf-8") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise OutputError(
+                        f"Another process is at work on {self.root}; wait for it, or choose "
+                        f"another directory with --out"
+                    ) from None
+                # who ended between opening and locking has taken this file away
+                if place.exists() and os.path.samestat(os.stat(place), os.fstat(lock.fileno())):
+                    yield lock
+                    return
+
+    def _refuse_others(self, run: Run) -> None:
+        """Refuse a directory whose files this run would overwrite."""
+        owner = self._owner()
+        if owner is not None and owner != run.id:
+            raise OutputError(
+                f"Directory {self.root} holds run {owner}, which would be overwritten; choose "
+                f"another with --out"
+            )
+        found = [name for name in _RESULTS if (self.root / name).exists()]
+        if owner is None and found:
+            raise OutputError(
+                f"Directory {self.root} has a {found[0]} already, which would be overwritten; "
+                f"choose another with --out"
+            )
+
+    def _owner(self) -> str | None:
+        """The id of the run whose directory this is; None if it is nobody's."""
+        try:
+            data = json.loads((self.root / _OWNER).read_text(encoding="utf-8"))
+            return str(data["id"])
+        except (OSError, ValueError, KeyError, TypeError):  # none, or another program's
+            return None
+
+    def abandon(self, run: Run) -> None:
+        """Take away what a run that never began has left: its mark and the directories it made."""
+        if self._owner() == run.id:
+            (self.root / _OWNER).unlink()
+        with suppress(OSError):  # not empty: somebody else's files
+            for place in self._made:
+                place.rmdir()
 
     def kills(self) -> list[str]:
         """When this run was taken up again after its process had been killed; ISO 8601."""
@@ -138,45 +198,63 @@ class RunDirectory:
 
         None if nothing was written yet, or the directory was emptied since.
         """
-        place = self.root / _recalled_name(run_id)
-        if not place.is_file():
-            return None
-        return [
-            from_json(Recalled, line) for line in place.read_text(encoding="utf-8").splitlines()
-        ]
+        return self._read_list(_recalled_name(run_id), Recalled)
 
     def write_recalled(self, run_id: str, recalled: Sequence[Recalled]) -> None:
         """Keep what a run recalled, so that the run resumes from the same."""
-        self.write_text(_recalled_name(run_id), "".join(to_json(hit) + "\n" for hit in recalled))
+        self._write_list(_recalled_name(run_id), recalled)
 
     def read_experience(self, run_id: str) -> tuple[Experience, ...] | None:
         """What a run knew of other graphs' settings when it began.
 
         None if nothing was written yet, or the directory was emptied since.
         """
-        place = self.root / _experience_name(run_id)
-        if not place.is_file():
-            return None
-        return tuple(
-            from_json(Experience, line) for line in place.read_text(encoding="utf-8").splitlines()
-        )
+        found = self._read_list(_experience_name(run_id), Experience)
+        return None if found is None else tuple(found)
 
     def write_experience(self, run_id: str, experience: Sequence[Experience]) -> None:
         """Keep what a run knew, so that the run resumes from the same."""
-        self.write_text(
-            _experience_name(run_id), "".join(to_json(entry) + "\n" for entry in experience)
-        )
+        self._write_list(_experience_name(run_id), experience)
+
+    def _read_list(self, name: str, record: type[Record]) -> list[Record] | None:
+        place = self.root / name
+        if not place.is_file():
+            return None
+        return [from_data(record, data) for data in json.loads(place.read_text(encoding="utf-8"))]
+
+    def _write_list(self, name: str, records: Sequence[object]) -> None:
+        self.write_text(name, json.dumps([to_data(record) for record in records]) + "\n")
 
     def remove_best(self) -> None:
-        """Take away the winner that an earlier run left here: it is not this run's answer."""
+        """Take away a provisional winner: it is not this run's answer."""
         self.best_kernel.unlink(missing_ok=True)
 
     def write_best(self, attempt: Attempt) -> Path:
         """Put the winner where the user looks for it."""
         return self.write_text("best_kernel.py", attempt.candidate.kernel.source)
 
+    def write_provisional(self, attempt: Attempt, baseline: Baseline | None) -> Path:
+        """Put the best kernel so far in the winner's place, marked as not verified yet.
+
+        A run that ends before its verdict, be it by a kill, leaves it there.
+
+        Args:
+            baseline: the fastest, if it is known.
+        """
+        measurement = attempt.measurement
+        kind = "estimated" if measurement.estimated else "measured"
+        time = f"{measurement.latency_ms:.4g} ms ({kind})"
+        if baseline is not None and baseline.timing is not None:
+            time += f", {baseline.name} {baseline.timing.latency_ms:.4g} ms"
+        head = (
+            f"# PROVISIONAL, NOT VERIFIED: the best kernel so far of an unfinished run, {time}.\n"
+            f"# It passed the screening on this run's inputs, not the final verdict; the command\n"
+            f"# `kmem runs resume` finishes the run, `kmem verify` judges this file.\n"
+        )
+        return self.write_text("best_kernel.py", head + attempt.candidate.kernel.source)
+
     def write_top(self, kernels: Sequence[Kernel]) -> None:
-        """Keep the fastest kernels, fastest first; those that an earlier run left here go."""
+        """Keep the fastest kernels, fastest first; those of an earlier sitting go."""
         for place in self.top_kernels():
             place.unlink()
         for number, kernel in enumerate(kernels, 1):
@@ -188,8 +266,8 @@ class RunDirectory:
 
 
 def _experience_name(run_id: str) -> str:
-    return f"experience-{run_id}.jsonl"
+    return f"experience-{run_id}.json"
 
 
 def _recalled_name(run_id: str) -> str:
-    return f"recalled-{run_id}.jsonl"  # several runs may go into one directory
+    return f"recalled-{run_id}.json"

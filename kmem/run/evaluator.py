@@ -22,11 +22,11 @@ from kmem.measure.judge import Judge
 from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.settings import JudgeSettings
 from kmem.plugins import Registry
-from kmem.problem.bound import unfused_ms
 from kmem.profile.collect import collect_profile
 from kmem.profile.compile.pool import CompilePool, CompileProcesses
-from kmem.profile.compile.report import CompileReport, CompileStatus
-from kmem.profile.estimate import estimate_kernel_ms
+from kmem.profile.compile.report import CompileStatus
+from kmem.profile.estimate import estimate_report_ms
+from kmem.profile.job import reference_kernel
 from kmem.records import Attempt, Baseline, Kernel, Measurement, Profile, Run, Timing
 from kmem.run.progress import Announce
 from kmem.run.session import Session
@@ -228,7 +228,7 @@ class LiveEvaluator(Evaluator):
         return self._deadline + apart_s + (now - since if since is not None else 0.0) - now
 
     def baselines(self) -> tuple[Baseline, ...]:
-        """Timed by the judge, or without a GPU estimated from the graph."""
+        """Timed by the judge, or without a GPU estimated as any candidate is."""
         session = self._session
         if session.present:
             apart_s, since = self._apart[0], self._judge.own_time
@@ -238,8 +238,12 @@ class LiveEvaluator(Evaluator):
             finally:
                 self._apart = apart_s + self._judge.own_time - since, None
         traced = session.traced
-        time_ms = unfused_ms(traced.graph, traced.device, traced.contract)
-        if time_ms is None:
+        self._announce("measure", "estimating the module itself")
+        (report,) = self._pool.compile(
+            [reference_kernel(traced.problem)], timeout_s=_COMPILE_TIMEOUT_S
+        )
+        time_ms = estimate_report_ms(report, traced)
+        if not math.isfinite(time_ms):
             return ()
         return (Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True),)
 
@@ -258,21 +262,11 @@ class LiveEvaluator(Evaluator):
                 self._binaries.add(report.ptx_hash or kernel.hash)
                 ready.append(kernel)
                 if not self._session.present:
-                    self._estimates[kernel.hash] = self._estimate_ms(report)
+                    self._estimates[kernel.hash] = estimate_report_ms(report, self._session.traced)
         if not self._session.present:
             ready.sort(key=lambda kernel: self._estimates[kernel.hash])
             del ready[_PROVED_PER_ROUND:]
         return Admitted(tuple(failed), tuple(ready))
-
-    def _estimate_ms(self, report: CompileReport) -> float:
-        """The static estimate; infinite for a forward that looks at its data.
-
-        Such a forward was compiled in part only, so its estimate would be too good.
-        """
-        if report.status is not CompileStatus.OK:
-            return math.inf
-        traced = self._session.traced
-        return estimate_kernel_ms(report.launches, traced.bound, traced.device)
 
     def screen(
         self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]

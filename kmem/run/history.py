@@ -31,6 +31,7 @@ class History:
         self.baselines: tuple[Baseline, ...] = ()
         self.profiles: dict[str, Profile] = dict(earlier.profiles)
         self.measurements = 0
+        self._taken_over = 0
 
     @property
     def best(self) -> Attempt | None:
@@ -42,6 +43,11 @@ class History:
     def best_ms(self) -> float | None:
         """The time of the fastest attempt that passed, in ms."""
         return self.best.measurement.latency_ms if self.best else None
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether every attempt that earlier processes finished has come up again."""
+        return self._taken_over >= len(self.earlier.attempts)
 
     def ranking(self) -> list[Attempt]:
         """Attempts that passed, fastest first."""
@@ -82,6 +88,7 @@ class History:
         finished = self.earlier.attempts.get(kernel.hash)
         if finished is not None:
             self.add_attempt(finished)
+            self._taken_over += 1
         return finished is not None
 
     def add_verdict(self, screened: Attempt, verified: Attempt) -> None:

@@ -19,6 +19,7 @@ from kmem.records import (
     Profile,
     Status,
     content_hash,
+    fastest_baseline,
 )
 from kmem.run.baselines import RunBaselines
 from kmem.run.evaluator import Evaluator
@@ -147,7 +148,14 @@ class Measurer:
         self._recorder.record_attempt(
             len(history.attempts), attempt, diagnosis.signature if diagnosis else None
         )
+        baseline = fastest_baseline(history.baselines)
+        if history.best is attempt and _is_faster(attempt, baseline):
+            self._recorder.record_provisional(attempt, baseline)
         self._announce("measure", f"{candidate.task.skill}: {measurement.status.value}")
+
+
+def _is_faster(attempt: Attempt, baseline: Baseline | None) -> bool:
+    return baseline is None or attempt.measurement.latency_ms < baseline.timing.latency_ms
 
 
 def normalised_source_hash(source: str) -> str:

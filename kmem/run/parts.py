@@ -21,7 +21,7 @@ from kmem.run.history import History
 from kmem.run.measuring import Measurer
 from kmem.run.progress import Announce, Announcer, Event
 from kmem.run.recorder import Recorder
-from kmem.run.resume import find_earlier_work
+from kmem.run.resume import find_earlier_work, time_over_all_sittings
 from kmem.run.session import Session
 
 OpenEvaluator: TypeAlias = Callable[[Announce], Evaluator]
@@ -60,14 +60,20 @@ def open_parts(
     """
     directory = RunDirectory(Path(run.out_dir))
     history = History(session.traced, find_earlier_work(run.id, memory))
-    recorder = Recorder(run, session, memory, directory)
     announcer = Announcer(run, session, history, on_event)
     announce = announcer.announce
+    recorder = Recorder(run, session, memory, directory, lambda: announcer.clock.seconds_left)
     with (
         ThreadPoolExecutor(1) as background,
         closing(open_evaluator(announce)) as evaluator,
     ):
-        announcer.clock = clock or Clock(lambda: evaluator.seconds_left)
+        announcer.clock = clock or Clock(
+            time_over_all_sittings(
+                lambda: evaluator.seconds_left,
+                history.earlier.seconds_spent,
+                lambda: history.is_caught_up,
+            )
+        )
         baselines = RunBaselines(session, memory, history, evaluator, background)
         measurer = Measurer(
             evaluator, baselines, history, recorder, announce, estimated=not session.present

@@ -5,7 +5,7 @@ Estimates, and runs that may only read the memory, leave no outcome in the ledge
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -13,6 +13,7 @@ from kmem.memory.store import Memory
 from kmem.problem.graph import graph_sizes
 from kmem.records import (
     Attempt,
+    Baseline,
     Diagnosis,
     Kernel,
     Lesson,
@@ -31,7 +32,21 @@ from kmem.run.session import Session, versions
 class Recorder:
     """Writes what one run finds out."""
 
-    def __init__(self, run: Run, session: Session, memory: Memory, directory: RunDirectory) -> None:
+    def __init__(
+        self,
+        run: Run,
+        session: Session,
+        memory: Memory,
+        directory: RunDirectory,
+        seconds_left: Callable[[], float],
+    ) -> None:
+        """Nothing is written yet.
+
+        Args:
+            seconds_left: what is left of the run's minutes; kept with every finding, so that a run
+                that is killed and resumed has no more of them than any other.
+        """
+        self._seconds_left = seconds_left
         self._run = run
         self._session = session
         self._memory = memory
@@ -45,6 +60,7 @@ class Recorder:
             signature: of the kernel that the attempt started from.
         """
         self._memory.runs.record_attempt(self._run.id, attempt)
+        self._record_time()
         self._directory.write_attempt(number, attempt)
         self._record_outcome(attempt, signature)
 
@@ -60,6 +76,7 @@ class Recorder:
     def record_profile(self, attempt: Attempt, profile: Profile) -> None:
         """Keep the profile of an attempt's kernel."""
         self._memory.runs.put_profile(self._run.id, profile)
+        self._record_time()
         self._directory.write_profile(attempt, profile)
 
     def record_diagnosis(
@@ -75,16 +92,23 @@ class Recorder:
     def record_plan(self, number: int, plan: Plan) -> None:
         """Keep what a round is going to try."""
         self._memory.runs.put_plan(self._run.id, number, plan)
+        self._record_time()
 
     def record_lessons(self, number: int, lessons: Sequence[Lesson]) -> None:
         """Keep what a round taught."""
         self._memory.runs.put_lessons(self._run.id, number, lessons)
 
-    def record_best(self, winner: Attempt | None) -> None:
-        """Put the winner where the user looks for it.
+    def _record_time(self) -> None:
+        spent_s = 60 * self._run.budget.minutes - self._seconds_left()
+        if math.isfinite(spent_s):  # a replay has no clock
+            self._memory.runs.put_seconds_spent(self._run.id, spent_s)
 
-        Without one, the winner that an earlier run left there is taken away.
-        """
+    def record_provisional(self, attempt: Attempt, baseline: Baseline | None) -> None:
+        """Put the best kernel so far where the winner will be: the run may be ended before that."""
+        self._directory.write_provisional(attempt, baseline)
+
+    def record_best(self, winner: Attempt | None) -> None:
+        """Put the winner where the user looks for it; without one, the provisional one goes."""
         if winner is None:
             self._directory.remove_best()
         else:

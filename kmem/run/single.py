@@ -28,12 +28,15 @@ from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.problem.workload import derive_small_workload
 from kmem.profile.compile.pool import compile_kernels
 from kmem.profile.compile.report import CompileStatus
-from kmem.profile.estimate import estimate_kernel_ms
-from kmem.records import Baseline, Contract, Device, Kernel, Measurement, Problem
+from kmem.profile.estimate import estimate_report_ms
+from kmem.profile.job import reference_kernel
+from kmem.records import Baseline, Contract, Device, Kernel, Measurement, Problem, Timing
 from kmem.run.baselines import keep_baselines, known_baselines
 
 logger = logging.getLogger(__name__)
 
+#: Key of a verdict's environment: how many Triton kernels one forward launches, without a GPU.
+TRITON_LAUNCHES = "triton_launches"
 _COMPILE_TIMEOUT_S = 120.0
 
 
@@ -165,7 +168,9 @@ def find_checkers(registry: Registry | None, names: Sequence[str]) -> tuple[Chec
 def judge_case(
     case: Case, device: Device, *, gpu: bool, announce: Callable[[str], None]
 ) -> tuple[Measurement, tuple[Baseline, ...]]:
-    """The judge's verdict on a case, and what it was compared with (nothing without a GPU).
+    """The judge's verdict on a case, and what the kernel is compared with.
+
+    Without a GPU that is an estimate for eager, made as the kernel's own is.
 
     Args:
         gpu: whether the device is here; otherwise the interpreter proves the kernel at small sizes
@@ -184,6 +189,7 @@ def judge_case(
         if not gpu:
             raise
         announce(f"Other sizes are not checked: {ex}")
+    estimates = _Estimates(traced, announce)
     with (
         tempfile.TemporaryDirectory(prefix="kmem-verify-", ignore_cleanup_errors=True) as place,
         Judge(
@@ -197,12 +203,15 @@ def judge_case(
                 checkers=terms.checkers,
                 keep_spare=False,
             ),
-            estimate_ms=lambda candidate: _estimate_ms(candidate, traced, announce),
+            estimate_ms=estimates.estimate_ms,
             on_event=announce,
         ) as judge,
     ):
-        baselines = find_baselines(judge, traced) if gpu else ()
-        return judge.verify(case.kernel, baselines), baselines
+        if gpu:
+            baselines = find_baselines(judge, traced)
+            return judge.verify(case.kernel, baselines), baselines
+        measurement = judge.verify(case.kernel, ())
+    return estimates.complete(measurement), estimates.baselines
 
 
 def find_baselines(judge: Judge, traced: TracedProblem) -> tuple[Baseline, ...]:
@@ -230,23 +239,44 @@ def _cache_dir() -> Path:
     return default_db_path().parent / "cache"
 
 
-def _estimate_ms(kernel: Kernel, traced: TracedProblem, announce: Callable[[str], None]) -> float:
-    """The static estimate at full size in ms; infinite where the compiler gives none."""
-    try:
-        (report,) = compile_kernels(
-            [kernel],
-            traced,
-            processes=1,
-            cache_dir=_cache_dir() / "triton",
-            timeout_s=_COMPILE_TIMEOUT_S,
-        )
-    except ProfilerError as ex:
-        announce(f"No estimate: {ex}")
-        return math.inf
-    if report.status is not CompileStatus.OK:
-        announce(
-            f"No estimate: the kernel does not compile for {traced.device.name}: "
-            f"{report.log.strip()[-300:]}"
-        )
-        return math.inf
-    return estimate_kernel_ms(report.launches, traced.bound, traced.device)
+class _Estimates:
+    """What compiling says of a kernel at full size, and of the module beside it."""
+
+    def __init__(self, traced: TracedProblem, announce: Callable[[str], None]) -> None:
+        self._traced, self._announce = traced, announce
+        self._triton_launches: int | None = None
+        self.baselines: tuple[Baseline, ...] = ()
+
+    def estimate_ms(self, kernel: Kernel) -> float:
+        """The static estimate in ms; infinite where the compiler gives none."""
+        traced, announce = self._traced, self._announce
+        try:
+            report, eager = compile_kernels(
+                [kernel, reference_kernel(traced.problem)],
+                traced,
+                processes=1,
+                cache_dir=_cache_dir() / "triton",
+                timeout_s=_COMPILE_TIMEOUT_S,
+            )
+        except ProfilerError as ex:
+            announce(f"No estimate: {ex}")
+            return math.inf
+        if report.status is not CompileStatus.OK:
+            announce(
+                f"No estimate: the kernel does not compile for {traced.device.name}: "
+                f"{report.log.strip()[-300:]}"
+            )
+        else:
+            self._triton_launches = len(report.launches) - len(report.vendor_ops)
+        eager_ms = estimate_report_ms(eager, traced)
+        if math.isfinite(eager_ms):
+            timing = Timing(eager_ms, eager_ms, eager_ms, 0)
+            self.baselines = (Baseline("eager", timing, estimated=True),)
+        return estimate_report_ms(report, traced)
+
+    def complete(self, measurement: Measurement) -> Measurement:
+        """The verdict with how many Triton kernels the file launches, where that is known."""
+        if self._triton_launches is None:
+            return measurement
+        known = {TRITON_LAUNCHES: str(self._triton_launches)}
+        return replace(measurement, environment={**measurement.environment, **known})

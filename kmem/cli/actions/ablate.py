@@ -21,7 +21,7 @@ from kmem.serialize import to_data
 def ablate_suite(root: Path, options: AblationOptions, *, as_json: bool) -> None:
     """Search with every arm on recorded landscapes, and print how the arms compare.
 
-    A table for people goes to stderr, one JSON object to stdout if asked for.
+    The table goes to stdout, or to stderr where stdout has the JSON object that was asked for.
 
     Raises LandscapeError if no setting of any landscape has passed.
     """
@@ -60,7 +60,7 @@ def ablate_suite(root: Path, options: AblationOptions, *, as_json: bool) -> None
         without = f", without {', '.join(setup.left_out)}" if setup.left_out else ""
         title = f"{len(landscapes)} problems, {setup.seeds} seeds, {options.strategy}{without}"
         _keep(options.out, trials, summary, title)
-    show_comparison(compared)
+    show_comparison(compared, on_stderr=as_json)
     if options.out is not None:
         click.echo(f"trials, comparison and plot: {options.out}", err=True)
     if as_json:

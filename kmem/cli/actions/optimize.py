@@ -4,6 +4,7 @@ import json
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,16 +14,17 @@ from kmem.cli.actions.ceilings import measured_ceilings
 from kmem.cli.display.result import result_data
 from kmem.cli.display.run import RunDisplay
 from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_NOTHING_BEAT_BASELINE
+from kmem.cli.options.models import check_models
 from kmem.cli.options.run import RunOptions
 from kmem.devices import resolve_target
-from kmem.errors import KmemError, TargetError
+from kmem.errors import KmemError, MemoryStoreError, TargetError, first_line
 from kmem.explore.models.cost.budget import Spending
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.problem.load import load_problem
 from kmem.records import Device, Lesson, ModelChoice, Run, RunResult, RunState, Strategy
-from kmem.run.directory import RunDirectory
+from kmem.run.directory import RunDirectory, default_run_directory
 from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
 from kmem.run.loop import optimize
 from kmem.run.progress import Announce
@@ -40,7 +42,7 @@ def make_run(problem: Path, options: RunOptions, models: tuple[ModelChoice, ...]
     device, _ = resolve_target(options.target)
     now = datetime.now(UTC)
     run_id = now.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
-    place = options.out or Path("runs") / f"{loaded.name}-{run_id}"
+    place = options.out or default_run_directory(f"{loaded.name}-{run_id}")
     return Run(
         run_id,
         loaded,
@@ -58,13 +60,24 @@ def make_run(problem: Path, options: RunOptions, models: tuple[ModelChoice, ...]
 
 
 def resume(run_id: str, registry: Registry, *, as_json: bool) -> None:
-    """Go on with a run, of which the id or its beginning is given.
+    """Go on with a run, of which the id or its beginning is given; a finished one is only told.
 
     Raises TargetError if the run was begun with a GPU and there is none here, or without one.
     """
-    with Memory() as memory:
+    with Memory.to_read() as memory:
         run = memory.runs.get(run_id)
         attempts = memory.runs.attempts(run.id)
+        entry = memory.run_entries.one(run.id)
+        if entry.state is RunState.FINISHED and entry.result is not None:
+            click.echo(f"Run {run.id} has finished already; nothing is done again.", err=True)
+            directory = RunDirectory(Path(run.out_dir))
+            finished = _finished(memory, run, entry.result)
+            report = directory.root / "report.md"
+            if not report.is_file():  # killed between its last verdict and its report
+                report = _write_results(directory, finished)
+            _tell_result(finished, directory, report, as_json=as_json)
+            return
+    check_models(run.models, registry.providers)
     _, present = resolve_target(run.target)
     if any(attempt.measurement.estimated is present for attempt in attempts):
         where = "without a GPU, by estimates" if present else f"on a GPU ({run.target})"
@@ -79,76 +92,142 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     """Search, with progress on stderr, print the result on stdout, and exit with its code."""
     directory = RunDirectory(Path(run.out_dir))
     device, present = resolve_target(run.target)
-    with Memory() as memory, directory.work():
-        memory.runs.start(run)
+    display = RunDisplay(run)
+    with _taken_away_if_it_never_began(run, directory), Memory() as memory, directory.work(run):
         click.echo(f"run {run.id} in {run.out_dir}", err=True)
         kills = directory.kills()
         if kills:
             click.echo(
                 f"the process at work on it was killed; taken up again at {kills[-1]}", err=True
             )
-        with _state_kept(run, memory):
+        with _state_kept(run, memory, display):
             if present:
                 device = measured_ceilings(device, memory)
-            result, notes = _search(run, device, present, registry, memory)
+            result, notes = _search(run, device, present, registry, memory, display)
             notes += tuple(f"its process was killed; taken up again at {time}" for time in kills)
-            usage = Spending(run.budget, RunArchive(memory.path, run.id)).usage()
-            lessons = memory.runs.lessons(run.id)
-            finished = FinishedRun(
-                run,
-                result,
-                memory.runs.attempts(run.id),
-                memory.runs.diagnoses(run.id),
-                lessons,
-                notes,
-                usage,
-            )
-            report = write_report(directory, finished)
-            directory.write_text("result.json", to_json(result))
-    _tell_people(run, result, lessons, report)
-    if as_json:
-        click.echo(json.dumps(result_data(run, result, directory, usage)))
-    elif result.best is not None:
-        click.echo(str(directory.best_kernel))
-    if result.best is None:
-        raise SystemExit(EXIT_NOTHING_BEAT_BASELINE)
+            finished = _finished(memory, run, result, notes)
+            report = _write_results(directory, finished)
+    _tell_result(finished, directory, report, as_json=as_json)
 
 
 @contextmanager
-def _state_kept(run: Run, memory: Memory) -> Iterator[None]:
+def _taken_away_if_it_never_began(run: Run, directory: RunDirectory) -> Iterator[None]:
+    """Leave no directory of a run that was refused before its first round: there is nothing in it.
+
+    Such a run has no row in memory either: `_search` adds that once the problem is traced.
+    """
+    try:
+        yield
+    except BaseException:
+        if not _is_known(run):
+            directory.abandon(run)
+        raise
+
+
+def _is_known(run: Run) -> bool:
+    try:
+        with Memory() as memory:
+            return memory.runs.has(run.id)
+    except MemoryStoreError:
+        return False
+
+
+def _write_results(directory: RunDirectory, finished: FinishedRun) -> Path:
+    """Write what a run leaves beside its kernels; returns the report's path."""
+    directory.write_text("result.json", to_json(finished.result))
+    return write_report(directory, finished)
+
+
+def _finished(
+    memory: Memory, run: Run, result: RunResult, notes: tuple[str, ...] = ()
+) -> FinishedRun:
+    """All that a report tells of a run, from memory."""
+    return FinishedRun(
+        run,
+        result,
+        memory.runs.attempts(run.id),
+        memory.runs.diagnoses(run.id),
+        memory.runs.lessons(run.id),
+        notes,
+        Spending(run.budget, RunArchive(memory.path, run.id)).usage(),
+    )
+
+
+@contextmanager
+def _state_kept(run: Run, memory: Memory, display: RunDisplay) -> Iterator[None]:
     """Keep in memory that a run was interrupted or failed, and say how to go on with it."""
     try:
         yield
     except KeyboardInterrupt:
-        click.echo(f"\nInterrupted. Nothing measured is lost: kmem runs resume {run.id}", err=True)
-        memory.runs.set_state(run.id, RunState.INTERRUPTED)
+        if memory.runs.has(run.id):
+            click.echo(
+                f"\nInterrupted{_best_so_far(run, display)}. Nothing measured is lost: kmem runs "
+                f"resume {run.id}",
+                err=True,
+            )
+            memory.runs.set_state(run.id, RunState.INTERRUPTED, failure="interrupted")
+        else:
+            click.echo("\nInterrupted before anything was tried; nothing is left", err=True)
         raise SystemExit(EXIT_INTERRUPTED) from None
     except BaseException as ex:
-        memory.runs.set_state(run.id, RunState.FAILED)
-        if isinstance(ex, KmemError) and memory.runs.attempts(run.id):
-            click.echo(
-                f"Nothing measured is lost; when it is mended: kmem runs resume {run.id}", err=True
-            )
+        if memory.runs.has(run.id):
+            reason = str(ex) if isinstance(ex, KmemError) else first_line(ex)
+            memory.runs.set_state(run.id, RunState.FAILED, failure=reason)
+            if isinstance(ex, KmemError) and memory.runs.attempts(run.id):
+                click.echo(
+                    f"Nothing measured is lost; when it is mended: kmem runs resume {run.id}",
+                    err=True,
+                )
         raise
 
 
+def _best_so_far(run: Run, display: RunDisplay) -> str:
+    """Where the run stood, and where its best kernel lies if there is one."""
+    place = RunDirectory(Path(run.out_dir)).best_kernel
+    if not place.is_file():
+        return ""
+    return f"; {display.standing}: {place} (provisional, not verified)"
+
+
 def _search(
-    run: Run, device: Device, present: bool, registry: Registry, memory: Memory
+    run: Run,
+    device: Device,
+    present: bool,
+    registry: Registry,
+    memory: Memory,
+    display: RunDisplay,
 ) -> tuple[RunResult, tuple[str, ...]]:
     """The result of the run's rounds, and notes about its problem for the report."""
     # beside the database: compiled kernels are shared by all runs
     cache = memory.path.parent / "cache"
+    left = run.budget.minutes - memory.runs.seconds_spent(run.id) / 60
+    sitting = replace(run, budget=replace(run.budget, minutes=max(0.0, left)))
     with (
         EvaluatorProcesses(Path(run.out_dir), cache, present=present) as processes,
-        RunDisplay(run) as show,
+        display as show,
     ):
         session = open_session(run.problem, run.contract, device, present, registry, memory)
+        memory.runs.start(run)
 
         def open_evaluator(announce: Announce) -> LiveEvaluator:
-            return LiveEvaluator(run, session, registry, processes, announce)
+            return LiveEvaluator(sitting, session, registry, processes, announce)
 
         result = optimize(run, session, memory, registry, show, open_evaluator=open_evaluator)
     return result, session.notes
+
+
+def _tell_result(
+    finished: FinishedRun, directory: RunDirectory, report: Path, *, as_json: bool
+) -> None:
+    """Say what came of a run on stderr and stdout, and exit with its code."""
+    run, result = finished.run, finished.result
+    _tell_people(run, result, finished.lessons, report)
+    if as_json:
+        click.echo(json.dumps(result_data(run, result, directory, finished.usage)))
+    elif result.best is not None:
+        click.echo(str(directory.best_kernel))
+    if result.best is None:
+        raise SystemExit(EXIT_NOTHING_BEAT_BASELINE)
 
 
 def _tell_people(run: Run, result: RunResult, lessons: Sequence[Lesson], report: Path) -> None:

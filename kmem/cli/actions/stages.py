@@ -106,7 +106,7 @@ def prescribe(
     """Skills against what a diagnosis found, best first."""
     device = _resolve_device(target)
     contract = Contract(Precision(precision))
-    with Memory() as memory:
+    with Memory.to_read() as memory:
         library = list(load_library(registry).values())
         memory.skills.sync(library)
         query = SkillQuery(diagnosis, operators, device.arch, contract)

@@ -2,6 +2,7 @@
 
 - live.py: a live panel on a terminal, plain lines elsewhere.
 - run.py: how a run stands.
+- entries.py: runs in a list, where each stands.
 - result.py: the result of a run as data.
 - diagnosis.py: a diagnosis as text.
 - verdict.py: a verdict as text.

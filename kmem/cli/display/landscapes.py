@@ -47,15 +47,15 @@ def recording_progress() -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
-def show_comparison(compared: Sequence[Comparison]) -> None:
-    """Print how arms compare, a row for each, on stderr."""
+def show_comparison(compared: Sequence[Comparison], *, on_stderr: bool) -> None:
+    """Print how arms compare, a row for each."""
     table = Table(
         title="Measurements to 95% of the best recorded speed; 95% intervals over problems and "
         "seeds",
         title_justify="left",
     )
     for heading in _HEADINGS:
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for entry in compared:
         table.add_row(
             entry.arm.value,
@@ -69,7 +69,7 @@ def show_comparison(compared: Sequence[Comparison]) -> None:
             f"{entry.more_measurements:.1%}",
             f"{entry.later_rounds:.1%}",
         )
-    console = Console(stderr=True)
+    console = Console(stderr=on_stderr)
     if not console.is_terminal:
         console.width = _TABLE_WIDTH
     console.print(table)

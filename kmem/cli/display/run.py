@@ -25,7 +25,13 @@ class RunDisplay(LiveDisplay[Event]):
         self._event_at = 0.0
         self._started = time.monotonic()
 
+    @property
+    def standing(self) -> str:
+        """The best time and the baseline as they were last announced."""
+        return _times(self._event) if self._event is not None else "nothing passed yet"
+
     def print_line(self, event: Event) -> None:
+        self._event = event
         seconds = time.monotonic() - self._started
         standing = _standing(event, event.seconds_left)
         click.echo(f"{event.stage:11} {event.text}  [{standing}, at {seconds:.1f} s]", err=True)
@@ -48,13 +54,17 @@ class RunDisplay(LiveDisplay[Event]):
         )
 
 
-def _standing(event: Event, seconds_left: float) -> str:
+def _times(event: Event) -> str:
+    """The best time so far against the best baseline."""
     unit = " ms est." if event.estimated else " ms"
-    parts = [
-        f"best {event.best_ms:.4g}{unit}" if event.best_ms is not None else "nothing passed yet"
-    ]
-    if event.baseline_ms is not None:
-        parts.append(f"baseline {event.baseline_ms:.4g}{unit}")
+    best = f"best {event.best_ms:.4g}{unit}" if event.best_ms is not None else "nothing passed yet"
+    if event.baseline_ms is None:
+        return best
+    return f"{best}, baseline {event.baseline_ms:.4g}{unit}"
+
+
+def _standing(event: Event, seconds_left: float) -> str:
+    parts = [_times(event)]
     if event.speed_of_light is not None:
         parts.append(f"{event.speed_of_light:.0%} of bound")
     parts.append(f"{event.measurements} measured")

@@ -3,7 +3,11 @@
 import math
 
 from kmem.measure.verdicts import REFUSED_FAMILIES
-from kmem.records import Baseline, ErrorReport, Measurement, Timing
+from kmem.records import Baseline, ErrorReport, Measurement, Timing, fastest_baseline
+from kmem.run.single import TRITON_LAUNCHES
+
+#: Share of the GPU's time in library kernels from which on there is nothing else.
+_ALL_OF_IT = 0.9999
 
 
 def describe_verdict(measurement: Measurement, baselines: tuple[Baseline, ...]) -> str:
@@ -16,9 +20,12 @@ def describe_verdict(measurement: Measurement, baselines: tuple[Baseline, ...]) 
     timing = measurement.timing
     if timing is not None and math.isfinite(timing.latency_ms):
         lines += _describe_timing(timing, estimated=measurement.estimated)
+        lines += _describe_gain(timing, baselines)
     for baseline in baselines:
         time = f"{baseline.timing.latency_ms:.4g} ms" if baseline.timing else "failed"
-        lines.append(f"{baseline.name}: {time}")
+        lines.append(f"{baseline.name}: {time}{' (estimated)' if baseline.estimated else ''}")
+    if _is_library_alone(measurement):
+        lines.append("it launches no Triton kernel: all the work is the library's")
     if REFUSED_FAMILIES in measurement.environment:
         lines.append(
             f"left out, for the module itself raises: {measurement.environment[REFUSED_FAMILIES]}"
@@ -28,6 +35,22 @@ def describe_verdict(measurement: Measurement, baselines: tuple[Baseline, ...]) 
     if measurement.flags:
         lines.append("flags: " + ", ".join(measurement.flags))
     return "\n".join(lines)
+
+
+def _describe_gain(timing: Timing, baselines: tuple[Baseline, ...]) -> list[str]:
+    """How much faster than the module it is, where the two were not timed in pairs."""
+    reference = fastest_baseline(baselines)
+    if timing.ratio is not None or reference is None:
+        return []
+    speedup = reference.timing.latency_ms / timing.latency_ms
+    return [f"{speedup:.2f}x {reference.name}"]
+
+
+def _is_library_alone(measurement: Measurement) -> bool:
+    """Whether nothing that ran was compiled from the file."""
+    if measurement.library_share is not None:
+        return measurement.library_share >= _ALL_OF_IT
+    return measurement.environment.get(TRITON_LAUNCHES) == "0"
 
 
 def _describe_errors(errors: tuple[ErrorReport, ...]) -> str:

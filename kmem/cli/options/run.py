@@ -65,8 +65,7 @@ class RunOptions:
     out: Path | None = option(
         "--out",
         type=click.Path(path_type=Path),
-        envvar="KMEM_OUT",
-        help="Run directory; default: runs/<problem>-<run id>.",
+        help="Directory of this run alone; default: <problem>-<run id> in KMEM_OUT, or in runs/.",
     )
     seed: int = option(
         "--seed", type=int, default=0, show_default=True, help="Seed of every random choice."

@@ -26,6 +26,9 @@ from kmem.records import (
 )
 from kmem.serialize import from_data, from_json, to_data, to_json
 
+#: Runs that the error for an ambiguous prefix names, the newest.
+_NAMED_AT_MOST = 4
+
 
 @dataclass(frozen=True, slots=True)
 class RoundDiagnosis:
@@ -59,19 +62,43 @@ class Runs(Tables):
                 [run.id, RunState.RUNNING.value, to_json(run), run.created_at],
             )
 
-    def set_state(self, run_id: str, state: RunState, result: RunResult | None = None) -> None:
+    def set_state(
+        self, run_id: str, state: RunState, result: RunResult | None = None, failure: str = ""
+    ) -> None:
         """Move a run to a state, with its result if there is one; else an earlier result is kept.
+
+        Args:
+            failure: why the run has not finished, for `kmem runs show`.
 
         Raises:
             MemoryStoreError: if there is no such run.
         """
         with self._storage.write() as connection:
             changed = connection.execute(
-                "update runs set state = ?, result = coalesce(?, result) where id = ?",
-                [state.value, to_json(result) if result else None, run_id],
+                """
+                update runs set state = ?, result = coalesce(?, result), failure = ? where id = ?
+                """,
+                [state.value, to_json(result) if result else None, failure or None, run_id],
             ).rowcount
         if not changed:
             raise _no_run(run_id)
+
+    def put_seconds_spent(self, run_id: str, seconds: float) -> None:
+        """Keep how much of its minutes a run has used, over all its sittings."""
+        with self._storage.write() as connection:
+            connection.execute(
+                "update runs set seconds_spent = max(seconds_spent, ?) where id = ?",
+                [seconds, run_id],
+            )
+
+    def has(self, run_id: str) -> bool:
+        """Whether there is a run with this full id."""
+        return bool(self._storage.read("select 1 from runs where id = ?", [run_id]))
+
+    def seconds_spent(self, run_id: str) -> float:
+        """How much of its minutes a run has used; 0 for one that is not there."""
+        rows = self._storage.read("select seconds_spent from runs where id = ?", [run_id])
+        return float(rows[0]["seconds_spent"]) if rows else 0.0
 
     def get(self, run_id: str) -> Run:
         """The run with this id or whose id begins so.
@@ -86,20 +113,12 @@ class Runs(Tables):
         if not rows or not run_id:
             raise _no_run(run_id)
         if len(rows) > 1 and not exact:
-            found = ", ".join(str(row["id"]) for row in rows)
+            found = ", ".join(str(row["id"]) for row in rows[-_NAMED_AT_MOST:])
+            more = f" and {len(rows) - _NAMED_AT_MOST} more" if len(rows) > _NAMED_AT_MOST else ""
             raise MemoryStoreError(
-                f"Several runs begin with '{run_id}': {found}; give more of the id"
+                f"{len(rows)} runs begin with '{run_id}': {found}{more}; give more of the id"
             )
         return from_json(Run, (exact or rows)[0]["record"])
-
-    def all(self) -> list[tuple[Run, RunState, RunResult | None]]:
-        """Every run, newest first."""
-        rows = self._storage.read(
-            "select record, state, result from runs order by created_at desc, rowid desc"
-        )
-        return [
-            (from_json(Run, row["record"]), RunState(row["state"]), _result(row)) for row in rows
-        ]
 
     def state(self, run_id: str) -> RunState:
         """Where a run (full id) stands. Raises MemoryStoreError if there is no such run."""

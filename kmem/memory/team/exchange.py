@@ -17,9 +17,9 @@ from pathlib import Path
 
 from sqlite_utils import Database
 
-from kmem.errors import MemoryStoreError, OutputError
+from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.redaction import supersede
-from kmem.memory.storage import Row, refuse_unreadable, storage_errors
+from kmem.memory.storage import Row, connect_to_read, refuse_unreadable, storage_errors
 from kmem.memory.store import Memory
 from kmem.memory.team.lines import (
     Line,
@@ -29,6 +29,7 @@ from kmem.memory.team.lines import (
     read_lines,
     retraction_lines,
 )
+from kmem.memory.team.replacing import replace_export
 from kmem.records import Outcome
 from kmem.serialize import from_json
 
@@ -56,35 +57,41 @@ class Exchanged:
 
 
 def export_outcomes(
-    memory: Memory, path: Path, *, sources: bool = True, redact: bool = False
+    memory: Memory,
+    path: Path,
+    *,
+    sources: bool = True,
+    redact: bool = False,
+    force: bool = False,
 ) -> Exchanged:
     """Write every outcome and retraction to a file; the same ledger gives the same bytes.
+
+    The file is replaced when all is written, and only by one that holds as much (replacing.py).
 
     Args:
         sources: whether the texts of kernels go along; without them a merge learns recipe, knobs
             and timings only.
         redact: leave out all that redaction.py names; implies no sources.
+        force: replace whatever is there.
 
     Raises:
-        OutputError: if the file cannot be written.
+        OutputError: if the file cannot be written, or what is there would be lost.
     """
     written = Exchanged(0, 0, 0)
     lines = outcome_lines(memory, _stored_outcomes(memory), sources=sources, redact=redact)
-    try:
-        with path.open("w", encoding="utf-8") as file:
-            if licences := memory.contributors.licences():
-                file.write(licence_line(licences) + "\n")
-            for line in lines:
-                file.write(line + "\n")
-                written += Exchanged(1, 0, int('"kernel": {' in line))
-            for line in retraction_lines(memory.ledger.retractions()):
-                file.write(line + "\n")
-                written += Exchanged(0, 1, 0)
-    except OSError as ex:
-        raise OutputError(
-            f"File {path} cannot be written ({ex.strerror}); export to another path"
-        ) from ex
-    return written
+    kernels = set[str]()  # several outcomes may be of one
+    with replace_export(path, force=force) as file:
+        if licences := memory.contributors.licences():
+            file.write(licence_line(licences) + "\n")
+        for line in lines:
+            file.write(line + "\n")
+            written += Exchanged(1, 0, 0)
+            if '"kernel": {' in line:
+                kernels.add(json.loads(line)["outcome"]["source_hash"])
+        for line in retraction_lines(memory.ledger.retractions()):
+            file.write(line + "\n")
+            written += Exchanged(0, 1, 0)
+    return written + Exchanged(0, 0, len(kernels))
 
 
 def _stored_outcomes(memory: Memory) -> Iterator[Row]:
@@ -154,7 +161,7 @@ def merge_memory(memory: Memory, other: Path) -> Exchanged:
         copy, export = Path(scratch) / "other.db", Path(scratch) / "other.jsonl"
         with (
             storage_errors(other),
-            closing(sqlite3.connect(other)) as source,
+            closing(connect_to_read(other)) as source,
             closing(sqlite3.connect(copy)) as target,
         ):
             # here, so that the error names the file and not the copy

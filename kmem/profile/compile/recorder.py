@@ -114,16 +114,23 @@ class Recorder:
 
 
 class VendorOperators(TorchDispatchMode):
-    """Records every operator that would launch a vendor's kernel, with its bytes and FLOPs."""
+    """Records every operator that would launch a vendor's kernel, with its bytes and FLOPs.
 
-    def __init__(self, recorder: Recorder) -> None:
+    Args:
+        tf32: whether fp32 products may run as TF32, as the contract says; convolutions always may.
+    """
+
+    def __init__(self, recorder: Recorder, *, tf32: bool) -> None:
         super().__init__()
         self._recorder = recorder
+        self._tf32 = tf32
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
         result = func(*args, **(kwargs or {}))
         if str(func.overloadpacket) not in _FREE_OPERATORS:
             metrics = _vendor_metrics(func, args, kwargs or {}, result)
+            if "static__flops" in metrics and (self._tf32 or "convolution" in str(func)):
+                metrics["static__tf32"] = 1.0
             scalars = [
                 str(leaf) for leaf in _leaves([args, kwargs]) if not isinstance(leaf, torch.Tensor)
             ]

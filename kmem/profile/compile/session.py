@@ -69,7 +69,10 @@ class CompileSession:
         try:
             module = import_file(name, file)
             model = build_model(module, self._problem, self._precision, "meta")
-            with torch.no_grad(), VendorOperators(self._recorder):
+            with (
+                torch.no_grad(),
+                VendorOperators(self._recorder, tf32=self._precision is Precision.TF32),
+            ):
                 model(*self._inputs)
         finally:
             sys.modules.pop(name, None)

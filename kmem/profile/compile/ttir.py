@@ -4,14 +4,16 @@ Sizes are constants in emitted kernels, so loops have constant bounds and can be
 exactly; the machine code cannot tell.
 
 Covered: loads, stores and atomic updates, through pointers and descriptors, and `tt.dot`, inside
-nests of `scf.for`; both sides of a branch are counted, and elements that a mask leaves out. Not
-covered: loops with bounds known only at run time and `while`: then nothing is reported rather than
-too little.
+nests of `scf.for`; both sides of a branch are counted, and elements that a mask leaves out. An `if`
+without an `else` that hangs on values that were loaded is the exception that a kernel provides for
+(tiles that overflowed and are done again), and is left out. Not covered: loops with bounds known
+only at run time and `while`: then nothing is reported rather than too little.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+_LOCATION = re.compile(r" loc\((?:[^()]|\([^()]*\))*\)")
 _CONSTANT = re.compile(r"^\s*(%[\w$.]+) = arith\.constant (-?\d+) : (?:i32|i64|index)")
 _FOR = re.compile(r"scf\.for %[\w$.]+ = (%[\w$.]+) to (%[\w$.]+) step (%[\w$.]+)")
 _LOAD = re.compile(
@@ -26,6 +28,10 @@ _DESCRIPTOR_STORE = re.compile(
     r"tt\.descriptor_(?:store|reduce) .*, tensor<(?P<shape>(?:\d+x)*)(?P<type>\w+)>"
 )
 _DOT = re.compile(r"= tt\.dot .*: tensor<((?:\d+x)+)\w+> \* tensor<((?:\d+x)+)\w+> ->")
+_DEFINED = re.compile(r"^\s*(%[\w$.]+)(?::\d+)? = ")
+_VALUE = re.compile(r"%[\w$.]+(?:#\d+)?")
+_LOADED = re.compile(r"= tt\.(?:load|descriptor_load|atomic_rmw|atomic_cas) ")
+_IF = re.compile(r"scf\.if (%[\w$.]+)")
 _BITS = re.compile(r"(\d+)")
 #: Products on the tensor core per product asked for. Source: Triton language reference, tl.dot,
 #: input_precision.
@@ -39,23 +45,27 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
     `static__program_flops`; products count as the hardware does them. There are no metrics if a
     loop's length is not constant.
     """
+    lines = [_LOCATION.sub("", line).rstrip() for line in ttir.splitlines()]
+    left_out = _exceptions(lines)
     constants: dict[str, int] = {}
     factors = [1]
     loaded = stored = 0.0
     flops = 0.0
-    for line in ttir.splitlines():
-        text = line.split(" loc(")[0].rstrip()
+    for number, text in enumerate(lines):
         if match := _CONSTANT.match(text):
             constants[match[1]] = int(match[2])
         if text.lstrip().startswith("}"):
             factors.pop()
-        if "scf.while" in text:
+        if number in left_out:
+            factors.append(0)
+            continue
+        if factors[-1] and "scf.while" in text:
             return {}
         if match := _FOR.search(text):
             trips = _constant_trips(constants, match)
-            if trips is None:
+            if trips is None and factors[-1]:
                 return {}
-            factors.append(factors[-1] * trips)
+            factors.append(factors[-1] * (trips or 0))
         elif text.endswith("{"):
             factors.append(factors[-1])
         if match := _LOAD.search(text) or _DESCRIPTOR.search(text):
@@ -72,6 +82,39 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
     if flops:
         found["static__program_flops"] = flops
     return found
+
+
+def _exceptions(lines: Sequence[str]) -> frozenset[int]:
+    """Numbers of the lines that open an `if` without `else` whose condition was loaded.
+
+    A value was loaded if it comes of a load, also by way of a loop or a reduction around it.
+    """
+    found: set[int] = set()
+    loaded: set[str] = set()
+    regions: list[tuple[int, str | None]] = []  # where each begins, and what it results in
+    for number, text in enumerate(lines):
+        stripped = text.lstrip()
+        if stripped.startswith("}"):
+            begin, _ = regions.pop()
+            if "} else {" in text:
+                found.discard(begin)
+        defined = _DEFINED.match(text)
+        name = defined[1] if defined else None
+        operands = {value.split("#")[0] for value in _VALUE.findall(text)} - {name}
+        hangs = bool(_LOADED.search(text)) or bool(operands & loaded)
+        if name is not None:
+            loaded.discard(name)  # names are used again in other regions
+        if hangs:
+            # what a region around it results in hangs on it as well
+            loaded.update(result for _, result in regions if result is not None)
+            if name is not None:
+                loaded.add(name)
+        if text.endswith("{"):
+            condition = _IF.search(text)
+            if condition and condition[1] in loaded:
+                found.add(number)
+            regions.append((number, name))
+    return frozenset(found)
 
 
 def _constant_trips(constants: Mapping[str, int], loop: re.Match[str]) -> int | None:
