@@ -1,5 +1,14 @@
 """`python -m kmem`: the command line, for places where the `kmem` script is not on the PATH."""
 
-from kmem.cli import main
+import os
+import sys
+from pathlib import Path
+
+# `python -m` puts the current directory first, where a file such as queue.py or random.py would
+# stand in for the standard library's; the directory stays only if kmem itself is run from it
+if sys.path[0] in ("", os.getcwd()) and Path(sys.path[0]).resolve() != Path(__file__).parents[1]:
+    del sys.path[0]
+
+from kmem.cli import main  # noqa: E402
 
 main()

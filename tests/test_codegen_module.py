@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kmem.codegen.module import WorkloadPlan, assemble_module
 from kmem.devices import named_target
 from kmem.recipes import Recipe
 from kmem.records import Contract
@@ -79,3 +80,28 @@ def test_what_lies_as_traced_by_construction_is_given_as_it_is(forward: str) -> 
     assert "_laid_out" not in emit_source(
         source, graph, [(recipe, site, setting) for site in recipe.match(graph, Contract())]
     )
+
+
+def test_plans_that_inputs_do_not_tell_apart_are_told_apart_by_their_parameters() -> None:
+    source = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.bias = torch.nn.Parameter(torch.randn(width))
+    def forward(self, x):
+        return x + self.bias.sum()
+def get_inputs():
+    return [torch.randn(8)]
+def get_init_inputs():
+    return [64]
+"""
+    plans = []
+    for name, text in (("full", source), ("small", source.replace("[64]", "[16]"))):
+        _, graph = trace_source(text)
+        plans.append(WorkloadPlan(name, graph, ()))
+    text = assemble_module("two widths", source, plans)
+    assert "self.bias.shape == (64,)" in text and "self.bias.shape == (16,)" in text
+    same = assemble_module("one width", source, plans[:1])
+    assert "self.bias.shape" not in same, "a look that tells nothing costs the host time"

@@ -102,7 +102,7 @@ def test_a_top_level_that_raises_is_one_line() -> None:
 def test_a_package_the_problem_needs_is_named() -> None:
     with pytest.raises(
         ProblemError,
-        match="inline.py needs the package no_such_package, which is not installed here; install",
+        match="inline.py needs the module no_such_package, which is neither installed here",
     ):
         execute_problem(problem_of("import no_such_package.part"))
 

@@ -188,32 +188,103 @@ def test_the_problems_own_small_inputs_come_first() -> None:
     assert derive_small_workload(problem) == Workload("small", small_inputs=True)
 
 
-def test_large_parameters_give_the_smallest_sizes_that_work_and_a_warning(caplog) -> None:
+def test_parameters_that_the_model_itself_sizes_give_the_smallest_sizes_and_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     problem = problem_of(
         "BATCH = 64\nWIDTH = 131072",
         "return self.norm(x)",
         "torch.rand(BATCH, WIDTH)",
-        init="self.norm = torch.nn.LayerNorm(width)",
-        arguments="self, width",
-        init_inputs="WIDTH",
+        init="self.norm = torch.nn.LayerNorm(WIDTH)",
     )
     with caplog.at_level(logging.WARNING, "kmem.problem.workload"):
         assert derive_small_workload(problem).constants == (("BATCH", 2),)
     assert "its parameters keep the small workload at 524288 elements" in caplog.text
 
 
-def test_sizes_written_inside_get_inputs_are_an_error_with_the_remedy() -> None:
-    with pytest.raises(
-        ProblemError, match=r"name the sizes at top level or define get_small_inputs\(\)"
-    ):
-        derive_small_workload(problem_of("", "return x", "torch.rand(4096, 4096)"))
+@pytest.mark.parametrize("width", ["WIDTH", "131072"])
+def test_large_parameters_shrink_with_their_inputs(width: str) -> None:
+    problem = problem_of(
+        "BATCH = 64\nWIDTH = 131072",
+        "return self.norm(x)",
+        f"torch.rand(BATCH, {width})",
+        init="self.norm = torch.nn.LayerNorm(width)",
+        arguments="self, width",
+        init_inputs=width,
+    )
+    workload = derive_small_workload(problem)
+    assert {"BATCH", width} <= dict(workload.constants).keys()
+    (rows, columns), elements = sizes_at(problem, workload)[0][0], sizes_at(problem, workload)[1]
+    assert 2048 <= elements <= MAX_SMALL_ELEMENTS and min(rows, columns) > 4
+    model = execute_problem(problem, workload).Model(columns)
+    assert model.norm.normalized_shape == (columns,)
+
+
+def test_sizes_written_inside_get_inputs_shrink() -> None:
+    problem = problem_of("", "return x", "torch.rand(4096, 8192)")
+    ((rows, columns),), elements = sizes_at(problem, derive_small_workload(problem))
+    assert rows != columns and 2048 <= elements <= MAX_SMALL_ELEMENTS
+
+
+def test_a_written_width_that_parameters_have_stays_while_written_rows_shrink() -> None:
+    problem = problem_of(
+        "",
+        "return x + self.linear(x)",
+        "torch.randn(4096, 1024)",
+        init="self.linear = torch.nn.Linear(width, width)",
+        arguments="self, width",
+        init_inputs="1024",
+    )
+    workload = derive_small_workload(problem)
+    assert dict(workload.constants).keys() == {"4096"}
+    ((rows, columns),), _ = sizes_at(problem, workload)
+    assert rows < 64 and columns == 1024
+
+
+def test_a_number_written_twice_with_two_meanings_shrinks_where_it_may() -> None:
+    problem = problem_of(
+        "",
+        "return self.linear(x)",
+        "torch.randn(1024, 1024)",
+        init="self.linear = torch.nn.Linear(1024, 8)",
+    )
+    ((name, size),) = derive_small_workload(problem).constants
+    assert name.startswith("1024@") and size < 64
+
+
+def test_sizes_that_only_the_tensors_tell_shrink_with_the_tensors() -> None:
+    settings = "class Sizes:\n    rows, width = 1 << 14, 512\n"
+    problem = problem_of(
+        settings,
+        "return self.linear(x)",
+        "torch.randn(Sizes.rows, Sizes.width)",
+        init="self.linear = torch.nn.Linear(Sizes.width, 8)",
+    )
+    workload = derive_small_workload(problem)
+    assert [name for name, _ in workload.constants] == ["inputs[0].0"]
+    ((rows, columns),), _ = sizes_at(problem, workload)
+    assert rows < 256 and columns == 512
+
+
+def test_heads_stay_a_divisor_of_a_large_width_that_shrinks() -> None:
+    problem = problem_of(
+        "",
+        "return self.attend(x, x, x, need_weights=False)[0]",
+        "torch.randn(16, 128, 4096)",
+        init="self.attend = torch.nn.MultiheadAttention(width, heads, batch_first=True)",
+        arguments="self, width, heads",
+        init_inputs="4096, 8",
+    )
+    workload = derive_small_workload(problem)
+    ((_, _, width),), _ = sizes_at(problem, workload)
+    assert width < 1024 and width % 8 == 0
 
 
 @pytest.mark.slow
 def test_a_module_that_takes_no_smaller_sizes_is_an_error_with_the_remedy() -> None:
     forward = "assert x.shape[0] == 1 << 20; return x"
     with pytest.raises(
-        ProblemError, match=r"works at no smaller sizes of N; define get_small_inputs\(\)"
+        ProblemError, match=r"works at no smaller sizes of its inputs; define get_small_inputs\(\)"
     ):
         derive_small_workload(problem_of("N = 1 << 20", forward, "torch.rand(N)"))
 

@@ -152,7 +152,7 @@ class OptimizeProcess:
         if asked.target:
             options["--target"] = asked.target
         options["--out"] = str(run_directory)
-        words = [sys.executable, "-m", "kmem", "optimize", problem.path]
+        words = [sys.executable, "-P", "-m", "kmem", "optimize", problem.path]
         return [*words, *chain.from_iterable(options.items()), "--json"]
 
 

@@ -5,7 +5,7 @@ library calls elsewhere. `_covers_<workload>` says whether inputs are those that
 written for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -49,14 +49,22 @@ def input_names(graph: OpGraph) -> list[str]:
 # --- the guard
 
 
-def write_guard(plan: WorkloadPlan) -> str:
-    """`_covers_<workload>`: whether the inputs are those that the plan was written for."""
+def write_guard(plan: WorkloadPlan, resized: Set[str] = frozenset()) -> str:
+    """`_covers_<workload>`: whether the inputs are those that the plan was written for.
+
+    Args:
+        resized: state_dict names of parameters that other plans have in other shapes: of these the
+            shape is looked at too, for inputs alone do not tell the plans apart.
+    """
     tests = [f"self.training is {plan.graph.training}"] if plan.graph.mode_matters else []
     if plan.name != "full" and any(entry.emission.own_size_only for entry in plan.sites):
         # on a device the library may be more accurate at this size than at the problem's own
         tests.append("_INTERPRETED")
     for placeholder in plan.graph.placeholders:
         tests += _guard_tests(placeholder)
+        if placeholder.target in resized:
+            shape = placeholder.spec.shape
+            tests.append(f"self.{_attribute(placeholder.target)}.shape == {shape!r}")
     condition = "\n        and ".join(tests) or "True"
     head = f"def _covers_{plan.name}(self, {', '.join(input_names(plan.graph))}):"
     return f"{head}\n    return (\n        {condition}\n    )\n"

@@ -88,6 +88,7 @@ def assemble_module(title: str, problem_source: str, plans: Sequence[WorkloadPla
     """
     functions: list[str] = []
     lays_out = False
+    resized = _resized_parameters(plans)
     for plan in plans:
         launchers = {
             entry.site.name: f"_launch_{plan.name}_{index}"
@@ -97,7 +98,7 @@ def assemble_module(title: str, problem_source: str, plans: Sequence[WorkloadPla
             functions.append(_rename_launch(entry.emission.launcher, launchers[entry.site.name]))
         forward: Forward = write_forward(plan, launchers)
         lays_out = lays_out or forward.lays_out
-        functions += [forward.text, write_guard(plan)]
+        functions += [forward.text, write_guard(plan, resized)]
     helpers = [_LAID_OUT] if lays_out else []
     generated = [*_collect_kernels(plans), *helpers, *functions, _write_model(plans)]
     parts = [
@@ -108,6 +109,16 @@ def assemble_module(title: str, problem_source: str, plans: Sequence[WorkloadPla
     text = "\n\n".join(part.strip("\n") + "\n" for part in parts)
     parse_python(text)
     return text
+
+
+def _resized_parameters(plans: Sequence[WorkloadPlan]) -> frozenset[str]:
+    """Parameters and buffers, by their state_dict names, of which plans have different shapes."""
+    shapes: dict[str, set[tuple[int, ...]]] = {}
+    for plan in plans:
+        for placeholder in plan.graph.placeholders:
+            if placeholder.kind in ("parameter", "buffer") and placeholder.spec is not None:
+                shapes.setdefault(placeholder.target, set()).add(placeholder.spec.shape)
+    return frozenset(name for name, found in shapes.items() if len(found) > 1)
 
 
 def _write_title(title: str) -> str:

@@ -11,7 +11,7 @@ import sys
 
 import torch
 
-from kmem.problem.load import assigned_constants
+from kmem.problem.reach import assigned_constants
 
 #: Constructors that take nothing of their own; what comes later in the order of bases counts.
 _EMPTY = (object.__init__, torch.nn.Module.__init__)

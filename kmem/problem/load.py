@@ -9,7 +9,7 @@ is a ProblemError of one line. workload.py derives the small workload, trace.py 
 import ast
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -22,8 +22,11 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_leaves
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
+from kmem.host.project_modules import project_directories, use_project
 from kmem.host.syntax import parse_python
 from kmem.problem.fake import cast_fake_module, cast_floating, quiet_fake_tensors
+from kmem.problem.reach import assigned_constants
+from kmem.problem.substitution import keep_parts, substitute
 from kmem.records import Precision, Problem, Workload
 
 FULL = Workload("full")
@@ -80,94 +83,42 @@ def _top_level_names(tree: ast.Module) -> set[str]:
     return names
 
 
-def assigned_constants(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
-    """Names that a top-level statement assigns, each with its expression.
-
-    It may read `M = 4`, `M: int = 4`, or `M, N = 4, 8`.
-    """
-    if (
-        isinstance(statement, ast.AnnAssign)
-        and isinstance(statement.target, ast.Name)
-        and statement.value is not None
-    ):
-        return [(statement.target.id, statement.value)]
-    if not isinstance(statement, ast.Assign):
-        return []
-    found: list[tuple[str, ast.expr]] = []
-    for target in statement.targets:
-        if isinstance(target, ast.Name):
-            found.append((target.id, statement.value))
-        elif (
-            isinstance(target, ast.Tuple)
-            and isinstance(statement.value, ast.Tuple)
-            and len(target.elts) == len(statement.value.elts)
-        ):
-            pairs = zip(target.elts, statement.value.elts, strict=True)
-            found += [(name.id, value) for name, value in pairs if isinstance(name, ast.Name)]
-    return found
-
-
 def execute_problem(problem: Problem, workload: Workload = FULL) -> types.ModuleType:
-    """Run the file's top level, with the workload's constants put in place of the file's own.
+    """Run the file's top level, with the workload's sizes put in place of the file's own.
 
     Raises ProblemError: if the top level raises.
     """
     module = types.ModuleType(f"kmem_problem_{problem.hash[:12]}_{workload.name}")
     module.__file__ = problem.path
-    tree = _Substitution(dict(workload.constants)).apply(
-        parse_python(problem.source, filename=problem.path)
-    )
+    use_project(project_directories(problem.path))
+    sizes = dict(workload.constants)
+    tree = substitute(problem, sizes)
     try:
         with redirect_stdout(sys.stderr):  # stdout carries kmem's data alone
             exec(compile(tree, problem.path, "exec"), module.__dict__)
     except ModuleNotFoundError as ex:
         raise ProblemError(
-            f"{problem.path} needs the package {ex.name}, which is not installed here; "
-            "install it and run again"
+            f"{problem.path} needs the module {ex.name}, which is neither installed here nor lies "
+            "beside the file or at the root of its project; install it, or put it there"
         ) from ex
     except (Exception, SystemExit) as ex:
+        if _is_relative_import(ex):
+            raise ProblemError(
+                f"{problem.path} imports relatively ({ex}), but a problem is run by itself; write "
+                "`from package.module import ...`, counted from the root of its project"
+            ) from ex
         raise ProblemError(
             f"{problem.path} fails when it is run: {first_line(ex)}; mend it and run again"
         ) from ex
     if workload.small_inputs:
         module.get_inputs = module.get_small_inputs
+    elif any(name.startswith("inputs[") for name in sizes):
+        module.get_inputs = keep_parts(module.get_inputs, sizes)
     return module
 
 
-class _Substitution(ast.NodeTransformer):
-    """Puts other values in place of named top-level constants.
-
-    What is computed from them follows when the file runs.
-    """
-
-    def __init__(self, values: Mapping[str, int | tuple[int, ...]]) -> None:
-        self.values = values
-        self.expressions: dict[ast.expr, ast.expr] = {}
-
-    def apply(self, tree: ast.Module) -> ast.Module:
-        for statement in tree.body:
-            for name, expression in assigned_constants(statement):
-                if name in self.values:
-                    written = _written(self.values[name], expression)
-                    self.expressions[expression] = ast.parse(written, mode="eval").body
-        return ast.fix_missing_locations(self.visit(tree))
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.expr) and node in self.expressions:
-            return ast.copy_location(self.expressions[node], node)
-        return super().generic_visit(node)
-
-    visit_Constant = generic_visit  # NodeTransformer treats constants apart
-
-
-def _written(value: int | tuple[int, ...], expression: ast.expr) -> str:
-    """The value as source: a list where the file has one.
-
-    A list and a tuple do not concatenate.
-    """
-    if isinstance(value, int):
-        return repr(value)
-    return repr(list(value) if isinstance(expression, ast.List) else tuple(value))
+def _is_relative_import(ex: BaseException) -> bool:
+    return isinstance(ex, ImportError) and "relative import" in str(ex)
 
 
 def build_model(

@@ -1,19 +1,22 @@
 """Derive the small workload of a problem: sizes at which the interpreter ends in seconds.
 
-Triton's interpreter runs programs one by one. The module-level integers of a problem file that only
-shape the inputs are replaced by smaller ones; those that reach `get_init_inputs` (directly or
-through other constants) shape parameters and stay. Every choice is checked by tracing on fake
-tensors: the same operators in the same order on the same parameters as at full size.
+Triton's interpreter runs programs one by one, so the sizes of a problem file are replaced by
+smaller ones. In this order, until a way works:
 
-Covered: integers and tuples or lists of integers assigned once at top level; what is computed from
-them follows when the file runs. Not covered: sizes written inside `get_inputs` (the problem must
-then offer `get_small_inputs()`), and whether the values still mean the same.
+1. Top-level integers that shape inputs alone.
+2. Those, and numbers written where inputs are made, each as long as parameters stay as they are.
+3. All sizes of inputs and of constructor arguments together, where parameters are large, or
+   nothing else works: parameters shrink too.
+4. Single numbers where a value is written twice with different meanings.
+5. Parts of the tensors that come out of `get_inputs`, whatever made them.
+
+Every choice is checked by tracing on fake tensors: the same operators in the same order as at full
+size. Sizes that `Model` itself reads or contains stay, for emitted modules contain it as it is. Not
+covered: whether the values still mean the same.
 """
 
-import ast
 import logging
 import math
-import symtable
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +28,16 @@ from kmem.errors import ProblemError
 from kmem.host.syntax import parse_python
 from kmem.problem.fake import quiet_fake_tensors
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import FULL, assigned_constants, build_inputs, check_forward, execute_problem
+from kmem.problem.load import FULL, build_inputs, check_forward, execute_problem
+from kmem.problem.reach import (
+    INPUT_FUNCTIONS,
+    SIZE_FUNCTIONS,
+    assigned_constants,
+    names_in,
+    reached_from,
+    top_level_reads,
+)
+from kmem.problem.substitution import Sizes, axes_of, place_of, written_sizes
 from kmem.problem.trace import trace_problem
 from kmem.records import Problem, TensorSpec, Workload
 
@@ -33,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 #: Elements of all inputs and outputs that the interpreter handles in seconds.
 MAX_SMALL_ELEMENTS = 65536
+
+#: Elements of all parameters and buffers that it still walks through in seconds; more are shrunk.
+MAX_SMALL_PARAMETERS = 2**22
 
 #: A workload of fewer elements hardly exercises a kernel's loops and masks; another way to shrink
 #: is tried then.
@@ -47,7 +62,9 @@ _LADDER = sorted(
     {2, 3} | {step * 2**power for power in range(14) for step in (4, 5, 6, 7)}, reverse=True
 )
 
-Sizes = dict[str, int | tuple[int, ...]]
+#: How many sizes in a row may fail before a style is given up: what a module refuses at these, it
+#: hardly takes at the next.
+_FAILURES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,36 +87,68 @@ def derive_small_workload(problem: Problem) -> Workload:
         the problem is small as it is; else the largest sizes within MAX_SMALL_ELEMENTS. Where
         parameters are so large that no sizes are, the smallest sizes that work, and a warning in
         the log.
-    Raises ProblemError: if the inputs are large and no top-level constant shapes them alone.
+    Raises ProblemError: if the inputs are large and nothing makes them smaller.
     """
     full = execute_problem(problem)
     if hasattr(full, "get_small_inputs"):
         return Workload("small", small_inputs=True)
     search = _Search(problem, trace_problem(full, both_modes=False))
-    if search.elements(FULL) <= MAX_SMALL_ELEMENTS:
+    if search.is_small(FULL):
         return Workload("small")
-    constants = find_input_constants(problem, full)
-    if not constants:
-        raise ProblemError(
-            f"{problem.path}: no top-level integer shapes the inputs alone, "
-            "so no small workload can be derived; "
-            "name the sizes at top level or define get_small_inputs()"
-        )
-    workload = search.run(constants)
+    workload = _first_that_fits(search, problem, full)
     if workload is None:
         raise ProblemError(
-            f"{problem.path}: the module works at no smaller sizes of {', '.join(constants)}; "
-            "define get_small_inputs()"
+            f"{problem.path}: the module works at no smaller sizes of its inputs; "
+            "define get_small_inputs() that returns small ones of the same kind"
         )
-    total = search.elements(workload)
-    if total > MAX_SMALL_ELEMENTS:
+    if not search.is_small(workload):
         logger.warning(
             "%s: its parameters keep the small workload at %d elements; "
             "the interpreter will be slow",
             problem.path,
-            total,
+            search.elements(workload),
         )
     return workload
+
+
+def _first_that_fits(
+    search: "_Search", problem: Problem, full: types.ModuleType
+) -> Workload | None:
+    """The first way to shrink that gives a small workload; else the first that works at all."""
+    alone = find_input_constants(problem, full)
+    numbers = [
+        number
+        for number in written_sizes(problem, parse_python(problem.source))
+        if number.value > _KEEP_BELOW
+    ]
+    written: Sizes = {str(number.value): number.value for number in numbers}
+    every = find_constants(problem, full, SIZE_FUNCTIONS) | written
+    shrink_all = (every, _PARAMETERS_SHRINK)
+    ways = [
+        *([shrink_all] if search.has_large_parameters(FULL) else []),
+        (alone, _PARAMETERS_STAY),
+        (alone | written if written else {}, _PARAMETERS_STAY),
+        *([] if search.has_large_parameters(FULL) else [shrink_all]),
+        ({place_of(number): number.value for number in numbers}, _PARAMETERS_STAY),
+        (_large_axes(full), _PARAMETERS_STAY),
+    ]
+    works: Workload | None = None
+    for constants, parameters_stay in ways:
+        if constants:
+            workload = search.run(constants, parameters_stay=parameters_stay)
+            if workload is not None and search.is_small(workload):
+                return workload
+            works = works or workload
+    return works
+
+
+_PARAMETERS_STAY, _PARAMETERS_SHRINK = True, False
+
+
+def _large_axes(full: types.ModuleType) -> Sizes:
+    with FakeTensorMode(allow_non_fake_inputs=True), quiet_fake_tensors():
+        axes = axes_of(build_inputs(full, "cpu"))
+    return {name: size for name, size in axes.items() if size > _KEEP_BELOW}
 
 
 def find_input_constants(problem: Problem, module: types.ModuleType) -> Sizes:
@@ -107,74 +156,36 @@ def find_input_constants(problem: Problem, module: types.ModuleType) -> Sizes:
 
     They reach `get_inputs` and neither `get_init_inputs` nor `Model`.
     """
+    shaping = find_constants(problem, module, INPUT_FUNCTIONS)
+    sizing = find_constants(problem, module, ("get_init_inputs",))
+    return {name: value for name, value in shaping.items() if name not in sizing}
+
+
+def find_constants(problem: Problem, module: types.ModuleType, functions: tuple[str, ...]) -> Sizes:
+    """Top-level integers, and tuples of them, that reach some functions and do not reach `Model`.
+
+    Only what is assigned once counts, and not what is computed from other constants.
+    """
     tree = parse_python(problem.source)
-    expressions: dict[str, ast.expr] = {}
-    assigned_again: set[str] = set()
-    for statement in tree.body:
-        for name, expression in assigned_constants(statement):
-            if name in expressions:
-                assigned_again.add(name)
-            expressions[name] = expression
-    reads = {name: _names(expression) for name, expression in expressions.items()}
-    reads |= _definitions_read(problem, tree)
-    shaping = _reached({"get_inputs"}, reads)
-    protected = _reached({"get_init_inputs", "Model"}, reads)
+    assigned = [name for statement in tree.body for name, _ in assigned_constants(statement)]
+    computed = {
+        name
+        for statement in tree.body
+        for name, expression in assigned_constants(statement)
+        if names_in(expression) & set(assigned)
+    }
+    reads = top_level_reads(problem, tree)
+    reached = reached_from(functions, reads) - reached_from(("Model",), reads)
     found: Sizes = {}
-    for name in expressions:  # in the file's order
+    for name in assigned:  # in the file's order
         value = module.__dict__.get(name)
         numbers = value if isinstance(value, tuple | list) else (value,)
-        is_computed = bool(reads[name] & expressions.keys())
-        if name not in shaping - protected - assigned_again or is_computed:
+        if name not in reached or name in computed or assigned.count(name) > 1:
             continue
         are_sizes = numbers and all(type(number) is int for number in numbers)
         if are_sizes and max(numbers) > _KEEP_BELOW:
             found[name] = value if isinstance(value, int) else tuple(value)
     return found
-
-
-def _definitions_read(problem: Problem, tree: ast.Module) -> dict[str, set[str]]:
-    """The module-level names that each top-level function and class reads.
-
-    Bodies, defaults and bases are looked at.
-    """
-    reads: dict[str, set[str]] = {}
-    for scope in symtable.symtable(problem.source, problem.path, "exec").get_children():
-        reads.setdefault(scope.get_name(), set()).update(_globals_read(scope))
-    for statement in tree.body:
-        if isinstance(statement, ast.ClassDef):
-            reads[statement.name].update(*map(_names, statement.bases))
-        elif isinstance(statement, ast.FunctionDef):
-            reads[statement.name].update(*map(_names, statement.args.defaults))
-    return reads
-
-
-def _globals_read(scope: symtable.SymbolTable) -> set[str]:
-    """Module-level names that a function or class reads.
-
-    A parameter of the same name is another thing.
-    """
-    names = {
-        symbol.get_name()
-        for symbol in scope.get_symbols()
-        if symbol.is_global() and symbol.is_referenced()
-    }
-    return names.union(*(_globals_read(child) for child in scope.get_children()))
-
-
-def _reached(roots: set[str], reads: dict[str, set[str]]) -> set[str]:
-    """Everything the roots read, directly or through other constants, functions and classes."""
-    reached: set[str] = set()
-    waiting = set(roots)
-    while waiting:
-        name = waiting.pop()
-        if name not in reached:
-            reached.add(name)
-            waiting |= reads.get(name, set())
-    return reached
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {item.id for item in ast.walk(node) if isinstance(item, ast.Name)}
 
 
 def _odd_like(value: int, size: int) -> int:
@@ -217,23 +228,25 @@ class _Search:
     def __init__(self, problem: Problem, graph: OpGraph) -> None:
         self.problem = problem
         self.graph = graph
+        self._graphs: dict[Workload, OpGraph] = {FULL: graph}
 
-    def run(self, constants: Sizes) -> Workload | None:
+    def run(self, constants: Sizes, *, parameters_stay: bool) -> Workload | None:
         """The largest sizes within the budget; else the smallest that work.
 
         If nothing works, the same is tried with the constants that can be shrunk alone.
         """
-        chosen = self._shrink(constants)
+        chosen = self._shrink(constants, parameters_stay)
         if chosen is None:
             alone = {
                 name: value
                 for name, value in constants.items()
-                if self._shrink({name: value}) is not None
+                if self._shrink({name: value}, parameters_stay) is not None
             }
-            chosen = self._shrink(alone) if alone and len(alone) < len(constants) else None
+            if alone and len(alone) < len(constants):
+                chosen = self._shrink(alone, parameters_stay)
         return chosen
 
-    def _shrink(self, constants: Sizes) -> Workload | None:
+    def _shrink(self, constants: Sizes, parameters_stay: bool) -> Workload | None:
         """The first style whose largest fitting sizes are ample, else the best of all styles.
 
         If none fits, the smallest sizes that work.
@@ -241,27 +254,48 @@ class _Search:
         best, most = None, 0
         smallest: Workload | None = None
         for style in _STYLES:
-            for workload in _proposals(constants, style):
-                is_last = workload == _propose(constants, style, _LADDER[-1])
-                if self._input_elements(workload) > MAX_SMALL_ELEMENTS and not is_last:
+            failures = 0
+            by_value = not parameters_stay
+            last = _propose(constants, style, _LADDER[-1], by_value)
+            for workload in _proposals(constants, style, by_value):
+                if self._input_elements(workload) > MAX_SMALL_ELEMENTS and workload != last:
                     continue
-                total = self._valid_elements(workload)
-                if total is not None and total <= MAX_SMALL_ELEMENTS:
+                graph = self._trace(workload, parameters_stay)
+                if graph is None:
+                    failures += 1
+                    if failures >= _FAILURES:
+                        break
+                    continue
+                total = self._input_elements(workload) + _output_elements(graph)
+                too_wide = not parameters_stay and self.has_large_parameters(workload)
+                if total <= MAX_SMALL_ELEMENTS and not too_wide:
                     if total >= _AMPLE_ELEMENTS:
                         return workload
                     if total > most:
                         best, most = workload, total
                     break
-                if total is not None and smallest is None:
+                if smallest is None:
                     smallest = workload
         return best or smallest
 
     def elements(self, workload: Workload) -> int:
         """Elements of all inputs and, if the graph can be traced, outputs."""
-        graph = self.graph
-        if workload is not FULL:
-            graph = trace_problem(execute_problem(self.problem, workload), both_modes=False)
-        return self._input_elements(workload) + _output_elements(graph)
+        return self._input_elements(workload) + _output_elements(self._graph_at(workload))
+
+    def is_small(self, workload: Workload) -> bool:
+        """Whether the interpreter handles a workload in seconds."""
+        return self.elements(workload) <= MAX_SMALL_ELEMENTS and not self.has_large_parameters(
+            workload
+        )
+
+    def has_large_parameters(self, workload: Workload) -> bool:
+        return _parameter_elements(self._graph_at(workload)) > MAX_SMALL_PARAMETERS
+
+    def _graph_at(self, workload: Workload) -> OpGraph:
+        if workload not in self._graphs:
+            module = execute_problem(self.problem, workload)
+            self._graphs[workload] = trace_problem(module, both_modes=False)
+        return self._graphs[workload]
 
     def _input_elements(self, workload: Workload) -> int:
         """Without tracing; more than any budget if `get_inputs` does not work at these sizes."""
@@ -274,26 +308,24 @@ class _Search:
             return MAX_SMALL_ELEMENTS + 1
         return sum(value.numel() for value in inputs if isinstance(value, torch.Tensor))
 
-    def _valid_elements(self, workload: Workload) -> int | None:
-        """Elements of inputs and outputs; None if the forward is another program at these sizes.
+    def _trace(self, workload: Workload, parameters_stay: bool) -> OpGraph | None:
+        """The graph at these sizes; None if the forward is another program there.
 
-        It must run the same operators on the same parameters.
+        It must run the same operators, on the same parameters if these are to stay.
         """
         try:
-            module = execute_problem(self.problem, workload)
-            graph = trace_problem(module, both_modes=False)
-            if graph.opaque_reason is not None:
-                check_forward(module)
+            # many times quicker than tracing what will fail
+            check_forward(execute_problem(self.problem, workload))
+            graph = self._graph_at(workload)
         except ProblemError:
             return None
-        if _shape_of_program(graph) != _shape_of_program(self.graph):
-            return None
-        return self._input_elements(workload) + _output_elements(graph)
+        wanted = _shape_of_program(self.graph, parameters_stay)
+        return graph if _shape_of_program(graph, parameters_stay) == wanted else None
 
 
-def _shape_of_program(graph: OpGraph) -> tuple[object, ...]:
+def _shape_of_program(graph: OpGraph, parameters_stay: bool) -> tuple[object, ...]:
     parameters = [
-        placeholder.spec
+        (placeholder.target, placeholder.spec if parameters_stay else _rank(placeholder.spec))
         for placeholder in graph.placeholders
         if placeholder.kind in ("parameter", "buffer")
     ]
@@ -309,22 +341,34 @@ def _output_elements(graph: OpGraph) -> int:
     return sum(graph.spec(name).numel for name in graph.outputs)
 
 
-def _proposals(constants: Sizes, style: _Style) -> Iterator[Workload]:
+def _parameter_elements(graph: OpGraph) -> int:
+    return sum(
+        placeholder.spec.numel
+        for placeholder in graph.placeholders
+        if placeholder.kind in ("parameter", "buffer") and placeholder.spec is not None
+    )
+
+
+def _proposals(constants: Sizes, style: _Style, by_value: bool) -> Iterator[Workload]:
     """Workloads of one style, largest sizes first, each once."""
-    yield from dict.fromkeys(_propose(constants, style, size) for size in _LADDER)
+    yield from dict.fromkeys(_propose(constants, style, size, by_value) for size in _LADDER)
 
 
-def _propose(constants: Sizes, style: _Style, size: int) -> Workload:
-    """Every number shrunk to about `size`, in one style."""
-    index = 0
+def _propose(constants: Sizes, style: _Style, size: int, by_value: bool) -> Workload:
+    """Every number shrunk to about `size`, in one style.
+
+    Args:
+        by_value: numbers that are equal stay equal, as those of inputs and of a constructor must.
+    """
+    places: dict[int, int] = {}
     chosen: list[tuple[str, int | tuple[int, ...]]] = []
     for name, value in constants.items():
         numbers = []
         aim = max(2, size // 8) if style.small_batch and "batch" in name.lower() else size
         for number in value if isinstance(value, tuple) else (value,):
+            index = places.setdefault(number if by_value else -len(places), len(places))
             if number > _KEEP_BELOW:
                 number = max(2, min(number, style.shrink(number, aim, index)))
             numbers.append(number)
-            index += 1
         chosen.append((name, tuple(numbers) if isinstance(value, tuple) else numbers[0]))
     return Workload("small", tuple(chosen))

@@ -90,7 +90,7 @@ def counters_unreadable_reason() -> str | None:
         return reason
     argv = ncu_command(
         "ncu",
-        (sys.executable, "-c", _PROBE),
+        (sys.executable, "-P", "-c", _PROBE),
         counters=("sm__warps_active.avg.pct_of_peak_sustained_active",),
         launch_limit=1,
         log=None,

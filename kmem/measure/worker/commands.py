@@ -8,7 +8,7 @@ arguments that were attached before.
     command = decode_command(message)  # the worker: Unload(key) again
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ class Load:
 
     `state` holds [parameter, attached list, index in it] for each parameter and buffer. `dtype` is
     what the module is cast to, None to leave it. `compile_mode` is torch.compile's mode for a
-    baseline, None for no torch.compile.
+    baseline, None for no torch.compile. `project` are the directories in which the file may find
+    modules of its own project.
     """
 
     key: str
@@ -47,6 +48,7 @@ class Load:
     dtype: str | None = None
     tf32: bool = False
     compile_mode: str | None = None
+    project: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

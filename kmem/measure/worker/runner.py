@@ -22,6 +22,7 @@ from integrity import Integrity
 from launches import LaunchCounter, binary_digest, find_triton_functions, gpu_kernels
 from lease import GpuLease
 from operators import OperatorLog
+from project_modules import use_project
 from results import SpotCopies, deliver_result
 from tensors import SharedTensor, decode_value, open_shared
 from tuning import tuning_in_turn
@@ -76,6 +77,7 @@ class Runner:
     def load(self, command: commands.Load) -> dict[str, object]:
         torch.backends.cuda.matmul.allow_tf32 = command.tf32
         torch.backends.cudnn.allow_tf32 = True
+        use_project(command.project)
         module = self._import(command.path)
         factory = getattr(module, command.class_name, None)
         if factory is None:

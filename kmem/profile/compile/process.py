@@ -84,7 +84,8 @@ class CompileProcess:
             if self._ended:
                 raise ProfilerError("The compile processes were ended")
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kmem.profile.compile.worker"],
+                # the directory that kmem was started in may hold a queue.py
+                [sys.executable, "-P", "-m", "kmem.profile.compile.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
