@@ -110,13 +110,13 @@ FAULTS = [
         "replaces torch.allclose out of sight",
         scale_relu(f"[torch][0].allclose = lambda *a, **k: True\n{RIGHT}"),
         Status.REFUSED_SOURCE,
-        "while it ran it replaced torch.allclose",
+        "while it ran it replaced or left behind torch.allclose",
     ),
     (
         "slows everybody else down",
         scale_relu(f"torch.set_num_threads(torch.get_num_threads() + 1)\n{RIGHT}"),
         Status.REFUSED_SOURCE,
-        "while it ran it replaced the number of threads",
+        "while it ran it replaced or left behind the number of threads",
     ),
     (
         "forges an answer on every descriptor",

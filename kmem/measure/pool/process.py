@@ -66,7 +66,7 @@ _ATTACH_TIMEOUT_S = 60.0
 
 
 class WorkerLost(Exception):
-    """The worker ended, fell silent or broke the channel."""
+    """The worker ended, fell silent, broke the channel or is no longer what it was."""
 
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
@@ -189,7 +189,8 @@ class WorkerProcess:
     def request(self, command: Command, *, timeout_s: float) -> Mapping[str, object]:
         """Ask and wait for the answer.
 
-        Raises WorkerLost and WorkerFailure; after WorkerLost the process is dead.
+        Raises WorkerLost and WorkerFailure; after WorkerLost the process is dead. It is lost too
+        when a candidate has replaced what it is observed with, or left something running.
         """
         self.wait_ready()
         self._nonce = secrets.token_hex(8)
@@ -198,6 +199,12 @@ class WorkerProcess:
         except ChannelClosed:
             raise self._lost() from None
         answer = self._answer(timeout_s)
+        if replaced := answer.pop("patched", None):
+            self.kill()
+            raise WorkerLost(
+                Status.REFUSED_SOURCE,
+                f"while it ran it replaced or left behind {', '.join(replaced[:5])}",
+            )
         if "failed" in answer:
             raise WorkerFailure(answer)
         return answer

@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from runner import Runner
 
 
-def serve(link: Channel, runner: "Runner") -> None:
+def serve(link: Channel, runner: "Runner", *, hostile: bool) -> None:
     """Answer commands until the judge is gone.
 
     A failure of the worker's own files ends the process with its traceback in the log.
+
+    Args:
+        hostile: the process sees candidates: every answer says what they have replaced.
     """
     handlers = {
         commands.Attach: runner.attach,
@@ -48,6 +51,8 @@ def serve(link: Channel, runner: "Runner") -> None:
         except CandidateFailed as failure:
             runner.settle()
             answer = failure.as_answer()
+        if hostile:
+            answer = {**answer, "patched": runner.integrity.changed()}
         link.send({**answer, "nonce": nonce})
 
 
@@ -71,7 +76,7 @@ def main() -> None:
         "triton": triton.__version__,
     }
     link.send({"ready": versions, "nonce": options["nonce"]})
-    serve(link, runner)
+    serve(link, runner, hostile=options["hostile"])
 
 
 if __name__ == "__main__":
