@@ -319,8 +319,9 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
 
 def load(worker: WorkerProcess, source: str) -> None:
     path = worker.directory / f"probe_{time.monotonic_ns()}.py"
-    path.write_text(source)
-    worker.request(Load("probe", str(path), "ModelNew", [], [], training=True), timeout_s=20)
+    worker.request(
+        Load("probe", str(path), source, "ModelNew", [], [], training=True), timeout_s=20
+    )
 
 
 def probe(worker: WorkerProcess, expression: str) -> str:

@@ -2,6 +2,7 @@
 
 - environment.py: cores to plan with, and an environment without secrets for a job.
 - syntax.py: parse Python text, one thread at a time.
+- checked_text.py: imports a kernel from the text that was checked.
 - parallel.py: ask several questions at once.
 - lease.py: one lease per GPU, so that timing is not disturbed.
 - memory_share.py: who may fill how much of a GPU's memory.

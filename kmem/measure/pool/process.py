@@ -35,6 +35,7 @@ WORKER_FILES = (
         path for path in (_KMEM / "measure" / "worker").glob("*.py") if path.name != "__init__.py"
     ),
     _KMEM / "host" / "lease.py",
+    _KMEM / "host" / "checked_text.py",
 )
 #: Variables a worker keeps: where programs, libraries, compilers and the GPU are. Everything else
 #: (keys, tokens, proxies, home) is dropped.

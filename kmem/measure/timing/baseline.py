@@ -41,10 +41,11 @@ def start_baseline(baseline: LoadedModule, reference: Reference) -> None:
     """
     worker = baseline.worker
     path = Path(worker.directory) / "module_under_test.py"
-    path.write_text(reference.problem.source, encoding="utf-8")
+    source = reference.problem.source
+    path.write_text(source, encoding="utf-8")
     worker.attach(reference.state)
     command = reference.load_command(
-        baseline.key, str(path), "Model", compile_mode=COMPILE_MODES[baseline.key]
+        baseline.key, str(path), source, "Model", compile_mode=COMPILE_MODES[baseline.key]
     )
     worker.request(command, timeout_s=COMPILE_TIMEOUT_S)
 

@@ -6,7 +6,6 @@ reference nor a tolerance. Everything it uses is imported before any candidate i
 In order: tensors and modules, running, observing.
 """
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from types import ModuleType
 import clocks
 import commands
 import torch
+from checked_text import import_text
 from failures import CandidateFailed, guarded
 from free_memory import poison_free_memory
 from integrity import Integrity
@@ -111,7 +111,8 @@ class Runner:
         torch.backends.cuda.matmul.allow_tf32 = command.tf32
         torch.backends.cudnn.allow_tf32 = True
         self.integrity.note_flags()  # that this was said is no fault of what comes now
-        module = self._import(command.path)
+        name = os.path.splitext(os.path.basename(command.path))[0]
+        module = guarded("import", import_text, name, command.path, command.source)
         factory = getattr(module, command.class_name, None)
         if factory is None:
             raise CandidateFailed(
@@ -136,14 +137,6 @@ class Runner:
             model = torch.compile(model, mode=mode, dynamic=False)
         self.models[command.key] = (model, module)
         return {}
-
-    def _import(self, path: str) -> ModuleType:
-        name = os.path.splitext(os.path.basename(path))[0]
-        spec = importlib.util.spec_from_file_location(name, path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # triton.jit and dataclasses look their module up
-        guarded("import", spec.loader.exec_module, module)
-        return module
 
     def _align(self, model: torch.nn.Module, command: commands.Load) -> torch.nn.Module:
         """Give a module the reference's device, dtype, parameters and mode."""
