@@ -12,7 +12,8 @@ that was killed cannot hold memory that would be needed again.
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -108,6 +109,17 @@ class SharedArguments:
             {"tensor": item.descriptor} if isinstance(item, SharedTensor) else encode_value(item)
             for item in self.items
         ]
+
+    @contextmanager
+    def open_files(self) -> Iterator[list[int]]:
+        """The shared files, open, in the order of `describe`: for a worker that opens no file."""
+        with ExitStack() as opened:
+            files = []
+            for item in self.items:
+                if isinstance(item, SharedTensor) and item.descriptor["via"] == "file":
+                    files.append(os.open(item.descriptor["path"], os.O_RDWR | os.O_CLOEXEC))
+                    opened.callback(os.close, files[-1])
+            yield files
 
     def checksums(self) -> list[int]:
         """One number per shared tensor over its bits (elements, not padding)."""
