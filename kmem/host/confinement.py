@@ -35,9 +35,11 @@ _CLONE_NEWNET = 0x40000000
 _CAPABILITIES_VERSION_3 = 0x20080522
 
 # Landlock: system calls, the same on x86-64 and arm64; then rights
-_CREATE_RULES, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_CREATE_RULES, _ADD_RULE = 444, 445
+_RESTRICT_SELF = 446
 _ONLY_ASK_VERSION = _PATH_BENEATH = 1
-_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
+_EXECUTE, _WRITE_FILE = 1, 2
+_READ_FILE, _READ_DIR = 4, 8
 _LINK_ELSEWHERE, _TRUNCATE = 1 << 13, 1 << 14
 #: What version 1 can refuse. The right to ioctl on devices is left to all: so a GPU is driven.
 _FIRST_RIGHTS = _LINK_ELSEWHERE - 1
@@ -97,9 +99,11 @@ _SYSTEM_CALLS = {
     ),
 }
 #: struct seccomp_data: number at 0, architecture at 4, arguments of 8 bytes from 16.
-_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_NUMBER, _ARCHITECTURE = 0, 4
+_FIRST_ARGUMENT = 16
 # classic BPF; what is refused returns EPERM
-_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_LOAD, _RETURN = 0x20, 0x06
+_JUMP_EQUAL, _JUMP_AT_LEAST = 0x15, 0x35
 _ALLOW, _REFUSE = (_RETURN, 0, 0, 0x7FFF0000), (_RETURN, 0, 0, 0x00050001)
 _X32 = 0x40000000  # x86-64's second table of system calls starts here
 _AF_UNIX, _AF_NETLINK = 1, 16
@@ -315,7 +319,7 @@ def _refuse_system_calls(*, gpu: bool) -> None:
     for number in calls.refused if gpu else (*calls.refused, calls.connect):
         program += [(_JUMP_EQUAL, 0, 1, number), _REFUSE]
     for number in calls.targeted:
-        program += _only_with(number, (0, os.getpid()) if number in (302, 261) else (os.getpid(),))
+        program += _only_with(number, (0, os.getpid()))  # 0: itself, or its own process group
     program += [*_only_with(calls.socket, (_AF_UNIX, _AF_NETLINK)), _ALLOW]
     instructions = (_Instruction * len(program))(*program)
     filter_program = _Program(len(program), instructions)

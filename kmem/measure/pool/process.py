@@ -125,6 +125,7 @@ class WorkerProcess:
         if hostile:
             hide_memory()
         self.directory = directory
+        self.hostile = hostile
         self.ready: Mapping[str, str] | None = None
         self.attached: set[str] = set()  # names of lists of arguments this worker has been shown
         host = directory / "host"

@@ -79,10 +79,10 @@ class Channel:
         self._connection.settimeout(None)
         while len(files) < count:
             wanted = min(_FILES_AT_ONCE, count - len(files))
-            mark, part, _, _ = socket.recv_fds(self._connection, 1, wanted)
-            if not mark:
+            received = socket.recv_fds(self._connection, 1, wanted)
+            if not received[0]:
                 raise ChannelClosed("end of file")
-            files += part
+            files += received[1]
         return files
 
     def close(self) -> None:
