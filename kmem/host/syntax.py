@@ -9,12 +9,29 @@ import ast
 import threading
 
 _ONE_AT_A_TIME = threading.Lock()
+#: How deep a tree may be: whoever walks it uses some three frames a level, of Python's thousand.
+MOST_LEVELS = 200
 
 
 def parse_python(source: str, filename: str = "<unknown>") -> ast.Module:
     """The syntax tree of a file's text.
 
-    Raises what `ast.parse` raises: SyntaxError, ValueError, RecursionError, MemoryError.
+    Raises what `ast.parse` raises for text that is no Python: SyntaxError, also where it nests so
+    deeply that nothing could walk it, and ValueError.
     """
-    with _ONE_AT_A_TIME:
-        return ast.parse(source, filename=filename)
+    try:
+        with _ONE_AT_A_TIME:
+            tree = ast.parse(source, filename=filename)
+    except (RecursionError, MemoryError) as ex:
+        raise _too_deep(filename, 1) from ex
+    level: list[ast.AST] = [tree]
+    for _ in range(MOST_LEVELS):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
+        raise _too_deep(filename, min(getattr(node, "lineno", 1) for node in level))
+    return tree
+
+
+def _too_deep(filename: str, line: int) -> SyntaxError:
+    text = f"expressions or blocks nest more than {MOST_LEVELS} levels deep; write them flatter"
+    return SyntaxError(text, (filename, line, 1, None))

@@ -64,8 +64,6 @@ class Examiner:
             with self._resources.hold_gpu(exclusive=False), room_for(self._problem):
                 step(examination)
         except Refused as ex:
-            if ex.taints_worker:
-                self._resources.workers.discard(examination.worker)
             return self._failed(ex.status, str(ex), examination)
         except ClocksDisagree as ex:
             return self._failed(Status.IMPLAUSIBLE, str(ex), examination)

@@ -4,23 +4,11 @@ Both processes that run a forward use this: the compile process (compile/worker.
 that a profiler watches (harness.py).
 """
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import torch
 
 from kmem.records import Precision
-
-
-def import_file(name: str, file: Path) -> ModuleType:
-    """Import a file as a module of this name, which stays in sys.modules."""
-    spec = importlib.util.spec_from_file_location(name, file)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def build_model(

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import torch
 
+from kmem.host.checked_text import import_text
 from kmem.host.lease import DIRECTORY_VARIABLE, GpuLease, gpu_uuid
 from kmem.problem.load import build_inputs, execute_problem
-from kmem.profile.build import build_model, import_file
+from kmem.profile.build import build_model
 from kmem.profile.description import read_precision, read_problem
 from kmem.records import Precision
 
@@ -37,7 +38,8 @@ def build_forward(job: dict) -> Callable[[], object]:
     module = execute_problem(problem, workload)
     torch.manual_seed(0)
     inputs = build_inputs(module, "cuda", precision)
-    candidate = import_file("candidate", Path(__file__).with_name("candidate.py"))
+    file = Path(__file__).with_name("candidate.py")
+    candidate = import_text("candidate", str(file), file.read_text(encoding="utf-8"))
     model = build_model(candidate, module, precision, "cuda")
 
     def forward() -> object:

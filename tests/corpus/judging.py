@@ -8,7 +8,7 @@ from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.settings import JudgeSettings
 from kmem.problem.traced import TracedProblem
-from kmem.records import Contract, Kernel, Measurement, Problem, Purity, Workload
+from kmem.records import Contract, Kernel, Measurement, Precision, Problem, Purity, Workload
 
 
 class SharedWorkers(WorkerPool):
@@ -34,6 +34,7 @@ class SharedWorkers(WorkerPool):
         WorkerPool.close(self)
         for worker in self._workers:
             worker.kill()
+        self._workers = []
 
 
 def judge_once(
@@ -45,6 +46,7 @@ def judge_once(
     *,
     gpu: bool = False,
     small: Workload | None = None,
+    precision: Precision = Precision.MATCH,
 ) -> Measurement:
     """The whole verdict on one candidate of the corpus, without baselines.
 
@@ -55,7 +57,7 @@ def judge_once(
     assert device is not None
     traced = TracedProblem(
         Problem("corpus", "<corpus>", problem),
-        Contract(purity=purity),
+        Contract(precision, purity),
         device,
         {"full": Workload("full")} | ({"small": small} if small else {}),
         {},

@@ -20,14 +20,11 @@ from kmem.records import Contract, ErrorReport, Kernel, Status
 
 
 class Refused(Exception):
-    """A verdict against the candidate.
+    """A verdict against the candidate."""
 
-    `taints_worker` says that the candidate left its worker unfit for others.
-    """
-
-    def __init__(self, status: Status, reason: str, *, taints_worker: bool = False) -> None:
+    def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
-        self.status, self.taints_worker = status, taints_worker
+        self.status = status
 
 
 @dataclass
@@ -109,7 +106,7 @@ class Examination:
             suppress: make every Triton launch do nothing.
 
         Raises:
-            Refused: if it replaced functions, or its outputs are not of the expected kind.
+            Refused: if its outputs are not of the expected kind.
             WorkerFailure, WorkerLost: if it raised, or brought the worker down.
         """
         self.pause()
@@ -117,12 +114,6 @@ class Examination:
         outputs.poison()
         command = Run(self.key, inputs.name, outputs.name, seed, suppress=suppress, keep=keep)
         answer = self.worker.request(command, timeout_s=self.run_timeout_s)
-        if answer["patched"]:
-            raise Refused(
-                Status.REFUSED_SOURCE,
-                f"while it ran it replaced {', '.join(answer['patched'][:5])}",
-                taints_worker=True,
-            )
         check_description(answer, expected.answer, self.loaded_reference.device)
         if not suppress:
             self.launches = int(answer["launches"])
@@ -182,8 +173,8 @@ def check_description(answer: Mapping[str, object], wanted: Answer, device: torc
         count = len(outputs) if isinstance(outputs, list) else None
         raise Refused(Status.WRONG_CONTRACT, f"{count} outputs, expected {len(wanted.layouts)}")
     structure = answer.get("structure")
-    if (structure != "tensor") != wanted.returns_tuple:
-        expected = "tuple" if wanted.returns_tuple else "tensor"
+    if structure not in (("list", "tuple") if wanted.returns_tuple else ("tensor",)):
+        expected = "list or tuple" if wanted.returns_tuple else "tensor"
         raise Refused(Status.WRONG_CONTRACT, f"returns a {structure}, expected a {expected}")
     for index, (found, right) in enumerate(zip(outputs, wanted.layouts, strict=True)):
         if found.get("type") != "tensor":

@@ -19,14 +19,19 @@ def load_candidate(examination: Examination, reference: Reference) -> None:
     examination.reference = reference
     worker = examination.worker
     path = _write_candidate(examination.kernel.source, worker.directory)
+    # as they were drawn, whatever a kernel before this one did with them
+    reference.state.write(list(reference.module.initial_state.values()))
     worker.attach(reference.state)
     worker.attach(reference.inputs.shared)
-    command = reference.load_command(examination.key, str(path), "ModelNew")
+    source = examination.kernel.source
+    command = reference.load_command(examination.key, str(path), source, "ModelNew")
     worker.request(command, timeout_s=examination.load_timeout_s)
 
 
 def _write_candidate(source: str, directory: Path) -> Path:
-    """Put a source where the worker may import it, under a name that no other candidate has.
+    """Leave a source where people find it, under a name that no other candidate has.
+
+    The worker is told the text itself.
 
     Raises ExecutorError.
     """

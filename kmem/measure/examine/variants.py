@@ -50,7 +50,7 @@ def check_variants(examination: Examination, seed: int, *, own_size_only: bool =
         if examination.is_late:
             examination.flags.add("abridged")
             break
-        shared = reference.new_arguments("variant", variant.values, variant.layouts)
+        shared = reference.new_arguments("variant", variant.values, variant.layouts, private=True)
         try:
             shared.write(variant.values)
             expected = reference.expect_case(variant.name, shared.values, seed)

@@ -93,9 +93,15 @@ class Reference:
         return tuple(sorted(self._survivors or ()))
 
     def load_command(
-        self, key: str, path: str, class_name: str, *, compile_mode: str | None = None
+        self,
+        key: str,
+        path: str,
+        source: str,
+        class_name: str,
+        *,
+        compile_mode: str | None = None,
     ) -> Load:
-        """What has a worker make a class of a file the same module as this, under a key.
+        """What has a worker make a class of a text the same module as this, under a key.
 
         The worker must have been shown `state`.
         """
@@ -103,6 +109,7 @@ class Reference:
         return Load(
             key=key,
             path=path,
+            source=source,
             class_name=class_name,
             init=self.module.init,
             state=[[name, self.state.name, index] for index, name in enumerate(self.state_names)],
@@ -262,9 +269,12 @@ class Reference:
         purpose: str,
         like: Sequence[object],
         layouts: Sequence[Layout | None] | None = None,
+        *,
+        private: bool = False,
     ) -> SharedArguments:
         """Another list of shared arguments of this workload."""
-        return SharedArguments(f"{self.name}-{purpose}", like, self._placement, layouts=layouts)
+        name = f"{self.name}-{purpose}"
+        return SharedArguments(name, like, self._placement, layouts=layouts, private=private)
 
     def close(self) -> None:
         """Remove shared files."""

@@ -31,8 +31,9 @@ class Detach:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Import a file, construct its class and give the module its parameters.
+    """Import a text, construct its class and give the module its parameters.
 
+    `source` is the text that was checked; `path` is what it is called in tracebacks.
     `state` holds [parameter, attached list, index in it] for each parameter and buffer. `dtype` is
     what the module is cast to, None to leave it. `compile_mode` is torch.compile's mode for a
     baseline, None for no torch.compile. `project` are the directories in which the file may find
@@ -41,6 +42,7 @@ class Load:
 
     key: str
     path: str
+    source: str
     class_name: str
     init: list[object]
     state: list[list[object]]

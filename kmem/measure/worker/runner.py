@@ -6,16 +6,16 @@ reference nor a tolerance. Everything it uses is imported before any candidate i
 In order: tensors and modules, running, observing.
 """
 
-import importlib.util
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import clocks
 import commands
 import torch
+from checked_text import import_text
 from failures import CandidateFailed, guarded
 from free_memory import poison_free_memory
 from integrity import Integrity
@@ -23,13 +23,47 @@ from launches import LaunchCounter, binary_digest, find_triton_functions, gpu_ke
 from lease import GpuLease
 from operators import OperatorLog
 from project_modules import use_project
-from results import SpotCopies, deliver_result
+from results import Result, SpotCopies, deliver_result, read_result
 from tensors import SharedTensor, decode_value, open_shared
 from tuning import tuning_in_turn
 
+_no_grad = torch.no_grad
+_manual_seed, _synchronize = torch.manual_seed, torch.cuda.synchronize
 #: Beyond this the allocator's free blocks go back to the driver after a call: the judge has use for
 #: the memory.
 RESERVED_AT_MOST = 2**30
+_OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
+
+
+def registered_state(
+    module: torch.nn.Module, prefix: str = ""
+) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Parameters and buffers by name as they are registered; no method of the module is called.
+
+    A method that a candidate wrote could work them out only when somebody asks.
+    """
+    held = object.__getattribute__(module, "__dict__")
+    for kind in ("_parameters", "_buffers"):
+        for name, value in dict.items(held[kind]):
+            yield prefix + name, value
+    for name, child in dict.items(held["_modules"]):
+        if child is not None:
+            yield from registered_state(child, f"{prefix}{name}.")
+
+
+def _own_parts() -> list[object]:
+    """What of the worker itself must stay as it is: its modules and their classes."""
+    own = [
+        module
+        for module in list(sys.modules.values())
+        if os.path.dirname(getattr(module, "__file__", None) or "") == _OWN_DIRECTORY
+    ]
+    return own + [
+        value
+        for module in own
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    ]
 
 
 class Runner:
@@ -43,12 +77,12 @@ class Runner:
         self.launches = LaunchCounter()
         self.models: dict[str, tuple[torch.nn.Module, ModuleType]] = {}
         self.attached: dict[str, list[object]] = {}
-        self.kept: dict[str, object] = {}
+        self.kept: dict[str, Result] = {}
         self.clock: clocks.EventClock | None = None
         self.reserved_bytes = 0  # by the allocator, after the last call
         if self.device.type == "cuda":
             torch.cuda.init()
-        self.integrity = Integrity()
+        self.integrity = Integrity(_own_parts)
 
     def prepare_profiler(self) -> None:
         """Have the GPU's profiler initialise itself now, so that no verdict waits for it.
@@ -78,7 +112,9 @@ class Runner:
         torch.backends.cuda.matmul.allow_tf32 = command.tf32
         torch.backends.cudnn.allow_tf32 = True
         use_project(command.project)
-        module = self._import(command.path)
+        self.integrity.note_flags()  # that this was said is no fault of what comes now
+        name = os.path.splitext(os.path.basename(command.path))[0]
+        module = guarded("import", import_text, name, command.path, command.source)
         factory = getattr(module, command.class_name, None)
         if factory is None:
             raise CandidateFailed(
@@ -104,14 +140,6 @@ class Runner:
         self.models[command.key] = (model, module)
         return {}
 
-    def _import(self, path: str) -> ModuleType:
-        name = os.path.splitext(os.path.basename(path))[0]
-        spec = importlib.util.spec_from_file_location(name, path)
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module  # triton.jit and dataclasses look their module up
-        guarded("import", spec.loader.exec_module, module)
-        return module
-
     def _align(self, model: torch.nn.Module, command: commands.Load) -> torch.nn.Module:
         """Give a module the reference's device, dtype, parameters and mode."""
         moved = model.to(self.device)
@@ -136,7 +164,7 @@ class Runner:
         targets = self.attached[command.outputs] if command.outputs else []
         layouts = [(tuple(target.value.shape), target.value.dtype) for target in targets]
         poison_free_memory(layouts, self.device, self.reserved_bytes)
-        torch.manual_seed(command.seed)
+        _manual_seed(command.seed)
         self.launches.count, self.launches.suppressed = 0, command.suppress
         try:
             result = guarded("forward", self._forward(command.key, command.inputs))
@@ -148,7 +176,7 @@ class Runner:
         del result  # before the device is joined: whatever its end sets off belongs to this call
         self._publish(command.inputs)
         self._give_back()
-        return {**described, "launches": self.launches.count, "patched": self.integrity.changed()}
+        return {**described, "launches": self.launches.count}
 
     def reread(self, command: commands.Reread) -> dict[str, object]:
         return deliver_result(self.kept[command.keep], self.attached[command.outputs], self.device)
@@ -159,9 +187,10 @@ class Runner:
         return {}
 
     def state(self, command: commands.State) -> dict[str, object]:
-        current = dict(self.models[command.key][0].state_dict())
+        current = dict(registered_state(self.models[command.key][0]))
         values = tuple(current.get(name) for name in command.names)
-        return deliver_result(values, self.attached[command.outputs], self.device)
+        targets = self.attached[command.outputs]
+        return deliver_result(Result("tuple", values), targets, self.device)
 
     def _give_back(self) -> None:
         if self.device.type == "cuda":
@@ -169,14 +198,14 @@ class Runner:
             if self.reserved_bytes > RESERVED_AT_MOST:
                 torch.cuda.empty_cache()
 
-    def _forward(self, key: str, inputs: str) -> Callable[[], object]:
-        """A forward of what the inputs hold now."""
+    def _forward(self, key: str, inputs: str) -> Callable[[], Result]:
+        """A forward of what the inputs hold now; its result is read within the call."""
         self._fetch(inputs)
         model, values = self.models[key][0], self._values(inputs)
 
-        def call() -> object:
-            with torch.no_grad():
-                return model(*values)
+        def call() -> Result:
+            with _no_grad():
+                return read_result(model(*values))
 
         return call
 
@@ -199,12 +228,12 @@ class Runner:
     def _join(self) -> None:
         """Wait for the device: the judge overwrites inputs as soon as it has its answer."""
         if self.device.type == "cuda":
-            guarded("forward", torch.cuda.synchronize)
+            guarded("forward", _synchronize)
 
     # ---- observing
 
     def operators(self, command: commands.Operators) -> dict[str, object]:
-        torch.manual_seed(command.seed)
+        _manual_seed(command.seed)
         call = self._forward(command.key, command.inputs)
         log = OperatorLog()
         with log:
@@ -261,7 +290,7 @@ class Runner:
         """
         if self.device.type == "cuda":
             try:
-                torch.cuda.synchronize()
+                _synchronize()
             # the failure itself, once more: it has been caught and is on its way to the judge
             except RuntimeError as ex:
                 print(f"after the failure: {ex}", file=sys.stderr)

@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING
 
 import commands
 from channel import Channel, ChannelClosed
-from confinement import Limits, restrict_process
+from confinement import Limits, Walls, die_with_parent, restrict_process
 from failures import CandidateFailed
 
 if TYPE_CHECKING:
     from runner import Runner
 
 
-def serve(link: Channel, runner: "Runner") -> None:
+def serve(link: Channel, runner: "Runner", *, hostile: bool) -> None:
     """Answer commands until the judge is gone.
 
     A failure of the worker's own files ends the process with its traceback in the log.
+
+    Args:
+        hostile: the process sees candidates: every answer says what they have replaced.
     """
     handlers = {
         commands.Attach: runner.attach,
@@ -42,20 +45,39 @@ def serve(link: Channel, runner: "Runner") -> None:
         except ChannelClosed:
             return
         nonce = message.pop("nonce")
+        take_files(link, message)
         command = commands.decode_command(message)
         try:
             answer = handlers[type(command)](command)
         except CandidateFailed as failure:
             runner.settle()
             answer = failure.as_answer()
+        if hostile:
+            answer = {**answer, "patched": runner.integrity.changed()}
         link.send({**answer, "nonce": nonce})
+
+
+def take_files(link: Channel, message: dict) -> None:
+    """Receive the files of shared tensors, each into its descriptor.
+
+    They come open: this process need not be able to open what it shares with the judge.
+    """
+    shared = [
+        value["tensor"]
+        for value in message.get("values", ())
+        if isinstance(value, dict) and value.get("tensor", {}).get("via") == "file"
+    ]
+    for descriptor, file in zip(shared, link.receive_files(len(shared)), strict=True):
+        descriptor["file"] = file
 
 
 def main() -> None:
     """argv: file descriptor of the channel."""
     link = Channel(socket.socket(fileno=int(sys.argv[1])))
     options = link.receive()
-    restrict_process(Limits(**options["limits"]), hostile=options["hostile"])
+    walls = Walls(**options["walls"]) if options["walls"] else None
+    die_with_parent()
+    restrict_process(Limits(**options["limits"]), walls)
     sys.modules["kmem"] = None  # importing the judge fails
     # torch starts threads when it is imported, so what a process gives up is given up before
     import torch
@@ -63,7 +85,7 @@ def main() -> None:
     from runner import Runner
 
     runner = Runner(options["device"])
-    if options["hostile"]:  # what kernels a baseline runs is never asked
+    if walls is not None:  # what kernels a baseline runs is never asked
         runner.prepare_profiler()
     versions = {
         "python": sys.version.split()[0],
@@ -71,7 +93,7 @@ def main() -> None:
         "triton": triton.__version__,
     }
     link.send({"ready": versions, "nonce": options["nonce"]})
-    serve(link, runner)
+    serve(link, runner, hostile=walls is not None)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ is the one case that misses.
 
 import gc
 import itertools
+import linecache
 import os
 import sys
 from pathlib import Path
@@ -19,8 +20,9 @@ from typing import Any
 import torch
 
 from kmem.errors import ProblemError
+from kmem.host.checked_text import import_text
 from kmem.problem.load import build_inputs, execute_problem
-from kmem.profile.build import build_model, import_file
+from kmem.profile.build import build_model
 from kmem.profile.compile.recorder import Recorder, VendorOperators, record_launches
 from kmem.profile.compile.target_driver import use_compile_only_driver
 from kmem.profile.description import read_precision, read_problem
@@ -64,10 +66,9 @@ class CompileSession:
         """Compile every kernel that one forward of this module file launches; the hash of them."""
         self._recorder.begin()
         name = f"kmem_candidate_{os.getpid()}_{next(_numbers)}"
-        file = self._directory / f"{name}.py"
-        file.write_text(source, encoding="utf-8")
+        path = str(self._directory / f"{name}.py")  # for tracebacks: no such file is read
         try:
-            module = import_file(name, file)
+            module = import_text(name, path, source)
             model = build_model(module, self._problem, self._precision, "meta")
             with (
                 torch.no_grad(),
@@ -76,6 +77,7 @@ class CompileSession:
                 model(*self._inputs)
         finally:
             sys.modules.pop(name, None)
+            linecache.cache.pop(path, None)
             gc.collect()
         return self._recorder.ptx_hash
 
