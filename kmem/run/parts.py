@@ -69,9 +69,7 @@ def open_parts(
     ):
         announcer.clock = clock or Clock(lambda: evaluator.seconds_left)
         baselines = RunBaselines(session, memory, history, evaluator, background)
-        measurer = Measurer(
-            evaluator, baselines, history, recorder, announce, estimated=not session.present
-        )
+        measurer = Measurer(evaluator, baselines, history, recorder, announce, session)
         yield Parts(
             run,
             session,
