@@ -207,6 +207,8 @@ class Situation:
     # a sentence on what each offered skill has earned
     track_records: Mapping[str, str] = field(default_factory=dict)
     experience: Sequence[Experience] = ()  # what settings of these recipes took on other graphs
+    # the lowest rung of a recipe's precision ladder that is worth trying, by recipe and site
+    rungs: Mapping[tuple[str, str], int] = field(default_factory=dict)
     seed: int
 
 

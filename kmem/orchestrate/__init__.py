@@ -7,5 +7,6 @@ Pure functions of a run's records; nothing here runs, measures or asks.
 - vetoes.py: what this run has refuted, and what it doubts.
 - strategies.py: from which kernels a round goes on, and which direction gets how many samples.
 - plan.py: a round's tasks.
+- accuracy.py: kernels refused for their error as tasks one rung up the precision ladder.
 - repair.py: failed candidates as tasks for their authors.
 """

@@ -9,6 +9,8 @@ from kmem.records import Attempt, Move, Task
 #: Author, skill and, of an idea without a skill, its instruction: what a strategy gives samples to
 #: and a veto speaks of.
 Arm: TypeAlias = tuple[str, str, str]
+#: Moves that mend the failed kernel that is their task's parent.
+MENDS = (Move.REPAIR, Move.CLIMB)
 
 
 class Idea(Protocol):
@@ -36,7 +38,7 @@ def origin(task: Task, history: Sequence[Attempt]) -> Task:
 
     It is the task itself if it repairs nothing.
     """
-    while task.move is Move.REPAIR:
+    while task.move in MENDS:
         task = repaired_attempt(task, history).candidate.task
     return task
 
@@ -72,7 +74,7 @@ def arms_within(attempt: Attempt, history: Sequence[Attempt]) -> set[Arm]:
 def chain_length(task: Task, history: Sequence[Attempt]) -> int:
     """How many repairs in a row led to this task, itself included."""
     length = 0
-    while task.move is Move.REPAIR:
+    while task.move in MENDS:
         length += 1
         task = repaired_attempt(task, history).candidate.task
     return length

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kmem.interfaces import Direction
-from kmem.orchestrate.lineage import Arm, arm_of, base_of, origin
+from kmem.orchestrate.lineage import MENDS, Arm, arm_of, base_of, origin
 from kmem.orchestrate.stop import MIN_IMPROVEMENT
 from kmem.records import Attempt, ClaimCheck, Lesson, Move, Status, Veto
 
@@ -104,7 +104,7 @@ def _refuted_by_times(history: Sequence[Attempt], best: Attempt) -> list[Veto]:
             attempt
             for attempt in attempts
             if attempt.measurement.status is not Status.INTERRUPTED
-            and attempt.candidate.task.move is not Move.REPAIR
+            and attempt.candidate.task.move not in MENDS
         ]
         if not passed and len(counted) >= _FAILURES_TO_VETO:
             last = counted[-1].measurement.status

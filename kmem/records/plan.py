@@ -15,6 +15,7 @@ class Move(Enum):
     TUNE = "tune"
     FIX = "fix"
     REPAIR = "repair"
+    CLIMB = "climb"  # up the precision ladder, for a kernel refused for its error
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Task:
     parent: str | None
     samples: int
     reason: str
-    choices: tuple[SiteChoice, ...] = ()  # knobs to start from; recalled ones for RECALL
+    choices: tuple[SiteChoice, ...] = ()  # knobs to start from: for RECALL, CLIMB
     author: str = "recipes"  # who writes the candidates
     claims: tuple[Claim, ...] = ()  # what the next profile must show if the change works
     instruction: str = ""  # what a language model is to do; empty for recipes

@@ -35,7 +35,9 @@ class Status(Enum):
 class ErrorReport:
     """Accuracy on one input family: relative errors of the kernel and of eager.
 
-    Errors are against the float64 oracle.
+    Errors are against the float64 oracle. `excess` is the error over its allowance, of the whole
+    output or of its worst row; above 1 the kernel is refused. It is infinite where non-finite
+    values stand in the wrong places.
     """
 
     family: str
@@ -43,6 +45,7 @@ class ErrorReport:
     relative_error: float
     reference_error: float
     allowed_error: float
+    excess: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import TypeVar
 from kmem.errors import OutOfTime
 from kmem.host.parallel import in_parallel
 from kmem.interfaces import Assignment, CompletionArchive, Direction, RunContext, Situation
+from kmem.orchestrate.accuracy import plan_climbs
 from kmem.orchestrate.lineage import base_of
 from kmem.orchestrate.repair import plan_repairs
 from kmem.orchestrate.strategies import Offer
@@ -129,15 +130,21 @@ class Authors:
     def write_repairs(
         self, measured: Sequence[Attempt], situations: Mapping[str | None, Situation]
     ) -> list[Candidate]:
-        """Candidates in place of those that failed, by authors that repair.
+        """Candidates in place of those that failed, by authors that repair, and from higher rungs.
 
-        None if every candidate passed or the chains of repairs are used up.
+        None if every candidate passed, or the chains of repairs and the ladders are used up.
         """
-        tasks = plan_repairs(measured, self._history.attempts, self.repairs)
-        if not tasks:
-            return []
-        self._context.announce(f"repairing {len(tasks)} candidates")
-        return self.write(tasks, situations)
+        history = self._history.attempts
+        tasks = plan_repairs(measured, history, self.repairs)
+        if tasks:
+            self._context.announce(f"repairing {len(tasks)} candidates")
+        if self.rewrite:
+            about = next(iter(situations.values()))
+            climbs = plan_climbs(measured, history, about.traced, about.recipes)
+            if climbs:
+                self._context.announce(f"more accurate: {climbs[0].reason}")
+            tasks += climbs
+        return self.write(tasks, situations) if tasks else []
 
     def reflect(self, situation: Situation, attempts: Sequence[Attempt]) -> list[Lesson]:
         """What each author makes of its own attempts, which answered this situation."""

@@ -10,11 +10,13 @@ from dataclasses import replace
 
 from kmem.host.syntax import parse_python
 from kmem.interfaces import Situation
+from kmem.orchestrate.accuracy import describe_climb, near_miss, next_rungs
 from kmem.orchestrate.lineage import base_of
 from kmem.records import (
     Attempt,
     Baseline,
     Candidate,
+    Kernel,
     Measurement,
     Profile,
     Status,
@@ -26,6 +28,7 @@ from kmem.run.evaluator import Evaluator
 from kmem.run.history import History
 from kmem.run.progress import Announce
 from kmem.run.recorder import Recorder
+from kmem.run.session import Session
 
 
 class Measurer:
@@ -38,20 +41,15 @@ class Measurer:
         history: History,
         recorder: Recorder,
         announce: Announce,
-        *,
-        estimated: bool,
+        session: Session,
     ) -> None:
-        """Nothing runs yet.
-
-        Args:
-            estimated: whether there is no GPU to measure on.
-        """
+        """Nothing runs yet."""
         self._evaluator = evaluator
         self._baselines = baselines
         self._history = history
         self._recorder = recorder
         self._announce = announce
-        self._estimated = estimated
+        self._session = session
         self._sources: set[str] = set()
 
     def measure(
@@ -81,7 +79,9 @@ class Measurer:
         admitted = self._evaluator.admit([candidate.kernel for candidate in fresh.values()])
         for kernel, log in admitted.failed:
             if not history.take_over(kernel):
-                failed = Measurement(Status.BUILD_FAILED, None, self._estimated, log=log)
+                failed = Measurement(
+                    Status.BUILD_FAILED, None, estimated=not self._session.present, log=log
+                )
                 self._add_attempt(number, fresh[kernel.hash], failed, situations)
         waiting = [kernel for kernel in admitted.ready if not history.take_over(kernel)]
         if waiting:
@@ -89,7 +89,9 @@ class Measurer:
             self._announce("measure", f"judging {len(waiting)} candidates")
 
             def on_result(index: int, measurement: Measurement) -> None:
-                self._add_attempt(number, fresh[waiting[index].hash], measurement, situations)
+                kernel = waiting[index]
+                explained = self._explained(kernel, measurement)
+                self._add_attempt(number, fresh[kernel.hash], explained, situations)
 
             self._evaluator.screen(waiting, on_result)
         return history.attempts[before:]
@@ -97,7 +99,8 @@ class Measurer:
     def verify(self, attempt: Attempt, baselines: Sequence[Baseline]) -> Attempt:
         """Ask everything the judge has, in a fresh process, against the best baseline."""
         self._announce("measure", "verifying the fastest kernel in a fresh process")
-        measurement = self._evaluator.verify(attempt.candidate.kernel, baselines)
+        kernel = attempt.candidate.kernel
+        measurement = self._explained(kernel, self._evaluator.verify(kernel, baselines))
         verified = replace(attempt, measurement=measurement)
         self._history.add_verdict(attempt, verified)
         self._recorder.record_verdict(verified)
@@ -124,6 +127,14 @@ class Measurer:
         is_new = source not in self._sources
         self._sources.add(source)
         return is_new
+
+    def _explained(self, kernel: Kernel, measurement: Measurement) -> Measurement:
+        """A refusal for accuracy also names the rung that is tried next."""
+        if near_miss(measurement) is None or not kernel.choices:
+            return measurement
+        above = next_rungs(kernel, self._session.traced, self._session.recipes)
+        told = describe_climb(kernel.choices, above)
+        return replace(measurement, log=f"{measurement.log.rstrip()}; {told}")
 
     def _add_attempt(
         self,

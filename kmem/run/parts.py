@@ -75,9 +75,7 @@ def open_parts(
             )
         )
         baselines = RunBaselines(session, memory, history, evaluator, background)
-        measurer = Measurer(
-            evaluator, baselines, history, recorder, announce, estimated=not session.present
-        )
+        measurer = Measurer(evaluator, baselines, history, recorder, announce, session)
         yield Parts(
             run,
             session,

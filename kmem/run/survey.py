@@ -12,6 +12,7 @@ from kmem.diagnose.bottleneck import diagnose
 from kmem.errors import ProfilerError
 from kmem.interfaces import Situation
 from kmem.memory.ledger.track_records import TrackRecord
+from kmem.orchestrate.accuracy import needed_rungs
 from kmem.orchestrate.strategies import choose_parents
 from kmem.orchestrate.vetoes import find_vetoes
 from kmem.prescribe.consult import consult_memory
@@ -51,6 +52,7 @@ def survey(
         writable=session.writable,
         skills=session.skills,
         experience=experience,
+        rungs=needed_rungs(history.attempts),
         seed=parts.run.seed,
     )
     situations: dict[str | None, Situation] = {}

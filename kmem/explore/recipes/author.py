@@ -2,8 +2,9 @@
 
 Settings are ranked by the cost model, corrected by what was measured on other graphs and in this
 run (calibration.py). A seed task takes a recipe's sites first and the best-ranked settings; a
-recall task takes remembered knobs as they are; a tune task moves from the parent's knobs to legal
-neighbours and to well-ranked settings not tried yet. Everything is a pure function of the
+recall task takes remembered knobs as they are, a climb task those of the next rung; a tune task
+moves from the parent's knobs to legal neighbours and to well-ranked settings not tried yet. No site
+stands below the rung that its accuracy was found to need. Everything is a pure function of the
 assignment and its seed.
 """
 
@@ -86,7 +87,11 @@ class RecipeAuthor(Author):
         seen = {attempt.candidate.kernel.choices for attempt in assignment.history}
         measured = [*assignment.experience, *own_experience(assignment.history, graph)]
         calibrated = [calibrate_option(option, measured, graph) for option in cover]
-        for settings in _proposals(calibrated, assignment):
+        for proposed in _proposals(calibrated, assignment):
+            settings = [
+                _raise_to_rung(option, setting, assignment)
+                for option, setting in zip(cover, proposed, strict=True)
+            ]
             choices = tuple(
                 SiteChoice(
                     option.site.name,
@@ -152,7 +157,7 @@ def _cover(
         if option.recipe.name == task.skill
     ]
     kept = [(choice.recipe, choice.site) for choice in inherited]
-    if task.move in (Move.RECALL, Move.TUNE):
+    if task.move in (Move.RECALL, Move.CLIMB, Move.TUNE):
         # Knobs remembered from another module name its sites, not ours: then every site of the same
         # recipe takes them.
         recipes = {choice.recipe for choice in inherited}
@@ -174,9 +179,9 @@ def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[
     inherited = task.choices or (assignment.parent.choices if assignment.parent else ())
     base = [_start(option, inherited) for option in cover]
     generator = random.Random(f"{assignment.seed}:{task.move.value}:{task.skill}:{task.parent}")
-    if task.move in (Move.RECALL, Move.TUNE):
+    if task.move in (Move.RECALL, Move.CLIMB, Move.TUNE):
         yield base
-        if task.move is Move.RECALL:
+        if task.move is not Move.TUNE:
             return
     movable = sorted(range(len(cover)), key=lambda place: -cover[place].best_ms)
     own = [place for place in movable if cover[place].recipe.name == task.skill] or movable
@@ -230,6 +235,21 @@ def _start(option: SiteOption, inherited: Sequence[SiteChoice]) -> Settings:
     rung = wanted.get(ACCURACY)
     raised = space.on_rung(nearest, rung if isinstance(rung, int) else None)
     return raised if space.allows(raised) else nearest
+
+
+def _raise_to_rung(option: SiteOption, setting: Settings, assignment: Assignment) -> Settings:
+    """The setting on the rung that its site was found to need, or as near to it as the ladder goes.
+
+    A setting that is there or above stays as it is.
+    """
+    needed = assignment.rungs.get((option.recipe.name, option.site.name), 0)
+    device = assignment.traced.device
+    while (rung := option.space.completed(setting).get(ACCURACY)) is not None and rung < needed:
+        above = option.recipe.more_accurate(option.site, setting, device)
+        if above is None:
+            break
+        setting = above
+    return setting
 
 
 def _ranked_ms(cover: Sequence[SiteOption], settings: Sequence[Settings]) -> float:

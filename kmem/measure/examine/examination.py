@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kmem.host.lease import GpuLease
-from kmem.measure.oracle.correctness import Difference, is_within
+from kmem.measure.oracle.correctness import Difference, error_over_allowance, is_within
 from kmem.measure.oracle.expected import Answer, Comparison, Expected, InputsChanged
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.pool.arguments import SharedArguments
@@ -148,8 +148,11 @@ class Examination:
             zip(compared.found, compared.eager, compared.floors, noise, strict=True)
         ):
             allowed = max(2 * eager.relative_error, floor, spare.relative_error if spare else 0.0)
+            excess = error_over_allowance(found, eager, floor, spare)
             self.errors.append(
-                ErrorReport(family, seed, found.relative_error, eager.relative_error, allowed)
+                ErrorReport(
+                    family, seed, found.relative_error, eager.relative_error, allowed, excess
+                )
             )
             if family == "drawn" and found.beyond_kernelbench:
                 self.flags.add("beyond_kernelbench")

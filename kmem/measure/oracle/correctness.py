@@ -6,6 +6,7 @@ MB beside the tensors themselves: the work is done in chunks.
 Covered: floating, complex, integer and bool outputs of any shape, non-finite values.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -100,6 +101,27 @@ def is_within(
     allowed = max(2 * reference.relative_error, floor, spare)
     row_allowed = max(ROW_SLACK * reference.row_error, 8 * floor, ROW_SLACK * row_spare)
     return difference.relative_error <= allowed and difference.row_error <= row_allowed
+
+
+def error_over_allowance(
+    difference: Difference, reference: Difference, floor: float, noise: Difference | None = None
+) -> float:
+    """By what factor an output misses the accuracy contract; arguments as for `is_within`.
+
+    Infinite where no better arithmetic would help: misplaced non-finite values, wrong integers.
+    """
+    if difference.fault is not None:
+        return math.inf
+    spare, row_spare = (noise.relative_error, noise.row_error) if noise else (0.0, 0.0)
+    pairs = (
+        (difference.relative_error, max(2 * reference.relative_error, floor, spare)),
+        (
+            difference.row_error,
+            max(ROW_SLACK * reference.row_error, 8 * floor, ROW_SLACK * row_spare),
+        ),
+    )
+    ratios = [found / allowed if allowed else math.inf for found, allowed in pairs if found]
+    return max(ratios, default=0.0)
 
 
 def is_rounding(output: torch.Tensor, other: torch.Tensor, floor: float) -> bool:

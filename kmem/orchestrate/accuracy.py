@@ -1,0 +1,139 @@
+"""Accuracy as a move: a kernel refused for its error is tried again one rung up the ladder.
+
+A recipe's precision ladder is its knob `ACCURACY` (`kmem.recipes.Recipe.more_accurate`). Which site
+of a module errs is not known from its outputs, so all its sites that have a ladder climb together.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from kmem.orchestrate.lineage import kind, origin
+from kmem.problem.traced import TracedProblem
+from kmem.recipes import ACCURACY, Recipe
+from kmem.records import (
+    Attempt,
+    ErrorReport,
+    Kernel,
+    Measurement,
+    Move,
+    SiteChoice,
+    Status,
+    Task,
+)
+
+#: An error up to so many times its allowance is one that better sums can mend.
+_NEAR = 10.0
+#: Kernels of one kind that climb at once, those predicted fastest: the others of the round would
+#: err alike, and later ones begin on the rung that was found necessary.
+_CLIMBS_AT_ONCE = 3
+
+
+def near_miss(measurement: Measurement) -> ErrorReport | None:
+    """The error that a kernel was refused for, if it is within a factor 10 of the allowance."""
+    if measurement.status is not Status.WRONG_VALUES or not measurement.errors:
+        return None
+    last = measurement.errors[-1]  # the judge stops at the first that is too large
+    return last if 1.0 < last.excess <= _NEAR else None
+
+
+def next_rungs(
+    kernel: Kernel, traced: TracedProblem, recipes: Mapping[str, Recipe]
+) -> tuple[SiteChoice, ...] | None:
+    """The choices of a kernel with every ladder one rung further up; None if none goes further."""
+    climbed = tuple(_climbed(choice, traced, recipes) for choice in kernel.choices)
+    return climbed if climbed != kernel.choices else None
+
+
+def _climbed(
+    choice: SiteChoice, traced: TracedProblem, recipes: Mapping[str, Recipe]
+) -> SiteChoice:
+    recipe = recipes.get(choice.recipe)
+    if recipe is None:
+        return choice
+    site = next(
+        (each for each in recipe.match(traced.graph, traced.contract) if each.name == choice.site),
+        None,
+    )
+    above = recipe.more_accurate(site, dict(choice.knobs), traced.device) if site else None
+    return replace(choice, knobs=tuple(sorted(above.items()))) if above else choice
+
+
+def describe_climb(before: Sequence[SiteChoice], after: Sequence[SiteChoice] | None) -> str:
+    """Which rung is tried next, for people."""
+    if after is None:
+        return "no rung of its precision ladder is above"
+    steps = [
+        f"{new.recipe} at {new.site} with {ACCURACY} {_rung(old) or 0} -> {_rung(new)}"
+        for old, new in zip(before, after, strict=True)
+        if old != new
+    ]
+    return f"next: {', '.join(steps)}"
+
+
+def _rung(choice: SiteChoice) -> int | None:
+    """Where on its recipe's precision ladder a site stands; None without a ladder."""
+    rung = dict(choice.knobs).get(ACCURACY)
+    return rung if isinstance(rung, int) else None
+
+
+def plan_climbs(
+    failed: Sequence[Attempt],
+    history: Sequence[Attempt],
+    traced: TracedProblem,
+    recipes: Mapping[str, Recipe],
+) -> list[Task]:
+    """A task one rung up for each attempt that narrowly missed the accuracy contract.
+
+    Of attempts of one kind, the few that are predicted to be fastest.
+
+    Args:
+        failed: attempts just measured or verified; others among them are passed over.
+    """
+    near = [attempt for attempt in failed if near_miss(attempt.measurement) is not None]
+    tried = {attempt.candidate.kernel.choices for attempt in history}
+    tasks = []
+    for _, alike in groupby(sorted(near, key=kind), key=kind):
+        for attempt in sorted(alike, key=_promise)[:_CLIMBS_AT_ONCE]:
+            kernel = attempt.candidate.kernel
+            above = next_rungs(kernel, traced, recipes)
+            if above is None or above in tried:
+                continue
+            tried.add(above)
+            first, error = origin(attempt.candidate.task, history), attempt.measurement.errors[-1]
+            reason = (
+                f"{error.excess:.2g} times the allowed error on family {error.family}; "
+                f"{describe_climb(kernel.choices, above)}"
+            )
+            tasks.append(
+                Task(Move.CLIMB, first.skill, kernel.hash, 1, reason, above, claims=first.claims)
+            )
+    return tasks
+
+
+def _promise(attempt: Attempt) -> float:
+    return attempt.candidate.estimated_ms or 0.0
+
+
+def needed_rungs(
+    history: Sequence[Attempt], remembered: Iterable[SiteChoice] = ()
+) -> dict[tuple[str, str], int]:
+    """The lowest rung that is worth trying, by recipe and site.
+
+    Args:
+        remembered: choices whose rungs earlier runs on this graph climbed to.
+    """
+    needed: dict[tuple[str, str], int] = {}
+
+    def need(choice: SiteChoice, rung: int) -> None:
+        place = choice.recipe, choice.site
+        needed[place] = max(rung, needed.get(place, 0))
+
+    for choice in remembered:
+        need(choice, _rung(choice) or 0)
+    for attempt in history:
+        if near_miss(attempt.measurement) is not None:
+            for choice in attempt.candidate.kernel.choices:
+                if (rung := _rung(choice)) is not None:
+                    need(choice, rung + 1)
+    return needed

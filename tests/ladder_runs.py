@@ -1,0 +1,202 @@
+"""Whole runs by recipe without a compiler: kernels are as fast and as exact as their knobs say.
+
+The problem of scripted_evaluator.py has two sites, `relu` and `mul`, and one recipe here writes
+both. Its BLOCK is the time of a site in ms, and its ladder has the rungs 0, 1 and 2.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from scripted_evaluator import ScriptedEvaluator, make_run, open_traced_session, timing
+
+from kmem.memory.store import Memory
+from kmem.plugins import build_plugin_manager, collect
+from kmem.problem.graph import OpGraph
+from kmem.recipes import ACCURACY, Emission, Operand, Recipe, Settings, Site, Space
+from kmem.records import (
+    Attempt,
+    Baseline,
+    Contract,
+    Device,
+    ErrorReport,
+    Kernel,
+    Knob,
+    Launch,
+    Measurement,
+    Profile,
+    Run,
+    RunResult,
+    Status,
+)
+from kmem.run.clock import Clock
+from kmem.run.evaluator import Admitted
+from kmem.run.loop import optimize
+from kmem.run.session import Session
+
+RUNGS = (0, 1, 2)
+
+
+class LadderRecipe(Recipe):
+    """Writes one pointwise operator a site."""
+
+    name = "ladder"
+
+    def __init__(self, operators: Sequence[str] = ("relu", "mul")) -> None:
+        self._targets = operators
+
+    def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
+        return [
+            Site(
+                node.name,
+                "pointwise",
+                (node.name,),
+                (Operand(node.args[0].name, graph.spec(node.args[0].name)),),
+                (Operand(node.name, node.spec),),
+                node.target.split(".")[1],
+                2 * node.spec.bytes,
+            )
+            for node in graph.nodes
+            if node.target.split(".")[1] in self._targets
+        ]
+
+    def space(self, site: Site, device: Device) -> Space:
+        return Space({"BLOCK": (1, 2, 4, 8), ACCURACY: RUNGS})
+
+    def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
+        return 1e-9 * settings["BLOCK"] + 1e-12 * settings.get(ACCURACY, 0)
+
+    def emit(self, site: Site, settings: Settings) -> Emission:
+        body = "torch.relu(x)" if site.detail == "relu" else "x * 2.0"
+        return Emission((), f"def launch(x):\n    knobs = {dict(settings)}\n    return {body}\n")
+
+
+def knobs(kernel: Kernel) -> dict[str, Mapping[str, Knob]]:
+    """The knobs of a kernel by site."""
+    return {choice.site: dict(choice.knobs) for choice in kernel.choices}
+
+
+def rungs(kernel: Kernel) -> list[Knob]:
+    return [choice[ACCURACY] for choice in knobs(kernel).values()]
+
+
+def takes_ms(kernel: Kernel) -> float:
+    """The blocks of all sites, and a tenth more for every rung."""
+    return sum(choice["BLOCK"] + 0.1 * choice[ACCURACY] for choice in knobs(kernel).values())
+
+
+def passed(kernel: Kernel, against_ms: float | None = None) -> Measurement:
+    return Measurement(Status.PASSED, timing(takes_ms(kernel), against_ms), estimated=False)
+
+
+def inaccurate(family: str = "nan", excess: float = 1.3) -> Measurement:
+    """What the judge says of a kernel whose error is so many times what is allowed."""
+    error = ErrorReport(family, 7, excess * 1e-6, 4e-7, 1e-6, excess)
+    log = f"output 0 on family {family}: relative error {excess * 1e-6:.2e} (allowed 1.00e-06)"
+    return Measurement(Status.WRONG_VALUES, None, estimated=False, errors=(error,), log=log)
+
+
+@dataclass
+class Judgement:
+    """What the scripted judge says, and what it was asked; times in ms, seconds by its own clock.
+
+    `needs` are the rungs below which a screening or the final verification refuses a kernel.
+    """
+
+    screening_needs: int = 0
+    verifying_needs: int = 0
+    excess: float = 1.3
+    baselines: Mapping[str, float] = field(default_factory=lambda: {"eager": 20.0})
+    judged: list[Kernel] = field(default_factory=list)
+    verified: list[Kernel] = field(default_factory=list)
+    against: list[str] = field(default_factory=list)
+    now_s: float = 0.0
+    screening_s: float = 0.0
+    verifying_s: float = 0.0
+    refuses: Callable[[Kernel], bool] = lambda kernel: False
+
+
+class LadderEvaluator(ScriptedEvaluator):
+    """Judges by a kernel's knobs."""
+
+    def __init__(self, session: Session, judgement: Judgement, minutes: float = 60.0) -> None:
+        super().__init__(session, lambda: 60 * minutes - judgement.now_s)
+        self._session, self._judgement = session, judgement
+
+    def baselines(self) -> tuple[Baseline, ...]:
+        return tuple(
+            Baseline(name, timing(time_ms), estimated=False)
+            for name, time_ms in self._judgement.baselines.items()
+        )
+
+    def admit(self, kernels: Sequence[Kernel]) -> Admitted:
+        return Admitted((), tuple(kernels))
+
+    def screen(
+        self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
+    ) -> None:
+        told = self._judgement
+        for index, kernel in enumerate(kernels):
+            told.judged.append(kernel)
+            told.now_s += told.screening_s
+            exact = min(rungs(kernel)) >= told.screening_needs
+            on_result(index, passed(kernel) if exact else inaccurate(excess=told.excess))
+
+    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
+        told = self._judgement
+        told.verified.append(kernel)
+        told.now_s += told.verifying_s
+        if told.refuses(kernel):
+            return Measurement(Status.NOT_REPEATABLE, None, estimated=False, log="it wavers")
+        if min(rungs(kernel)) < told.verifying_needs:
+            return inaccurate(excess=told.excess)
+        best = min(baselines, key=lambda each: each.timing.latency_ms)
+        told.against.append(best.name)
+        verdict = passed(kernel, best.timing.latency_ms)
+        return replace(verdict, timing=replace(verdict.timing, reference=best.name))
+
+    def profile(self, attempt: Attempt) -> Profile:
+        time_ms = attempt.measurement.latency_ms
+        needed = 3 * self._session.traced.bound.bytes
+        counters = {"dram__bytes_read.sum": needed, "dram__bytes_write.sum": 0.0}
+        launch = Launch("kernel", time_ms, (64, 1, 1), (128, 1, 1), counters)
+        return Profile(attempt.candidate.kernel.hash, "scripted", "NVIDIA H200", False, (launch,))
+
+
+def ladder_session(memory: Memory, operators: Sequence[str] = ("relu", "mul")) -> Session:
+    """A session whose one recipe is the ladder's."""
+    session = open_traced_session(memory)
+    recipe = LadderRecipe(operators)
+    sites = recipe.match(session.traced.graph, session.traced.contract)
+    return replace(
+        session, recipes={"ladder": recipe}, writable={"ladder": sum(site.bytes for site in sites)}
+    )
+
+
+def ladder_run(home: Path, name: str = "r1", **budget: object) -> Run:
+    run = make_run(home, base_url="", **budget)
+    return replace(run, id=name, out_dir=str(home / name), authors=("recipes",), models=())
+
+
+def walk_ladder(
+    run: Run,
+    memory: Memory,
+    judgement: Judgement,
+    *,
+    clock: Clock | None = None,
+    operators: Sequence[str] = ("relu", "mul"),
+) -> tuple[RunResult, list[Attempt], list[str]]:
+    """Run or resume: the result, the attempts, and what was announced."""
+    memory.runs.start(run)
+    session = ladder_session(memory, operators)
+    said: list[str] = []
+    result = optimize(
+        run,
+        session,
+        memory,
+        collect(build_plugin_manager()),
+        lambda event: said.append(event.text),
+        open_evaluator=lambda announce: LadderEvaluator(session, judgement, run.budget.minutes),
+        clock=clock,
+    )
+    return result, memory.runs.attempts(run.id), said

@@ -1,0 +1,112 @@
+"""A kernel refused for its error is tried again one rung up its recipe's precision ladder."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from ladder_runs import Judgement, inaccurate, ladder_run, rungs, walk_ladder
+
+from kmem.measure.oracle.correctness import Difference, error_over_allowance, measure_error
+from kmem.memory.store import Memory
+from kmem.orchestrate.accuracy import near_miss
+from kmem.records import Measurement, Move, Status
+
+
+def test_a_candidate_refused_for_its_error_is_followed_at_once_by_the_next_rung(
+    tmp_path: Path,
+) -> None:
+    judgement = Judgement(screening_needs=2)
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=2)
+        result, attempts, said = walk_ladder(run, memory, judgement)
+        outcomes = memory.ledger.outcomes(skill="ladder")
+    climbs = [attempt for attempt in attempts if attempt.candidate.task.move is Move.CLIMB]
+    assert [rungs(attempt.candidate.kernel) for attempt in attempts] == [
+        [0, 0],
+        [0, 0],
+        [1, 1],
+        [1, 1],
+        [2, 2],
+        [2, 2],
+    ]
+    assert [attempt.measurement.status.value for attempt in attempts] == [
+        *["wrong_values"] * 4,
+        *["passed"] * 2,
+    ]
+    first = attempts[0].candidate.kernel
+    assert climbs[0].candidate.kernel.parent == first.hash
+    assert result.best.candidate.kernel in judgement.judged[-2:]
+    assert "family nan" in climbs[0].candidate.task.reason
+    assert [
+        outcome.status for outcome in outcomes if outcome.move is Move.CLIMB and not outcome.ratio
+    ].count(Status.PASSED) == 2
+    assert any("more accurate" in text for text in said)
+
+
+def test_a_refusal_for_accuracy_names_family_error_allowance_and_the_next_rung(
+    tmp_path: Path,
+) -> None:
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=1)
+        _, attempts, _ = walk_ladder(run, memory, Judgement(screening_needs=3))
+    logs = [attempt.measurement.log for attempt in attempts]
+    assert logs[0] == (
+        "output 0 on family nan: relative error 1.30e-06 (allowed 1.00e-06); next: ladder at relu "
+        "with ACCURACY 0 -> 1, ladder at mul with ACCURACY 0 -> 1"
+    )
+    assert logs[-1].endswith("; no rung of its precision ladder is above")
+
+
+def test_later_candidates_begin_on_the_rung_that_was_found_necessary(tmp_path: Path) -> None:
+    judgement = Judgement(screening_needs=1)
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=1, candidates_per_round=2)
+        _, attempts, _ = walk_ladder(run, memory, judgement)
+    later = [attempt for attempt in attempts if attempt.round == 1]
+    assert later
+    assert {tuple(rungs(attempt.candidate.kernel)) for attempt in later} == {(1, 1)}
+
+
+def test_an_error_far_beyond_the_allowance_is_no_reason_to_climb(tmp_path: Path) -> None:
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=2)
+        _, attempts, _ = walk_ladder(run, memory, Judgement(screening_needs=1, excess=11.0))
+    assert {attempt.candidate.task.move for attempt in attempts} == {Move.SEED}
+
+
+@pytest.mark.parametrize(
+    ("measurement", "is_near"),
+    [
+        (inaccurate(excess=10.0), True),
+        (inaccurate(excess=10.5), False),
+        (Measurement(Status.WRONG_VALUES, None, estimated=False, log="it modifies input 0"), False),
+        (Measurement(Status.CRASHED, None, False, inaccurate().errors, log="it broke"), False),
+        # refused for something else after all families before were right
+        (
+            Measurement(Status.WRONG_VALUES, None, False, inaccurate(excess=0.5).errors, log="-"),
+            False,
+        ),
+    ],
+)
+def test_what_counts_as_a_near_miss(measurement: Measurement, is_near: bool) -> None:
+    assert (near_miss(measurement) is not None) is is_near
+
+
+@pytest.mark.parametrize(
+    ("found", "times"),
+    [
+        (Difference(3e-6, 0.0), 3.0),
+        (Difference(5e-7, 4e-5), 5.0),  # one row is worse than the whole
+        (Difference(0.0, 0.0), 0.0),
+        (Difference(0.0, 0.0, "non-finite values in other places"), float("inf")),
+    ],
+)
+def test_by_what_factor_an_output_misses_its_allowance(found: Difference, times: float) -> None:
+    eager = Difference(1e-7, 1e-7)
+    assert error_over_allowance(found, eager, 1e-6) == pytest.approx(times)
+
+
+def test_wrong_integers_are_beyond_any_ladder() -> None:
+    right = torch.arange(4)
+    found = measure_error(right + 1, right, right)
+    assert error_over_allowance(found, Difference(0.0, 0.0), 0.0) == float("inf")
