@@ -9,8 +9,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from kmem.cli.display.entries import describe_entry, describe_measured, entry_data, seen_state
+from kmem.cli.display.picture import show_picture
 from kmem.cli.exit_codes import EXIT_REPLAY_DIFFERS
 from kmem.cli.options.records import option, takes
 from kmem.cli.rounds import describe_whole_round, read_whole_round, whole_round_data
@@ -19,7 +21,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Attempt, RunState
 from kmem.run.directory import default_run_directory
-from kmem.run.report import summarise
+from kmem.run.first_screen import summarise
 from kmem.serialize import to_data
 
 
@@ -146,6 +148,7 @@ def show_run(run_id: str, number: int | None, as_json: bool) -> None:
     for place, attempt in enumerate(attempts, 1):
         click.echo(f"{place:4} {_describe_attempt(attempt)}")
     if entry.result is not None:
+        show_picture(Console(), entry.result, attempts)
         click.echo(summarise(entry.result))
 
 

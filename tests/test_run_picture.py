@@ -1,0 +1,45 @@
+"""The picture of a run in the terminal, and that a file gets none."""
+
+import io
+
+import pytest
+from rich.console import Console
+from test_run_directory import attempt, result
+
+from kmem.cli.display.picture import draw_bar, draw_steps, show_picture
+
+
+def drawn(*, terminal: bool) -> str:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, color_system=None, width=80)
+    attempts = [attempt(1, 3.0), attempt(2, None), attempt(3, 1.0)]
+    show_picture(console, result(attempts[2]), attempts)
+    return out.getvalue()
+
+
+def test_bound_best_and_baselines_are_bars_of_one_scale() -> None:
+    lines = [line.split() for line in drawn(terminal=True).splitlines()]
+    assert [line[:2] for line in lines] == [
+        ["bound", "0.8"],
+        ["best", "1"],
+        ["eager", "3"],
+        ["compile", "2"],
+        ["over", "2"],
+    ]
+    assert [len(line[-1]) for line in lines[:4]] == [11, 14, 40, 27]
+    assert lines[4][-1] == "█▁"
+
+
+def test_a_file_gets_no_picture() -> None:
+    assert drawn(terminal=False) == ""
+
+
+@pytest.mark.parametrize(("share", "bar"), [(0.0, "▏"), (0.5 / 40, "▌"), (2 / 40, "██")])
+def test_a_bar_is_drawn_to_an_eighth(share: float, bar: str) -> None:
+    assert draw_bar(share) == bar
+
+
+def test_many_steps_fit_the_width_and_end_with_the_last() -> None:
+    steps = draw_steps([float(100 - number) for number in range(100)])
+    assert (len(steps), steps[0], steps[-1]) == (40, "█", "▁")
+    assert draw_steps([2.0, 2.0]) == "▁▁"
