@@ -3,11 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kmem.explore.models.cost.usage import Usage
 from kmem.memory.runs.runs import RoundDiagnosis, RoundPlan
 from kmem.records import Attempt, Lesson, Run, RunResult, Status
-from kmem.run.session import Session
+
+if TYPE_CHECKING:
+    from kmem.run.session import Session  # torch, which `kmem runs --help` does not need
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +22,7 @@ class Executable:
     nodes: Mapping[tuple[str, str], tuple[str, ...]]  # of the graph, by recipe and site
 
     @classmethod
-    def of(cls, session: Session) -> "Executable":
+    def of(cls, session: "Session") -> "Executable":
         """What a run's session knows of it."""
         return cls(frozenset(session.recipes), frozenset(session.writable), session.site_nodes)
 
@@ -45,10 +48,13 @@ def count_judged(finished: FinishedRun) -> str:
     unbuilt = statuses.pop(Status.BUILD_FAILED, 0)
     screened = sum(statuses.values())
     passed = statuses.pop(Status.PASSED, 0)
+    unreached = statuses.pop(Status.INTERRUPTED, 0)
     verdicts = finished.result.measurements - screened
     text = f"{screened} candidates screened ({passed} passed"
     if refused := sum(statuses.values()):
         text += f", {refused} refused"
+    if unreached:
+        text += f", {unreached} not reached in time"
     text += ")"
     if verdicts > 0:
         text += f" and {verdicts} final verdict{'s' if verdicts > 1 else ''}"

@@ -72,6 +72,8 @@ def _facts(finished: FinishedRun) -> list[str]:
 
 def _diagnoses(finished: FinishedRun) -> Iterator[str]:
     """Every diagnosis once, with the rounds that it held in, and what became of what it offered."""
+    if not finished.diagnoses:
+        yield from ("", "None: the run ended with its first round.")
     rounds: dict[tuple[str, str, tuple[str, ...]], list[RoundDiagnosis]] = {}
     for entry in finished.diagnoses:
         offered = tuple(prescription.skill for prescription in entry.prescriptions)
