@@ -1,12 +1,16 @@
 """The picture of a run in the terminal, and that a file gets none."""
 
 import io
+import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
-from test_run_directory import attempt, result
+from test_run_directory import RUN, attempt, result
 
 from kmem.cli.display.picture import draw_bar, draw_steps, show_picture
+from kmem.cli.display.run import RunDisplay
+from kmem.run.progress import Event
 
 
 def drawn(*, terminal: bool) -> str:
@@ -43,3 +47,15 @@ def test_many_steps_fit_the_width_and_end_with_the_last() -> None:
     steps = draw_steps([float(100 - number) for number in range(100)])
     assert (len(steps), steps[0], steps[-1]) == (40, "█", "▁")
     assert draw_steps([2.0, 2.0]) == "▁▁"
+
+
+def test_a_log_repeats_where_a_run_stands_only_when_that_has_changed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = Event("measure", "judging", None, 2.0, None, 1, 90.0, True)
+    with RunDisplay(RUN) as show:
+        for event in (first, first, replace(first, best_ms=1.0), replace(first, best_ms=1.0)):
+            show(event)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "judging" in line]
+    assert ["baseline 2 ms est." in line for line in lines] == [True, False, True, False]
+    assert all(re.search(r"\d s\]$", line) for line in lines), "which `kmem bench` reads"

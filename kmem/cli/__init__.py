@@ -21,6 +21,7 @@ the command runs.
 - growth.py: `kmem skills add`, `distill`, `retract` and `export`.
 - registered_skills.py: the skills that plugins and users registered, for the commands on them.
 - runs.py: `kmem runs`, with `resume` and `replay`.
+- past_runs.py: `kmem runs compare`, `diff` and `prune`.
 - why.py: `kmem why`, the reasons of a round.
 - rounds.py: what was kept of a round, and its words for people and data for programs.
 - memory.py: `kmem memory`, share, merge, retract, count and ablate.

@@ -194,8 +194,8 @@ def stats(as_json: bool = False) -> None:
     for skill in skills[:_SKILLS_SHOWN]:
         click.echo(
             f"{skill.skill}: {skill.tried} tried, {skill.passed} passed, {skill.recalled} "
-            f"recalled; expected {skill.correct:.0%} correct, {skill.improves:.0%} of those "
-            f"improve, {skill.speedup:.2f}x"
+            f"recalled; of the next, cautiously: {skill.correct:.0%} correct, "
+            f"{skill.improves:.0%} of those improve, {skill.speedup:.2f}x"
         )
     if len(skills) > _SKILLS_SHOWN:
         click.echo(

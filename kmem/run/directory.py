@@ -43,6 +43,23 @@ def is_worked_on(root: Path) -> bool:
     return False
 
 
+def remove_run_directory(root: Path, run: Run) -> bool:
+    """Remove the directory of a run with all that is in it; False if it is not this run's."""
+    if _owner_of(root) != run.id:
+        return False
+    shutil.rmtree(root, ignore_errors=True)
+    return True
+
+
+def _owner_of(root: Path) -> str | None:
+    """The id of the run whose directory this is; None if it is nobody's."""
+    try:
+        data = json.loads((root / _OWNER).read_text(encoding="utf-8"))
+        return str(data["id"])
+    except (OSError, ValueError, KeyError, TypeError):  # none, or another program's
+        return None
+
+
 class RunDirectory:
     """The directory of one run."""
 
@@ -114,7 +131,7 @@ class RunDirectory:
 
     def _refuse_others(self, run: Run) -> None:
         """Refuse a directory whose files this run would overwrite."""
-        owner = self._owner()
+        owner = _owner_of(self.root)
         if owner is not None and owner != run.id:
             raise OutputError(
                 f"Directory {self.root} holds run {owner}, which would be overwritten; choose "
@@ -127,17 +144,9 @@ class RunDirectory:
                 f"choose another with --out"
             )
 
-    def _owner(self) -> str | None:
-        """The id of the run whose directory this is; None if it is nobody's."""
-        try:
-            data = json.loads((self.root / _OWNER).read_text(encoding="utf-8"))
-            return str(data["id"])
-        except (OSError, ValueError, KeyError, TypeError):  # none, or another program's
-            return None
-
     def abandon(self, run: Run) -> None:
         """Take away what a run that never began has left: its mark and the directories it made."""
-        if self._owner() == run.id:
+        if _owner_of(self.root) == run.id:
             (self.root / _OWNER).unlink()
         with suppress(OSError):  # not empty: somebody else's files
             for place in self._made:
