@@ -292,6 +292,15 @@ def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
         pass  # the same run goes on in it
 
 
+def test_a_directory_whose_run_was_killed_before_its_first_result_is_free(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(to_json(replace(RUN, id="r2")))
+    (tmp_path / "run.lock").write_text("at work\n")
+    directory = RunDirectory(tmp_path)
+    with directory.work(RUN):
+        assert '"id": "r1"' in (tmp_path / "run.json").read_text()
+    assert directory.kills() == [], "this run was not killed"
+
+
 def test_results_of_nobody_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "best_kernel.py").write_text("mine")
     with pytest.raises(OutputError, match="has a best_kernel.py already"):

@@ -31,7 +31,7 @@ def draw_convergence(path: Path, result: RunResult, attempts: Sequence[Attempt])
     axes.step(*zip(*steps, strict=True), where="post", color="0.2", label="best so far")
     for baseline in result.baselines:
         if baseline.timing is not None:
-            time_ms, color = baseline.timing.latency_ms, "tab:orange"
+            time_ms, color = baseline.timing.latency_ms, "0.45"
             axes.axhline(time_ms, linestyle="--", linewidth=1, color=color)
             axes.annotate(baseline.name, (1, time_ms), fontsize=8, va="bottom", color=color)
     if result.bound is not None:

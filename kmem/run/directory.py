@@ -99,7 +99,7 @@ class RunDirectory:
         with self._lock() as lock:
             self._refuse_others(run)  # who held the lock until now may have made it its own
             lock.seek(0)
-            if lock.read():
+            if lock.read() and _owner_of(self.root) == run.id:
                 kills = [*self.kills(), datetime.now(UTC).isoformat(timespec="seconds")]
                 self.write_text(_KILLS, "".join(f"{line}\n" for line in kills))
             lock.truncate(0)
@@ -132,17 +132,13 @@ class RunDirectory:
     def _refuse_others(self, run: Run) -> None:
         """Refuse a directory whose files this run would overwrite."""
         owner = _owner_of(self.root)
-        if owner is not None and owner != run.id:
-            raise OutputError(
-                f"Directory {self.root} holds run {owner}, which would be overwritten; choose "
-                f"another with --out"
-            )
         found = [name for name in _RESULTS if (self.root / name).exists()]
-        if owner is None and found:
-            raise OutputError(
-                f"Directory {self.root} has a {found[0]} already, which would be overwritten; "
-                f"choose another with --out"
-            )
+        if owner == run.id or not found:  # a run that was killed before its first result has none
+            return
+        what = f"holds run {owner}" if owner is not None else f"has a {found[0]} already"
+        raise OutputError(
+            f"Directory {self.root} {what}, which would be overwritten; choose another with --out"
+        )
 
     def abandon(self, run: Run) -> None:
         """Take away what a run that never began has left: its mark and the directories it made."""

@@ -95,8 +95,8 @@ def resume(run_id: str, registry: Registry, *, as_json: bool) -> None:
 
 def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     """Search, with progress on stderr, print the result on stdout, and exit with its code."""
-    directory = RunDirectory(Path(run.out_dir))
     device, present = resolve_target(run.target)
+    directory = RunDirectory(Path(run.out_dir))
     display = RunDisplay(run)
     with _taken_away_if_it_never_began(run, directory), Memory() as memory, directory.work(run):
         click.echo(f"run {run.id} in {run.out_dir}", err=True)
@@ -135,7 +135,7 @@ def _taken_away_if_it_never_began(run: Run, directory: RunDirectory) -> Iterator
 
 def _is_known(run: Run) -> bool:
     try:
-        with Memory() as memory:
+        with Memory.to_read() as memory:
             return memory.runs.has(run.id)
     except MemoryStoreError:
         return False
