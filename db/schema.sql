@@ -213,6 +213,16 @@ CREATE TABLE licences (
     licence text not null
 ) strict;
 
+CREATE TABLE names (
+    origin text primary key,
+    name text not null
+) strict;
+
+CREATE TABLE sync_settings (
+    id integer primary key check (id = 1),
+    record text not null
+) strict;
+
 CREATE TABLE redactions (
     redacted_hash text primary key,
     original_hash text not null

@@ -25,7 +25,7 @@ from kmem.devices import named_target
 from kmem.errors import ExecutorError
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
-from kmem.records import Device
+from kmem.records import Device, Run
 
 PROBLEM = """
 import torch
@@ -413,6 +413,26 @@ def test_a_run_that_fails_keeps_its_reason(
     for arguments in (["runs", "show", "2"], ["runs", "list"], ["why", "2"]):
         shown = CliRunner().invoke(cli, arguments, obj=registry).output
         assert "The judge's process could not be started" in shown, arguments
+
+
+def test_a_resumed_run_has_the_minutes_that_its_sittings_left(
+    registry: Registry, problem: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minutes = list[float]()
+
+    def open_evaluator(run: Run, *arguments: object) -> None:
+        minutes.append(run.budget.minutes)
+        raise ExecutorError("The judge's process could not be started; free some memory")
+
+    monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
+    monkeypatch.setattr("kmem.cli.actions.optimize.LiveEvaluator", open_evaluator)
+    words = ["--target", "h200", "--minutes", "3", "--out", str(tmp_path / "out")]
+    invoke(registry, "optimize", str(problem), *words)
+    with Memory() as memory:
+        (entry,) = memory.run_entries.all()
+        memory.runs.put_seconds_spent(entry.run.id, 60.0)
+    invoke(registry, "runs", "resume", entry.run.id)
+    assert minutes == [3.0, 2.0]
 
 
 def test_a_run_leaves_the_directory_of_another_as_it_is(

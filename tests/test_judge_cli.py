@@ -15,6 +15,7 @@ from kmem.cli.verify import measure, verify
 from kmem.devices import named_target
 from kmem.problem.traced import untraced_problem
 from kmem.records import Baseline, Contract, Problem, Timing
+from kmem.run.first_screen import FLAGS
 from kmem.run.single import find_baselines
 
 
@@ -61,6 +62,7 @@ def test_a_kernel_that_gains_says_how_much(problem: Path) -> None:
     (gain,) = [line for line in result.stdout.splitlines() if line.endswith("x eager")]
     assert float(gain.removesuffix("x eager")) > 1.0
     assert "no Triton kernel" not in result.stdout
+    assert f"specialised: {FLAGS['specialised']}" in result.stdout
 
 
 def test_a_kernel_that_fails_exits_1_with_status_and_reason(problem: Path) -> None:

@@ -167,7 +167,8 @@ def test_why_tells_what_a_round_saw_was_offered_decided_and_got() -> None:
         "  Plan: 3 samples",
         "    tune reduce, 3 candidates: move the knobs",
         "    vetoed slow: 4 candidates, far slower",
-        "  Came of it: 1 attempts, 1 passed, the fastest 1 ms by reduce",
+        "  Came of it: 1 attempts, 1 passed, 2 planned and not judged (not written, the same as "
+        "another, or the time was up), the fastest 1 ms by reduce",
     ]
     (data,) = json.loads(
         CliRunner().invoke(why, [RUN.id, "--json"], catch_exceptions=False).stdout

@@ -15,6 +15,7 @@ from kmem.errors import MemoryStoreError
 from kmem.memory.storage import connect_to_read
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import merge_memory
+from kmem.plugins import build_plugin_manager, collect
 
 READING = [
     ["runs"],
@@ -24,6 +25,10 @@ READING = [
     ["memory", "export", "out.jsonl"],
     ["db", "verify"],
     ["why", "r1"],
+    ["skills", "list"],
+    ["skills", "show", "online-softmax"],
+    ["skills", "search", "softmax"],
+    ["doctor", "--no-measure"],
     ["runs", "show", "r1"],
     ["runs", "resume", "r1"],
     ["runs", "replay", "r1"],
@@ -36,7 +41,9 @@ def test_a_mistyped_database_is_not_made_by_reading(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KMEM_DB", str(tmp_path / "deep" / "mistyped.db"))
-    CliRunner().invoke(cli, words)
+    monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
+    result = CliRunner().invoke(cli, words, obj=collect(build_plugin_manager()))
+    assert result.exception is None or isinstance(result.exception, SystemExit)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kmem.errors import OutputError
-from kmem.memory.runs.runs import RoundDiagnosis
+from kmem.memory.runs.runs import RoundDiagnosis, RoundPlan
 from kmem.records import (
     Attempt,
     Baseline,
@@ -22,6 +22,7 @@ from kmem.records import (
     Kernel,
     Measurement,
     Move,
+    Plan,
     Prescription,
     Problem,
     Run,
@@ -33,7 +34,9 @@ from kmem.records import (
     Timing,
 )
 from kmem.run.directory import RunDirectory, default_run_directory, is_worked_on
-from kmem.run.report import FinishedRun, render_report, summarise, write_report
+from kmem.run.finished import Executable, FinishedRun, count_judged
+from kmem.run.first_screen import FLAGS, summarise
+from kmem.run.report import render_report, write_report
 from kmem.serialize import to_json
 
 RUN = Run(
@@ -138,9 +141,93 @@ def test_the_report_tells_every_attempt_with_knobs_status_and_reason() -> None:
         FinishedRun(RUN, result(child), [child]), plotted=False
     )
     assert "| max_autotune | failed | it broke |" in text
-    assert "Too little in flight. Offered: fill-the-grid (treats latency)" in text
+    assert (
+        "### Round 1, kernel `aaaaaaaaaaaa`\n\nToo little in flight.\n\n- fill-the-grid: " in text
+    )
+    assert "not tried: the run ended before its turn. Offered because: treats latency" in text
     assert "- note: a note" in text
     assert "0.8 ms, limited by bytes" in text
+
+
+def test_the_first_screen_is_the_verdict_how_it_is_used_and_what_comes_next() -> None:
+    diagnosis = Diagnosis(
+        Bottleneck.LATENCY, (), Signature({}), 0.4, 1.0, "Too little in flight.", None
+    )
+    offered = tuple(
+        Prescription(skill, 1.0, ("treats latency",))
+        for skill in ("fill-the-grid", "stream-k", "fuse")
+    )
+    best = attempt(1, 1.0)
+    ended = replace(
+        result(best), reason="the 3 minutes are used up", flags=("specialised", "abridged")
+    )
+    finished = FinishedRun(
+        RUN,
+        ended,
+        [best],
+        [
+            RoundDiagnosis(number, best.candidate.kernel.hash, diagnosis, offered)
+            for number in (1, 2)
+        ],
+        executable=Executable(
+            frozenset({"fuse", "stream-k"}),
+            frozenset({"fuse"}),
+            {("fuse", "relu"): ("addmm", "relu")},
+        ),
+    )
+    text = render_report(finished, plotted=False)
+    first = text[: text.index("## The run")]
+    assert len(first.splitlines()) < 40
+    for said in (
+        "**1 ms on h200, 2.00x compile (95% interval 1.90-2.10), 80% of the speed of light.**",
+        "from best_kernel import ModelNew",
+        "- `relu` (pointwise) by fuse: addmm, relu as one; BLOCK=16",
+        f"- specialised: {FLAGS['specialised']}",
+        f"- abridged: {FLAGS['abridged']}",
+        "- Too little in flight.",
+        "- the bound is 0.8 ms, set by bytes: 1.2x is left",
+        "- the run stopped because the 3 minutes are used up",
+        "- more time: `--minutes 6`",
+        "for skills that no recipe writes: fill-the-grid",
+    ):
+        assert said in first, said
+    assert text.count("Too little in flight.") == 2, "in the first screen, and once below"
+    assert "### Round 1, 2, kernel" in text
+    assert "- fuse: tried, 1 attempt, the fastest 1 ms." in text
+    assert "- stream-k: not tried: its recipe matches no part of this graph." in text
+    assert "- fill-the-grid: not tried: no recipe writes it: it needs a language model" in text
+
+
+def test_the_counts_of_a_report_add_up() -> None:
+    broken = replace(
+        attempt(3, None), measurement=Measurement(Status.BUILD_FAILED, None, False, log="no")
+    )
+    task = attempt(1, 1.0).candidate.task
+    plans = [RoundPlan(0, Plan((replace(task, samples=6),), (), "six"))]
+    finished = FinishedRun(
+        RUN,
+        replace(result(attempt(1, 1.0)), measurements=3),
+        [attempt(1, 1.0), attempt(2, None), broken],
+        plans=plans,
+    )
+    assert count_judged(finished) == (
+        "2 candidates screened (1 passed, 1 refused) and 1 final verdict; 1 more did not compile; "
+        "3 more planned and not judged: not written, the same as another, or the time was up"
+    )
+
+
+def test_knobs_of_several_sites_name_their_site() -> None:
+    kernel = Kernel(
+        "# two",
+        choices=(
+            SiteChoice("relu", "pointwise", "fuse", (("BLOCK", 16),)),
+            SiteChoice("sum", "reduction", "reduce", (("BLOCK", 32),)),
+        ),
+    )
+    one = attempt(1, 1.0)
+    both = replace(one, candidate=replace(one.candidate, kernel=kernel))
+    text = render_report(FinishedRun(RUN, result(both), [both]), plotted=False)
+    assert "| `relu` BLOCK=16; `sum` BLOCK=32 |" in text
 
 
 def test_the_plot_is_written_and_left_out_when_nothing_passed(tmp_path: Path) -> None:
@@ -203,6 +290,15 @@ def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
     assert first.best_kernel.read_text() == "# kernel 1"
     with RunDirectory(tmp_path / "run").work(RUN):
         pass  # the same run goes on in it
+
+
+def test_a_directory_whose_run_was_killed_before_its_first_result_is_free(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(to_json(replace(RUN, id="r2")))
+    (tmp_path / "run.lock").write_text("at work\n")
+    directory = RunDirectory(tmp_path)
+    with directory.work(RUN):
+        assert '"id": "r1"' in (tmp_path / "run.json").read_text()
+    assert directory.kills() == [], "this run was not killed"
 
 
 def test_results_of_nobody_are_not_overwritten(tmp_path: Path) -> None:

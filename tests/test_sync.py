@@ -260,11 +260,16 @@ def test_the_commands_of_a_team(
     with Memory(tmp_path / "ann" / "kmem.db") as ann:
         outcome, name = measure(ann), ann.contributors.own_name
     assert run("ann", "sync", str(remote), "--licence", "CC0-1.0").stderr == (
-        f"Merged 0 outcomes and 0 retractions of 0 new segments; published 1 records as {name}\n"
+        f"Merged 0 outcomes and 0 retractions of 0 new segments; published 1 record as {name}\n"
     )
-    assert "Merged 1 outcomes" in run("bob", "sync", str(remote)).stderr
-    assert f"{name}: trust 0.5, 1 outcomes, licence CC0-1.0\n" in run("bob", "trust").stdout
-    assert f"{name}: trust 0.9, 1 outcomes" in run("bob", "trust", name, "0.9").stdout
+    assert "Merged 1 outcome and" in run("bob", "sync", str(remote)).stderr
+    (line,) = [line for line in run("bob", "trust").stdout.splitlines() if name in line]
+    assert line.startswith(f"{name}: trust 0.5, 1 outcome on {outcome.device}, the last 20")
+    assert line.endswith(", licence CC0-1.0")
+    assert f"{name}: trust 0.9, 1 outcome on" in run("bob", "trust", name, "0.9").stdout
+    with pytest.raises(MemoryStoreError, match="Nobody here is called 'nobody'"):
+        run("bob", "trust", "nobody", "0.5")
+    assert "nobody" not in run("bob", "trust").stdout
     assert "Say how much" in run("bob", "trust", name).stderr
     assert run("bob", "rebuild").stdout == "1 sums derived again; nothing differed\n"
     assert (

@@ -3,6 +3,7 @@
 What is published, merged and retracted, and what they are told when it fails.
 """
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 
 Command = Callable[..., Result]
+#: A skill without a recipe, to take for one of a user's.
+RELU = Path(__file__).parent.parent / "skills" / "drop-masks-when-even"
 
 
 @pytest.fixture
@@ -81,7 +84,7 @@ def test_a_draft_its_reproductions_and_its_retraction_reach_a_colleague(
     assert f"{name} verified" in " ".join(bob(skills_group, "list").stdout.split())
     assert "published 2 records as kmem-" in bob(memory_group, "sync", remote).stderr
     assert (
-        "Merged 2 outcomes and 0 retractions of 1 new segments"
+        "Merged 2 outcomes and 0 retractions of 1 new segment;"
         in ann(memory_group, "sync", remote).stderr
     )
     assert "verified: reproduced on 2 of at least 2 problems" in " ".join(
@@ -120,3 +123,96 @@ def test_trust_lists_this_memory_and_those_whose_outcomes_are_here(person) -> No
     lines = person("ann")(memory_group, "trust").stdout.splitlines()
     assert len(lines) == 1
     assert "(this memory): trust 1, 0 outcomes, licence not stated" in lines[0]
+
+
+def test_a_name_goes_along_and_is_whom_colleagues_trust(person, remote: Path) -> None:
+    ann, bob = person("ann"), person("bob")
+    assert ann(memory_group, "name").stdout == "no name yet: kmem memory name NAME\n"
+    assert ann(memory_group, "name", "Ann  Lee").stdout == "Ann Lee\n"
+    with Memory() as memory:
+        memory.ledger.record(make_outcome(origin=memory.contributors.own_name))
+    ann(memory_group, "sync", remote)
+    bob(memory_group, "sync", remote)
+    shown = bob(memory_group, "trust").stdout
+    assert "Ann Lee (kmem-" in shown
+    assert "Ann Lee (kmem-" in bob(memory_group, "trust", "Ann Lee", "0.8").stdout
+    assert "trust 0.8, 1 outcome" in bob(memory_group, "trust").stdout
+    authors = subprocess.run(
+        ["git", "log", "--format=%an", "kmem-memory"], cwd=remote, capture_output=True, text=True
+    ).stdout
+    assert authors == "Ann Lee\n"
+
+
+@pytest.mark.parametrize(("words", "names"), [((), ["Git User"]), (("--redact",), [])])
+def test_gits_name_is_published_but_not_with_a_redacted_publication(
+    words: tuple[str, ...], names: list[str], person, remote: Path
+) -> None:
+    subprocess.run(["git", "config", "--global", "user.name", "Git User"], check=True)
+    ann = person("ann")
+    ann(memory_group, "trust")  # sets the database that `Memory()` opens
+    with Memory() as memory:
+        memory.ledger.record(make_outcome(origin=memory.contributors.own_name))
+    ann(memory_group, "sync", remote, *words)
+    person("bob")(memory_group, "sync", remote)
+    with Memory() as memory:
+        assert list(memory.contributors.names().values()) == names
+
+
+def test_the_remote_and_what_goes_along_are_remembered(person, remote: Path) -> None:
+    ann = person("ann")
+    refused = ann(memory_group, "sync")
+    assert refused.exit_code == 2
+    assert "kmem memory sync REMOTE" in refused.stderr
+    ann(memory_group, "sync", remote, "--redact")
+    with Memory() as memory:
+        memory.ledger.record(make_outcome(origin=memory.contributors.own_name))
+    assert "published 1 record as" in ann(memory_group, "sync").stderr
+    person("bob")(memory_group, "sync", remote)
+    with Memory() as memory:
+        assert [entry.problem for entry in memory.ledger.outcomes()] == ["redacted"]
+
+
+def test_what_was_imported_is_published_on_only_if_asked(person, remote: Path) -> None:
+    ann, bob = person("ann"), person("bob")
+    ann(memory_group, "trust")
+    with Memory() as memory:
+        memory.ledger.record(make_outcome(origin="somebody"))
+        memory.contributors.set_licence("somebody", "CC0-1.0")
+    assert "published nothing" in ann(memory_group, "sync", remote).stderr
+    assert "published 1 record as" in ann(memory_group, "sync", "--imported").stderr
+    assert "published nothing" in ann(memory_group, "sync").stderr
+    bob(memory_group, "sync", remote)
+    assert "somebody: trust 0.5, 1 outcome" in bob(memory_group, "trust").stdout
+    assert "licence CC0-1.0" in bob(memory_group, "trust").stdout
+    assert "published nothing" in bob(memory_group, "sync", "--imported").stderr, "it is there"
+
+
+def make_skill(home: Path) -> Path:
+    """A skill without a recipe beside somebody's database, as `skills new` and `distill` leave."""
+    own = home / "skills" / "relu-fast"
+    shutil.copytree(RELU, own)
+    text = (RELU / "SKILL.md").read_text()
+    (own / "SKILL.md").write_text(text.replace("name: drop-masks-when-even", "name: relu-fast"))
+    return own
+
+
+def test_skills_travel_and_their_code_only_where_it_is_trusted(
+    person, remote: Path, tmp_path: Path
+) -> None:
+    ann, bob, eve = person("ann"), person("bob"), person("eve")
+    own = make_skill(tmp_path / "ann")
+    (own / "recipe.py").write_text("raise SystemExit('its code ran')\n")
+    assert "Published 1 skill\n" in ann(memory_group, "sync", remote).stderr
+    said = bob(memory_group, "sync", remote).stderr
+    assert "Added 1 skill: relu-fast" in said
+    assert "Left out the code of relu-fast" in said
+    assert (tmp_path / "bob" / "skills" / "relu-fast" / "SKILL.md").is_file()
+    assert not (tmp_path / "bob" / "skills" / "relu-fast" / "recipe.py").exists()
+    assert "skill" not in bob(memory_group, "sync").stderr, "nothing is sent back or taken again"
+    assert "Added" not in eve(memory_group, "sync", remote, "--no-skills").stderr
+    assert not (tmp_path / "eve" / "skills").exists()
+
+
+def test_no_skill_leaves_with_a_redacted_publication(person, remote: Path, tmp_path: Path) -> None:
+    make_skill(tmp_path / "ann")
+    assert "Published" not in person("ann")(memory_group, "sync", remote, "--redact").stderr

@@ -21,10 +21,12 @@ the command runs.
 - growth.py: `kmem skills add`, `distill`, `retract` and `export`.
 - registered_skills.py: the skills that plugins and users registered, for the commands on them.
 - runs.py: `kmem runs`, with `resume` and `replay`.
+- past_runs.py: `kmem runs compare`, `diff` and `prune`.
 - why.py: `kmem why`, the reasons of a round.
 - rounds.py: what was kept of a round, and its words for people and data for programs.
 - memory.py: `kmem memory`, share, merge, retract, count and ablate.
-- db.py: `kmem db`, where the database lies and whether it is whole.
+- team.py: `kmem memory sync`, `name` and `trust`.
+- db.py: `kmem db`, where the database lies, whether it is whole, and what can be saved.
 - doctor.py: `kmem doctor`, what this machine can do.
 - plugins.py: `kmem plugins`, what is registered.
 - stages.py: `kmem profile`, `diagnose` and `prescribe`, which pipe JSON lines.

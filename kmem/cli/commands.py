@@ -15,7 +15,7 @@ _TABLE = (
         "skills",
         "List, search, show, add, check, learn and export skills (default: list).",
     ),
-    ("runs", "runs", "List, show, resume and replay runs (default: list)."),
+    ("runs", "runs", "List, show, compare, resume, replay and prune runs (default: list)."),
     ("why", "why", "Say why RUN did what it did in ROUND (default: in every round)."),
     ("memory", "memory", "Share, merge, retract and count measured outcomes (default: stats)."),
     ("db", "db", "Find, check and recover the database file (default: path)."),

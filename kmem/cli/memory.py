@@ -9,13 +9,12 @@ import click
 from kmem.cli.db import check_database
 from kmem.cli.options.ablation import AblationOptions
 from kmem.cli.options.records import option, takes
+from kmem.cli.team import name_contributor, sync, trust
 from kmem.errors import MemoryStoreError
-from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.ledger.track_records import installed_versions
 from kmem.memory.stats import memory_stats, skill_stats
 from kmem.memory.store import Memory, default_db_path
 from kmem.memory.team.exchange import Exchanged, export_outcomes, import_outcomes, merge_memory
-from kmem.memory.team.sync import sync_memory
 from kmem.serialize import to_data
 
 #: Skills that `kmem memory stats` prints, the most tried first.
@@ -109,36 +108,6 @@ def _count(exchanged: Exchanged) -> str:
     )
 
 
-@memory.command("sync")
-@click.argument("remote")
-@takes(SharingOptions)
-def sync(remote: str, options: SharingOptions) -> None:
-    """Merge what others published at the git repository REMOTE, and publish what was measured here.
-
-    Everything lies on the branch kmem-memory, in files that are only ever added, one directory per
-    contributor.
-    """
-    with Memory() as store:
-        done = sync_memory(
-            store,
-            remote,
-            sources=options.sources,
-            redact=options.redact,
-            licence=options.licence,
-        )
-        name = store.contributors.own_name
-    published = (
-        f"published {done.published} records"
-        if done.published
-        else "published nothing: there was nothing new of its own"
-    )
-    click.echo(
-        f"Merged {done.merged.outcomes} outcomes and {done.merged.retractions} retractions of "
-        f"{done.segments} new segments; {published} as {name}",
-        err=True,
-    )
-
-
 @memory.command("retract")
 @click.argument("outcome", metavar="HASH")
 @click.option(
@@ -151,36 +120,6 @@ def retract(outcome: str, reason: str) -> None:
             store.ledger.resolve(outcome), reason, store.contributors.own_name
         )
     click.echo(retraction.outcome_hash)
-
-
-@memory.command("trust")
-@click.argument("origin", required=False)
-@click.argument("level", type=click.FloatRange(0.0, 1.0), required=False)
-def trust(origin: str | None, level: float | None) -> None:
-    """Show how much each origin's outcomes count, or let ORIGIN count LEVEL.
-
-    LEVEL is from 0 (not at all) to 1 (as if measured here). Unless set, outcomes measured here
-    count 1 and those of others 0.5.
-    """
-    if origin is not None and level is None:
-        raise click.UsageError("Say how much it counts: kmem memory trust ORIGIN LEVEL")
-    with Memory.to_read() if origin is None else Memory() as store:
-        if origin is not None and level is not None:
-            store.contributors.set_trust(origin, level)
-        levels = store.contributors.trust()
-        counts = store.contributors.origins()
-        licences = store.contributors.licences()
-        shown = {
-            *counts,
-            store.contributors.own_name,
-            *(name for name in levels.levels if name != UNNAMED_ORIGIN),
-        }
-        for name in sorted(shown):
-            here = " (this memory)" if name == store.contributors.own_name else ""
-            click.echo(
-                f"{name}{here}: trust {levels.weight(name):g}, {counts.get(name, 0)} outcomes, "
-                f"licence {licences.get(name, 'not stated')}"
-            )
 
 
 @memory.command("rebuild")
@@ -255,10 +194,14 @@ def stats(as_json: bool = False) -> None:
     for skill in skills[:_SKILLS_SHOWN]:
         click.echo(
             f"{skill.skill}: {skill.tried} tried, {skill.passed} passed, {skill.recalled} "
-            f"recalled; expected {skill.correct:.0%} correct, {skill.improves:.0%} of those "
-            f"improve, {skill.speedup:.2f}x"
+            f"recalled; of the next, cautiously: {skill.correct:.0%} correct, "
+            f"{skill.improves:.0%} of those improve, {skill.speedup:.2f}x"
         )
     if len(skills) > _SKILLS_SHOWN:
         click.echo(
             f"and {len(skills) - _SKILLS_SHOWN} skills more: kmem memory stats --json", err=True
         )
+
+
+for command in (sync, name_contributor, trust):
+    memory.add_command(command)

@@ -15,6 +15,7 @@ from kmem.memory.runs.runs import RoundDiagnosis
 from kmem.memory.store import Memory
 from kmem.records import Attempt, Lesson, Measurement, Plan, Profile
 from kmem.run.conversations import render_conversation
+from kmem.run.finished import describe_unjudged
 from kmem.serialize import to_data
 
 
@@ -109,14 +110,19 @@ def describe_round(found: Round) -> str:
         ]
         lines += [f"    vetoed {veto.skill}: {veto.reason}" for veto in found.plan.vetoes]
     if found.attempts:
-        lines.append(f"  Came of it: {_describe_attempts(found.attempts)}")
+        lines.append(f"  Came of it: {_describe_attempts(found)}")
     lines += [f"  Learnt: {lesson.text}" for lesson in found.lessons]
     return "\n".join(lines)
 
 
-def _describe_attempts(attempts: list[Attempt]) -> str:
+def _describe_attempts(found: Round) -> str:
+    attempts = found.attempts
     passed = [attempt for attempt in attempts if attempt.measurement.latency_ms is not None]
     text = f"{len(attempts)} attempts, {len(passed)} passed"
+    planned = sum(task.samples for task in found.plan.tasks) if found.plan is not None else 0
+    if (unjudged := planned - len(attempts)) > 0:
+        estimated = any(attempt.measurement.estimated for attempt in attempts)
+        text += f", {unjudged} planned and not judged ({describe_unjudged(estimated=estimated)})"
     if not passed:
         return text
     best = min(passed, key=lambda attempt: attempt.measurement.latency_ms)

@@ -1,32 +1,32 @@
-"""`kmem runs`: list, show, resume and replay runs."""
+"""`kmem runs`: list, show, resume and replay runs; past_runs.py compares and removes them."""
 
 import json
-import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from fnmatch import fnmatchcase
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from kmem.cli.display.entries import describe_entry, describe_measured, entry_data, seen_state
+from kmem.cli.display.picture import show_picture
 from kmem.cli.exit_codes import EXIT_REPLAY_DIFFERS
-from kmem.cli.options.records import option, takes
+from kmem.cli.options.past_runs import RunFilter, read_moment
+from kmem.cli.options.records import nested, option, takes
+from kmem.cli.past_runs import compare, diff, prune
 from kmem.cli.rounds import describe_whole_round, read_whole_round, whole_round_data
-from kmem.memory.runs.entries import RunEntry
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.records import Attempt, RunState
+from kmem.records import Attempt
 from kmem.run.directory import default_run_directory
-from kmem.run.report import summarise
+from kmem.run.first_screen import summarise
 from kmem.serialize import to_data
 
 
 @click.group(invoke_without_command=True)
 @click.pass_context
 def runs(ctx: click.Context) -> None:
-    """List, show, resume and replay runs (default: list)."""
+    """List, show, compare, resume, replay and prune runs (default: list)."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_runs)
 
@@ -35,45 +35,12 @@ def runs(ctx: click.Context) -> None:
 class ListOptions:
     """Which runs a list has."""
 
-    state: str | None = option(
-        "--state",
-        type=click.Choice([*(state.value for state in RunState), "killed"]),
-        help="Only runs in this state.",
-    )
-    problem: str | None = option(
-        "--problem",
-        help="Only runs of problems with this name, or a pattern such as 'conv*'.",
-    )
+    filter: RunFilter = nested(RunFilter)
     since: str | None = option(
         "--since",
         metavar="WHEN",
         help="Only runs begun since a date (2026-01-31) or within a time (12h, 7d).",
     )
-
-    def choose(self, entries: Sequence[RunEntry]) -> list[RunEntry]:
-        """Those of the entries that are asked for."""
-        earliest = read_since(self.since) if self.since is not None else ""
-        return [
-            entry
-            for entry in entries
-            if entry.run.created_at >= earliest
-            and (self.problem is None or fnmatchcase(entry.run.problem.name, self.problem))
-            and (self.state is None or seen_state(entry) == self.state)
-        ]
-
-
-def read_since(when: str) -> str:
-    """The moment as runs write it, in UTC. Raises BadParameter if it is none."""
-    if match := re.fullmatch(r"(\d+)([hd])", when):
-        hours = int(match[1]) * (24 if match[2] == "d" else 1)
-        return (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="seconds")
-    try:
-        found = datetime.fromisoformat(when)
-    except ValueError as ex:
-        raise click.BadParameter(
-            f"'{when}' is no date (2026-01-31) and no time (12h, 7d)", param_hint="--since"
-        ) from ex
-    return found.astimezone(UTC).isoformat(timespec="seconds")
 
 
 @runs.command("list")
@@ -85,7 +52,8 @@ def list_runs(options: ListOptions, as_json: bool) -> None:
     """List runs, newest first: when (UTC), state, problem, device, and what came of each."""
     with Memory.to_read() as memory:
         entries = memory.run_entries.all()
-    found = options.choose(entries)
+    earliest = read_moment(options.since, "--since") if options.since is not None else ""
+    found = [entry for entry in options.filter.choose(entries) if entry.run.created_at >= earliest]
     if as_json:
         click.echo(json.dumps({"runs": [entry_data(entry) for entry in found]}))
         return
@@ -146,6 +114,7 @@ def show_run(run_id: str, number: int | None, as_json: bool) -> None:
     for place, attempt in enumerate(attempts, 1):
         click.echo(f"{place:4} {_describe_attempt(attempt)}")
     if entry.result is not None:
+        show_picture(Console(), entry.result, attempts)
         click.echo(summarise(entry.result))
 
 
@@ -214,3 +183,7 @@ def replay(registry: Registry, run_id: str, out: Path | None, as_json: bool) -> 
         click.echo(f"identical: {run.id} walked again in {place}")
     if differences:
         raise SystemExit(EXIT_REPLAY_DIFFERS)
+
+
+for command in (compare, diff, prune):
+    runs.add_command(command)

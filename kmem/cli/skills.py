@@ -72,7 +72,7 @@ def list_skills(registry: Registry, as_json: bool = False) -> None:
     retracted.
     """
     library = load_skills(registry)
-    with Memory() as memory:
+    with Memory.to_read() as memory:
         standings = memory.standings.of_each(library)
     if as_json:
         listed = [skill_data(skill, standings[skill.name]) for skill in library]
@@ -106,7 +106,7 @@ def show_skill(registry: Registry, name: str, as_json: bool) -> None:
     imported.
     """
     skill = find_skill(registry, name)
-    with Memory() as memory:
+    with Memory.to_read() as memory:
         records = memory.track_records.of_skill(name)
         standing = memory.standings.of(skill)
         origin = skill_source(memory.path, name)
@@ -147,7 +147,7 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
 
         diagnosis = diagnose_report(options.report, None)
     library = load_skills(registry)
-    with Memory() as memory:
+    with Memory.to_read() as memory:
         memory.skills.sync(library)
         hits = memory.skills.search(
             " ".join(filter(None, (query, diagnosis.summary if diagnosis else ""))),

@@ -2,6 +2,7 @@
 
 In the order in which a skill passes through them:
 
+- team_skills.py: skills that travel with a team's outcomes.
 - sources.py: skills that others wrote, from directories, archives, URLs and git repositories.
 - change.py: what differs between two kernels, and whether an existing skill explains it.
 - wins.py: the measured improvements of a run.

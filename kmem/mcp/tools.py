@@ -82,7 +82,7 @@ class Tools:
         Each comes with its standing and why it was found. Read one with explain.
         """
         check_operators(operators or ())
-        with Memory() as memory:
+        with Memory.to_read() as memory:
             library = self._library(memory)
             hits = memory.skills.search(
                 query, operators=operators, arch=arch, limit=len(self._registry.skills)
@@ -110,7 +110,7 @@ class Tools:
         """
         if (skill is None) == (run is None):
             raise CaseError("Say what to explain: either skill or run")
-        with Memory() as memory:
+        with Memory.to_read() as memory:
             if skill is not None:
                 return explain_skill(memory, self._find_skill(skill))
             return explain_run(memory, run or "", round)
@@ -123,7 +123,7 @@ class Tools:
         Each comes with its source where that is kept. What was measured elsewhere is not proved
         here: verify or measure it before you rely on it.
         """
-        with Memory() as memory:
+        with Memory.to_read() as memory:
             session = self._open_session(problem, precision, target, memory)
             traced = session.traced
             found = memory.winners.recall(session.graph_key)

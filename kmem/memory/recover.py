@@ -32,6 +32,8 @@ _TABLES: Mapping[str, type | None] = {
     "contributor": None,
     "trust": None,
     "licences": None,
+    "names": None,
+    "sync_settings": None,
     "kernels": None,
     "runs": Run,
     "attempts": None,

@@ -273,6 +273,20 @@ CONTRIBUTORS = (
         licence text not null
     ) strict
     """,
+    # What contributors are called among people.
+    """
+    create table names (
+        origin text primary key,
+        name text not null
+    ) strict
+    """,
+    # Where this memory was synced last, and how: JSON.
+    """
+    create table sync_settings (
+        id integer primary key check (id = 1),
+        record text not null
+    ) strict
+    """,
     # A redacted outcome is another record than the outcome it was made from; where both are known,
     # the redacted one is retracted.
     """

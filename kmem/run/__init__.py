@@ -22,7 +22,10 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - recorder.py: where a candidate is recorded, with all that becomes known of it.
 - reflect.py: the end of a round: what its measurements taught.
 - conclude.py: the end of a run: where the winner is verified and kept.
-- report.py: report.md and its plot.
+- finished.py: a finished run as its report tells it, with its counts.
+- first_screen.py: the verdict, how the kernel is used, what limits it, what to try next.
+- convergence.py: the plot of a run.
+- report.py: report.md.
 - replay.py: `kmem runs replay`: walk a finished run again from its records.
 - single.py: one kernel before the judge, outside a run.
 """

@@ -43,6 +43,23 @@ def is_worked_on(root: Path) -> bool:
     return False
 
 
+def remove_run_directory(root: Path, run: Run) -> bool:
+    """Remove the directory of a run with all that is in it; False if it is not this run's."""
+    if _owner_of(root) != run.id:
+        return False
+    shutil.rmtree(root, ignore_errors=True)
+    return True
+
+
+def _owner_of(root: Path) -> str | None:
+    """The id of the run whose directory this is; None if it is nobody's."""
+    try:
+        data = json.loads((root / _OWNER).read_text(encoding="utf-8"))
+        return str(data["id"])
+    except (OSError, ValueError, KeyError, TypeError):  # none, or another program's
+        return None
+
+
 class RunDirectory:
     """The directory of one run."""
 
@@ -82,7 +99,7 @@ class RunDirectory:
         with self._lock() as lock:
             self._refuse_others(run)  # who held the lock until now may have made it its own
             lock.seek(0)
-            if lock.read():
+            if lock.read() and _owner_of(self.root) == run.id:
                 kills = [*self.kills(), datetime.now(UTC).isoformat(timespec="seconds")]
                 self.write_text(_KILLS, "".join(f"{line}\n" for line in kills))
             lock.truncate(0)
@@ -114,30 +131,18 @@ class RunDirectory:
 
     def _refuse_others(self, run: Run) -> None:
         """Refuse a directory whose files this run would overwrite."""
-        owner = self._owner()
-        if owner is not None and owner != run.id:
-            raise OutputError(
-                f"Directory {self.root} holds run {owner}, which would be overwritten; choose "
-                f"another with --out"
-            )
+        owner = _owner_of(self.root)
         found = [name for name in _RESULTS if (self.root / name).exists()]
-        if owner is None and found:
-            raise OutputError(
-                f"Directory {self.root} has a {found[0]} already, which would be overwritten; "
-                f"choose another with --out"
-            )
-
-    def _owner(self) -> str | None:
-        """The id of the run whose directory this is; None if it is nobody's."""
-        try:
-            data = json.loads((self.root / _OWNER).read_text(encoding="utf-8"))
-            return str(data["id"])
-        except (OSError, ValueError, KeyError, TypeError):  # none, or another program's
-            return None
+        if owner == run.id or not found:  # a run that was killed before its first result has none
+            return
+        what = f"holds run {owner}" if owner is not None else f"has a {found[0]} already"
+        raise OutputError(
+            f"Directory {self.root} {what}, which would be overwritten; choose another with --out"
+        )
 
     def abandon(self, run: Run) -> None:
         """Take away what a run that never began has left: its mark and the directories it made."""
-        if self._owner() == run.id:
+        if _owner_of(self.root) == run.id:
             (self.root / _OWNER).unlink()
         with suppress(OSError):  # not empty: somebody else's files
             for place in self._made:

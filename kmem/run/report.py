@@ -1,17 +1,15 @@
-"""The report of a run and its plot: what was tried, why, and what it brought.
+"""The report of a run: its first screen, then all that was tried, why, and what it brought."""
 
-report.md names every attempt with its reason; convergence.png shows the best time after each
-measurement, with baselines and bound.
-"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 from kmem.explore.models.cost.usage import Usage, total_usage
 from kmem.memory.runs.runs import RoundDiagnosis
-from kmem.records import Attempt, Baseline, Lesson, Run, RunResult, Status, fastest_baseline
+from kmem.records import Attempt, Baseline, Status
+from kmem.run.convergence import draw_convergence
 from kmem.run.directory import RunDirectory
+from kmem.run.finished import FinishedRun, count_judged, why_not_tried
+from kmem.run.first_screen import describe_knobs, render_first_screen
 
 _USAGE_HEAD = (
     "| role | model | calls | input tokens | output tokens | USD |",
@@ -23,19 +21,6 @@ _ATTEMPTS_HEAD = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedRun:
-    """What a report tells: what the run was asked, what it tried and learnt, what came of it."""
-
-    run: Run
-    result: RunResult
-    attempts: Sequence[Attempt]
-    diagnoses: Sequence[RoundDiagnosis] = ()
-    lessons: Sequence[Lesson] = ()
-    notes: Sequence[str] = ()  # what the user should know of how the run went
-    usage: Sequence[Usage] = ()  # of language models
-
-
 def write_report(directory: RunDirectory, finished: FinishedRun) -> Path:
     """Write convergence.png and report.md; returns the report's path."""
     place = directory.root / "convergence.png"
@@ -43,47 +28,17 @@ def write_report(directory: RunDirectory, finished: FinishedRun) -> Path:
     return directory.write_text("report.md", render_report(finished, plotted=plotted))
 
 
-def summarise(result: RunResult) -> str:
-    """The outcome in one sentence, estimates named as such."""
-    label = "estimated " if result.estimated else ""
-    if result.best is None:
-        fastest = fastest_baseline(result.baselines)
-        name, time = (
-            (fastest.name, f" at {label}{fastest.timing.latency_ms:.4g} ms")
-            if fastest
-            else ("the module as it is", "")
-        )
-        return (
-            f"No kernel beat the best baseline on {result.target}: the answer is {name}{time} "
-            f"({result.reason})."
-        )
-    timing = result.best.measurement.timing
-    text = f"{label}{timing.latency_ms:.4g} ms on {result.target}"
-    if result.speedup is not None:
-        against = timing.reference or "the estimate for eager"
-        text += f", {result.speedup:.2f}x {against}"
-        if timing.ratio_low is not None:
-            text += f" (95% interval {timing.ratio_low:.2f}-{timing.ratio_high:.2f})"
-    if result.speed_of_light is not None:
-        text += f", {result.speed_of_light:.0%} of the speed of light"
-    if result.recalled:
-        text += ", recalled from memory: no new gain"
-    return text[0].upper() + text[1:] + "."
-
-
 def render_report(finished: FinishedRun, *, plotted: bool) -> str:
     """The report as Markdown."""
-    run, result = finished.run, finished.result
-    lines = [f"# {run.problem.name} on {result.target}", "", summarise(result), ""]
-    lines += _facts(run, result)
+    result = finished.result
+    lines = [*render_first_screen(finished), "", "## The run", "", *_facts(finished)]
     lines += [f"- note: {note}" for note in finished.notes]
     if plotted:
         caption = "Best time after each measurement, with baselines and bound"
         lines += ["", f"![{caption}](convergence.png)"]
     lines += ["", "## Baselines", "", "| baseline | ms | p20-p80 |", "|---|---|---|"]
     lines += [_baseline_row(baseline) for baseline in result.baselines]
-    lines += ["", "## Diagnoses", ""]
-    lines += [_diagnosis_line(entry) for entry in finished.diagnoses]
+    lines += ["", "## Diagnoses", *_diagnoses(finished)]
     if finished.lessons:
         lines += ["", "## Lessons", ""]
         lines += [
@@ -98,22 +53,15 @@ def render_report(finished: FinishedRun, *, plotted: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _facts(run: Run, result: RunResult) -> list[str]:
+def _facts(finished: FinishedRun) -> list[str]:
+    run, result = finished.run, finished.result
     contract = run.contract
     lines = [
         f"- run `{run.id}`, precision `{contract.precision.value}`, "
         f"purity `{contract.purity.value}`, seed {run.seed}",
         f"- authors {', '.join(run.authors)}; strategy {run.strategy.value}",
-        f"- {result.measurements} measurements in {result.seconds:.0f} s; "
-        f"stopped because {result.reason}",
+        f"- {result.measurements} measurements in {result.seconds:.0f} s: {count_judged(finished)}",
     ]
-    if result.flags:
-        lines.append(f"- flags: {', '.join(result.flags)}")
-    if result.estimated:
-        lines.append(
-            "- no GPU was used: correctness was proved in the Triton interpreter on the small "
-            "workload; every time is an estimate from the compiled kernel"
-        )
     bound = result.bound
     if bound is not None:
         flops = [f"{value / 1e9:.4g} G {unit}" for unit, value in bound.flops.items() if value]
@@ -122,15 +70,34 @@ def _facts(run: Run, result: RunResult) -> list[str]:
     return lines
 
 
-def _diagnosis_line(entry: RoundDiagnosis) -> str:
-    offered = "; ".join(
-        f"{prescription.skill} ({', '.join(prescription.reasons)})"
-        for prescription in entry.prescriptions
-    )
-    return (
-        f"- round {entry.round}, kernel `{entry.kernel[:12]}`: {entry.diagnosis.summary} "
-        f"Offered: {offered or 'nothing'}"
-    )
+def _diagnoses(finished: FinishedRun) -> Iterator[str]:
+    """Every diagnosis once, with the rounds that it held in, and what became of what it offered."""
+    if not finished.diagnoses:
+        yield from ("", "None: the run ended with its first round.")
+    rounds: dict[tuple[str, str, tuple[str, ...]], list[RoundDiagnosis]] = {}
+    for entry in finished.diagnoses:
+        offered = tuple(prescription.skill for prescription in entry.prescriptions)
+        rounds.setdefault((entry.kernel, entry.diagnosis.summary, offered), []).append(entry)
+    for (kernel, summary, _), entries in rounds.items():
+        numbers = ", ".join(str(entry.round) for entry in entries)
+        yield from ("", f"### Round {numbers}, kernel `{kernel[:12]}`", "", f"{summary}", "")
+        yield from (
+            f"- {prescription.skill}: {_became(finished, prescription.skill)}. Offered because: "
+            f"{', '.join(prescription.reasons)}"
+            for prescription in entries[-1].prescriptions
+        )
+        if not entries[-1].prescriptions:
+            yield "Nothing was offered."
+
+
+def _became(finished: FinishedRun, skill: str) -> str:
+    """What came of a skill that was offered."""
+    own = [attempt for attempt in finished.attempts if attempt.candidate.task.skill == skill]
+    if not own:
+        return f"not tried: {why_not_tried(finished, skill)}"
+    times = [each.measurement.latency_ms for each in own if each.measurement.latency_ms is not None]
+    best = f", the fastest {min(times):.4g} ms" if times else ", none passed"
+    return f"tried, {len(own)} attempt{'s' if len(own) > 1 else ''}{best}"
 
 
 def _baseline_row(baseline: Baseline) -> str:
@@ -159,7 +126,10 @@ def _attempt_row(number: int, attempt: Attempt) -> str:
     task, kernel = attempt.candidate.task, attempt.candidate.kernel
     measurement = attempt.measurement
     knobs = "; ".join(
-        " ".join(f"{name}={value}" for name, value in choice.knobs) for choice in kernel.choices
+        f"`{choice.site}` {describe_knobs(choice)}"
+        if len(kernel.choices) > 1
+        else describe_knobs(choice)
+        for choice in kernel.choices
     )
     time = ""
     if measurement.latency_ms is not None:
@@ -181,45 +151,3 @@ def _attempt_row(number: int, attempt: Attempt) -> str:
         why.replace("|", "/"),
     )
     return f"| {' | '.join(str(cell) for cell in cells)} |"
-
-
-def draw_convergence(path: Path, result: RunResult, attempts: Sequence[Attempt]) -> bool:
-    """Plot the best time after each measurement; False if nothing passed."""
-    timed = [
-        (number, attempt.measurement.latency_ms)
-        for number, attempt in enumerate(attempts, 1)
-        if attempt.measurement.latency_ms is not None
-    ]
-    if not timed:
-        return False
-    import matplotlib  # half a second that no other command should pay
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 3.5), layout="constrained")
-    label = "estimated" if result.estimated else "measured"
-    axes.scatter(*zip(*timed, strict=True), s=18, color="0.6", label=label)
-    best, steps = float("inf"), []
-    for number, latency_ms in timed:
-        best = min(best, latency_ms)
-        steps.append((number, best))
-    axes.step(*zip(*steps, strict=True), where="post", color="tab:blue", label="best so far")
-    for baseline in result.baselines:
-        if baseline.timing is not None:
-            time_ms, color = baseline.timing.latency_ms, "tab:orange"
-            axes.axhline(time_ms, linestyle="--", linewidth=1, color=color)
-            axes.annotate(baseline.name, (1, time_ms), fontsize=8, va="bottom", color=color)
-    if result.bound is not None:
-        axes.axhline(result.bound.time_ms, linestyle=":", color="tab:green", label="bound")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
-    axes.set_xlabel("candidate")
-    axes.set_ylabel("ms")
-    title = f"{result.problem} on {result.target}"
-    axes.set_title(f"{title} (estimated)" if result.estimated else title, fontsize=10)
-    axes.legend(fontsize=8)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
-    return True

@@ -3,7 +3,7 @@
 import logging
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 
 import torch
@@ -44,6 +44,8 @@ class Session:
     operators: tuple[str, ...]
     writable: Mapping[str, float]  # executable skills that match, with the bytes of their sites
     notes: tuple[str, ...]  # what the user should know of the problem
+    # the nodes of every site that a recipe can write, by recipe and site
+    site_nodes: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def graph_key(self) -> GraphKey:
@@ -95,7 +97,10 @@ def open_session(
         writable[option.recipe.name] = writable.get(option.recipe.name, 0.0) + option.site.bytes
     parts = [(option.site.operator, option.site.nodes) for option in options]
     operators = name_operators(traced.graph, parts, device, contract)
-    return Session(traced, present, skills, recipes, operators, writable, tuple(notes))
+    nodes = {(option.recipe.name, option.site.name): option.site.nodes for option in options}
+    return Session(
+        traced, present, skills, recipes, operators, writable, tuple(notes), site_nodes=nodes
+    )
 
 
 def _trace(

@@ -29,6 +29,7 @@ from kmem.cli.display.bench import BenchDisplay
 from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_SOME_FAILED
 from kmem.cli.options.bench import BenchOptions
 from kmem.devices import resolve_target
+from kmem.run.directory import default_run_directory
 from kmem.run.session import versions
 
 
@@ -62,7 +63,7 @@ def run_bench(paths: tuple[Path, ...], options: BenchOptions, *, as_json: bool) 
 
 
 def _new_root() -> Path:
-    return Path("runs") / f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    return default_run_directory(f"bench-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
 
 
 def describe_bench(

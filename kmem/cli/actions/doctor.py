@@ -161,8 +161,11 @@ def _check_database() -> Check:
 
 
 def _describe_database() -> str:
-    with Memory():
-        return f"{default_db_path()} opens and is up to date"
+    place = default_db_path()
+    with Memory.to_read():
+        if not place.is_file():
+            return f"{place} is not there yet; the first run makes it"
+        return f"{place} opens and is up to date"
 
 
 def _check_plugins(registry: Registry) -> Check:

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -9,8 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+from rich.console import Console
 
 from kmem.cli.actions.ceilings import measured_ceilings
+from kmem.cli.display.picture import show_picture
 from kmem.cli.display.result import result_data
 from kmem.cli.display.run import RunDisplay
 from kmem.cli.exit_codes import EXIT_INTERRUPTED, EXIT_NOTHING_BEAT_BASELINE
@@ -26,10 +29,12 @@ from kmem.problem.load import load_problem
 from kmem.records import Device, Lesson, ModelChoice, Run, RunResult, RunState, Strategy
 from kmem.run.directory import RunDirectory, default_run_directory
 from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
+from kmem.run.finished import Executable, FinishedRun
+from kmem.run.first_screen import summarise
 from kmem.run.loop import optimize
 from kmem.run.progress import Announce
-from kmem.run.report import FinishedRun, summarise, write_report
-from kmem.run.session import open_session
+from kmem.run.report import write_report
+from kmem.run.session import Session, open_session
 from kmem.serialize import to_json
 
 
@@ -90,8 +95,8 @@ def resume(run_id: str, registry: Registry, *, as_json: bool) -> None:
 
 def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     """Search, with progress on stderr, print the result on stdout, and exit with its code."""
-    directory = RunDirectory(Path(run.out_dir))
     device, present = resolve_target(run.target)
+    directory = RunDirectory(Path(run.out_dir))
     display = RunDisplay(run)
     with _taken_away_if_it_never_began(run, directory), Memory() as memory, directory.work(run):
         click.echo(f"run {run.id} in {run.out_dir}", err=True)
@@ -103,9 +108,13 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
         with _state_kept(run, memory, display):
             if present:
                 device = measured_ceilings(device, memory)
-            result, notes = _search(run, device, present, registry, memory, display)
-            notes += tuple(f"its process was killed; taken up again at {time}" for time in kills)
-            finished = _finished(memory, run, result, notes)
+            result, session = _search(run, device, present, registry, memory, display)
+            killed = tuple(f"its process was killed; taken up again at {time}" for time in kills)
+            finished = replace(
+                _finished(memory, run, result),
+                notes=(*session.notes, *killed),
+                executable=Executable.of(session),
+            )
             report = _write_results(directory, finished)
     _tell_result(finished, directory, report, as_json=as_json)
 
@@ -126,7 +135,7 @@ def _taken_away_if_it_never_began(run: Run, directory: RunDirectory) -> Iterator
 
 def _is_known(run: Run) -> bool:
     try:
-        with Memory() as memory:
+        with Memory.to_read() as memory:
             return memory.runs.has(run.id)
     except MemoryStoreError:
         return False
@@ -138,18 +147,16 @@ def _write_results(directory: RunDirectory, finished: FinishedRun) -> Path:
     return write_report(directory, finished)
 
 
-def _finished(
-    memory: Memory, run: Run, result: RunResult, notes: tuple[str, ...] = ()
-) -> FinishedRun:
-    """All that a report tells of a run, from memory."""
+def _finished(memory: Memory, run: Run, result: RunResult) -> FinishedRun:
+    """What memory knows of a finished run, for its report."""
     return FinishedRun(
         run,
         result,
         memory.runs.attempts(run.id),
         memory.runs.diagnoses(run.id),
         memory.runs.lessons(run.id),
-        notes,
-        Spending(run.budget, RunArchive(memory.path, run.id)).usage(),
+        usage=Spending(run.budget, RunArchive(memory.path, run.id)).usage(),
+        plans=memory.runs.plans(run.id),
     )
 
 
@@ -196,8 +203,8 @@ def _search(
     registry: Registry,
     memory: Memory,
     display: RunDisplay,
-) -> tuple[RunResult, tuple[str, ...]]:
-    """The result of the run's rounds, and notes about its problem for the report."""
+) -> tuple[RunResult, Session]:
+    """The result of the run's rounds, and what it worked with."""
     # beside the database: compiled kernels are shared by all runs
     cache = memory.path.parent / "cache"
     left = run.budget.minutes - memory.runs.seconds_spent(run.id) / 60
@@ -213,7 +220,7 @@ def _search(
             return LiveEvaluator(sitting, session, registry, processes, announce)
 
         result = optimize(run, session, memory, registry, show, open_evaluator=open_evaluator)
-    return result, session.notes
+    return result, session
 
 
 def _tell_result(
@@ -221,6 +228,8 @@ def _tell_result(
 ) -> None:
     """Say what came of a run on stderr and stdout, and exit with its code."""
     run, result = finished.run, finished.result
+    if sys.stdout.isatty():
+        show_picture(Console(stderr=True), result, finished.attempts)
     _tell_people(run, result, finished.lessons, report)
     if as_json:
         click.echo(json.dumps(result_data(run, result, directory, finished.usage)))

@@ -4,6 +4,7 @@
 - run.py: how a run stands.
 - entries.py: runs in a list, where each stands.
 - result.py: the result of a run as data.
+- picture.py: a run as bars and steps in the terminal.
 - diagnosis.py: a diagnosis as text.
 - verdict.py: a verdict as text.
 - bench.py: how a bench stands.

@@ -24,6 +24,7 @@ class RunDisplay(LiveDisplay[Event]):
         self._event: Event | None = None
         self._event_at = 0.0
         self._started = time.monotonic()
+        self._said = ""
 
     @property
     def standing(self) -> str:
@@ -33,8 +34,12 @@ class RunDisplay(LiveDisplay[Event]):
     def print_line(self, event: Event) -> None:
         self._event = event
         seconds = time.monotonic() - self._started
-        standing = _standing(event, event.seconds_left)
-        click.echo(f"{event.stage:11} {event.text}  [{standing}, at {seconds:.1f} s]", err=True)
+        # said once, and again when it has changed: a log would else repeat it in every line
+        times, said = _times(event), self._said
+        self._said = times
+        standing = _standing(event, event.seconds_left) if times != said else ""
+        parts = [*([standing] if standing else []), f"at {seconds:.1f} s"]
+        click.echo(f"{event.stage:11} {event.text}  [{', '.join(parts)}]", err=True)
 
     def update(self, event: Event) -> None:
         self._recent = [*self._recent[-5:], f"{event.stage:11} {event.text}"]

@@ -4,6 +4,7 @@ import math
 
 from kmem.measure.verdicts import REFUSED_FAMILIES
 from kmem.records import Baseline, ErrorReport, Measurement, Timing, fastest_baseline
+from kmem.run.first_screen import FLAGS
 from kmem.run.single import TRITON_LAUNCHES
 
 #: Share of the GPU's time in library kernels from which on there is nothing else.
@@ -32,8 +33,7 @@ def describe_verdict(measurement: Measurement, baselines: tuple[Baseline, ...]) 
         )
     if measurement.library_share is not None:
         lines.append(f"{measurement.library_share:.1%} of GPU time in library kernels")
-    if measurement.flags:
-        lines.append("flags: " + ", ".join(measurement.flags))
+    lines += [f"{flag}: {FLAGS.get(flag, 'a flag of the judge')}" for flag in measurement.flags]
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@
 - contract.py: what several commands ask in the same words: precision, purity, target, memory.
 - models.py: which language model plays which role, and the grammar of those options.
 - run.py: what a run of `kmem optimize` is made from.
+- past_runs.py: which of the past runs a command is about.
 - bench.py: what `kmem bench` runs or records.
 - judge.py: how `kmem verify` and `kmem measure` judge.
 - ablation.py: what `kmem memory ablate` compares.

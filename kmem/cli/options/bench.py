@@ -46,7 +46,8 @@ class BenchOptions:
         metavar="DIR",
         type=click.Path(path_type=Path),
         envvar="KMEM_BENCH",
-        help="Directory of results to go on with, or to make; default: runs/bench-<date>.",
+        help="Directory of results to go on with, or to make; default: bench-<date> in KMEM_OUT, "
+        "or in runs/.",
     )
     jobs: int = option(
         "--jobs",

@@ -6,6 +6,7 @@ so it cannot be changed on the way.
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.posteriors import Trust
@@ -16,6 +17,15 @@ UNNAMED_ORIGIN = "local"
 OWN_TRUST = 1.0
 #: Somebody else's measurements, on a machine nobody here has seen, count half until a level is set.
 OTHERS_TRUST = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """What came from one origin: how many outcomes, measured on which devices, the last when."""
+
+    outcomes: int
+    devices: list[str]
+    last: str  # a date
 
 
 class Contributors(Tables):
@@ -48,11 +58,7 @@ class Contributors(Tables):
         Unless set, this memory's own count OWN_TRUST and those of others OTHERS_TRUST.
         """
         own = {UNNAMED_ORIGIN: OWN_TRUST, self.own_name: OWN_TRUST}
-        set_here = {
-            row["origin"]: row["level"]
-            for row in self._storage.read("select origin, level from trust order by origin")
-        }
-        return Trust(own | set_here, OTHERS_TRUST)
+        return Trust(own | self._trusted(), OTHERS_TRUST)
 
     def set_trust(self, origin: str, level: float) -> None:
         """Let an origin's outcomes count `level` (0: not at all, 1: as if measured here).
@@ -79,6 +85,69 @@ class Contributors(Tables):
             """
         )
         return {str(row["origin"]): int(row["outcomes"]) for row in rows}
+
+    def names(self) -> dict[str, str]:
+        """Origin -> what the contributor is called, where that is known."""
+        rows = self._storage.read("select origin, name from names order by origin")
+        return {str(row["origin"]): str(row["name"]) for row in rows}
+
+    def set_name(self, name: str) -> None:
+        """Call this memory's own contributor so."""
+        self._put_names({self.own_name: name})
+
+    def keep_names(self, names: Mapping[str, str]) -> None:
+        """Keep what others are called; nobody else names this memory."""
+        self._put_names({origin: name for origin, name in names.items() if origin != self.own_name})
+
+    def _put_names(self, names: Mapping[str, str]) -> None:
+        with self._storage.write() as connection:
+            connection.executemany(
+                "insert or replace into names (origin, name) values (?, ?)", list(names.items())
+            )
+
+    def resolve(self, name: str) -> str:
+        """The origin that is called so, or whose own name begins so.
+
+        Raises MemoryStoreError if none or several are.
+        """
+        known = {*self.origins(), *self.names(), self.own_name} | set(self._trusted())
+        if name in known:
+            return name
+        called = {origin for origin, called in self.names().items() if called == name}
+        found = sorted(called or {origin for origin in known if name and origin.startswith(name)})
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise MemoryStoreError(f"'{name}' may be {' or '.join(found)}; give more of it")
+        raise MemoryStoreError(
+            f"Nobody here is called '{name}'; `kmem memory trust` lists whose outcomes are here"
+        )
+
+    def _trusted(self) -> dict[str, float]:
+        return {
+            str(row["origin"]): float(row["level"])
+            for row in self._storage.read("select origin, level from trust order by origin")
+        }
+
+    def contributions(self) -> dict[str, Contribution]:
+        """What came from each origin."""
+        rows = self._storage.read(
+            """
+            select
+                json_extract(record, '$.origin') as origin,
+                count(*) as outcomes,
+                group_concat(distinct json_extract(record, '$.device')) as devices,
+                max(created_at) as last
+            from outcomes
+            group by 1
+            """
+        )
+        return {
+            str(row["origin"]): Contribution(
+                int(row["outcomes"]), str(row["devices"]).split(","), str(row["last"])[:10]
+            )
+            for row in rows
+        }
 
     def licences(self) -> dict[str, str]:
         """Origin -> the licence of its outcomes and kernels, where one was stated."""

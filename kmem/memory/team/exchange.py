@@ -24,7 +24,7 @@ from kmem.memory.store import Memory
 from kmem.memory.team.lines import (
     Line,
     build_entry,
-    licence_line,
+    header_lines,
     outcome_lines,
     read_lines,
     retraction_lines,
@@ -81,8 +81,9 @@ def export_outcomes(
     lines = outcome_lines(memory, _stored_outcomes(memory), sources=sources, redact=redact)
     kernels = set[str]()  # several outcomes may be of one
     with replace_export(path, force=force) as file:
-        if licences := memory.contributors.licences():
-            file.write(licence_line(licences) + "\n")
+        names = {} if redact else memory.contributors.names()
+        for line in header_lines(memory.contributors.licences(), names):
+            file.write(line + "\n")
         for line in lines:
             file.write(line + "\n")
             written += Exchanged(1, 0, 0)
@@ -184,6 +185,8 @@ def _merge_batch(memory: Memory, batch: Sequence[Line]) -> Exchanged:
     for line in batch:
         if line.licences is not None:
             memory.contributors.keep_licences(line.licences)
+        if line.names:
+            memory.contributors.keep_names(line.names)
     known = memory.ledger.known(line.hash for line in batch if line.record)
     entries = [build_entry(line) for line in batch if line.record and line.hash not in known]
     outcomes = memory.ledger.record_entries(entries)

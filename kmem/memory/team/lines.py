@@ -5,7 +5,7 @@ Each line is one content-addressed record:
     {"hash": ..., "outcome": {...}}      and "kernel": {...} if its text goes along,
                                          and "redacts": the hash of its original if redacted
     {"hash": ..., "retraction": {...}}
-    {"licences": {origin: licence}}      at most once, first
+    {"licences": {origin: licence}, "names": {origin: name}}      at most once, first
 
 exchange.py puts lines into files and merges them, sync.py into segments of a git repository.
 """
@@ -20,6 +20,7 @@ from kmem.memory.ledger.outcomes import LedgerEntry, Retraction, ledger_entry, r
 from kmem.memory.ledger.redaction import redact_outcome
 from kmem.memory.storage import Row
 from kmem.memory.store import Memory
+from kmem.memory.team.names import checked_name
 from kmem.records import Kernel, Outcome, content_hash
 from kmem.serialize import canonical_json, from_data, from_json, to_data
 
@@ -39,11 +40,15 @@ class Line(NamedTuple):
     redacts: str | None = None
     retraction: Retraction | None = None
     licences: Mapping[str, str] | None = None
+    names: Mapping[str, str] | None = None
 
 
-def licence_line(licences: Mapping[str, str]) -> str:
-    """The line that states licences, by origin."""
-    return json.dumps({"licences": dict(licences)}, sort_keys=True)
+def header_lines(licences: Mapping[str, str], names: Mapping[str, str]) -> list[str]:
+    """The line that states licences and names, by origin; no line if there are none."""
+    if not licences and not names:
+        return []
+    stated = {"licences": dict(licences)} | ({"names": dict(names)} if names else {})
+    return [json.dumps(stated, sort_keys=True)]
 
 
 def outcome_lines(
@@ -119,7 +124,10 @@ def _read_line(text: str, place: str) -> Line:
         data = json.loads(text)
         if "licences" in data:
             licences = {str(origin): str(licence) for origin, licence in data["licences"].items()}
-            return Line(place, licences=licences)
+            names = {
+                str(key): checked_name(str(name)) for key, name in data.get("names", {}).items()
+            }
+            return Line(place, licences=licences, names=names)
         if "retraction" in data:
             retraction = from_data(Retraction, data["retraction"])
             line = Line(place, retraction.hash, retraction=retraction)

@@ -12,7 +12,7 @@ the remote each time, and merging is idempotent.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,8 +22,10 @@ from kmem.memory.ledger.contributors import UNNAMED_ORIGIN
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import Exchanged, import_outcomes
 from kmem.memory.team.git import run_git
-from kmem.memory.team.lines import licence_line, outcome_lines, retraction_lines
+from kmem.memory.team.lines import header_lines, outcome_lines, retraction_lines
+from kmem.memory.team.names import find_name
 from kmem.records import content_hash
+from kmem.serialize import from_json, to_json
 
 BRANCH = "kmem-memory"
 #: Pushes tried while others push at the same time.
@@ -38,6 +40,35 @@ class Synced:
     merged: Exchanged
     segments: int  # merged
     published: int  # outcomes and retractions; 0 if there was nothing new
+    contributed: int = 0  # what else was put beside them
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSettings:
+    """How a memory is synced; it remembers the last."""
+
+    remote: str
+    sources: bool = True
+    redact: bool = False
+    imported: bool = False
+
+
+def remembered_settings(memory: Memory) -> SyncSettings | None:
+    """How this memory was synced last; None if it never was."""
+    rows = memory.storage.read("select record from sync_settings")
+    return from_json(SyncSettings, rows[0]["record"]) if rows else None
+
+
+def _remember(memory: Memory, settings: SyncSettings) -> None:
+    with memory.storage.write() as connection:
+        connection.execute(
+            "insert or replace into sync_settings (id, record) values (1, ?)", [to_json(settings)]
+        )
+
+
+def contribute_nothing(clone: Path) -> int:
+    """For a sync of outcomes alone."""
+    return 0
 
 
 def sync_memory(
@@ -47,6 +78,8 @@ def sync_memory(
     sources: bool = True,
     redact: bool = False,
     licence: str | None = None,
+    imported: bool = False,
+    contribute: Callable[[Path], int] = contribute_nothing,
 ) -> Synced:
     """Merge what others published at a git remote and publish what this memory measured itself.
 
@@ -56,12 +89,16 @@ def sync_memory(
         sources: as for `export_outcomes`. What was published before stays as it was published.
         redact: as for `export_outcomes`.
         licence: stated for this memory's own outcomes, now and from now on.
+        imported: also publish what others measured and nobody has published there.
+        contribute: puts further files into the clone before it is pushed, and says how many are
+            new; called again after each fetch.
 
     Raises:
         MemoryStoreError: if git fails, a segment is damaged, or another licence was stated before.
     """
     if licence is not None:
         memory.contributors.set_licence(memory.contributors.own_name, licence)
+    name = find_name(memory, redact=redact)
     clone = _open_clone(memory, remote)
     merged, segments = Exchanged(0, 0, 0), 0
     for _ in range(_PUSHES):
@@ -70,25 +107,37 @@ def sync_memory(
             added = _merge_segment(memory, path, remote)
             if added is not None:
                 merged, segments = merged + added, segments + 1
-        lines = list(_unpublished(memory, clone, sources=sources, redact=redact))
-        if not lines:
+        _remember(memory, SyncSettings(_address(remote), sources, redact, imported))
+        lines = list(_unpublished(memory, clone, sources=sources, redact=redact, imported=imported))
+        contributed = contribute(clone)
+        if not lines and not contributed:
             return Synced(merged, segments, 0)
-        _write_segment(memory, clone, lines)
-        if _push(clone, f"{len(lines)} records of {memory.contributors.own_name}"):
-            return Synced(merged, segments, len(lines))
+        if lines:
+            _write_segment(memory, clone, lines, name)
+        own_name = memory.contributors.own_name
+        message = f"{len(lines)} records, {contributed} skills of {name or own_name}"
+        if _push(clone, message, name or "kmem"):
+            return Synced(merged, segments, len(lines), contributed)
     raise MemoryStoreError(
         f"Others pushed to {remote} each of {_PUSHES} times; run `kmem memory sync` again"
     )
 
 
+def clone_path(memory: Memory, remote: str) -> Path:
+    """Where the private clone for a remote lies, beside the database."""
+    return memory.path.parent / "sync" / content_hash(_address(remote))[:16]
+
+
+def _address(remote: str) -> str:
+    return str(Path(remote).resolve()) if Path(remote).is_dir() else remote
+
+
 def _open_clone(memory: Memory, remote: str) -> Path:
-    """The private clone for a remote, beside the database."""
-    address = str(Path(remote).resolve()) if Path(remote).is_dir() else remote
+    address, clone = _address(remote), clone_path(memory, remote)
     if address.startswith("-"):
         raise MemoryStoreError(
             f"'{remote}' is no address of a git repository; give a URL or a directory"
         )
-    clone = memory.path.parent / "sync" / content_hash(address)[:16]
     if not (clone / ".git").is_dir():
         clone.mkdir(parents=True, exist_ok=True)
         run_git(clone, ["init", "--quiet", f"--initial-branch={BRANCH}"])
@@ -111,10 +160,10 @@ def _fetch(clone: Path) -> None:
     run_git(clone, ["clean", "--quiet", "-ffdx"])
 
 
-def _push(clone: Path, message: str) -> bool:
-    """Commit the segments and push them; False if somebody else pushed first."""
-    run_git(clone, ["add", "--", "segments"])
-    run_git(clone, ["commit", "--quiet", "-m", message])
+def _push(clone: Path, message: str, author: str) -> bool:
+    """Commit what is new and push it; False if somebody else pushed first."""
+    run_git(clone, ["add", "--all"])
+    run_git(clone, ["commit", "--quiet", f"--author={author} <kmem@localhost>", "-m", message])
     pushed = run_git(
         clone,
         ["push", "--quiet", "origin", f"HEAD:refs/heads/{BRANCH}"],
@@ -142,29 +191,38 @@ def _merge_segment(memory: Memory, path: Path, remote: str) -> Exchanged | None:
     return added
 
 
-def _unpublished(memory: Memory, clone: Path, *, sources: bool, redact: bool) -> Iterator[str]:
+def _unpublished(
+    memory: Memory, clone: Path, *, sources: bool, redact: bool, imported: bool
+) -> Iterator[str]:
     """The lines of this memory's own records that its segments at the remote do not hold.
 
-    A record that was published redacted is not published again.
+    A record that was published redacted is not published again. With `imported` also those of
+    others that no segment holds.
     """
     own_name = memory.contributors.own_name
-    published = set(_published_hashes(clone / "segments" / own_name))
+    holders = [own_name] if not imported else ["*"]
+    published = {
+        known
+        for holder in holders
+        for place in (clone / "segments").glob(holder)
+        for known in _published_hashes(place)
+    }
     rows = memory.storage.read(
         """
-        select hash, source_hash, record, null as redacts
-        from outcomes
-        where json_extract(record, '$.origin') in (?, ?)
-          and hash not in (select redacted_hash from redactions)
-        order by hash
+        select o.hash, o.source_hash, o.record, r.original_hash as redacts
+        from outcomes o
+        left join redactions r on r.redacted_hash = o.hash
+        where (json_extract(o.record, '$.origin') in (?, ?) and r.redacted_hash is null) or ?
+        order by o.hash
         """,
-        [own_name, UNNAMED_ORIGIN],
+        [own_name, UNNAMED_ORIGIN, imported],
     )
-    new = (row for row in rows if row["hash"] not in published)
+    new = (row for row in rows if not published & {row["hash"], row["redacts"]})
     yield from outcome_lines(memory, new, sources=sources, redact=redact)
     yield from retraction_lines(
         retraction
         for retraction in memory.ledger.retractions()
-        if retraction.origin == own_name and retraction.hash not in published
+        if (imported or retraction.origin == own_name) and retraction.hash not in published
     )
 
 
@@ -178,10 +236,16 @@ def _published_hashes(directory: Path) -> Iterator[str]:
                     yield data.get("redacts", data["hash"])
 
 
-def _write_segment(memory: Memory, clone: Path, lines: list[str]) -> None:
+def _write_segment(memory: Memory, clone: Path, lines: list[str], name: str | None) -> None:
+    """Write the lines as a segment, with the licences and names of all whose records they are."""
     own_name = memory.contributors.own_name
-    licence = memory.contributors.licences().get(own_name)
-    header = [licence_line({own_name: licence})] if licence is not None else []
+    origins = {own_name, *(json.loads(line).get("outcome", {}).get("origin") for line in lines)}
+    licences = memory.contributors.licences()
+    names = memory.contributors.names() | ({own_name: name} if name is not None else {})
+    header = header_lines(
+        {origin: licence for origin, licence in licences.items() if origin in origins},
+        {origin: called for origin, called in names.items() if origin in origins},
+    )
     data = "".join(f"{line}\n" for line in [*header, *lines]).encode()
     directory = clone / "segments" / own_name
     directory.mkdir(parents=True, exist_ok=True)
