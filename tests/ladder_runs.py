@@ -8,10 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scripted_evaluator import ScriptedEvaluator, make_run, open_traced_session, timing
+from scripted_evaluator import (
+    ScriptedEvaluator,
+    make_run,
+    open_traced_session,
+    small_registry,
+    timing,
+)
 
 from kmem.memory.store import Memory
-from kmem.plugins import build_plugin_manager, collect
+from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.problem.graph import OpGraph
 from kmem.recipes import ACCURACY, Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import (
@@ -123,11 +129,12 @@ class LadderEvaluator(ScriptedEvaluator):
         super().__init__(session, lambda: 60 * minutes - judgement.now_s)
         self._session, self._judgement = session, judgement
 
-    def baselines(self) -> tuple[Baseline, ...]:
-        return tuple(
-            Baseline(name, timing(time_ms), estimated=False)
-            for name, time_ms in self._judgement.baselines.items()
-        )
+    def baselines(
+        self, names: Sequence[str], limit_s: float, on_found: Callable[[Baseline], None]
+    ) -> None:
+        for name in names:
+            if name in self._judgement.baselines:
+                on_found(Baseline(name, timing(self._judgement.baselines[name]), estimated=False))
 
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         return Admitted((), tuple(kernels))
@@ -173,6 +180,11 @@ def ladder_session(memory: Memory, operators: Sequence[str] = ("relu", "mul")) -
     )
 
 
+def ladder_registry() -> Registry:
+    """The installed plugins; their skills are not the ladder's."""
+    return replace(small_registry(), authors=collect(build_plugin_manager()).authors)
+
+
 def ladder_run(home: Path, name: str = "r1", **budget: object) -> Run:
     run = make_run(home, base_url="", **budget)
     return replace(run, id=name, out_dir=str(home / name), authors=("recipes",), models=())
@@ -194,7 +206,7 @@ def walk_ladder(
         run,
         session,
         memory,
-        collect(build_plugin_manager()),
+        ladder_registry(),
         lambda event: said.append(event.text),
         open_evaluator=lambda announce: LadderEvaluator(session, judgement, run.budget.minutes),
         clock=clock,

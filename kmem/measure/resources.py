@@ -7,6 +7,7 @@ which never see a candidate nor a cache that candidates write to.
 
 import hashlib
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -91,6 +92,8 @@ class JudgeResources:
         self._starting: dict[str, WorkerProcess] = {}
         self._ipc: bool | None = None
         self._refused: dict[str, str] | None = None
+        # baselines are timed in a thread of their own
+        self._making = threading.RLock()
 
     def close(self) -> None:
         self.workers.close()
@@ -120,13 +123,14 @@ class JudgeResources:
         Raises ProblemError and DeviceMemoryError.
         """
         workload = workload or self.main
-        if workload not in self._references:
-            self._references[workload] = self._make_reference(
-                workload, self._placement(self._device, ipc=self._can_share_cuda())
-            )
-            if self.gpu:
-                self._references[workload].refused |= self._refused_inputs()
-        return self._references[workload]
+        with self._making:
+            if workload not in self._references:
+                self._references[workload] = self._make_reference(
+                    workload, self._placement(self._device, ipc=self._can_share_cuda())
+                )
+                if self.gpu:
+                    self._references[workload].refused |= self._refused_inputs()
+            return self._references[workload]
 
     def _placement(self, device: torch.device, *, ipc: bool) -> Placement:
         return Placement(device, self._shared.path, ipc)
@@ -154,9 +158,10 @@ class JudgeResources:
 
     def timed_inputs(self) -> TimedInputs:
         """Inputs of the main workload for timed calls."""
-        if self._inputs is None:
-            self._inputs = TimedInputs(self.reference(), self.seed_for)
-        return self._inputs
+        with self._making:
+            if self._inputs is None:
+                self._inputs = TimedInputs(self.reference(), self.seed_for)
+            return self._inputs
 
     def _can_share_cuda(self) -> bool:
         """Whether CUDA IPC works between this process and a worker; tried once."""
@@ -193,9 +198,10 @@ class JudgeResources:
 
         Another one if the last has died.
         """
-        if self._screening is None or not self._screening.alive:
-            self._screening = self.workers.take()
-        return self._screening
+        with self._making:
+            if self._screening is None or not self._screening.alive:
+                self._screening = self.workers.take()
+            return self._screening
 
     def is_screening(self, worker: WorkerProcess) -> bool:
         """Whether this is the screening worker, still alive."""

@@ -45,6 +45,7 @@ from kmem.records.problem import (
 )
 from kmem.records.run import Budget, ModelChoice, Run, RunResult, RunState, Strategy
 from kmem.records.verdict import (
+    BASELINES,
     Attempt,
     Baseline,
     ErrorReport,
@@ -57,6 +58,7 @@ from kmem.records.verdict import (
 __all__ = [
     "ABSENT_IF_NONE",
     "Attempt",
+    "BASELINES",
     "Baseline",
     "Bottleneck",
     "Bound",

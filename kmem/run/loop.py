@@ -9,15 +9,17 @@ next round; recorder.py keeps a copy of everything.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from kmem.interfaces import CompletionArchive, Situation
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
+from kmem.orchestrate.accuracy import needed_rungs
 from kmem.orchestrate.plan import plan_first_round, plan_round
 from kmem.orchestrate.stop import has_gained, is_as_remembered, minutes_used_up, reason_to_stop
 from kmem.orchestrate.vetoes import Past, count_doubts
 from kmem.plugins import Registry
-from kmem.records import Candidate, Plan, Run, RunResult, RunState, Strategy
+from kmem.records import Candidate, Plan, Run, RunResult, RunState, Strategy, Task
 from kmem.run.authors import Authors
 from kmem.run.clock import Clock
 from kmem.run.conclude import conclude
@@ -27,7 +29,11 @@ from kmem.run.progress import Event
 from kmem.run.recall import Remembered, recall
 from kmem.run.reflect import reflect
 from kmem.run.session import Session
-from kmem.run.survey import survey
+from kmem.run.survey import describe_situation, survey
+from kmem.run.verifying import verify_early, verify_ranking
+
+#: Candidates that are measured ahead of all others, each from another direction.
+_SCOUTS = 4
 
 
 def optimize(
@@ -64,7 +70,10 @@ def optimize(
         reason = _go_through_rounds(parts, authors, remembered)
         if authors.complaint:
             reason += f"; {authors.complaint}"
-        result = conclude(parts, reason, time.monotonic() - started)
+        blank = describe_situation(parts, run.budget.rounds, remembered)
+        verified, why_none = verify_ranking(parts, authors, blank)
+        seconds = time.monotonic() - started
+        result = conclude(parts, verified, why_none, reason, seconds)
     memory.runs.set_state(run.id, RunState.FINISHED, result)
     return result
 
@@ -81,7 +90,7 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
     for number in range(run.budget.rounds + 1):
         if is_as_remembered(history.best, remembered.winners):
             return "the remembered winner holds here as recorded"
-        situations = survey(number, parts, authors.repairs, remembered.experience)
+        situations = survey(number, parts, authors.repairs, remembered)
         if reason := _reason_to_stop(number, run, situations, stale):
             return reason
         plan = _plan(number, parts, situations, authors, remembered)
@@ -154,14 +163,62 @@ def _measure_and_repair(
     situations: Mapping[str | None, Situation],
     authors: Authors,
 ) -> None:
-    """Stage 6, with failed candidates sent back to authors that repair.
+    """Stage 6, with failed candidates sent back to authors that repair, and an early verdict.
 
     It ends when all pass, nothing new comes back, or the chains of repairs are used up.
     """
-    measured = parts.measurer.measure(number, candidates, situations)
-    while measured and not parts.clock.is_over():
-        repaired = authors.write_repairs(measured, situations)
-        measured = parts.measurer.measure(number, repaired, situations)
+    for place, batch in enumerate(_batches(candidates, parts)):
+        chosen = _raise_rungs(batch, parts, situations, authors) if place else batch
+        measured = parts.measurer.measure(number, chosen, situations)
+        while measured and not parts.clock.is_over():
+            repaired = authors.write_repairs(measured, situations)
+            measured = parts.measurer.measure(number, repaired, situations)
+        verify_early(parts, situations, authors)
+
+
+def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Candidate]]:
+    """The candidates in the order in which they are measured.
+
+    At the very beginning the best guesses of the first directions go ahead of all others, on a GPU:
+    so a run has a verified kernel long before it has measured the rest.
+    """
+    if parts.history.attempts or not parts.session.present:
+        return [candidates]
+    first: dict[Task, Candidate] = {}
+    for candidate in candidates:
+        if len(first) < _SCOUTS:
+            first.setdefault(candidate.task, candidate)
+    scouts = list(first.values())
+    others = [candidate for candidate in candidates if candidate not in scouts]
+    return [scouts, others] if others else [scouts]
+
+
+def _raise_rungs(
+    candidates: Sequence[Candidate],
+    parts: Parts,
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+) -> Sequence[Candidate]:
+    """The candidates, those of recipes written again if their sites must stand on a higher rung.
+
+    What was measured of the round's first candidates may have shown that.
+    """
+    needed = needed_rungs(parts.history.attempts)
+    raised = {
+        kernel_hash: replace(
+            situation,
+            rungs={
+                place: max(needed.get(place, 0), situation.rungs.get(place, 0))
+                for place in {*needed, *situation.rungs}
+            },
+        )
+        for kernel_hash, situation in situations.items()
+    }
+    if all(raised[each].rungs == situations[each].rungs for each in situations):
+        return candidates
+    kept = [candidate for candidate in candidates if not candidate.kernel.choices]
+    tasks = {candidate.task: None for candidate in candidates if candidate.kernel.choices}
+    return [*kept, *authors.write(list(tasks), raised)]
 
 
 def _best_situation(situations: Mapping[str | None, Situation]) -> Situation:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from kmem.memory.store import Memory
 from kmem.records import Run
-from kmem.run.baselines import RunBaselines
+from kmem.run.baselines import BackgroundTiming, RunBaselines
 from kmem.run.clock import Clock
 from kmem.run.directory import RunDirectory
 from kmem.run.evaluator import Evaluator
@@ -67,9 +67,13 @@ def open_parts(
         ThreadPoolExecutor(1) as background,
         closing(open_evaluator(announce)) as evaluator,
     ):
-        announcer.clock = clock or Clock(lambda: evaluator.seconds_left)
-        baselines = RunBaselines(session, memory, history, evaluator, background)
-        measurer = Measurer(evaluator, baselines, history, recorder, announce, session)
+        announcer.clock = clock or Clock(
+            lambda: evaluator.seconds_left, lambda: evaluator.reserve_s
+        )
+        baselines = RunBaselines(
+            session, memory, history, evaluator, BackgroundTiming(background, run.budget)
+        )
+        measurer = Measurer(evaluator, history, recorder, announce, session)
         yield Parts(
             run,
             session,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kmem.memory.ledger.experience import recall_experience
 from kmem.memory.store import Memory
-from kmem.records import Experience, Recalled, Run, Strategy
+from kmem.records import Experience, Recalled, Run, SiteChoice, Strategy
 from kmem.run.directory import RunDirectory
 from kmem.run.session import Session
 
@@ -18,6 +18,7 @@ class Remembered:
 
     winners: tuple[Recalled, ...]  # for this graph or for one like it, best first
     experience: tuple[Experience, ...]  # of the matching recipes on other graphs
+    rungs: tuple[SiteChoice, ...] = ()  # that sites had to climb to on this graph
 
 
 def recall(run: Run, session: Session, memory: Memory, directory: RunDirectory) -> Remembered:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from kmem.memory.runs.runs import Verdict
 from kmem.memory.store import Memory
 from kmem.problem.graph import graph_sizes
 from kmem.records import (
@@ -48,11 +49,17 @@ class Recorder:
         self._directory.write_attempt(number, attempt)
         self._record_outcome(attempt, signature)
 
-    def record_verdict(self, verified: Attempt) -> None:
-        """Keep the judge's final verdict on a kernel, passed or refused."""
+    def record_verdict(self, verified: Attempt, attempts: int, *, early: bool) -> None:
+        """Keep the judge's final verdict on a kernel, passed or refused.
+
+        Args:
+            attempts: how many the run has made so far.
+            early: whether its search goes on.
+        """
         self._directory.write_verdict(verified)
-        kernel = verified.candidate.kernel
-        self._memory.runs.put_verdict(self._run.id, kernel.hash, verified.measurement)
+        kernel_hash = verified.candidate.kernel.hash
+        verdict = Verdict(verified.measurement, attempts, early)
+        self._memory.runs.put_verdict(self._run.id, kernel_hash, verdict)
         # This outcome is about the whole module against its best baseline; the step from the parent
         # was recorded when the kernel was screened.
         self._record_outcome(replace(verified, parent_ms=None), None)

@@ -7,9 +7,9 @@ of conversations (conversations.py).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from kmem.memory.runs.runs import RoundDiagnosis
+from kmem.memory.runs.runs import RoundDiagnosis, Verdict
 from kmem.memory.store import Memory
 from kmem.records import Attempt, Profile, Status
 
@@ -21,6 +21,7 @@ class EarlierWork:
     attempts: Mapping[str, Attempt]  # by kernel hash
     profiles: Mapping[str, Profile]  # by kernel hash
     diagnoses: Mapping[tuple[int, str], RoundDiagnosis]  # by round and kernel hash
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # by kernel hash
 
 
 def find_earlier_work(run_id: str, memory: Memory) -> EarlierWork:
@@ -36,4 +37,5 @@ def find_earlier_work(run_id: str, memory: Memory) -> EarlierWork:
         },
         {profile.kernel: profile for profile in memory.runs.profiles(run_id)},
         {(found.round, found.kernel): found for found in memory.runs.diagnoses(run_id)},
+        memory.runs.verdicts(run_id),
     )
