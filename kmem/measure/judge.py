@@ -237,7 +237,8 @@ class Judge:
     ) -> list[Measurement]:
         """Judge a batch cheaply: two input families each, then a race of short timings.
 
-        Without a GPU there are estimates instead of the race.
+        What would be the fastest so far is shown every family. Without a GPU there are estimates
+        instead of the race.
 
         Args:
             on_result: called once per kernel with its index, as soon as its verdict is known.
