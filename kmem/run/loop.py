@@ -15,7 +15,12 @@ from kmem.interfaces import CompletionArchive, Situation
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.orchestrate.accuracy import needed_rungs
-from kmem.orchestrate.plan import plan_first_round, plan_round
+from kmem.orchestrate.plan import (
+    is_recall_alone,
+    plan_after_recall,
+    plan_first_round,
+    plan_round,
+)
 from kmem.orchestrate.stop import has_gained, is_as_remembered, minutes_used_up, reason_to_stop
 from kmem.orchestrate.vetoes import Past, count_doubts
 from kmem.plugins import Registry
@@ -30,7 +35,7 @@ from kmem.run.recall import Remembered, recall
 from kmem.run.reflect import reflect
 from kmem.run.session import Session
 from kmem.run.survey import describe_situation, survey
-from kmem.run.verifying import verify_early, verify_ranking
+from kmem.run.verifying import is_winner, verify_early, verify_ranking
 
 #: Candidates that are measured ahead of all others, each from another direction.
 _SCOUTS = 4
@@ -88,8 +93,6 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
     run, history = parts.run, parts.history
     clock, stale = parts.clock, 0
     for number in range(run.budget.rounds + 1):
-        if is_as_remembered(history.best, remembered.winners):
-            return "the remembered winner holds here as recorded"
         situations = survey(number, parts, authors.repairs, remembered)
         if reason := _reason_to_stop(number, run, situations, stale):
             return reason
@@ -100,11 +103,24 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
         if not plan.tasks:
             return authors.spent or plan.reason
         parts.announce("orchestrate", f"round {number}: {plan.reason}")
-        candidates = authors.write(plan.tasks, situations, remembered.winners)
-        if not candidates:
-            return _reason_nothing_was_written(parts, authors)
         before_ms = history.best_ms
-        _measure_and_repair(number, parts, candidates, situations, authors)
+        was_written = _write_and_measure(number, parts, plan, situations, authors, remembered)
+        if number == 0 and is_recall_alone(plan):
+            verify_early(parts, situations, authors, wait=True)
+            if _holds(parts, remembered):
+                was_written = True
+                if not run.budget.rounds:
+                    return "the remembered winner holds here as recorded"
+            elif not clock.is_over():
+                blank = replace(remembered, winners=())
+                otherwise = _plan(number, parts, situations, authors, blank)
+                parts.recorder.record_plan(number, plan_after_recall(plan, otherwise))
+                parts.announce("recall", "what memory holds fails here: begin as without it")
+                was_written |= _write_and_measure(
+                    number, parts, otherwise, situations, authors, blank
+                )
+        if not was_written:
+            return _reason_nothing_was_written(parts, authors)
         reflect(number, parts, situations, authors)
         stale = 0 if has_gained(before_ms, history.best_ms) else stale + 1
         if clock.is_over():
@@ -156,6 +172,32 @@ def _reason_nothing_was_written(parts: Parts, authors: Authors) -> str:
     return authors.spent or "the authors have nothing new to try"
 
 
+def _holds(parts: Parts, remembered: Remembered) -> bool:
+    """Whether the best kernel is the remembered winner, as fast as recorded, and wins here too."""
+    history = parts.history
+    if history.best is None or not is_as_remembered(history.best, remembered.winners):
+        return False
+    verdict = history.verdicts.get(history.best.candidate.kernel.hash)
+    if not parts.session.present:  # nothing but estimates
+        return True
+    return verdict is not None and is_winner(verdict.timing, history.baselines)
+
+
+def _write_and_measure(
+    number: int,
+    parts: Parts,
+    plan: Plan,
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+    remembered: Remembered,
+) -> bool:
+    """Stages 5 and 6 for a plan; False if nothing was written for it."""
+    candidates = authors.write(plan.tasks, situations, remembered.winners)
+    if candidates:
+        _measure_and_repair(number, parts, candidates, situations, authors)
+    return bool(candidates)
+
+
 def _measure_and_repair(
     number: int,
     parts: Parts,
@@ -179,10 +221,10 @@ def _measure_and_repair(
 def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Candidate]]:
     """The candidates in the order in which they are measured.
 
-    At the very beginning the best guesses of the first directions go ahead of all others, on a GPU:
-    so a run has a verified kernel long before it has measured the rest.
+    While nothing has passed, the best guesses of the first directions go ahead of all others, on a
+    GPU: so a run has a verified kernel long before it has measured the rest.
     """
-    if parts.history.attempts or not parts.session.present:
+    if parts.history.best is not None or not parts.session.present:
         return [candidates]
     first: dict[Task, Candidate] = {}
     for candidate in candidates:

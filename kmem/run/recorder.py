@@ -24,6 +24,7 @@ from kmem.records import (
     Run,
     Signature,
     Status,
+    recipe_component,
 )
 from kmem.run.directory import RunDirectory
 from kmem.run.session import Session, versions
@@ -136,6 +137,11 @@ def make_outcome(
     measurement, timing = attempt.measurement, attempt.measurement.timing
     traced = session.traced
     predicted_ms = attempt.candidate.estimated_ms
+    written_by = {
+        recipe_component(choice.recipe): session.recipe_versions[choice.recipe]
+        for choice in kernel.choices
+        if choice.recipe in session.recipe_versions
+    }
     is_predicted = predicted_ms is not None and math.isfinite(predicted_ms)
     return Outcome(
         problem=traced.problem.name,
@@ -166,7 +172,7 @@ def make_outcome(
         ratio_high=timing.ratio_high if timing else None,
         bound_ms=traced.bound.time_ms if traced.bound else None,
         flags=measurement.flags,
-        versions=versions(),
+        versions=versions() | written_by,
         origin=origin,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         seed=seed,

@@ -47,6 +47,7 @@ from kmem.run.directory import RunDirectory
 from kmem.run.evaluator import Admitted, Evaluator
 from kmem.run.loop import optimize
 from kmem.run.progress import Announce, Event
+from kmem.run.recall import read_rungs, write_rungs
 from kmem.run.session import Session, open_session
 
 #: How BudgetExhausted begins (explore/models/cost/budget.py); the figures after it depend on the
@@ -293,6 +294,7 @@ def _copy_what_was_recalled(run: Run, out: Path) -> None:
     source, target = RunDirectory(Path(run.out_dir)), RunDirectory(out)
     target.write_recalled(run.id, source.read_recalled(run.id) or [])
     target.write_experience(run.id, source.read_experience(run.id) or ())
+    write_rungs(target, run.id, read_rungs(source, run.id) or ())
 
 
 def _copy_what_was_known(run: Run, memory: Memory, scratch: Memory) -> None:

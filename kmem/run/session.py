@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 
 import torch
@@ -22,7 +22,7 @@ from kmem.problem.traced import TracedProblem
 from kmem.problem.workload import derive_small_workload
 from kmem.recipes import Recipe
 from kmem.records import Contract, Device, Problem
-from kmem.skills import Skill, load_recipe, load_skill
+from kmem.skills import Skill, load_recipe, load_skill, recipe_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Session:
     operators: tuple[str, ...]
     writable: Mapping[str, float]  # executable skills that match, with the bytes of their sites
     notes: tuple[str, ...]  # what the user should know of the problem
+    recipe_versions: Mapping[str, str] = field(default_factory=dict)  # by name
 
     @property
     def graph_key(self) -> GraphKey:
@@ -81,7 +82,10 @@ def open_session(
         writable[option.recipe.name] = writable.get(option.recipe.name, 0.0) + option.site.bytes
     parts = [(option.site.operator, option.site.nodes) for option in options]
     operators = name_operators(traced.graph, parts, device, contract)
-    return Session(traced, present, skills, recipes, operators, writable, tuple(notes))
+    recipe_versions = {name: recipe_version(skills[name]) for name in recipes}
+    return Session(
+        traced, present, skills, recipes, operators, writable, tuple(notes), recipe_versions
+    )
 
 
 def _trace(

@@ -23,7 +23,11 @@ _MAY_BE_FASTER = 1.02
 
 
 def verify_early(
-    parts: Parts, situations: Mapping[str | None, Situation], authors: Authors
+    parts: Parts,
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+    *,
+    wait: bool = False,
 ) -> None:
     """Verify the best kernel so far, if none is verified and the quick baselines are timed.
 
@@ -31,6 +35,7 @@ def verify_early(
 
     Args:
         situations: of the round, for what is repaired.
+        wait: for the quick baselines, because the search cannot go on without the verdict.
     """
     history, best = parts.history, parts.history.best
     if best is None or not parts.session.present or history.has_verified:
@@ -40,7 +45,7 @@ def verify_early(
     is_due = recorded is not None and recorded.early and recorded.attempts == place
     is_known = place < len(earlier.attempts)  # what happened here is on record
     is_ready = not is_known and parts.clock.is_ready(parts.baselines.is_quick_known)
-    if not (is_due or is_ready):
+    if not (is_due or is_ready or wait):
         return
     baselines = parts.baselines.wait_for_quick()
     if not _may_be_faster(best, baselines):

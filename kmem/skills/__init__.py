@@ -16,6 +16,7 @@ from kmem.skills.load import (
     load_recipe,
     load_skill,
     recipe_files,
+    recipe_version,
     skill_directories,
 )
 from kmem.skills.skill import DRAFT, Condition, Skill, arch_matches, embedded_text
@@ -35,6 +36,7 @@ __all__ = [
     "parse_condition",
     "read_skill",
     "recipe_files",
+    "recipe_version",
     "skill_directories",
     "skill_template",
     "validate_library",
