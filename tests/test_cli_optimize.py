@@ -196,8 +196,8 @@ def test_a_winner_is_recalled_from_memory_by_a_later_run(resumed: Resumed, tmp_p
 def teach(database: Path, run_id: str) -> None:
     """Put the run's winner into the ledger, as a GPU would have."""
     from kmem.memory.store import Memory
-    from kmem.problem.graph import graph_sizes
     from kmem.plugins import build_plugin_manager, collect
+    from kmem.problem.graph import graph_sizes
     from kmem.records import Move, Outcome, Status, recipe_component
     from kmem.skills import load_skill, recipe_version
     from kmem.testing import trace_source

@@ -13,8 +13,7 @@ from kmem.records import Attempt, Kernel, Move, RunResult
 OTHER_SOURCE = (
     SOURCE.replace(
         "    def forward",
-        "    def __init__(self, unused):\n        super().__init__()\n        self.unused = unused\n"
-        "    def forward",
+        "    def __init__(self, unused):\n        super().__init__()\n    def forward",
     )
     + "def get_init_inputs():\n    return [3]\n"
 )
