@@ -23,6 +23,7 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - reflect.py: the end of a round: what its measurements taught.
 - verifying.py: final verdicts: an early one, and down the ranking at the end, with repairs.
 - conclude.py: the end of a run: its winner kept, and what came of it.
+- outlook.py: the end of a report: why a run stopped, and what would be tried next.
 - report.py: report.md and its plot.
 - replay.py: `kmem runs replay`: walk a finished run again from its records.
 - single.py: one kernel before the judge, outside a run.

@@ -4,14 +4,15 @@ report.md names every attempt with its reason; convergence.png shows the best ti
 measurement, with baselines and bound.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kmem.explore.models.cost.usage import Usage, total_usage
-from kmem.memory.runs.runs import RoundDiagnosis
+from kmem.memory.runs.runs import RoundDiagnosis, Verdict
 from kmem.records import Attempt, Baseline, Lesson, Run, RunResult, Status, fastest_baseline
 from kmem.run.directory import RunDirectory
+from kmem.run.outlook import describe_outlook
 
 _USAGE_HEAD = (
     "| role | model | calls | input tokens | output tokens | USD |",
@@ -34,6 +35,7 @@ class FinishedRun:
     lessons: Sequence[Lesson] = ()
     notes: Sequence[str] = ()  # what the user should know of how the run went
     usage: Sequence[Usage] = ()  # of language models
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # final ones, by kernel hash
 
 
 def write_report(directory: RunDirectory, finished: FinishedRun) -> Path:
@@ -95,6 +97,8 @@ def render_report(finished: FinishedRun, *, plotted: bool) -> str:
         lines += [_usage_row(row) for row in (*finished.usage, total_usage(finished.usage))]
     lines += ["", "## Attempts", "", *_ATTEMPTS_HEAD]
     lines += [_attempt_row(number, each) for number, each in enumerate(finished.attempts, 1)]
+    lines += ["", "## What is left", ""]
+    lines += describe_outlook(result, finished.attempts, finished.diagnoses, finished.verdicts)
     return "\n".join(lines) + "\n"
 
 
@@ -136,7 +140,8 @@ def _diagnosis_line(entry: RoundDiagnosis) -> str:
 def _baseline_row(baseline: Baseline) -> str:
     if baseline.timing is None:
         why = baseline.log.splitlines()[-1] if baseline.log else ""
-        return f"| {baseline.name} | failed | {why} |"
+        what = "timed out" if baseline.timed_out else "failed"
+        return f"| {baseline.name} | {what} | {why} |"
     timing = baseline.timing
     if baseline.estimated:
         return f"| {baseline.name} | {timing.latency_ms:.4g} (estimated) | |"

@@ -102,6 +102,7 @@ def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
                 lessons,
                 notes,
                 usage,
+                memory.runs.verdicts(run.id),
             )
             report = write_report(directory, finished)
             directory.write_text("result.json", to_json(result))
