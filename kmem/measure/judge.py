@@ -226,6 +226,10 @@ class Judge:
                 on_found(baseline)
         return tuple(found)
 
+    def load_baseline(self, name: str) -> None:
+        """Load a baseline that was timed before, for paired timing; in any thread."""
+        self._resources.baseline_worker(name)
+
     # ---- many kernels, cheaply
 
     def screen(

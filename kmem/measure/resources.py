@@ -24,11 +24,12 @@ from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.pool.shared_directory import SharedDirectory
 from kmem.measure.pool.workers import WorkerPool
-from kmem.measure.timing.baseline import call_baseline, start_baseline
+from kmem.measure.timing.baseline import COMPILE_TIMEOUT_S, call_baseline, start_baseline
 from kmem.measure.timing.gpu_clock import LoadedModule
 from kmem.measure.timing.inputs import TimedInputs
 from kmem.measure.worker.tensors import Placement
 from kmem.problem.traced import TracedProblem
+from kmem.records import Status
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class JudgeResources:
         self._ipc: bool | None = None
         self._refused: dict[str, str] | None = None
         # baselines are timed in a thread of their own
-        self._making = threading.RLock()
+        self._making, self._loading = threading.RLock(), threading.RLock()
 
     def close(self) -> None:
         self.workers.close()
@@ -216,31 +217,47 @@ class JudgeResources:
 
         It comes up while a candidate is checked.
         """
-        if not any(
-            name in workers and workers[name].alive
-            for workers in (self._baseline_workers, self._starting)
-        ):
-            self._starting[name] = self.workers.start(clean=True)
+        if not self._loading.acquire(blocking=False):
+            return  # another thread is loading one
+        try:
+            if not any(
+                name in workers and workers[name].alive
+                for workers in (self._baseline_workers, self._starting)
+            ):
+                self._starting[name] = self.workers.start(clean=True)
+        finally:
+            self._loading.release()
 
-    def baseline_worker(self, name: str) -> WorkerProcess:
+    def baseline_worker(self, name: str, *, timeout_s: float = COMPILE_TIMEOUT_S) -> WorkerProcess:
         """A clean worker with this baseline loaded and compiled.
 
         So no time limit of a candidate is spent on compiling the competition.
 
-        Raises ExecutorError: if a baseline that was timed before cannot be started again.
+        Args:
+            timeout_s: for loading it and again for compiling it.
+
+        Raises:
+            ExecutorError: if a baseline that was timed before cannot be started again.
+            WorkerLost: if a shorter time limit than usual was reached.
         """
-        worker = self._baseline_workers.get(name)
-        if worker is None or not worker.alive:
-            self.prepare_baseline_worker(name)
-            worker = self._starting.pop(name).wait_ready()
-            self.timed_inputs().show(worker)
-            baseline = LoadedModule(worker, name)
-            try:
-                start_baseline(baseline, self.reference())
-                call_baseline(baseline, self.reference().inputs.shared.name)
-            except (WorkerFailure, WorkerLost) as ex:
-                raise ExecutorError(
-                    f"Baseline {name} ran before and fails now: {ex}; run again"
-                ) from ex
-            self._baseline_workers[name] = worker
-        return worker
+        with self._loading:
+            worker = self._baseline_workers.get(name)
+            if worker is None or not worker.alive:
+                self.prepare_baseline_worker(name)
+                worker = self._starting.pop(name).wait_ready()
+                self.timed_inputs().show(worker)
+                self._load_baseline(LoadedModule(worker, name), timeout_s)
+                self._baseline_workers[name] = worker
+            return worker
+
+    def _load_baseline(self, baseline: LoadedModule, timeout_s: float) -> None:
+        inputs = self.reference().inputs.shared.name
+        try:
+            start_baseline(baseline, self.reference(), timeout_s=timeout_s)
+            call_baseline(baseline, inputs, timeout_s=timeout_s)
+        except (WorkerFailure, WorkerLost) as ex:
+            if timeout_s < COMPILE_TIMEOUT_S and getattr(ex, "status", None) is Status.TIMED_OUT:
+                raise
+            raise ExecutorError(
+                f"Baseline {baseline.key} ran before and fails now: {ex}; run again"
+            ) from ex

@@ -5,6 +5,7 @@ and Triton, so that a problem is tuned once on a machine, whichever command want
 the winner the best of them is timed again, in pairs.
 """
 
+import math
 import threading
 import time
 from concurrent.futures import Executor, Future
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from kmem.measure.timing.baseline import SLOW_BASELINE
 from kmem.memory.store import Memory
 from kmem.problem.traced import TracedProblem
-from kmem.records import BASELINES, Baseline, Budget, Contract
+from kmem.records import BASELINES, Baseline, Budget, Contract, fastest_baseline
 from kmem.run.evaluator import Evaluator
 from kmem.run.history import History
 from kmem.run.progress import Announce
@@ -95,6 +96,8 @@ class RunBaselines:
         if missing:
             announce("measure", f"timing the module itself beside the search: {', '.join(missing)}")
             self._task = self._timing.threads.submit(self._time, missing)
+        elif (best := fastest_baseline(tuple(self._found.values()))) is not None:
+            self._timing.threads.submit(self._evaluator.load_baseline, best.name)
         self._publish()
 
     @property
@@ -103,10 +106,16 @@ class RunBaselines:
         with self._changed:
             return self._are_quick_found()
 
-    def wait_for_quick(self) -> tuple[Baseline, ...]:
-        """The baselines that are known once eager and torch.compile are."""
+    def wait_for_quick(self, at_most_s: float = math.inf) -> tuple[Baseline, ...]:
+        """The baselines that are known once eager and torch.compile are, or the wait is over.
+
+        Args:
+            at_most_s: how long to wait, in seconds.
+        """
         with self._changed:
-            self._changed.wait_for(self._are_quick_found)
+            self._changed.wait_for(
+                self._are_quick_found, at_most_s if math.isfinite(at_most_s) else None
+            )
         if self._task is not None and self._task.done():
             self._task.result()  # raises what ended it
         return self._publish()

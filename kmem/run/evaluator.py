@@ -82,6 +82,10 @@ class Evaluator(ABC):
         """Add to the run's minutes what it waited for baselines in the end."""
         return
 
+    def load_baseline(self, name: str) -> None:
+        """Have a remembered baseline at hand for paired timing; asked in a thread beside others."""
+        return
+
     @abstractmethod
     def baselines(
         self, names: Sequence[str], limit_s: float, on_found: Callable[[Baseline], None]
@@ -129,17 +133,21 @@ class Evaluator(ABC):
 
 
 class _InTurn(Executor):
-    """An executor whose jobs take turns with judges: it tells them where the GPU's lease lies."""
+    """An executor whose jobs take turns with judges: it tells them where the GPU's lease lies.
 
-    def __init__(self, inner: Executor, locks: Path) -> None:
+    None of them outlasts the run's minutes.
+    """
+
+    def __init__(self, inner: Executor, locks: Path, seconds_left: Callable[[], float]) -> None:
         self.name = inner.name
         self._inner = inner
         self._locks = locks
+        self._seconds_left = seconds_left
 
     def run(self, job: Job, *, timeout_s: float) -> JobResult:
         return self._inner.run(
             replace(job, environment={**job.environment, DIRECTORY_VARIABLE: str(self._locks)}),
-            timeout_s=timeout_s,
+            timeout_s=min(timeout_s, max(_LEAST_S, self._seconds_left())),
         )
 
 
@@ -286,6 +294,9 @@ class LiveEvaluator(Evaluator):
         if time_ms is not None:
             on_found(Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True))
 
+    def load_baseline(self, name: str) -> None:
+        self._judge.load_baseline(name)
+
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         """Compile on all cores.
 
@@ -334,13 +345,18 @@ class LiveEvaluator(Evaluator):
         return verdict
 
     def profile(self, attempt: Attempt) -> Profile:
-        executor = _InTurn(self._registry.executors["local"], self._judge.locks)
+        present = self._session.present
+        executor = _InTurn(
+            self._registry.executors["local"],
+            self._judge.locks,
+            (lambda: self.seconds_left) if present else (lambda: math.inf),
+        )
         return collect_profile(
             attempt.candidate.kernel,
             self._session.traced,
             self._registry.profilers,
             executor,
-            present=self._session.present,
+            present=present,
         )
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ run: it goes down the ranking until a kernel holds or the minutes are over. What
 refuses goes back to its author on the way, and what comes back takes its place in the ranking.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -56,7 +57,9 @@ def verify_early(
         _mend(verified, parts, situations, authors)
         return
     against = "" if timing.ratio is None else f", {timing.ratio:.2f}x {timing.reference}"
-    parts.announce("measure", f"first verified kernel: {timing.latency_ms:.4g} ms{against}")
+    seconds = 60 * parts.run.budget.minutes - parts.clock.run_seconds_left
+    after = f" after {seconds:.0f} s" if math.isfinite(seconds) else ""
+    parts.announce("measure", f"first verified kernel{after}: {timing.latency_ms:.4g} ms{against}")
 
 
 def verify_ranking(parts: Parts, authors: Authors, blank: Situation) -> tuple[Attempt | None, str]:
@@ -70,9 +73,10 @@ def verify_ranking(parts: Parts, authors: Authors, blank: Situation) -> tuple[At
     """
     history = parts.history
     why = "every candidate failed"
-    for wait in (parts.baselines.wait_for_quick, parts.baselines.wait):
-        baselines = wait()
-        why = _go_down(parts, authors, blank, baselines) or why
+    # the part of the minutes that is kept for the verdicts is not spent on waiting
+    quick = parts.baselines.wait_for_quick(max(0.0, parts.clock.seconds_left))
+    why = _go_down(parts, authors, blank, quick) or why
+    why = _go_down(parts, authors, blank, parts.baselines.wait()) or why
     for attempt in history.ranking():
         verdict = history.verdicts.get(attempt.candidate.kernel.hash)
         if verdict is not None:
@@ -88,7 +92,9 @@ def _go_down(
     asked: set[str] = set()
     while (attempt := _next_to_verify(history, baselines, asked)) is not None:
         asked.add(attempt.candidate.kernel.hash)
-        if not parts.clock.may_verify(is_first=not history.was_verified):
+        # a winner in hand is timed against a baseline that came late, whatever the minutes say
+        is_due = attempt.candidate.kernel.hash in history.verdicts or not history.was_verified
+        if not parts.clock.may_verify(is_first=is_due):
             return "the minutes ended before every faster candidate was verified"
         verified = parts.measurer.verify(attempt, baselines)
         measurement = verified.measurement
@@ -134,7 +140,7 @@ def _next_to_verify(
 def _is_current(verdict: Measurement, baselines: Sequence[Baseline]) -> bool:
     """Whether a verdict was timed in pairs against the baseline that is the fastest now."""
     best, timing = fastest_baseline(baselines), verdict.timing
-    return best is None or timing is None or timing.reference in (None, best.name)
+    return best is None or timing is None or verdict.estimated or timing.reference == best.name
 
 
 def _may_be_faster(attempt: Attempt, baselines: Sequence[Baseline]) -> bool:

@@ -55,13 +55,15 @@ def start_baseline(
     worker.request(command, timeout_s=timeout_s)
 
 
-def call_baseline(baseline: LoadedModule, inputs: str) -> None:
+def call_baseline(
+    baseline: LoadedModule, inputs: str, *, timeout_s: float = COMPILE_TIMEOUT_S
+) -> None:
     """One forward of a baseline that was started: compiles it, if no cache holds it.
 
     Raises WorkerFailure, WorkerLost.
     """
     command = Run(baseline.key, inputs, outputs=None, seed=0)
-    baseline.worker.request(command, timeout_s=COMPILE_TIMEOUT_S)
+    baseline.worker.request(command, timeout_s=timeout_s)
 
 
 def time_baseline(
