@@ -22,6 +22,8 @@ from kmem.run.session import Session, versions
 
 #: What the time of the unmodified module depends on, besides what it is and where it runs.
 _COMPONENTS = ("torch", "triton", "cuda")
+#: What timing the baselines is given at least.
+_LEAST_S = 1.0
 
 
 def known_baselines(memory: Memory, traced: TracedProblem) -> tuple[Baseline, ...]:
@@ -52,11 +54,15 @@ class BackgroundTiming:
     threads: Executor
     budget: Budget
 
-    @property
-    def limit_s(self) -> float:
-        """How long timing the baselines may take, in seconds."""
-        minutes = self.budget.baseline_minutes
-        return 60 * (self.budget.minutes if minutes is None else minutes)
+    def limit_s(self, evaluator: Evaluator) -> float:
+        """How long timing the baselines may take, in seconds from now.
+
+        Without a limit of their own it is until half of what is kept for the final verification is
+        left: a winner is timed once more against a baseline that comes last.
+        """
+        if self.budget.baseline_minutes is not None:
+            return 60 * self.budget.baseline_minutes
+        return max(_LEAST_S, evaluator.seconds_left - evaluator.reserve_s / 2)
 
 
 class RunBaselines:
@@ -132,7 +138,7 @@ class RunBaselines:
     def _time(self, names: tuple[str, ...]) -> None:
         """In the background: time what is missing, and wake whoever waits, whatever happens."""
         try:
-            self._evaluator.baselines(names, self._timing.limit_s, self._take)
+            self._evaluator.baselines(names, self._timing.limit_s(self._evaluator), self._take)
         finally:
             with self._changed:
                 self._names = tuple(self._found)  # nothing else is to come

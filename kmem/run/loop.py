@@ -107,18 +107,10 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
         was_written = _write_and_measure(number, parts, plan, situations, authors, remembered)
         if number == 0 and is_recall_alone(plan):
             verify_early(parts, situations, authors, wait=True)
-            if _holds(parts, remembered):
-                was_written = True
-                if not run.budget.rounds:
-                    return "the remembered winner holds here as recorded"
-            elif not clock.is_over():
-                blank = replace(remembered, winners=())
-                otherwise = _plan(number, parts, situations, authors, blank)
-                parts.recorder.record_plan(number, plan_after_recall(plan, otherwise))
-                parts.announce("recall", "what memory holds fails here: begin as without it")
-                was_written |= _write_and_measure(
-                    number, parts, otherwise, situations, authors, blank
-                )
+            if not _holds(parts, remembered):
+                was_written |= _begin_without_recall(plan, parts, situations, authors, remembered)
+            elif not run.budget.rounds:
+                return "the remembered winner holds here as recorded"
         if not was_written:
             return _reason_nothing_was_written(parts, authors)
         reflect(number, parts, situations, authors)
@@ -181,6 +173,27 @@ def _holds(parts: Parts, remembered: Remembered) -> bool:
     if not parts.session.present:  # nothing but estimates
         return True
     return verdict is not None and is_winner(verdict.timing, history.baselines)
+
+
+def _begin_without_recall(
+    recalled: Plan,
+    parts: Parts,
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+    remembered: Remembered,
+) -> bool:
+    """The first round as if nothing had been recalled; False if nothing was written in it.
+
+    Args:
+        recalled: the plan whose remembered winner did not hold.
+    """
+    if parts.clock.is_over():
+        return False
+    blank = replace(remembered, winners=())
+    plan = _plan(0, parts, situations, authors, blank)
+    parts.recorder.record_plan(0, plan_after_recall(recalled, plan))
+    parts.announce("recall", "what memory holds fails here: begin as without it")
+    return _write_and_measure(0, parts, plan, situations, authors, blank)
 
 
 def _write_and_measure(
