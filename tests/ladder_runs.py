@@ -8,10 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scripted_evaluator import ScriptedEvaluator, make_run, open_traced_session, timing
+from scripted_evaluator import (
+    ScriptedEvaluator,
+    make_run,
+    open_traced_session,
+    small_registry,
+    timing,
+)
 
 from kmem.memory.store import Memory
-from kmem.plugins import build_plugin_manager, collect
+from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.problem.graph import OpGraph
 from kmem.recipes import ACCURACY, Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import (
@@ -42,9 +48,6 @@ class LadderRecipe(Recipe):
 
     name = "ladder"
 
-    def __init__(self, operators: Sequence[str] = ("relu", "mul")) -> None:
-        self._targets = operators
-
     def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
         return [
             Site(
@@ -57,7 +60,7 @@ class LadderRecipe(Recipe):
                 2 * node.spec.bytes,
             )
             for node in graph.nodes
-            if node.target.split(".")[1] in self._targets
+            if node.target.split(".")[1] in ("relu", "mul")
         ]
 
     def space(self, site: Site, device: Device) -> Space:
@@ -114,6 +117,9 @@ class Judgement:
     screening_s: float = 0.0
     verifying_s: float = 0.0
     refuses: Callable[[Kernel], bool] = lambda kernel: False
+    breaks: Callable[[Kernel], bool] = lambda kernel: False  # when it is compiled
+    wrong: Callable[[Kernel], bool] = lambda kernel: False  # when it is screened
+    slower: Callable[[Kernel], float] = lambda kernel: 1.0  # than its knobs say, in a screening
 
 
 class LadderEvaluator(ScriptedEvaluator):
@@ -123,14 +129,17 @@ class LadderEvaluator(ScriptedEvaluator):
         super().__init__(session, lambda: 60 * minutes - judgement.now_s)
         self._session, self._judgement = session, judgement
 
-    def baselines(self) -> tuple[Baseline, ...]:
-        return tuple(
-            Baseline(name, timing(time_ms), estimated=False)
-            for name, time_ms in self._judgement.baselines.items()
-        )
+    def baselines(
+        self, names: Sequence[str], limit_s: float, on_found: Callable[[Baseline], None]
+    ) -> None:
+        for name in names:
+            if name in self._judgement.baselines:
+                on_found(Baseline(name, timing(self._judgement.baselines[name]), estimated=False))
 
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
-        return Admitted((), tuple(kernels))
+        broken = [kernel for kernel in kernels if self._judgement.breaks(kernel)]
+        ready = [kernel for kernel in kernels if kernel not in broken]
+        return Admitted(tuple((kernel, "it does not build") for kernel in broken), tuple(ready))
 
     def screen(
         self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
@@ -139,8 +148,15 @@ class LadderEvaluator(ScriptedEvaluator):
         for index, kernel in enumerate(kernels):
             told.judged.append(kernel)
             told.now_s += told.screening_s
-            exact = min(rungs(kernel)) >= told.screening_needs
-            on_result(index, passed(kernel) if exact else inaccurate(excess=told.excess))
+            if told.wrong(kernel):
+                log = "output 0 is wrong"
+                verdict = Measurement(Status.WRONG_VALUES, None, estimated=False, log=log)
+            elif min(rungs(kernel)) < told.screening_needs:
+                verdict = inaccurate(excess=told.excess)
+            else:
+                time_ms = told.slower(kernel) * takes_ms(kernel)
+                verdict = Measurement(Status.PASSED, timing(time_ms), estimated=False)
+            on_result(index, verdict)
 
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
         told = self._judgement
@@ -163,14 +179,29 @@ class LadderEvaluator(ScriptedEvaluator):
         return Profile(attempt.candidate.kernel.hash, "scripted", "NVIDIA H200", False, (launch,))
 
 
-def ladder_session(memory: Memory, operators: Sequence[str] = ("relu", "mul")) -> Session:
-    """A session whose one recipe is the ladder's."""
+def ladder_session(memory: Memory, source: str = "", version: str = "v1") -> Session:
+    """A session whose one recipe is the ladder's.
+
+    Args:
+        source: of another problem with the same graph.
+        version: of the recipe.
+    """
     session = open_traced_session(memory)
-    recipe = LadderRecipe(operators)
-    sites = recipe.match(session.traced.graph, session.traced.contract)
+    recipe, traced = LadderRecipe(), session.traced
+    sites = recipe.match(traced.graph, traced.contract)
+    problem = replace(traced.problem, source=source or traced.problem.source)
     return replace(
-        session, recipes={"ladder": recipe}, writable={"ladder": sum(site.bytes for site in sites)}
+        session,
+        traced=replace(traced, problem=problem),
+        recipes={"ladder": recipe},
+        writable={"ladder": sum(site.bytes for site in sites)},
+        recipe_versions={"ladder": version},
     )
+
+
+def ladder_registry() -> Registry:
+    """The installed plugins; their skills are not the ladder's."""
+    return replace(small_registry(), authors=collect(build_plugin_manager()).authors)
 
 
 def ladder_run(home: Path, name: str = "r1", **budget: object) -> Run:
@@ -184,17 +215,18 @@ def walk_ladder(
     judgement: Judgement,
     *,
     clock: Clock | None = None,
-    operators: Sequence[str] = ("relu", "mul"),
+    source: str = "",
+    version: str = "v1",
 ) -> tuple[RunResult, list[Attempt], list[str]]:
     """Run or resume: the result, the attempts, and what was announced."""
     memory.runs.start(run)
-    session = ladder_session(memory, operators)
+    session = ladder_session(memory, source, version)
     said: list[str] = []
     result = optimize(
         run,
         session,
         memory,
-        collect(build_plugin_manager()),
+        ladder_registry(),
         lambda event: said.append(event.text),
         open_evaluator=lambda announce: LadderEvaluator(session, judgement, run.budget.minutes),
         clock=clock,

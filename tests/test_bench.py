@@ -617,6 +617,8 @@ def test_a_process_is_asked_for_what_the_bench_was_asked_for(tmp_path: Path) -> 
         "4",
         "--minutes",
         "3.0",
+        "--baselines",
+        "eager,compile,max_autotune",
         "--target",
         "h200",
         "--out",

@@ -15,6 +15,7 @@ from kmem.interfaces import (
     StopReason,
 )
 from kmem.memory.runs.conversations import RunArchive
+from kmem.memory.runs.runs import Verdict
 from kmem.memory.store import Memory
 from kmem.records import Claim, ClaimCheck, Lesson, Measurement, Signature, Status, Timing
 from kmem.skills import bundled_skills_root, load_skill, parse_claim
@@ -78,5 +79,5 @@ def test_conversations_lessons_and_verdicts_of_a_run_come_back_equal(tmp_path: P
         memory.runs.put_lessons(RUN.id, 1, [LESSON, LESSON])
         memory.runs.put_lessons(RUN.id, 1, [LESSON])
         assert memory.runs.lessons(RUN.id) == [LESSON]
-        memory.runs.put_verdict(RUN.id, "k", VERDICT)
-        assert memory.runs.verdicts(RUN.id) == {"k": VERDICT}
+        memory.runs.put_verdict(RUN.id, "k", Verdict(VERDICT, 3, early=True))
+        assert memory.runs.verdicts(RUN.id) == {"k": Verdict(VERDICT, 3, early=True)}

@@ -197,14 +197,21 @@ def test_a_winner_is_recalled_from_memory_by_a_later_run(resumed: Resumed, tmp_p
 def teach(database: Path, run_id: str) -> None:
     """Put the run's winner into the ledger, as a GPU would have."""
     from kmem.memory.store import Memory
+    from kmem.plugins import build_plugin_manager, collect
     from kmem.problem.graph import graph_sizes
-    from kmem.records import Move, Outcome, Status
+    from kmem.records import Move, Outcome, Status, recipe_component
+    from kmem.skills import load_skill, recipe_version
     from kmem.testing import trace_source
 
     _, graph = trace_source(PROBLEM)
+    skills = collect(build_plugin_manager()).skills
     with Memory(database, embed=None) as memory:
         run, result = memory.runs.get(run_id), memory.runs.result(run_id)
         best = result.best
+        written_by = {
+            recipe_component(choice.recipe): recipe_version(load_skill(skills[choice.recipe]))
+            for choice in best.candidate.kernel.choices
+        }
         memory.runs.put_kernel(best.candidate.kernel)
         memory.ledger.record(
             Outcome(
@@ -236,7 +243,7 @@ def teach(database: Path, run_id: str) -> None:
                 ratio_high=2.1,
                 bound_ms=1.0,
                 flags=(),
-                versions={},
+                versions=written_by,
                 origin="test",
                 created_at="2026-01-01",
             )

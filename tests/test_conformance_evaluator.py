@@ -11,6 +11,7 @@ from synthetic_landscapes import synthetic_landscape
 
 from kmem.devices import named_target
 from kmem.learning.simulate import RecordedEvaluator, open_recorded_session
+from kmem.memory.runs.runs import Verdict
 from kmem.memory.store import Memory
 from kmem.problem.load import load_problem
 from kmem.records import (
@@ -70,7 +71,7 @@ def test_the_evaluator_of_a_run_that_is_walked_again_keeps_the_contract() -> Non
         for kernel, verdict in zip(KERNELS, verdicts, strict=True)
     ]
     baselines = (Baseline("eager", timing(10.0), False),)
-    verified = {KERNELS[0].hash: Measurement(Status.PASSED, timing(8.0, 10.0), False)}
+    verified = {KERNELS[0].hash: Verdict(Measurement(Status.PASSED, timing(8.0, 10.0), False))}
     result = RunResult(
         "r1", "p", "h200", False, attempts[0], baselines, None, 1.25, None, False, 3, 1.0, "done"
     )
@@ -78,8 +79,11 @@ def test_the_evaluator_of_a_run_that_is_walked_again_keeps_the_contract() -> Non
 
 
 class Nameless(ScriptedEvaluator):
-    def baselines(self) -> tuple[Baseline, ...]:
-        return super().baselines() * 2
+    def baselines(
+        self, names: Sequence[str], limit_s: float, on_found: Callable[[Baseline], None]
+    ) -> None:
+        for _ in range(2):
+            super().baselines(names, limit_s, on_found)
 
 
 class AdmitsTwice(ScriptedEvaluator):

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from scripted_evaluator import make_run, open_traced_session
 from kmem.host.environment import CORES_VARIABLE
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.records import Baseline
+from kmem.records import Baseline, Kernel
 from kmem.run import evaluator
 
 
@@ -26,31 +27,33 @@ class Clock:
 
 
 class StandingJudge:
-    """A judge whose baselines take 100 s, 30 of which it waits for the GPU."""
+    """A judge whose baselines take 100 s, 30 of which another thread waits for the GPU."""
 
     locks = Path("locks")
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self.waited_s = clock, 0.0
         self.left: list[float] = []
-
-    @property
-    def own_time(self) -> float:
-        return self._clock.now - self.waited_s
+        self.verdict_takes_s = 4.0
 
     def open(self) -> None:
         pass
 
-    def baselines(self) -> tuple[Baseline, ...]:
-        self._clock.now += 100.0
-        self.waited_s += 30.0
+    def baselines(
+        self, names: Sequence[str], limit_s: float, on_found: Callable[[Baseline], None]
+    ) -> None:
+        self._clock.now += 10.0
+        self.waited_s += 3.0
         self.left.append(self.evaluator.seconds_left)
-        return ()
+
+    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> str:
+        self._clock.now += self.verdict_takes_s
+        return "a verdict"
 
 
-def test_minutes_count_neither_baselines_nor_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[evaluator.LiveEvaluator]:
+    """An evaluator of one minute, whose processes started 5 s ago, with a clock and a judge."""
     clock = Clock()
     judge = StandingJudge(clock)
     monkeypatch.setattr(evaluator, "time", clock)
@@ -59,26 +62,52 @@ def test_minutes_count_neither_baselines_nor_waiting(
     run = make_run(tmp_path, base_url="", minutes=1.0)
     with Memory(tmp_path / "kmem.db") as memory:
         session = replace(open_traced_session(memory), present=True)
-        processes = SimpleNamespace(compilers=None, workers=None, cache_dir=tmp_path / "cache")
-        judge.evaluator = live = evaluator.LiveEvaluator(
+        processes = SimpleNamespace(
+            compilers=None, workers=None, cache_dir=tmp_path / "cache", started_at=clock.now - 5.0
+        )
+        judge.evaluator = made = evaluator.LiveEvaluator(
             run, session, Registry(), processes, lambda stage, text: None
         )
-    clock.now += 5.0
+    made.clock, made.judge = clock, judge
+    yield made
+
+
+def test_minutes_begin_with_the_processes_and_do_not_count_waiting_for_others(
+    live: evaluator.LiveEvaluator,
+) -> None:
     assert live.seconds_left == 55.0
+    live.clock.now += 20.0
+    live.judge.waited_s += 12.0
+    assert live.seconds_left == 47.0
+
+
+def test_minutes_count_what_the_search_waits_for_its_own_baselines_meanwhile(
+    live: evaluator.LiveEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[float] = []
 
-    def look(evaluator: object, name: str, value: object) -> None:
-        object.__setattr__(evaluator, name, value)
+    def look(made: object, name: str, value: object) -> None:
+        object.__setattr__(made, name, value)
         seen.append(live.seconds_left)
 
     # as another thread may, between any two steps
     monkeypatch.setattr(evaluator.LiveEvaluator, "__setattr__", look)
-    live.baselines()
-    assert (judge.left, live.seconds_left) == ([55.0], 55.0)
-    assert seen and set(seen) == {55.0}
-    clock.now += 20.0
-    judge.waited_s += 12.0
-    assert live.seconds_left == 47.0
+    live.baselines(("eager",), 60.0, print)
+    assert (live.judge.left, live.seconds_left) == ([45.0], 45.0)
+    assert seen and set(seen) == {55.0, 45.0}
+    live.grant_s(7.0)  # it waited for them at its end
+    assert live.seconds_left == 52.0
+
+
+def test_the_minutes_that_are_kept_follow_how_long_a_verification_takes(
+    live: evaluator.LiveEvaluator,
+) -> None:
+    assert live.reserve_s == 15.0
+    live.verify(Kernel("# a kernel"), ())
+    assert live.reserve_s == 8.0
+    live.judge.verdict_takes_s = 100.0
+    live.verify(Kernel("# a slow one"), ())
+    assert live.reserve_s == 30.0, "never more than half of them"
 
 
 def _children() -> list[str]:

@@ -4,6 +4,7 @@ Exit codes, one clear line for bad input, JSON for programs.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,10 @@ from corpus.honest import GUARDED, LIBRARY
 
 from kmem.cli.verify import measure, verify
 from kmem.devices import named_target
+from kmem.memory.store import Memory
 from kmem.problem.traced import untraced_problem
-from kmem.records import Baseline, Contract, Problem, Timing
+from kmem.records import BASELINES, Baseline, Contract, Precision, Problem, Purity, Timing
+from kmem.run.baselines import keep_baselines, known_baselines
 from kmem.run.first_screen import FLAGS
 from kmem.run.single import find_baselines
 
@@ -215,17 +218,38 @@ def test_known_baselines_are_taken_from_the_database_and_new_ones_kept_there() -
     class Measuring:
         """A judge that can do one thing."""
 
-        calls = 0
+        asked: tuple[tuple[str, ...], ...] = ()
 
-        def baselines(self) -> tuple[Baseline, ...]:
-            self.calls += 1
-            return (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),)
+        def baselines(self, names: tuple[str, ...]) -> tuple[Baseline, ...]:
+            self.asked += (names,)
+            late = names == BASELINES
+            return tuple(
+                Baseline(name, None, False, log="timed out", timed_out=True)
+                if late and name == "max_autotune"
+                else Baseline(name, Timing(2.0, 1.9, 2.1, 30), False)
+                for name in names
+            )
 
     judge, problem = Measuring(), Problem("p", "p.py", problems.SCALE_RELU)
     traced = untraced_problem(problem, Contract(), named_target("h200"))
-    found = [find_baselines(judge, traced) for _ in range(2)]
-    assert found[0] == found[1] == (Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False),)
-    assert judge.calls == 1
+    found = [find_baselines(judge, traced) for _ in range(3)]
+    assert found[0][-1].timed_out
+    assert {baseline.name for baseline in found[1]} == set(BASELINES)
+    assert set(found[1]) == set(found[2])
+    # one that timed out is tried again, the others are not
+    assert judge.asked == (BASELINES, ("max_autotune",))
+
+
+def test_baselines_hold_whatever_a_kernel_may_call() -> None:
+    problem = Problem("p", "p.py", problems.SCALE_RELU)
+    traced = untraced_problem(problem, Contract(), named_target("h200"))
+    timed = Baseline("eager", Timing(2.0, 1.9, 2.1, 30), False)
+    with Memory() as memory:
+        keep_baselines(memory, traced, (timed,))
+        strict = replace(traced, contract=Contract(purity=Purity.TRITON))
+        assert known_baselines(memory, strict) == (timed,)
+        exact = replace(traced, contract=Contract(Precision.TF32))
+        assert known_baselines(memory, exact) == ()
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ from kmem.bench.rows import Exit
 from kmem.errors import TargetError
 from kmem.host.environment import CORES_VARIABLE
 
-#: A run's minutes count neither its baselines (max-autotune may tune for minutes) nor waiting for
-#: the GPU, and when they are over it still verifies its winner.
+#: A run's minutes do not count waiting for the GPU, nor baselines that have a limit of their own.
 _LIMIT_OVER_BUDGET = 2.0
 _LIMIT_EXTRA_S = 1200.0
 #: How long an interrupted run may take to write down where it stands.
@@ -108,7 +107,8 @@ class OptimizeProcess:
         )
         # left by a bench that was killed; its measurements would be taken for this run's
         shutil.rmtree(run_directory, ignore_errors=True)
-        limit_s = 60 * self.settings.minutes * _LIMIT_OVER_BUDGET + _LIMIT_EXTRA_S
+        minutes = self.settings.minutes * _LIMIT_OVER_BUDGET
+        limit_s = 60 * (minutes + (self.settings.baseline_minutes or 0.0)) + _LIMIT_EXTRA_S
         started = time.monotonic()
         # The output goes to a file, so that only one pipe has to be read. A session of its own
         # keeps a Ctrl-C on the terminal away from the run: the schedule decides who is interrupted.
@@ -148,7 +148,10 @@ class OptimizeProcess:
             "--memory": asked.memory,
             "--rounds": str(asked.rounds),
             "--minutes": str(asked.minutes),
+            "--baselines": asked.baselines,
         }
+        if asked.baseline_minutes is not None:
+            options["--baseline-minutes"] = str(asked.baseline_minutes)
         if asked.target:
             options["--target"] = asked.target
         options["--out"] = str(run_directory)

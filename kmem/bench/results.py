@@ -16,6 +16,7 @@ from types import TracebackType
 from kmem.bench.problems import BenchProblem, problem_number
 from kmem.bench.rows import Row, RowStatus
 from kmem.errors import OutputError
+from kmem.records import BASELINES
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Settings:
     memory: str
     rounds: int
     minutes: float
+    baselines: str = ",".join(BASELINES)
+    baseline_minutes: float | None = None  # None: as long as the run
 
 
 @dataclass(frozen=True, slots=True)

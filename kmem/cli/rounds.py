@@ -76,7 +76,7 @@ def read_whole_round(memory: Memory, run_id: str, number: int) -> WholeRound:
         [record for record in memory.conversations.all(run_id) if record.key.round == number],
         [profile for profile in memory.runs.profiles(run_id) if profile.kernel in seen],
         {
-            kernel: verdict
+            kernel: verdict.measurement
             for kernel, verdict in memory.runs.verdicts(run_id).items()
             if kernel in own
         },

@@ -160,12 +160,13 @@ class RecordedEvaluator(Evaluator):
         """No limit: a simulated run is limited by its rounds."""
         return math.inf
 
-    def baselines(self) -> tuple[Baseline, ...]:
+    def baselines(
+        self, names: Sequence[str], limit_s: float, on_found: Callable[[Baseline], None]
+    ) -> None:
         """Eager alone, for no other baseline was recorded."""
         eager = self._landscape.eager
-        if eager is None or not eager.timing:
-            return ()
-        return (Baseline("eager", eager.timing, self._landscape.header.estimated),)
+        if eager is not None and eager.timing:
+            on_found(Baseline("eager", eager.timing, self._landscape.header.estimated))
 
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         failed, ready = [], []

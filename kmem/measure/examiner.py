@@ -4,10 +4,11 @@ In order: source checks, a worker, the steps that the judge asks for, and the st
 wrong.
 """
 
+import math
 import time
 from collections.abc import Callable
 
-from kmem.measure.examine.examination import Examination, Refused
+from kmem.measure.examine.examination import CUT_OFF, Examination, Refused
 from kmem.measure.oracle.forward import room_for
 from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess, failure_status
 from kmem.measure.resources import JudgeResources
@@ -25,9 +26,20 @@ INTERPRETER_BUDGET_S = 30.0
 class Examiner:
     """Examines kernels of one judge, one at a time."""
 
-    def __init__(self, resources: JudgeResources, settings: JudgeSettings) -> None:
+    def __init__(
+        self,
+        resources: JudgeResources,
+        settings: JudgeSettings,
+        seconds_left: Callable[[], float] | None = None,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            seconds_left: until what is under way is cut off; None for no such limit.
+        """
         self._resources = resources
         self._settings = settings
+        self._seconds_left = seconds_left or (lambda: math.inf)
         self._problem = resources.traced.problem
 
     def examine(
@@ -59,6 +71,7 @@ class Examiner:
             settings.run_timeout_s,
             self._resources.lease,
             deadline=None if settings.gpu else time.monotonic() + INTERPRETER_BUDGET_S,
+            seconds_left=self._seconds_left,
         )
         try:
             with self._resources.hold_gpu(exclusive=False), room_for(self._problem):
@@ -74,6 +87,8 @@ class Examiner:
             return self._failed(failure_status(ex), f"{ex}\n{ex.traceback}", examination)
         except WorkerLost as ex:
             self._resources.workers.discard(examination.worker)
+            if ex.status is Status.TIMED_OUT and self._seconds_left() <= 0:
+                return self._failed(Status.INTERRUPTED, CUT_OFF, examination)
             return self._failed(ex.status, str(ex), examination)
         return examination
 

@@ -17,6 +17,7 @@ so) workers have no network; they cannot signal other processes. They do share t
 a cache of compiled kernels; baselines have one where no candidate can leave anything.
 """
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,12 +41,20 @@ from kmem.measure.resources import JudgeResources, open_lease
 from kmem.measure.screening import Screening
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.stopwatch import time_against_best
-from kmem.measure.timing.baseline import COMPILE_MODES, time_baseline
+from kmem.measure.timing.baseline import SLOW_BASELINE, time_baseline, untimed_baseline
 from kmem.measure.timing.gpu_clock import LoadedModule
 from kmem.measure.timing.statistics import estimated_timing
 from kmem.measure.verdicts import failed_measurement, make_bundle, passed_measurement
 from kmem.problem.traced import TracedProblem
-from kmem.records import Baseline, Kernel, Measurement, Status, Timing, fastest_baseline
+from kmem.records import (
+    BASELINES,
+    Baseline,
+    Kernel,
+    Measurement,
+    Status,
+    Timing,
+    fastest_baseline,
+)
 
 #: Device memory a judge asks for, over the bytes the problem must move: copies of inputs and
 #: outputs, here, in workers and in a baseline.
@@ -66,6 +75,7 @@ class Judge:
         estimate_ms: Callable[[Kernel], float] | None = None,
         workers: WorkerPool | None = None,
         on_event: Callable[[str], None] | None = None,
+        seconds_left: Callable[[], float] | None = None,
     ) -> None:
         """Nothing runs yet; workers and the reference are made when first needed.
 
@@ -75,6 +85,8 @@ class Judge:
             estimate_ms: predicts a latency where there is no GPU; required there.
             workers: processes to use instead of own ones; closed with the judge.
             on_event: told in a few words what is being done.
+            seconds_left: until whatever is under way is cut off, its kernel INTERRUPTED; None for
+                no such limit.
 
         Raises:
             ValueError: without a GPU and without estimate_ms.
@@ -113,7 +125,7 @@ class Judge:
             lease=lease,
             on_event=self._on_event,
         )
-        self._examiner = Examiner(self._resources, settings)
+        self._examiner = Examiner(self._resources, settings, seconds_left)
         self._screening = Screening(self._examiner, self._resources, settings)
 
     def open(self) -> "Judge":
@@ -158,38 +170,66 @@ class Judge:
 
     # ---- the competition
 
-    def baselines(self) -> tuple[Baseline, ...]:
-        """Time eager, torch.compile and max-autotune, each in a clean worker. Only with a GPU.
+    def baselines(
+        self,
+        names: Sequence[str] = BASELINES,
+        limit_s: float = math.inf,
+        on_found: Callable[[Baseline], None] = lambda baseline: None,
+    ) -> tuple[Baseline, ...]:
+        """Time ways to run the module itself, each in a clean worker. Only with a GPU.
 
-        A baseline that fails has no timing and says why. The best one's worker stays, for paired
-        timing against it.
+        May be asked for in a thread of its own while another has kernels judged: both take turns on
+        the GPU. A baseline that fails has no timing and says why. The best one's worker stays, for
+        paired timing against it.
+
+        Args:
+            names: in the order in which they are timed; processes of all but max-autotune, which
+                tunes for long, come up at once.
+            limit_s: seconds from now; a baseline that is not timed by then is `timed_out`.
+            on_found: given each baseline the moment it is known.
         """
-        resources = self._resources
-        with resources.hold_gpu(exclusive=False), room_for(self._traced.problem):
-            inputs = resources.timed_inputs()
-        starting = {name: self._workers.start(clean=True) for name in COMPILE_MODES}
+        resources, deadline = self._resources, time.monotonic() + limit_s
+        quick = [name for name in names if name != SLOW_BASELINE]
+        workers = {name: self._workers.start(clean=True) for name in quick}
         found: list[Baseline] = []
-        for name, worker in starting.items():
-            self._on_event(f"timing baseline {name}")
-            worker.wait_ready()
-            with resources.hold_gpu(exclusive=False), room_for(self._traced.problem):
-                inputs.show(worker)
-                inputs.refresh(worker)
-            found.append(
-                time_baseline(
+        with open_lease(self.locks, self._on_event) as lease:  # this thread's own
+            with lease.hold(exclusive=False), room_for(self._traced.problem):
+                inputs = resources.timed_inputs()
+            for name in names:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    found.append(untimed_baseline(name, limit_s))
+                    on_found(found[-1])
+                    continue
+                self._on_event(f"timing baseline {name}")
+                if name not in workers:
+                    workers[name] = self._workers.start(clean=True)
+                worker = workers[name].wait_ready()
+                with lease.hold(exclusive=False), room_for(self._traced.problem):
+                    inputs.show(worker)
+                    inputs.refresh(worker)
+                baseline = time_baseline(
                     LoadedModule(worker, name),
                     inputs.names(worker),
                     resources.reference(),
-                    resources.lease,
+                    lease,
                     l2_bytes=self._traced.device.l2_bytes,
+                    limit_s=left_s,
                 )
-            )
-            best = fastest_baseline(found)
-            for slower in [other.name for other in found if best is None or other is not best]:
-                self._workers.discard(starting[slower])  # at once: device memory is wanted
-        if best is not None:
-            resources.keep_baseline_worker(best.name, starting[best.name])
+                found.append(baseline)
+                best = fastest_baseline(found)
+                # device memory is wanted; but a worker that was handed on may be in use
+                for other in [each for each in workers if best is None or each != best.name]:
+                    if other in {each.name for each in found}:
+                        self._workers.discard(workers.pop(other))
+                if best is not None and best.name in workers and name in (*quick[-1:], names[-1]):
+                    resources.keep_baseline_worker(best.name, workers.pop(best.name))
+                on_found(baseline)
         return tuple(found)
+
+    def load_baseline(self, name: str) -> None:
+        """Load a baseline that was timed before, for paired timing; in any thread."""
+        self._resources.baseline_worker(name)
 
     # ---- many kernels, cheaply
 
@@ -202,7 +242,8 @@ class Judge:
     ) -> list[Measurement]:
         """Judge a batch cheaply: two input families each, then a race of short timings.
 
-        Without a GPU there are estimates instead of the race.
+        What would be the fastest so far is shown every family. Without a GPU there are estimates
+        instead of the race.
 
         Args:
             on_result: called once per kernel with its index, as soon as its verdict is known.

@@ -7,6 +7,7 @@ which never see a candidate nor a cache that candidates write to.
 
 import hashlib
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -23,11 +24,12 @@ from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.pool.shared_directory import SharedDirectory
 from kmem.measure.pool.workers import WorkerPool
-from kmem.measure.timing.baseline import call_baseline, start_baseline
+from kmem.measure.timing.baseline import COMPILE_TIMEOUT_S, call_baseline, start_baseline
 from kmem.measure.timing.gpu_clock import LoadedModule
 from kmem.measure.timing.inputs import TimedInputs
 from kmem.measure.worker.tensors import Placement
 from kmem.problem.traced import TracedProblem
+from kmem.records import Status
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +93,8 @@ class JudgeResources:
         self._starting: dict[str, WorkerProcess] = {}
         self._ipc: bool | None = None
         self._refused: dict[str, str] | None = None
+        # baselines are timed in a thread of their own
+        self._making, self._loading = threading.RLock(), threading.RLock()
 
     def close(self) -> None:
         self.workers.close()
@@ -120,13 +124,14 @@ class JudgeResources:
         Raises ProblemError and DeviceMemoryError.
         """
         workload = workload or self.main
-        if workload not in self._references:
-            self._references[workload] = self._make_reference(
-                workload, self._placement(self._device, ipc=self._can_share_cuda())
-            )
-            if self.gpu:
-                self._references[workload].refused |= self._refused_inputs()
-        return self._references[workload]
+        with self._making:
+            if workload not in self._references:
+                self._references[workload] = self._make_reference(
+                    workload, self._placement(self._device, ipc=self._can_share_cuda())
+                )
+                if self.gpu:
+                    self._references[workload].refused |= self._refused_inputs()
+            return self._references[workload]
 
     def _placement(self, device: torch.device, *, ipc: bool) -> Placement:
         return Placement(device, self._shared.path, ipc)
@@ -154,9 +159,10 @@ class JudgeResources:
 
     def timed_inputs(self) -> TimedInputs:
         """Inputs of the main workload for timed calls."""
-        if self._inputs is None:
-            self._inputs = TimedInputs(self.reference(), self.seed_for)
-        return self._inputs
+        with self._making:
+            if self._inputs is None:
+                self._inputs = TimedInputs(self.reference(), self.seed_for)
+            return self._inputs
 
     def _can_share_cuda(self) -> bool:
         """Whether CUDA IPC works between this process and a worker; tried once."""
@@ -193,9 +199,10 @@ class JudgeResources:
 
         Another one if the last has died.
         """
-        if self._screening is None or not self._screening.alive:
-            self._screening = self.workers.take()
-        return self._screening
+        with self._making:
+            if self._screening is None or not self._screening.alive:
+                self._screening = self.workers.take()
+            return self._screening
 
     def is_screening(self, worker: WorkerProcess) -> bool:
         """Whether this is the screening worker, still alive."""
@@ -210,33 +217,48 @@ class JudgeResources:
 
         It comes up while a candidate is checked.
         """
-        if not any(
-            name in workers and workers[name].alive
-            for workers in (self._baseline_workers, self._starting)
-        ):
-            self._starting[name] = self.workers.start(clean=True)
+        if not self._loading.acquire(blocking=False):
+            return  # another thread is loading one
+        try:
+            if not any(
+                name in workers and workers[name].alive
+                for workers in (self._baseline_workers, self._starting)
+            ):
+                self._starting[name] = self.workers.start(clean=True)
+        finally:
+            self._loading.release()
 
-    def baseline_worker(self, name: str) -> WorkerProcess:
+    def baseline_worker(self, name: str, *, timeout_s: float = COMPILE_TIMEOUT_S) -> WorkerProcess:
         """A clean worker with this baseline loaded and compiled.
 
         So no time limit of a candidate is spent on compiling the competition.
 
-        Raises ExecutorError: if a baseline that was timed before cannot be started again.
+        Args:
+            timeout_s: for loading it and again for compiling it.
+
+        Raises:
+            ExecutorError: if a baseline that was timed before cannot be started again.
+            WorkerLost: if a shorter time limit than usual was reached.
         """
-        worker = self._baseline_workers.get(name)
-        if worker is None or not worker.alive:
-            self.prepare_baseline_worker(name)
-            worker = self._starting.pop(name).wait_ready()
-            inputs = self.timed_inputs()
-            inputs.show(worker)
-            inputs.refresh(worker)
-            baseline = LoadedModule(worker, name)
-            try:
-                start_baseline(baseline, self.reference())
-                call_baseline(baseline, inputs.names(worker)[0])
-            except (WorkerFailure, WorkerLost) as ex:
-                raise ExecutorError(
-                    f"Baseline {name} ran before and fails now: {ex}; run again"
-                ) from ex
-            self._baseline_workers[name] = worker
-        return worker
+        with self._loading:
+            worker = self._baseline_workers.get(name)
+            if worker is None or not worker.alive:
+                self.prepare_baseline_worker(name)
+                worker = self._starting.pop(name).wait_ready()
+                inputs = self.timed_inputs()
+                inputs.show(worker)
+                inputs.refresh(worker)
+                self._load_baseline(LoadedModule(worker, name), inputs.names(worker)[0], timeout_s)
+                self._baseline_workers[name] = worker
+            return worker
+
+    def _load_baseline(self, baseline: LoadedModule, inputs: str, timeout_s: float) -> None:
+        try:
+            start_baseline(baseline, self.reference(), timeout_s=timeout_s)
+            call_baseline(baseline, inputs, timeout_s=timeout_s)
+        except (WorkerFailure, WorkerLost) as ex:
+            if timeout_s < COMPILE_TIMEOUT_S and getattr(ex, "status", None) is Status.TIMED_OUT:
+                raise
+            raise ExecutorError(
+                f"Baseline {baseline.key} ran before and fails now: {ex}; run again"
+            ) from ex

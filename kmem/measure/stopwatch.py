@@ -13,6 +13,7 @@ from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.examine.timed_calls import check_timed
 from kmem.measure.oracle.spots import Spots
 from kmem.measure.resources import JudgeResources
+from kmem.measure.timing.baseline import COMPILE_TIMEOUT_S
 from kmem.measure.timing.gpu_clock import (
     FIRST_CALLS,
     ClockSettings,
@@ -56,7 +57,10 @@ def time_against_best(
     modules = [LoadedModule(examination.worker, examination.key)]
     best = fastest_baseline(baselines)
     if best is not None:
-        modules.append(LoadedModule(resources.baseline_worker(best.name), best.name))
+        left_s = max(1.0, examination.seconds_left())
+        limit_s = min(COMPILE_TIMEOUT_S, left_s)
+        worker = resources.baseline_worker(best.name, timeout_s=limit_s)
+        modules.append(LoadedModule(worker, best.name))
     settings = ClockSettings(resources.traced.device.l2_bytes, examination.run_timeout_s)
     with ExitStack() as stack:
         stack.enter_context(inputs.while_timing())

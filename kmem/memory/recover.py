@@ -20,10 +20,11 @@ from pathlib import Path
 
 from kmem.errors import MemoryStoreError
 from kmem.memory.ledger.outcomes import LedgerEntry, Retraction
+from kmem.memory.runs.runs import Verdict
 from kmem.memory.storage import Row
 from kmem.memory.store import Memory
 from kmem.memory.team.lines import Line, build_entry
-from kmem.records import Diagnosis, Lesson, Measurement, Plan, Profile, Run, content_hash
+from kmem.records import Diagnosis, Lesson, Plan, Profile, Run, content_hash
 from kmem.serialize import from_json
 
 #: Every table of which rows are saved, and the class of its records where they are one by one.
@@ -41,7 +42,7 @@ _TABLES: Mapping[str, type | None] = {
     "diagnoses": Diagnosis,
     "plans": Plan,
     "lessons": Lesson,
-    "verdicts": Measurement,
+    "verdicts": Verdict,
     "completions": None,
     "unanswered": None,
     "outcomes": None,

@@ -35,8 +35,9 @@ def plan_first_round(
 ) -> Plan:
     """Round 0: what memory recalls, and a seed in every direction.
 
-    Best-of-n spends the samples of all rounds here. An exact hit is re-verified alone, before
-    anything else is spent. A near hit goes in front of the seeds if its graph is known for little
+    Best-of-n spends the samples of all rounds here. An exact hit is verified alone, before anything
+    else is spent, unless a recipe that wrote it has changed since: then it goes in front of the
+    seeds. A near hit goes in front of the seeds if its graph is known for little
     else; where memory tells how many settings fared there, the ranking of the seeds has learnt from
     all of them (explore/recipes/calibration.py).
 
@@ -50,7 +51,7 @@ def plan_first_round(
         for hit in recalled
         if hit.exact and has_won(hit.outcome) and (hit.source or (hit.outcome.choices and rewrites))
     ]
-    if exact:
+    if exact and not exact[0].aged:
         outcome = exact[0].outcome
         reason = (
             f"memory holds a winner for this very graph ({outcome.latency_ms:.4g} ms on "
@@ -66,7 +67,7 @@ def plan_first_round(
     )
     seen: set[tuple[SiteChoice, ...]] = set()
     for hit in recalled:
-        if all(
+        if hit not in exact[:1] and all(
             settings_of[hit.outcome.graph_hash, choice.recipe] >= _ENOUGH_TO_RANK
             for choice in hit.outcome.choices
         ):
@@ -74,6 +75,8 @@ def plan_first_round(
         if rewrites and hit.outcome.choices and hit.outcome.choices not in seen and len(seen) < 2:
             seen.add(hit.outcome.choices)
             reason = f"memory holds a winner for a like graph (size distance {hit.distance:.2f})"
+            if hit in exact[:1]:
+                reason = "memory holds a winner for this very graph, by a recipe that has changed"
             tasks.append(Task(Move.RECALL, hit.outcome.skill, None, 1, reason, hit.outcome.choices))
     samples = budget.candidates_per_round * (
         budget.rounds + 1 if strategy is Strategy.BEST_OF_N else 1
@@ -86,6 +89,17 @@ def plan_first_round(
         (),
         f"directions to begin in: {len(directions)}; like winners recalled: {len(seen)}",
     )
+
+
+def is_recall_alone(plan: Plan) -> bool:
+    """Whether a first round only tries what memory holds for this very graph."""
+    return bool(plan.tasks) and all(task.move is Move.RECALL for task in plan.tasks)
+
+
+def plan_after_recall(recalled: Plan, otherwise: Plan) -> Plan:
+    """A first round whose remembered winner did not hold, followed by what it would have been."""
+    reason = f"{recalled.reason}, which does not hold here; {otherwise.reason}"
+    return Plan((*recalled.tasks, *otherwise.tasks), otherwise.vetoes, reason)
 
 
 def plan_seeds(directions: Sequence[Direction], samples: int) -> list[Task]:

@@ -30,7 +30,7 @@ from kmem.records.diagnosis import (
 )
 from kmem.records.identity import ABSENT_IF_NONE, Knob, content_hash
 from kmem.records.kernel import Kernel, Launch, Profile, SiteChoice
-from kmem.records.outcome import Experience, Outcome, Recalled
+from kmem.records.outcome import Experience, Outcome, Recalled, is_aged, recipe_component
 from kmem.records.plan import Candidate, Lesson, Move, Plan, Task, Veto
 from kmem.records.problem import (
     DTYPE_BYTES,
@@ -45,6 +45,7 @@ from kmem.records.problem import (
 )
 from kmem.records.run import Budget, ModelChoice, Run, RunResult, RunState, Strategy
 from kmem.records.verdict import (
+    BASELINES,
     Attempt,
     Baseline,
     ErrorReport,
@@ -57,6 +58,7 @@ from kmem.records.verdict import (
 __all__ = [
     "ABSENT_IF_NONE",
     "Attempt",
+    "BASELINES",
     "Baseline",
     "Bottleneck",
     "Bound",
@@ -100,4 +102,6 @@ __all__ = [
     "Workload",
     "content_hash",
     "fastest_baseline",
+    "is_aged",
+    "recipe_component",
 ]

@@ -18,6 +18,9 @@ class Outcome:
 
     Every time in an outcome was measured, except `predicted_ms`.
 
+    `versions` are those of torch and its kin, and of each recipe that wrote the kernel
+    (`recipe_component`).
+
     `graph_hash` identifies operators, shapes, dtypes and constants; `structure_hash` the same
     without sizes. `choices` are the recipe and knobs; `source_hash` names the kernel, whose text is
     stored apart (and may be left out of an export).
@@ -74,9 +77,29 @@ class Outcome:
         return content_hash(json.dumps(data, sort_keys=True, default=lambda value: value.value))
 
 
+def recipe_component(recipe: str) -> str:
+    """What `Outcome.versions` calls the version of a recipe."""
+    return f"recipe {recipe}"
+
+
+def is_aged(outcome: Outcome, recipe_versions: Mapping[str, str]) -> bool:
+    """Whether a recipe that wrote the kernel has changed since, or its version was not kept.
+
+    Args:
+        recipe_versions: of the recipes at hand, by name.
+    """
+    return any(
+        outcome.versions.get(recipe_component(choice.recipe)) != recipe_versions.get(choice.recipe)
+        for choice in outcome.choices
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """A remembered winner for this graph (`exact`) or for a like one, best first."""
+    """A remembered winner for this graph (`exact`) or for a like one, best first.
+
+    `aged`: a recipe that wrote it has changed since, so that it may be far from what is possible.
+    """
 
     outcome: Outcome
     source: str | None
@@ -84,6 +107,7 @@ class Recalled:
     # 0 for exact; mean absolute log2 ratio of sizes for the same structure; infinite where sizes
     # cannot be compared
     distance: float
+    aged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +121,4 @@ class Experience:
     graph: str  # the hash of the graph that the setting was for
     structure: str  # the hash of that graph without sizes
     sizes: tuple[int, ...]  # problem.graph.graph_sizes of the graph
+    aged: bool = False  # whether the recipe has changed since

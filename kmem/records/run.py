@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kmem.records.problem import Bound, Contract, Problem
-from kmem.records.verdict import Attempt, Baseline
+from kmem.records.verdict import BASELINES, Attempt, Baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,8 @@ class Budget:
     """What one run may spend.
 
     The run stops when it reaches `target_speed_of_light`. `usd` and `tokens` (input plus output)
-    limit language models; None is no limit.
+    limit language models; None is no limit. `baselines` are what a kernel must beat, and
+    `baseline_minutes` how long timing them may take beside the search; None is as long as the run.
     """
 
     rounds: int = 4
@@ -21,6 +22,8 @@ class Budget:
     target_speed_of_light: float = 0.97
     usd: float | None = None
     tokens: int | None = None
+    baselines: tuple[str, ...] = BASELINES
+    baseline_minutes: float | None = None
 
 
 class Strategy(Enum):
@@ -95,3 +98,5 @@ class RunResult:
     flags: tuple[str, ...] = ()
     # how often the run looked at its clock before the minutes were over; None if they never were
     looks_in_time: int | None = None
+    # how many final verdicts it asked for before they were over; None if they never were
+    verifications_in_time: int | None = None

@@ -98,14 +98,19 @@ class Measurement:
         return self.timing.latency_ms if self.timing else None
 
 
+#: The ways to run the unmodified module that are timed, quickest to find out first.
+BASELINES = ("eager", "compile", "max_autotune")
+
+
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """One way to run the unmodified module, timed by the judge (or estimated from the graph)."""
 
-    name: str  # eager, compile, max_autotune
+    name: str  # of BASELINES
     timing: Timing | None  # None if it failed; then `log` says why
     estimated: bool
     log: str = ""
+    timed_out: bool = False  # whether it failed because its time was up
 
 
 def fastest_baseline(baselines: Sequence[Baseline]) -> Baseline | None:

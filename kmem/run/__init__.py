@@ -21,10 +21,12 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - history.py: what the run knows of itself: attempts, lessons, baselines, profiles.
 - recorder.py: where a candidate is recorded, with all that becomes known of it.
 - reflect.py: the end of a round: what its measurements taught.
-- conclude.py: the end of a run: where the winner is verified and kept.
+- verifying.py: final verdicts: an early one, and down the ranking at the end, with repairs.
+- conclude.py: the end of a run: its winner kept, and what came of it.
 - finished.py: a finished run as its report tells it, with its counts.
 - first_screen.py: the verdict, how the kernel is used, what limits it, what to try next.
 - convergence.py: the plot of a run.
+- outlook.py: the end of a report: why a run stopped, and what would be tried next.
 - report.py: report.md.
 - replay.py: `kmem runs replay`: walk a finished run again from its records.
 - single.py: one kernel before the judge, outside a run.

@@ -101,14 +101,14 @@ class Authors:
         situations: Mapping[str | None, Situation],
         recalled: Sequence[Recalled] = (),
     ) -> list[Candidate]:
-        """Candidates for all tasks, in the order of the tasks; a remembered kernel needs no author.
+        """Candidates for all tasks, in order; a remembered model's kernel needs no author.
 
         On KeyboardInterrupt authors that wait for a model give up.
         """
         history, lessons = tuple(self._history.attempts), tuple(self._history.lessons)
 
         def write_one(task: Task) -> list[Candidate]:
-            remembered = _remembered(task, recalled)
+            remembered = None if task.choices and self.rewrite else _remembered(task, recalled)
             if remembered is not None:
                 return [remembered]
             situation = situations[base_of(task, history)]
@@ -176,7 +176,8 @@ def _with_claims(direction: Direction, skills: Mapping[str, Skill]) -> Direction
 def _remembered(task: Task, recalled: Sequence[Recalled]) -> Candidate | None:
     """The recalled kernel of a task, if memory kept its text and it is for this very graph.
 
-    Otherwise the task's author writes the kernel again.
+    A kernel that a recipe wrote is written anew where an author can: another module with the same
+    graph may have another constructor.
     """
     if task.move is not Move.RECALL:
         return None

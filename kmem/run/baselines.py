@@ -1,18 +1,29 @@
-"""How fast the unmodified module is: remembered, timed in the background, or estimated.
+"""How fast the unmodified module is: remembered, timed beside the search, or estimated.
 
-Memory keeps baselines by problem, workload, device, contract and versions, so that a problem is
-timed once on a machine, whichever command wants to know.
+Memory keeps baselines by the module's text, workload, device, precision and the versions of torch
+and Triton, so that a problem is tuned once on a machine, whichever command wants to know. Against
+the winner the best of them is timed again, in pairs.
 """
 
+import math
+import threading
+import time
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 
+from kmem.measure.timing.baseline import SLOW_BASELINE
 from kmem.memory.store import Memory
 from kmem.problem.traced import TracedProblem
-from kmem.records import Baseline, Contract
+from kmem.records import BASELINES, Baseline, Budget, Contract, fastest_baseline
 from kmem.run.evaluator import Evaluator
 from kmem.run.history import History
 from kmem.run.progress import Announce
 from kmem.run.session import Session, versions
+
+#: What the time of the unmodified module depends on, besides what it is and where it runs.
+_COMPONENTS = ("torch", "triton", "cuda")
+#: What timing the baselines is given at least.
+_LEAST_S = 1.0
 
 
 def known_baselines(memory: Memory, traced: TracedProblem) -> tuple[Baseline, ...]:
@@ -21,8 +32,9 @@ def known_baselines(memory: Memory, traced: TracedProblem) -> tuple[Baseline, ..
 
 
 def keep_baselines(memory: Memory, traced: TracedProblem, found: tuple[Baseline, ...]) -> None:
-    """Keep what was timed here for every later command."""
-    memory.devices.put_baselines(*_key(traced), found)
+    """Keep what was timed here for every later command; what timed out is tried again there."""
+    lasting = [baseline for baseline in found if not baseline.timed_out]
+    memory.devices.put_baselines(*_key(traced), lasting)
 
 
 def _key(traced: TracedProblem) -> tuple[str, str, str, Contract, dict[str, str]]:
@@ -30,9 +42,27 @@ def _key(traced: TracedProblem) -> tuple[str, str, str, Contract, dict[str, str]
         traced.problem.hash,
         traced.workload.name,
         traced.device.full_name,
-        traced.contract,
-        versions(),
+        Contract(traced.contract.precision),  # what kernels may call does not change the module
+        {name: version for name, version in versions().items() if name in _COMPONENTS},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class BackgroundTiming:
+    """Where baselines are timed beside the search, and what a run asked of them."""
+
+    threads: Executor
+    budget: Budget
+
+    def limit_s(self, evaluator: Evaluator) -> float:
+        """How long timing the baselines may take, in seconds from now.
+
+        Without a limit of their own it is until half of what is kept for the final verification is
+        left: a winner is timed once more against a baseline that comes last.
+        """
+        if self.budget.baseline_minutes is not None:
+            return 60 * self.budget.baseline_minutes
+        return max(_LEAST_S, evaluator.seconds_left - evaluator.reserve_s / 2)
 
 
 class RunBaselines:
@@ -44,34 +74,91 @@ class RunBaselines:
         memory: Memory,
         history: History,
         evaluator: Evaluator,
-        background: Executor,
+        timing: BackgroundTiming,
     ) -> None:
-        """Nothing is timed yet.
-
-        Args:
-            background: runs the timing while the first candidates compile.
-        """
+        """Nothing is timed yet."""
         self._session = session
         self._memory = memory
         self._history = history
         self._evaluator = evaluator
-        self._background = background
-        self._timing: Future[tuple[Baseline, ...]] | None = None
+        self._timing = timing
+        self._names = tuple(name for name in BASELINES if name in timing.budget.baselines)
+        self._found: dict[str, Baseline] = {}
+        self._kept: set[str] = set()
+        self._changed = threading.Condition()
+        self._task: Future[None] | None = None
 
     def start(self, announce: Announce) -> None:
-        """Begin to find out how fast the module is, while the first candidates compile."""
+        """Begin to find out how fast the module is, beside all that follows."""
         if not self._session.present:
-            self._history.baselines = self._evaluator.baselines()
+            self._time(self._names)  # estimates are there at once
+            self._publish()
             return
-        self._history.baselines = known_baselines(self._memory, self._session.traced)
-        if not self._history.baselines:
-            announce("measure", "timing the module itself: eager, compiled, max-autotune")
-            self._timing = self._background.submit(self._evaluator.baselines)
+        for baseline in known_baselines(self._memory, self._session.traced):
+            if baseline.name in self._names:
+                self._found[baseline.name] = baseline
+                self._kept.add(baseline.name)
+        missing = tuple(name for name in self._names if name not in self._found)
+        if missing:
+            announce("measure", f"timing the module itself beside the search: {', '.join(missing)}")
+            self._task = self._timing.threads.submit(self._time, missing)
+        elif (best := fastest_baseline(tuple(self._found.values()))) is not None:
+            self._timing.threads.submit(self._evaluator.load_baseline, best.name)
+        self._publish()
+
+    @property
+    def is_quick_known(self) -> bool:
+        """Whether those baselines are known that take seconds to time."""
+        with self._changed:
+            return self._are_quick_found()
+
+    def wait_for_quick(self, at_most_s: float = math.inf) -> tuple[Baseline, ...]:
+        """The baselines that are known once eager and torch.compile are, or the wait is over.
+
+        Args:
+            at_most_s: how long to wait, in seconds.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                self._are_quick_found, at_most_s if math.isfinite(at_most_s) else None
+            )
+        if self._task is not None and self._task.done():
+            self._task.result()  # raises what ended it
+        return self._publish()
 
     def wait(self) -> tuple[Baseline, ...]:
-        """The baselines; those that were just timed are kept in memory."""
-        if self._timing is not None:
-            self._history.baselines = self._timing.result()
-            self._timing = None
-            keep_baselines(self._memory, self._session.traced, self._history.baselines)
-        return self._history.baselines
+        """All baselines, at the latest when their limit is reached; waiting costs no minutes."""
+        if self._task is not None:
+            started = time.monotonic()
+            self._task.result()
+            self._task = None
+            self._evaluator.grant_s(time.monotonic() - started)
+        return self._publish()
+
+    def _time(self, names: tuple[str, ...]) -> None:
+        """In the background: time what is missing, and wake whoever waits, whatever happens."""
+        try:
+            self._evaluator.baselines(names, self._timing.limit_s(self._evaluator), self._take)
+        finally:
+            with self._changed:
+                self._names = tuple(self._found)  # nothing else is to come
+                self._changed.notify_all()
+
+    def _take(self, baseline: Baseline) -> None:
+        with self._changed:
+            self._found[baseline.name] = baseline
+            self._changed.notify_all()
+
+    def _are_quick_found(self) -> bool:
+        return all(name in self._found for name in self._names if name != SLOW_BASELINE)
+
+    def _publish(self) -> tuple[Baseline, ...]:
+        """Tell the history what is known by now, and keep in memory what is new."""
+        with self._changed:
+            found = tuple(self._found[name] for name in BASELINES if name in self._found)
+        fresh = tuple(baseline for baseline in found if baseline.name not in self._kept)
+        if fresh and self._session.present:
+            keep_baselines(self._memory, self._session.traced, fresh)
+            self._kept.update(baseline.name for baseline in fresh)
+        self._history.baselines = found
+        return found

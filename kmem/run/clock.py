@@ -1,8 +1,11 @@
 """The minutes of a run: the clock that the loop looks at, and providers that keep to it.
 
-Only the loop and its stages ask `Clock.is_over`, in one thread and in an order that follows from
-the run's records. A replay therefore needs one number of the time: how often the answer was "not
-yet" (`RunResult.looks_in_time`). Whether a model answered in time is in its record.
+A part of the minutes is kept for the final verification: the search is over when the rest is.
+
+Only the loop and its stages ask the clock, in one thread and in an order that follows from the
+run's records. A replay therefore needs two numbers of the time: how often the answer was "not yet"
+to the search (`RunResult.looks_in_time`) and to the verification
+(`RunResult.verifications_in_time`). Whether a model answered in time is in its record.
 """
 
 import threading
@@ -17,27 +20,65 @@ from kmem.interfaces import Completion, ModelRequest, Provider
 class Clock:
     """The run's minutes. Once the minutes are over they stay over."""
 
-    def __init__(self, seconds_left: Callable[[], float]) -> None:
-        self._seconds_left = seconds_left
+    def __init__(
+        self, seconds_left: Callable[[], float], reserve_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        """Nothing has been asked yet.
+
+        Args:
+            seconds_left: of all the run's minutes; negative once they are used up.
+            reserve_s: how many seconds of them are kept for the final verification.
+        """
+        self._all_seconds_left, self._reserve_s = seconds_left, reserve_s
         self._in_time, self._over = 0, False
+        self._verified_in_time, self._verifying_over = 0, False
+
+    @property
+    def run_seconds_left(self) -> float:
+        """What is left of the run's minutes, in seconds; 0 or less when they are over."""
+        return self._all_seconds_left()
 
     @property
     def seconds_left(self) -> float:
-        """What is left of the minutes, in seconds; 0 or less when they are over."""
-        return self._seconds_left()
+        """What is left of them for the search, in seconds; 0 or less when that is over."""
+        return self._all_seconds_left() - self._reserve_s()
 
     @property
     def looks_in_time(self) -> int | None:
         """How often `is_over` said no before the minutes were over; None if they never were."""
         return self._in_time if self._over else None
 
+    @property
+    def verifications_in_time(self) -> int | None:
+        """How often `may_verify` said yes before it said no; None if it never said no."""
+        return self._verified_in_time if self._verifying_over else None
+
     def is_over(self) -> bool:
-        """Whether the minutes are used up; every call is counted (`looks_in_time`)."""
+        """Whether the search's minutes are used up; every call is counted (`looks_in_time`)."""
         if not self._over and self.seconds_left > 0:
             self._in_time += 1
             return False
         self._over = True
         return True
+
+    def may_verify(self, *, is_first: bool) -> bool:
+        """Whether there is time for one more final verdict; every call is counted.
+
+        Args:
+            is_first: of the run: one is always due.
+        """
+        if not self._verifying_over and (is_first or self.run_seconds_left > 0):
+            self._verified_in_time += 1
+            return True
+        self._verifying_over = True
+        return False
+
+    def is_ready(self, known: bool) -> bool:
+        """Whether something that runs beside the search has come to its end by now.
+
+        A replay goes by what the run recorded instead.
+        """
+        return known
 
 
 class PunctualProvider(Provider):

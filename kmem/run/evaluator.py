@@ -40,8 +40,14 @@ _COMPILERS_AHEAD = 2
 #: Without a GPU the interpreter runs programs one by one, so of a round only the candidates with
 #: the best estimates are proved.
 _PROVED_PER_ROUND = 3
-#: A batch is judged for at least so long, whatever is left of the run's minutes.
-_LEAST_SCREENING_S = 20.0
+#: Compiling or judging a batch is begun for at least so long, whatever is left of the minutes.
+_LEAST_S = 2.0
+#: Of a run's minutes so much is kept for the final verification: this part, at most so many
+#: seconds, until one has shown how long it takes; then its time and some.
+_RESERVED_PART, _RESERVED_S = 0.25, 15.0
+_RESERVE_RATIO, _RESERVE_OFFSET_S = 1.5, 2.0
+#: What is under way on the GPU when the minutes end may take so much longer; then it is cut off.
+_GRACE_S = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +64,8 @@ class Admitted:
 class Evaluator(ABC):
     """Compiles, judges and profiles the kernels of one run.
 
-    One thread uses an evaluator, but another may ask for `baselines`; `close` ends everything that
-    the evaluator started.
+    One thread uses an evaluator, but another asks for `baselines` meanwhile; `close` ends
+    everything that the evaluator started.
     """
 
     @property
@@ -67,11 +73,29 @@ class Evaluator(ABC):
     def seconds_left(self) -> float:
         """What is left of the run's minutes, in seconds; negative once they are used up."""
 
-    @abstractmethod
-    def baselines(self) -> tuple[Baseline, ...]:
-        """How fast the unmodified module is.
+    @property
+    def reserve_s(self) -> float:
+        """How many seconds of the run's minutes are to be kept for the final verification."""
+        return 0.0
 
-        Runs beside `admit`, in another thread, never beside the others.
+    def grant_s(self, seconds: float) -> None:
+        """Add to the run's minutes what it waited for baselines in the end."""
+        return
+
+    def load_baseline(self, name: str) -> None:
+        """Have a remembered baseline at hand for paired timing; asked in a thread beside others."""
+        return
+
+    @abstractmethod
+    def baselines(
+        self, names: Sequence[str], limit_s: float, on_found: Callable[[Baseline], None]
+    ) -> None:
+        """Find out how fast the unmodified module is; asked once, in a thread beside the others.
+
+        Args:
+            names: of the baselines to time, in this order; others may be left out.
+            limit_s: seconds from now; a baseline that is not timed by then is `timed_out`.
+            on_found: given each baseline the moment it is known, also one that failed.
         """
 
     @abstractmethod
@@ -109,17 +133,21 @@ class Evaluator(ABC):
 
 
 class _InTurn(Executor):
-    """An executor whose jobs take turns with judges: it tells them where the GPU's lease lies."""
+    """An executor whose jobs take turns with judges: it tells them where the GPU's lease lies.
 
-    def __init__(self, inner: Executor, locks: Path) -> None:
+    None of them outlasts the run's minutes.
+    """
+
+    def __init__(self, inner: Executor, locks: Path, seconds_left: Callable[[], float]) -> None:
         self.name = inner.name
         self._inner = inner
         self._locks = locks
+        self._seconds_left = seconds_left
 
     def run(self, job: Job, *, timeout_s: float) -> JobResult:
         return self._inner.run(
             replace(job, environment={**job.environment, DIRECTORY_VARIABLE: str(self._locks)}),
-            timeout_s=timeout_s,
+            timeout_s=min(timeout_s, max(_LEAST_S, self._seconds_left())),
         )
 
 
@@ -143,6 +171,8 @@ class EvaluatorProcesses:
             ExecutorError: if a process cannot be started.
             OSError: if out_dir cannot be written.
         """
+        #: A run's minutes begin here.
+        self.started_at = time.monotonic()
         self.cache_dir = cache_dir
         cores, scratch = len(os.sched_getaffinity(0)), out_dir / "scratch"
         scratch.mkdir(parents=True, exist_ok=True)
@@ -185,16 +215,19 @@ class LiveEvaluator(Evaluator):
         processes: EvaluatorProcesses,
         announce: Announce,
     ) -> None:
-        """Start the run's minutes and wait for room on the GPU.
+        """Wait for room on the GPU; the run's minutes began with the processes.
 
         Args:
             processes: are used and not ended; the caller who started them ends them.
         """
-        self._deadline = time.monotonic() + run.budget.minutes * 60
-        # Seconds that were no part of the search and, while such a stretch lasts, the judge's time
-        # at its start. One assignment sets both: the thread that times the baselines writes this
-        # pair while others read it.
-        self._apart: tuple[float, float | None] = 0.0, None
+        self._minutes_s = run.budget.minutes * 60
+        self._deadline = processes.started_at + self._minutes_s
+        self._longest_verification_s: float | None = None
+        self._granted_s = 0.0
+        # Seconds that this run waited for its own baselines to leave the GPU and, while these are
+        # timed, all that was waited until then. One assignment sets both: the thread that times the
+        # baselines writes this pair while others read it.
+        self._for_own: tuple[float, float | None] = 0.0, None
         self._session = session
         self._registry = registry
         self._announce = announce
@@ -216,36 +249,57 @@ class LiveEvaluator(Evaluator):
             estimate_ms=lambda kernel: self._estimates[kernel.hash],
             workers=processes.workers,
             on_event=lambda text: announce("measure", text),
+            # the interpreter's checks on the CPU take what they take
+            seconds_left=self._seconds_to_cut_off if session.present else None,
         )
         self._judge.open()
 
+    def _seconds_to_cut_off(self) -> float:
+        return self.seconds_left + _GRACE_S
+
     @property
     def seconds_left(self) -> float:
-        # Neither waiting for another kmem to leave the GPU nor timing the module itself costs the
-        # run any of its minutes.
-        now = self._judge.own_time
-        apart_s, since = self._apart
-        return self._deadline + apart_s + (now - since if since is not None else 0.0) - now
+        # Waiting for another kmem to leave the GPU costs the run none of its minutes; waiting for
+        # its own baselines does, but for those that it waits for in the end.
+        waited_s = self._judge.waited_s
+        own_s, since_s = self._for_own
+        own_s += waited_s - since_s if since_s is not None else 0.0
+        return self._deadline + self._granted_s + waited_s - own_s - time.monotonic()
 
-    def baselines(self) -> tuple[Baseline, ...]:
+    @property
+    def reserve_s(self) -> float:
+        if self._longest_verification_s is None:
+            return min(_RESERVED_S, _RESERVED_PART * self._minutes_s)
+        wanted_s = _RESERVE_RATIO * self._longest_verification_s + _RESERVE_OFFSET_S
+        return min(wanted_s, self._minutes_s / 2)
+
+    def grant_s(self, seconds: float) -> None:
+        self._granted_s += seconds
+
+    def baselines(
+        self, names: Sequence[str], limit_s: float, on_found: Callable[[Baseline], None]
+    ) -> None:
         """Timed by the judge, or without a GPU estimated as any candidate is."""
         session = self._session
         if session.present:
-            apart_s, since = self._apart[0], self._judge.own_time
-            self._apart = apart_s, since
+            self._for_own = self._for_own[0], self._judge.waited_s
             try:
-                return self._judge.baselines()
+                self._judge.baselines(names, limit_s, on_found)
             finally:
-                self._apart = apart_s + self._judge.own_time - since, None
+                own_s, since_s = self._for_own
+                self._for_own = own_s + self._judge.waited_s - (since_s or 0.0), None
+            return
         traced = session.traced
         self._announce("measure", "estimating the module itself")
         (report,) = self._pool.compile(
             [reference_kernel(traced.problem)], timeout_s=_COMPILE_TIMEOUT_S
         )
         time_ms = estimate_report_ms(report, traced)
-        if not math.isfinite(time_ms):
-            return ()
-        return (Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True),)
+        if math.isfinite(time_ms):
+            on_found(Baseline("eager", Timing(time_ms, time_ms, time_ms, 0), estimated=True))
+
+    def load_baseline(self, name: str) -> None:
+        self._judge.load_baseline(name)
 
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         """Compile on all cores.
@@ -254,10 +308,13 @@ class LiveEvaluator(Evaluator):
         """
         self._announce("explore", f"compiling {len(kernels)} candidates")
         failed, ready = [], []
-        reports = self._pool.compile(kernels, timeout_s=_COMPILE_TIMEOUT_S)
+        left_s = max(_LEAST_S, self.seconds_left) if self._session.present else math.inf
+        reports = self._pool.compile(kernels, timeout_s=_COMPILE_TIMEOUT_S, within_s=left_s)
         for kernel, report in zip(kernels, reports, strict=True):
             if report.status is CompileStatus.FAILED:
                 failed.append((kernel, report.log))
+            elif report.status is CompileStatus.LATE:
+                continue
             elif report.ptx_hash is None or report.ptx_hash not in self._binaries:
                 self._binaries.add(report.ptx_hash or kernel.hash)
                 ready.append(kernel)
@@ -271,21 +328,29 @@ class LiveEvaluator(Evaluator):
     def screen(
         self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
     ) -> None:
-        self._judge.screen(
-            kernels, on_result, deadline_s=max(_LEAST_SCREENING_S, self.seconds_left)
-        )
+        left_s = self.seconds_left - self.reserve_s
+        self._judge.screen(kernels, on_result, deadline_s=max(_LEAST_S, left_s))
 
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
-        return self._judge.verify(kernel, baselines)
+        started = time.monotonic()
+        verdict = self._judge.verify(kernel, baselines)
+        longest_s, took_s = self._longest_verification_s or 0.0, time.monotonic() - started
+        self._longest_verification_s = max(longest_s, took_s)
+        return verdict
 
     def profile(self, attempt: Attempt) -> Profile:
-        executor = _InTurn(self._registry.executors["local"], self._judge.locks)
+        present = self._session.present
+        executor = _InTurn(
+            self._registry.executors["local"],
+            self._judge.locks,
+            (lambda: self.seconds_left) if present else (lambda: math.inf),
+        )
         return collect_profile(
             attempt.candidate.kernel,
             self._session.traced,
             self._registry.profilers,
             executor,
-            present=self._session.present,
+            present=present,
         )
 
     def close(self) -> None:

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kmem.explore.models.cost.usage import Usage
-from kmem.memory.runs.runs import RoundDiagnosis, RoundPlan
+from kmem.memory.runs.runs import RoundDiagnosis, RoundPlan, Verdict
 from kmem.records import Attempt, Lesson, Run, RunResult, Status
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class FinishedRun:
     notes: Sequence[str] = ()  # what the user should know of how the run went
     usage: Sequence[Usage] = ()  # of language models
     plans: Sequence[RoundPlan] = ()
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # final ones, by kernel hash
     executable: Executable | None = None  # None where the skills of then are not at hand
 
 

@@ -6,7 +6,16 @@ the same in memory and in the run directory.
 
 from kmem.diagnose.signature import make_signature
 from kmem.problem.traced import TracedProblem
-from kmem.records import Attempt, Baseline, Kernel, Lesson, Profile, Signature, Status
+from kmem.records import (
+    Attempt,
+    Baseline,
+    Kernel,
+    Lesson,
+    Measurement,
+    Profile,
+    Signature,
+    Status,
+)
 from kmem.run.resume import EarlierWork
 
 
@@ -15,7 +24,8 @@ class History:
 
     `attempts` and `lessons` are oldest first, `profiles` are by kernel hash, `baselines` are empty
     until they are known, `measurements` counts what the judge was asked: screenings and final
-    verdicts.
+    verdicts. `verdicts` are the final verdicts on kernels that hold, and `refused` those that do
+    not, by kernel hash.
     """
 
     def __init__(self, traced: TracedProblem, earlier: EarlierWork) -> None:
@@ -30,8 +40,20 @@ class History:
         self.lessons: list[Lesson] = []
         self.baselines: tuple[Baseline, ...] = ()
         self.profiles: dict[str, Profile] = dict(earlier.profiles)
+        self.verdicts: dict[str, Measurement] = {}
+        self.refused: set[str] = set()
         self.measurements = 0
         self._taken_over = 0
+
+    @property
+    def has_verified(self) -> bool:
+        """Whether a kernel of this run has been verified and holds."""
+        return bool(self.verdicts)
+
+    @property
+    def was_verified(self) -> bool:
+        """Whether there is a final verdict on any kernel of this run."""
+        return bool(self.verdicts or self.refused)
 
     @property
     def best(self) -> Attempt | None:
@@ -92,7 +114,15 @@ class History:
         return finished is not None
 
     def add_verdict(self, screened: Attempt, verified: Attempt) -> None:
-        """Count a final verdict; an attempt that it refused is not ranked any more."""
+        """Count a final verdict; an attempt that it refused is not ranked any more.
+
+        One that was interrupted says nothing.
+        """
         self.measurements += 1
-        if verified.measurement.status is not Status.PASSED:
+        kernel_hash, status = verified.candidate.kernel.hash, verified.measurement.status
+        if status is Status.PASSED:
+            self.verdicts[kernel_hash] = verified.measurement
+        elif status is not Status.INTERRUPTED:
+            self.verdicts.pop(kernel_hash, None)
+            self.refused.add(kernel_hash)
             self.attempts = [verified if each is screened else each for each in self.attempts]

@@ -9,15 +9,22 @@ next round; recorder.py keeps a copy of everything.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from kmem.interfaces import CompletionArchive, Situation
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
-from kmem.orchestrate.plan import plan_first_round, plan_round
+from kmem.orchestrate.accuracy import needed_rungs
+from kmem.orchestrate.plan import (
+    is_recall_alone,
+    plan_after_recall,
+    plan_first_round,
+    plan_round,
+)
 from kmem.orchestrate.stop import has_gained, is_as_remembered, minutes_used_up, reason_to_stop
 from kmem.orchestrate.vetoes import Past, count_doubts
 from kmem.plugins import Registry
-from kmem.records import Candidate, Plan, Run, RunResult, RunState, Strategy
+from kmem.records import Candidate, Plan, Run, RunResult, RunState, Strategy, Task
 from kmem.run.authors import Authors
 from kmem.run.clock import Clock
 from kmem.run.conclude import conclude
@@ -27,7 +34,11 @@ from kmem.run.progress import Event
 from kmem.run.recall import Remembered, recall
 from kmem.run.reflect import reflect
 from kmem.run.session import Session
-from kmem.run.survey import survey
+from kmem.run.survey import describe_situation, survey
+from kmem.run.verifying import is_winner, verify_early, verify_ranking
+
+#: Candidates that are measured ahead of all others, each from another direction.
+_SCOUTS = 4
 
 
 def optimize(
@@ -64,7 +75,10 @@ def optimize(
         reason = _go_through_rounds(parts, authors, remembered)
         if authors.complaint:
             reason += f"; {authors.complaint}"
-        result = conclude(parts, reason, time.monotonic() - started)
+        blank = describe_situation(parts, run.budget.rounds, remembered)
+        verified, why_none = verify_ranking(parts, authors, blank)
+        seconds = time.monotonic() - started
+        result = conclude(parts, verified, why_none, reason, seconds)
     memory.runs.set_state(run.id, RunState.FINISHED, result)
     return result
 
@@ -79,9 +93,7 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
     run, history = parts.run, parts.history
     clock, stale = parts.clock, 0
     for number in range(run.budget.rounds + 1):
-        if is_as_remembered(history.best, remembered.winners):
-            return "the remembered winner holds here as recorded"
-        situations = survey(number, parts, authors.repairs, remembered.experience)
+        situations = survey(number, parts, authors.repairs, remembered)
         if reason := _reason_to_stop(number, run, situations, stale):
             return reason
         plan = _plan(number, parts, situations, authors, remembered)
@@ -91,11 +103,16 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
         if not plan.tasks:
             return authors.spent or plan.reason
         parts.announce("orchestrate", f"round {number}: {plan.reason}")
-        candidates = authors.write(plan.tasks, situations, remembered.winners)
-        if not candidates:
-            return _reason_nothing_was_written(parts, authors)
         before_ms = history.best_ms
-        _measure_and_repair(number, parts, candidates, situations, authors)
+        was_written = _write_and_measure(number, parts, plan, situations, authors, remembered)
+        if number == 0 and is_recall_alone(plan):
+            verify_early(parts, situations, authors, wait=True)
+            if not _holds(parts, remembered):
+                was_written |= _begin_without_recall(plan, parts, situations, authors, remembered)
+            elif not run.budget.rounds:
+                return "the remembered winner holds here as recorded"
+        if not was_written:
+            return _reason_nothing_was_written(parts, authors)
         reflect(number, parts, situations, authors)
         stale = 0 if has_gained(before_ms, history.best_ms) else stale + 1
         if clock.is_over():
@@ -147,6 +164,53 @@ def _reason_nothing_was_written(parts: Parts, authors: Authors) -> str:
     return authors.spent or "the authors have nothing new to try"
 
 
+def _holds(parts: Parts, remembered: Remembered) -> bool:
+    """Whether the best kernel is the remembered winner, as fast as recorded, and wins here too."""
+    history = parts.history
+    if history.best is None or not is_as_remembered(history.best, remembered.winners):
+        return False
+    verdict = history.verdicts.get(history.best.candidate.kernel.hash)
+    if not parts.session.present:  # nothing but estimates
+        return True
+    return verdict is not None and is_winner(verdict.timing, history.baselines)
+
+
+def _begin_without_recall(
+    recalled: Plan,
+    parts: Parts,
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+    remembered: Remembered,
+) -> bool:
+    """The first round as if nothing had been recalled; False if nothing was written in it.
+
+    Args:
+        recalled: the plan whose remembered winner did not hold.
+    """
+    if parts.clock.is_over():
+        return False
+    blank = replace(remembered, winners=())
+    plan = _plan(0, parts, situations, authors, blank)
+    parts.recorder.record_plan(0, plan_after_recall(recalled, plan))
+    parts.announce("recall", "what memory holds fails here: begin as without it")
+    return _write_and_measure(0, parts, plan, situations, authors, blank)
+
+
+def _write_and_measure(
+    number: int,
+    parts: Parts,
+    plan: Plan,
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+    remembered: Remembered,
+) -> bool:
+    """Stages 5 and 6 for a plan; False if nothing was written for it."""
+    candidates = authors.write(plan.tasks, situations, remembered.winners)
+    if candidates:
+        _measure_and_repair(number, parts, candidates, situations, authors)
+    return bool(candidates)
+
+
 def _measure_and_repair(
     number: int,
     parts: Parts,
@@ -154,14 +218,62 @@ def _measure_and_repair(
     situations: Mapping[str | None, Situation],
     authors: Authors,
 ) -> None:
-    """Stage 6, with failed candidates sent back to authors that repair.
+    """Stage 6, with failed candidates sent back to authors that repair, and an early verdict.
 
     It ends when all pass, nothing new comes back, or the chains of repairs are used up.
     """
-    measured = parts.measurer.measure(number, candidates, situations)
-    while measured and not parts.clock.is_over():
-        repaired = authors.write_repairs(measured, situations)
-        measured = parts.measurer.measure(number, repaired, situations)
+    for place, batch in enumerate(_batches(candidates, parts)):
+        chosen = _raise_rungs(batch, parts, situations, authors) if place else batch
+        measured = parts.measurer.measure(number, chosen, situations)
+        while measured and not parts.clock.is_over():
+            repaired = authors.write_repairs(measured, situations)
+            measured = parts.measurer.measure(number, repaired, situations)
+        verify_early(parts, situations, authors)
+
+
+def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Candidate]]:
+    """The candidates in the order in which they are measured.
+
+    While nothing has passed, the best guesses of the first directions go ahead of all others, on a
+    GPU: so a run has a verified kernel long before it has measured the rest.
+    """
+    if parts.history.best is not None or not parts.session.present:
+        return [candidates]
+    first: dict[Task, Candidate] = {}
+    for candidate in candidates:
+        if len(first) < _SCOUTS:
+            first.setdefault(candidate.task, candidate)
+    scouts = list(first.values())
+    others = [candidate for candidate in candidates if candidate not in scouts]
+    return [scouts, others] if others else [scouts]
+
+
+def _raise_rungs(
+    candidates: Sequence[Candidate],
+    parts: Parts,
+    situations: Mapping[str | None, Situation],
+    authors: Authors,
+) -> Sequence[Candidate]:
+    """The candidates, those of recipes written again if their sites must stand on a higher rung.
+
+    What was measured of the round's first candidates may have shown that.
+    """
+    needed = needed_rungs(parts.history.attempts)
+    raised = {
+        kernel_hash: replace(
+            situation,
+            rungs={
+                place: max(needed.get(place, 0), situation.rungs.get(place, 0))
+                for place in {*needed, *situation.rungs}
+            },
+        )
+        for kernel_hash, situation in situations.items()
+    }
+    if all(raised[each].rungs == situations[each].rungs for each in situations):
+        return candidates
+    kept = [candidate for candidate in candidates if not candidate.kernel.choices]
+    tasks = {candidate.task: None for candidate in candidates if candidate.kernel.choices}
+    return [*kept, *authors.write(list(tasks), raised)]
 
 
 def _best_situation(situations: Mapping[str | None, Situation]) -> Situation:

@@ -23,7 +23,6 @@ from kmem.records import (
     content_hash,
     fastest_baseline,
 )
-from kmem.run.baselines import RunBaselines
 from kmem.run.evaluator import Evaluator
 from kmem.run.history import History
 from kmem.run.progress import Announce
@@ -37,7 +36,6 @@ class Measurer:
     def __init__(
         self,
         evaluator: Evaluator,
-        baselines: RunBaselines,
         history: History,
         recorder: Recorder,
         announce: Announce,
@@ -45,7 +43,6 @@ class Measurer:
     ) -> None:
         """Nothing runs yet."""
         self._evaluator = evaluator
-        self._baselines = baselines
         self._history = history
         self._recorder = recorder
         self._announce = announce
@@ -85,7 +82,6 @@ class Measurer:
                 self._add_attempt(number, fresh[kernel.hash], failed, situations)
         waiting = [kernel for kernel in admitted.ready if not history.take_over(kernel)]
         if waiting:
-            self._baselines.wait()  # the judge does one thing at a time
             self._announce("measure", f"judging {len(waiting)} candidates")
 
             def on_result(index: int, measurement: Measurement) -> None:
@@ -96,18 +92,40 @@ class Measurer:
             self._evaluator.screen(waiting, on_result)
         return history.attempts[before:]
 
-    def verify(self, attempt: Attempt, baselines: Sequence[Baseline]) -> Attempt:
-        """Ask everything the judge has, in a fresh process, against the best baseline."""
-        self._announce("measure", "verifying the fastest kernel in a fresh process")
-        kernel = attempt.candidate.kernel
-        measurement = self._explained(kernel, self._evaluator.verify(kernel, baselines))
+    def verify(
+        self, attempt: Attempt, baselines: Sequence[Baseline], *, early: bool = False
+    ) -> Attempt:
+        """Ask everything the judge has, in a fresh process, against the best baseline.
+
+        What an earlier process of this run asked stands.
+
+        Args:
+            early: whether the search goes on afterwards.
+        """
+        history, kernel = self._history, attempt.candidate.kernel
+        measurement = self._find_verdict(kernel, baselines)
+        if measurement is None:
+            text = "verifying the fastest kernel in a fresh process"
+            self._announce("measure", f"{text}, before the search goes on" if early else text)
+            measurement = self._explained(kernel, self._evaluator.verify(kernel, baselines))
+            verified = replace(attempt, measurement=measurement)
+            self._recorder.record_verdict(verified, len(history.attempts), early=early)
         verified = replace(attempt, measurement=measurement)
-        self._history.add_verdict(attempt, verified)
-        self._recorder.record_verdict(verified)
+        history.add_verdict(attempt, verified)
         if measurement.status is not Status.PASSED:
             reasons = measurement.log.strip().splitlines() or ["no reason given"]
             self._announce("measure", f"refused: {measurement.status.value}: {reasons[0]}")
         return verified
+
+    def _find_verdict(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement | None:
+        """What an earlier process found out, if it still stands against these baselines."""
+        earlier, best = self._history.earlier.verdicts.get(kernel.hash), fastest_baseline(baselines)
+        if earlier is None or earlier.measurement.status is Status.INTERRUPTED:
+            return None
+        timing = earlier.measurement.timing
+        if timing is not None and best is not None and timing.reference not in (None, best.name):
+            return None
+        return earlier.measurement
 
     def profile(self, attempt: Attempt) -> Profile:
         """The profile of a kernel, by the best profiler that can run here; once per kernel and run.

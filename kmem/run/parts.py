@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from kmem.memory.store import Memory
 from kmem.records import Run
-from kmem.run.baselines import RunBaselines
+from kmem.run.baselines import BackgroundTiming, RunBaselines
 from kmem.run.clock import Clock
 from kmem.run.directory import RunDirectory
 from kmem.run.evaluator import Evaluator
@@ -62,7 +62,7 @@ def open_parts(
     history = History(session.traced, find_earlier_work(run.id, memory))
     announcer = Announcer(run, session, history, on_event)
     announce = announcer.announce
-    recorder = Recorder(run, session, memory, directory, lambda: announcer.clock.seconds_left)
+    recorder = Recorder(run, session, memory, directory, lambda: announcer.clock.run_seconds_left)
     with (
         ThreadPoolExecutor(1) as background,
         closing(open_evaluator(announce)) as evaluator,
@@ -72,10 +72,13 @@ def open_parts(
                 lambda: evaluator.seconds_left,
                 history.earlier.seconds_spent,
                 lambda: history.is_caught_up,
-            )
+            ),
+            lambda: evaluator.reserve_s,
         )
-        baselines = RunBaselines(session, memory, history, evaluator, background)
-        measurer = Measurer(evaluator, baselines, history, recorder, announce, session)
+        baselines = RunBaselines(
+            session, memory, history, evaluator, BackgroundTiming(background, run.budget)
+        )
+        measurer = Measurer(evaluator, history, recorder, announce, session)
         yield Parts(
             run,
             session,

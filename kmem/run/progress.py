@@ -53,7 +53,7 @@ class Announcer:
                 baseline_ms=min(timed, default=None),
                 speed_of_light=bound.time_ms / best_ms if bound and best_ms else None,
                 measurements=self._history.measurements,
-                seconds_left=max(0.0, self.clock.seconds_left),
+                seconds_left=max(0.0, self.clock.run_seconds_left),
                 estimated=not self._session.present,
             )
         )

@@ -1,15 +1,18 @@
-"""What memory offers when a run begins: remembered winners, and how settings did on other graphs.
+"""What memory offers when a run begins: remembered winners, how settings did elsewhere, and rungs.
 
-The run directory keeps both, because a resumed run must not recall what it has learnt itself.
+The run directory keeps all of it, because a resumed run must not recall what it has learnt itself.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from kmem.memory.ledger.experience import recall_experience
+from kmem.memory.ledger.rungs import recall_rungs
 from kmem.memory.store import Memory
-from kmem.records import Experience, Recalled, Run, Strategy
+from kmem.records import Experience, Recalled, Run, SiteChoice, Strategy, is_aged
 from kmem.run.directory import RunDirectory
 from kmem.run.session import Session
+from kmem.serialize import from_json, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class Remembered:
 
     winners: tuple[Recalled, ...]  # for this graph or for one like it, best first
     experience: tuple[Experience, ...]  # of the matching recipes on other graphs
+    rungs: tuple[SiteChoice, ...] = ()  # that sites had to climb to on this graph
 
 
 def recall(run: Run, session: Session, memory: Memory, directory: RunDirectory) -> Remembered:
@@ -31,7 +35,11 @@ def recall(run: Run, session: Session, memory: Memory, directory: RunDirectory) 
     winners = (
         () if run.strategy is Strategy.BEST_OF_N else _winners(run, session, memory, directory)
     )
-    return Remembered(winners, _experience(run, session, memory, directory))
+    return Remembered(
+        winners,
+        _experience(run, session, memory, directory),
+        _rungs(run, session, memory, directory),
+    )
 
 
 def _winners(
@@ -39,7 +47,10 @@ def _winners(
 ) -> tuple[Recalled, ...]:
     kept = directory.read_recalled(run.id)
     if kept is None:
-        kept = memory.winners.recall(session.graph_key)
+        kept = [
+            replace(hit, aged=is_aged(hit.outcome, session.recipe_versions))
+            for hit in memory.winners.recall(session.graph_key)
+        ]
         directory.write_recalled(run.id, kept)
     return tuple(kept)
 
@@ -49,6 +60,36 @@ def _experience(
 ) -> tuple[Experience, ...]:
     kept = directory.read_experience(run.id)
     if kept is None:
-        kept = recall_experience(memory.storage, sorted(session.writable), session.graph_key)
+        kept = recall_experience(
+            memory.storage, sorted(session.writable), session.graph_key, session.recipe_versions
+        )
         directory.write_experience(run.id, kept)
     return kept
+
+
+def _rungs(
+    run: Run, session: Session, memory: Memory, directory: RunDirectory
+) -> tuple[SiteChoice, ...]:
+    kept = read_rungs(directory, run.id)
+    if kept is None:
+        kept = recall_rungs(memory.storage, session.graph_key, session.recipe_versions)
+        write_rungs(directory, run.id, kept)
+    return kept
+
+
+def read_rungs(directory: RunDirectory, run_id: str) -> tuple[SiteChoice, ...] | None:
+    """The rungs that a run knew when it began; None if nothing was written yet."""
+    place = directory.root / _rungs_name(run_id)
+    if not place.is_file():
+        return None
+    lines = place.read_text(encoding="utf-8").splitlines()
+    return tuple(from_json(SiteChoice, line) for line in lines)
+
+
+def write_rungs(directory: RunDirectory, run_id: str, rungs: Sequence[SiteChoice]) -> None:
+    """Keep the rungs that a run knows, so that it resumes from the same."""
+    directory.write_text(_rungs_name(run_id), "".join(to_json(rung) + "\n" for rung in rungs))
+
+
+def _rungs_name(run_id: str) -> str:
+    return f"rungs-{run_id}.jsonl"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from kmem.memory.runs.runs import Verdict
 from kmem.memory.store import Memory
 from kmem.problem.graph import graph_sizes
 from kmem.records import (
@@ -24,6 +25,7 @@ from kmem.records import (
     Run,
     Signature,
     Status,
+    recipe_component,
 )
 from kmem.run.directory import RunDirectory
 from kmem.run.session import Session, versions
@@ -64,11 +66,17 @@ class Recorder:
         self._directory.write_attempt(number, attempt)
         self._record_outcome(attempt, signature)
 
-    def record_verdict(self, verified: Attempt) -> None:
-        """Keep the judge's final verdict on a kernel, passed or refused."""
+    def record_verdict(self, verified: Attempt, attempts: int, *, early: bool) -> None:
+        """Keep the judge's final verdict on a kernel, passed or refused.
+
+        Args:
+            attempts: how many the run has made so far.
+            early: whether its search goes on.
+        """
         self._directory.write_verdict(verified)
-        kernel = verified.candidate.kernel
-        self._memory.runs.put_verdict(self._run.id, kernel.hash, verified.measurement)
+        kernel_hash = verified.candidate.kernel.hash
+        verdict = Verdict(verified.measurement, attempts, early)
+        self._memory.runs.put_verdict(self._run.id, kernel_hash, verdict)
         # This outcome is about the whole module against its best baseline; the step from the parent
         # was recorded when the kernel was screened.
         self._record_outcome(replace(verified, parent_ms=None), None)
@@ -153,6 +161,11 @@ def make_outcome(
     measurement, timing = attempt.measurement, attempt.measurement.timing
     traced = session.traced
     predicted_ms = attempt.candidate.estimated_ms
+    written_by = {
+        recipe_component(choice.recipe): session.recipe_versions[choice.recipe]
+        for choice in kernel.choices
+        if choice.recipe in session.recipe_versions
+    }
     is_predicted = predicted_ms is not None and math.isfinite(predicted_ms)
     return Outcome(
         problem=traced.problem.name,
@@ -183,7 +196,7 @@ def make_outcome(
         ratio_high=timing.ratio_high if timing else None,
         bound_ms=traced.bound.time_ms if traced.bound else None,
         flags=measurement.flags,
-        versions=versions(),
+        versions=versions() | written_by,
         origin=origin,
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         seed=seed,

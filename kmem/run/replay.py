@@ -13,7 +13,7 @@ candidate without an attempt is taken to have been dropped in the run.
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,6 +28,7 @@ from kmem.interfaces import (
     Provider,
     Unanswered,
 )
+from kmem.memory.runs.runs import Verdict
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import (
@@ -46,6 +47,7 @@ from kmem.run.directory import RunDirectory
 from kmem.run.evaluator import Admitted, Evaluator
 from kmem.run.loop import optimize
 from kmem.run.progress import Announce, Event
+from kmem.run.recall import read_rungs, write_rungs
 from kmem.run.session import Session, open_session
 
 #: How BudgetExhausted begins (explore/models/cost/budget.py); the figures after it depend on the
@@ -56,9 +58,11 @@ _BUDGET_SPENT = "The budget for language models is spent"
 class RecordedClock(Clock):
     """A clock that runs out after as many looks as in the run, and cuts no answer short."""
 
-    def __init__(self, looks_in_time: int | None) -> None:
+    def __init__(self, result: RunResult) -> None:
         super().__init__(lambda: math.inf)
-        self._looks_left = math.inf if looks_in_time is None else looks_in_time
+        looks, verifications = result.looks_in_time, result.verifications_in_time
+        self._looks_left = math.inf if looks is None else looks
+        self._verifications_left = math.inf if verifications is None else verifications
 
     @property
     def is_running_out(self) -> bool:
@@ -71,12 +75,20 @@ class RecordedClock(Clock):
         self._looks_left -= 1
         return False
 
+    def may_verify(self, *, is_first: bool) -> bool:
+        self._verifications_left -= 1
+        return self._verifications_left >= 0
+
+    def is_ready(self, known: bool) -> bool:
+        """Never: where a run verified early is in its records."""
+        return False
+
 
 class RecordedRun(Evaluator):
     """An evaluator that measures nothing: it repeats what the run found out about its kernels."""
 
     def __init__(
-        self, attempts: Sequence[Attempt], verdicts: dict[str, Measurement], result: RunResult
+        self, attempts: Sequence[Attempt], verdicts: Mapping[str, Verdict], result: RunResult
     ) -> None:
         self._attempts = {attempt.candidate.kernel.hash: attempt for attempt in attempts}
         self._verdicts, self._result = verdicts, result
@@ -86,8 +98,11 @@ class RecordedRun(Evaluator):
         """No limit; the loop looks at a RecordedClock."""
         return math.inf
 
-    def baselines(self) -> tuple[Baseline, ...]:
-        return self._result.baselines
+    def baselines(
+        self, names: Sequence[str], limit_s: float, on_found: Callable[[Baseline], None]
+    ) -> None:
+        for baseline in self._result.baselines:
+            on_found(baseline)
 
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         """Drop the kernels that the run dropped: those without an attempt."""
@@ -112,7 +127,7 @@ class RecordedRun(Evaluator):
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
         if kernel.hash not in self._verdicts:
             raise ReplayError(f"kernel {kernel.hash[:12]} is to be verified now, and was not then")
-        return self._verdicts[kernel.hash]
+        return self._verdicts[kernel.hash].measurement
 
     def profile(self, attempt: Attempt) -> Profile:
         """Raise ProfilerError: the replay's memory has all recorded profiles, and not this one."""
@@ -232,7 +247,7 @@ def replay_run(
             f"Run {run.id} has not finished, so there is no end to compare with; kmem runs resume "
             f"{run.id} first"
         )
-    clock = RecordedClock(result.looks_in_time)
+    clock = RecordedClock(result)
     answers = RecordedAnswers(memory.conversations.all(run.id), run.budget, clock)
     providers: dict[str, Provider] = {
         name: RecordedProvider(provider, answers) for name, provider in registry.providers.items()
@@ -279,16 +294,19 @@ def _copy_what_was_recalled(run: Run, out: Path) -> None:
     source, target = RunDirectory(Path(run.out_dir)), RunDirectory(out)
     target.write_recalled(run.id, source.read_recalled(run.id) or [])
     target.write_experience(run.id, source.read_experience(run.id) or ())
+    write_rungs(target, run.id, read_rungs(source, run.id) or ())
 
 
 def _copy_what_was_known(run: Run, memory: Memory, scratch: Memory) -> None:
-    """Profiles, diagnoses, and the skills that were retracted before the run began."""
+    """Profiles, diagnoses, final verdicts, and the skills retracted before the run began."""
     for profile in memory.runs.profiles(run.id):
         scratch.runs.put_profile(run.id, profile)
     for kept in memory.runs.diagnoses(run.id):
         scratch.runs.put_diagnosis(
             run.id, kept.round, kept.kernel, kept.diagnosis, kept.prescriptions
         )
+    for kernel_hash, verdict in memory.runs.verdicts(run.id).items():
+        scratch.runs.put_verdict(run.id, kernel_hash, verdict)
     for retraction in memory.ledger.retractions():
         if retraction.created_at <= run.created_at:
             scratch.ledger.record_retraction(retraction)

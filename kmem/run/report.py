@@ -10,6 +10,7 @@ from kmem.run.convergence import draw_convergence
 from kmem.run.directory import RunDirectory
 from kmem.run.finished import FinishedRun, count_judged, why_not_tried
 from kmem.run.first_screen import describe_knobs, render_first_screen
+from kmem.run.outlook import describe_outlook
 
 _USAGE_HEAD = (
     "| role | model | calls | input tokens | output tokens | USD |",
@@ -50,6 +51,8 @@ def render_report(finished: FinishedRun, *, plotted: bool) -> str:
         lines += [_usage_row(row) for row in (*finished.usage, total_usage(finished.usage))]
     lines += ["", "## Attempts", "", *_ATTEMPTS_HEAD]
     lines += [_attempt_row(number, each) for number, each in enumerate(finished.attempts, 1)]
+    lines += ["", "## What is left", ""]
+    lines += describe_outlook(result, finished.attempts, finished.diagnoses, finished.verdicts)
     return "\n".join(lines) + "\n"
 
 
@@ -103,7 +106,8 @@ def _became(finished: FinishedRun, skill: str) -> str:
 def _baseline_row(baseline: Baseline) -> str:
     if baseline.timing is None:
         why = baseline.log.splitlines()[-1] if baseline.log else ""
-        return f"| {baseline.name} | failed | {why} |"
+        what = "timed out" if baseline.timed_out else "failed"
+        return f"| {baseline.name} | {what} | {why} |"
     timing = baseline.timing
     if baseline.estimated:
         return f"| {baseline.name} | {timing.latency_ms:.4g} (estimated) | |"

@@ -8,9 +8,9 @@ of conversations (conversations.py).
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from kmem.memory.runs.runs import RoundDiagnosis
+from kmem.memory.runs.runs import RoundDiagnosis, Verdict
 from kmem.memory.store import Memory
 from kmem.records import Attempt, Profile, Status
 
@@ -23,6 +23,7 @@ class EarlierWork:
     profiles: Mapping[str, Profile]  # by kernel hash
     diagnoses: Mapping[tuple[int, str], RoundDiagnosis]  # by round and kernel hash
     seconds_spent: float = 0.0  # of the run's minutes
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # by kernel hash
 
 
 def find_earlier_work(run_id: str, memory: Memory) -> EarlierWork:
@@ -39,6 +40,7 @@ def find_earlier_work(run_id: str, memory: Memory) -> EarlierWork:
         {profile.kernel: profile for profile in memory.runs.profiles(run_id)},
         {(found.round, found.kernel): found for found in memory.runs.diagnoses(run_id)},
         memory.runs.seconds_spent(run_id),
+        memory.runs.verdicts(run_id),
     )
 
 

@@ -23,7 +23,7 @@ from kmem.problem.traced import TracedProblem
 from kmem.problem.workload import derive_small_workload
 from kmem.recipes import Recipe
 from kmem.records import Contract, Device, Problem
-from kmem.skills import Skill, load_recipes
+from kmem.skills import Skill, load_recipes, recipe_version
 from kmem.skills import load_library as load_registered
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class Session:
     notes: tuple[str, ...]  # what the user should know of the problem
     # the nodes of every site that a recipe can write, by recipe and site
     site_nodes: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    recipe_versions: Mapping[str, str] = field(default_factory=dict)  # by name
 
     @property
     def graph_key(self) -> GraphKey:
@@ -98,8 +99,17 @@ def open_session(
     parts = [(option.site.operator, option.site.nodes) for option in options]
     operators = name_operators(traced.graph, parts, device, contract)
     nodes = {(option.recipe.name, option.site.name): option.site.nodes for option in options}
+    recipe_versions = {name: recipe_version(skills[name]) for name in recipes}
     return Session(
-        traced, present, skills, recipes, operators, writable, tuple(notes), site_nodes=nodes
+        traced,
+        present,
+        skills,
+        recipes,
+        operators,
+        writable,
+        tuple(notes),
+        site_nodes=nodes,
+        recipe_versions=recipe_versions,
     )
 
 

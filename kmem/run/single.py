@@ -30,7 +30,16 @@ from kmem.profile.compile.pool import compile_kernels
 from kmem.profile.compile.report import CompileStatus
 from kmem.profile.estimate import estimate_report_ms
 from kmem.profile.job import reference_kernel
-from kmem.records import Baseline, Contract, Device, Kernel, Measurement, Problem, Timing
+from kmem.records import (
+    BASELINES,
+    Baseline,
+    Contract,
+    Device,
+    Kernel,
+    Measurement,
+    Problem,
+    Timing,
+)
 from kmem.run.baselines import keep_baselines, known_baselines
 
 logger = logging.getLogger(__name__)
@@ -220,9 +229,12 @@ def find_baselines(judge: Judge, traced: TracedProblem) -> tuple[Baseline, ...]:
     try:
         with Memory() as memory:
             found = known_baselines(memory, traced)
-            if not found:
-                found = judge.baselines()
-                keep_baselines(memory, traced, found)
+            known = {baseline.name for baseline in found}
+            missing = tuple(name for name in BASELINES if name not in known)
+            if missing:
+                timed = judge.baselines(missing)
+                keep_baselines(memory, traced, timed)
+                found += timed
             return found
     except MemoryStoreError as ex:  # a verdict needs no database
         logger.warning("baselines are not kept: %s", ex)

@@ -17,18 +17,16 @@ from kmem.orchestrate.strategies import choose_parents
 from kmem.orchestrate.vetoes import find_vetoes
 from kmem.prescribe.consult import consult_memory
 from kmem.prescribe.gate import SkillQuery
-from kmem.records import Attempt, Diagnosis, Experience, Prescription
+from kmem.records import Attempt, Diagnosis, Prescription
 from kmem.run.parts import Parts
+from kmem.run.recall import Remembered
 from kmem.run.session import versions
 
 logger = logging.getLogger(__name__)
 
 
 def survey(
-    number: int,
-    parts: Parts,
-    repairs: Mapping[str, int],
-    experience: tuple[Experience, ...],
+    number: int, parts: Parts, repairs: Mapping[str, int], remembered: Remembered
 ) -> dict[str | None, Situation]:
     """The situations of a round by the hash of the parent kernel, best first.
 
@@ -36,24 +34,11 @@ def survey(
 
     Args:
         repairs: by author, how many repairs in a chain it is granted.
-        experience: how settings of the matching recipes did on other graphs.
     """
-    session, history = parts.session, parts.history
-    blank = Situation(
-        traced=session.traced,
-        round=number,
-        parent=None,
-        diagnosis=None,
-        prescriptions=(),
-        history=tuple(history.attempts),
-        lessons=tuple(history.lessons),
+    history = parts.history
+    blank = replace(
+        describe_situation(parts, number, remembered),
         vetoes=find_vetoes(history.attempts, history.best, history.lessons, repairs),
-        recipes=session.recipes,
-        writable=session.writable,
-        skills=session.skills,
-        experience=experience,
-        rungs=needed_rungs(history.attempts),
-        seed=parts.run.seed,
     )
     situations: dict[str | None, Situation] = {}
     for parent in choose_parents(parts.run.strategy, history.ranking()):
@@ -68,6 +53,26 @@ def survey(
             track_records=records,
         )
     return situations or {None: blank}
+
+
+def describe_situation(parts: Parts, number: int, remembered: Remembered) -> Situation:
+    """What authors may know in a round, without a kernel to go on from."""
+    session, history = parts.session, parts.history
+    return Situation(
+        traced=session.traced,
+        round=number,
+        parent=None,
+        diagnosis=None,
+        prescriptions=(),
+        history=tuple(history.attempts),
+        lessons=tuple(history.lessons),
+        recipes=session.recipes,
+        writable=session.writable,
+        skills=session.skills,
+        experience=remembered.experience,
+        rungs=needed_rungs(history.attempts, remembered.rungs),
+        seed=parts.run.seed,
+    )
 
 
 def _examine(

@@ -19,6 +19,7 @@ from kmem.skills.load import (
     load_skill,
     read_library,
     recipe_files,
+    recipe_version,
     skill_directories,
 )
 from kmem.skills.skill import DRAFT, Condition, Skill, arch_matches, embedded_text
@@ -41,6 +42,7 @@ __all__ = [
     "read_library",
     "read_skill",
     "recipe_files",
+    "recipe_version",
     "skill_directories",
     "skill_template",
     "validate_library",

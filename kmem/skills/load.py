@@ -126,6 +126,13 @@ def load_recipe(skill: Skill) -> Recipe | None:
     return recipe
 
 
+def recipe_version(skill: Skill) -> str:
+    """A hash over a skill's code: what the recipe writes may be other text once it changes."""
+    files = recipe_files(skill.path)
+    parts = [part for file in files for part in (file.name, file.read_text(encoding="utf-8"))]
+    return content_hash(*parts)[:12]
+
+
 def _import_recipe(skill: Skill) -> ModuleType:
     """recipe.py as a package under a name of its own.
 

@@ -88,6 +88,8 @@ def describe_bench(
             options.memory_mode,
             options.rounds,
             options.minutes,
+            ",".join(options.timing.baselines),
+            options.timing.baseline_minutes,
         )
         problems = find_problems(paths, options.level, options.only)
     elif earlier is not None:

@@ -157,6 +157,7 @@ def _finished(memory: Memory, run: Run, result: RunResult) -> FinishedRun:
         memory.runs.lessons(run.id),
         usage=Spending(run.budget, RunArchive(memory.path, run.id)).usage(),
         plans=memory.runs.plans(run.id),
+        verdicts=memory.runs.verdicts(run.id),
     )
 
 

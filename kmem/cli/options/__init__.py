@@ -3,6 +3,7 @@
 - records.py: how a record declares its options and a command takes it.
 - contract.py: what several commands ask in the same words: precision, purity, target, memory.
 - models.py: which language model plays which role, and the grammar of those options.
+- baselines.py: which baselines a kernel must beat, and how long timing them may take.
 - run.py: what a run of `kmem optimize` is made from.
 - past_runs.py: which of the past runs a command is about.
 - bench.py: what `kmem bench` runs or records.

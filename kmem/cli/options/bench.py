@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.options.baselines import BaselineOptions
 from kmem.cli.options.contract import ContractOptions, memory_option, target_option
 from kmem.cli.options.records import nested, option
 
@@ -39,8 +40,9 @@ class BenchOptions:
         type=click.FloatRange(min=0, min_open=True),
         default=3.0,
         show_default=True,
-        help="Wall-clock budget of each; timing the module itself is apart.",
+        help="Wall-clock budget of each; baselines that take longer are apart.",
     )
+    timing: BaselineOptions = nested(BaselineOptions)
     root: Path | None = option(
         "--resume",
         metavar="DIR",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.options.baselines import BaselineOptions
 from kmem.cli.options.contract import ContractOptions, memory_option, target_option
 from kmem.cli.options.models import ModelOptions
 from kmem.cli.options.records import nested, option
@@ -23,15 +24,17 @@ class RunOptions:
         type=click.IntRange(min=0),
         default=4,
         show_default=True,
-        help="Rounds after the first.",
+        help="Rounds after the first; 0 verifies a remembered kernel alone, if there is one.",
     )
     minutes: float = option(
         "--minutes",
         type=click.FloatRange(min=0, min_open=True),
         default=3.0,
         show_default=True,
-        help="Wall-clock budget; timing the module itself is apart.",
+        help="Wall-clock budget, final verification included; baselines that take longer are "
+        "apart.",
     )
+    timing: BaselineOptions = nested(BaselineOptions)
     target: str | None = target_option()
     contract: ContractOptions = nested(ContractOptions)
     memory_mode: str = memory_option()
@@ -74,7 +77,14 @@ class RunOptions:
     @property
     def budget(self) -> Budget:
         """What the run may spend."""
-        return Budget(self.rounds, self.minutes, usd=self.usd, tokens=self.tokens)
+        return Budget(
+            self.rounds,
+            self.minutes,
+            usd=self.usd,
+            tokens=self.tokens,
+            baselines=self.timing.baselines,
+            baseline_minutes=self.timing.baseline_minutes,
+        )
 
     @property
     def authors(self) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ _ANY_GRAPH = 0.1
 #: Variances in units of what knobs explain: what no knob tells of a time (its noise and the cost
 #: model's faults), and a graph's own offset.
 _NOISE, _OFFSET = 0.5, 100.0
+#: The same noise where the recipe has changed since: such a measurement tells a quarter as much.
+_AGED_NOISE = 4 * _NOISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class _Known:
     graph: str
     structure: str
     sizes: tuple[int, ...]
+    noise: float = _NOISE
 
 
 def own_experience(history: Sequence[Attempt], graph: OpGraph) -> list[Experience]:
@@ -87,7 +90,8 @@ def calibrate_option(
     )
     alike[graphs[:, None] == graphs[None, :]] = 1.0
     covariance = alike * np.exp(-_distances(there, there) / _REACH)
-    covariance += _OFFSET * (graphs[:, None] == graphs[None, :]) + _NOISE * np.eye(len(known))
+    covariance += _OFFSET * (graphs[:, None] == graphs[None, :])
+    covariance += np.diag([entry.noise for entry in known])
     weights = np.linalg.solve(covariance, np.array([entry.residual for entry in known]))
     towards = _likeness(
         [(graph.structure_hash, graph_sizes(graph))],
@@ -120,7 +124,8 @@ def _usable(option: SiteOption, experience: Sequence[Experience]) -> list[_Known
             and _is_time(predicted_ms)
         ):
             residual = math.log(entry.latency_ms) - math.log(predicted_ms)
-            known.append(_Known(knobs, residual, entry.graph, entry.structure, entry.sizes))
+            noise = _AGED_NOISE if entry.aged else _NOISE
+            known.append(_Known(knobs, residual, entry.graph, entry.structure, entry.sizes, noise))
     return known
 
 

@@ -3,8 +3,9 @@
 The checks themselves are functions of an `Examination`, in the modules beside this one.
 """
 
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,6 +18,11 @@ from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.worker.commands import Run
 from kmem.records import Contract, ErrorReport, Kernel, Status
+
+#: A worker is given at least so long to answer, whatever is left of the run's minutes.
+_LEAST_TIMEOUT_S = 1.0
+#: Why a kernel has no verdict.
+CUT_OFF = "the run's minutes were over before the judge came to a verdict"
 
 
 class Refused(Exception):
@@ -38,10 +44,11 @@ class Examination:
     kernel: Kernel
     worker: WorkerProcess
     contract: Contract
-    load_timeout_s: float
-    run_timeout_s: float
+    load_limit_s: float
+    run_limit_s: float
     lease: GpuLease | None = None  # None without a GPU
     deadline: float | None = None  # time.monotonic() after which optional cases are left out
+    seconds_left: Callable[[], float] = lambda: math.inf  # until the examination is cut off
     reference: Reference | None = None  # whose parameters the kernel was given last
     errors: list[ErrorReport] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
@@ -56,6 +63,16 @@ class Examination:
     share: float | None = None  # of GPU time that is not the file's own Triton kernels'
     # by side ("candidate" or a baseline) and A B B A block
     samples_ms: Mapping[str, tuple[tuple[float, ...], ...]] = field(default_factory=dict)
+
+    @property
+    def load_timeout_s(self) -> float:
+        """How long the worker may take to load the kernel: its limit, or what is left of it."""
+        return min(self.load_limit_s, max(_LEAST_TIMEOUT_S, self.seconds_left()))
+
+    @property
+    def run_timeout_s(self) -> float:
+        """How long the worker may take for anything else."""
+        return min(self.run_limit_s, max(_LEAST_TIMEOUT_S, self.seconds_left()))
 
     @property
     def key(self) -> str:
@@ -75,7 +92,9 @@ class Examination:
         return self.deadline is not None and time.monotonic() > self.deadline
 
     def pause(self) -> None:
-        """Between two steps: let others time."""
+        """Between two steps: let others time. Raises Refused: once the time is over."""
+        if self.seconds_left() <= 0:
+            raise Refused(Status.INTERRUPTED, CUT_OFF)
         if self.lease is not None:
             self.lease.pause()
 

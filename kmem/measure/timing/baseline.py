@@ -3,6 +3,8 @@
 Each is timed in a process that never saw a candidate.
 """
 
+import math
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,7 +23,7 @@ from kmem.measure.timing.gpu_clock import (
 )
 from kmem.measure.timing.statistics import summarize_samples
 from kmem.measure.worker.commands import Run
-from kmem.records import Baseline
+from kmem.records import Baseline, Status
 
 #: Baseline name -> torch.compile mode; None is eager. CUDA graphs are left out: no candidate has
 #: them either.
@@ -30,12 +32,16 @@ COMPILE_MODES: dict[str, str | None] = {
     "compile": "default",
     "max_autotune": "max-autotune-no-cudagraphs",
 }
+#: The one that may tune for minutes.
+SLOW_BASELINE = "max_autotune"
 #: Inductor's autotuning of large modules takes minutes.
 COMPILE_TIMEOUT_S = 420.0
 SAMPLES = 30
 
 
-def start_baseline(baseline: LoadedModule, reference: Reference) -> None:
+def start_baseline(
+    baseline: LoadedModule, reference: Reference, *, timeout_s: float = COMPILE_TIMEOUT_S
+) -> None:
     """Load the module into a clean worker under the name of the baseline.
 
     Raises WorkerFailure, WorkerLost.
@@ -54,19 +60,21 @@ def start_baseline(baseline: LoadedModule, reference: Reference) -> None:
         state.write(values)
         worker.attach(state)
         places = [[name, state.name, index] for index, name in enumerate(reference.state_names)]
-        worker.request(replace(command, state=places), timeout_s=COMPILE_TIMEOUT_S)
+        worker.request(replace(command, state=places), timeout_s=timeout_s)
         worker.detach(state)
     finally:
         state.remove()
 
 
-def call_baseline(baseline: LoadedModule, inputs: str) -> None:
+def call_baseline(
+    baseline: LoadedModule, inputs: str, *, timeout_s: float = COMPILE_TIMEOUT_S
+) -> None:
     """One forward of a baseline that was started: compiles it, if no cache holds it.
 
     Raises WorkerFailure, WorkerLost.
     """
     command = Run(baseline.key, inputs, outputs=None, seed=0)
-    baseline.worker.request(command, timeout_s=COMPILE_TIMEOUT_S)
+    baseline.worker.request(command, timeout_s=timeout_s)
 
 
 def time_baseline(
@@ -76,6 +84,7 @@ def time_baseline(
     lease: GpuLease | None,
     *,
     l2_bytes: int,
+    limit_s: float = math.inf,
 ) -> Baseline:
     """Load and time one baseline, with the GPU to itself while it is timed.
 
@@ -85,20 +94,35 @@ def time_baseline(
         baseline: a clean worker, and the baseline's name.
         inputs: names of attached lists of arguments, which the calls take in turn.
         lease: of the GPU; None without one.
+        limit_s: seconds from now; one that is not timed by then is `timed_out`.
     """
-    name = baseline.key
-    settings = ClockSettings(l2_bytes, COMPILE_TIMEOUT_S)
+    name, deadline = baseline.key, time.monotonic() + limit_s
+
+    def settings() -> ClockSettings:
+        left_s = max(1.0, deadline - time.monotonic())
+        return ClockSettings(l2_bytes, min(COMPILE_TIMEOUT_S, left_s))
+
     turns = lease.place if lease is not None else None
     try:
-        start_baseline(baseline, reference)
+        start_baseline(baseline, reference, timeout_s=settings().timeout_s)
         # compiles, and has the GPU alone wherever Inductor tunes
-        sample_times(baseline, Batch(inputs, 1, warmup=1, turns=turns), settings)
+        sample_times(baseline, Batch(inputs, 1, warmup=1, turns=turns), settings())
         with lease.hold(exclusive=True) if lease is not None else nullcontext():
             samples = sample_times(
-                baseline, Batch(inputs, SAMPLES, warmup=WARMUP_CALLS), settings
+                baseline, Batch(inputs, SAMPLES, warmup=WARMUP_CALLS), settings()
             ).event_ms
     except WorkerFailure as failure:
         return Baseline(name, None, estimated=False, log=f"{failure}\n{failure.traceback}")
-    except (WorkerLost, ClocksDisagree) as ex:
+    except WorkerLost as ex:
+        if ex.status is Status.TIMED_OUT:
+            return untimed_baseline(name, min(limit_s, COMPILE_TIMEOUT_S))
+        return Baseline(name, None, estimated=False, log=str(ex))
+    except ClocksDisagree as ex:
         return Baseline(name, None, estimated=False, log=str(ex))
     return Baseline(name, summarize_samples(samples), estimated=False)
+
+
+def untimed_baseline(name: str, limit_s: float) -> Baseline:
+    """A baseline whose time was up before it was timed."""
+    log = f"timed out: not timed within {max(0.0, limit_s):.0f} s; --baseline-minutes gives it more"
+    return Baseline(name, None, estimated=False, log=log, timed_out=True)

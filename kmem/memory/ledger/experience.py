@@ -6,12 +6,12 @@ makes of the answer is explore/recipes/calibration.py.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kmem.memory.ledger.graphs import GraphKey, unpack_sizes
 from kmem.memory.ledger.redaction import REDACTED
 from kmem.memory.storage import Row, Storage, Value
-from kmem.records import Experience
+from kmem.records import Experience, recipe_component
 
 #: Outcomes used per recipe, newest first, on graphs of the same structure and on others: a million
 #: must not make a run wait.
@@ -22,13 +22,19 @@ _MAX_GRAPHS, _MAX_ROWS = 64, 2000
 
 
 def recall_experience(
-    storage: Storage, recipes: Sequence[str], key: GraphKey
+    storage: Storage,
+    recipes: Sequence[str],
+    key: GraphKey,
+    recipe_versions: Mapping[str, str] | None = None,
 ) -> tuple[Experience, ...]:
     """Remembered settings of recipes on other graphs, with each graph's fastest time for each.
 
     The order is fixed. What was measured on the key's own graph is left out: a run that is resumed
     must see what it saw when it began. What was redacted is left out, too: a time is comparable
     only with others of its graph, and a redacted outcome does not say which graph that was.
+
+    Args:
+        recipe_versions: of the recipes at hand, by name: what another version measured is `aged`.
     """
     graphs = storage.read(
         """
@@ -49,7 +55,7 @@ def recall_experience(
                 break
             rows += _on_graph(storage, [*asked, graph["hash"], _MAX_ALIKE - len(rows)])
         rows += _on_others(storage, [*asked, *others, _MAX_ROWS, _MAX_OTHERS])
-        found += _experience(recipe, rows)
+        found += _experience(recipe, rows, (recipe_versions or {}).get(recipe))
     return tuple(sorted(found, key=lambda entry: (entry.recipe, entry.graph, entry.knobs)))
 
 
@@ -101,11 +107,16 @@ def _on_others(storage: Storage, asked: Sequence[Value]) -> list[Row]:
     )
 
 
-def _experience(recipe: str, rows: Sequence[Row]) -> list[Experience]:
-    """The settings of a recipe in these outcomes; of a setting measured twice, its fastest time."""
+def _experience(recipe: str, rows: Sequence[Row], version: str | None) -> list[Experience]:
+    """The settings of a recipe in these outcomes; of a setting measured twice, its fastest time.
+
+    Args:
+        version: of the recipe at hand; None if nothing is to be held against it.
+    """
     fastest: dict[tuple[str, str, str], Experience] = {}
     for row in rows:
         record = json.loads(str(row["record"]))
+        aged = version not in (None, record["versions"].get(recipe_component(recipe)))
         for choice in record["choices"]:
             if choice["recipe"] == recipe:
                 place = str(row["graph_hash"]), choice["site"], json.dumps(record["choices"])
@@ -117,6 +128,7 @@ def _experience(recipe: str, rows: Sequence[Row]) -> list[Experience]:
                     place[0],
                     str(row["structure_hash"]),
                     unpack_sizes(row["sizes"]),
+                    aged,
                 )
                 if place not in fastest or entry.latency_ms < fastest[place].latency_ms:
                     fastest[place] = entry

@@ -48,6 +48,19 @@ class RoundPlan:
     plan: Plan
 
 
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The judge's final verdict on a kernel of a run, and when the run asked for it.
+
+    `attempts` counts those that the run had made by then; `early` says that its search went on
+    afterwards.
+    """
+
+    measurement: Measurement
+    attempts: int = 0
+    early: bool = False
+
+
 class Runs(Tables):
     """`memory.runs`: runs and their short-term memory."""
 
@@ -321,7 +334,7 @@ class Runs(Tables):
         )
         return [from_json(Lesson, row["record"]) for row in rows]
 
-    def put_verdict(self, run_id: str, kernel_hash: str, verdict: Measurement) -> None:
+    def put_verdict(self, run_id: str, kernel_hash: str, verdict: Verdict) -> None:
         """Keep the judge's final verdict on a kernel; a later one takes its place.
 
         Raises MemoryStoreError if there is no such run.
@@ -333,12 +346,12 @@ class Runs(Tables):
                 [run_id, kernel_hash, to_json(verdict)],
             )
 
-    def verdicts(self, run_id: str) -> dict[str, Measurement]:
+    def verdicts(self, run_id: str) -> dict[str, Verdict]:
         """The judge's final verdicts of a run, by the hash of the kernel."""
         rows = self._storage.read(
             "select kernel, record from verdicts where run = ? order by rowid", [run_id]
         )
-        return {str(row["kernel"]): from_json(Measurement, row["record"]) for row in rows}
+        return {str(row["kernel"]): from_json(Verdict, row["record"]) for row in rows}
 
 
 def _no_run(run_id: str) -> MemoryStoreError:

@@ -7,9 +7,11 @@ process.py is what runs in it.
 """
 
 import json
+import math
 import os
 import queue
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict
@@ -18,7 +20,7 @@ from typing import Any
 
 from kmem.problem.traced import TracedProblem
 from kmem.profile.compile.process import CompileProcess
-from kmem.profile.compile.report import CompileReport, read_report
+from kmem.profile.compile.report import CompileReport, CompileStatus, read_report
 from kmem.profile.compile.target_driver import compute_capability
 from kmem.profile.description import describe_inputs
 from kmem.records import Kernel
@@ -72,20 +74,34 @@ class CompileProcesses:
         for process in self._members[::-1][:count]:  # those that are asked first
             process.start()
 
-    def submit(self, setup: str, source: str, timeout_s: float) -> "Future[dict[str, Any]]":
+    def submit(
+        self, setup: str, source: str, timeout_s: float, deadline: float = math.inf
+    ) -> "Future[dict[str, Any]]":
         """The answer of a process about one module of the problem of `setup`.
 
         Modules are compiled in order of submission.
+
+        Args:
+            timeout_s: for the module, from the moment that a process begins with it.
+            deadline: time.monotonic() at which a module is given up that is not compiled by then.
         """
         try:
-            return self._threads.submit(self._ask, setup, json.dumps({"source": source}), timeout_s)
+            return self._threads.submit(
+                self._ask, setup, json.dumps({"source": source}), timeout_s, deadline
+            )
         except RuntimeError as ex:  # closed meanwhile: the executor says so in no other way
             raise CancelledError from ex
 
-    def _ask(self, setup: str, question: str, timeout_s: float) -> dict[str, Any]:
+    def _ask(self, setup: str, question: str, timeout_s: float, deadline: float) -> dict[str, Any]:
         process = self._idle.get()
+        late = {"status": CompileStatus.LATE.value, "log": "its time was up", "seconds": 0.0}
         try:
-            return process.ask(setup, question, timeout_s)
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return late
+            answer = process.ask(setup, question, min(timeout_s, left_s))
+            is_cut_off = left_s < timeout_s and answer["seconds"] >= left_s
+            return late if is_cut_off and answer["status"] == "failed" else answer
         finally:
             self._idle.put(process)
 
@@ -148,6 +164,7 @@ class CompilePool:
         kernels: Sequence[Kernel],
         *,
         timeout_s: float,
+        within_s: float = math.inf,
         on_done: Callable[[CompileReport], None] | None = None,
     ) -> list[CompileReport]:
         """Compile modules; reports in the order of `kernels`.
@@ -155,13 +172,15 @@ class CompilePool:
         Args:
             timeout_s: for each kernel; one that takes longer is reported as failed and its process
                 replaced.
+            within_s: for all of them; those not compiled by then are reported as late.
             on_done: called in this thread with each report as it comes.
 
         Raises:
             ProblemError: if the problem's inputs cannot be built on the meta device.
         """
+        deadline = time.monotonic() + within_s
         answers = {
-            self._processes.submit(self._setup, kernel.source, timeout_s): index
+            self._processes.submit(self._setup, kernel.source, timeout_s, deadline): index
             for index, kernel in enumerate(kernels)
         }
         done: queue.SimpleQueue[Future[dict[str, Any]]] = queue.SimpleQueue()

@@ -11,12 +11,14 @@ from kmem.records import Device, Launch
 class CompileStatus(Enum):
     """Whether every kernel of a module compiled.
 
-    NEEDS_VALUES: the forward looks at its data, so that only a GPU can tell.
+    NEEDS_VALUES: the forward looks at its data, so that only a GPU can tell. LATE: the time for all
+    was up first, which says nothing about the module.
     """
 
     OK = "ok"
     FAILED = "failed"
     NEEDS_VALUES = "needs_values"
+    LATE = "late"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,178 @@
+"""Final verdicts: down the ranking until a kernel holds or the minutes are over."""
+
+from pathlib import Path
+
+import pytest
+from ladder_runs import (
+    Judgement,
+    ladder_registry,
+    ladder_run,
+    ladder_session,
+    rungs,
+    takes_ms,
+    walk_ladder,
+)
+
+from kmem.memory.store import Memory
+from kmem.records import Kernel, Move, Run
+from kmem.run import replay
+from kmem.run.clock import Clock
+
+
+def never_early() -> Clock:
+    """A clock without end, in whose run the baselines are not there before the search ends."""
+
+    class Waiting(Clock):
+        def is_ready(self, known: bool) -> bool:
+            return False
+
+    return Waiting(lambda: 1000.0)
+
+
+def test_verification_goes_down_the_ranking_until_a_candidate_holds(tmp_path: Path) -> None:
+    refused: list[Kernel] = []
+
+    def refuses(kernel: Kernel) -> bool:
+        if len(refused) < 5:
+            refused.append(kernel)
+            return True
+        return False
+
+    judgement = Judgement(refuses=refuses)
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=8)
+        result, _, _ = walk_ladder(run, memory, judgement, clock=never_early())
+    assert [takes_ms(kernel) for kernel in judgement.verified] == sorted(
+        takes_ms(kernel) for kernel in judgement.judged
+    )[:6]
+    assert result.best.candidate.kernel == judgement.verified[-1]
+
+
+def test_a_winner_refused_for_its_error_is_repaired_on_the_way_and_wins(tmp_path: Path) -> None:
+    judgement = Judgement(verifying_needs=2)
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=4)
+        result, attempts, _ = walk_ladder(run, memory, judgement, clock=never_early())
+        assert replayed(run, memory, tmp_path) == []
+    assert [rungs(kernel) for kernel in judgement.verified] == [[0, 0], [1, 1], [2, 2]]
+    assert result.best.candidate.task.move is Move.CLIMB
+    assert result.speedup == pytest.approx(20.0 / 2.4)
+    assert [attempt.round for attempt in attempts][-2:] == [0, 0]
+
+
+def replayed(run: Run, memory: Memory, home: Path) -> list[str]:
+    """How a replay of the run differs from it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay, "open_session", lambda *about: ladder_session(about[-1]))
+        return replay.replay_run(run, home / "again", ladder_registry(), memory, lambda event: None)
+
+
+def test_slower_candidates_than_the_baseline_are_not_verified_one_after_another(
+    tmp_path: Path,
+) -> None:
+    judgement = Judgement(baselines={"eager": 1.0}, refuses=lambda kernel: True)
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=8)
+        result, _, _ = walk_ladder(run, memory, judgement)
+    assert len(judgement.verified) == 1
+    assert "the judge refused the fastest (not_repeatable): it wavers" in result.reason
+
+
+def test_no_run_ends_with_the_baseline_while_a_faster_candidate_and_time_are_left(
+    tmp_path: Path,
+) -> None:
+    # eager takes 9 ms, so eight of the kernels were timed faster
+    judgement = Judgement(baselines={"eager": 9.0}, refuses=lambda kernel: True)
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=16)
+        result, _, _ = walk_ladder(run, memory, judgement, clock=never_early())
+    faster = [kernel for kernel in judgement.judged if takes_ms(kernel) <= 9.0]
+    assert len(faster) > 4
+    assert judgement.verified == sorted(faster, key=takes_ms)
+    assert result.best is None
+
+
+def test_minutes_end_the_verification_and_the_run_says_so(tmp_path: Path) -> None:
+    judgement = Judgement(refuses=lambda kernel: True, verifying_s=50.0)
+    clock = Clock(lambda: 120.0 - judgement.now_s)
+    clock.is_ready = lambda known: False
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=8)
+        result, _, _ = walk_ladder(run, memory, judgement, clock=clock)
+        assert result.reason.endswith(
+            "the minutes ended before every faster candidate was verified"
+        )
+        assert (len(judgement.verified), result.verifications_in_time) == (3, 3)
+        assert replayed(run, memory, tmp_path) == []
+
+
+def test_a_part_of_the_minutes_is_kept_for_the_verification() -> None:
+    left = [100.0]
+    clock = Clock(lambda: left[0], lambda: 15.0)
+    assert (clock.seconds_left, clock.run_seconds_left) == (85.0, 100.0)
+    assert not clock.is_over()
+    left[0] = 15.0
+    assert clock.is_over()
+    assert clock.may_verify(is_first=False)
+    left[0] = -1.0
+    assert not clock.may_verify(is_first=False)
+    assert not clock.may_verify(is_first=True), "once over they stay over"
+    assert (clock.looks_in_time, clock.verifications_in_time) == (1, 1)
+
+
+def test_one_verdict_is_due_even_when_the_minutes_are_over() -> None:
+    clock = Clock(lambda: -1.0)
+    assert clock.may_verify(is_first=True)
+
+
+def test_the_first_good_candidate_is_verified_before_the_others_are_measured(
+    tmp_path: Path,
+) -> None:
+    judgement = Judgement()
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=1, candidates_per_round=4)
+        result, attempts, said = walk_ladder(run, memory, judgement)
+        first = next(place for place, text in enumerate(said) if "first verified" in text)
+        assert said[first] == "first verified kernel after 0 s: 2 ms, 10.00x eager"
+        assert sum(": passed" in text for text in said[:first]) == 1 < len(attempts)
+        # it is also the fastest in the end, and its verdict stands
+        assert len(judgement.verified) == 1
+        assert result.best.measurement.timing.ratio == 10.0
+        assert replayed(run, memory, tmp_path) == []
+
+
+def test_a_refusal_of_the_early_verdict_raises_the_rung_of_all_that_follows(
+    tmp_path: Path,
+) -> None:
+    judgement = Judgement(verifying_needs=1)
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=4)
+        result, attempts, _ = walk_ladder(run, memory, judgement)
+        assert replayed(run, memory, tmp_path) == []
+    assert [rungs(attempt.candidate.kernel) for attempt in attempts] == [[0, 0], *[[1, 1]] * 5]
+    assert result.best is not None
+
+
+def test_a_resumed_run_takes_its_verdicts_over(tmp_path: Path) -> None:
+    judgement = Judgement(verifying_needs=1)
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=1, candidates_per_round=4)
+        result, attempts, _ = walk_ladder(run, memory, judgement)
+        verified, judged = len(judgement.verified), len(judgement.judged)
+        again, same, _ = walk_ladder(run, memory, judgement)
+    assert (len(judgement.verified), len(judgement.judged)) == (verified, judged)
+    assert (again.best, same) == (result.best, attempts)
+
+
+def test_a_better_baseline_that_comes_late_is_timed_against_the_winner(tmp_path: Path) -> None:
+    judgement = Judgement(baselines={"eager": 20.0, "compile": 10.0, "max_autotune": 5.0})
+    late = Judgement(baselines={"eager": 20.0, "compile": 10.0, "max_autotune": 1.0})
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=2)
+        result, _, _ = walk_ladder(run, memory, judgement)
+        assert (judgement.against[-1], result.speedup) == ("max_autotune", 2.5)
+    with Memory(tmp_path / "other.db") as memory:
+        run = ladder_run(tmp_path / "other", rounds=0, candidates_per_round=2)
+        result, _, _ = walk_ladder(run, memory, late)
+    assert result.best is None
+    assert result.reason.endswith("nothing beat the best baseline")
