@@ -12,19 +12,22 @@ from rich.markdown import Markdown
 from kmem.cli.display.skills import (
     describe_status,
     describe_track_record,
+    hit_data,
     print_hits,
-    print_table,
+    print_list,
     skill_data,
 )
-from kmem.cli.growth import add_skill, distill, export, retract_skill
+from kmem.cli.growth import add_skill, distill, export, remove_skill, retract_skill
 from kmem.cli.options.records import option, takes
 from kmem.cli.registered_skills import find_skill, load_skills
-from kmem.cli.skill_files import new_skill, validate_skills
+from kmem.cli.skill_files import new_skill, show_vocabulary, try_skill, validate_skills
 from kmem.curate.sources import skill_source
 from kmem.memory.ledger.track_records import installed_versions
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
+from kmem.records import Bottleneck
 from kmem.serialize import to_data
+from kmem.skills import Skill
 from kmem.vocabulary import OPERATORS
 
 
@@ -52,6 +55,32 @@ class SearchOptions:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """What narrows a list of skills."""
+
+    operators: tuple[str, ...] = option(
+        "--op",
+        multiple=True,
+        help="Only skills about this operator, such as max_pool; may be repeated.",
+    )
+    bottleneck: str | None = option(
+        "--bottleneck",
+        type=click.Choice([each.value for each in Bottleneck]),
+        help="Only skills that address this bottleneck.",
+    )
+    has_recipe: bool = option("--has-recipe", is_flag=True, help="Only skills with a recipe.")
+
+    def holds(self, skill: Skill) -> bool:
+        """Whether a skill is to be listed; one about any operator is about each."""
+        addressed = {each.value for each in skill.bottlenecks}
+        return (
+            (not self.operators or skill.covers_operators(self.operators))
+            and (self.bottleneck is None or not addressed or self.bottleneck in addressed)
+            and (skill.has_recipe or not self.has_recipe)
+        )
+
+
 @click.group(invoke_without_command=True)
 @click.pass_context
 def skills(ctx: click.Context) -> None:
@@ -61,36 +90,26 @@ def skills(ctx: click.Context) -> None:
 
 
 @skills.command("list")
+@takes(ListOptions)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object: all skills under `skills`."
 )
 @click.pass_obj
-def list_skills(registry: Registry, as_json: bool = False) -> None:
-    """List skills and where each stands.
+def list_skills(registry: Registry, options: ListOptions, as_json: bool = False) -> None:
+    """List skills, a line each: name, status, whether it has a recipe, description.
 
     Its status is bundled, plugin, added, draft, verified (a draft that was reproduced) or
-    retracted.
+    retracted. A recipe acts in every run; a skill without one is prose for language models.
     """
-    library = load_skills(registry)
+    _check_operators(options.operators)
+    library = [skill for skill in load_skills(registry) if options.holds(skill)]
     with Memory() as memory:
         standings = memory.standings.of_each(library)
     if as_json:
         listed = [skill_data(skill, standings[skill.name]) for skill in library]
         click.echo(json.dumps({"skills": listed}))
         return
-    print_table(
-        ("skill", "status", "operators", "bottlenecks", "recipe"),
-        [
-            (
-                skill.name,
-                standings[skill.name].standing.value,
-                " ".join(skill.operators),
-                " ".join(item.value for item in skill.bottlenecks) or "any",
-                "yes" if skill.has_recipe else "",
-            )
-            for skill in library
-        ],
-    )
+    print_list(library, standings)
 
 
 @skills.command("show")
@@ -135,8 +154,10 @@ def show_skill(registry: Registry, name: str, as_json: bool) -> None:
 def search_skills(registry: Registry, query: str, options: SearchOptions, as_json: bool) -> None:
     """Search skills by meaning and by words.
 
-    Prints why each was found, and what its recorded outcomes promise. Drafts come last and
-    labelled; retracted skills are left out.
+    Prints of each what it is, how it acts (by a recipe, or as prose for a language model), why it
+    was found, and what its recorded outcomes promise. Drafts come last and labelled; retracted
+    skills are left out. If nothing in the library is about the question, that is said and nothing
+    listed.
     """
     if not query and options.report is None:
         raise click.UsageError("Say what to search for: QUERY, --ncu FILE, or both")
@@ -149,13 +170,14 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
     library = load_skills(registry)
     with Memory() as memory:
         memory.skills.sync(library)
+        fits = diagnosis is not None or memory.skills.fits(query)
         hits = memory.skills.search(
             " ".join(filter(None, (query, diagnosis.summary if diagnosis else ""))),
             operators=options.operators or None,
             arch=options.arch,
             bottlenecks=(diagnosis.bottleneck, *diagnosis.secondary) if diagnosis else (),
             signature=diagnosis.signature.values if diagnosis else None,
-            limit=max(1, len(library)),
+            limit=max(1, len(library)) if fits else 0,
         )
         by_name = {skill.name: skill for skill in library}
         hits = memory.standings.order_hits(by_name, hits, options.limit)
@@ -166,11 +188,27 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
             arch=options.arch or "",
             versions=installed_versions(),
         )
-    print_hits(
-        [replace(hit, reasons=(*hit.reasons, earned[hit.name].reason)) for hit in hits],
-        diagnosis,
-        as_json=as_json,
-    )
+        standings = memory.standings.of_each(by_name[hit.name] for hit in hits)
+    hits = [replace(hit, reasons=(*hit.reasons, earned[hit.name].reason)) for hit in hits]
+    if as_json:
+        found = {
+            "diagnosis": to_data(diagnosis) if diagnosis else None,
+            "fits": fits,
+            "skills": [hit_data(hit, by_name[hit.name], standings[hit.name]) for hit in hits],
+        }
+        click.echo(json.dumps(found, indent=2))
+        return
+    if diagnosis is not None:
+        click.echo(diagnosis.summary)
+    print_hits(hits, by_name, standings)
+    if not fits:
+        click.echo(
+            f"No skill is about '{query}': none is near enough in meaning. Name an operator, a "
+            "bottleneck or what a profile shows; `kmem skills vocabulary` lists the words",
+            err=True,
+        )
+    elif not hits:
+        click.echo("No skill fits; leave out --op or --arch, or use other words", err=True)
 
 
 def _check_operators(operators: Sequence[str]) -> None:
@@ -181,5 +219,15 @@ def _check_operators(operators: Sequence[str]) -> None:
             )
 
 
-for command in (new_skill, validate_skills, add_skill, distill, retract_skill, export):
+for command in (
+    new_skill,
+    validate_skills,
+    try_skill,
+    show_vocabulary,
+    add_skill,
+    remove_skill,
+    distill,
+    retract_skill,
+    export,
+):
     skills.add_command(command)
