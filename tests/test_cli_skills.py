@@ -12,6 +12,7 @@ from test_memory_library import make_skill
 from test_memory_store import make_outcome
 from test_skills import filled_template, write_skill
 
+from kmem.cli.group import LazyCommand
 from kmem.cli.skills import skills
 from kmem.errors import KmemError, NotRegistered, OutputError, SkillError
 from kmem.memory.store import Memory
@@ -318,7 +319,8 @@ def test_every_command_and_option_has_help() -> None:
     from kmem.cli.memory import memory
 
     for group in (skills, db, memory):
-        for command in (group, *group.commands.values()):
+        for listed in (group, *group.commands.values()):
+            command = listed.load() if isinstance(listed, LazyCommand) else listed
             assert command.help, command.name
             assert all(
                 option.help for option in command.params if isinstance(option, click.Option)

@@ -62,10 +62,10 @@ def add_skill(registry: Registry, source: str, trust_code: bool) -> None:
 @click.argument("name")
 @click.pass_obj
 def remove_skill(registry: Registry, name: str) -> None:
-    """Remove a skill that you added: its directory beside the database is deleted.
+    """Remove a skill that you added.
 
-    What was measured with it stays. A skill that ships with kmem, or is a plugin's, is not removed
-    but retracted.
+    Its directory beside the database is deleted. What was measured with it stays. A skill that
+    ships with kmem, or is a plugin's, is not removed but retracted.
     """
     root = added_skills_root(default_db_path())
     path = root / name

@@ -41,10 +41,11 @@ from kmem.skills import (
     help="Also a recipe.py: a small one that works, for one operator, to change into yours.",
 )
 def new_skill(name: str, directory: Path, recipe: bool) -> None:
-    """Start a skill: make the directory NAME with a SKILL.md to fill in.
+    """Start a skill: make the directory NAME with a SKILL.md.
 
-    The directory is remembered as your own, so that `validate`, `try` and `add` run its recipe
-    without --trust-code. docs/skills.md leads from here to a skill that runs use.
+    The SKILL.md is to be filled in. The directory is remembered as your own, so that `validate`,
+    `try` and `add` run its recipe without --trust-code. docs/skills.md leads from here to a skill
+    that runs use.
     """
     files = skill_template(name, recipe=recipe)
     target = directory / name
@@ -75,10 +76,11 @@ def new_skill(name: str, directory: Path, recipe: bool) -> None:
 def validate_skills(
     registry: Registry, directories: tuple[Path, ...], embed: bool, trust_code: bool
 ) -> None:
-    """Print every fault of the skills in DIRECTORIES (default: all registered).
+    """Print every fault of the skills.
 
-    A recipe.py among them is imported in a confined process, if it is of a registered skill, was
-    made here with `kmem skills new`, or is trusted by --trust-code.
+    They are those in DIRECTORIES, by default all registered ones. A recipe.py among them is
+    imported in a confined process, if it is of a registered skill, was made here with
+    `kmem skills new`, or is trusted by --trust-code.
     """
     chosen = [path for directory in directories for path in _skills_in(directory)] or list(
         registry.skills.values()
@@ -119,7 +121,7 @@ def validate_skills(
 @click.option("--trust-code", is_flag=True, help="Run a recipe.py that was not made here.")
 @click.pass_obj
 def try_skill(registry: Registry, name: str, problem: Path, target: str, trust_code: bool) -> None:
-    """Try the recipe of skill NAME on PROBLEM: sites matched, text emitted, values checked.
+    """Try the recipe of skill NAME on PROBLEM.
 
     NAME is a registered skill or a skill's directory. Printed are the operators of the problem's
     graph and which of them the recipe writes, then the Triton that it emits at its best-ranked
@@ -136,7 +138,10 @@ def try_skill(registry: Registry, name: str, problem: Path, target: str, trust_c
 @click.command("vocabulary")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def show_vocabulary(as_json: bool) -> None:
-    """List the words a SKILL.md may use: bottlenecks, metrics and operators, a line each."""
+    """List the words a SKILL.md may use.
+
+    They are bottlenecks, metrics and operators, with a line about each.
+    """
     if as_json:
         click.echo(json.dumps(vocabulary_data(), indent=2))
         return

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.markdown import Markdown
 
 from kmem.cli.display.skills import (
     describe_status,
@@ -15,13 +13,12 @@ from kmem.cli.display.skills import (
     hit_data,
     print_hits,
     print_list,
+    print_markdown,
     skill_data,
 )
-from kmem.cli.growth import add_skill, distill, export, remove_skill, retract_skill
+from kmem.cli.group import LazyCommand
 from kmem.cli.options.records import option, takes
 from kmem.cli.registered_skills import find_skill, load_skills
-from kmem.cli.skill_files import new_skill, show_vocabulary, try_skill, validate_skills
-from kmem.curate.sources import skill_source
 from kmem.memory.ledger.track_records import installed_versions
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
@@ -124,6 +121,8 @@ def show_skill(registry: Registry, name: str, as_json: bool) -> None:
     After the text: where it stands and why, and its track record, the outcomes measured here or
     imported.
     """
+    from kmem.curate.sources import skill_source  # git and the network, which a search has not
+
     skill = find_skill(registry, name)
     with Memory() as memory:
         records = memory.track_records.of_skill(name)
@@ -140,10 +139,11 @@ def show_skill(registry: Registry, name: str, as_json: bool) -> None:
         }
         click.echo(json.dumps(skill_data(skill, standing) | body, indent=2))
         return
-    console = Console()
-    console.print(Markdown(f"# {skill.name}\n\n{skill.description}\n\n{skill.body}"))
-    console.print(Markdown(f"## Status\n\n{describe_status(standing, origin)}"))
-    console.print(Markdown(f"## Track record\n\n{describe_track_record(records)}"))
+    print_markdown(
+        f"# {skill.name}\n\n{skill.description}\n\n{skill.body}",
+        f"## Status\n\n{describe_status(standing, origin)}",
+        f"## Track record\n\n{describe_track_record(records)}",
+    )
 
 
 @skills.command("search")
@@ -219,15 +219,18 @@ def _check_operators(operators: Sequence[str]) -> None:
             )
 
 
-for command in (
-    new_skill,
-    validate_skills,
-    try_skill,
-    show_vocabulary,
-    add_skill,
-    remove_skill,
-    distill,
-    retract_skill,
-    export,
-):
-    skills.add_command(command)
+#: The other commands: name, module, object in it, and the first sentence of the help. They are
+#: loaded when asked for: a search need not wait for what unpacks archives and tries kernels.
+_TABLE = (
+    ("new", "skill_files", "new_skill", "Start a skill: make the directory NAME with a SKILL.md."),
+    ("validate", "skill_files", "validate_skills", "Print every fault of the skills."),
+    ("try", "skill_files", "try_skill", "Try the recipe of skill NAME on PROBLEM."),
+    ("vocabulary", "skill_files", "show_vocabulary", "List the words a SKILL.md may use."),
+    ("add", "growth", "add_skill", "Add skills from SOURCE to your own."),
+    ("remove", "growth", "remove_skill", "Remove a skill that you added."),
+    ("distill", "growth", "distill", "Turn measured wins of runs into draft skills."),
+    ("retract", "growth", "retract_skill", "Record that a skill is to be used no more."),
+    ("export", "growth", "export", "Lay skills out as folders for coding agents."),
+)
+for name, module, function, summary in _TABLE:
+    skills.add_command(LazyCommand(name, f"kmem.cli.{module}", summary, function))

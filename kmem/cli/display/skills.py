@@ -4,17 +4,18 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from kmem.curate.sources import SkillOrigin
 from kmem.memory.ledger.track_records import TrackRecord
 from kmem.memory.skills.search import SkillHit
 from kmem.memory.skills.standing import SkillStanding
 from kmem.serialize import to_data
 from kmem.skills import Skill
+
+if TYPE_CHECKING:
+    from kmem.curate.sources import SkillOrigin
 
 
 def skill_data(skill: Skill, standing: SkillStanding) -> dict[str, object]:
@@ -34,7 +35,7 @@ def skill_data(skill: Skill, standing: SkillStanding) -> dict[str, object]:
     }
 
 
-def describe_status(standing: SkillStanding, origin: SkillOrigin | None) -> str:
+def describe_status(standing: SkillStanding, origin: "SkillOrigin | None") -> str:
     """Markdown: where a skill stands and why, where it came from, and who reproduced it."""
     lines = [f"{standing.reason[0].upper()}{standing.reason[1:]}."]
     if origin is not None:
@@ -63,6 +64,15 @@ def describe_track_record(records: Sequence[TrackRecord]) -> str:
         cells = (item.arch, item.tried, item.passed, item.improved, speedup, item.recalled)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
+
+
+def print_markdown(*texts: str) -> None:
+    """Print Markdown as it reads best on a terminal."""
+    from rich.console import Console  # with the next a tenth of a search's time
+    from rich.markdown import Markdown
+
+    for text in texts:
+        Console().print(Markdown(text))
 
 
 def how_it_acts(skill: Skill) -> str:
@@ -115,6 +125,9 @@ def _text_width() -> int:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table without borders on stdout."""
+    from rich.console import Console  # with the next a tenth of a search's time, which has no table
+    from rich.table import Table
+
     table = Table(box=None, header_style="bold", pad_edge=False)
     for place, column in enumerate(columns):
         # a name cut short could not be copied into the next command
