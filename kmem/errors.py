@@ -106,8 +106,8 @@ class RecipeError(KmemError):
     """A recipe broke its contract (illegal knobs, wrong output); the skill's author mends it."""
 
 
-class EvidenceError(KmemError):
-    """An evidence bundle cannot be read or written as it is; the message names the remedy."""
+class BundleError(KmemError):
+    """A bundle of a verdict cannot be read or written as it is; the message names the remedy."""
 
 
 class LandscapeError(KmemError):

@@ -12,7 +12,7 @@ from corpus.honest import GUARDED, LIBRARY
 
 from kmem.cli.verify import verify
 from kmem.devices import named_target
-from kmem.errors import EvidenceError
+from kmem.errors import BundleError
 from kmem.measure.bundle import FORMAT, Bundle, compare_bundles, read_bundle, write_bundle
 from kmem.records import (
     Baseline,
@@ -91,7 +91,7 @@ def test_a_bundle_that_is_foreign_or_altered_is_refused_in_one_line(
     path = tmp_path / "bundle.json"
     write_bundle(path, BUNDLE)
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    with pytest.raises(EvidenceError) as caught:
+    with pytest.raises(BundleError) as caught:
         read_bundle(path)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -100,7 +100,7 @@ def test_a_bundle_that_is_foreign_or_altered_is_refused_in_one_line(
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(
-        EvidenceError, match="Cannot write the evidence to .*; free space or choose another place"
+        BundleError, match="Cannot write the evidence to .*; free space or choose another place"
     ):
         write_bundle(tmp_path / "file" / "bundle.json", BUNDLE)
 

@@ -13,6 +13,10 @@ from kmem.cli import cli
 from kmem.cli.group import LazyCommand
 
 ROOT = Path(__file__).parent.parent
+#: Pages a person writes; docs/commands.md is generated.
+GUIDES = sorted(
+    f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.name != "commands.md"
+)
 
 
 def loaded(command: click.Command) -> click.Command:
@@ -42,12 +46,12 @@ def test_every_command_and_option_has_help(path: tuple[str, ...], command: click
             assert parameter.help, f"kmem {' '.join(path)} {parameter.opts[0]} has no help"
 
 
-def test_the_readme_shows_what_help_prints() -> None:
+def test_docs_commands_shows_what_help_prints() -> None:
     subprocess.run([sys.executable, str(ROOT / "tools/write_help.py"), "--check"], check=True)
 
 
 def documented_commands() -> list[str]:
-    documents = (ROOT / name for name in ("README.md", "CONTRIBUTING.md"))
+    documents = (ROOT / name for name in ("README.md", "CONTRIBUTING.md", *GUIDES))
     text = "\n".join(path.read_text(encoding="utf-8") for path in documents)
     blocks = re.findall(r"```(?:sh|bash|console)\n(.*?)```", text, re.DOTALL)
     lines = [

@@ -16,7 +16,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult
 
 from kmem.devices import named_target
-from kmem.errors import EvidenceError, NotRegistered, TargetError
+from kmem.errors import BundleError, NotRegistered, TargetError
 from kmem.mcp.tools import Tools
 from kmem.mcp.verdicts import Verdict
 from kmem.memory.store import Memory
@@ -250,9 +250,9 @@ def test_what_cannot_be_compared_or_is_not_known_is_not_recorded(
     elsewhere = tools._verdicts.keep(
         replace(measured(problem, LIBRARY, 1.0), device=named_target("a100"))
     )
-    with pytest.raises(EvidenceError, match="The parent did not pass"):
+    with pytest.raises(BundleError, match="The parent did not pass"):
         tools.record(good, parent=failed)
-    with pytest.raises(EvidenceError, match="of another problem, contract or device"):
+    with pytest.raises(BundleError, match="of another problem, contract or device"):
         tools.record(good, parent=elsewhere)
     with pytest.raises(NotRegistered, match="No skill named 'invented'"):
         tools.record(good, "invented")

@@ -21,18 +21,28 @@ import resource
 import sys
 import tempfile
 import time
-from bisect import bisect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from made_up_memory import (
+    BATCH,
+    GRAPHS_PER_STRUCTURE,
+    METRICS,
+    NAMES,
+    STRUCTURES,
+    VERSIONS,
+    HashEmbedder,
+    make_entries,
+    make_outcome,
+    make_skills,
+)
 
 from kmem.memory.ledger.experience import recall_experience
 from kmem.memory.ledger.graphs import GraphKey
-from kmem.memory.ledger.outcomes import LedgerEntry, Retraction
+from kmem.memory.ledger.outcomes import Retraction
 from kmem.memory.skills.embeddings import Embedder, load_embedder
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import export_outcomes, import_outcomes
@@ -43,43 +53,10 @@ from kmem.records import (
     Contract,
     Diagnosis,
     Kernel,
-    Move,
-    Outcome,
     Signature,
-    SiteChoice,
-    Status,
     content_hash,
 )
-from kmem.serialize import to_json
-from kmem.skills import Skill, bundled_skills_root, load_skill, skill_directories
-from kmem.vocabulary import OPERATORS, SIGNATURE_METRICS
-
-STRUCTURES = 500
-GRAPHS_PER_STRUCTURE = 40
-KERNELS_PER_GRAPH = 20
-STATUSES = (Status.PASSED,) * 8 + (Status.WRONG_VALUES, Status.BUILD_FAILED)
-ORIGINS = ("local", "team-a", "team-b", "team-c")
-VERSIONS = (
-    {"torch": "2.9", "triton": "3.5"},
-    {"torch": "2.10", "triton": "3.6"},
-    {"torch": "2.11", "triton": "3.6"},
-)
-NAMES = list(OPERATORS)
-METRICS = list(SIGNATURE_METRICS)[:16]
-BATCH = 10_000
-
-
-class HashEmbedder:
-    """384 pseudo-random numbers per text: as many as the real model makes, without its time."""
-
-    model = "benchmark"
-
-    def __call__(self, texts: list[str]) -> np.ndarray:
-        seeds = [int(content_hash(text)[:8], 16) for text in texts]
-        vectors = np.stack(
-            [np.random.default_rng(seed).standard_normal(384, dtype=np.float32) for seed in seeds]
-        )
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+from kmem.skills import Skill
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,104 +71,9 @@ class Timed:
     cpu_p95: float
 
 
-@cache
-def _popularity(skills: int) -> list[float]:
-    """Cumulative shares of skills: the n-th is tried as often as 1 / n**0.7 says.
-
-    So a few are tried everywhere and most rarely.
-    """
-    return list(accumulate((index + 1) ** -0.7 for index in range(skills)))
-
-
-def _draw_skill(draw: random.Random, skills: int) -> int:
-    shares = _popularity(skills)
-    return bisect(shares, draw.random() * shares[-1])
-
-
-def _operator(skill: int, draw: random.Random) -> str:
-    return NAMES[(skill * 7 + draw.randrange(2)) % len(NAMES)]
-
-
-def _outcome(index: int, skills: int) -> Outcome:
-    draw = random.Random(index)
-    structure, graph = draw.randrange(STRUCTURES), draw.randrange(GRAPHS_PER_STRUCTURE)
-    skill = _draw_skill(draw, skills)
-    operator = _operator(skill, draw)
-    status = draw.choice(STATUSES)
-    latency_ms = draw.uniform(0.1, 10.0)
-    passed = latency_ms if status is Status.PASSED else None
-    return Outcome(
-        problem=f"problem-{structure}",
-        graph_hash=content_hash(f"graph {structure} {graph}"),
-        structure_hash=content_hash(f"structure {structure}"),
-        operators=(operator, "pointwise"),
-        workload="full",
-        device="h200",
-        arch=draw.choice(("sm_80", "sm_90")),
-        contract=Contract(),
-        skill=f"skill-{skill:05d}",
-        choices=(
-            SiteChoice(operator, operator, f"skill-{skill:05d}", (("BLOCK", 1024), ("warps", 8))),
-        ),
-        move=draw.choice((Move.TUNE, Move.TUNE, Move.FIX, Move.RECALL)),
-        bottleneck=list(Bottleneck)[(skill + draw.randrange(2)) % len(Bottleneck)],
-        signature=Signature({metric: round(draw.uniform(0.0, 100.0), 2) for metric in METRICS}),
-        source_hash=content_hash(f"{structure} {graph} {draw.randrange(KERNELS_PER_GRAPH)}"),
-        parent_hash=None,
-        status=status,
-        latency_ms=passed,
-        latency_ms_p20=passed,
-        latency_ms_p80=passed,
-        parent_ms=draw.uniform(0.1, 10.0),
-        baseline="compile",
-        baseline_ms=5.0,
-        ratio=5.0 / latency_ms if passed else None,
-        ratio_low=None,
-        ratio_high=None,
-        bound_ms=0.05,
-        flags=(),
-        versions=draw.choice(VERSIONS),
-        origin=draw.choice(ORIGINS),
-        created_at=f"{index:026d}",
-        sizes=(2 ** draw.randrange(4, 16), 16 + graph),
-    )
-
-
-def _entries(first: int, count: int, skills: int) -> Iterator[LedgerEntry]:
-    for index in range(first, count):
-        outcome = _outcome(index, skills)
-        record = to_json(outcome)
-        yield LedgerEntry(outcome, record, content_hash(record))
-
-
-def _make_skills(count: int, root: Path) -> list[Skill]:
-    """Skills with the metadata of bundled ones and their sentences, shuffled."""
-    bundled = [load_skill(path) for path in skill_directories(bundled_skills_root())]
-    lines = [line for skill in bundled for line in skill.body.splitlines() if line.strip()]
-    sentences = [sentence for skill in bundled for sentence in skill.description.split(". ")]
-    skills = []
-    for index in range(count):
-        draw = random.Random(index)
-        path = root / f"skill-{index:05d}"
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "SKILL.md").write_text(str(index))  # what makes one version differ from another
-        skills.append(
-            replace(
-                draw.choice(bundled),
-                name=f"skill-{index:05d}",
-                description=". ".join(draw.choices(sentences, k=3)),
-                body="\n".join(draw.choices(lines, k=40)),
-                path=path,
-                conflicts=(),
-                has_recipe=False,
-            )
-        )
-    return skills
-
-
 def _fill(memory: Memory, outcomes: int, skills: list[Skill]) -> None:
     (there,) = memory.storage.read("select coalesce(max(id), 0) as outcomes from outcomes")
-    entries = _entries(there["outcomes"], outcomes, len(skills))
+    entries = make_entries(there["outcomes"], outcomes, len(skills))
     while batch := list(islice(entries, BATCH)):
         memory.ledger.record_entries(batch)
         memory.ledger.record_retraction(
@@ -284,7 +166,7 @@ def _posteriors(memory: Memory, skills: list[Skill], index: int) -> object:
 
 
 def _after_a_measurement(memory: Memory, skills: list[Skill], index: int) -> object:
-    outcome = replace(_outcome(index, len(skills)), created_at=f"now {time.time_ns()}")
+    outcome = replace(make_outcome(index, len(skills)), created_at=f"now {time.time_ns()}")
     memory.ledger.record(outcome)
     return _posteriors(memory, skills[:100], index)
 
@@ -331,7 +213,7 @@ def measure_questions(memory: Memory, skills: list[Skill]) -> list[Timed]:
 def measure_merge(directory: Path) -> list[Timed]:
     """Time the merge of 10,000 outcomes into an empty memory, after start-up, and once more."""
     with Memory(directory / "from.db") as source, Memory(directory / "to.db") as target:
-        source.ledger.record_entries(_entries(0, 10_000, 1000))
+        source.ledger.record_entries(make_entries(0, 10_000, 1000))
         export_outcomes(source, directory / "export.jsonl")
         target.runs.put_kernel(Kernel("start-up: the tables"))
         (directory / "one.jsonl").write_text(
@@ -373,7 +255,7 @@ def main() -> None:
     rows: list[Timed] = []
     with tempfile.TemporaryDirectory(prefix="kmem-benchmark-") as scratch:
         path = (arguments.database or Path(scratch) / "kmem.db").absolute()
-        skills = _make_skills(arguments.skills, path.parent / "benchmark-skills")
+        skills = make_skills(arguments.skills, path.parent / "benchmark-skills")
         with Memory(path, HashEmbedder()) as memory:
             if not memory.storage.read("select 1 from library limit 1"):  # the last thing filled
                 rows.append(

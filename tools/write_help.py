@@ -1,4 +1,4 @@
-"""Write every command's --help into README.md between its markers.
+"""Write docs/commands.md: the --help of every command.
 
 With `--check` nothing is written: the exit code is 1 if the file is not what the program prints.
 
@@ -14,8 +14,12 @@ import click
 from kmem.cli import cli
 from kmem.cli.group import LazyCommand
 
-README = Path(__file__).parent.parent / "README.md"
-BEGIN, END = "<!-- help: begin (tools/write_help.py) -->", "<!-- help: end -->"
+PAGE = Path(__file__).parent.parent / "docs" / "commands.md"
+HEAD = """# Commands
+
+The help of every command as the program prints it (`python tools/write_help.py` writes this page).
+
+"""
 
 
 def command_paths(
@@ -37,22 +41,18 @@ def render_help() -> str:
         context = click.Context(
             command, info_name=" ".join(path), terminal_width=100, max_content_width=100
         )
-        parts.append(f"### `{' '.join(path)}`\n\n```\n{command.get_help(context)}\n```\n")
-    return "\n".join(parts)
+        parts.append(f"## `{' '.join(path)}`\n\n```\n{command.get_help(context)}\n```\n")
+    return HEAD + "\n".join(parts)
 
 
 def main() -> None:
-    text = README.read_text(encoding="utf-8")
-    head, rest = text.split(BEGIN)
-    _, tail = rest.split(END)
-    wanted = f"{head}{BEGIN}\n\n{render_help()}\n{END}{tail}"
-    if "--check" in sys.argv:
+    wanted = render_help()
+    if "--check" not in sys.argv:
+        PAGE.write_text(wanted, encoding="utf-8")
+    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != wanted:
         raise SystemExit(
-            0
-            if wanted == text
-            else "README.md is not what the program prints; run python tools/write_help.py"
+            "docs/commands.md is not what the program prints; run python tools/write_help.py"
         )
-    README.write_text(wanted, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import click
 
 from kmem.cli.exit_codes import EXIT_BAD_INPUT
-from kmem.errors import CaseError, EvidenceError, ProblemError, TargetError
+from kmem.errors import BundleError, CaseError, ProblemError, TargetError
 
 
 class BadInput(click.ClickException):
@@ -30,5 +30,5 @@ def bad_input() -> Iterator[None]:
     """Turn the errors of files that cannot be judged into BadInput."""
     try:
         yield
-    except (CaseError, EvidenceError, ProblemError, TargetError) as ex:
+    except (CaseError, BundleError, ProblemError, TargetError) as ex:
         raise BadInput(str(ex)) from ex

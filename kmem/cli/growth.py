@@ -102,7 +102,7 @@ def distill(
 
     Prints the drafts' directories. RUN may be a unique prefix of a run's id. A win is an attempt
     that beat the kernel it was made from, its interval above 1. What existing skills explain, other
-    recipes or knobs, is their evidence already and becomes no draft. A draft is verified once
+    recipes or knobs, is on their record already and becomes no draft. A draft is verified once
     outcomes reproduced it on two problems and two seeds.
     """
     if every == (run_id is not None):
@@ -120,7 +120,7 @@ def distill(
         click.echo(path)
     for knob in found.knobs:
         click.echo(
-            f"Evidence for {', '.join(knob.skills)}, no draft: {knob.change}, {knob.effect} in "
+            f"On the record of {', '.join(knob.skills)}, no draft: {knob.change}, {knob.effect} in "
             f"run {knob.run}",
             err=True,
         )

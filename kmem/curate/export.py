@@ -74,7 +74,7 @@ def export_skills(
     for skill in chosen:
         files |= {
             f"{skill.name}/{path.relative_to(skill.path).as_posix()}": path.read_bytes()
-            for path in _files(skill.path)
+            for path in skill.files
         }
     try:
         own = _own_files(directory)
@@ -96,12 +96,6 @@ def render_index(skills: Sequence[Skill], standings: Mapping[str, SkillStanding]
             f"- [{skill.name}]({skill.name}/SKILL.md){label}: {' '.join(skill.description.split())}"
         )
     return _INTRODUCTION + "".join(f"{line}\n" for line in lines)
-
-
-def _files(directory: Path) -> list[Path]:
-    return sorted(
-        path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts
-    )
 
 
 def _own_files(directory: Path) -> dict[str, list[str]]:

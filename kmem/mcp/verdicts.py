@@ -7,7 +7,7 @@ could be written by anyone. After a restart a kernel is measured again before it
 import secrets
 from dataclasses import dataclass
 
-from kmem.errors import EvidenceError
+from kmem.errors import BundleError
 from kmem.records import (
     Attempt,
     Baseline,
@@ -55,10 +55,10 @@ class Verdicts:
         """A verdict by name.
 
         Raises:
-            EvidenceError: if the judge of this server gave none of that name.
+            BundleError: if the judge of this server gave none of that name.
         """
         if name not in self._by_name:
-            raise EvidenceError(
+            raise BundleError(
                 f"The judge of this server gave no verdict named '{name}'; call measure, then "
                 "record the verdict it names"
             )
@@ -77,16 +77,16 @@ def outcome_of(
         origin: this memory's contributor.
 
     Raises:
-        EvidenceError: if nothing was measured, or the two verdicts cannot be compared.
+        BundleError: if nothing was measured, or the two verdicts cannot be compared.
     """
     measurement = verdict.measurement
     if measurement.estimated:
-        raise EvidenceError(
+        raise BundleError(
             "The verdict was reached without a GPU, and the ledger holds nothing estimated; "
             "measure on a GPU to record it"
         )
     if measurement.status is Status.INTERRUPTED:
-        raise EvidenceError(
+        raise BundleError(
             "The judge was interrupted, which says nothing about the kernel; measure it again"
         )
     kernel = recorded_kernel(verdict, parent)
@@ -116,12 +116,12 @@ def _parent_ms(verdict: Verdict, parent: Verdict | None) -> float | None:
         parent.device,
     )
     if not same or parent.measurement.estimated:
-        raise EvidenceError(
+        raise BundleError(
             "The parent's verdict is of another problem, contract or device, or an estimate; "
             "measure the parent the same way"
         )
     if parent.measurement.latency_ms is None:
-        raise EvidenceError(
+        raise BundleError(
             "The parent did not pass, so nothing can be compared with it; name the last kernel "
             "that passed, or none"
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kmem.errors import EvidenceError
+from kmem.errors import BundleError
 from kmem.records import Baseline, Contract, Device, Measurement, Problem, Status, content_hash
 from kmem.serialize import from_data, to_json
 
@@ -65,14 +65,14 @@ class Deviation:
 
 
 def write_bundle(path: Path, bundle: Bundle) -> None:
-    """Write a bundle whole or not at all. Raises EvidenceError: if it cannot be written."""
+    """Write a bundle whole or not at all. Raises BundleError: if it cannot be written."""
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(to_json(bundle) + "\n", encoding="utf-8")
         os.replace(partial, path)
     except OSError as ex:
-        raise EvidenceError(
+        raise BundleError(
             f"Cannot write the evidence to {path}: {ex.strerror or ex}; free space or choose "
             f"another place"
         ) from ex
@@ -81,34 +81,34 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
 def read_bundle(path: Path) -> Bundle:
     """Read a bundle.
 
-    Raises EvidenceError: if it is missing, no bundle, of another format, or altered since it was
+    Raises BundleError: if it is missing, no bundle, of another format, or altered since it was
     written.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as ex:
-        raise EvidenceError(
+        raise BundleError(
             f"Cannot read {path}: {ex.strerror or ex}; give the path of an evidence bundle"
         ) from ex
     except ValueError as ex:
-        raise EvidenceError(
+        raise BundleError(
             f"{path} is no JSON: {str(ex).splitlines()[0]}; give the path of an evidence bundle"
         ) from ex
     found = data.get("format") if isinstance(data, dict) else None
     if not isinstance(found, int):
-        raise EvidenceError(
+        raise BundleError(
             f"{path} is no evidence bundle: it names no format; `kmem verify PROBLEM KERNEL` "
             f"judges files"
         )
     if found != FORMAT:
-        raise EvidenceError(
+        raise BundleError(
             f"{path} is an evidence bundle of format {found}, this kmem reads format {FORMAT}; use "
             f"the kmem that wrote it"
         )
     try:
         bundle = from_data(Bundle, data)
     except ValueError as ex:
-        raise EvidenceError(
+        raise BundleError(
             f"{path} is damaged: {_first_fault(ex)}; get it again from where it was written"
         ) from ex
     for name, text, recorded in (
@@ -116,7 +116,7 @@ def read_bundle(path: Path) -> Bundle:
         ("kernel", bundle.kernel_source, bundle.kernel_hash),
     ):
         if content_hash(text) != recorded:
-            raise EvidenceError(
+            raise BundleError(
                 f"{path} was altered: its {name} is not the one whose hash it gives; get it again "
                 f"from where it was written"
             )

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from kmem.errors import EvidenceError
+from kmem.errors import BundleError
 from kmem.host.lease import gpu_uuid
 from kmem.host.memory_share import MemoryShare
 from kmem.measure.bundle import write_bundle
@@ -344,5 +344,5 @@ class Judge:
         try:
             write_bundle(path, bundle)
             self._on_event(f"evidence: {path}")
-        except EvidenceError as ex:
+        except BundleError as ex:
             self._on_event(str(ex))

@@ -13,24 +13,24 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kmem.errors import CaseError, MemoryStoreError, ProblemError, ProfilerError
 from kmem.host.syntax import parse_python
 from kmem.interfaces import Checker
+from kmem.measure.judge import Judge
+from kmem.measure.settings import JudgeSettings
 from kmem.memory.location import default_db_path
+from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
+from kmem.problem.constructor import constructor_signature
+from kmem.problem.load import check_forward, execute_problem, load_problem
 from kmem.problem.traced import TracedProblem, trace_at_full_size
+from kmem.problem.workload import derive_small_workload
 from kmem.profile.compile.pool import compile_kernels
 from kmem.profile.compile.report import CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
 from kmem.records import Baseline, Contract, Device, Kernel, Measurement, Problem
-
-if TYPE_CHECKING:
-    from kmem.measure.judge import Judge
-
-# The judge and the loading of problems import torch, the memory sqlite_utils: inside the functions,
-# because the command line loads this module for `kmem --help`, which must not pay for them.
+from kmem.run.baselines import keep_baselines, known_baselines
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +81,6 @@ def make_case(problem: Path, source: str, terms: Terms, *, name: str = "The kern
         ProblemError: if the problem breaks its contract.
         CaseError: if the text is no kernel for it.
     """
-    from kmem.problem.load import check_forward, execute_problem, load_problem
-
     loaded = load_problem(problem)
     module = execute_problem(loaded)
     check_forward(module, terms.contract.precision)
@@ -121,8 +119,6 @@ def _check_constructor(problem: Problem, given: int, name: str, tree: ast.Module
 
     Raises CaseError: if it does not.
     """
-    from kmem.problem.constructor import constructor_signature
-
     signature = constructor_signature(tree, "ModelNew")
     if signature is None:
         return  # only the worker can tell
@@ -179,10 +175,6 @@ def judge_case(
     Raises ProblemError: if the problem's forward fails, or without a GPU no small sizes can be
     found for it.
     """
-    from kmem.measure.judge import Judge
-    from kmem.measure.settings import JudgeSettings
-    from kmem.problem.workload import derive_small_workload
-
     terms = case.terms
     traced = trace_at_full_size(case.problem, terms.contract, device)
     try:
@@ -213,10 +205,8 @@ def judge_case(
         return judge.verify(case.kernel, baselines), baselines
 
 
-def find_baselines(judge: "Judge", traced: TracedProblem) -> tuple[Baseline, ...]:
+def find_baselines(judge: Judge, traced: TracedProblem) -> tuple[Baseline, ...]:
     """How fast the module itself is: as memory knows it, else measured now and kept there."""
-    from kmem.memory.store import Memory
-    from kmem.run.baselines import keep_baselines, known_baselines
 
     try:
         with Memory() as memory:

@@ -63,18 +63,22 @@ class Skill:
     claims: tuple[Claim, ...] = ()  # what the next profile must show if it worked
 
     @property
-    def hash(self) -> str:
-        """Over every file of the directory by relative path: any edit makes a new version."""
-        files = sorted(
+    def files(self) -> list[Path]:
+        """Every file of the directory, sorted, without what Python compiled."""
+        return sorted(
             path
             for path in self.path.rglob("*")
             if path.is_file() and "__pycache__" not in path.parts
         )
+
+    @property
+    def hash(self) -> str:
+        """Over every file of the directory by relative path: any edit makes a new version."""
         # latin-1 maps every byte to one character, so that two different files never read the same.
         return content_hash(
             *(
                 part
-                for file in files
+                for file in self.files
                 for part in (
                     file.relative_to(self.path).as_posix(),
                     file.read_bytes().decode("latin-1"),
