@@ -174,9 +174,10 @@ def test_each_skill_is_embedded_once_in_the_life_of_a_database_and_a_question_le
     tmp_path: Path, library: list[Skill]
 ) -> None:
     embedder = TopicEmbedder()
-    for _ in range(2):
+    for unread in (3, 0):
         with Memory(tmp_path / "kmem.db", embedder) as memory:
             memory.skills.sync_origin(library, "plugin")
+            assert memory.skills.count_unembedded() == unread
             memory.skills.search("pool")
             memory.skills.search("pool")
             assert memory.storage.read("select count(*) as n from embeddings") == [{"n": 3}]

@@ -27,6 +27,9 @@ from kmem.serialize import to_data
 from kmem.skills import Skill
 from kmem.vocabulary import OPERATORS
 
+#: Descriptions that take a second to embed: then a search says what it waits for.
+_MANY = 20
+
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
@@ -170,6 +173,9 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
     library = load_skills(registry)
     with Memory() as memory:
         memory.skills.sync(library)
+        unread = memory.skills.count_unembedded()
+        if unread > _MANY:
+            click.echo(f"reading {unread} descriptions, once for this database ...", err=True)
         fits = diagnosis is not None or memory.skills.fits(query)
         hits = memory.skills.search(
             " ".join(filter(None, (query, diagnosis.summary if diagnosis else ""))),
