@@ -127,3 +127,23 @@ SIGNATURE_METRICS: dict[str, SignatureMetric] = {
         "ratio", 8.0, "arithmetic executed over the arithmetic the result needs"
     ),
 }
+
+#: Bottleneck (kmem.records.Bottleneck) -> what it says of a kernel.
+BOTTLENECK_MEANINGS: dict[str, str] = {
+    "redundant_traffic": "more bytes move through DRAM than the result needs",
+    "uncoalesced": "neighbouring threads read addresses far apart, so fetched bytes are wasted",
+    "dram_bandwidth": "DRAM is busy: only fewer bytes help",
+    "l2_or_l1_bandwidth": "a cache or shared memory is busy, not DRAM",
+    "tensor_core_idle": "matrix arithmetic that tensor cores could do waits or runs elsewhere",
+    "fma_bound": "the fp32 units, or the issue of instructions, are busy",
+    "special_function_bound": "exponentials, logarithms and square roots are busy",
+    "latency": "too little work is in flight to hide the time of each step",
+    "low_parallelism": "too few programs for the device's multiprocessors",
+    "register_spill": "registers are spilled to local memory",
+    "occupancy_limited": "registers or shared memory let too few warps reside at once",
+    "divergence_or_masking": "many lanes of executed instructions are masked out",
+    "launch_overhead": "many short kernels, each of which costs its launch",
+    "host_overhead": "the GPU waits for Python and the CPU",
+    "algorithmic": "more arithmetic is done than the result needs",
+    "at_bound": "near the speed of light: only another algorithm or fewer bytes help",
+}

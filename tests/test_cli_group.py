@@ -15,10 +15,13 @@ from kmem.cli import cli
 from kmem.cli.commands import BUILT_IN
 from kmem.cli.group import Group, LazyCommand
 from kmem.cli.options.records import nested, option, takes
+from kmem.cli.skills import skills
 from kmem.errors import KmemError
 
+LAZY = (*BUILT_IN, *(each for each in skills.commands.values() if isinstance(each, LazyCommand)))
 
-@pytest.mark.parametrize("command", BUILT_IN, ids=lambda command: command.name)
+
+@pytest.mark.parametrize("command", LAZY, ids=lambda command: command.name)
 def test_the_listed_sentence_is_the_first_of_the_commands_own_help(command: LazyCommand) -> None:
     own = command.load()
     assert own.name == command.name

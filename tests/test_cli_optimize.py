@@ -519,32 +519,6 @@ def test_a_database_that_is_none_is_named(
     )
 
 
-def test_a_faulty_skill_directory_lists_all_its_faults(problem: Path, tmp_path: Path) -> None:
-    faulty = tmp_path / "bad-skill"
-    faulty.mkdir()
-    (faulty / "SKILL.md").write_text(
-        "---\nname: other\ndescription: x\nmetadata:\n  kmem-ops: nothing\n---\n"
-    )
-    result = CliRunner().invoke(
-        cli,
-        ["optimize", str(problem), "--target", "h200", "--out", str(tmp_path / "out")],
-        obj=with_skill(faulty),
-    )
-    assert result.exit_code == 1
-    for fault in (
-        "differs from the directory",
-        "'nothing' is not an operator",
-        "lacks the section",
-    ):
-        assert fault in result.stderr
-
-
-def with_skill(path: Path) -> Registry:
-    registry = collect(build_plugin_manager())
-    registry.skills[path.name] = path
-    return registry
-
-
 def test_an_unknown_run_is_named(registry: Registry) -> None:
     assert "nope" in invoke(registry, "runs", "resume", "nope")
 

@@ -95,7 +95,7 @@ def test_every_command_in_the_documents_exists_with_its_options(line: str) -> No
 
 
 def test_help_answers_quickly_enough_to_be_pleasant() -> None:
-    """No import of torch hides in the help; tools/benchmark_startup.py shows the time itself."""
+    """No import of torch hides in the help; tools/benchmark_commands.py shows the time itself."""
     result = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "kmem", "--help"],
         capture_output=True,

@@ -31,9 +31,10 @@ NOT_OURS = {
     "kernel.py",
     "problem.py",
     "report.md",
+    "squared_relu.py",  # the problem of docs/skills.md
 }
 #: Packages of others, whose files are named as sources.
-OTHERS = ("src/kernelbench/", "torch/", "triton/")
+OTHERS = ("src/kernelbench/", "torch/", "triton/", "squared-relu/")
 
 
 @cache

@@ -277,7 +277,21 @@ def test_one_bad_answer_is_asked_again_with_what_was_wrong(
 
 
 @pytest.mark.parametrize(
-    "second", ["class ModelNew: pass", KERNEL, StopReason.LENGTH, StopReason.REFUSAL, ""]
+    "given",
+    [
+        f"```python\n{KERNEL}```\n",
+        f"Here it is:\n\n```\n{KERNEL}```\nIt uses a block of 256.",
+        KERNEL,
+    ],
+)
+def test_an_answer_that_is_one_python_file_and_nothing_else_is_taken_as_it_is(given: str) -> None:
+    provider = ScriptedProvider(generator=[given])
+    (candidate,) = begin(provider).write(assign(make_situation(), Move.SEED, "unaided"))
+    assert candidate.kernel == Kernel(KERNEL)
+
+
+@pytest.mark.parametrize(
+    "second", [f"{{}}\n```python\n{KERNEL}```", StopReason.LENGTH, StopReason.REFUSAL, ""]
 )
 def test_two_bad_answers_are_a_failed_attempt_that_holds_the_answer_and_cannot_run(
     second: str | StopReason,

@@ -113,7 +113,10 @@ def test_search_ranks_by_meaning_and_words_and_says_why(
     assert (first.name, first.text_rank) == ("online-softmax", 1)
     assert first.similarity == pytest.approx(1.0, abs=0.01)
     assert first.score == pytest.approx(2 / 61)
-    assert first.reasons == (f"description similarity {first.similarity:.2f}", "full-text rank 1")
+    assert first.reasons == (
+        f"its description is {first.similarity:.2f} near to the question (1 is the same)",
+        "number 1 by the words of its text",
+    )
 
 
 def test_search_leaves_out_what_cannot_apply(memory: Memory, library: list[Skill]) -> None:
@@ -171,9 +174,10 @@ def test_each_skill_is_embedded_once_in_the_life_of_a_database_and_a_question_le
     tmp_path: Path, library: list[Skill]
 ) -> None:
     embedder = TopicEmbedder()
-    for _ in range(2):
+    for unread in (3, 0):
         with Memory(tmp_path / "kmem.db", embedder) as memory:
             memory.skills.sync_origin(library, "plugin")
+            assert memory.skills.count_unembedded() == unread
             memory.skills.search("pool")
             memory.skills.search("pool")
             assert memory.storage.read("select count(*) as n from embeddings") == [{"n": 3}]
@@ -190,7 +194,7 @@ def test_without_embeddings_the_words_alone_count_and_the_reasons_say_so(
         memory.skills.sync_origin(library, "plugin")
         (hit,) = memory.skills.search("softmax")
         assert (hit.name, hit.similarity, hit.text_rank) == ("online-softmax", None, 1)
-        assert hit.reasons[0] == "full text only: no embeddings (KMEM_EMBEDDING_MODEL=none)"
+        assert hit.reasons[0] == "found by words alone: no embeddings (KMEM_EMBEDDING_MODEL=none)"
         with pytest.raises(EmbeddingError, match="switched off"):
             memory.vectors.embed_texts(["x"])
 
@@ -345,7 +349,7 @@ def test_a_skill_with_faults_or_a_taken_name_is_not_added(tmp_path: Path) -> Non
         add_skill(faulty, database, {})
     broken = write_skill(tmp_path / "from", "broken", recipe="1 / 0")
     with pytest.raises(SkillError, match="ZeroDivisionError"):
-        add_skill(broken, database, {})
+        add_from(str(broken), database, {}, trust_code=True)
     taken = write_skill(tmp_path / "from", "taken")
     other = write_skill(tmp_path / "plugin", "taken", change=lambda text: text + "\nmore\n")
     with pytest.raises(SkillError, match=f"A different skill is named 'taken' already: {other}"):

@@ -7,6 +7,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from test_skills import RECIPE, write_skill
+
+from kmem.devices import named_target
+from kmem.memory.store import Memory
+from kmem.plugins import Registry
+from kmem.problem.load import load_problem
+from kmem.records import Contract
+from kmem.run.session import open_session
+from kmem.skills import bundled_skills_root
 
 GREETING = (
     "import click, kmem\n"
@@ -39,6 +48,19 @@ def kmem(place: Path, *words: str, **variables: str) -> subprocess.CompletedProc
     )
 
 
+BREAKS_WHEN_ASKED = RECIPE.replace("return []", "raise SystemExit('match bug')")
+PROBLEM = """
+import torch
+
+ROWS = 64
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x) * 2
+
+def get_inputs():
+    return [torch.randn(ROWS, 64)]
+"""
 HOOK = "import kmem, sys\n@kmem.hookimpl\ndef register_skills(register):\n    "
 
 
@@ -105,3 +127,34 @@ def test_a_skill_of_which_nothing_can_be_read_is_one_warning_and_left_out(tmp_pa
         warnings = done.stderr.splitlines()
         assert len(warnings) == (words[1] != "show")
         assert all("swish-fast is left out: SKILL.md does not begin" in line for line in warnings)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "reason"),
+    [
+        ("raise SystemExit('recipe bug')\n", "recipe.py fails on import: SystemExit: recipe bug"),
+        ("RECIPE = 3\n", "defines no RECIPE that is a kmem.recipes.Recipe"),
+        (BREAKS_WHEN_ASKED, "the recipe of swish-fast raises SystemExit: match bug"),
+    ],
+)
+def test_a_skill_whose_recipe_is_broken_is_left_out_of_a_run_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, recipe: str, reason: str
+) -> None:
+    broken = write_skill(tmp_path, "swish-fast", recipe=recipe)
+    sound = bundled_skills_root() / "fuse-pointwise-chain"
+    (tmp_path / "p.py").write_text(PROBLEM)
+    registry = Registry(skills={"swish-fast": broken, "fuse-pointwise-chain": sound})
+    with Memory(tmp_path / "k.db") as memory:
+        session = open_session(
+            load_problem(tmp_path / "p.py"),
+            Contract(),
+            named_target("h200"),
+            False,
+            registry,
+            memory,
+        )
+    assert set(session.skills) == set(session.recipes) == {"fuse-pointwise-chain"}
+    assert list(session.writable) == ["fuse-pointwise-chain"]
+    (warning,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert reason in warning
+    assert any(reason in note for note in session.notes)

@@ -15,6 +15,7 @@ from test_skills import write_skill
 
 from kmem.cli.skills import skills
 from kmem.curate.export import export_skills
+from kmem.curate.own_skills import mark_as_own
 from kmem.curate.sources import add_from
 from kmem.devices import named_target
 from kmem.errors import SkillError
@@ -128,6 +129,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_new_skill_is_a_new_directory(tmp_path: Path, database: Path) -> None:
     source = write_relu(tmp_path / "mine")
+    mark_as_own(source, database)
     added = CliRunner().invoke(skills, ["add", str(source)], obj=Registry())
     assert added.exit_code == 0, added.output
     path = Path(added.stdout.strip())
@@ -204,10 +206,14 @@ def test_a_broken_module_is_named_by_every_command(
     for _ in range(2):  # nothing half imported is left behind
         with pytest.raises(SkillError, match=fault):
             load_recipe(load_skill(path))
-    validated = CliRunner().invoke(skills, ["validate", str(path)], obj=Registry())
+    untrusted = CliRunner().invoke(skills, ["validate", str(path)], obj=Registry())
+    assert "was not made here and was not run" in untrusted.stderr
+    assert fault not in untrusted.output
+    arguments = ["validate", "--trust-code", str(path)]
+    validated = CliRunner().invoke(skills, arguments, obj=Registry())
     assert f"broken: {path}/{fault}" in validated.stdout
     with pytest.raises(SkillError, match=fault):
-        add_skill(path, database, {})
+        add_from(str(path), database, {}, trust_code=True)
     assert not (database.parent / "skills" / "broken").exists()
 
 

@@ -24,6 +24,26 @@ from kmem.skills import (
     skill_template,
     validate_library,
 )
+from kmem.skills.form import SECTIONS
+from kmem.vocabulary import BOTTLENECK_MEANINGS
+
+
+def filled_template(name: str) -> str:
+    """The template with something else in every part that a writer must replace."""
+    text = skill_template(name)["SKILL.md"]
+    for before, after in (
+        ("State in one sentence what makes the kernel faster.", "Make the kernel faster."),
+        ("the URL or paper this comes from", "measured here"),
+        ("What the hardware does now", "What the device does now"),
+        ("The counters or the shape", "Counters or the shape"),
+        ("Cases in which it costs", "Cases where it costs"),
+        ("The change, in terms", "A change, in terms"),
+        ("What goes wrong at the edges", "What fails at the edges"),
+        ("name the metric, the direction", "a metric, the direction"),
+    ):
+        assert before in text
+        text = text.replace(before, after)
+    return text
 
 
 def write_skill(
@@ -32,13 +52,13 @@ def write_skill(
     """A valid skill directory, its SKILL.md put through `change`."""
     path = root / name
     path.mkdir(parents=True)
-    (path / "SKILL.md").write_text(change(skill_template(name)["SKILL.md"]), encoding="utf-8")
+    (path / "SKILL.md").write_text(change(filled_template(name)), encoding="utf-8")
     if recipe is not None:
         (path / "recipe.py").write_text(recipe, encoding="utf-8")
     return path
 
 
-def test_the_template_loads_and_passes_every_check(tmp_path: Path) -> None:
+def test_a_template_that_was_filled_in_loads_and_passes_every_check(tmp_path: Path) -> None:
     skill = load_skill(write_skill(tmp_path, "separable-pooling"))
     assert (skill.name, skill.operators, skill.bottlenecks) == (
         "separable-pooling",
@@ -47,6 +67,59 @@ def test_the_template_loads_and_passes_every_check(tmp_path: Path) -> None:
     )
     assert skill.signature == (Condition("traffic_ratio", ">=", 1.3),)
     assert validate_library([skill]) == []
+
+
+def test_an_untouched_template_is_refused_part_by_part(tmp_path: Path) -> None:
+    (tmp_path / "my-skill").mkdir()
+    file = tmp_path / "my-skill" / "SKILL.md"
+    file.write_text(skill_template("my-skill")["SKILL.md"], encoding="utf-8")
+    faults = read_skill(tmp_path / "my-skill")[1]
+    assert [fault.split(" is still the template's")[0] for fault in faults] == [
+        "description",
+        "kmem-source",
+        *(f"section '{section}'" for section in SECTIONS),
+    ]
+    file.write_text(filled_template("my-skill"), encoding="utf-8")
+    assert read_skill(tmp_path / "my-skill")[1] == []
+
+
+def test_words_of_a_key_are_separated_by_spaces_or_commas(tmp_path: Path) -> None:
+    skill = load_skill(
+        write_skill(
+            tmp_path,
+            "two-operators",
+            change=lambda text: text.replace("kmem-ops: any", "kmem-ops: softmax, sum mean"),
+        )
+    )
+    assert skill.operators == ("softmax", "sum", "mean")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ("ops: any", "ops: gelu", "'gelu' is not an operator; allowed are: any, pointwise, sum,"),
+        ("ops: any", "ops: soft_max", "did you mean softmax or log_softmax or max? allowed are: "),
+        (
+            "bottlenecks: redundant_traffic",
+            "bottlenecks: slow",
+            "'slow' is not a bottleneck; allowed are: redundant_traffic, uncoalesced,",
+        ),
+        (
+            "signature: traffic_ratio",
+            "signature: trafic_ratio",
+            "'trafic_ratio' is unknown; did you mean traffic_ratio",
+        ),
+    ],
+)
+def test_an_unknown_word_is_refused_with_the_words_there_are(
+    tmp_path: Path, before: str, after: str, fault: str
+) -> None:
+    path = write_skill(tmp_path, "odd-words", change=lambda text: text.replace(before, after))
+    assert any(fault in line for line in read_skill(path)[1]), read_skill(path)[1]
+
+
+def test_every_bottleneck_has_a_meaning() -> None:
+    assert list(BOTTLENECK_MEANINGS) == [each.value for each in Bottleneck]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +138,7 @@ def test_every_fault_of_a_directory_is_listed_at_once(tmp_path: Path) -> None:
                 "kmem-bottlenecks: redundant_traffic",
                 "kmem-bottlenecks: slowness\n  kmem-colour: red\n  kmem-arch: hopper",
             )
-            .replace("kmem-source: the", "kmem-conflicts: bad\n  kmem-source: the")
+            .replace("kmem-source: ", "kmem-conflicts: bad\n  kmem-source: ")
             .replace("traffic_ratio >= 1.3", "traffic >= 1.3, waves is low")
             .replace("kmem-precision: exact", "kmem-precision: sloppy")
             .replace("license:", "speed: 9\nlicense:")
@@ -188,7 +261,11 @@ def test_a_recipe_carries_its_skills_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "fault"),
-    [("1 / 0", "fails on import: ZeroDivisionError"), ("RECIPE = 3", "defines no RECIPE")],
+    [
+        ("1 / 0", "fails on import: ZeroDivisionError"),
+        ("raise SystemExit('recipe bug')", "fails on import: SystemExit: recipe bug"),
+        ("RECIPE = 3", "defines no RECIPE"),
+    ],
 )
 def test_a_broken_recipe_is_named(tmp_path: Path, source: str, fault: str) -> None:
     with pytest.raises(SkillError, match=fault):
@@ -247,7 +324,7 @@ def test_a_library_is_checked_as_a_whole(tmp_path: Path) -> None:
         ),
         claims_untyped=lambda text: text.replace(CLAIMS, ""),
         empty_section=lambda text: text.replace(
-            "- What goes wrong at the edges: sizes, alignment, precision.", ""
+            "- What fails at the edges: sizes, alignment, precision.", ""
         ),
         quarrels=lambda text: text.replace(
             "kmem-precision", "kmem-conflicts: empty-section nobody\n  kmem-precision"

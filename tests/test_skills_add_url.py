@@ -13,8 +13,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from test_memory_library import _pack
 from test_skills import write_skill
 
+from kmem.curate.own_skills import is_own, mark_as_own
+from kmem.curate.recipe_check import recipe_faults
 from kmem.curate.sources import SkillOrigin, _is_remote, _split_revision, add_from, skill_source
 from kmem.errors import KmemError, MemoryStoreError, SkillError
 from kmem.skills import load_skill
@@ -159,7 +162,7 @@ def test_code_from_elsewhere_is_only_kept_and_run_when_trusted(
     repository: Path, database: Path
 ) -> None:
     address = f"file://{repository}#skills/row-sums"
-    with pytest.raises(SystemExit, match="recipe.py was imported"):
+    with pytest.raises(SkillError, match="row-sums/recipe.py fails on import: SystemExit"):
         add_from(address, database, {}, trust_code=True)
     (repository / "skills" / "row-sums" / "recipe.py").write_text(GOOD_RECIPE)
     git(repository, "commit", "--quiet", "-am", "mended")
@@ -338,14 +341,63 @@ def test_what_lies_here_is_not_fetched(address: str) -> None:
     assert not _is_remote(address)
 
 
-def test_several_skills_of_a_directory_here_are_added_with_their_code(
+def test_code_from_this_machine_is_run_only_if_it_was_made_here_or_is_trusted(
     tmp_path: Path, database: Path
 ) -> None:
+    """An archive that a browser fetched lies on this machine too."""
+    ran = tmp_path / "ran"
+    spy = f"import pathlib\npathlib.Path({str(ran)!r}).write_text('x')\n{GOOD_RECIPE}"
     write_skill(tmp_path / "mine", "first-skill")
-    write_skill(tmp_path / "mine", "other-skill", recipe=GOOD_RECIPE)
-    assert names(add_from(str(tmp_path / "mine"), database, {})) == ["first-skill", "other-skill"]
-    assert load_skill(database.parent / "skills" / "other-skill").has_recipe
-    assert skill_source(database, "first-skill") is None
+    other = write_skill(tmp_path / "mine", "other-skill", recipe=spy)
+    archive = _pack(other, tmp_path / "other.zip")
+    for source in (tmp_path / "mine", archive, archive):
+        left_out = {each.name: each.recipe_left_out for each in add_from(str(source), database, {})}
+        assert left_out["other-skill"]
+    assert not ran.exists()
+    assert not load_skill(database.parent / "skills" / "other-skill").has_recipe
+
+    mark_as_own(other, database)
+    known = {"other-skill": database.parent / "skills" / "other-skill"}
+    with pytest.raises(SkillError, match="other-skill/recipe.py fails on import: OSError"):
+        add_from(str(other), database, known)  # it may not write in the confined process either
+    (other / "recipe.py").write_text(GOOD_RECIPE)
+    (own,) = add_from(str(other), database, known)
+    assert load_skill(own.path).has_recipe
+
+
+def test_a_mark_is_of_the_directory_that_was_made_and_no_archive_can_bring_one(
+    tmp_path: Path, database: Path
+) -> None:
+    made = write_skill(tmp_path, "my-skill", recipe=GOOD_RECIPE)
+    mark_as_own(made, database)
+    assert is_own(made, database)
+    (made / "recipe.py").write_text(GOOD_RECIPE + "# edited\n")
+    assert is_own(made, database)
+    made.rename(tmp_path / "away")
+    other = write_skill(tmp_path, "my-skill", recipe=RECIPE)
+    assert not is_own(other, database)
+    assert not is_own(tmp_path / "away", database)
+    (other / ".made-here.json").write_text("{}")  # the like of it in an archive means nothing
+    assert add_from(str(other), database, {})[0].recipe_left_out
+
+
+def test_a_recipe_that_kills_its_process_is_the_one_that_is_named(tmp_path: Path) -> None:
+    good = write_skill(tmp_path, "good-one", recipe=GOOD_RECIPE)
+    bad = write_skill(tmp_path, "kills-it", recipe="import os\nos._exit(0)\n")
+    broken = write_skill(tmp_path, "broken", recipe="print('[]')\n1 / 0\n")
+    found = recipe_faults([good, bad, broken])
+    assert set(found) == {bad, broken}
+    assert found[bad] == f"{bad}/recipe.py ends the process (exit code 0)"
+    assert found[broken].endswith("recipe.py fails on import: ZeroDivisionError: division by zero")
+
+
+def test_faults_of_an_archive_are_named_by_the_archive(tmp_path: Path, database: Path) -> None:
+    archive = _pack(write_skill(tmp_path, "broken", recipe="1 / 0\n"), tmp_path / "broken.zip")
+    with pytest.raises(SkillError) as caught:
+        add_from(str(archive), database, {}, trust_code=True)
+    assert f"{archive}: broken/recipe.py fails on import: ZeroDivisionError" in str(caught.value)
+    assert "/kmem-" not in str(caught.value)
+    assert ".adding-" not in str(caught.value)
 
 
 def test_the_command_says_what_was_left_out(repository: Path, database: Path) -> None:

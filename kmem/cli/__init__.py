@@ -17,8 +17,8 @@ the command runs.
 - bench.py: `kmem bench`, the main job over many problems, and the recording of landscapes.
 - models.py: `kmem models`, which language models there are.
 - skills.py: `kmem skills list`, `show` and `search`.
-- skill_files.py: `kmem skills new` and `validate`.
-- growth.py: `kmem skills add`, `distill`, `retract` and `export`.
+- skill_files.py: `kmem skills new`, `validate`, `try` and `vocabulary`.
+- growth.py: `kmem skills add`, `remove`, `distill`, `retract` and `export`.
 - registered_skills.py: the skills that plugins and users registered, for the commands on them.
 - runs.py: `kmem runs`, with `resume` and `replay`.
 - past_runs.py: `kmem runs compare`, `diff` and `prune`.

@@ -2,6 +2,8 @@
 
 #: A kernel was judged and did not pass (`kmem verify`, `kmem measure`).
 EXIT_NOT_PASSED = 1
+#: A recipe matched nothing of a problem, or what it wrote is wrong (`kmem skills try`).
+EXIT_TRY_FAILED = 1
 #: A problem of a bench has no result.
 EXIT_SOME_FAILED = 1
 #: A replay went another way than the run it repeats.

@@ -34,18 +34,20 @@ class LazyCommand(click.Command):
     """A command that lists cheaply and is loaded when it is used.
 
     Args:
-        name: of the command, and of its object in the module.
+        name: of the command.
         module: dotted name of the module that defines the command.
         summary: first sentence of the command's help.
+        function: name of its object in the module, where that is not the command's own.
     """
 
-    def __init__(self, name: str, module: str, summary: str) -> None:
+    def __init__(self, name: str, module: str, summary: str, function: str = "") -> None:
         super().__init__(name, help=summary)
         self.module = module
+        self._function = function or name
 
     def load(self) -> click.Command:
         """The command itself."""
-        return getattr(importlib.import_module(self.module), self.name)
+        return getattr(importlib.import_module(self.module), self._function)
 
     def make_context(
         self,

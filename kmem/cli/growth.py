@@ -1,6 +1,10 @@
-"""The commands of `kmem skills` that change or share the library: add, distill, retract, export."""
+"""The commands of `kmem skills` that change or share the library.
+
+They are add, remove, distill, retract and export.
+"""
 
 import json
+import shutil
 from pathlib import Path
 
 import click
@@ -8,11 +12,14 @@ import click
 from kmem.cli.registered_skills import find_skill, load_skills
 from kmem.curate.distill import distill_runs
 from kmem.curate.export import export_skills
-from kmem.curate.sources import add_from
-from kmem.memory.location import default_db_path
+from kmem.curate.sources import add_from, forget_source
+from kmem.errors import NotRegistered
+from kmem.memory.location import added_skills_root, default_db_path
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.serialize import to_data
+from kmem.skills import load_skill
+from kmem.skills.form import is_name
 
 
 @click.command("add")
@@ -20,7 +27,7 @@ from kmem.serialize import to_data
 @click.option(
     "--trust-code",
     is_flag=True,
-    help="Keep, and run once, a recipe.py that comes from elsewhere; otherwise it is left out.",
+    help="Keep, and import once, a recipe.py that was not made here; otherwise it is left out.",
 )
 @click.pass_obj
 def add_skill(registry: Registry, source: str, trust_code: bool) -> None:
@@ -28,17 +35,50 @@ def add_skill(registry: Registry, source: str, trust_code: bool) -> None:
 
     SOURCE is a directory, a SKILL.md, a .zip or a .tar.gz, here or at an http(s) URL, or a git
     repository (https, ssh, file:// or PATH.git, with @REVISION and #SUBDIRECTORY if wanted).
-    Several skills are added together or not at all. A recipe.py from this machine is run once, to
-    check it.
+    Several skills are added together or not at all. A recipe.py is code: it is left out, unless
+    the skill was made here with `kmem skills new` or you trust it by --trust-code. One that is kept
+    is imported in a confined process first, to check it.
     """
-    for skill in add_from(source, default_db_path(), registry.skills, trust_code=trust_code):
-        click.echo(str(skill.path))
-        if skill.recipe_left_out:
+    db_path = default_db_path()
+    for added in add_from(source, db_path, registry.skills, trust_code=trust_code):
+        click.echo(str(added.path))
+        if added.recipe_left_out:
             click.echo(
-                f"{skill.name}: text only; its recipe.py is code from elsewhere: read it, then "
+                f"{added.name}: text only; its recipe.py is code from elsewhere: read it, then "
                 "add again with --trust-code",
                 err=True,
             )
+        with Memory() as memory:
+            retraction = memory.standings.of(load_skill(added.path)).retraction
+        if retraction is not None:
+            click.echo(
+                f"{added.name} stays retracted ({retraction.reason}): it is neither offered nor "
+                "run; a mended skill needs another name",
+                err=True,
+            )
+
+
+@click.command("remove")
+@click.argument("name")
+@click.pass_obj
+def remove_skill(registry: Registry, name: str) -> None:
+    """Remove a skill that you added.
+
+    Its directory beside the database is deleted. What was measured with it stays. A skill that
+    ships with kmem, or is a plugin's, is not removed but retracted.
+    """
+    root = added_skills_root(default_db_path())
+    path = root / name
+    # a broken skill can be removed too, so only the directory is asked for
+    if not is_name(name) or registry.skills.get(name, path) != path or not path.is_dir():
+        known = "is not one that you added" if name in registry.skills else "is not known"
+        raise NotRegistered(
+            f"Skill '{name}' {known}; what was added lies in {root}, and "
+            "`kmem skills retract` keeps any other skill from being used"
+        )
+    forget_source(default_db_path(), name)
+    shutil.rmtree(path)
+    click.echo(f"{name} is removed from {root}", err=True)
 
 
 @click.command("distill")
@@ -100,11 +140,18 @@ def distill(
 def retract_skill(registry: Registry, name: str, reason: str) -> None:
     """Record that a skill is to be used no more.
 
-    It is neither offered nor run any longer; nothing is deleted, and its outcomes stay. The
-    retraction is of this content: a mended skill is another one, under another name.
+    It is neither offered nor run any longer; nothing is deleted, and its outcomes stay. Others get
+    the retraction by `kmem memory sync`, and nothing takes it back. It is of this content: a mended
+    skill is another one, under another name.
     """
     with Memory() as memory:
-        click.echo(memory.standings.retract(find_skill(registry, name), reason).hash)
+        retraction = memory.standings.retract(find_skill(registry, name), reason)
+    click.echo(retraction.hash)
+    click.echo(
+        f"{name} is retracted: {retraction.reason}. It is neither offered nor run; its outcomes "
+        "stay",
+        err=True,
+    )
 
 
 @click.command("export")

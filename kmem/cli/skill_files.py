@@ -1,16 +1,23 @@
-"""The commands of `kmem skills` on the files of a skill: new and validate."""
+"""The commands of `kmem skills` for who writes a skill: new, validate, try and vocabulary."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from kmem.errors import OutputError, SkillError
+from kmem.cli.display.skills import print_table
+from kmem.cli.display.vocabulary import vocabulary_data, vocabulary_rows
+from kmem.cli.exit_codes import EXIT_TRY_FAILED
+from kmem.curate.own_skills import is_own, mark_as_own
+from kmem.curate.recipe_check import recipe_faults
+from kmem.devices import TARGETS
+from kmem.errors import NotRegistered, OutputError, SkillError
+from kmem.memory.location import default_db_path
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.skills import (
     Skill,
-    load_recipe,
     read_skill,
     skill_directories,
     skill_template,
@@ -28,9 +35,19 @@ from kmem.skills import (
     show_default=True,
     help="Where to make it.",
 )
-def new_skill(name: str, directory: Path) -> None:
-    """Start a skill: make the directory NAME with a SKILL.md to fill in."""
-    files = skill_template(name)
+@click.option(
+    "--recipe",
+    is_flag=True,
+    help="Also a recipe.py: a small one that works, for one operator, to change into yours.",
+)
+def new_skill(name: str, directory: Path, recipe: bool) -> None:
+    """Start a skill: make the directory NAME with a SKILL.md.
+
+    The SKILL.md is to be filled in. The directory is remembered as your own, so that `validate`,
+    `try` and `add` run its recipe without --trust-code. docs/skills.md leads from here to a skill
+    that runs use.
+    """
+    files = skill_template(name, recipe=recipe)
     target = directory / name
     try:
         target.mkdir(parents=True)
@@ -42,6 +59,7 @@ def new_skill(name: str, directory: Path) -> None:
         raise OutputError(
             f"Directory {target} cannot be made ({ex.strerror}); choose another with --dir"
         ) from ex
+    mark_as_own(target, default_db_path())
     click.echo(str(target))
 
 
@@ -53,16 +71,24 @@ def new_skill(name: str, directory: Path) -> None:
     show_default=True,
     help="Whether to look for near-duplicate descriptions (loads the model).",
 )
+@click.option("--trust-code", is_flag=True, help="Also run a recipe.py that was not made here.")
 @click.pass_obj
-def validate_skills(registry: Registry, directories: tuple[Path, ...], embed: bool) -> None:
-    """Print every fault of the skills in DIRECTORIES (default: all registered).
+def validate_skills(
+    registry: Registry, directories: tuple[Path, ...], embed: bool, trust_code: bool
+) -> None:
+    """Print every fault of the skills.
 
-    A recipe.py among them is run.
+    They are those in DIRECTORIES, by default all registered ones. A recipe.py among them is
+    imported in a confined process, if it is of a registered skill, was made here with
+    `kmem skills new`, or is trusted by --trust-code.
     """
     chosen = [path for directory in directories for path in _skills_in(directory)] or list(
         registry.skills.values()
     )
     checked, faults = _read_each(chosen)
+    trusted = [path for path in chosen if trust_code or _is_trusted(path, registry)]
+    for path, fault in recipe_faults(trusted).items():
+        faults.append(f"{path.resolve().name}: {fault}")
     names = {skill.name for skill in checked}
     others, _ = _read_each([path for name, path in registry.skills.items() if name not in names])
     with Memory() as memory:
@@ -73,12 +99,93 @@ def validate_skills(registry: Registry, directories: tuple[Path, ...], embed: bo
     faults += [fault for fault in found if fault.split(":", 1)[0] in names]
     for fault in faults:
         click.echo(fault)
+    for path in chosen:
+        if path not in trusted and (path / "recipe.py").is_file():
+            click.echo(f"{_not_run(path)}, then validate with --trust-code", err=True)
     if faults:
         raise SkillError(
-            f"{_count(faults, 'fault')} in {_count(chosen, 'skill')}; mend the SKILL.md files "
-            f"named above"
+            f"{_count(faults, 'fault')} in {_count(chosen, 'skill')}; mend the files named above"
         )
     click.echo(f"{_count(chosen, 'skill')}, no faults", err=True)
+
+
+@click.command("try")
+@click.argument("name")
+@click.argument("problem", type=click.Path(path_type=Path))
+@click.option(
+    "--target",
+    default="h200",
+    show_default=True,
+    help=f"Device to choose settings for: {', '.join(TARGETS)}.",
+)
+@click.option("--trust-code", is_flag=True, help="Run a recipe.py that was not made here.")
+@click.pass_obj
+def try_skill(registry: Registry, name: str, problem: Path, target: str, trust_code: bool) -> None:
+    """Try the recipe of skill NAME on PROBLEM.
+
+    NAME is a registered skill or a skill's directory. Printed are the operators of the problem's
+    graph and which of them the recipe writes, then the Triton that it emits at its best-ranked
+    setting. The kernel is judged in the Triton interpreter at small sizes. Exits 0 if at least one
+    site matched and the values agree, 1 otherwise.
+    """
+    skill = _named_skill(registry, name, trust_code=trust_code)
+    from kmem.cli.actions.try_recipe import try_recipe  # loads torch
+
+    if not try_recipe(skill, problem, target):
+        raise SystemExit(EXIT_TRY_FAILED)
+
+
+@click.command("vocabulary")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+def show_vocabulary(as_json: bool) -> None:
+    """List the words a SKILL.md may use.
+
+    They are bottlenecks, metrics and operators, with a line about each.
+    """
+    if as_json:
+        click.echo(json.dumps(vocabulary_data(), indent=2))
+        return
+    print_table(("key", "word", "meaning"), vocabulary_rows())
+
+
+def _named_skill(registry: Registry, name: str, *, trust_code: bool) -> Skill:
+    """The skill of a name or a directory, with a recipe that may be run.
+
+    Its text may still have faults: a recipe is often written first.
+
+    Raises NotRegistered, and SkillError if it cannot be read, or its recipe cannot or may not be
+    run.
+    """
+    path = registry.skills.get(name, Path(name))
+    if not (path / "SKILL.md").is_file():
+        raise NotRegistered(
+            f"No skill named '{name}', and no directory {name} with a SKILL.md; "
+            f"`kmem skills list` shows all {len(registry.skills)}"
+        )
+    skill, faults = read_skill(path)
+    if skill is None:
+        raise SkillError(f"{path / 'SKILL.md'} cannot be read: {'; '.join(faults)}")
+    if not skill.has_recipe:
+        raise SkillError(
+            f"Skill {skill.name} has no recipe.py: it is prose for language models, and there is "
+            "nothing to try; `kmem skills new --recipe` makes one that works"
+        )
+    if not trust_code and not _is_trusted(path, registry):
+        raise SkillError(f"{_not_run(path)}, then try again with --trust-code")
+    broken = recipe_faults([path])
+    if broken:
+        raise SkillError(broken[path])
+    return skill
+
+
+def _is_trusted(path: Path, registry: Registry) -> bool:
+    """Whether a recipe may be run: of a registered skill, or of one that was made here."""
+    registered = {known.resolve() for known in registry.skills.values()}
+    return path.resolve() in registered or is_own(path, default_db_path())
+
+
+def _not_run(path: Path) -> str:
+    return f"{path / 'recipe.py'} is code that was not made here and was not run: read it"
 
 
 def _count(things: Sequence[object], noun: str) -> str:
@@ -91,16 +198,12 @@ def _skills_in(directory: Path) -> list[Path]:
 
 
 def _read_each(paths: Sequence[Path]) -> tuple[list[Skill], list[str]]:
-    """The skills that can be read, and every fault of all, its recipe's too."""
+    """The skills that can be read, and every fault of all their texts."""
     loaded: list[Skill] = []
     faults: list[str] = []
     for path in paths:
         skill, own = read_skill(path)
-        faults += [f"{path.name}: {fault}" for fault in own]
+        faults += [f"{path.resolve().name}: {fault}" for fault in own]
         if skill is not None:
             loaded.append(skill)
-            try:
-                load_recipe(skill)
-            except SkillError as ex:
-                faults.append(f"{path.name}: {ex}")
     return loaded, faults

@@ -6,26 +6,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.markdown import Markdown
 
 from kmem.cli.display.skills import (
     describe_status,
     describe_track_record,
+    hit_data,
     print_hits,
-    print_table,
+    print_list,
+    print_markdown,
     skill_data,
 )
-from kmem.cli.growth import add_skill, distill, export, retract_skill
+from kmem.cli.group import LazyCommand
 from kmem.cli.options.records import option, takes
 from kmem.cli.registered_skills import find_skill, load_skills
-from kmem.cli.skill_files import new_skill, validate_skills
-from kmem.curate.sources import skill_source
 from kmem.memory.ledger.track_records import installed_versions
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
+from kmem.records import Bottleneck
 from kmem.serialize import to_data
+from kmem.skills import Skill
 from kmem.vocabulary import OPERATORS
+
+#: Descriptions that take a second to embed: then a search says what it waits for.
+_MANY = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,32 @@ class SearchOptions:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ListOptions:
+    """What narrows a list of skills."""
+
+    operators: tuple[str, ...] = option(
+        "--op",
+        multiple=True,
+        help="Only skills about this operator, such as max_pool; may be repeated.",
+    )
+    bottleneck: str | None = option(
+        "--bottleneck",
+        type=click.Choice([each.value for each in Bottleneck]),
+        help="Only skills that address this bottleneck.",
+    )
+    has_recipe: bool = option("--has-recipe", is_flag=True, help="Only skills with a recipe.")
+
+    def holds(self, skill: Skill) -> bool:
+        """Whether a skill is to be listed; one about any operator is about each."""
+        addressed = {each.value for each in skill.bottlenecks}
+        return (
+            (not self.operators or skill.covers_operators(self.operators))
+            and (self.bottleneck is None or not addressed or self.bottleneck in addressed)
+            and (skill.has_recipe or not self.has_recipe)
+        )
+
+
 @click.group(invoke_without_command=True)
 @click.pass_context
 def skills(ctx: click.Context) -> None:
@@ -61,36 +90,26 @@ def skills(ctx: click.Context) -> None:
 
 
 @skills.command("list")
+@takes(ListOptions)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object: all skills under `skills`."
 )
 @click.pass_obj
-def list_skills(registry: Registry, as_json: bool = False) -> None:
-    """List skills and where each stands.
+def list_skills(registry: Registry, options: ListOptions, as_json: bool = False) -> None:
+    """List skills, a line each: name, status, whether it has a recipe, description.
 
     Its status is bundled, plugin, added, draft, verified (a draft that was reproduced) or
-    retracted.
+    retracted. A recipe acts in every run; a skill without one is prose for language models.
     """
-    library = load_skills(registry)
+    _check_operators(options.operators)
+    library = [skill for skill in load_skills(registry) if options.holds(skill)]
     with Memory.to_read() as memory:
         standings = memory.standings.of_each(library)
     if as_json:
         listed = [skill_data(skill, standings[skill.name]) for skill in library]
         click.echo(json.dumps({"skills": listed}))
         return
-    print_table(
-        ("skill", "status", "operators", "bottlenecks", "recipe"),
-        [
-            (
-                skill.name,
-                standings[skill.name].standing.value,
-                " ".join(skill.operators),
-                " ".join(item.value for item in skill.bottlenecks) or "any",
-                "yes" if skill.has_recipe else "",
-            )
-            for skill in library
-        ],
-    )
+    print_list(library, standings)
 
 
 @skills.command("show")
@@ -105,6 +124,8 @@ def show_skill(registry: Registry, name: str, as_json: bool) -> None:
     After the text: where it stands and why, and its track record, the outcomes measured here or
     imported.
     """
+    from kmem.curate.sources import skill_source  # git and the network, which a search has not
+
     skill = find_skill(registry, name)
     with Memory.to_read() as memory:
         records = memory.track_records.of_skill(name)
@@ -121,10 +142,11 @@ def show_skill(registry: Registry, name: str, as_json: bool) -> None:
         }
         click.echo(json.dumps(skill_data(skill, standing) | body, indent=2))
         return
-    console = Console()
-    console.print(Markdown(f"# {skill.name}\n\n{skill.description}\n\n{skill.body}"))
-    console.print(Markdown(f"## Status\n\n{describe_status(standing, origin)}"))
-    console.print(Markdown(f"## Track record\n\n{describe_track_record(records)}"))
+    print_markdown(
+        f"# {skill.name}\n\n{skill.description}\n\n{skill.body}",
+        f"## Status\n\n{describe_status(standing, origin)}",
+        f"## Track record\n\n{describe_track_record(records)}",
+    )
 
 
 @skills.command("search")
@@ -135,8 +157,10 @@ def show_skill(registry: Registry, name: str, as_json: bool) -> None:
 def search_skills(registry: Registry, query: str, options: SearchOptions, as_json: bool) -> None:
     """Search skills by meaning and by words.
 
-    Prints why each was found, and what its recorded outcomes promise. Drafts come last and
-    labelled; retracted skills are left out.
+    Prints of each what it is, how it acts (by a recipe, or as prose for a language model), why it
+    was found, and what its recorded outcomes promise. Drafts come last and labelled; retracted
+    skills are left out. If nothing in the library is about the question, that is said and nothing
+    listed.
     """
     if not query and options.report is None:
         raise click.UsageError("Say what to search for: QUERY, --ncu FILE, or both")
@@ -149,13 +173,17 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
     library = load_skills(registry)
     with Memory.to_read() as memory:
         memory.skills.sync(library)
+        unread = memory.skills.count_unembedded()
+        if unread > _MANY:
+            click.echo(f"reading {unread} descriptions, once for this database ...", err=True)
+        fits = diagnosis is not None or memory.skills.fits(query)
         hits = memory.skills.search(
             " ".join(filter(None, (query, diagnosis.summary if diagnosis else ""))),
             operators=options.operators or None,
             arch=options.arch,
             bottlenecks=(diagnosis.bottleneck, *diagnosis.secondary) if diagnosis else (),
             signature=diagnosis.signature.values if diagnosis else None,
-            limit=max(1, len(library)),
+            limit=max(1, len(library)) if fits else 0,
         )
         by_name = {skill.name: skill for skill in library}
         hits = memory.standings.order_hits(by_name, hits, options.limit)
@@ -166,11 +194,27 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
             arch=options.arch or "",
             versions=installed_versions(),
         )
-    print_hits(
-        [replace(hit, reasons=(*hit.reasons, earned[hit.name].reason)) for hit in hits],
-        diagnosis,
-        as_json=as_json,
-    )
+        standings = memory.standings.of_each(by_name[hit.name] for hit in hits)
+    hits = [replace(hit, reasons=(*hit.reasons, earned[hit.name].reason)) for hit in hits]
+    if as_json:
+        found = {
+            "diagnosis": to_data(diagnosis) if diagnosis else None,
+            "fits": fits,
+            "skills": [hit_data(hit, by_name[hit.name], standings[hit.name]) for hit in hits],
+        }
+        click.echo(json.dumps(found, indent=2))
+        return
+    if diagnosis is not None:
+        click.echo(diagnosis.summary)
+    print_hits(hits, by_name, standings)
+    if not fits:
+        click.echo(
+            f"No skill is about '{query}': none is near enough in meaning. Name an operator, a "
+            "bottleneck or what a profile shows; `kmem skills vocabulary` lists the words",
+            err=True,
+        )
+    elif not hits:
+        click.echo("No skill fits; leave out --op or --arch, or use other words", err=True)
 
 
 def _check_operators(operators: Sequence[str]) -> None:
@@ -181,5 +225,18 @@ def _check_operators(operators: Sequence[str]) -> None:
             )
 
 
-for command in (new_skill, validate_skills, add_skill, distill, retract_skill, export):
-    skills.add_command(command)
+#: The other commands: name, module, object in it, and the first sentence of the help. They are
+#: loaded when asked for: a search need not wait for what unpacks archives and tries kernels.
+_TABLE = (
+    ("new", "skill_files", "new_skill", "Start a skill: make the directory NAME with a SKILL.md."),
+    ("validate", "skill_files", "validate_skills", "Print every fault of the skills."),
+    ("try", "skill_files", "try_skill", "Try the recipe of skill NAME on PROBLEM."),
+    ("vocabulary", "skill_files", "show_vocabulary", "List the words a SKILL.md may use."),
+    ("add", "growth", "add_skill", "Add skills from SOURCE to your own."),
+    ("remove", "growth", "remove_skill", "Remove a skill that you added."),
+    ("distill", "growth", "distill", "Turn measured wins of runs into draft skills."),
+    ("retract", "growth", "retract_skill", "Record that a skill is to be used no more."),
+    ("export", "growth", "export", "Lay skills out as folders for coding agents."),
+)
+for name, module, function, summary in _TABLE:
+    skills.add_command(LazyCommand(name, f"kmem.cli.{module}", summary, function))

@@ -105,7 +105,7 @@ def diagnose(
     Reads a Profile JSON line on stdin (from `kmem profile`) or the --ncu report. Prints a Diagnosis
     as one JSON line, or text on a terminal.
     """
-    from kmem.cli.actions.stages import diagnose_profile, read_report_profile  # loads torch
+    from kmem.cli.actions.stages import diagnose_profile, read_report_profile
 
     seen = read_report_profile(report, target) if report else _read_stdin(Profile, "kmem profile")
     found = diagnose_profile(seen, problem, target, precision, latency_ms)
@@ -147,7 +147,7 @@ def prescribe(
     Prints one Prescription a line, best first, each with its reasons.
     """
     diagnosis = _read_stdin(Diagnosis, "kmem diagnose")
-    from kmem.cli.actions import stages  # loads torch
+    from kmem.cli.actions import stages
 
     for prescription in stages.prescribe(diagnosis, operators, target, precision, limit, registry):
         click.echo(to_json(prescription))

@@ -5,9 +5,10 @@
     https://, ssh://, git@HOST:, file://, or      a git repository, cloned
         PATH.git [@REVISION] [#SUBDIRECTORY]
 
-What is fetched goes to a temporary place, is checked whole (either all skills of a source are added
-or none), and its code is not run: a recipe.py from elsewhere is left out unless the user trusts it.
-Address, commit and licence are kept beside the added skills.
+A source is checked whole: either all its skills are added or none. A recipe.py is code, and is left
+out unless the user trusts it or made the skill here with `kmem skills new`: an archive that a
+browser fetched lies on this machine too. Code that is kept is imported once in a confined process
+(recipe_check.py). Address, commit and licence of what is fetched are kept beside the added skills.
 """
 
 import os
@@ -17,11 +18,13 @@ import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from kmem.curate.own_skills import is_own
+from kmem.curate.recipe_check import recipe_faults
 from kmem.errors import SkillError
 from kmem.memory.location import added_skills_root
 from kmem.memory.skills.added import ARCHIVES, add_skill, unpack_archive
@@ -74,8 +77,8 @@ def add_from(
         address: in one of the forms that the module lists.
         db_path: the database beside which the skills are kept.
         existing: the skills registered now, name -> directory.
-        trust_code: keep, and import once, a recipe.py that comes from elsewhere. One from this
-            machine is always kept.
+        trust_code: keep, and import once, every recipe.py; otherwise only those of skills that
+            were made here.
 
     Raises:
         SkillError: if the address cannot be read or holds no skill, or with every fault of every
@@ -90,10 +93,11 @@ def add_from(
             fetched = _fetch(address, Path(scratch))
         else:
             fetched = _open_local(Path(address), Path(scratch))
-        _check_all(address, fetched.directories)
+        trusted = [each for each in fetched.directories if trust_code or is_own(each, db_path)]
+        _check_all(address, fetched.directories, trusted, Path(scratch))
         with _all_or_none(db_path) as new:
             for directory in fetched.directories:
-                left_out = is_remote and not trust_code and (directory / "recipe.py").is_file()
+                left_out = directory not in trusted and (directory / "recipe.py").is_file()
                 skill = add_skill(directory, db_path, existing, with_recipe=not left_out)
                 new.append(skill.path)
                 added.append(AddedSkill(skill.name, skill.path, left_out))
@@ -108,6 +112,11 @@ def skill_source(db_path: Path, name: str) -> SkillOrigin | None:
     """Where an added skill came from; None if it was added from this machine."""
     place = _origin_file(db_path, name)
     return from_json(SkillOrigin, place.read_text(encoding="utf-8")) if place.is_file() else None
+
+
+def forget_source(db_path: Path, name: str) -> None:
+    """Forget where an added skill came from, when it is removed."""
+    _origin_file(db_path, name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -161,20 +170,34 @@ def _origin_file(db_path: Path, name: str) -> Path:
     return added_skills_root(db_path) / ".origins" / f"{name}.json"
 
 
-def _check_all(address: str, directories: tuple[Path, ...]) -> None:
+def _check_all(
+    address: str, directories: Sequence[Path], trusted: Sequence[Path], scratch: Path
+) -> None:
+    """Raise SkillError with every fault of the directories, and of the recipes of the trusted."""
     if not directories:
         raise SkillError(
             f"{address} holds no skill: there is no SKILL.md in it; name the directory that has one"
         )
+    found = {directory: read_skill(directory)[1] for directory in directories}
+    for directory, fault in recipe_faults(trusted).items():
+        found[directory].append(fault)
     faults = [
-        f"  {directory.resolve().name}: {fault}"
+        f"  {directory.resolve().name}: {_without_scratch(fault, directory, address, scratch)}"
         for directory in directories
-        for fault in read_skill(directory)[1]
+        for fault in found[directory]
     ]
     if faults:
         raise SkillError(
-            f"Nothing was added: {address} has {len(faults)} faults:\n" + "\n".join(faults)
+            f"Nothing was added: {address} has {len(faults)} "
+            f"fault{'' if len(faults) == 1 else 's'}:\n" + "\n".join(faults)
         )
+
+
+def _without_scratch(fault: str, directory: Path, address: str, scratch: Path) -> str:
+    """A fault that names no temporary place: what was unpacked is named by its source."""
+    if not directory.resolve().is_relative_to(scratch.resolve()):
+        return fault
+    return fault.replace(str(directory.resolve()), f"{address}: {directory.name}")
 
 
 def _open_local(path: Path, scratch: Path) -> _Fetched:

@@ -4,13 +4,13 @@ In the order in which a directory becomes a skill:
 
 - skill.py: the record, and what it answers by itself: its hash, the operators and architectures
   that it covers.
-- form.py: SKILL.md as a text: its keys, its sections, how a condition and a claim are read, and
-  the template of a new one.
+- form.py: SKILL.md as a text: its keys, its sections, how a condition and a claim are read.
+- template.py: the files of a new skill, and what is left of them in one.
 - validate.py: every fault of a skill: of its directory, and among the skills of a library.
 - load.py: directories, the skill in one, and its recipe.py with the modules beside it.
 """
 
-from kmem.skills.form import parse_claim, parse_condition, skill_template
+from kmem.skills.form import parse_claim, parse_condition
 from kmem.skills.load import (
     bundled_skills_root,
     load_library,
@@ -23,6 +23,7 @@ from kmem.skills.load import (
     skill_directories,
 )
 from kmem.skills.skill import DRAFT, Condition, Skill, arch_matches, embedded_text
+from kmem.skills.template import skill_template
 from kmem.skills.validate import NEAR_DUPLICATE_COSINE, read_skill, validate_library
 
 __all__ = [

@@ -4,11 +4,11 @@ Reading stops at the first fault of the text as a whole, such as missing frontma
 the keys say are validate.py's.
 """
 
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kmem.errors import SkillError
 from kmem.records import Claim
 from kmem.skills.skill import Condition
 from kmem.vocabulary import SIGNATURE_METRICS
@@ -67,7 +67,10 @@ def read_form(text: str) -> Form:
         # the C parser, where PyYAML has it: ten times as fast, and a library has a hundred skills
         front = yaml.load(match[1], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError as ex:
-        raise ValueError(f"frontmatter is not valid YAML: {str(ex).splitlines()[0]}") from ex
+        mark = getattr(ex, "problem_mark", None)
+        where = f", line {mark.line + 2}" if mark is not None else ""  # after the --- line, from 1
+        reason = getattr(ex, "problem", None) or str(ex).splitlines()[0]
+        raise ValueError(f"frontmatter is not valid YAML{where}: {reason}") from ex
     if not isinstance(front, dict):
         raise ValueError("frontmatter is not a mapping")
     return Form(front, match[2].strip())
@@ -78,6 +81,20 @@ def read_sections(body: str) -> Iterator[tuple[str, str]]:
     for part in re.split(r"^## ", body, flags=re.MULTILINE)[1:]:
         heading, text = [*part.split("\n", 1), ""][:2]
         yield heading.strip(), text.strip()
+
+
+def read_words(text: str) -> list[str]:
+    """The words of a key that holds several, separated by spaces or commas."""
+    return [word for word in re.split(r"[\s,]+", text) if word]
+
+
+def allowed_words(word: str, known: Iterable[str]) -> str:
+    """What may stand in place of an unknown word, the nearest first."""
+    words = list(known)
+    near = difflib.get_close_matches(word, words, cutoff=0.5)
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    others = [each for each in words if each not in near]
+    return f"{meant}allowed are: {', '.join([*near, *others])}"
 
 
 def is_name(name: str) -> bool:
@@ -94,7 +111,9 @@ def parse_condition(text: str) -> Condition:
     if match is None:
         raise ValueError(f"'{text}' is not `metric op number`")
     if match[1] not in SIGNATURE_METRICS:
-        raise ValueError(f"metric '{match[1]}' is unknown")
+        raise ValueError(
+            f"metric '{match[1]}' is unknown; {allowed_words(match[1], SIGNATURE_METRICS)}"
+        )
     return Condition(match[1], match[2], float(match[3]))
 
 
@@ -112,55 +131,7 @@ def parse_claim(text: str) -> Claim:
             f"of the parent's value"
         )
     if match[1] not in SIGNATURE_METRICS:
-        raise ValueError(f"metric '{match[1]}' is unknown")
-    return Claim(match[1], match[2], float(match[3]), relative=bool(match[4]))
-
-
-def skill_template(name: str) -> dict[str, str]:
-    """The files of a new skill, relative path -> text.
-
-    They are valid as they are, and each part tells the writer what belongs there.
-
-    Raises:
-        SkillError: if the name is not one the format allows.
-    """
-    if not is_name(name):
-        raise SkillError(
-            f"Skill name '{name}' must be 1-64 lower-case letters, digits and single hyphens, like "
-            f"separable-pooling"
+        raise ValueError(
+            f"metric '{match[1]}' is unknown; {allowed_words(match[1], SIGNATURE_METRICS)}"
         )
-    return {"SKILL.md": _TEMPLATE.format(name=name)}
-
-
-_TEMPLATE = """---
-name: {name}
-description: State in one sentence what makes the kernel faster. Use when the profile shows a \
-symptom an engineer would search for.
-license: Apache-2.0
-metadata:
-  kmem-ops: any
-  kmem-bottlenecks: redundant_traffic
-  kmem-signature: traffic_ratio >= 1.3
-  kmem-claims: traffic_ratio <= 1.1
-  kmem-precision: exact
-  kmem-source: the URL or paper this comes from
----
-## Mechanism
-What the hardware does now, what it does after the change, and why that takes less time.
-
-## Use when
-- The counters or the shape of the code that tell that this applies.
-
-## Do not use when
-- Cases in which it costs more than it saves.
-
-## In Triton
-The change, in terms of Triton's own names, with a short piece of code.
-
-## Pitfalls
-- What goes wrong at the edges: sizes, alignment, precision.
-
-## How to check it worked
-- `traffic_ratio` should fall below 1.1: name the metric, the direction and the amount, so that the
-  next profile can prove it wrong.
-"""
+    return Claim(match[1], match[2], float(match[3]), relative=bool(match[4]))

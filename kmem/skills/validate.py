@@ -22,13 +22,16 @@ from kmem.skills.form import (
     PRECISIONS,
     SECTIONS,
     Form,
+    allowed_words,
     is_name,
     parse_claim,
     parse_condition,
     read_form,
     read_sections,
+    read_words,
 )
 from kmem.skills.skill import ARCH_PATTERN, DRAFT, Skill
+from kmem.skills.template import remains_of
 from kmem.vocabulary import OPERATORS, SIGNATURE_METRICS
 
 if TYPE_CHECKING:
@@ -64,18 +67,18 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
         body=form.body,
         path=path,
         license=str(form.front.get("license", "")),
-        operators=tuple(metadata.get("kmem-ops", "any").split()),
+        operators=tuple(read_words(metadata.get("kmem-ops", "any"))),
         bottlenecks=_read_bottlenecks(metadata, faults),
         signature=_read_list(metadata, "kmem-signature", parse_condition, faults),
-        arch=tuple(metadata.get("kmem-arch", "").split()),
+        arch=tuple(read_words(metadata.get("kmem-arch", ""))),
         precision=metadata.get("kmem-precision", "exact"),
-        conflicts=tuple(metadata.get("kmem-conflicts", "").split()),
+        conflicts=tuple(read_words(metadata.get("kmem-conflicts", ""))),
         source=metadata.get("kmem-source", ""),
         has_recipe=(path / "recipe.py").is_file(),
         status=metadata.get("kmem-status", ""),
         claims=_read_list(metadata, "kmem-claims", parse_claim, faults),
     )
-    return skill, faults + _key_faults(skill) + _body_faults(form.body)
+    return skill, [*faults, *_key_faults(skill), *_body_faults(form.body), *remains_of(form)]
 
 
 def _name(form: Form) -> str:
@@ -126,10 +129,12 @@ def _read_metadata(form: Form, faults: list[str]) -> dict[str, str]:
 
 def _read_bottlenecks(metadata: dict[str, str], faults: list[str]) -> tuple[Bottleneck, ...]:
     """The bottlenecks that are known; the words that are not are added to `faults`."""
-    words = metadata.get("kmem-bottlenecks", "").split()
-    known = {bottleneck.value for bottleneck in Bottleneck}
+    words = read_words(metadata.get("kmem-bottlenecks", ""))
+    known = [bottleneck.value for bottleneck in Bottleneck]
     faults += [
-        f"kmem-bottlenecks '{word}' is not a bottleneck" for word in words if word not in known
+        f"kmem-bottlenecks '{word}' is not a bottleneck; {allowed_words(word, known)}"
+        for word in words
+        if word not in known
     ]
     return tuple(Bottleneck(word) for word in words if word in known)
 
@@ -150,7 +155,7 @@ def _read_list(
 def _key_faults(skill: Skill) -> list[str]:
     """Faults of what kmem's keys say."""
     faults = [
-        f"kmem-ops '{word}' is not an operator"
+        f"kmem-ops '{word}' is not an operator; {allowed_words(word, ['any', *OPERATORS])}"
         for word in skill.operators
         if word != "any" and word not in OPERATORS
     ]

@@ -1,14 +1,17 @@
-"""The first three stages on their own: profile, diagnose, prescribe."""
+"""The first three stages on their own: profile, diagnose, prescribe.
+
+A problem's file is loaded with torch; a profile that is diagnosed without one waits for no torch.
+"""
 
 from pathlib import Path
 
 from kmem.devices import detect_device, named_target, resolve_target
 from kmem.diagnose.bottleneck import diagnose
+from kmem.memory.ledger.track_records import installed_versions
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
 from kmem.prescribe.gate import SkillQuery
-from kmem.problem.load import load_problem
 from kmem.problem.traced import trace_at_full_size
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
@@ -23,7 +26,7 @@ from kmem.records import (
     Prescription,
     Profile,
 )
-from kmem.run.session import load_library, versions
+from kmem.skills import load_library
 
 _DEFAULT_REPORT_TARGET = "h200"
 
@@ -37,6 +40,8 @@ def profile_problem(
     registry: Registry,
 ) -> Profile:
     """Profile one forward of a kernel file, by default of the problem's own Model."""
+    from kmem.problem.load import load_problem  # loads torch
+
     loaded = load_problem(problem)
     device, present = resolve_target(target)
     candidate = Kernel(kernel.read_text(encoding="utf-8")) if kernel else reference_kernel(loaded)
@@ -107,10 +112,10 @@ def prescribe(
     device = _resolve_device(target)
     contract = Contract(Precision(precision))
     with Memory.to_read() as memory:
-        library = list(load_library(registry).values())
+        library = list(load_library(registry.skills).values())
         memory.skills.sync(library)
         query = SkillQuery(diagnosis, operators, device.arch, contract)
-        return consult_memory(memory, query, library, versions(), limit=limit)
+        return consult_memory(memory, query, library, installed_versions(), limit=limit)
 
 
 def _resolve_device(name: str | None) -> Device:
@@ -123,5 +128,7 @@ def _resolve_device(name: str | None) -> Device:
 
 
 def _trace_bound(problem: Path | str, precision: str, device: Device) -> Bound | None:
+    from kmem.problem.load import load_problem  # loads torch
+
     contract = Contract(Precision(precision))
     return trace_at_full_size(load_problem(problem), contract, device).bound

@@ -10,4 +10,5 @@
 - bench.py: how a bench stands.
 - landscapes.py: how a recording stands, and how arms compare.
 - skills.py: tables, hits, status and track record of skills.
+- vocabulary.py: the words that a SKILL.md may use, with a line about each.
 """

@@ -1,19 +1,21 @@
 """What is shown of skills: tables, hits of a search, status and track record."""
 
-import json
-from collections.abc import Sequence
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
-from kmem.curate.sources import SkillOrigin
 from kmem.memory.ledger.track_records import TrackRecord
 from kmem.memory.skills.search import SkillHit
 from kmem.memory.skills.standing import SkillStanding
-from kmem.records import Diagnosis
 from kmem.serialize import to_data
 from kmem.skills import Skill
+
+if TYPE_CHECKING:
+    from kmem.curate.sources import SkillOrigin
 
 
 def skill_data(skill: Skill, standing: SkillStanding) -> dict[str, object]:
@@ -33,7 +35,7 @@ def skill_data(skill: Skill, standing: SkillStanding) -> dict[str, object]:
     }
 
 
-def describe_status(standing: SkillStanding, origin: SkillOrigin | None) -> str:
+def describe_status(standing: SkillStanding, origin: "SkillOrigin | None") -> str:
     """Markdown: where a skill stands and why, where it came from, and who reproduced it."""
     lines = [f"{standing.reason[0].upper()}{standing.reason[1:]}."]
     if origin is not None:
@@ -64,28 +66,68 @@ def describe_track_record(records: Sequence[TrackRecord]) -> str:
     return "\n".join(lines)
 
 
-def print_hits(hits: Sequence[SkillHit], diagnosis: Diagnosis | None, *, as_json: bool) -> None:
-    """Print the hits of a search, after the diagnosis of the report that was searched by."""
-    if as_json:
-        found = {
-            "diagnosis": to_data(diagnosis) if diagnosis else None,
-            "skills": [to_data(hit) for hit in hits],
-        }
-        click.echo(json.dumps(found, indent=2))
-        return
-    if diagnosis is not None:
-        click.echo(diagnosis.summary)
-    if not hits:
-        click.echo("No skill fits; leave out --op or --arch, or use other words", err=True)
-        return
-    print_table(
-        ("skill", "score", "why"),
-        [(hit.name, f"{hit.score:.4f}", "; ".join(hit.reasons)) for hit in hits],
-    )
+def print_markdown(*texts: str) -> None:
+    """Print Markdown as it reads best on a terminal."""
+    from rich.console import Console  # with the next a tenth of a search's time
+    from rich.markdown import Markdown
+
+    for text in texts:
+        Console().print(Markdown(text))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def how_it_acts(skill: Skill) -> str:
+    """Whether runs write code by a skill, or a language model must read it."""
+    return "recipe" if skill.has_recipe else "prose for a model"
+
+
+def hit_data(hit: SkillHit, skill: Skill, standing: SkillStanding) -> dict[str, object]:
+    """A hit of a search, for programs."""
+    return {
+        **to_data(hit),
+        "description": skill.description,
+        "status": standing.standing.value,
+        "acts": how_it_acts(skill),
+        "path": str(skill.path),
+    }
+
+
+def print_hits(
+    hits: Sequence[SkillHit],
+    skills: Mapping[str, Skill],
+    standings: Mapping[str, SkillStanding],
+) -> None:
+    """Print the hits of a search, best first: what each is, how it acts, and why it was found."""
+    for place, hit in enumerate(hits, start=1):
+        skill = skills[hit.name]
+        status = standings[hit.name].standing.value
+        click.echo(f"{place:2}. {hit.name} ({status}; {how_it_acts(skill)})")
+        for text in (skill.description, f"Why: {'; '.join(hit.reasons)}"):
+            click.echo(textwrap.indent(textwrap.fill(text, _text_width() - 4), "    "))
+
+
+def print_list(skills: Sequence[Skill], standings: Mapping[str, SkillStanding]) -> None:
+    """Print a line for each skill: name, status, whether it has a recipe, its description."""
+    rows = [
+        (skill.name, standings[skill.name].standing.value, "recipe" if skill.has_recipe else "")
+        for skill in skills
+    ]
+    widths = [max((len(row[place]) for row in rows), default=0) for place in range(3)]
+    for row, skill in zip(rows, skills, strict=True):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        line = "  ".join([*cells, skill.description])
+        # whole where a program reads it
+        click.echo(line[: shutil.get_terminal_size().columns] if sys.stdout.isatty() else line)
+
+
+def _text_width() -> int:
+    return min(100, shutil.get_terminal_size().columns)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table without borders on stdout."""
+    from rich.console import Console  # with the next a tenth of a search's time, which has no table
+    from rich.table import Table
+
     table = Table(box=None, header_style="bold", pad_edge=False)
     for place, column in enumerate(columns):
         # a name cut short could not be copied into the next command

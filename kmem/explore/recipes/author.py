@@ -285,7 +285,7 @@ def write_kernel(
     plans, traced = [], assignment.traced
     for name, graph in traced.graphs.items():
         sites = tuple(
-            _plan_site(graph, option, setting, traced.contract)
+            plan_site(graph, option, setting, traced.contract)
             for option, setting in zip(cover, settings, strict=True)
         )
         plans.append(WorkloadPlan(name, graph, sites))
@@ -301,9 +301,13 @@ def write_kernel(
     )
 
 
-def _plan_site(
+def plan_site(
     graph: OpGraph, option: SiteOption, setting: Settings, contract: Contract
 ) -> SitePlan:
+    """What the recipe of an option writes for its site in one workload's graph.
+
+    Raises RecipeError if the recipe's code raises anything.
+    """
     # found: find_options leaves out a site that one of the workloads lacks
     site = next(
         site for site in option.recipe.match(graph, contract) if site.name == option.site.name

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kmem.errors import OutputError, SkillError
 from kmem.memory.location import added_skills_root
-from kmem.skills import Skill, load_recipe, load_skill, read_skill, recipe_files
+from kmem.skills import Skill, load_skill, read_skill, recipe_files
 
 #: Unpacked size above which an archive is taken for a mistake or an attack; a skill is text of a
 #: few hundred kilobytes.
@@ -34,8 +34,8 @@ def add_skill(
 
     Args:
         existing: the skills registered now, name -> directory.
-        with_recipe: whether the skill's recipe.py is kept with the modules beside it, and imported
-            once; otherwise all are left out unread.
+        with_recipe: whether the skill's recipe.py is kept with the modules beside it. Nothing here
+            runs it.
 
     Returns:
         The skill in its new place; the one already there if it is the same, byte for byte.
@@ -56,7 +56,6 @@ def add_skill(
     try:
         copy = _copy(directory, staging / directory.resolve().name, with_recipe=with_recipe)
         skill = load_skill(copy)
-        load_recipe(skill)
         place = root / skill.name
         other = existing.get(skill.name) or (place if place.exists() else None)
         if other is not None:

@@ -56,10 +56,10 @@ class Library(Tables):
 
         Raises SkillError for two skills of one name.
         """
-        for origin in ORIGINS:
-            of_origin = [
-                skill for skill in skills if skill_origin(skill.path, self._storage.path) == origin
-            ]
+        by_origin: dict[str, list[Skill]] = {origin: [] for origin in ORIGINS}
+        for skill in skills:
+            by_origin[skill_origin(skill.path, self._storage.path)].append(skill)
+        for origin, of_origin in by_origin.items():
             self.sync_origin(of_origin, origin)
 
     def sync_origin(self, skills: Sequence[Skill], origin: str) -> None:

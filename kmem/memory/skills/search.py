@@ -27,11 +27,19 @@ _COLUMN_WEIGHTS = (4.0, 2.0, 1.0)
 #: most of a full-text search.
 _STOP_WORDS = frozenset(
     """
-    a an and are as at be but by can do for from has have i if in into is it its my no not of on one
-    or so than that the their them then there these they this to was what when where which while who
-    why will with
+    a an and any are as at be best better but by can could do does fast faster for from get has have
+    help how i if improve in into is it its make makes my need no not of on one optimise optimize or
+    please quick quicker should slow slower so speed than that the their them then there these they
+    this to too up very want was way we what when where which while who why will with would you
     """.split()  # noqa: SIM905 - a list of sixty quoted words reads worse
 )
+#: A question fits the library if a description is at least so near to it, or at least so near while
+#: the library has all its words ("gelu", "bank conflicts"). Source: measured on the bundled library
+#: with all-MiniLM-L6-v2 (tests/test_skill_library.py): the best cosine is above 0.31 for questions
+#: of several words about kernels, 0.21 and more for single words of the trade, and below 0.31 for
+#: questions about anything else.
+FITTING_COSINE = 0.31
+_FITTING_COSINE_OF_KNOWN_WORDS = 0.2
 #: A search ranks by its rarest words, as many of them as occur in this many texts together: the
 #: words left out tell few skills apart, and the time of a search does not grow with the library. In
 #: a library of a hundred skills every word is used.
@@ -160,6 +168,30 @@ class Skills(Library):
             {name: rank for rank, name in enumerate(self._text_order(query, current), start=1)},
         )
 
+    def count_unembedded(self) -> int:
+        """How many current skills the next search embeds first, a twentieth of a second each."""
+        records = self._current_skills().records
+        return self._vectors.count_missing([record.embedded_text for record in records])
+
+    def fits(self, query: str) -> bool:
+        """Whether anything in the library is about a question at all.
+
+        Every question has skills that are the nearest; this says whether near is near enough.
+        Without embeddings, a question fits if any of its words occurs.
+
+        Raises:
+            EmbeddingError: if an embedding model is wanted and cannot be loaded.
+        """
+        current = self._current_skills()
+        counts = [self._count_skills_with(word, current) for word in _telling_words(query)]
+        cosines = self._cosines(query, current)
+        if cosines is None:
+            return any(counts)
+        knows_all = bool(counts) and all(counts)
+        return float(cosines.max()) >= (
+            _FITTING_COSINE_OF_KNOWN_WORDS if knows_all else FITTING_COSINE
+        )
+
     def _current_skills(self) -> _CurrentSkills:
         """The skills that names mean now, read again only after they changed."""
         (row,) = self._storage.read("select version from library_version")
@@ -204,11 +236,7 @@ class Skills(Library):
 
         The rarest words are looked for, up to _MAX_OCCURRENCES.
         """
-        words = [
-            word
-            for word in dict.fromkeys(re.findall(r"[^\W_]+", query.lower()))
-            if word not in _STOP_WORDS
-        ]
+        words = _telling_words(query)
         rarest = sorted(
             (self._count_skills_with(word, current), place, word)
             for place, word in enumerate(words)
@@ -238,6 +266,12 @@ class Skills(Library):
             )
             current.counts[word] = row["skills"]
         return current.counts[word]
+
+
+def _telling_words(query: str) -> list[str]:
+    """The words of a question that can tell skills apart, each once, in order."""
+    words = dict.fromkeys(re.findall(r"[^\W_]+", query.lower()))
+    return [word for word in words if word not in _STOP_WORDS]
 
 
 def _is_applicable(
@@ -284,8 +318,8 @@ def _reasons_asked(
 def _reasons_found(similarity: float | None, text_rank: int | None) -> Iterator[str]:
     """How the words of the question led to a skill."""
     if similarity is not None:
-        yield f"description similarity {similarity:.2f}"
+        yield f"its description is {similarity:.2f} near to the question (1 is the same)"
     else:
-        yield "full text only: no embeddings (KMEM_EMBEDDING_MODEL=none)"
+        yield "found by words alone: no embeddings (KMEM_EMBEDDING_MODEL=none)"
     if text_rank is not None:
-        yield f"full-text rank {text_rank}"
+        yield f"number {text_rank} by the words of its text"

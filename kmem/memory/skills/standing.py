@@ -183,6 +183,9 @@ class Standings(Tables):
         return retraction
 
     def _retraction(self, skill: Skill) -> Retraction | None:
+        # most memories hold none, and the hash of a skill reads all its files
+        if not self._storage.read("select 1 from retractions limit 1"):
+            return None
         rows = self._storage.read(
             "select record from retractions where outcome_hash = ? order by hash",
             [_retracted_hash(skill)],

@@ -66,6 +66,13 @@ class Vectors(Tables):
         together = b"".join(vectors[key] for key in hashes)
         return np.frombuffer(together, dtype="<f4").reshape(len(hashes), -1)
 
+    def count_missing(self, texts: Sequence[str]) -> int:
+        """How many of these texts `embed_texts` would have to embed; 0 without an embedder."""
+        if self.embedder is None:
+            return 0
+        hashes = {content_hash(text) for text in texts}
+        return len(hashes - set(self._stored_vectors(self.embedder.model, list(hashes))))
+
     def embed_query(self, query: str) -> "np.ndarray":
         """The vector of a question: (dim,) float32, unit norm.
 

@@ -103,6 +103,23 @@ def read_file(text: str) -> str:
     return block.text.strip("\n") + "\n"
 
 
+def read_bare_file(text: str) -> str | None:
+    """The file of an answer that is nothing but one, as programs give that know no other form.
+
+    One fenced block, or none and the whole text, which must be Python with a class ModelNew; prose
+    may stand around a block. None if the answer holds a JSON object, or no such file.
+    """
+    blocks = find_blocks(text)
+    if len(blocks) > 1 or any(block.label.lower() == "json" for block in blocks):
+        return None
+    if next(_objects_in(_without(text, blocks)), None) is not None:
+        return None
+    try:
+        return read_file(text if blocks else f"~~~~~~~~python\n{text}\n~~~~~~~~")
+    except Malformed:
+        return None
+
+
 def encodable(text: str) -> str:
     """The text without lone surrogates, which JSON may carry but no file, hash or request can."""
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -128,6 +145,13 @@ def find_blocks(text: str) -> list[Block]:
     if fence:
         blocks.append(Block(label, "\n".join(lines), closed=False))
     return blocks
+
+
+def _without(text: str, blocks: list[Block]) -> str:
+    """A text without what stands in its blocks."""
+    for block in blocks:
+        text = text.replace(block.text, "")
+    return text
 
 
 def _find_object(text: str) -> str:

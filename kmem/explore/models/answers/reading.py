@@ -1,14 +1,15 @@
 """Answers held to the situation: what a model claims of code, log, metrics or skills must be so.
 
 One reader per role, text in, typed result out. Whatever is not so raises Malformed, which
-conversation.py sends back once.
+conversation.py sends back once. An answer that is one Python file and nothing else is taken as it
+is: the judge, not the form, decides on a kernel.
 """
 
 import ast
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from kmem.explore.models.answers.parsing import Malformed, read_fields, read_file
+from kmem.explore.models.answers.parsing import Malformed, read_bare_file, read_fields, read_file
 from kmem.explore.models.answers.schema import (
     ALGEBRAIC,
     DiagnoserAnswer,
@@ -50,6 +51,8 @@ def read_generator(text: str, operators: Collection[str]) -> WrittenFile:
         operators: names of the graph's nodes; empty where the forward could not be traced, and then
             any name will do.
     """
+    if (bare := _read_bare(text)) is not None:
+        return bare
     answer = read_fields(GeneratorAnswer, text)
     if operators and (unknown := [name for name in answer.operators if name not in operators]):
         raise Malformed(
@@ -99,6 +102,9 @@ def read_planner(
 
 def read_optimiser(text: str, parent: Kernel) -> WrittenFile:
     """An edit of the parent, with every item of the plan at a line of the new file."""
+    if (bare := _read_bare(text)) is not None:
+        _demand_changed(bare.source, parent.source)
+        return bare
     answer = read_fields(OptimiserAnswer, text)
     written = _read_written(text, answer.knobs, answer.algebraic)
     _demand_changed(written.source, parent.source)
@@ -116,6 +122,9 @@ def read_repairer(text: str, failed: Attempt) -> WrittenFile:
 
     The quotes must stand in the log, and the anchor in the failed file.
     """
+    if (bare := _read_bare(text)) is not None:
+        _demand_changed(bare.source, failed.candidate.kernel.source)
+        return bare
     answer = read_fields(RepairerAnswer, text)
     issue = issue_of(failed.measurement.status)
     if answer.issue is not issue and issue is not None:
@@ -164,6 +173,12 @@ def _read_written(text: str, knobs: Mapping[str, Sequence[Knob]], algebraic: boo
         )
     except ValueError as ex:
         raise Malformed(f"knobs: {ex}") from ex
+
+
+def _read_bare(text: str) -> WrittenFile | None:
+    """A file without the object beside it: nothing is declared of it, and no knob is left open."""
+    source = read_bare_file(text)
+    return None if source is None else WrittenFile(source, make_knob_space(source, {}), ())
 
 
 def _demand_falsifiable(claim: Claim, signature: Signature | None) -> None:

@@ -1,0 +1,57 @@
+"""docs/skills.md is followed word by word: its files are written and its commands run."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GUIDE = Path(__file__).parent.parent / "docs" / "skills.md"
+_BLOCK = re.compile(r"^(?P<before>[^\n]*)\n\n?```(?P<kind>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+def steps() -> list[tuple[str, str]]:
+    """What the guide does: ("sh", a command) or (the path of a file, its text)."""
+    found: list[tuple[str, str]] = []
+    for block in _BLOCK.finditer(GUIDE.read_text(encoding="utf-8")):
+        if block["kind"] == "sh":
+            found += [("sh", line) for line in block["text"].splitlines()]
+        else:
+            found.append((re.findall(r"`([^`]+)`:$", block["before"])[-1], block["text"]))
+    return found
+
+
+@pytest.mark.slow
+def test_the_guide_leads_from_an_idea_to_an_admitted_skill_with_a_recipe(tmp_path: Path) -> None:
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
+        "KMEM_DB": str(tmp_path / "data" / "kmem.db"),
+        "COLUMNS": "100",
+    }
+    said = {}
+    for kind, text in steps():
+        if kind != "sh":
+            (tmp_path / kind).write_text(text, encoding="utf-8")
+            continue
+        words = shlex.split(text)
+        assert words[0] == "kmem"
+        done = subprocess.run(
+            [sys.executable, "-m", *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env=environment,
+        )
+        assert done.returncode == 0, f"{text}: {done.stdout}{done.stderr}"
+        said[text] = done.stdout  # of a command given twice, the second
+
+    tried = said["kmem skills try squared-relu squared_relu.py"]
+    assert re.search(r"^relu .* pow_1 *$", tried, re.M)
+    assert "at small sizes: passed" in tried
+    found = said['kmem skills search "relu squared in one kernel"']
+    assert found.startswith(" 1. squared-relu (added; recipe)\n")
+    assert (tmp_path / "data" / "skills" / "squared-relu" / "recipe.py").is_file()
