@@ -3,6 +3,7 @@
 - environment.py: cores to plan with, and an environment without secrets for a job.
 - syntax.py: parse Python text, one thread at a time.
 - project_modules.py: a project's own modules, importable by its problem files alone.
+- deadline.py: a deadline for the user's code in this process.
 - parallel.py: ask several questions at once.
 - lease.py: one lease per GPU, so that timing is not disturbed.
 - memory_share.py: who may fill how much of a GPU's memory.

@@ -103,6 +103,15 @@ def estimate_launches(
     )
 
 
+def library_part_ms(launches: Sequence[Launch], device: Device) -> float:
+    """The part of an estimate that is in launches of a vendor's kernels, in ms."""
+    return sum(
+        _vendor_ms(launch.metrics, device)
+        for launch in launches
+        if "static__library" in launch.metrics
+    )
+
+
 def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: float) -> float:
     metrics = launch.metrics
     if "static__library" in metrics:

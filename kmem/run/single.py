@@ -45,6 +45,7 @@ class Terms:
     seed: int | None = None  # None: make_case draws one
     checkers: tuple[Checker, ...] = ()  # source checks beside the judge's own
     evidence_dir: Path | None = None  # where a bundle is left; None: nowhere
+    mode: str | None = None  # train or eval; None: as the problem's file leaves the module
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,9 @@ def make_case(problem: Path, source: str, terms: Terms, *, name: str = "The kern
         CaseError: if the text is no kernel for it.
     """
     from kmem.problem.load import check_forward, execute_problem, load_problem
+    from kmem.problem.mode import in_mode
 
-    loaded = load_problem(problem)
+    loaded = in_mode(load_problem(problem), terms.mode)
     module = execute_problem(loaded)
     check_forward(module, terms.contract.precision)
     try:

@@ -127,7 +127,8 @@ def _read_metadata(form: Form, faults: list[str]) -> dict[str, str]:
 def _read_bottlenecks(metadata: dict[str, str], faults: list[str]) -> tuple[Bottleneck, ...]:
     """The bottlenecks that are known; the words that are not are added to `faults`."""
     words = metadata.get("kmem-bottlenecks", "").split()
-    known = {bottleneck.value for bottleneck in Bottleneck}
+    # nothing cures what is not known
+    known = {bottleneck.value for bottleneck in Bottleneck} - {Bottleneck.UNKNOWN.value}
     faults += [
         f"kmem-bottlenecks '{word}' is not a bottleneck" for word in words if word not in known
     ]

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 
 import click
 from rich.panel import Panel
@@ -24,6 +25,12 @@ class RunDisplay(LiveDisplay[Event]):
         self._event: Event | None = None
         self._event_at = 0.0
         self._started = time.monotonic()
+
+    def __enter__(self) -> Callable[[Event], None]:
+        show = super().__enter__()
+        if not self.is_live:
+            click.echo(self._recent[0], err=True)
+        return show
 
     def print_line(self, event: Event) -> None:
         seconds = time.monotonic() - self._started

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import click
 
-from kmem.cli.options.contract import ContractOptions, memory_option, target_option
+from kmem.cli.options.contract import (
+    ContractOptions,
+    memory_option,
+    mode_option,
+    target_option,
+)
 from kmem.cli.options.models import ModelOptions
 from kmem.cli.options.records import nested, option
 from kmem.records import Budget, Strategy
@@ -33,6 +38,7 @@ class RunOptions:
         help="Wall-clock budget; timing the module itself is apart.",
     )
     target: str | None = target_option()
+    mode: str | None = mode_option()
     contract: ContractOptions = nested(ContractOptions)
     memory_mode: str = memory_option()
     author: str = option(

@@ -84,7 +84,7 @@ class CompileProcess:
             if self._ended:
                 raise ProfilerError("The compile processes were ended")
             self._process = subprocess.Popen(
-                # the directory that kmem was started in may hold a queue.py
+                # the directory that kmem was started in may hold a module named queue
                 [sys.executable, "-P", "-m", "kmem.profile.compile.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
