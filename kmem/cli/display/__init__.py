@@ -3,6 +3,7 @@
 - live.py: a live panel on a terminal, plain lines elsewhere.
 - run.py: how a run stands.
 - result.py: the result of a run as data.
+- problem.py: what a run would make of a problem, as text.
 - diagnosis.py: a diagnosis as text.
 - verdict.py: a verdict as text.
 - bench.py: how a bench stands.

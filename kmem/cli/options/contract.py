@@ -13,6 +13,7 @@ from kmem.records import Contract, Precision, Purity
 
 #: Mirrors kmem.problem.mode.MODES, whose package loads torch.
 MODES = ("train", "eval")
+PRECISIONS = tuple(item.value for item in Precision)
 MODE_HELP = (
     "Mode of the module: train or eval; default: as the file leaves it, which is training unless "
     "it calls eval()."

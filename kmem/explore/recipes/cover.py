@@ -4,7 +4,7 @@ What no site covers stays with the vendor's kernels, called through torch.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kmem.problem.bound import node_cost_ms
@@ -43,26 +43,34 @@ def find_options(
     options = []
     for name in sorted(recipes):
         recipe = recipes[name]
-        elsewhere = [
-            {site.name for site in recipe.match(graph, contract)}
-            for workload, graph in graphs.items()
-            if workload != "full"
-        ]
-        for site in recipe.match(graphs["full"], contract):
-            if any(operand.spec.numel == 0 for operand in (*site.inputs, *site.outputs)):
-                continue
-            if not all(site.name in names for names in elsewhere):
-                logger.warning(
-                    "recipe %s matches %s at one workload but not at another: passed over",
-                    name,
-                    site.name,
-                )
-                continue
+        for site in matching_sites(graphs, recipe, contract):
             space = recipe.space(site, device)
             ranked = rank_settings(recipe, site, space.settings(), device)
             if ranked:
                 options.append(SiteOption(recipe, site, space, ranked))
     return options
+
+
+def matching_sites(
+    graphs: Mapping[str, OpGraph], recipe: Recipe, contract: Contract
+) -> Iterator[Site]:
+    """The sites of one recipe that `find_options` ranks settings for."""
+    elsewhere = [
+        {site.name for site in recipe.match(graph, contract)}
+        for workload, graph in graphs.items()
+        if workload != "full"
+    ]
+    for site in recipe.match(graphs["full"], contract):
+        if any(operand.spec.numel == 0 for operand in (*site.inputs, *site.outputs)):
+            continue
+        if all(site.name in names for names in elsewhere):
+            yield site
+        else:
+            logger.warning(
+                "recipe %s matches %s at one workload but not at another: passed over",
+                recipe.name,
+                site.name,
+            )
 
 
 def rank_settings(
