@@ -55,6 +55,7 @@ class MeasuredEstimates:
         self._recipes = recipes
         self._measured = {kernel.choices: kernel.latency_ms for kernel in measured}
         self._sites: dict[str, dict[str, Site]] = {}
+        self._costs: dict[Choices, _Parts | None] = {}  # every candidate asks about all measured
 
     def expect_ms(self, choices: Choices, compiled_ms: float, library_ms: float) -> float:
         """The time of one forward in ms.
@@ -102,6 +103,11 @@ class MeasuredEstimates:
 
     def _parts(self, choices: Choices) -> _Parts | None:
         """What the cost models say; None if today's recipes do not write such a kernel."""
+        if choices not in self._costs:
+            self._costs[choices] = self._predict(choices)
+        return self._costs[choices]
+
+    def _predict(self, choices: Choices) -> _Parts | None:
         sites_ms, covered = 0.0, set()
         for choice in choices:
             site = self._find_site(choice)
