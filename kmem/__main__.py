@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-# `python -m` puts the current directory first, where a file such as queue.py or random.py would
+# `python -m` puts the current directory first, where modules named queue or random would
 # stand in for the standard library's; the directory stays only if kmem itself is run from it
 if sys.path[0] in ("", os.getcwd()) and Path(sys.path[0]).resolve() != Path(__file__).parents[1]:
     del sys.path[0]

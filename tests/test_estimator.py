@@ -8,6 +8,7 @@ import pytest
 from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
 from kmem.devices import named_target
 from kmem.explore.recipes.cover import find_options
+from kmem.explore.recipes.evidence import MeasuredEstimates
 from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.problem.load import load_problem
@@ -16,12 +17,10 @@ from kmem.profile.compile.pool import CompilePool
 from kmem.profile.estimate import estimate_report_ms
 from kmem.profile.job import reference_kernel
 from kmem.profile.static import static_profile
-from kmem.records import Budget, Contract, Kernel, Run
+from kmem.records import Budget, Contract, Kernel, MeasuredKernel, Run, SiteChoice
 from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
 from kmem.run.session import Session, open_session
 from kmem.skills import load_recipe, load_skill
-
-pytestmark = pytest.mark.slow  # compiles for a GPU
 
 ROOT = Path(__file__).parent.parent
 H200 = named_target("h200")
@@ -91,6 +90,7 @@ def best_of(skill: str, traced: TracedProblem) -> Kernel:
     return Kernel(assemble_module(skill, traced.problem.source, [plan]))
 
 
+@pytest.mark.slow  # compiles for a GPU
 def test_of_two_ways_to_write_a_product_the_estimate_favours_the_one_that_was_measured_faster(
     traced: TracedProblem, pool: CompilePool
 ) -> None:
@@ -102,6 +102,7 @@ def test_of_two_ways_to_write_a_product_the_estimate_favours_the_one_that_was_me
     assert traced.bound.time_ms < split < tile / 2
 
 
+@pytest.mark.slow  # compiles for a GPU
 def test_baseline_profile_and_a_copy_of_the_module_take_equally_long(
     traced: TracedProblem, pool: CompilePool, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_baseline_profile_and_a_copy_of_the_module_take_equally_long(
     assert eager.estimated and eager.timing.latency_ms == expected_ms
 
 
+@pytest.mark.slow  # compiles for a GPU
 def test_a_convolution_is_estimated_on_the_unit_that_pytorch_uses(
     pool: CompilePool, tmp_path: Path
 ) -> None:
@@ -140,3 +142,71 @@ def test_a_convolution_is_estimated_on_the_unit_that_pytorch_uses(
     )
     in_fp32_ms = 1e3 * product_flops / H200.peak_flops_per_s["fp32"]
     assert estimate_report_ms(report, convolution) < in_fp32_ms
+
+
+# ---- what was measured of the same recipes on the same graph and card
+
+PRODUCTS = ("split-fp16-matmul", "tile-matmul")
+
+
+@pytest.fixture(scope="module")
+def ranked(traced: TracedProblem) -> dict[str, list[tuple[tuple[SiteChoice, ...], float]]]:
+    """By recipe, the choices of a kernel of its first site, with what the cost model says."""
+    found = {}
+    for name in PRODUCTS:
+        recipe = load_recipe(load_skill(ROOT / "skills" / name))
+        option = find_options(traced.graphs, {name: recipe}, traced.contract, H200)[0]
+        found[name] = [
+            (
+                (
+                    SiteChoice(
+                        option.site.name,
+                        option.site.operator,
+                        name,
+                        tuple(sorted(settings.items())),
+                    ),
+                ),
+                cost_ms,
+            )
+            for cost_ms, settings in option.ranked
+        ]
+    return found
+
+
+def estimates(traced: TracedProblem, measured: list[MeasuredKernel]) -> MeasuredEstimates:
+    recipes = {name: load_recipe(load_skill(ROOT / "skills" / name)) for name in PRODUCTS}
+    return MeasuredEstimates(traced, recipes, measured)
+
+
+def test_without_evidence_a_kernel_takes_what_binaries_and_cost_models_say_at_least(
+    traced: TracedProblem, ranked: dict
+) -> None:
+    choices, cost_ms = ranked["tile-matmul"][0]
+    nothing = estimates(traced, [])
+    assert nothing.expect_ms(choices, 9.0, 0.0) == 9.0
+    assert nothing.expect_ms(choices, 0.001, 0.25) == cost_ms + 0.25
+    assert nothing.expect_ms((), 0.001, 0.0) == 0.001, "no recipe wrote it"
+    assert nothing.expect_ms(choices, float("inf"), 0.0) == float("inf"), "it does not compile"
+
+
+def test_a_setting_that_was_measured_takes_what_it_took(
+    traced: TracedProblem, ranked: dict
+) -> None:
+    choices, _ = ranked["tile-matmul"][0]
+    assert estimates(traced, [MeasuredKernel(choices, 3.0)]).expect_ms(choices, 0.1, 0.0) == 3.0
+
+
+def test_measured_kernels_overrule_which_recipe_is_estimated_to_be_faster(
+    traced: TracedProblem, ranked: dict
+) -> None:
+    """Others of a recipe that was measured slower than predicted are expected slower, too."""
+    tried = [(name, rank) for name in PRODUCTS for rank in (1, 2, 3)]
+    factor = {"split-fp16-matmul": 6.0, "tile-matmul": 0.5}
+    measured = [
+        MeasuredKernel(ranked[name][rank][0], factor[name] * ranked[name][rank][1])
+        for name, rank in tried
+    ]
+    before, after = estimates(traced, []), estimates(traced, measured)
+    split, tile = (ranked[name][0][0] for name in PRODUCTS)
+    assert before.expect_ms(split, 0.05, 0.0) < before.expect_ms(tile, 0.05, 0.0)
+    assert after.expect_ms(split, 0.05, 0.0) > after.expect_ms(tile, 0.05, 0.0)

@@ -7,7 +7,7 @@ import pytest
 from test_memory_store import make_outcome
 
 from kmem.memory.ledger import experience
-from kmem.memory.ledger.experience import recall_experience
+from kmem.memory.ledger.experience import recall_experience, recall_measured
 from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.ledger.outcomes import ledger_entry
 from kmem.memory.ledger.redaction import redact_outcome
@@ -112,3 +112,21 @@ def test_ten_times_the_outcomes_are_not_ten_times_the_work(
         [ledger_entry(setting(block, graph=f"g{block % 5}")) for block in range(200, 2000)]
     )
     assert work(memory, **asked) <= 1.2 * few + 2
+
+
+def test_of_the_graph_itself_each_kernel_has_its_least_time_on_that_very_card(
+    memory: Memory,
+) -> None:
+    here = [setting(block, latency, graph="mine") for block, latency in ((1, 1.5), (1, 1.25))]
+    left_out = [
+        replace(setting(2, graph="mine"), device="another card of the same architecture"),
+        setting(3, graph="other"),
+        setting(4, None, graph="mine"),
+        replace(setting(5, graph="mine"), choices=()),
+        setting(6, graph="mine"),
+    ]
+    memory.ledger.record_entries(map(ledger_entry, [*here, *left_out]))
+    memory.ledger.retract(left_out[-1].hash, "the clock was wrong", "test")
+    key = GraphKey("mine", "s", (), (), "sm_90", Contract())
+    (found,) = recall_measured(memory.storage, key, here[0].device)
+    assert (found.choices, found.latency_ms) == (here[0].choices, 1.25)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+import torch
 
 from kmem.devices import named_target
 from kmem.errors import NotRegistered, ProfilerError
@@ -16,6 +17,7 @@ from kmem.profile.compile.sass import count_instructions
 from kmem.profile.compile.ttir import count_program_work
 from kmem.profile.cupti import add_static, read_trace
 from kmem.profile.estimate import estimate_kernel_ms, estimate_launches
+from kmem.profile.vendor import vendor_share
 from kmem.records import Bound, Contract, Kernel, Launch, Problem, Profile
 
 H200 = named_target("h200")
@@ -270,6 +272,37 @@ def test_library_operators_cost_their_bytes_or_flops_and_each_launch_itself() ->
 
 def event(name: str, start: float, **fields: object) -> Mapping[str, object]:
     return {"cat": "kernel", "name": name, "ts": start, "dur": 12.5, "args": fields}
+
+
+@pytest.mark.parametrize(
+    ("weight", "transposed", "groups", "share"),
+    [
+        ((64, 32, 3, 3), False, 1, 0.41),
+        ((64, 32, 1, 1), False, 1, 0.89),
+        ((64, 32, 3, 3, 3), False, 1, 0.18),
+        ((32, 1, 3, 3), False, 32, 0.16),
+        ((64, 32, 3, 3), True, 1, 0.12),
+    ],
+)
+def test_a_vendors_convolution_is_taken_at_what_its_kind_was_measured_to_reach(
+    weight: tuple[int, ...], transposed: bool, groups: int, share: float
+) -> None:
+    axes = len(weight) - 2
+    one, nothing = [1] * axes, [0] * axes
+    arguments = [None, torch.empty(weight, device="meta"), None, one, nothing, one]
+    arguments += [transposed, nothing, groups]
+    assert vendor_share("aten.convolution.default", arguments) == share
+    assert vendor_share("aten.mm.default", []) == 1.0
+
+
+def test_what_a_vendors_kernel_does_not_reach_makes_it_longer() -> None:
+    metrics = {"static__library": 1.0, "static__argument_bytes": 1e9}
+    whole, part = (
+        Launch("aten.op.default", None, None, None, {**metrics, "static__vendor_share": share})
+        for share in (1.0, 0.5)
+    )
+    whole_ms, part_ms = (estimate_kernel_ms([launch], None, H200) for launch in (whole, part))
+    assert part_ms - H200.launch_ms == pytest.approx(2 * (whole_ms - H200.launch_ms))
 
 
 def test_kernels_of_a_chrome_trace_become_launches_in_order() -> None:

@@ -41,7 +41,7 @@ QUERIES = [
     .read_text(encoding="utf-8")
     .splitlines()
 ]
-CELLS = list(product(Bottleneck, FAMILIES))
+CELLS = list(product(set(Bottleneck) - {Bottleneck.UNKNOWN}, FAMILIES))
 
 sys.path.insert(0, str(ROOT / "tools"))
 from write_skill_index import INDEX, index_text  # noqa: E402 - a script, not in the package

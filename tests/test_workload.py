@@ -226,19 +226,22 @@ def test_sizes_written_inside_get_inputs_shrink() -> None:
     assert rows != columns and 2048 <= elements <= MAX_SMALL_ELEMENTS
 
 
-def test_a_written_width_that_parameters_have_stays_while_written_rows_shrink() -> None:
+@pytest.mark.parametrize(("rows", "width"), [(4096, 1024), (8192, 256)])
+def test_a_written_width_that_parameters_have_stays_while_written_rows_shrink(
+    rows: int, width: int
+) -> None:
     problem = problem_of(
         "",
         "return x + self.linear(x)",
-        "torch.randn(4096, 1024)",
+        f"torch.randn({rows}, {width})",
         init="self.linear = torch.nn.Linear(width, width)",
         arguments="self, width",
-        init_inputs="1024",
+        init_inputs=str(width),
     )
     workload = derive_small_workload(problem)
-    assert dict(workload.constants).keys() == {"4096"}
-    ((rows, columns),), _ = sizes_at(problem, workload)
-    assert rows < 64 and columns == 1024
+    assert dict(workload.constants).keys() == {str(rows)}
+    ((fewer, columns),), elements = sizes_at(problem, workload)
+    assert fewer < rows // 32 and columns == width and elements <= MAX_SMALL_ELEMENTS
 
 
 def test_a_number_written_twice_with_two_meanings_shrinks_where_it_may() -> None:

@@ -1,14 +1,17 @@
 """Check the times that users get without a GPU against measured ones, by rank.
 
-    python tools/estimate_correlation.py [PATH...] [--problems DIR...] [--settings 2] [--raw]
+    python tools/estimate_correlation.py [PATH...] [--problems DIR...] [--settings N]
+        [--known | --without]
 
 A PATH is an export of the ledger (`*.jsonl`) or a directory of recorded landscapes; by default all
 that ships in db/evidence. Kernels are written again by today's recipes, compiled for the device and
-estimated as `kmem optimize --target` does it, evidence included: that of every other problem, so
-that no estimate knows the time it is compared with (`--raw`: without any evidence). Compiling takes
-seconds a kernel, so of each problem and set of recipes only `--settings` are taken: the fastest
-measured one, and others spread evenly over the ranking down to the slowest. What the compiler said
-is kept in `--cache`, by the kernel's text.
+estimated as `kmem optimize --target` does it after `kmem memory import db/evidence`, except that no
+estimate knows the measured times it is compared with: evidence is what was measured of the problem
+beside the settings that are compared (`--known`: those too, as a user has them; `--without`: none,
+as with an empty memory). Compiling takes seconds a kernel, so of each problem
+and set of recipes only `--settings` are taken: the fastest measured one, and others spread evenly
+over the ranking down to the slowest. What the compiler said is kept in `--cache`, by the kernel's
+text.
 
 Printed are Spearman's rank correlations between estimated and measured times: within problems (the
 mean over those with three settings or more), over all settings, and how often the set of recipes
@@ -22,7 +25,7 @@ import logging
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,19 +34,23 @@ from cost_model_correlation import Measured, rank_correlation, read_measured
 from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
 from kmem.devices import named_target
 from kmem.errors import KmemError
+from kmem.explore.recipes.evidence import MeasuredEstimates
 from kmem.learning.landscape import LandscapeDirectory
 from kmem.problem.load import load_problem
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.profile.compile.pool import CompilePool, CompileProcesses
 from kmem.profile.compile.report import CompileStatus
-from kmem.profile.estimate import estimate_kernel_ms
+from kmem.profile.estimate import estimate_kernel_ms, library_part_ms
 from kmem.recipes import Recipe
-from kmem.records import Contract, Device, Kernel, Launch, Problem
+from kmem.records import Contract, Device, Kernel, Launch, MeasuredKernel, Problem, SiteChoice
 from kmem.serialize import from_data, to_data
 from kmem.skills import load_recipe, load_skill
 
 ROOT = Path(__file__).resolve().parent.parent
 TIMEOUT_S = 300.0
+#: Slowest over fastest setting of a problem from which their order is more than the noise of timing
+#: and worth knowing.
+TELLING = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,13 @@ def recipes_of(entry: Measured) -> str:
     return " + ".join(sorted({name for name, *_ in entry.choices}))
 
 
+def choices_of(entry: Measured) -> tuple[SiteChoice, ...]:
+    """The choices in the ledger's form, less the operator, which tells nothing more."""
+    return tuple(
+        SiteChoice(site, "", recipe, tuple(sorted(knobs))) for recipe, site, knobs in entry.choices
+    )
+
+
 def write_module(
     traced: TracedProblem, recipes: Mapping[str, Recipe], entry: Measured
 ) -> Kernel | None:
@@ -144,7 +158,7 @@ def compare(
     recipes: Mapping[str, Recipe],
     device: Device,
     compiled: Compiled,
-    settings: int,
+    options: argparse.Namespace,
 ) -> Iterator[Compared]:
     """Estimates beside measured times, problem by problem."""
     groups: dict[tuple[str, str, Contract], list[Measured]] = defaultdict(list)
@@ -159,16 +173,28 @@ def compare(
         if traced is None or traced.graph.hash != graph_hash:
             logging.info("%s: not found, or another graph than was measured", name)
             continue
+        chosen = choose_settings(entries, options.settings)
         pairs = [
             (entry, kernel)
-            for entry in choose_settings(entries, settings)
+            for entry in chosen
             if (kernel := write_module(traced, recipes, entry)) is not None
         ]
+        unknown = set() if options.known else {entry.choices for entry in chosen}
+        others = [
+            MeasuredKernel(choices_of(entry), entry.latency_ms)
+            for entry in sorted(entries, key=lambda entry: -entry.latency_ms)
+            if entry.choices not in unknown and not options.without
+        ]
+        estimates = MeasuredEstimates(traced, recipes, others)
         launches = compiled.launches([kernel for _, kernel in pairs], traced)
         for (entry, _), found in zip(pairs, launches, strict=True):
             if found is None:
                 continue
-            estimated = estimate_kernel_ms(found, traced.bound, device)
+            estimated = estimates.expect_ms(
+                choices_of(entry),
+                estimate_kernel_ms(found, traced.bound, device),
+                library_part_ms(found, device),
+            )
             if math.isfinite(estimated):
                 key = f"{name} {contract.precision.value}"
                 yield Compared(key, recipes_of(entry), estimated, entry.latency_ms)
@@ -185,9 +211,11 @@ def summarise(compared: Sequence[Compared]) -> str:
     right, asked = 0, 0
     for name, entries in problems.items():
         if len(entries) >= 3:
-            within[name] = rank_correlation(
+            value = rank_correlation(
                 [entry.estimated_ms for entry in entries], [entry.measured_ms for entry in entries]
             )
+            # estimates that are all equal know nothing
+            within[name] = 0.0 if math.isnan(value) else value
         if len({entry.recipes for entry in entries}) > 1:
             asked += 1
             favoured = min(entries, key=lambda entry: entry.estimated_ms).recipes
@@ -201,18 +229,31 @@ def summarise(compared: Sequence[Compared]) -> str:
         lines.append(
             f"{name:60} {len(values):8}  {math.exp(statistics.fmean(values)):8.2f} ({spread:.2f})"
         )
+    apart = [
+        value
+        for name, value in within.items()
+        if _spread([entry.measured_ms for entry in problems[name]]) >= TELLING
+    ]
     overall = rank_correlation(
         [entry.estimated_ms for entry in compared], [entry.measured_ms for entry in compared]
     )
-    mean = statistics.fmean(within.values()) if within else math.nan
     lines += [
         "",
         f"{len(compared)} settings of {len(problems)} problems",
-        f"rank correlation within a problem {mean:.3f} (mean of {len(within)})",
+        f"rank correlation within a problem {_mean(within.values()):.3f} (mean of {len(within)})",
+        f"  where settings differ by {TELLING - 1:.0%}   {_mean(apart):.3f} (mean of {len(apart)})",
         f"rank correlation over all         {overall:.3f}",
         f"fastest recipe favoured           {right} of {asked}",
     ]
     return "\n".join(lines)
+
+
+def _spread(times_ms: Sequence[float]) -> float:
+    return max(times_ms) / min(times_ms)
+
+
+def _mean(values: Collection[float]) -> float:
+    return statistics.fmean(values) if values else math.nan
 
 
 def main() -> None:
@@ -222,7 +263,10 @@ def main() -> None:
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--problems", type=Path, nargs="*", default=[])
     parser.add_argument("--device", default="h200")
-    parser.add_argument("--settings", type=int, default=2)
+    parser.add_argument("--settings", type=int, default=3)
+    evidence_used = parser.add_mutually_exclusive_group()
+    evidence_used.add_argument("--known", action="store_true")
+    evidence_used.add_argument("--without", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "estimates.jsonl")
     options = parser.parse_args()
@@ -243,7 +287,7 @@ def main() -> None:
                 recipes,
                 named_target(options.device),
                 compiled,
-                options.settings,
+                options,
             )
         )
     except KmemError as ex:

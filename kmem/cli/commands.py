@@ -10,6 +10,7 @@ _TABLE = (
     ("optimize", "optimize", "Make the module in PROBLEM fast."),
     ("bench", "bench", "Run `kmem optimize` on many problems and print how much was gained."),
     ("models", "models", "List language models (default: list)."),
+    ("problem", "problem", "Begin a problem file, or look at one without a run."),
     (
         "skills",
         "skills",

@@ -7,6 +7,7 @@ from typing import TypeVar
 import click
 
 from kmem.cli.display.diagnosis import describe_diagnosis
+from kmem.cli.options.contract import MODE_HELP, MODES
 from kmem.errors import ProfilerError
 from kmem.plugins import Registry
 from kmem.records import Diagnosis, Profile
@@ -41,6 +42,7 @@ Stage = TypeVar("Stage", Profile, Diagnosis)
     show_default=True,
     help="Accuracy contract to run under.",
 )
+@click.option("--mode", type=click.Choice(MODES), help=MODE_HELP)
 @click.pass_obj
 def profile(
     registry: Registry,
@@ -49,15 +51,16 @@ def profile(
     target: str | None,
     profiler: str,
     precision: str,
+    mode: str | None,
 ) -> None:
     """Profile every launch of one forward and print a Profile as one JSON line.
 
-    PROBLEM is a problem file; KERNEL a file with ModelNew, by default the problem's own Model. Pipe
-    the line into `kmem diagnose`.
+    The line carries the problem's bound. PROBLEM is a problem file; KERNEL a file with ModelNew, by
+    default the problem's own Model. Pipe the line into `kmem diagnose`.
     """
     from kmem.cli.actions.stages import profile_problem  # loads torch
 
-    found = profile_problem(problem, kernel, target, profiler, precision, registry)
+    found = profile_problem(problem, kernel, target, profiler, precision, registry, mode)
     click.echo(to_json(found))
 
 

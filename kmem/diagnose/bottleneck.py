@@ -26,9 +26,9 @@ REFUTING_ATTEMPTS = 2
 REAL_GAIN = 1.02
 _TENSOR_UNITS = ("tf32", "bf16", "fp16")
 #: The summary's phrase where no rule fires.
-_NO_BUSY_UNIT = (
-    "no counter or time names a busy unit, which leaves too little work in flight: fewer dependent "
-    "steps"
+_NO_EVIDENCE = (
+    "no counter and no time names what limits it; profile with counters, or give the problem for "
+    "its bound"
 )
 
 
@@ -61,7 +61,7 @@ def diagnose(
     refuted = refuted_bottlenecks(history)
     standing = [item for item in fired if item[0].bottleneck not in refuted] or fired
     rule, evidence = standing[0] if standing else (None, ())
-    bottleneck = rule.bottleneck if rule else Bottleneck.LATENCY
+    bottleneck = rule.bottleneck if rule else Bottleneck.UNKNOWN
     others = [other.bottleneck for other, _ in fired if other.bottleneck is not bottleneck]
     launch = hottest_launch(profile)
     hottest = launch.name if launch else None
@@ -138,7 +138,7 @@ def _summarise(
     bound: Bound | None,
     hottest: str | None,
 ) -> str:
-    phrase = rule.phrase if rule else _NO_BUSY_UNIT
+    phrase = rule.phrase if rule else _NO_EVIDENCE
     facts = ", ".join(
         f"{item.metric} {item.value:.3g} {item.comparison} {item.threshold:g}" for item in evidence
     )

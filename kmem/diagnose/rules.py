@@ -286,15 +286,28 @@ RULES: tuple[Rule, ...] = (
     _rule(
         Bottleneck.FMA_BOUND,
         phrase=(
-            "instruction issue or the fp32 FMA pipe is the limit: fewer instructions per result, "
-            "hoisted index arithmetic, tensor cores where allowed"
+            "the fp32 FMA pipe is the limit: fewer multiply-adds per result, half precision in "
+            "pairs, tensor cores where allowed"
+        ),
+        source=(
+            "Source: Nsight Compute, Compute Workload Analysis: a pipe over 60% is highly utilised"
+        ),
+        all_of="fma_pipe_pct >= 60",
+        unless="tensor_pipe_pct >= 75",
+    ),
+    _rule(
+        Bottleneck.ISSUE_BOUND,
+        phrase=(
+            "instruction issue or integer arithmetic is the limit: fewer instructions per result, "
+            "hoisted index arithmetic, wider accesses"
         ),
         source=(
             "Source: Nsight Compute, GPU Speed Of Light rule: compute over 60% and above memory "
-            "is compute-bound"
+            "is compute-bound; with the floating-point pipes idle, it is the issue slots "
+            "(tests/recordings/ncu_depthwise.csv: 76%, FMA 32%)"
         ),
-        any_of="fma_pipe_pct >= 60, sm_throughput_pct >= 65",
-        unless="tensor_pipe_pct >= 75",
+        all_of="sm_throughput_pct >= 65",
+        unless="tensor_pipe_pct >= 50, fma_pipe_pct >= 60, xu_pipe_pct >= 60",
     ),
     _rule(
         Bottleneck.LOW_PARALLELISM,

@@ -1,8 +1,8 @@
 """A project's own modules, importable by its problem files and by nobody else.
 
 A problem may import what lies beside it and at the root of its project. These directories are not
-put on `sys.path`, where a file such as queue.py would be found in place of the standard library's,
-and one such as cuda.py by whichever package tries that import. They are asked last, and only for
+put on `sys.path`, where a module named queue would be found in place of the standard library's, and
+one named cuda by whichever package tries that import. They are asked last, and only for
 code that is neither the standard library's nor an installed package's.
 
 Used in every process that imports a problem or an emitted module (the judge's worker runs from a

@@ -10,10 +10,12 @@ In the order in which a problem passes:
 - operators/: what every operator of a graph means, costs and is called: one table.
 - graph.py: the operator graph of one forward, as plain data.
 - trace.py: from a forward to its graph.
+- mode.py: training or evaluation, and what that means for a kernel.
 - workload.py: sizes at which a problem is small enough for the interpreter.
 - traced.py: a problem with its workloads, graphs and bound, as the stages get it.
 - work.py: the arithmetic of one node.
 - bound.py: the least time of a graph on a device, and what each node costs eager.
+- footprint.py: whether a problem can fit a device at all.
 - naming.py: what a graph does, in words of the vocabulary.
 - sizes.py: arithmetic on sizes that more than one room does.
 - dtypes.py: the dtypes that emitted kernels load.

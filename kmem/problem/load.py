@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._pytree import tree_leaves
 
 from kmem.errors import DeviceMemoryError, ProblemError, first_line
+from kmem.host.deadline import DeadlinePassed, deadline
 from kmem.host.project_modules import project_directories, use_project
 from kmem.host.syntax import parse_python
 from kmem.problem.fake import cast_fake_module, cast_floating, quiet_fake_tensors
@@ -30,6 +31,9 @@ from kmem.problem.substitution import keep_parts, substitute
 from kmem.records import Precision, Problem, Workload
 
 FULL = Workload("full")
+
+#: For one forward on fake tensors, which compute nothing: the largest models take seconds.
+FORWARD_DEADLINE_S = 60.0
 
 
 def load_problem(path: str | Path) -> Problem:
@@ -185,10 +189,15 @@ def check_forward(module: types.ModuleType, precision: Precision = Precision.MAT
     depends on values; such a forward passes.
 
     Raises ProblemError: if `get_inputs`, the constructor or the forward raises, with its own error
-        in one line, or no tensor is returned.
+        in one line, or does not end, or no tensor is returned.
     """
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), quiet_fake_tensors():
+        with (
+            deadline(FORWARD_DEADLINE_S),
+            FakeTensorMode(allow_non_fake_inputs=True),
+            torch.no_grad(),
+            quiet_fake_tensors(),
+        ):
             inputs = build_inputs(module, "cpu", precision)
             model = _construct_model(module, "cpu")
             if precision is Precision.BF16:
@@ -198,6 +207,11 @@ def check_forward(module: types.ModuleType, precision: Precision = Precision.MAT
         if not isinstance(ex.__cause__, DataDependentOutputException | DynamicOutputShapeException):
             raise
         return
+    except DeadlinePassed as ex:
+        raise ProblemError(
+            f"{module.__file__}: get_inputs, Model and forward have not ended after "
+            f"{FORWARD_DEADLINE_S:g} s on tensors without data; look for a loop that never ends"
+        ) from ex
     if all(isinstance(leaf, int | float | str | None) for leaf in tree_leaves(outputs)):
         raise ProblemError(
             f"{module.__file__}: forward returned {_shorten(outputs)}; "

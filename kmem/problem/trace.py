@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor, FakeTensorMode
 from torch.export.graph_signature import InputKind, InputSpec
 
+from kmem.host.deadline import DeadlinePassed, deadline
 from kmem.problem.fake import cast_fake_module, cast_floating, quiet_fake_tensors
 from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
 from kmem.problem.operators.table import find_operator
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 #: Constants up to this many elements are written into the emitted file; a larger one makes the
 #: graph opaque.
 MAX_CONSTANT_ELEMENTS = 64
+
+#: For tracing a module in both modes.
+TRACE_DEADLINE_S = 300.0
 
 
 class _Untraceable(Exception):
@@ -64,10 +68,14 @@ def trace_problem(
             mode counts as if it did, in half the time.
     """
     try:
-        graph = _trace(module, precision, training=None)
-        if not both_modes:
-            return replace(graph, mode_matters=True)
-        other = _trace(module, precision, training=not graph.training)
+        with deadline(TRACE_DEADLINE_S):
+            graph = _trace(module, precision, training=None)
+            if not both_modes:
+                return replace(graph, mode_matters=True)
+            other = _trace(module, precision, training=not graph.training)
+    except DeadlinePassed:
+        reason = f"torch.export has not ended after {TRACE_DEADLINE_S:g} s"
+        return OpGraph((), (), (), False, training=True, mode_matters=True, opaque_reason=reason)
     except _Untraceable as ex:
         return OpGraph((), (), (), False, training=True, mode_matters=True, opaque_reason=str(ex))
     return replace(graph, mode_matters=other.hash != graph.hash)

@@ -36,14 +36,17 @@ class TracedProblem:
 def trace_at_full_size(problem: Problem, contract: Contract, device: Device) -> TracedProblem:
     """Run a problem's file and trace its forward at the sizes that the file gives.
 
-    Raises ProblemError: if the file fails when it is run.
+    Raises ProblemError: if the file fails when it is run. DeviceMemoryError: if the problem cannot
+        fit the device.
     """
     # torch takes seconds to import, which whoever only names a TracedProblem must not pay
     from kmem.problem.bound import graph_bound
+    from kmem.problem.footprint import check_footprint
     from kmem.problem.load import FULL, execute_problem
     from kmem.problem.trace import trace_problem
 
     graph = trace_problem(execute_problem(problem, FULL), contract.precision)
+    check_footprint(problem, graph, device)
     bound = graph_bound(graph, device, contract)
     return TracedProblem(problem, contract, device, {"full": FULL}, {"full": graph}, bound)
 

@@ -233,18 +233,22 @@ class _Search:
     def run(self, constants: Sizes, *, parameters_stay: bool) -> Workload | None:
         """The largest sizes within the budget; else the smallest that work.
 
-        If nothing works, the same is tried with the constants that can be shrunk alone.
+        If nothing within it works, the same is tried with the constants that can be shrunk alone.
         """
         chosen = self._shrink(constants, parameters_stay)
-        if chosen is None:
-            alone = {
-                name: value
-                for name, value in constants.items()
-                if self._shrink({name: value}, parameters_stay) is not None
-            }
-            if alone and len(alone) < len(constants):
-                chosen = self._shrink(alone, parameters_stay)
-        return chosen
+        if chosen is not None and self.elements(chosen) <= MAX_SMALL_ELEMENTS:
+            return chosen
+        alone = {
+            name: value
+            for name, value in constants.items()
+            if self._shrink({name: value}, parameters_stay) is not None
+        }
+        if not alone or len(alone) == len(constants):
+            return chosen
+        fewer = self._shrink(alone, parameters_stay)
+        if fewer is None or chosen is None:
+            return fewer or chosen
+        return min(fewer, chosen, key=self.elements)
 
     def _shrink(self, constants: Sizes, parameters_stay: bool) -> Workload | None:
         """The first style whose largest fitting sizes are ample, else the best of all styles.

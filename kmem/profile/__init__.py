@@ -9,6 +9,7 @@
 - ncu_csv.py: Nsight Compute's CSV, read into launches with raw counters.
 - cupti.py: the `cupti` profiler: times from torch.profiler, with figures of the binaries.
 - compile/: modules compiled for a GPU that need not be there, and what their binaries say.
+- vendor.py: what share of the roofline a vendor's kernels reach, by operator.
 - estimate.py: a time for compiled launches that never ran.
 - static.py: the `static` profiler: compiled figures with estimated times.
 - selftest.py: the compile processes tried on a kernel of three lines.

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 
 from kmem.errors import NotRegistered, ProfilerError
 from kmem.interfaces import Executor, Profiler
@@ -22,7 +23,7 @@ def collect_profile(
     present: bool,
     name: str = AUTO,
 ) -> Profile:
-    """Profile one forward of a kernel.
+    """Profile one forward of a kernel; the profile carries the problem's bound.
 
     Args:
         profilers: by name, best first.
@@ -45,7 +46,7 @@ def collect_profile(
         reason = profiler.unavailable_reason()
         if reason is not None:
             raise ProfilerError(f"Profiler {name} cannot run: {reason}")
-        return profiler.profile(kernel, traced, executor)
+        return replace(profiler.profile(kernel, traced, executor), bound=traced.bound)
     reasons = []
     for profiler in profilers.values():
         if not present and not profiler.estimated:
@@ -53,7 +54,7 @@ def collect_profile(
         reason = profiler.unavailable_reason()
         if reason is None:
             try:
-                return profiler.profile(kernel, traced, executor)
+                return replace(profiler.profile(kernel, traced, executor), bound=traced.bound)
             except ProfilerError as ex:
                 reason = str(ex)
         logger.info("profiler %s passed over: %s", profiler.name, reason)

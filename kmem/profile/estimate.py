@@ -103,6 +103,15 @@ def estimate_launches(
     )
 
 
+def library_part_ms(launches: Sequence[Launch], device: Device) -> float:
+    """The part of an estimate that is in launches of a vendor's kernels, in ms."""
+    return sum(
+        _vendor_ms(launch.metrics, device)
+        for launch in launches
+        if "static__library" in launch.metrics
+    )
+
+
 def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: float) -> float:
     metrics = launch.metrics
     if "static__library" in metrics:
@@ -145,7 +154,10 @@ def _launch_ms(launch: Launch, device: Device, clock_hz: float, flop_passes: flo
 
 
 def _vendor_ms(metrics: Mapping[str, float], device: Device) -> float:
-    """One operator of a vendor: its bytes, or its FLOPs on the unit that it uses."""
+    """One operator of a vendor: its bytes, or its FLOPs on the unit that it uses.
+
+    Either at the share of it that the vendor's kernel reaches (vendor.py).
+    """
     reached = {} if device.measured else REACHED
     unit = "tf32" if "static__tf32" in metrics else "fp32"
     if metrics.get("static__item_bytes", 4.0) == 2.0:
@@ -153,7 +165,7 @@ def _vendor_ms(metrics: Mapping[str, float], device: Device) -> float:
     moved_s = metrics["static__argument_bytes"] / device.dram_bytes_per_s
     done_s = metrics.get("static__flops", 0.0) / device.peak_flops_per_s[unit]
     seconds = max(moved_s / reached.get("bytes", 1.0), done_s / reached.get(unit, 1.0))
-    return device.launch_ms + 1e3 * seconds
+    return device.launch_ms + 1e3 * seconds / metrics.get("static__vendor_share", 1.0)
 
 
 def _once(launch: Launch, kind: str) -> float:

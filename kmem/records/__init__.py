@@ -30,7 +30,14 @@ from kmem.records.diagnosis import (
 )
 from kmem.records.identity import ABSENT_IF_NONE, Knob, content_hash
 from kmem.records.kernel import Kernel, Launch, Profile, SiteChoice
-from kmem.records.outcome import Experience, Outcome, Recalled, is_aged, recipe_component
+from kmem.records.outcome import (
+    Experience,
+    MeasuredKernel,
+    Outcome,
+    Recalled,
+    is_aged,
+    recipe_component,
+)
 from kmem.records.plan import Candidate, Lesson, Move, Plan, Task, Veto
 from kmem.records.problem import (
     DTYPE_BYTES,
@@ -77,6 +84,7 @@ __all__ = [
     "Knob",
     "Launch",
     "Lesson",
+    "MeasuredKernel",
     "Measurement",
     "ModelChoice",
     "Move",

@@ -16,6 +16,7 @@ class Bottleneck(Enum):
     L2_OR_L1_BANDWIDTH = "l2_or_l1_bandwidth"
     TENSOR_CORE_IDLE = "tensor_core_idle"
     FMA_BOUND = "fma_bound"
+    ISSUE_BOUND = "issue_bound"
     SPECIAL_FUNCTION_BOUND = "special_function_bound"
     LATENCY = "latency"
     LOW_PARALLELISM = "low_parallelism"
@@ -26,6 +27,7 @@ class Bottleneck(Enum):
     HOST_OVERHEAD = "host_overhead"
     ALGORITHMIC = "algorithmic"
     AT_BOUND = "at_bound"
+    UNKNOWN = "unknown"  # no fact names any of the others
 
 
 @dataclass(frozen=True, slots=True)

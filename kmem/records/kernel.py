@@ -1,9 +1,10 @@
 """A kernel, the choices that wrote it, and what a profiler saw of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from kmem.records.identity import Knob, content_hash
+from kmem.records.identity import ABSENT_IF_NONE, Knob, content_hash
+from kmem.records.problem import Bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +48,14 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Every launch of one forward, as one profiler saw it."""
+    """Every launch of one forward, as one profiler saw it.
+
+    `bound` is that of the problem, where the profiler was given one: a diagnosis is held to it.
+    """
 
     kernel: str  # hash; "" for a report that was made elsewhere
     profiler: str  # ncu, cupti, static
     device: str
     estimated: bool
     launches: tuple[Launch, ...]
+    bound: Bound | None = field(default=None, metadata=ABSENT_IF_NONE)

@@ -111,6 +111,14 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredKernel:
+    """A kernel that recipes wrote, by what they chose, and the least time it was seen to take."""
+
+    choices: tuple[SiteChoice, ...]
+    latency_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class Experience:
     """A measured setting of a recipe: its time, the cost model's prediction, and the graph."""
 

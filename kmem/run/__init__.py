@@ -6,6 +6,8 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 
 - loop.py: the order of the stages, round after round: the map of a run.
 - parts.py: the parts of a run, put together and carried from stage to stage.
+- tracing.py: a problem traced for a run, and what to know of it.
+- preview.py: what a run would make of a problem, without a run.
 - session.py: what a run works with and never changes: traced problem, skills, recipes.
 - resume.py: where a run is resumed: what an earlier process finished of it.
 - recall.py: what memory offers when the run begins.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kmem.explore.recipes.evidence import MeasuredEstimates
 from kmem.host.environment import own_cores
 from kmem.host.lease import DIRECTORY_VARIABLE
 from kmem.interfaces import Executor, Job, JobResult
@@ -24,8 +25,8 @@ from kmem.measure.settings import JudgeSettings
 from kmem.plugins import Registry
 from kmem.profile.collect import collect_profile
 from kmem.profile.compile.pool import CompilePool, CompileProcesses
-from kmem.profile.compile.report import CompileStatus
-from kmem.profile.estimate import estimate_report_ms
+from kmem.profile.compile.report import CompileReport, CompileStatus
+from kmem.profile.estimate import estimate_report_ms, library_part_ms
 from kmem.profile.job import reference_kernel
 from kmem.records import Attempt, Baseline, Kernel, Measurement, Profile, Run, Timing
 from kmem.run.progress import Announce
@@ -233,6 +234,8 @@ class LiveEvaluator(Evaluator):
         self._announce = announce
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
+        measured = session.measured if run.memory_mode != "off" else ()
+        self._measured = MeasuredEstimates(session.traced, session.recipes, measured)
         traced, out_dir = session.traced, Path(run.out_dir)
         self._pool = CompilePool(
             traced, processes=processes.compilers, read_binaries=not session.present
@@ -319,11 +322,19 @@ class LiveEvaluator(Evaluator):
                 self._binaries.add(report.ptx_hash or kernel.hash)
                 ready.append(kernel)
                 if not self._session.present:
-                    self._estimates[kernel.hash] = estimate_report_ms(report, self._session.traced)
+                    self._estimates[kernel.hash] = self._expect_ms(kernel, report)
         if not self._session.present:
             ready.sort(key=lambda kernel: self._estimates[kernel.hash])
             del ready[_PROVED_PER_ROUND:]
         return Admitted(tuple(failed), tuple(ready))
+
+    def _expect_ms(self, kernel: Kernel, report: CompileReport) -> float:
+        """The estimate of the compiled module, held to what its recipes are known to take."""
+        traced = self._session.traced
+        library_ms = library_part_ms(report.launches, traced.device)
+        return self._measured.expect_ms(
+            kernel.choices, estimate_report_ms(report, traced), library_ms
+        )
 
     def screen(
         self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]

@@ -3,26 +3,24 @@
 import logging
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 
 import torch
 
 import kmem
-from kmem.errors import ProblemError, RecipeError
+from kmem.errors import RecipeError
 from kmem.explore.recipes.cover import find_options
+from kmem.memory.ledger.experience import recall_measured
 from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.problem.bound import graph_bound
 from kmem.problem.graph import graph_sizes
-from kmem.problem.load import FULL, check_forward, execute_problem
 from kmem.problem.naming import name_operators
-from kmem.problem.trace import trace_problem
 from kmem.problem.traced import TracedProblem
-from kmem.problem.workload import derive_small_workload
 from kmem.recipes import Recipe
-from kmem.records import Contract, Device, Problem
+from kmem.records import Contract, Device, MeasuredKernel, Problem
+from kmem.run.tracing import trace_for_run
 from kmem.skills import Skill, load_recipes, recipe_version
 from kmem.skills import load_library as load_registered
 
@@ -47,6 +45,7 @@ class Session:
     # the nodes of every site that a recipe can write, by recipe and site
     site_nodes: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     recipe_versions: Mapping[str, str] = field(default_factory=dict)  # by name
+    measured: tuple[MeasuredKernel, ...] = ()  # what the ledger holds of this graph on this card
 
     @property
     def graph_key(self) -> GraphKey:
@@ -72,10 +71,9 @@ def open_session(
 ) -> Session:
     """Trace a problem, load the skills, and find what their recipes can write.
 
-    Raises ProblemError: if the problem breaks the contract or its forward fails.
+    Raises ProblemError, DeviceMemoryError: as `trace_for_run` does.
     """
-    notes: list[str] = []
-    traced = _trace(problem, contract, device, notes, needs_small=not present)
+    traced, notes = trace_for_run(problem, contract, device, needs_small=not present)
     skills = load_library(registry)
     memory.skills.sync(list(skills.values()))
     skills = memory.standings.without_retracted(skills)
@@ -92,7 +90,6 @@ def open_session(
     }
     for reason in left_out:
         logger.warning("Warning: %s", reason)
-    notes += left_out
     writable: dict[str, float] = {}
     for option in options:
         writable[option.recipe.name] = writable.get(option.recipe.name, 0.0) + option.site.bytes
@@ -100,49 +97,19 @@ def open_session(
     operators = name_operators(traced.graph, parts, device, contract)
     nodes = {(option.recipe.name, option.site.name): option.site.nodes for option in options}
     recipe_versions = {name: recipe_version(skills[name]) for name in recipes}
-    return Session(
+    session = Session(
         traced,
         present,
         skills,
         recipes,
         operators,
         writable,
-        tuple(notes),
+        (*notes, *left_out),
         site_nodes=nodes,
         recipe_versions=recipe_versions,
     )
-
-
-def _trace(
-    problem: Problem, contract: Contract, device: Device, notes: list[str], *, needs_small: bool
-) -> TracedProblem:
-    """Trace at full size, and at a small size that runs the same operators if there is one.
-
-    Args:
-        notes: what the user should know is added here.
-        needs_small: whether a problem without a small size is refused: without a GPU nothing else
-            can prove a kernel correct.
-    """
-    workloads = {"full": FULL}
-    check_forward(execute_problem(problem, FULL), contract.precision)
-    try:
-        workloads["small"] = derive_small_workload(problem)
-    except ProblemError as ex:
-        if needs_small:
-            raise
-        notes.append(str(ex))
-    graphs = {
-        name: trace_problem(execute_problem(problem, workload), contract.precision)
-        for name, workload in workloads.items()
-    }
-    targets = {name: [node.target for node in graph.nodes] for name, graph in graphs.items()}
-    if graphs["full"].opaque_reason:
-        notes.append(f"the forward is one opaque call: {graphs['full'].opaque_reason}")
-    elif "small" in graphs and targets["small"] != targets["full"]:
-        del graphs["small"], workloads["small"]
-        notes.append("the small workload runs other operators than the full one and is not used")
-    bound = graph_bound(graphs["full"], device, contract)
-    return TracedProblem(problem, contract, device, workloads, graphs, bound)
+    measured = recall_measured(memory.storage, session.graph_key, device.full_name)
+    return replace(session, measured=measured)
 
 
 def load_library(registry: Registry) -> dict[str, Skill]:

@@ -24,6 +24,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.problem.constructor import constructor_signature
 from kmem.problem.load import check_forward, execute_problem, load_problem
+from kmem.problem.mode import in_mode
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.problem.workload import derive_small_workload
 from kmem.profile.compile.pool import compile_kernels
@@ -57,6 +58,7 @@ class Terms:
     seed: int | None = None  # None: make_case draws one
     checkers: tuple[Checker, ...] = ()  # source checks beside the judge's own
     evidence_dir: Path | None = None  # where a bundle is left; None: nowhere
+    mode: str | None = None  # train or eval; None: as the problem's file leaves the module
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ def make_case(problem: Path, source: str, terms: Terms, *, name: str = "The kern
         ProblemError: if the problem breaks its contract.
         CaseError: if the text is no kernel for it.
     """
-    loaded = load_problem(problem)
+    loaded = in_mode(load_problem(problem), terms.mode)
     module = execute_problem(loaded)
     check_forward(module, terms.contract.precision)
     try:

@@ -130,7 +130,8 @@ def _read_metadata(form: Form, faults: list[str]) -> dict[str, str]:
 def _read_bottlenecks(metadata: dict[str, str], faults: list[str]) -> tuple[Bottleneck, ...]:
     """The bottlenecks that are known; the words that are not are added to `faults`."""
     words = read_words(metadata.get("kmem-bottlenecks", ""))
-    known = [bottleneck.value for bottleneck in Bottleneck]
+    # nothing cures what is not known
+    known = [each.value for each in Bottleneck if each is not Bottleneck.UNKNOWN]
     faults += [
         f"kmem-bottlenecks '{word}' is not a bottleneck; {allowed_words(word, known)}"
         for word in words

@@ -91,7 +91,7 @@ def _read_case(
     problem: Path, kernel: Path, options: JudgeOptions, registry: Registry | None
 ) -> Case:
     checkers = find_checkers(registry, options.checks)
-    terms = Terms(options.contract, options.seed, checkers, options.evidence_dir)
+    terms = Terms(options.contract, options.seed, checkers, options.evidence_dir, options.mode)
     return make_case(problem, read_kernel(kernel), terms, name=str(kernel))
 
 

@@ -26,6 +26,7 @@ from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.problem.load import load_problem
+from kmem.problem.mode import in_mode
 from kmem.records import Device, Lesson, ModelChoice, Run, RunResult, RunState, Strategy
 from kmem.run.directory import RunDirectory, default_run_directory
 from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
@@ -43,7 +44,7 @@ def make_run(problem: Path, options: RunOptions, models: tuple[ModelChoice, ...]
 
     Raises ProblemError, and TargetError for its device.
     """
-    loaded = load_problem(problem)
+    loaded = in_mode(load_problem(problem), options.mode)
     device, _ = resolve_target(options.target)
     now = datetime.now(UTC)
     run_id = now.strftime("%Y%m%d-%H%M%S-") + secrets.token_hex(2)
@@ -216,6 +217,8 @@ def _search(
     ):
         session = open_session(run.problem, run.contract, device, present, registry, memory)
         memory.runs.start(run)
+        for note in session.notes:
+            click.echo(f"note: {note}", err=True)
 
         def open_evaluator(announce: Announce) -> LiveEvaluator:
             return LiveEvaluator(sitting, session, registry, processes, announce)

@@ -12,6 +12,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry, lookup
 from kmem.prescribe.consult import consult_memory
 from kmem.prescribe.gate import SkillQuery
+from kmem.problem.mode import in_mode
 from kmem.problem.traced import trace_at_full_size
 from kmem.profile.collect import collect_profile
 from kmem.profile.job import reference_kernel
@@ -38,11 +39,12 @@ def profile_problem(
     profiler: str,
     precision: str,
     registry: Registry,
+    mode: str | None = None,
 ) -> Profile:
     """Profile one forward of a kernel file, by default of the problem's own Model."""
     from kmem.problem.load import load_problem  # loads torch
 
-    loaded = load_problem(problem)
+    loaded = in_mode(load_problem(problem), mode)
     device, present = resolve_target(target)
     candidate = Kernel(kernel.read_text(encoding="utf-8")) if kernel else reference_kernel(loaded)
     return collect_profile(
@@ -73,7 +75,7 @@ def diagnose_profile(
     """Name the bottleneck of a profile.
 
     Args:
-        problem: path of the problem file, for the bound; None if it is not known.
+        problem: path of the problem file, for the bound; None: as the profile says, if it does.
         target: name of the profile's device; None: as the profile says, else the GPU here, else
             h200.
         precision: of the contract of the bound.
@@ -82,7 +84,7 @@ def diagnose_profile(
         TargetError, ProblemError: as their names say.
     """
     device = _resolve_device(target or profile.device or None)
-    bound = _trace_bound(problem, precision, device) if problem else None
+    bound = _trace_bound(problem, precision, device) if problem else profile.bound
     return diagnose(profile, device, bound, latency_ms=latency_ms)
 
 

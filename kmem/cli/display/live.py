@@ -18,6 +18,11 @@ class LiveDisplay(AbstractContextManager[Callable[[Event], None]], Generic[Event
     def __init__(self) -> None:
         self._live: Live | None = None
 
+    @property
+    def is_live(self) -> bool:
+        """Whether there is a terminal with a panel on it."""
+        return self._live is not None
+
     def __enter__(self) -> Callable[[Event], None]:
         console = Console(stderr=True)
         if not console.is_terminal:

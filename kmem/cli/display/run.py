@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Callable
 
 import click
 from rich.panel import Panel
@@ -30,6 +31,12 @@ class RunDisplay(LiveDisplay[Event]):
     def standing(self) -> str:
         """The best time and the baseline as they were last announced."""
         return _times(self._event) if self._event is not None else "nothing passed yet"
+
+    def __enter__(self) -> Callable[[Event], None]:
+        show = super().__enter__()
+        if not self.is_live:
+            click.echo(self._recent[0], err=True)
+        return show
 
     def print_line(self, event: Event) -> None:
         self._event = event

@@ -11,6 +11,14 @@ import click
 from kmem.cli.options.records import option
 from kmem.records import Contract, Precision, Purity
 
+#: Mirrors kmem.problem.mode.MODES, whose package loads torch.
+MODES = ("train", "eval")
+PRECISIONS = tuple(item.value for item in Precision)
+MODE_HELP = (
+    "Mode of the module: train or eval; default: as the file leaves it, which is training unless "
+    "it calls eval()."
+)
+
 
 def purity_option(text: str) -> Any:
     """`--purity`, with the help that says what it means to the command."""
@@ -21,6 +29,11 @@ def purity_option(text: str) -> Any:
         show_default=True,
         help=text,
     )
+
+
+def mode_option() -> Any:
+    """`--mode`."""
+    return option("--mode", type=click.Choice(MODES), help=MODE_HELP)
 
 
 def target_option() -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from kmem.cli.options.contract import ContractOptions, purity_option
+from kmem.cli.options.contract import ContractOptions, mode_option, purity_option
 from kmem.cli.options.records import option
 
 
@@ -17,6 +17,7 @@ class JudgeOptions(ContractOptions):
         "triton: at most 1% of GPU time outside the file's own kernels and no library operator "
         "that computes."
     )
+    mode: str | None = mode_option()
     seed: int | None = option(
         "--seed",
         type=int,

@@ -6,7 +6,12 @@ from pathlib import Path
 import click
 
 from kmem.cli.options.baselines import BaselineOptions
-from kmem.cli.options.contract import ContractOptions, memory_option, target_option
+from kmem.cli.options.contract import (
+    ContractOptions,
+    memory_option,
+    mode_option,
+    target_option,
+)
 from kmem.cli.options.models import ModelOptions
 from kmem.cli.options.records import nested, option
 from kmem.records import Budget, Strategy
@@ -36,6 +41,7 @@ class RunOptions:
     )
     timing: BaselineOptions = nested(BaselineOptions)
     target: str | None = target_option()
+    mode: str | None = mode_option()
     contract: ContractOptions = nested(ContractOptions)
     memory_mode: str = memory_option()
     author: str = option(

@@ -2,5 +2,6 @@
 
 - cover.py: which recipe writes which part of the graph.
 - calibration.py: the cost model's ranking of knob settings, corrected by what was measured.
+- evidence.py: the times that kernels of recipes are expected to take, held to measured ones.
 - author.py: which settings to try, and the candidates written at them.
 """

@@ -89,7 +89,7 @@ def calibrate_option(
         [(entry.structure, entry.sizes) for entry in known],
     )
     alike[graphs[:, None] == graphs[None, :]] = 1.0
-    covariance = alike * np.exp(-_distances(there, there) / _REACH)
+    covariance = alike * np.exp(-setting_distances(there, there) / _REACH)
     covariance += _OFFSET * (graphs[:, None] == graphs[None, :])
     covariance += np.diag([entry.noise for entry in known])
     weights = np.linalg.solve(covariance, np.array([entry.residual for entry in known]))
@@ -97,7 +97,7 @@ def calibrate_option(
         [(graph.structure_hash, graph_sizes(graph))],
         [(entry.structure, entry.sizes) for entry in known],
     )
-    corrections = (towards * np.exp(-_distances(here, there) / _REACH)) @ weights
+    corrections = (towards * np.exp(-setting_distances(here, there) / _REACH)) @ weights
     corrected = [
         (cost_ms * math.exp(by), settings)
         for (cost_ms, settings), by in zip(option.ranked, corrections.tolist(), strict=True)
@@ -133,8 +133,8 @@ def _is_time(value_ms: float | None) -> TypeGuard[float]:
     return value_ms is not None and 0.0 < value_ms < math.inf
 
 
-def _distances(here: Sequence[Settings], there: Sequence[Settings]) -> "np.ndarray":
-    """How far settings are apart, summed over knobs: (here, there)."""
+def setting_distances(here: Sequence[Settings], there: Sequence[Settings]) -> "np.ndarray":
+    """How far settings are apart, in doublings of a number, summed over knobs: (here, there)."""
     import numpy as np
 
     total = np.zeros((len(here), len(there)))

@@ -4,7 +4,7 @@ What no site covers stays with the vendor's kernels, called through torch.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kmem.errors import RecipeError, foreign_code
@@ -45,15 +45,20 @@ def find_options(
     """
     options = []
     for name in sorted(recipes):
+        recipe = recipes[name]
         with foreign_code(f"the recipe of {name}", RecipeError):
-            options += _options_of(name, recipes[name], graphs, contract, device)
+            for site in matching_sites(graphs, recipe, contract):
+                space = recipe.space(site, device)
+                ranked = rank_settings(recipe, site, space.settings(), device)
+                if ranked:
+                    options.append(SiteOption(recipe, site, space, ranked))
     return options
 
 
-def _options_of(
-    name: str, recipe: Recipe, graphs: Mapping[str, OpGraph], contract: Contract, device: Device
-) -> list[SiteOption]:
-    options = []
+def matching_sites(
+    graphs: Mapping[str, OpGraph], recipe: Recipe, contract: Contract
+) -> Iterator[Site]:
+    """The sites of one recipe that `find_options` ranks settings for."""
     elsewhere = [
         {site.name for site in recipe.match(graph, contract)}
         for workload, graph in graphs.items()
@@ -62,18 +67,14 @@ def _options_of(
     for site in recipe.match(graphs["full"], contract):
         if any(operand.spec.numel == 0 for operand in (*site.inputs, *site.outputs)):
             continue
-        if not all(site.name in names for names in elsewhere):
+        if all(site.name in names for names in elsewhere):
+            yield site
+        else:
             logger.warning(
                 "recipe %s matches %s at one workload but not at another: passed over",
-                name,
+                recipe.name,
                 site.name,
             )
-            continue
-        space = recipe.space(site, device)
-        ranked = rank_settings(recipe, site, space.settings(), device)
-        if ranked:
-            options.append(SiteOption(recipe, site, space, ranked))
-    return options
 
 
 def rank_settings(

@@ -2,7 +2,8 @@
 
 winners.py answers "what won on a graph like this"; this module answers "how long did every setting
 take that was tried", with what the cost model had said and on which graph it was. What an author
-makes of the answer is explore/recipes/calibration.py.
+makes of the answer is explore/recipes/calibration.py; what an estimate makes of settings that were
+measured on the very same graph is explore/recipes/evidence.py.
 """
 
 import json
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from kmem.memory.ledger.graphs import GraphKey, unpack_sizes
 from kmem.memory.ledger.redaction import REDACTED
 from kmem.memory.storage import Row, Storage, Value
-from kmem.records import Experience, recipe_component
+from kmem.records import Experience, MeasuredKernel, SiteChoice, recipe_component
 
 #: Outcomes used per recipe, newest first, on graphs of the same structure and on others: a million
 #: must not make a run wait.
@@ -57,6 +58,53 @@ def recall_experience(
         rows += _on_others(storage, [*asked, *others, _MAX_ROWS, _MAX_OTHERS])
         found += _experience(recipe, rows, (recipe_versions or {}).get(recipe))
     return tuple(sorted(found, key=lambda entry: (entry.recipe, entry.graph, entry.knobs)))
+
+
+def recall_measured(storage: Storage, key: GraphKey, device: str) -> tuple[MeasuredKernel, ...]:
+    """What kernels of recipes took on the key's own graph, under its contract, on one card.
+
+    Of a kernel that was measured twice its least time. The order is fixed.
+
+    Args:
+        device: the card's full name; others of its architecture have other bandwidths.
+    """
+    rows = storage.read(
+        """
+        select o.latency_ms, o.record
+        from outcomes o
+        where o.graph_hash = ?
+          and o.arch = ?
+          and o.precision = ?
+          and o.purity = ?
+          and o.status = 'passed'
+          and o.latency_ms > 0
+          and not exists (select 1 from retractions r where r.outcome_hash = o.hash)
+        order by o.id desc
+        limit ?
+        """,
+        [key.graph_hash, *key.conditions, _MAX_ROWS],
+    )
+    least: dict[tuple[SiteChoice, ...], float] = {}
+    for row in rows:
+        record = json.loads(str(row["record"]))
+        if record["device"] != device:
+            continue
+        choices = tuple(
+            SiteChoice(
+                choice["site"],
+                choice["operator"],
+                choice["recipe"],
+                tuple((name, value) for name, value in choice["knobs"]),
+            )
+            for choice in record["choices"]
+        )
+        if choices:
+            latency_ms = float(row["latency_ms"])
+            least[choices] = min(latency_ms, least.get(choices, latency_ms))
+    return tuple(
+        MeasuredKernel(choices, latency_ms)
+        for choices, latency_ms in sorted(least.items(), key=lambda item: (item[1], str(item[0])))
+    )
 
 
 def _on_graph(storage: Storage, asked: Sequence[Value]) -> list[Row]:

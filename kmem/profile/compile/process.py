@@ -95,7 +95,7 @@ class CompileProcess:
             if self._ended:
                 raise ProfilerError("The compile processes were ended")
             self._process = subprocess.Popen(
-                # -P: the directory that kmem was started in may hold a queue.py
+                # -P: the directory that kmem was started in may hold a module named queue
                 [sys.executable, "-P", "-m", "kmem.profile.compile.worker", *map(str, writes)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

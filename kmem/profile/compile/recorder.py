@@ -23,6 +23,7 @@ from triton.runtime.jit import JITFunction
 from kmem.profile.compile.sass import read_instructions, read_resources
 from kmem.profile.compile.target_driver import tool_paths
 from kmem.profile.compile.ttir import count_program_work
+from kmem.profile.vendor import vendor_share
 
 #: Operators that launch no kernel: they allocate, alias or ask.
 _FREE = """
@@ -129,6 +130,7 @@ class VendorOperators(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if str(func.overloadpacket) not in _FREE_OPERATORS:
             metrics = _vendor_metrics(func, args, kwargs or {}, result)
+            metrics["static__vendor_share"] = vendor_share(str(func), args)
             if "static__flops" in metrics and (self._tf32 or "convolution" in str(func)):
                 metrics["static__tf32"] = 1.0
             scalars = [

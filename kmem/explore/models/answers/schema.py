@@ -92,6 +92,8 @@ class DiagnoserAnswer:
 
     def __post_init__(self) -> None:
         _demand_text(cause=self.cause)
+        if self.bottleneck is Bottleneck.UNKNOWN:
+            raise ValueError("bottleneck must name what limits the kernel")
         if not self.evidence:
             raise ValueError("evidence must name at least one metric")
         check_claim(self.claim)

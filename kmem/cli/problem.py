@@ -1,0 +1,61 @@
+"""`kmem problem`: a problem file begun, and one looked at without a run."""
+
+from pathlib import Path
+
+import click
+
+from kmem.cli.options.contract import MODE_HELP, MODES, PRECISIONS
+from kmem.plugins import Registry
+
+
+@click.group()
+def problem() -> None:
+    """Begin a problem file, or look at one without a run."""
+
+
+@problem.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def new(file: Path) -> None:
+    """Write a problem file to start from; a file that is there stays.
+
+    It holds a module, the inputs it is run on, and what each part is for.
+    """
+    from kmem.cli.actions.problem import write_template
+
+    write_template(file)
+
+
+@problem.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--target",
+    envvar="KMEM_TARGET",
+    help="Device of the bound, such as h200; default: the GPU here, else h200.",
+)
+@click.option(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default="match",
+    show_default=True,
+    help="Accuracy contract of the bound and of what recipes match.",
+)
+@click.option("--mode", type=click.Choice(MODES), help=MODE_HELP)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def check(
+    registry: Registry,
+    file: Path,
+    target: str | None,
+    precision: str,
+    mode: str | None,
+    as_json: bool,
+) -> None:
+    """Load and trace a problem file and say what a run would make of it; nothing is run.
+
+    It prints the operators, the mode, the bound on a device, what recipes can write and what stays
+    with the library, and the small sizes at which kernels are proved without a GPU. Exit code 1:
+    the file breaks the contract, with the remedy.
+    """
+    from kmem.cli.actions.problem import check_file  # loads torch
+
+    check_file(file, target, precision, mode, registry, as_json=as_json)

@@ -1,0 +1,142 @@
+"""What a kernel that recipes wrote is expected to take, held to what was measured.
+
+The estimate of compiled launches knows what is in a binary, and a recipe's cost model what was
+measured of its kernels while it was written: a kernel takes at least as long as either says. Where
+the ledger holds kernels of the same recipes on this very graph and card, these decide: a setting
+that was measured takes what it took, and others take what the cost model says times what it was
+wrong by, the nearer their knobs the more. Source: Gaussian process regression as in calibration.py,
+around the mean of the residuals.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kmem.explore.recipes.calibration import setting_distances
+from kmem.problem.bound import node_cost_ms
+from kmem.problem.traced import TracedProblem
+from kmem.recipes import Recipe, Site
+from kmem.records import MeasuredKernel, SiteChoice
+
+#: Knobs apart at which two settings tell 1/e of each other, in doublings of a number; and what
+#: knobs do not tell of a time, as a share of what they do.
+_REACH, _NOISE = 3.0, 0.1
+
+Choices = tuple[SiteChoice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What cost models say of a kernel: of the sites, and of what is left to the library."""
+
+    sites_ms: float
+    library_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        return self.sites_ms + self.library_ms
+
+
+class MeasuredEstimates:
+    """Expected times of kernels of one problem; asks recipes for their sites once."""
+
+    def __init__(
+        self,
+        traced: TracedProblem,
+        recipes: Mapping[str, Recipe],
+        measured: Sequence[MeasuredKernel],
+    ) -> None:
+        """Nothing is computed yet.
+
+        Args:
+            measured: of this graph, on this card, under this contract.
+        """
+        self._traced = traced
+        self._recipes = recipes
+        self._measured = {kernel.choices: kernel.latency_ms for kernel in measured}
+        self._sites: dict[str, dict[str, Site]] = {}
+        self._costs: dict[Choices, _Parts | None] = {}  # every candidate asks about all measured
+
+    def expect_ms(self, choices: Choices, compiled_ms: float, library_ms: float) -> float:
+        """The time of one forward in ms.
+
+        Args:
+            choices: that wrote the kernel; none if no recipe did: then its binaries say all.
+            compiled_ms: what its compiled launches are estimated to take.
+            library_ms: the part of that in launches of a vendor's kernels.
+        """
+        parts = self._parts(choices) if choices else None
+        if parts is None or not math.isfinite(compiled_ms):
+            return compiled_ms
+        if choices in self._measured:
+            return self._measured[choices]
+        residual = self._residual(choices)
+        if residual is not None:
+            return parts.total_ms * math.exp(residual)
+        return max(compiled_ms, parts.sites_ms + library_ms)
+
+    def _residual(self, choices: Choices) -> float | None:
+        """The log of measured over predicted time that measured kernels like this one suggest.
+
+        None if none was measured: none of the same recipes at the same sites.
+        """
+        places = [(choice.recipe, choice.site) for choice in choices]
+        known: list[tuple[Choices, float]] = []
+        for other, latency_ms in self._measured.items():
+            if [(choice.recipe, choice.site) for choice in other] == places:
+                parts = self._parts(other)
+                if parts is not None:
+                    known.append((other, math.log(latency_ms / parts.total_ms)))
+        if not known:
+            return None
+        import numpy as np  # as late as possible: a run without memory does not need it
+
+        apart = np.zeros((len(known) + 1, len(known)))
+        for place in range(len(choices)):
+            there = [dict(other[place].knobs) for other, _ in known]
+            apart += setting_distances([*there, dict(choices[place].knobs)], there)
+        alike = np.exp(-apart / _REACH)
+        residuals = np.array([residual for _, residual in known])
+        mean = float(residuals.mean())
+        weights = np.linalg.solve(alike[:-1] + _NOISE * np.eye(len(known)), residuals - mean)
+        return mean + float(alike[-1] @ weights)
+
+    def _parts(self, choices: Choices) -> _Parts | None:
+        """What the cost models say; None if today's recipes do not write such a kernel."""
+        if choices not in self._costs:
+            self._costs[choices] = self._predict(choices)
+        return self._costs[choices]
+
+    def _predict(self, choices: Choices) -> _Parts | None:
+        sites_ms, covered = 0.0, set()
+        for choice in choices:
+            site = self._find_site(choice)
+            if site is None:
+                return None
+            recipe = self._recipes[choice.recipe]
+            sites_ms += recipe.cost_ms(site, dict(choice.knobs), self._traced.device)
+            covered |= set(site.nodes)
+        traced = self._traced
+        library_ms = sum(
+            node_cost_ms(traced.graph, node, traced.device, traced.contract)
+            for node in traced.graph.nodes
+            if node.name not in covered
+        )
+        if not 0.0 < sites_ms < math.inf:
+            return None
+        return _Parts(sites_ms, library_ms)
+
+    def _find_site(self, choice: SiteChoice) -> Site | None:
+        """The site of a choice, if its recipe still finds it and has such a setting."""
+        recipe = self._recipes.get(choice.recipe)
+        if recipe is None:
+            return None
+        if choice.recipe not in self._sites:
+            matched = recipe.match(self._traced.graph, self._traced.contract)
+            self._sites[choice.recipe] = {site.name: site for site in matched}
+        site = self._sites[choice.recipe].get(choice.site)
+        if site is None or set(recipe.space(site, self._traced.device).knobs) != {
+            name for name, _ in choice.knobs
+        }:
+            return None
+        return site

@@ -1,0 +1,54 @@
+"""A problem traced for a run: at the file's sizes and at small ones, and what to know of it."""
+
+from kmem.errors import ProblemError
+from kmem.problem.bound import graph_bound
+from kmem.problem.footprint import check_footprint
+from kmem.problem.load import FULL, check_forward, execute_problem
+from kmem.problem.mode import describe_mode
+from kmem.problem.trace import trace_problem
+from kmem.problem.traced import TracedProblem
+from kmem.problem.workload import derive_small_workload
+from kmem.records import Contract, Device, Problem
+
+
+def trace_for_run(
+    problem: Problem, contract: Contract, device: Device, *, needs_small: bool
+) -> tuple[TracedProblem, tuple[str, ...]]:
+    """Trace at full size, and at a small size that runs the same operators if there is one.
+
+    Args:
+        needs_small: whether a problem without a small size is refused: without a GPU nothing else
+            can prove a kernel correct.
+
+    Returns:
+        The traced problem, and sentences about it that the user should read.
+
+    Raises:
+        ProblemError: if the problem breaks the contract, its forward fails or does not end.
+        DeviceMemoryError: if it cannot fit the device.
+    """
+    notes: list[str] = []
+    workloads = {"full": FULL}
+    check_forward(execute_problem(problem, FULL), contract.precision)
+    graphs = {"full": trace_problem(execute_problem(problem, FULL), contract.precision)}
+    check_footprint(problem, graphs["full"], device)
+    mode = describe_mode(graphs["full"])
+    if mode is not None:
+        notes.append(mode)
+    try:
+        workloads["small"] = derive_small_workload(problem)
+    except ProblemError as ex:
+        if needs_small:
+            raise
+        notes.append(str(ex))
+    else:
+        at_small_sizes = execute_problem(problem, workloads["small"])
+        graphs["small"] = trace_problem(at_small_sizes, contract.precision)
+    targets = {name: [node.target for node in graph.nodes] for name, graph in graphs.items()}
+    if graphs["full"].opaque_reason:
+        notes.append(f"the forward is one opaque call: {graphs['full'].opaque_reason}")
+    elif "small" in graphs and targets["small"] != targets["full"]:
+        del graphs["small"], workloads["small"]
+        notes.append("the small workload runs other operators than the full one and is not used")
+    bound = graph_bound(graphs["full"], device, contract)
+    return TracedProblem(problem, contract, device, workloads, graphs, bound), tuple(notes)

@@ -1,0 +1,83 @@
+"""`kmem problem new` and `kmem problem check`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kmem.cli import cli
+from kmem.plugins import Registry, build_plugin_manager, collect
+
+NORM = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(64)
+
+    def forward(self, x):
+        return torch.relu(self.norm(x))
+
+def get_inputs():
+    return [torch.randn(4096, 64)]
+"""
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return collect(build_plugin_manager())
+
+
+def invoke(registry: Registry, *words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, ["problem", *words], obj=registry)
+    return result.exit_code, result.output
+
+
+def test_a_new_problem_file_passes_its_check_and_is_never_overwritten(
+    registry: Registry, tmp_path: Path
+) -> None:
+    file = tmp_path / "mine.py"
+    assert invoke(registry, "new", str(file))[0] == 0
+    code, text = invoke(registry, "check", str(file), "--target", "h200")
+    assert code == 0
+    for line in (
+        "operators    linear, pointwise",
+        "mode         the same in training and eval",
+        "ms on h200, limited by fp16",
+        "split-fp16-matmul (linear)",
+        "small sizes  29 x 1024 (TOKENS -> 29)",
+    ):
+        assert line in text
+    file.write_text("mine", encoding="utf-8")
+    code, text = invoke(registry, "new", str(file))
+    assert code == 1 and "is there already" in text
+    assert file.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_check_says_the_mode_and_what_it_means(registry: Registry, tmp_path: Path) -> None:
+    file = tmp_path / "norm.py"
+    file.write_text(NORM, encoding="utf-8")
+    argv = ["check", str(file), "--target", "h200", "--json"]
+    as_it_is = json.loads(invoke(registry, *argv)[1].splitlines()[-1])
+    assert as_it_is["training"] and "give --mode eval" in as_it_is["notes"][0]
+    in_eval = json.loads(invoke(registry, *argv, "--mode", "eval")[1].splitlines()[-1])
+    assert not in_eval["training"] and in_eval["notes"][0].startswith("eval mode")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (NORM.replace("BatchNorm1d(64)", "BatchNorm1d(65)"), "running_mean"),
+        (NORM.replace("4096, 64", "1 << 34, 64"), "needs 8.8 TB"),
+        (NORM.replace("class Model", "class Modell"), "defines no Model"),
+    ],
+)
+def test_what_breaks_the_contract_is_one_line(
+    text: str, message: str, registry: Registry, tmp_path: Path
+) -> None:
+    file = tmp_path / "norm.py"
+    file.write_text(text, encoding="utf-8")
+    code, output = invoke(registry, "check", str(file), "--target", "h200")
+    assert code == 1 and message in output and output.startswith("Error: ")

@@ -1,0 +1,92 @@
+"""The first hour of an engineer with a problem of their own: checked, made fast, used.
+
+The files in newcomer/ are as one writes them: literal sizes, no small inputs, a module imported
+from the file beside it.
+"""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+FILES = Path(__file__).parent / "newcomer"
+#: (file, options, what the check says of it)
+PATHS = [
+    pytest.param("linear_gelu", [], {"mode_matters": False}, id="linear, GELU, residual"),
+    pytest.param(
+        "conv_norm",
+        ["--mode", "eval"],
+        {"mode_matters": True, "training": False},
+        id="conv, batch norm in eval mode",
+    ),
+    pytest.param("transformer_block", [], {"mode_matters": False}, id="transformer block"),
+]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A newcomer's directory with their files; kmem has never run here."""
+    shutil.copytree(FILES, tmp_path / "project")
+    return tmp_path / "project"
+
+
+def kmem(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("TRITON_INTERPRET")
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "kmem", *words],
+        cwd=home,
+        env={**environment, "KMEM_DB": str(home.parent / "kmem.db"), "KMEM_TARGET": "h200"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+
+
+def imported(file: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "options", "told"), PATHS)
+def test_a_newcomers_module_is_checked_made_fast_and_used(
+    name: str, options: list[str], told: dict, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = kmem(home, "problem", "check", f"{name}.py", *options, "--json")
+    assert checked.returncode == 0, checked.stderr
+    preview = json.loads(checked.stdout)
+    assert {key: preview[key] for key in told} == told
+    assert preview["sites"] and preview["small_inputs"] and preview["bound"]["time_ms"] > 0
+    run = kmem(
+        home,
+        *("optimize", f"{name}.py", *options),
+        *("--rounds", "0", "--minutes", "0.1", "--memory", "off", "--out", "run", "--json"),
+    )
+    assert run.returncode == 0, run.stderr
+    assert json.loads(run.stdout)["speedup"] > 1.0
+    monkeypatch.syspath_prepend(str(home))  # as in the newcomer's own program
+    problem = imported(home / f"{name}.py", f"newcomer_{name}")
+    kernel = imported(home / "run" / "best_kernel.py", f"newcomer_kernel_{name}")
+    init = problem.get_init_inputs() if hasattr(problem, "get_init_inputs") else []
+    model = problem.Model(*init)
+    fast = kernel.ModelNew(*init)
+    fast.load_state_dict(model.state_dict())
+    model.train(fast.training)
+    inputs = [torch.randn(shape) for shape in preview["small_inputs"]]
+    assert kernel._covers_small(fast, *inputs), "kernels run, not the module as it is"
+    with torch.no_grad():
+        torch.testing.assert_close(fast(*inputs), model(*inputs), rtol=1e-3, atol=1e-3)
+    sys.modules.pop("attention", None)

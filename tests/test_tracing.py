@@ -1,0 +1,63 @@
+"""A problem before a run: what does not end or does not fit is said before anything runs."""
+
+import time
+
+import pytest
+
+from kmem.devices import named_target
+from kmem.errors import DeviceMemoryError, ProblemError
+from kmem.host.deadline import DeadlinePassed, deadline
+from kmem.problem import load
+from kmem.problem.traced import trace_at_full_size
+from kmem.records import Contract, Problem
+from kmem.run.tracing import trace_for_run
+
+H200 = named_target("h200")
+PROBLEM = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        {forward}
+
+def get_inputs():
+    return [torch.rand({shape})]
+"""
+
+
+def problem_of(forward: str, shape: str) -> Problem:
+    return Problem("inline", "inline.py", PROBLEM.format(forward=forward, shape=shape))
+
+
+def test_a_forward_that_never_ends_is_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "FORWARD_DEADLINE_S", 1.0)
+    endless = problem_of("while True: pass", "8")
+    with pytest.raises(ProblemError, match="not ended after 1 s .* a loop that never ends"):
+        trace_for_run(endless, Contract(), H200, needs_small=True)
+
+
+def test_a_deadline_that_was_kept_breaks_nothing_off_later() -> None:
+    with deadline(0.05):
+        pass
+    until = time.monotonic() + 0.1
+    while time.monotonic() < until:
+        pass
+    with pytest.raises(DeadlinePassed), deadline(0.05):
+        while True:
+            pass
+
+
+def test_what_does_not_fit_the_card_is_refused_with_both_figures() -> None:
+    huge = problem_of("return x + 1", "1000000, 1000000")
+    expected = r"needs 8 TB for inputs, parameters and outputs, h200 has 141 GB"
+    with pytest.raises(DeviceMemoryError, match=expected):
+        trace_for_run(huge, Contract(), H200, needs_small=True)
+    with pytest.raises(DeviceMemoryError, match=expected):
+        trace_at_full_size(huge, Contract(), H200)
+
+
+def test_what_fits_is_traced_at_both_sizes_without_a_note() -> None:
+    traced, notes = trace_for_run(
+        problem_of("return x + 1", "4096, 4096"), Contract(), H200, needs_small=True
+    )
+    assert traced.graphs.keys() == {"full", "small"} and notes == ()
