@@ -118,11 +118,11 @@ def test_a_very_long_exact_product_sums_in_chains_of_several_steps():
     assert product_error("tile-matmul", settings, a, b) < 0.6 * FLOOR
 
 
-def test_exact_products_promote_every_step_that_is_shorter_than_a_chain():
+def test_exact_products_promote_every_chain_of_128():
     """What the interpreter cannot tell apart: numpy's product of a step is no chain, a GPU's is."""
     long = _PRODUCT.format(m=16, k=8192, n=16)
     short = _PRODUCT.format(m=16, k=PROMOTE_ELEMENTS, n=16)
-    assert "PROMOTE=1," in emit("tile-matmul", long, TILE)[1]
+    assert "PROMOTE=4," in emit("tile-matmul", long, TILE)[1]
     assert "PROMOTE=0," in emit("tile-matmul", short, TILE)[1]
     half = Contract(Precision.BF16)
     assert "PROMOTE=0," in emit("tile-matmul", long, TILE, half)[1]
@@ -262,3 +262,78 @@ def test_matrix_vector_products_keep_what_long_sums_lose(vectors):
     skill, uncompensated = "matvec-rows-per-program", ("COMPENSATED=True", "COMPENSATED=False")
     assert product_error(skill, settings, a, b) < FLOOR / 4
     assert product_error(skill, settings, a, b, chain=uncompensated) > FLOOR
+
+
+_CONVOLUTION = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.c = {layer}
+    def forward(self, x):
+        return self.c(x)
+def get_inputs():
+    return [torch.randn({shape})]
+"""
+IMAGE = _CONVOLUTION.format(layer="nn.Conv2d(40, 16, 3)", shape="1, 40, 8, 8")
+STAGED = {
+    "terms": 1,
+    "block_p": 64,
+    "block_co": 16,
+    "block_k": 32,
+    "copy_bytes": 16,
+    "warps": 4,
+    "stages": 2,
+}
+
+
+def test_a_convolution_of_one_part_gains_the_second_then_compensation():
+    """360 products: two chains of 128 and a remainder."""
+    recipe = recipe_of("staged-half-conv")
+    for rung in (0, 1, 2):  # on the CPU one part is exact, for eager's convolution is
+        settings = [{**STAGED, ACCURACY: rung}]
+        check_recipe(recipe, IMAGE, H200, settings=settings, tolerance=FLOOR / 2)
+    texts = [emit("staged-half-conv", IMAGE, {**STAGED, ACCURACY: rung})[1] for rung in (0, 1, 2)]
+    assert ["TERMS=3" in text for text in texts] == [False, True, True]
+    assert ["COMPENSATED=True" in text for text in texts] == [False, False, True]
+    exact = emit("split-half-conv", IMAGE, {**STAGED, "terms": 3, ACCURACY: 1})[1]
+    assert "COMPENSATED=True" in exact
+
+
+def test_a_direct_convolution_gains_two_products_and_short_sums():
+    settings = {"block_p": 128, "block_co": 16, "block_k": 16}
+    above = {**settings, ACCURACY: 1}
+    text = emit("implicit-gemm-conv", IMAGE, above)[1]
+    assert "SPLIT=True" in text and "PROMOTE=1," in text and "ROUND=False" in text
+    assert "SPLIT=False" in emit("implicit-gemm-conv", IMAGE, settings)[1]
+    check_recipe(recipe_of("implicit-gemm-conv"), IMAGE, H200, settings=[above], tolerance=FLOOR)
+
+
+@pytest.mark.parametrize(
+    ("skill", "layer", "told"),
+    [
+        ("staged-half-conv", "nn.Conv2d(64, 64, 3)", {}),
+        ("split-half-conv", "nn.Conv2d(64, 64, 3)", {}),
+        ("implicit-gemm-conv", "nn.Conv2d(64, 64, 3)", {}),
+        ("channels-last-conv", "nn.Conv2d(64, 64, 3)", {}),
+        (
+            "transposed-conv-phases",
+            "nn.ConvTranspose2d(64, 64, 3, stride=2)",
+            {"precision": "exact"},
+        ),
+    ],
+)
+def test_the_first_choice_of_every_convolution_can_be_repaired(skill, layer, told):
+    """The rung above the setting that is predicted fastest is legal, and no longer rounds."""
+    recipe = recipe_of(skill)
+    source = _CONVOLUTION.format(layer=layer, shape="16, 64, 64, 64")
+    (site,) = recipe.match(trace_source(source)[1], Contract())
+    space = recipe.space(site, H200)
+    first = min(space.settings(), key=lambda setting: recipe.cost_ms(site, setting, H200))
+    above = recipe.more_accurate(site, first, H200)
+    assert above is not None and space.allows(above) and above[ACCURACY] == 1
+    assert told.items() <= above.items()
+    assert recipe.cost_ms(site, above, H200) >= recipe.cost_ms(site, first, H200)
+    assert not recipe.emit(site, above).own_size_only

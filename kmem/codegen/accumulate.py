@@ -33,6 +33,19 @@ def kmem_add_compensated(total, lost, part):
 ''',
 )
 
+#: For chains of one step.
+ADD_CHAIN = (
+    "kmem_add_chain",
+    '''
+@triton.jit
+def kmem_add_chain(total, part):
+    """total + part, as a multiply-add: a mere addition of a product that began at zero the compiler
+    folds back into that product's own chain.
+    """
+    return tl.fma(part, 1.0, total)
+''',
+)
+
 
 def steps_in_chain(block: int, elements: int = PROMOTE_ELEMENTS) -> int:
     """Steps of a loop, each of `block` terms, that one chain takes."""
