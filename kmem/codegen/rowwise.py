@@ -115,6 +115,7 @@ class _Writer:
         }
         write[self.passes.strategy]()
         if self.passes.region.total:
+            self.passes.helpers.add(COMPENSATION)
             kernel, launch = emit_total(self.passes.region, self.purpose)
             self.kernels.append(kernel)
             self.launches.append(launch)
