@@ -175,9 +175,10 @@ _MIN_SUMS, _MAX_SUMS = 2, 128
 #: At most on FMA units, and beside an operand of the epilogue as large as the tile: 128x256 on
 #: 8 warps spilled 424 bytes a thread.
 _FEWER_SUMS = 64
-#: At most, with the total of short sums and what it lost, if these are registers beside them: on
-#: FMA units (128x128x32 on 8 warps spilled 192 bytes a thread), on tensor cores (128x256, 144).
-_MOST_LIVE = {True: 128, False: 192}
+#: At most, with the total of short sums and what it lost, where these are registers beside them:
+#: exact or not. Compiled for sm_90: 128x128x32 exact and compensated (192 of a thread) spills 192
+#: bytes, 128x128x64 in bf16 (192) 80; with 128 of a thread nothing does.
+_MOST_LIVE = {True: 128, False: 160}
 #: Operations of a compensated addition, and how much more an addition takes beside tensor cores
 #: than a multiply-add does on the FMA units.
 _COMPENSATED_ADDITIONS, _EXPOSED_ADDITIONS = 6, 4.0
