@@ -183,8 +183,8 @@ class Recipe(ABC):
         is the recipe's own; a recipe without the knob has no ladder.
 
         Returns: The setting on the next rung where there is a legal one. The other knobs are kept
-            where they can be: else as few change as possible, and of those settings it is the
-            cheapest by `cost_ms`. None at the top, or without a ladder.
+            where they can be: else one of them changes, else several, and of those settings it is
+            the cheapest by `cost_ms`. None at the top, or without a ladder.
         """
         space = self.space(site, device)
         known = space.completed(settings)
@@ -200,10 +200,10 @@ class Recipe(ABC):
 
     def _change(
         self, site: Site, wanted: Settings, device: Device, settings: Settings
-    ) -> tuple[int, float]:
-        """How far a setting is from what is wanted: knobs that differ, then its rough time."""
+    ) -> tuple[bool, float]:
+        """Whether several knobs differ from what is wanted, then the rough time of a setting."""
         changed = sum(wanted.get(name) != value for name, value in settings.items())
-        return changed, self.cost_ms(site, settings, device)
+        return changed > 1, self.cost_ms(site, settings, device)
 
 
 def check_settings(space: Space, settings: Settings) -> None:

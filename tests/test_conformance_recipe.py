@@ -152,7 +152,7 @@ def test_a_broken_ladder_is_named(make: Callable[[], Recipe], message: str) -> N
         check_recipe(make(), SOURCE, H200, settings=SETTINGS)
 
 
-def test_a_ladder_is_climbed_with_as_few_other_changes_as_can_be() -> None:
+def test_a_ladder_is_climbed_with_one_other_change_where_it_needs_one() -> None:
     recipe = Climbs()
     (site,) = recipe.match(trace_source(SOURCE)[1], Contract())
     check_recipe(recipe, SOURCE, H200)

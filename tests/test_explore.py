@@ -10,7 +10,7 @@ from kmem.explore.recipes.cover import cover_graph, find_options
 from kmem.interfaces import Assignment
 from kmem.problem.graph import OpGraph
 from kmem.problem.traced import TracedProblem
-from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import (
     Attempt,
     Candidate,
@@ -97,6 +97,14 @@ class UnaryRecipe(Recipe):
     return y
 """
         return Emission((("unary_kernel", KERNEL),), launcher, self.own_size_only)
+
+
+class LadderRecipe(UnaryRecipe):
+    """The same with a precision ladder, whose top is too dear for the largest blocks."""
+
+    def space(self, site: Site, device: Device) -> Space:
+        knobs = {"BLOCK": (16, 32, 64), ACCURACY: (0, 1, 2)}
+        return Space(knobs, lambda setting: setting[ACCURACY] < 2 or setting["BLOCK"] < 64)
 
 
 @pytest.fixture(scope="module")
@@ -242,6 +250,29 @@ def test_a_recalled_setting_is_written_as_it_was_even_for_sites_of_another_modul
         assignment(graphs, [UnaryRecipe("both", ("relu", "sigmoid"))], task)
     )
     assert [dict(choice.knobs)["BLOCK"] for choice in candidate.kernel.choices] == [64, 64]
+
+
+@pytest.mark.parametrize(("remembered", "rung"), [({}, 0), ({ACCURACY: 1}, 1)])
+def test_a_search_stays_on_the_rung_that_it_starts_from(
+    graphs: dict[str, OpGraph], remembered: dict[str, int], rung: int
+) -> None:
+    """Knobs remembered from before a recipe had a ladder are on its lowest rung."""
+    knobs = tuple(sorted({"BLOCK": 64, **remembered}.items()))
+    choices = (SiteChoice("relu", "pointwise", "both", knobs),)
+    recipe, author = LadderRecipe("both", ("relu", "sigmoid")), RecipeAuthor()
+    task = Task(Move.RECALL, "both", None, 1, "", choices)
+    (recalled,) = author.write(assignment(graphs, [recipe], task))
+    written = [
+        recalled,
+        *author.write(
+            assignment(
+                graphs, [recipe], Task(Move.TUNE, "both", "h", 9, ""), parent=recalled.kernel
+            )
+        ),
+    ]
+    assert len(written) > 5
+    found = {dict(choice.knobs)[ACCURACY] for each in written for choice in each.kernel.choices}
+    assert found == {rung}
 
 
 def test_sites_never_overlap_and_a_preferred_recipe_goes_first(graphs: dict[str, OpGraph]) -> None:

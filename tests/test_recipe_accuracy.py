@@ -91,7 +91,7 @@ def operands(m: int, k: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("rows", ["constant with a NaN", "one entry each", "scales far apart"])
 def test_mended_rows_of_a_split_product_sum_in_short_chains(rows):
     """Some chains of 128 products and a remainder; the mend path was one chain of them all."""
-    k = 4096 + 24
+    k = (4096 if rows == "constant with a NaN" else 2048) + 24
     a, b = operands(16, k, 16)
     if rows == "constant with a NaN":  # all roundings of a chain of equal terms go one way
         a, b = torch.full_like(a, 0.37), torch.full_like(b, 0.53)
@@ -99,30 +99,29 @@ def test_mended_rows_of_a_split_product_sum_in_short_chains(rows):
         old = product_error(
             "split-fp16-matmul", TILE, a, b, chain=(r"\bCHAIN=\d+", "CHAIN=1073741824")
         )
-        assert old > 2 * FLOOR
+        assert old > FLOOR
     elif rows == "one entry each":
-        a = torch.zeros_like(a).scatter_(1, torch.arange(16)[:, None] * 257, 1e-30)
+        a = torch.zeros_like(a).scatter_(1, torch.arange(16)[:, None] * 130, 1e-30)
         a[:, -1] = 1e5
     else:
         a *= torch.exp2(torch.linspace(-60.0, 60.0, k))
     assert product_error("split-fp16-matmul", TILE, a, b) < FLOOR / 2
 
 
-@pytest.mark.slow
-def test_a_very_long_exact_product_sums_in_chains_of_several_steps():
-    """A total of 4,097 steps of 16 would err as much as one chain of them does."""
+def test_exact_products_sum_in_chains_of_several_steps():
+    """Equal terms: 513 steps of 16, or 65 chains of 8 of them."""
     settings = {**TILE, "block_k": 16}
-    a, b = operands(16, 65536 + 24, 16)
-    one_chain = (r"PROMOTE=\d+", "PROMOTE=0")
-    assert product_error("tile-matmul", settings, a, b, chain=one_chain) > FLOOR
-    assert product_error("tile-matmul", settings, a, b) < 0.6 * FLOOR
+    a, b = torch.full((16, 8192 + 24), 0.37), torch.full((8192 + 24, 16), 0.53)
+    one_chain = product_error("tile-matmul", settings, a, b, chain=(r"PROMOTE=\d+", "PROMOTE=0"))
+    in_chains = product_error("tile-matmul", settings, a, b)
+    assert one_chain > 2 * FLOOR and in_chains < one_chain / 2
 
 
-def test_exact_products_promote_every_step_that_is_shorter_than_a_chain():
+def test_exact_products_promote_every_chain_of_128():
     """What the interpreter cannot tell apart: numpy's product of a step is no chain, a GPU's is."""
     long = _PRODUCT.format(m=16, k=8192, n=16)
     short = _PRODUCT.format(m=16, k=PROMOTE_ELEMENTS, n=16)
-    assert "PROMOTE=1," in emit("tile-matmul", long, TILE)[1]
+    assert "PROMOTE=4," in emit("tile-matmul", long, TILE)[1]
     assert "PROMOTE=0," in emit("tile-matmul", short, TILE)[1]
     half = Contract(Precision.BF16)
     assert "PROMOTE=0," in emit("tile-matmul", long, TILE, half)[1]
@@ -141,9 +140,9 @@ def test_exact_products_promote_every_step_that_is_shorter_than_a_chain():
 )
 def test_the_rungs_of_products_err_less(skill, settings):
     """Terms of one sign, which numpy's product of a step adds up nearly without error."""
-    a, b = (value.abs() for value in operands(16, 4000, 16))
+    a, b = (value.abs() for value in operands(16, 2000, 16))
     errors = [product_error(skill, {**settings, ACCURACY: rung}, a, b) for rung in (0, 1)]
-    assert errors[1] < errors[0] / 2
+    assert errors[1] < 0.7 * errors[0]
 
 
 def test_the_ladder_of_a_product_keeps_the_setting_where_registers_allow():
@@ -184,14 +183,14 @@ class Model(nn.Module):
 def get_inputs():
     return [torch.rand({shape})]
 """
-#: A loop of 1,501 steps of 4 elements and a remainder, with lanes along the rows.
+#: A loop of 500 steps of 4 elements and a remainder, with lanes along the rows.
 LOOP = {"STRATEGY": "loop", "BK": 16, "BR": 4, "SPLIT": 1, "num_warps": 1}
-DOWN = (6003, 16)
+DOWN = (2003, 16)
 #: The skill that writes a result, and the result.
 ROWS = {
     "sum": ("split-reduction", "torch.sum(x, dim=0)"),
     "softmax": ("online-softmax", "torch.softmax(x, dim=0)"),
-    "norm": ("row-norm", "F.layer_norm(x.t(), (6003,))"),
+    "norm": ("row-norm", "F.layer_norm(x.t(), (2003,))"),
 }
 
 
@@ -218,7 +217,7 @@ def test_long_loops_over_a_row_keep_what_their_sums_lose(row):
     x[::7] = -0.41
     error = row_error(skill, result, LOOP, x)
     plain = row_error(skill, result, LOOP, x, "COMPENSATED = True", "COMPENSATED = False")
-    assert error < FLOOR / 2 and error < plain / 4
+    assert error < FLOOR / 2 and error < plain / 2
 
 
 def test_short_loops_over_a_row_are_compensated_on_the_next_rung_alone():
@@ -236,16 +235,16 @@ def test_short_loops_over_a_row_are_compensated_on_the_next_rung_alone():
 def test_an_infinity_stays_one_in_compensated_sums():
     x = torch.ones(DOWN)
     x[5, 3], x[6, 4], x[-1, 4] = float("inf"), float("inf"), -float("inf")
-    _, text = emit("split-reduction", _ROW.format(result="x.sum(0)", shape="6003, 16"), LOOP)
+    _, text = emit("split-reduction", _ROW.format(result="x.sum(0)", shape="2003, 16"), LOOP)
     answer = import_source(text).ModelNew()(x)
-    assert answer[3] == float("inf") and answer[4].isnan() and answer[:3].eq(6003).all()
+    assert answer[3] == float("inf") and answer[4].isnan() and answer[:3].eq(2003).all()
 
 
 def test_a_scan_carries_what_it_loses_from_tile_to_tile():
-    source = _ROW.format(result="torch.cumsum(x, dim=1)", shape="2, 6003")
+    source = _ROW.format(result="torch.cumsum(x, dim=1)", shape="2, 4003")
     settings = {"STRATEGY": "carry", "BK": 2, "BR": 4, "SPLIT": 1, "num_warps": 1}
     _, text = emit("blocked-row-scan", source, settings)
-    x = torch.full((2, 6003), 0.37)
+    x = torch.full((2, 4003), 0.37)
     found = run(text, lambda x: torch.cumsum(x, 1), x)
     assert found.relative_error < FLOOR / 10
     cut = text.replace(
@@ -262,3 +261,78 @@ def test_matrix_vector_products_keep_what_long_sums_lose(vectors):
     skill, uncompensated = "matvec-rows-per-program", ("COMPENSATED=True", "COMPENSATED=False")
     assert product_error(skill, settings, a, b) < FLOOR / 4
     assert product_error(skill, settings, a, b, chain=uncompensated) > FLOOR
+
+
+_CONVOLUTION = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.c = {layer}
+    def forward(self, x):
+        return self.c(x)
+def get_inputs():
+    return [torch.randn({shape})]
+"""
+IMAGE = _CONVOLUTION.format(layer="nn.Conv2d(40, 16, 3)", shape="1, 40, 8, 8")
+STAGED = {
+    "terms": 1,
+    "block_p": 64,
+    "block_co": 16,
+    "block_k": 32,
+    "copy_bytes": 16,
+    "warps": 4,
+    "stages": 2,
+}
+
+
+def test_a_convolution_of_one_part_gains_the_second_then_compensation():
+    """360 products: two chains of 128 and a remainder."""
+    recipe = recipe_of("staged-half-conv")
+    for rung in (0, 1, 2):  # on the CPU one part is exact, for eager's convolution is
+        settings = [{**STAGED, ACCURACY: rung}]
+        check_recipe(recipe, IMAGE, H200, settings=settings, tolerance=FLOOR / 2)
+    texts = [emit("staged-half-conv", IMAGE, {**STAGED, ACCURACY: rung})[1] for rung in (0, 1, 2)]
+    assert ["TERMS=3" in text for text in texts] == [False, True, True]
+    assert ["COMPENSATED=True" in text for text in texts] == [False, False, True]
+    exact = emit("split-half-conv", IMAGE, {**STAGED, "terms": 3, ACCURACY: 1})[1]
+    assert "COMPENSATED=True" in exact
+
+
+def test_a_direct_convolution_gains_two_products_and_short_sums():
+    settings = {"block_p": 128, "block_co": 16, "block_k": 16}
+    above = {**settings, ACCURACY: 1}
+    text = emit("implicit-gemm-conv", IMAGE, above)[1]
+    assert "SPLIT=True" in text and "PROMOTE=1," in text and "ROUND=False" in text
+    assert "SPLIT=False" in emit("implicit-gemm-conv", IMAGE, settings)[1]
+    check_recipe(recipe_of("implicit-gemm-conv"), IMAGE, H200, settings=[above], tolerance=FLOOR)
+
+
+@pytest.mark.parametrize(
+    ("skill", "layer", "told"),
+    [
+        ("staged-half-conv", "nn.Conv2d(64, 64, 3)", {}),
+        ("split-half-conv", "nn.Conv2d(64, 64, 3)", {}),
+        ("implicit-gemm-conv", "nn.Conv2d(64, 64, 3)", {}),
+        ("channels-last-conv", "nn.Conv2d(64, 64, 3)", {}),
+        (
+            "transposed-conv-phases",
+            "nn.ConvTranspose2d(64, 64, 3, stride=2)",
+            {"precision": "exact"},
+        ),
+    ],
+)
+def test_the_first_choice_of_every_convolution_can_be_repaired(skill, layer, told):
+    """The rung above the setting that is predicted fastest is legal, and no longer rounds."""
+    recipe = recipe_of(skill)
+    source = _CONVOLUTION.format(layer=layer, shape="16, 64, 64, 64")
+    (site,) = recipe.match(trace_source(source)[1], Contract())
+    space = recipe.space(site, H200)
+    first = min(space.settings(), key=lambda setting: recipe.cost_ms(site, setting, H200))
+    above = recipe.more_accurate(site, first, H200)
+    assert above is not None and space.allows(above) and above[ACCURACY] == 1
+    assert told.items() <= above.items()
+    assert recipe.cost_ms(site, above, H200) >= recipe.cost_ms(site, first, H200)
+    assert not recipe.emit(site, above).own_size_only

@@ -41,7 +41,23 @@ CASES = {
         "match",
         {**SPLIT, "split": "in_loop", "splits": 33},
     ),
+    "split, compensated": (
+        "split-fp16-matmul",
+        SQUARE,
+        "match",
+        {**SPLIT, "block_n": 64, "ACCURACY": 1},
+    ),
     "bf16": ("tile-matmul", ("torch.relu(A @ B)", *SQUARE[1:]), "bf16", WIDE),
+}
+#: Exact products in chains, by what is known of their registers.
+EXACT = {
+    "exact": ("tile-matmul", SQUARE, "match", {**SPLIT, "block_k": 32}),
+    "exact, compensated": (
+        "tile-matmul",
+        SQUARE,
+        "match",
+        {**SPLIT, "block_n": 64, "block_k": 32, "ACCURACY": 1},
+    ),
 }
 MATVEC = (
     "matvec-rows-per-program",
@@ -54,12 +70,12 @@ MATVEC = (
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, list[dict]]:
     """Every case, compiled in one process without the interpreter."""
-    cases = {**CASES, "matvec": MATVEC}
+    cases = {**CASES, **EXACT, "matvec": MATVEC}
     jobs = [
         (skill, _PROBLEM.format(result=problem[0], a=problem[1], b=problem[2]), precision, settings)
         for skill, problem, precision, settings in cases.values()
     ]
-    return dict(zip(cases, compile_jobs(jobs, "ptx"), strict=True))
+    return dict(zip(cases, compile_jobs(jobs, "ptx", "ttgir"), strict=True))
 
 
 def _main(kernels: list[dict]) -> dict:
@@ -72,6 +88,15 @@ def _main(kernels: list[dict]) -> dict:
 def test_mending_does_not_spill(compiled, case):
     (mend,) = [kernel for kernel in compiled[case] if "mend" in kernel["name"]]
     assert mend["stack"] == 0
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_exact_chains_stay_apart_from_their_total_without_spills(compiled, case):
+    """`acc += tl.dot(a, b)` the compiler folds into one chain: then there is no addition left."""
+    kernel = _main(compiled[case])
+    assert kernel["stack"] == 0 and kernel["registers"] <= 255
+    loop = kernel["ttgir"].split("scf.for", 1)[1].rsplit("scf.yield", 1)[0]
+    assert any("arith.addf" in line and "tensor<128x" in line for line in loop.splitlines())
 
 
 @pytest.mark.parametrize("case", CASES)

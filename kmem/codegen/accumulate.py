@@ -9,6 +9,10 @@ along what it lost to rounding (Kahan): then it errs by one rounding however lon
 Source: Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., sections 4.2 and 4.3.
 """
 
+from collections.abc import Sequence
+
+from kmem.problem.operators.expressions import Helper
+
 #: Terms of one chain: of products on tensor cores (anchors probe on an H200, errors 2.3e-7 for
 #: normal and 4.7e-7 for uniform operands at K = 4096), and of exact ones.
 PROMOTE_ELEMENTS = 128
@@ -29,7 +33,43 @@ def kmem_add_compensated(total, lost, part):
 ''',
 )
 
+#: For chains of one step.
+ADD_CHAIN = (
+    "kmem_add_chain",
+    '''
+@triton.jit
+def kmem_add_chain(total, part):
+    """total + part, as a multiply-add: a mere addition of a product that began at zero the compiler
+    folds back into that product's own chain.
+    """
+    return tl.fma(part, 1.0, total)
+''',
+)
+
 
 def steps_in_chain(block: int, elements: int = PROMOTE_ELEMENTS) -> int:
     """Steps of a loop, each of `block` terms, that one chain takes."""
     return max(1, elements // block)
+
+
+# --- lanes of a loop over a row: reductions.py
+
+#: What loops call where their sums are compensated.
+COMPENSATION = Helper(*ADD_COMPENSATED)
+
+
+def start_lost(states: Sequence[str]) -> list[str]:
+    """What the lanes of summed states have lost before the first tile."""
+    return [f"{state}_lost = tl.zeros((BK, BR), tl.float32)" for state in states]
+
+
+def add_lanes(state: str, part: str) -> str:
+    """A compensated addition to the lanes of a state."""
+    both = f"{state}_lanes, {state}_lost"
+    return f"{both} = kmem_add_compensated({both}, {part})"
+
+
+def when_compensated(compensated: Sequence[str], plain: Sequence[str]) -> list[str]:
+    """Lines for loops that are COMPENSATED and for those that are not."""
+    indented = [[f"    {line}" for line in lines] for lines in (compensated, plain)]
+    return ["if COMPENSATED:", *indented[0], "else:", *indented[1]]

@@ -19,14 +19,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeAlias
 
-from kmem.codegen.accumulate import ADD_COMPENSATED
+from kmem.codegen.accumulate import add_lanes, start_lost, when_compensated
 from kmem.problem.operators.expressions import MULTIPLY, Helper, maximum, minimum
 
 #: Arguments of a reduction that takes each row of a tile by itself, and of one whose tile is a
 #: single row and becomes a scalar.
 BY_ROW, TO_SCALAR = ", axis=1, keep_dims=True", ""
-#: What loops call where their sums are compensated.
-COMPENSATION = Helper(*ADD_COMPENSATED)
 #: Text of a reduction of a tile over BY_ROW or TO_SCALAR.
 Across: TypeAlias = Callable[[str, str], str]
 
@@ -145,27 +143,11 @@ class _Sum(_Fold):
         super().__init__("0.0", "{0} + {1}", _across("tl.sum"))
 
     def start(self, name: tuple[str, ...]) -> list[str]:
-        return [*super().start(name), *_start_lost(name)]
+        return [*super().start(name), *start_lost(name)]
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
         tile, plain = super().update(value, name)
-        return [tile, *_when_compensated([_add(name[0], f"{name[0]}_tile")], [plain])]
-
-
-def _start_lost(states: tuple[str, ...]) -> list[str]:
-    """What the lanes of summed states have lost before the first tile."""
-    return [f"{state}_lost = tl.zeros((BK, BR), tl.float32)" for state in states]
-
-
-def _add(state: str, part: str) -> str:
-    """A compensated addition to the lanes of a state."""
-    both = f"{state}_lanes, {state}_lost"
-    return f"{both} = kmem_add_compensated({both}, {part})"
-
-
-def _when_compensated(compensated: list[str], plain: list[str]) -> list[str]:
-    indented = [[f"    {line}" for line in lines] for lines in (compensated, plain)]
-    return ["if COMPENSATED:", *indented[0], "else:", *indented[1]]
+        return [tile, *when_compensated([add_lanes(name[0], f"{name[0]}_tile")], [plain])]
 
 
 class _ArgMax(Reduction):
@@ -276,12 +258,13 @@ class _SoftmaxStatistics(Reduction):
         return [
             f"{name[0]}_lanes = tl.full((BK, BR), float('-inf'), tl.float32)",
             f"{name[1]}_lanes = tl.zeros((BK, BR), tl.float32)",
-            *_start_lost(name[1:]),
+            *start_lost(name[1:]),
         ]
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
         top, total = f"{name[0]}_lanes", f"{name[1]}_lanes"
-        lost, fix, part = f"{name[1]}_lost", f"{name[1]}_fix", f"{name[1]}_part"
+        lost = f"{name[1]}_lost"
+        fix, part = f"{name[1]}_fix", f"{name[1]}_part"
         tile, base = f"{name[0]}_tile", f"{name[0]}_base"
         return [
             f"{tile} = {value} if EVEN_R else tl.where(valid, {value}, float('-inf'))",
@@ -289,12 +272,12 @@ class _SoftmaxStatistics(Reduction):
             f"{base} = {self._base(f'{name[0]}_new')}",
             f"{fix} = tl.exp({top} - {base})",
             f"{part} = tl.exp({tile} - {base})",
-            *_when_compensated(
+            *when_compensated(
                 [
                     f"{total} = {total} * {fix}",
                     # an infinite maximum is its own base or has the base 0: nothing is lost there
                     f"{lost} = tl.where({fix} <= 1.0, {lost} * {fix}, 0.0)",
-                    _add(name[1], part),
+                    add_lanes(name[1], part),
                 ],
                 [f"{total} = {total} * {fix} + {part}"],
             ),
@@ -346,17 +329,17 @@ class _Moments(Reduction):
 
     def start(self, name: tuple[str, ...]) -> list[str]:
         lanes = [f"{state}_lanes = tl.zeros((BK, BR), tl.float32)" for state in name]
-        return lanes + _start_lost(name)
+        return lanes + start_lost(name)
 
     def update(self, value: str, name: tuple[str, ...]) -> list[str]:
         mean, m2 = f"{name[0]}_lanes", f"{name[1]}_lanes"
         return [
             f"{name[0]}_tile = {value} if EVEN_R else tl.where(valid, {value}, {mean})",
             f"{name[0]}_delta = {name[0]}_tile - {mean}",
-            *_when_compensated(
+            *when_compensated(
                 [
-                    _add(name[0], f"{name[0]}_delta * (1.0 / step)"),
-                    _add(name[1], f"{name[0]}_delta * ({name[0]}_tile - {mean})"),
+                    add_lanes(name[0], f"{name[0]}_delta * (1.0 / step)"),
+                    add_lanes(name[1], f"{name[0]}_delta * ({name[0]}_tile - {mean})"),
                 ],
                 [
                     f"{mean} += {name[0]}_delta * (1.0 / step)",

@@ -32,6 +32,7 @@ of passes are rowwise_passes.py's, the bodies of kernels rowwise_bodies.py's.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kmem.codegen.accumulate import COMPENSATION
 from kmem.codegen.launching import (
     allocations,
     assignments,
@@ -40,7 +41,7 @@ from kmem.codegen.launching import (
     write_call,
     write_launcher,
 )
-from kmem.codegen.reductions import COMPENSATION, REDUCTIONS
+from kmem.codegen.reductions import REDUCTIONS
 from kmem.codegen.region import Region
 from kmem.codegen.rowwise_access import RowAccess, row_access
 from kmem.codegen.rowwise_bodies import NUMBER, TICKET, RowBodies
@@ -114,6 +115,7 @@ class _Writer:
         }
         write[self.passes.strategy]()
         if self.passes.region.total:
+            self.passes.helpers.add(COMPENSATION)
             kernel, launch = emit_total(self.passes.region, self.purpose)
             self.kernels.append(kernel)
             self.launches.append(launch)

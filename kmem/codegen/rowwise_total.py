@@ -11,7 +11,8 @@ _TILE = 16384
 def emit_total(region: Region, purpose: str) -> tuple[tuple[str, str], str]:
     """(name, text) of the kernel and its launch.
 
-    The kernel reads t0.. (ROWS,), fp32, one per value; it sums lane by lane, then across lanes.
+    The kernel reads t0.. (ROWS,), fp32, one per value; it sums lane by lane, which keep what they
+    lose to rounding, then across lanes. It calls accumulate.ADD_COMPENSATED.
 
     Args:
         region: one with a total.
@@ -19,11 +20,14 @@ def emit_total(region: Region, purpose: str) -> tuple[tuple[str, str], str]:
     """
     total = region.total
     names = [f"total_{index}" for index in range(len(total.values))]
-    lines = [f"{name} = tl.zeros((TILE,), tl.float32)" for name in names]
+    both = [f"{name}, {name}_lost" for name in names]
+    zeros = "tl.zeros((TILE,), tl.float32)"
+    lines = [f"{pair} = {zeros}, {zeros}" for pair in both]
     lines += ["for start in range(0, ROWS, TILE):", "    i = start + tl.arange(0, TILE)"]
     lines += [
-        f"    {name} += tl.load(t{index} + i, mask=i < ROWS, other=0.0)"
-        for index, name in enumerate(names)
+        f"    {pair} = kmem_add_compensated({pair}, "
+        f"tl.load(t{index} + i, mask=i < ROWS, other=0.0))"
+        for index, pair in enumerate(both)
     ]
     lines += [f"{name} = tl.sum({name}, axis=0)" for name in names]
     pointer = f"q{total.output}"

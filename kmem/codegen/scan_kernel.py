@@ -15,6 +15,7 @@ arguments.
 
 from dataclasses import dataclass
 
+from kmem.codegen.accumulate import COMPENSATION
 from kmem.codegen.launching import (
     BOTH_MASKS,
     assignments,
@@ -25,7 +26,6 @@ from kmem.codegen.launching import (
     write_launcher,
 )
 from kmem.codegen.pointwise import compute_type
-from kmem.codegen.reductions import COMPENSATION
 from kmem.codegen.region import Map
 from kmem.codegen.scan import SCANNED, Scan, ScanLoad, ScanStore
 from kmem.codegen.scan_space import fit_settings

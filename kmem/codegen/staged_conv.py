@@ -15,6 +15,7 @@ Source: Ootomo, Yokota, "Recovering single precision accuracy from Tensor Cores"
 fp16).
 """
 
+from kmem.codegen.accumulate import ADD_COMPENSATED, PROMOTE_ELEMENTS, steps_in_chain
 from kmem.codegen.calls import write_launch
 from kmem.codegen.convolution import (
     Convolution,
@@ -41,10 +42,6 @@ from kmem.codegen.staged_operands import (
 from kmem.problem.sizes import ceil_div
 from kmem.recipes import Emission
 
-#: Elements of K that one tensor-core sum may hold before it moves to a second accumulator. Source:
-#: as in split-fp16-matmul.
-PROMOTE_ELEMENTS = 128
-
 _CONV = (
     "kmem_staged_conv",
     '''
@@ -61,11 +58,13 @@ def kmem_staged_conv(
     LD: tl.constexpr, LH: tl.constexpr, LW: tl.constexpr,
     CP: tl.constexpr, COP: tl.constexpr, PADDED_K: tl.constexpr,
     VECTOR: tl.constexpr, SKEW: tl.constexpr, TERMS: tl.constexpr,
-    PROMOTE: tl.constexpr, SCALED: tl.constexpr, WIDEN: tl.constexpr,
+    PROMOTE: tl.constexpr, COMPENSATED: tl.constexpr,
+    SCALED: tl.constexpr, WIDEN: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_CO: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """A tile of positions by output channels of one image and group; x is staged (.., D, H, W, CP),
-    S, L: strides and dilations.
+    S, L: strides and dilations. PROMOTE: steps in one short sum, 0 for one long sum. COMPENSATED:
+    the short sums' total keeps what it loses to rounding.
     """
     channel_blocks: tl.constexpr = COP // BLOCK_CO
     position_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
@@ -87,6 +86,7 @@ def kmem_staged_conv(
     acc = tl.zeros((BLOCK_P, BLOCK_CO), tl.float32)
     part = tl.zeros((BLOCK_P, BLOCK_CO), tl.float32)
     cross = tl.zeros((BLOCK_P, BLOCK_CO), tl.float32)
+    lost = tl.zeros((BLOCK_P, BLOCK_CO), tl.float32)
     for step in range(PADDED_K // BLOCK_K):
         k = step * BLOCK_K + tl.arange(0, BLOCK_K)
         if CP % BLOCK_K == 0:
@@ -111,10 +111,15 @@ def kmem_staged_conv(
             # Inside a tensor core a long sum loses its low bits, so `part` stays short. One flat
             # loop: nested, it loses the pipeline.
             if (step + 1) % PROMOTE == 0:
-                acc += part
+                if COMPENSATED:
+                    acc, lost = kmem_add_compensated(acc, lost, part)
+                else:
+                    acc += part
                 part = tl.zeros((BLOCK_P, BLOCK_CO), tl.float32)
     if TERMS == 3:
-        part = acc + part + cross * 0.00048828125
+        part += cross * 0.00048828125
+    if PROMOTE > 0:
+        part = acc + (part - lost)
     sums = tl.trans(part)
     if SCALED:
         exponent = tl.load(x_exponents + batch) + tl.zeros((BLOCK_P,), tl.int32)
@@ -129,7 +134,17 @@ def kmem_staged_conv(
 )
 
 # STORE_PARTS has kmem_round_tf32, which kmem_pack_filter can call.
-_KERNELS = (SCALES, STORE_PARTS, STORE_HALVES, LARGEST, STAGE, PACK_FILTER, STORE_TILE, _CONV)
+_KERNELS = (
+    SCALES,
+    STORE_PARTS,
+    STORE_HALVES,
+    LARGEST,
+    STAGE,
+    PACK_FILTER,
+    STORE_TILE,
+    ADD_COMPENSATED,
+    _CONV,
+)
 
 
 def promote_steps(detail: Convolution, knobs: StagedSettings) -> int:
@@ -137,8 +152,18 @@ def promote_steps(detail: Convolution, knobs: StagedSettings) -> int:
 
     That is where the whole sum is short, or as exact as its contract asks.
     """
-    is_long = detail.taps * staged_channels(detail) > PROMOTE_ELEMENTS
-    return max(1, PROMOTE_ELEMENTS // knobs.block_k) if knobs.terms == 3 and is_long else 0
+    is_wanted = knobs.terms == 3 or knobs.accuracy > 0
+    return steps_in_chain(knobs.block_k) if is_wanted and is_long(detail) else 0
+
+
+def is_compensated(knobs: StagedSettings) -> bool:
+    """Whether the total of promoted sums keeps what it loses."""
+    return knobs.terms == 3 and knobs.accuracy > 0
+
+
+def is_long(detail: Convolution) -> bool:
+    """Whether the sum of an output is longer than one chain should be."""
+    return detail.taps * staged_channels(detail) > PROMOTE_ELEMENTS
 
 
 def emit_staged(detail: Convolution, knobs: StagedSettings) -> Emission:
@@ -168,7 +193,8 @@ def _write_product(detail: Convolution, knobs: StagedSettings) -> str:
         window_arguments(detail, staged_sizes(detail)),
         f"CP={padded_c}, COP={padded_out}, PADDED_K={contraction(detail, knobs.block_k)}",
         f"VECTOR={min(8, padded_c)}, SKEW={knobs.skew}, TERMS={knobs.terms}, "
-        f"PROMOTE={promote_steps(detail, knobs)}, SCALED={is_scaled(detail)}, WIDEN={widen}",
+        f"PROMOTE={promote_steps(detail, knobs)}, COMPENSATED={is_compensated(knobs)}",
+        f"SCALED={is_scaled(detail)}, WIDEN={widen}",
         f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}, BLOCK_K={knobs.block_k}",
         f"num_warps={knobs.warps}, num_stages={knobs.stages}",
     )

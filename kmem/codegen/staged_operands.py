@@ -7,12 +7,14 @@ or in two; half precision is copied as it is. staged_conv.py multiplies what is 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kmem.codegen.calls import write_call, write_launch
 from kmem.codegen.convolution import Convolution
+from kmem.codegen.settings import read_settings
 from kmem.codegen.windows import WindowAxis
 from kmem.problem.sizes import ceil_div, next_power_of_two
+from kmem.recipes import Settings
 
 #: Programs that look for the largest magnitude of one image, at most: the staging kernel reads as
 #: many results.
@@ -150,7 +152,9 @@ class StagedSettings:
     A program makes `block_p` positions by `block_co` output channels, `block_k` of the contraction
     a step. `terms`: 3 for two fp16 parts and three products, 1 for one. `copy_bytes` 16 moves
     operands through L2 only, 8 through L1 too, where the taps of a tile meet again. Source: PTX
-    ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all levels).
+    ISA, cp.async (.cg caches in L2 and takes 16 bytes; .ca caches at all levels). `accuracy`: rungs
+    above the one where fp32 has three terms and where half precision has one long sum; a setting's
+    knob counts from one term, see `read_staged`.
     """
 
     terms: int
@@ -160,6 +164,7 @@ class StagedSettings:
     copy_bytes: int
     warps: int
     stages: int
+    accuracy: int = 0
 
     @property
     def parts(self) -> int:
@@ -170,6 +175,14 @@ class StagedSettings:
     def skew(self) -> int:
         """Elements before the first, so that vectors are aligned to 8 bytes and not to 16."""
         return 4 if self.copy_bytes == 8 else 0
+
+
+def read_staged(detail: Convolution, settings: Settings) -> StagedSettings:
+    """A site's setting as a record: one term of fp32 becomes three on the rungs above the first."""
+    knobs = read_settings(StagedSettings, settings)
+    if knobs.accuracy > 0 and knobs.terms == 1 and is_scaled(detail):
+        return replace(knobs, terms=3, accuracy=knobs.accuracy - 1)
+    return knobs
 
 
 def staged_channels(detail: Convolution) -> int:

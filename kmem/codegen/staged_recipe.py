@@ -11,18 +11,18 @@ from collections.abc import Sequence
 
 from kmem.codegen.convolution import Convolution, find_convolutions
 from kmem.codegen.rates import by_card, ceiling
-from kmem.codegen.settings import read_settings
-from kmem.codegen.staged_conv import emit_staged, promote_steps
+from kmem.codegen.staged_conv import emit_staged, is_compensated, is_long, promote_steps
 from kmem.codegen.staged_operands import (
     StagedSettings,
     contraction,
     is_scaled,
+    read_staged,
     staged_channels,
     staged_sizes,
 )
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Emission, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device
 
 HALF = 2  # bytes of a staged value
@@ -37,6 +37,9 @@ L2_BYTES_PER_S, L1_GAIN = 3.4e12, 2.4
 #: Share of the fp16 ceiling that three products a tile reach while nothing waits, and that one
 #: reaches.
 SHARE_OF_CEILING = {3: 0.55, 1: 0.5}
+#: Of the product's time, what sums that are promoted or compensated beyond the first rungs take.
+#: Not measured yet.
+_EFFORT_COST = 0.05
 SHARE_OF_BANDWIDTH = 0.9  # of a copy, that reading for the scale, staging and the result reach
 #: From a step's loads to their arrival, with at most two steps ahead of the one that multiplies: a
 #: third hid nothing. Start of a program.
@@ -82,11 +85,20 @@ class StagedConv(Recipe):
             "copy_bytes": (8, 16) if padded % 8 == 0 else (8,),
             "warps": (4, 8),
             "stages": (2, 3, 4),
+            ACCURACY: self._rungs(detail),
         }
-        return Space(knobs, lambda settings: _is_legal(detail, _knobs(settings), device))
+        return Space(
+            knobs, lambda settings: _is_legal(detail, read_staged(detail, settings), device)
+        )
+
+    def _rungs(self, detail: Convolution) -> tuple[int, ...]:
+        """One term of fp32 becomes three; a long sum is promoted, if it is not, or compensated."""
+        gains_terms = self.terms == 1 and is_scaled(detail)
+        return tuple(range(1 + gains_terms + is_long(detail)))
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
-        detail, knobs = _convolution(site), _knobs(settings)
+        detail = _convolution(site)
+        knobs = read_staged(detail, settings)
         source = detail.images * detail.channels_in * detail.inputs * DTYPE_BYTES[detail.dtype]
         staged = detail.batches * _staged_elements(detail) * HALF * knobs.parts
         passes = 2 if is_scaled(detail) else 1  # the first looks for the scale
@@ -101,6 +113,7 @@ class StagedConv(Recipe):
         waves = ceil_div(tiles, device.sm_count) * device.sm_count / tiles
         flops = 2.0 * knobs.terms * knobs.block_p * knobs.block_co * knobs.block_k
         product_s = waves * tiles * flops * steps / _product_rate(knobs, device)
+        product_s *= 1.0 + _EFFORT_COST * knobs.accuracy
         meets_again = knobs.copy_bytes == 8 and detail.taps > detail.axes[2].kernel > 1
         l2_bytes_per_s = by_card(L2_BYTES_PER_S, device) * (L1_GAIN if meets_again else 1.0)
         copy_s = tiles * steps * _step_bytes(knobs) / l2_bytes_per_s
@@ -112,16 +125,13 @@ class StagedConv(Recipe):
         return 1e3 * (stage_s + max(seconds) + exposed) + 4 * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
-        return emit_staged(_convolution(site), _knobs(settings))
+        detail = _convolution(site)
+        return emit_staged(detail, read_staged(detail, settings))
 
 
 def _convolution(site: Site) -> Convolution:
     assert isinstance(site.detail, Convolution)
     return site.detail
-
-
-def _knobs(settings: Settings) -> StagedSettings:
-    return read_settings(StagedSettings, settings)
 
 
 def _staged_elements(detail: Convolution) -> int:
@@ -147,9 +157,11 @@ def _step_bytes(knobs: StagedSettings) -> int:
 def _thread_sums(detail: Convolution, knobs: StagedSettings, device: Device) -> float:
     """Accumulators of one thread.
 
-    They are the sum, with three terms the cross terms, and with promotion a second sum.
+    They are the sum, with three terms the cross terms, with promotion a second sum, and what that
+    has lost.
     """
-    sets = 1 + (knobs.terms == 3) + (promote_steps(detail, knobs) > 0)
+    promoted = promote_steps(detail, knobs) > 0
+    sets = 1 + (knobs.terms == 3) + promoted + (promoted and is_compensated(knobs))
     return sets * knobs.block_p * knobs.block_co / (device.warp_size * knobs.warps)
 
 

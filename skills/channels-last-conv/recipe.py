@@ -14,7 +14,7 @@ from kmem.codegen.convolution import Convolution, convolution_tensors, operator_
 from kmem.codegen.rates import ceiling
 from kmem.codegen.windows import WindowAxis
 from kmem.problem.graph import Node, OpGraph
-from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Operand, Recipe, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device, Purity
 
 #: Share of the tensor-core ceiling that cuDNN reaches with wide channels. Source: KernelBench level
@@ -27,6 +27,7 @@ WIDE_CHANNELS = 32
 #: TFLOP/s) and 86 (7.1 ms where a product as it lies takes 0.8, 6.4 GB copied). A slower memory
 #: limits the copies sooner.
 SHARE_OF_FP32, COPIED_BYTES_PER_S = 0.6, 1.0e12
+_EAGERS = ("contiguous", "guessed")
 
 
 class ChannelsLastConv(Recipe):
@@ -44,14 +45,19 @@ class ChannelsLastConv(Recipe):
 
     def space(self, site: Site, device: Device) -> Space:
         # The layout as it lies with cuDNN's own guess is what eager does: no candidate.
-        knobs = {"layout": ("channels_last", "contiguous"), "algorithm": ("measured", "guessed")}
-        return Space(
-            knobs, lambda settings: settings != {"layout": "contiguous", "algorithm": "guessed"}
-        )
+        detail: Convolution = site.detail
+        knobs = {
+            "layout": ("channels_last", "contiguous"),
+            "algorithm": ("measured", "guessed"),
+            ACCURACY: (0, 1) if detail.dtype == "float32" else (0,),  # 1: exact fp32
+        }
+        return Space(knobs, lambda settings: (settings["layout"], settings["algorithm"]) != _EAGERS)
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         detail: Convolution = site.detail
         unit = {"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"}[detail.dtype]
+        if settings.get(ACCURACY, 0):
+            unit = "fp32"
         filled = min(1.0, detail.group_in / WIDE_CHANNELS)
         rate = ceiling(device, unit) * SHARE_OF_CEILING * filled
         if detail.dtype == "float32":
@@ -76,13 +82,14 @@ class ChannelsLastConv(Recipe):
                 ")",
             ]
         statements += [
-            *_write_convolution(detail, settings["algorithm"] == "measured"),
+            *_write_convolution(detail, settings),
             "if bias is not None:",
             f"    y = y.add_(bias.view(1, -1{', 1' * len(_axes(detail))}))",
             f"return y.{'squeeze(2).' if is_row else ''}contiguous()",
         ]
         launcher = write_launch_function(["x", "w", "bias=None"], statements)
-        return Emission((), launcher, own_size_only=detail.dtype == "float32")
+        rounds = detail.dtype == "float32" and not settings.get(ACCURACY, 0)
+        return Emission((), launcher, own_size_only=rounds)
 
 
 def _axes(detail: Convolution) -> tuple[WindowAxis, ...]:
@@ -91,9 +98,10 @@ def _axes(detail: Convolution) -> tuple[WindowAxis, ...]:
     return detail.axes[3 - max(rank, 2) :]
 
 
-def _write_convolution(detail: Convolution, is_measured: bool) -> list[str]:
+def _write_convolution(detail: Convolution, settings: Settings) -> list[str]:
     """The statements that make `y`, on the CPU by torch's own convolution."""
-    axes = _axes(detail)
+    axes, is_measured = _axes(detail), settings["algorithm"] == "measured"
+    takes_tf32 = "False" if settings.get(ACCURACY, 0) else "torch.backends.cudnn.allow_tf32"
     padding, stride = [axis.padding for axis in axes], [axis.stride for axis in axes]
     dilation, nothing = [axis.dilation for axis in axes], [0] * len(axes)
     on_cpu = write_call(
@@ -104,7 +112,7 @@ def _write_convolution(detail: Convolution, is_measured: bool) -> list[str]:
     on_device = write_call(
         "y = torch.cudnn_convolution",
         f"x, w, {padding}, {stride}, {dilation}, {detail.groups}",
-        f"{is_measured}, False, torch.backends.cudnn.allow_tf32",
+        f"{is_measured}, False, {takes_tf32}",
         columns=COLUMNS - 4,
     )
     return ["if x.is_cpu:", indent(on_cpu, "    "), "else:", indent(on_device, "    ")]

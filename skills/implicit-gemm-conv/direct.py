@@ -10,6 +10,7 @@ that of kmem/codegen/staged_conv.py, which pays two passes over the input for a 
 
 from dataclasses import dataclass
 
+from kmem.codegen.accumulate import ADD_CHAIN, steps_in_chain
 from kmem.codegen.calls import write_launch
 from kmem.codegen.convolution import (
     Convolution,
@@ -68,11 +69,13 @@ def kmem_direct_conv(
     LD: tl.constexpr, LH: tl.constexpr, LW: tl.constexpr,
     BD: tl.constexpr, BH: tl.constexpr, BW: tl.constexpr,
     C: tl.constexpr, CP: tl.constexpr, COP: tl.constexpr,
-    PADDED: tl.constexpr, TF32: tl.constexpr, WIDEN: tl.constexpr,
+    PADDED: tl.constexpr, TF32: tl.constexpr, SPLIT: tl.constexpr, WIDEN: tl.constexpr,
+    PROMOTE: tl.constexpr,
     BLOCK_P: tl.constexpr, BLOCK_CO: tl.constexpr, BLOCK_K: tl.constexpr,
 ):
     """A tile of output channels by positions of one image and group. S, L, B: strides, dilations,
-    borders (padding).
+    borders (padding). SPLIT: fp32 in two TF32 parts, three products. PROMOTE: steps in one short
+    sum, 0 for one long sum.
     """
     channel_blocks: tl.constexpr = COP // BLOCK_CO
     position_blocks: tl.constexpr = (N + BLOCK_P - 1) // BLOCK_P
@@ -98,6 +101,7 @@ def kmem_direct_conv(
         + tl.arange(0, BLOCK_K)[None, :]
     )
     acc = tl.zeros((BLOCK_CO, BLOCK_P), tl.float32)
+    part = tl.zeros((BLOCK_CO, BLOCK_P), tl.float32)
     image = kmem_load_taps(
         x, 0, at, d, h, wide, inside, D, H, W, KH, KW, LD, LH, LW, C, CP, PADDED, BLOCK_K
     )
@@ -111,15 +115,22 @@ def kmem_direct_conv(
         )
         next_weight = tl.load(w + at_w + ahead * BLOCK_K)
         if WIDEN:
-            acc = tl.dot(weight.to(tl.float32), image.to(tl.float32), acc, input_precision="ieee")
+            part = tl.dot(weight.to(tl.float32), image.to(tl.float32), part, input_precision="ieee")
+        elif SPLIT:
+            part = tl.dot(weight, image, part, input_precision="tf32x3")
         elif TF32:
-            acc = tl.dot(weight, kmem_round_tf32(image), acc, input_precision="tf32")
+            part = tl.dot(weight, kmem_round_tf32(image), part, input_precision="tf32")
         else:
-            acc = tl.dot(weight, image, acc)
+            part = tl.dot(weight, image, part)
+        if PROMOTE > 0:
+            # Inside a tensor core a long sum loses its low bits, so `part` stays short.
+            if (step + 1) % PROMOTE == 0:
+                acc = kmem_add_chain(acc, part)
+                part = tl.zeros((BLOCK_CO, BLOCK_P), tl.float32)
         image = next_image
         weight = next_weight
     kmem_store_tile(
-        out, acc, batch, 0, channels, positions,
+        out, acc + part, batch, 0, channels, positions,
         EPILOGUE_ARGUMENTS
         M, N,
         BATCH, BATCH_INNER, 1, OUT_OUTER, OUT_INNER, OUT_M, OUT_N, "none", 0, even,
@@ -131,16 +142,33 @@ def kmem_direct_conv(
 LANES = 32
 
 # STORE_PARTS has kmem_round_tf32; SCALES and STORE_HALVES are what kmem_pack_filter calls.
-_KERNELS = (SCALES, STORE_PARTS, STORE_HALVES, PACK_FILTER, STORE_TILE, _LOAD, _CONV)
+_KERNELS = (SCALES, STORE_PARTS, STORE_HALVES, PACK_FILTER, STORE_TILE, ADD_CHAIN, _LOAD, _CONV)
 
 
 @dataclass(frozen=True, slots=True)
 class DirectSettings:
-    """The knobs: positions and output channels of a program, channels of the input a step."""
+    """The knobs: positions and output channels of a program, channels of the input a step.
+
+    On rung 1 of `accuracy` fp32 has three products of TF32 parts instead of one, and every step of
+    them is added to a total; of half precision a long sum is promoted.
+    """
 
     block_p: int
     block_co: int
     block_k: int
+    accuracy: int = 0
+
+
+def is_split(detail: Convolution, knobs: DirectSettings) -> bool:
+    """Whether fp32 is multiplied in two TF32 parts."""
+    return detail.dtype == "float32" and knobs.accuracy > 0
+
+
+def promote_steps(detail: Convolution, knobs: DirectSettings) -> int:
+    """Steps in one short sum; 0 for one long sum."""
+    if knobs.accuracy == 0:
+        return 0
+    return 1 if is_split(detail, knobs) else steps_in_chain(knobs.block_k)
 
 
 def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
@@ -155,7 +183,8 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         rows,
         "w, packed, packed, packed",
         f"C={detail.group_in}, CP={padded_c}, M={detail.group_out}, COP={padded_out}",
-        f"TAPS={detail.taps}, PADDED_K={padded_k}, SKEW=0, TERMS=1, SCALED=False, ROUND=tf32",
+        f"TAPS={detail.taps}, PADDED_K={padded_k}, SKEW=0, TERMS=1, SCALED=False, "
+        f"ROUND={'False' if is_split(detail, knobs) else 'tf32'}",
         f"FLIPPED={detail.flipped}, BLOCK={packing_block(padded_k)}",
     )
     multiply = write_launch(
@@ -166,7 +195,8 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
         window_arguments(detail, [axis.size for axis in detail.axes]),
         ", ".join(f"B{letter}={border}" for letter, border in borders),
         f"C={detail.group_in}, CP={padded_c}, COP={padded_out}, PADDED={detail.is_padded}",
-        "TF32=tf32, WIDEN=x.is_cpu",
+        f"TF32=tf32, SPLIT={is_split(detail, knobs)}, WIDEN=x.is_cpu, "
+        f"PROMOTE={promote_steps(detail, knobs)}",
         f"BLOCK_P={knobs.block_p}, BLOCK_CO={knobs.block_co}, BLOCK_K={knobs.block_k}",
         f"num_warps={knobs.block_p // LANES}, num_stages=1",
     )
@@ -180,5 +210,5 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
     return Emission(
         specialise(_KERNELS, detail.epilogue),
         write_launcher(detail, statements),
-        own_size_only=detail.dtype == "float32",
+        own_size_only=detail.dtype == "float32" and not is_split(detail, knobs),
     )

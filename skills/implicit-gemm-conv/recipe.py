@@ -10,10 +10,10 @@ from kmem.codegen.rates import ceiling, clock_hz
 from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Emission, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
 from kmem.records import Contract, Device
 
-from .direct import LANES, DirectSettings, emit_direct
+from .direct import LANES, DirectSettings, emit_direct, is_split, promote_steps
 
 MIN_CHANNELS = 8  # fewer leave most of a step of the contraction empty
 MAX_REGISTERS = 250  # of 255
@@ -27,6 +27,8 @@ OTHER_REGISTERS, OPERAND_REGISTERS = 50, 60
 #: 463.
 ELEMENT_INSTRUCTIONS = 9
 REGISTER_INSTRUCTIONS = 4
+#: More for an element in two parts: a subtraction, a rounding, a second store. Not measured yet.
+PART_INSTRUCTIONS = 5
 STEP_INSTRUCTIONS = 45
 ISSUED_LANES = 128  # that an SM issues a clock
 #: Lines that a load of a warp touches, one a clock: its 32 positions seldom begin with one. Source:
@@ -63,11 +65,14 @@ class ImplicitGemmConv(Recipe):
             "block_p": (128, 256),
             "block_co": tuple(count for count in channels if widest // 2 <= count <= widest),
             "block_k": tuple(depth for depth in (16, 32, 64) if depth <= deepest),
+            ACCURACY: (0, 1),
         }
         # An operand of the epilogue as large as the tile is in registers beside the sums, where the
         # next step's operands were.
         spare = 0 if not detail.full_operands else OPERAND_REGISTERS
-        return Space(knobs, lambda settings: _registers(_knobs(settings)) + spare <= MAX_REGISTERS)
+        return Space(
+            knobs, lambda settings: _registers(detail, _knobs(settings)) + spare <= MAX_REGISTERS
+        )
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         detail: Convolution = site.detail
@@ -81,7 +86,7 @@ class ImplicitGemmConv(Recipe):
         busy = _step_cycles(detail, knobs, device)
         store = knobs.block_p * knobs.block_co / STORED_A_CYCLE
         alone = steps * max(busy, STEP_CYCLES) + PROGRAM_CYCLES + store
-        resident = max(1, min(_resident(knobs, device), ceil_div(tiles, device.sm_count)))
+        resident = max(1, min(_resident(detail, knobs, device), ceil_div(tiles, device.sm_count)))
         cycles = max(steps * busy + store, alone / resident)
         compute_ms = ceil_div(tiles, device.sm_count) * cycles / clock * 1e3
         # Taps of other rows come from L2 again where a tile's rows have left L1.
@@ -112,27 +117,32 @@ def _step_cycles(detail: Convolution, knobs: DirectSettings, device: Device) -> 
     rate = ceiling(device, unit) * SHARE_OF_CEILING / clocks_per_s
     in_registers = knobs.block_co < MULTIPLIED_ROWS
     per_element = ELEMENT_INSTRUCTIONS + (REGISTER_INSTRUCTIONS if in_registers else 0)
+    if is_split(detail, knobs):
+        per_element += PART_INSTRUCTIONS
     instructions = knobs.block_k * per_element + STEP_INSTRUCTIONS
+    if promote_steps(detail, knobs) > 0:
+        instructions += knobs.block_co / promote_steps(detail, knobs)
     issue = knobs.block_p * instructions / ISSUED_LANES
     rows = max(MULTIPLIED_ROWS, knobs.block_co)
     multiply = 2.0 * rows * knobs.block_p * knobs.block_k / rate
+    multiply *= 3 if is_split(detail, knobs) else 1
     return issue + multiply + knobs.block_k * knobs.block_p * LOAD_LINES / LANES
 
 
-def _registers(knobs: DirectSettings) -> float:
+def _registers(detail: Convolution, knobs: DirectSettings) -> float:
     """Registers of a thread.
 
-    They hold sums, operands of this step and the next, and beside these the addresses and the rest
-    of a kernel.
+    They hold sums and the total that promotes them, operands of this step and the next, and beside
+    these the addresses and the rest of a kernel.
     """
-    sums = knobs.block_p * knobs.block_co
+    sums = knobs.block_p * knobs.block_co * (2 if promote_steps(detail, knobs) > 0 else 1)
     operands = 2 * knobs.block_k * (knobs.block_p + knobs.block_co)
     return (sums + operands) / knobs.block_p + OTHER_REGISTERS
 
 
-def _resident(knobs: DirectSettings, device: Device) -> int:
+def _resident(detail: Convolution, knobs: DirectSettings, device: Device) -> int:
     """Programs that share an SM by registers; a thread for each position."""
-    return max(1, int(device.registers_per_sm / (_registers(knobs) * knobs.block_p)))
+    return max(1, int(device.registers_per_sm / (_registers(detail, knobs) * knobs.block_p)))
 
 
 RECIPE = ImplicitGemmConv()

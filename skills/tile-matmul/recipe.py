@@ -138,9 +138,9 @@ def kmem_tile_matmul(
 class LadderSettings(TileSettings):
     """The knobs: those of a tiled product, and the rung of its precision ladder.
 
-    Exact sums are promoted on rung 0, and their total compensated on rung 1. On the tensor cores of
-    half precision one long sum errs far less than its result is rounded: promoted on rung 1,
-    compensated on rung 2.
+    Exact sums are promoted on rung 0; on rung 1 every step is a sum of its own, and their total is
+    compensated. On the tensor cores of half precision one long sum errs far less than its result is
+    rounded: it is promoted on rung 1, compensated on rung 2.
     """
 
     accuracy: int = 0
@@ -175,12 +175,10 @@ _MIN_SUMS, _MAX_SUMS = 2, 128
 #: At most on FMA units, and beside an operand of the epilogue as large as the tile: 128x256 on
 #: 8 warps spilled 424 bytes a thread.
 _FEWER_SUMS = 64
-#: At most, with the total of short sums and what it lost, if these are registers beside them: on
-#: FMA units (128x128x32 on 8 warps spilled 192 bytes a thread), on tensor cores (128x256, 144).
-_MOST_LIVE = {True: 64, False: 192}
-#: Steps from which a total of one each errs more than the chains do: 2**-24 * sqrt(512 / 6) is
-#: 5.5e-7.
-_MANY_STEPS = 512
+#: At most, with the total of short sums and what it lost, where these are registers beside them:
+#: exact or not. Compiled for sm_90: 128x128x32 exact and compensated (192 of a thread) spills 192
+#: bytes, 128x128x64 in bf16 (192) 80; with 128 of a thread nothing does.
+_MOST_LIVE = {True: 128, False: 160}
 #: Operations of a compensated addition, and how much more an addition takes beside tensor cores
 #: than a multiply-add does on the FMA units.
 _COMPENSATED_ADDITIONS, _EXPOSED_ADDITIONS = 6, 4.0
@@ -273,17 +271,16 @@ def _rungs(product: Product) -> tuple[int, ...]:
 def _promote_steps(product: Product, knobs: LadderSettings) -> int:
     """Steps of K in one short sum; 0 for one long sum, where that is good enough.
 
-    An exact sum of one step leaves its registers as they are (compiled for sm_90: 128x128x32 on 8
-    warps takes 176 with and without a total, and 224 where the sum outlives its step); then only a
-    very long K is worth a longer one.
+    Exact sums take several: a sum of its own for each step keeps all operands in registers beside
+    it (compiled for sm_90, 128x128x32 on 8 warps: 255 registers and 168 bytes spilled, against 224
+    and none with a chain of four steps).
     """
     steps = ceil_div(ceil_div(product.k.size, knobs.splits), knobs.block_k)
-    if steps * knobs.block_k <= PROMOTE_ELEMENTS:
+    is_wanted = _is_exact(product) or knobs.accuracy > 0
+    if not is_wanted or steps * knobs.block_k <= PROMOTE_ELEMENTS:
         return 0
-    if _is_exact(product):
-        is_compensated = _is_compensated(product, knobs)
-        return 1 if is_compensated or steps <= _MANY_STEPS else steps_in_chain(knobs.block_k)
-    return steps_in_chain(knobs.block_k) if knobs.accuracy > 0 else 0
+    is_top = _is_exact(product) and _is_compensated(product, knobs)
+    return 1 if is_top else steps_in_chain(knobs.block_k)
 
 
 def _is_compensated(product: Product, knobs: LadderSettings) -> bool:
@@ -292,10 +289,9 @@ def _is_compensated(product: Product, knobs: LadderSettings) -> bool:
 
 
 def _live_tiles(product: Product, knobs: LadderSettings) -> int:
-    """fp32 tiles of the output in registers throughout: the sum, its total, and what that lost."""
-    steps = _promote_steps(product, knobs)
-    outlives = steps > 1 or (steps == 1 and not _is_exact(product))
-    return 1 + outlives + (steps > 0 and _is_compensated(product, knobs))
+    """fp32 tiles of the output in registers at once: the sum, its total, and what that lost."""
+    is_promoted = _promote_steps(product, knobs) > 0
+    return 1 + is_promoted + (is_promoted and _is_compensated(product, knobs))
 
 
 def _summing(product: Product, knobs: LadderSettings) -> float:

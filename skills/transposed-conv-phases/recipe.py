@@ -13,7 +13,7 @@ from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import per_axis
 from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
-from kmem.records import Contract, Device
+from kmem.records import Contract, Device, Knob
 
 from .empty_rows import FILL_RUN
 from .operands import MULTIPLY, PACK_WEIGHT, STAGE_INPUT
@@ -47,6 +47,14 @@ class TransposedConvPhases(Recipe):
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
         return phase_cost_ms(site.detail, read_knobs(settings), device)
+
+    def more_accurate(
+        self, site: Site, settings: Settings, device: Device
+    ) -> dict[str, Knob] | None:
+        """The exact product for one of rounded operands; each step of that is added to a total."""
+        if read_knobs(settings).precision == "exact":
+            return None
+        return super().more_accurate(site, settings, device)
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail: Transposed = site.detail

@@ -37,6 +37,7 @@ class PhaseSettings:
     copy_bytes: int
     warps: int
     stages: int
+    accuracy: int = 0  # above 0 with the precision "exact" alone, which then is the same kernel
 
     @property
     def positions(self) -> int:

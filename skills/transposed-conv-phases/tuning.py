@@ -17,7 +17,7 @@ from kmem.codegen.windows import (
     taps_by_phase,
 )
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Space
+from kmem.recipes import ACCURACY, Space
 from kmem.records import DTYPE_BYTES, Device
 
 from .transposed import VECTOR_BYTES, PhaseSettings, Transposed, read_knobs, staged_channels
@@ -82,12 +82,15 @@ def phase_space(detail: Transposed, device: Device) -> Space:
             "copy_bytes": (8, 16),
             "warps": (4, 8),
             "stages": (2, 3, 4),
+            ACCURACY: (0, 1) if rounds else (0,),
         },
         lambda settings: _is_legal(detail, read_knobs(settings), most_rows, device),
     )
 
 
 def _is_legal(detail: Transposed, knobs: PhaseSettings, most_rows: int, device: Device) -> bool:
+    if knobs.accuracy > 0 and knobs.precision != "exact":
+        return False
     fewest = max(MIN_POSITIONS, WARP_POSITIONS * knobs.warps)
     if not fewest <= knobs.positions <= MAX_POSITIONS or knobs.rows > most_rows:
         return False

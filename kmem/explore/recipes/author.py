@@ -201,14 +201,16 @@ def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[
     for rank in range(min(depth, task.samples)):
         settings = list(base)
         for place in own:
-            settings[place] = cover[place].ranked[min(rank, len(cover[place].ranked) - 1)][1]
+            best = cover[place].ranked[min(rank, len(cover[place].ranked) - 1)][1]
+            settings[place] = _raise(cover[place], best, base[place])
         yield settings
     for _ in range(4 * task.samples):
         settings = list(base)
         for place in own:
             ranked = cover[place].ranked
             # Quadratic bias to the front of the ranking: the cost model is trusted, but not alone.
-            settings[place] = ranked[int(len(ranked) * generator.random() ** 2)][1]
+            drawn = ranked[int(len(ranked) * generator.random() ** 2)][1]
+            settings[place] = _raise(cover[place], drawn, base[place])
         yield settings
 
 
@@ -232,9 +234,14 @@ def _start(option: SiteOption, inherited: Sequence[SiteChoice]) -> Settings:
         (settings for _, settings in option.ranked),
         key=lambda settings: sum(settings.get(name) != value for name, value in wanted.items()),
     )
-    rung = wanted.get(ACCURACY)
-    raised = space.on_rung(nearest, rung if isinstance(rung, int) else None)
-    return raised if space.allows(raised) else nearest
+    return _raise(option, nearest, wanted)
+
+
+def _raise(option: SiteOption, setting: Settings, known: Settings) -> Settings:
+    """A ranked setting on the rung of a known one, which had to be climbed to, if it is legal."""
+    rung = known.get(ACCURACY)
+    raised = option.space.on_rung(setting, rung if isinstance(rung, int) else None)
+    return raised if option.space.allows(raised) else setting
 
 
 def _raise_to_rung(option: SiteOption, setting: Settings, assignment: Assignment) -> Settings:
