@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -377,3 +378,23 @@ def test_a_killed_worker_is_lost_with_its_signal(tmp_path: Path) -> None:
     with pytest.raises(WorkerLost, match="was killed by SIGTERM"):
         victim.request(Detach("nothing"), timeout_s=10)
     assert not victim.alive
+
+
+def test_nobody_waits_for_a_baseline_longer_than_there_is_time(judge: Judge) -> None:
+    resources = judge._resources
+    loading = threading.Event()
+    done = threading.Event()
+
+    def load() -> None:
+        with resources._loading:
+            loading.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    loading.wait(30)
+    with pytest.raises(WorkerLost, match="baseline eager was not loaded in time") as caught:
+        resources.baseline_worker("eager", timeout_s=0.01)
+    assert caught.value.status is Status.TIMED_OUT
+    done.set()
+    thread.join()

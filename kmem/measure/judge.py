@@ -299,6 +299,7 @@ class Judge:
             )
         finally:
             self._workers.discard(worker)
+        self._workers.refill()  # for the next verdict
         if isinstance(outcome, Measurement):
             return outcome
         measurement = self._passed(outcome, *timed[0])

@@ -234,13 +234,16 @@ class JudgeResources:
         So no time limit of a candidate is spent on compiling the competition.
 
         Args:
-            timeout_s: for loading it and again for compiling it.
+            timeout_s: for waiting until another thread has loaded one, for loading it, and for
+                compiling it.
 
         Raises:
             ExecutorError: if a baseline that was timed before cannot be started again.
             WorkerLost: if a shorter time limit than usual was reached.
         """
-        with self._loading:
+        if not self._loading.acquire(timeout=timeout_s):
+            raise WorkerLost(Status.TIMED_OUT, f"baseline {name} was not loaded in time")
+        try:
             worker = self._baseline_workers.get(name)
             if worker is None or not worker.alive:
                 self.prepare_baseline_worker(name)
@@ -251,6 +254,8 @@ class JudgeResources:
                 self._load_baseline(LoadedModule(worker, name), inputs.names(worker)[0], timeout_s)
                 self._baseline_workers[name] = worker
             return worker
+        finally:
+            self._loading.release()
 
     def _load_baseline(self, baseline: LoadedModule, inputs: str, timeout_s: float) -> None:
         try:

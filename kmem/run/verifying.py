@@ -48,7 +48,7 @@ def verify_early(
     is_ready = not is_known and parts.clock.is_ready(parts.baselines.is_quick_known)
     if not (is_due or is_ready or wait):
         return
-    baselines = parts.baselines.wait_for_quick()
+    baselines = parts.baselines.wait_for_quick(max(0.0, parts.clock.seconds_left))
     if not _may_be_faster(best, baselines):
         return
     verified = parts.measurer.verify(best, baselines, early=True)

@@ -56,6 +56,11 @@ class WorkerPool:
             self.prepare()
         return worker.wait_ready()
 
+    def refill(self) -> None:
+        """Start a spare again, where spares are kept, after one was taken without another."""
+        if self._keep_spare:
+            self.prepare()
+
     def put_back(self, worker: WorkerProcess) -> None:
         """Return a worker that has seen no candidate after all."""
         if self._spare is None:
