@@ -287,12 +287,12 @@ class _Checker(ast.NodeVisitor):
         """Hold what a name or chain may stand for to what is allowed; whether it was refused."""
         refused = False
         for path in sorted(self.scopes.paths(node, self.scope)):
-            root, _, name = path.partition(".")
+            root = path.partition(".")[0]
             if root == "builtins":
-                why = REFUSED_BUILTINS.get(name.split(".")[0])
-                if name in _REFLECTION:
+                path = path.removeprefix("builtins.")
+                why = REFUSED_BUILTINS.get(path.split(".")[0])
+                if path in _REFLECTION:
                     why = "hides which attribute or class is used; call it where it stands"
-                path = name
             elif root == CLASS_OF.partition(".")[0]:
                 continue
             else:

@@ -5,7 +5,7 @@ it reaches and not how it is spelt: another way to the same object is refused as
 Only modules of the allow list are ever imported here.
 """
 
-import importlib
+import importlib.util
 from functools import cache
 from types import ModuleType
 
@@ -175,8 +175,9 @@ def why_refused(path: str, extra: frozenset[str] = frozenset()) -> str | None:
     for count in range(1, len(parts) + 1):
         if count > 1:
             found = _member(found, parts[count - 1], ".".join(parts[:count]))
-        if found is None:
-            return None  # nothing of that name here: it will fail when it runs
+        if found is None:  # nothing of that name here, or a module that is not loaded
+            name = ".".join(parts[:count])
+            return _why_module(name) if _is_module_name(name) else None
         if why := _why_object(found):
             return why
     return None
@@ -203,10 +204,9 @@ def import_advice(root: str) -> str:
         "types": "write the class or function itself",
         "inspect": "write the code itself",
         "logging": "remove it, or use warnings.warn",
-    }.get(root, "remove it")
+    }.get(root, "of those there are math, typing, functools, dataclasses, collections, itertools")
     return (
-        "a kernel file may import torch, triton, numpy and a few standard modules only "
-        f"({', '.join(sorted(ALLOWED_MODULES - {'__future__'}))}); {advice}"
+        f"a kernel file may import torch, triton, numpy and a few standard modules only; {advice}"
     )
 
 
@@ -229,15 +229,7 @@ def _member(owner: object, name: str, path: str) -> object:
 
 def _why_object(found: object) -> str | None:
     if isinstance(found, ModuleType):
-        name = found.__name__
-        root = name.split(".")[0]
-        if root not in ALLOWED_MODULES:
-            return _THROUGH_ANOTHER
-        if _is_allowed_module(name):
-            return None
-        return (
-            REFUSED_PATHS.get(name) or f"{name} is not for kernels; use the public names beside it"
-        )
+        return _why_module(found.__name__)
     if (why := _refused_objects().get(id(found))) is not None:
         return why
     origin = getattr(found, "__module__", None)
@@ -250,6 +242,22 @@ def _why_object(found: object) -> str | None:
         if module in _REFUSED_MODULES:
             return REFUSED_PATHS[module]
     return None
+
+
+def _why_module(name: str) -> str | None:
+    if name.split(".")[0] not in ALLOWED_MODULES:
+        return _THROUGH_ANOTHER
+    if _is_allowed_module(name):
+        return None
+    return REFUSED_PATHS.get(name) or f"{name} is not for kernels; use the public names beside it"
+
+
+def _is_module_name(path: str) -> bool:
+    """Whether there is a module to be imported under this name; it is not imported."""
+    try:
+        return importlib.util.find_spec(path) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _is_allowed_module(name: str) -> bool:
