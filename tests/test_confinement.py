@@ -7,15 +7,31 @@ from pathlib import Path
 
 import pytest
 
+from kmem.devices import named_target
 from kmem.host.confinement import landlock_version
 from kmem.host.wall_trial import try_walls
 from kmem.measure.pool.process import WorkerFailure, WorkerProcess
 from kmem.measure.worker.commands import Load
+from kmem.problem.traced import untraced_problem
+from kmem.profile.compile.pool import compile_kernels
+from kmem.records import Contract, Kernel, Problem
 
 pytestmark = pytest.mark.skipif(
     landlock_version() < 6, reason="this kernel has no Landlock of version 6"
 )
 ROOT = Path(__file__).parent.parent
+PROBLEM = """
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x + 1
+
+
+def get_inputs():
+    return [torch.rand(8, 8)]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +134,42 @@ os.wait()
         if _reads(f"/proc/{pid}/cwd") == str(tmp_path / "own")
     ]
     assert left == []
+
+
+SPY = """
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        try:
+            {attempt}
+        except BaseException as ex:
+            raise ValueError(f"it raised {{type(ex).__name__}}")
+        raise ValueError("it went through")
+"""
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        f"open({str(ROOT / 'kmem' / 'measure' / 'judge.py')!r}, 'a')",
+        f"open({str(ROOT / 'kmem' / 'measure' / 'judge.py')!r}).read()",
+        "import os; os.kill(os.getppid(), 0)",
+        "import os; open(f'/proc/{os.getppid()}/mem', 'rb')",
+        "import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM)",
+    ],
+)
+def test_the_compile_process_is_confined_as_a_worker_is(attempt: str, tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(PROBLEM)
+    problem = Problem("p", str(tmp_path / "p.py"), PROBLEM)
+    traced = untraced_problem(problem, Contract(), named_target("h200"))
+    kernel = Kernel(SPY.format(attempt=attempt))
+    (report,) = compile_kernels(
+        [kernel], traced, processes=1, cache_dir=tmp_path / "cache", timeout_s=60
+    )
+    assert "it raised PermissionError" in report.log
 
 
 def _reads(link: str) -> str | None:

@@ -11,6 +11,8 @@ which data passes from the innermost to the outermost:
 - examine/: one kernel in one worker, held to the reference check by check.
 - settings.py: what a judge is told beside the problem.
 - resources.py: what one judge makes once and lends to its steps.
+- source_scopes.py: what the names of a file stand for, scope by scope.
+- source_names.py: what a kernel file may name: modules, and everything else by what it really is.
 - source_check.py: refuses what no kernel needs, before anything runs.
 - bundle.py: everything that stands behind one verdict, in one file that `kmem verify` repeats.
 - verdicts.py: what is made of an examination: a measurement and a bundle.

@@ -9,12 +9,27 @@ families, layouts and other sizes, paired timing with spots of every timed resul
 check on fresh inputs after the timing, bundle.
 
 Covered: candidates that compute the wrong thing, that compute it elsewhere or at another time, that
-hang, crash or leak, and that patch what they are observed with. Not covered: code that gets past
-the source check and then rewrites the memory of its own worker to forge the worker's answers. Such
-code could claim false times down to the physical floor and to a third of what the judge's own clock
-saw, but not false values, which are compared here. Where the system allows it (`kmem doctor` says
-so) workers have no network; they cannot signal other processes. They do share the user's files and
-a cache of compiled kernels; baselines have one where no candidate can leave anything.
+hang, crash or leak, and that patch what they are observed with. A result is read inside the
+observed and timed call; oracle and eager work on draws that no worker maps, and baselines have
+memory of their own; what a candidate replaces or leaves running ends its verdict; the text that was
+checked is the text that runs. Workers and the compile process are confined
+(kmem/host/confinement.py; `kmem doctor` says which walls hold here).
+
+Only made dearer, not closed:
+
+- Code that gets past the source check and rewrites its own worker from inside (other memory of the
+  process, or the check of what was replaced itself). It could claim false operators, and false
+  times down to the physical floor and to a third of what the judge's own clock saw, but not false
+  values, which are compared here.
+- Large inputs on a GPU: there is no room for a private copy. The oracle is computed piece by piece
+  from copies that are held to the bits that the candidate was given.
+- A worker on a GPU may open /dev/shm and connect to the driver's services; screened candidates
+  share a worker, and all share a cache of compiled kernels. Baselines have one of their own.
+- The program that a GPU profiler watches is not confined: profilers reach into it from outside.
+- Purity: a kernel that only copies is told from one that computes, not from one that multiplies by
+  one; what the library computed for it is seen as operators, readings of values, or threads.
+- A candidate that goes wrong after a time, that knows problems by name, or in a narrow window of
+  values.
 """
 
 import math

@@ -22,7 +22,7 @@ from kmem.records import Contract, Precision, Problem, Purity
 
 CORPUS = Path(__file__).parent
 _EXAMPLES = CORPUS.parents[1] / "problems"
-_SAID = re.compile(r"^# (problem|class|purity|precision|by|says): (.*)$", re.MULTILINE)
+_SAID = re.compile(r"^\ufeff?# (problem|class|purity|precision|by|says): (.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

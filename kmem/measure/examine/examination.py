@@ -190,14 +190,14 @@ def check_description(answer: Mapping[str, object], wanted: Answer, device: torc
 
     How many there are, and the type, shape and dtype of each. Raises Refused.
     """
-    outputs = answer.get("outputs")
-    if not isinstance(outputs, list) or len(outputs) != len(wanted.layouts):
-        count = len(outputs) if isinstance(outputs, list) else None
-        raise Refused(Status.WRONG_CONTRACT, f"{count} outputs, expected {len(wanted.layouts)}")
     structure = answer.get("structure")
     if structure not in (("list", "tuple") if wanted.returns_tuple else ("tensor",)):
         expected = "list or tuple" if wanted.returns_tuple else "tensor"
         raise Refused(Status.WRONG_CONTRACT, f"returns a {structure}, expected a {expected}")
+    outputs = answer.get("outputs")
+    if not isinstance(outputs, list) or len(outputs) != len(wanted.layouts):
+        count = len(outputs) if isinstance(outputs, list) else None
+        raise Refused(Status.WRONG_CONTRACT, f"{count} outputs, expected {len(wanted.layouts)}")
     for index, (found, right) in enumerate(zip(outputs, wanted.layouts, strict=True)):
         if found.get("type") != "tensor":
             raise Refused(

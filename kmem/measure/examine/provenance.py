@@ -6,13 +6,16 @@ there, because Triton kernels run on the CPU.
 In order: what is seen in the worker, then verdicts, which are pure functions of that.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.oracle.expected import InputsChanged
+from kmem.measure.oracle.reference import Reference
 from kmem.measure.pool.process import WorkerFailure
 from kmem.measure.worker.commands import Kernels, Operators
+from kmem.measure.worker.operators import OperatorLog
 from kmem.records import Purity, Status
 
 #: Share of GPU time outside the file's own Triton kernels that `--purity triton` tolerates (fills,
@@ -97,6 +100,13 @@ def check_provenance(examination: Examination, seed: int, *, gpu: bool) -> None:
     reference.inputs.fill("drawn", seed)
     seen = worker.request(Operators(key, inputs, seed), timeout_s=timeout_s)
     examination.operators = seen["operators"]
+    if (
+        examination.contract.purity is Purity.TRITON
+        and examination.launches
+        and seen["computed"] is False
+        and _computes(reference, seed)
+    ):
+        raise Refused(Status.IMPURE, "its Triton kernels only copy: nothing they store is computed")
     needs_launches = not examination.launches or _needs_launches(examination, seed)
     if gpu:
         # beside other work kernels take longer than they do
@@ -141,6 +151,16 @@ def _needs_launches(examination: Examination, seed: int) -> bool:
         raise Refused(Status.MUTATED_INPUT, str(ex)) from ex
 
 
+def _computes(reference: Reference, seed: int) -> bool:
+    """Whether the module does more than move values about."""
+    log = OperatorLog(lambda: False)
+    with log:
+        reference.run_eager(reference.inputs.values, seed)
+    # the judge itself looks at the storage of what comes back
+    operators = {name: count for name, count in log.counts.items() if name.startswith("aten.")}
+    return bool(computing_operators(operators))
+
+
 def computing_operators(operators: Mapping[str, int]) -> dict[str, int]:
     """The operators of a dispatch log ("aten.mm.default": count) that compute something."""
     return {
@@ -153,14 +173,16 @@ def _short_name(operator: str) -> str:
     return parts[1] if len(parts) > 1 else parts[0]
 
 
-def library_share(kernels: Sequence[tuple[str, float]], own: Sequence[str]) -> float:
+def library_share(kernels: Sequence[tuple[str, float]], own: Mapping[str, int]) -> float:
     """Share of GPU time, 0..1, in kernels that were not compiled from the candidate's file.
 
     Args:
         kernels: (name, microseconds) as profiled.
-        own: names of the `@triton.jit` functions in the file.
+        own: names of the `@triton.jit` functions in the file, with how often each was launched. A
+            name that more kernels have than were launched is a library's too, and counts for none.
     """
-    names = frozenset(own)
+    ran = Counter(name for name, _ in kernels)
+    names = frozenset(name for name, count in own.items() if ran[name] <= count)
     total = sum(time for _, time in kernels)
     foreign = sum(time for name, time in kernels if name not in names)
     return foreign / total if total else 0.0

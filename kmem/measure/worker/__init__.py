@@ -2,8 +2,8 @@
 
 The process is given copies of these files and of lease.py, confinement.py and checked_text.py from
 kmem/host. kmem cannot be imported there, so the files import one another and those three by plain
-names, and beside these the standard library, torch and triton. Three of them are used by the
-judge's side too, as `kmem.measure.worker.channel`: channel, commands, tensors.
+names, and beside these the standard library, torch and triton. Four of them are used by the
+judge's side too, as `kmem.measure.worker.channel`: channel, commands, operators, tensors.
 
 In the order in which a process uses them:
 
@@ -15,7 +15,8 @@ In the order in which a process uses them:
 - tensors.py: tensors that both processes see, and plain values as JSON.
 - free_memory.py: fills free device memory with NaN, so that an unwritten output shows.
 - results.py: what a forward returned: a description for the judge, and copies for it.
-- operators.py: the operators that one call dispatches.
+- operators.py: the operators that one call dispatches, and the values that it reads into Python.
+- copying.py: which interpreted launches compute, and which only copy.
 - launches.py: the Triton kernels that one call launches, and all kernels that the GPU ran.
 - integrity.py: functions and flags of torch, triton and time that a candidate has replaced.
 - clocks.py: the times of calls, by CUDA events and by the host's clock.

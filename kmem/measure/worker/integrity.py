@@ -7,6 +7,7 @@ global flags, hooks for all modules, modes, tracers, threads and child processes
 that rewrites this check too; it must get past the source check first.
 """
 
+import _thread
 import builtins
 import gc
 import os
@@ -22,7 +23,7 @@ from torch.nn.modules import module as module_hooks
 from triton.runtime import interpreter
 
 _LIBRARIES = (os.path.dirname(torch.__file__), os.path.dirname(triton.__file__))
-_frames, _children = sys._current_frames, os.waitpid
+_threads, _children = _thread._count, os.waitpid
 #: What a class gains of itself.
 _OWN_NAMES = frozenset({"__doc__", "__module__", "__annotations__", "__abstractmethods__"})
 _MISSING = object()
@@ -76,7 +77,7 @@ class Integrity:
         }
         self._classes = {owner: dict(vars(owner)) for owner in classes}
         self._flags = _global_flags()
-        self._threads = set(_frames())
+        self._threads = _threads()
 
     def note_flags(self) -> None:
         """Take the global flags as they are now."""
@@ -103,7 +104,7 @@ class Integrity:
 
     def _left_running(self) -> list[str]:
         found = []
-        if set(_frames()) - self._threads:
+        if _threads() > self._threads:
             found.append("a thread that outlives the call")
         if _has_children():
             found.append("a process that outlives the call")

@@ -5,14 +5,16 @@ functions it uses are bound before a candidate could replace them.
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 
 import torch
 import triton
+from copying import CopyDetector
 from torch.profiler import ProfilerActivity, profile
 from triton.runtime.autotuner import Autotuner, Heuristics
-from triton.runtime.interpreter import GridExecutor
+from triton.runtime.interpreter import GridExecutor, InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 _synchronize = torch.cuda.synchronize
@@ -26,29 +28,52 @@ class LaunchCounter:
 
     def __init__(self) -> None:
         self.count = 0
+        self.running = 0  # how many are at work, one in another
         self.suppressed = False
+        self.names: Counter[str] = Counter()  # of the compiled kernels that were launched
+        self.copies: CopyDetector | None = None  # where Triton interprets
         if triton.knobs.runtime.interpret:
+            self.copies = CopyDetector()
             self._wrap(GridExecutor, "__call__")
         else:
             self._wrap(JITFunction, "run")
+
+    def is_running(self) -> bool:
+        """Whether a launch is at work."""
+        return self.running > 0
 
     def _wrap(self, owner: type, name: str) -> None:
         original = getattr(owner, name)
 
         def launch(function, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
             self.count += 1
-            return None if self.suppressed else original(function, *args, **kwargs)
+            if self.suppressed:
+                return None
+            self.running += 1
+            try:
+                kernel = original(function, *args, **kwargs)
+            finally:
+                self.running -= 1
+            if kernel is not None and not kwargs.get("warmup"):
+                self.names[str(getattr(kernel, "name", ""))] += 1
+            return kernel
 
         setattr(owner, name, launch)
 
 
-def gpu_kernels(call: Callable[[], object]) -> list[list[object]]:
+def gpu_kernels(
+    call: Callable[[], object], before: Callable[[], object] = lambda: None
+) -> list[list[object]]:
     """[name, microseconds] of each GPU kernel, copy and fill of one call, as torch.profiler saw it.
 
     The call is made twice: the first time compiles and loads what it needs.
+
+    Args:
+        before: called between the two.
     """
     call()
     _synchronize()
+    before()
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as session:
         call()
         _synchronize()
@@ -65,7 +90,7 @@ def find_triton_functions(module: ModuleType) -> list[tuple[str, object]]:
     for value in vars(module).values():
         while isinstance(value, Autotuner | Heuristics):
             value = value.fn
-        if type(value).__name__ in ("JITFunction", "InterpretedFunction"):
+        if type(value) in (JITFunction, InterpretedFunction):
             found.append((value.fn.__name__, value))
     return found
 

@@ -1,19 +1,81 @@
-"""The operators that one call dispatches.
+"""What one call dispatches, and what of a tensor's values it reads into Python.
 
-Runs inside the worker, from a copy of this file. Whether an operator may be there is for the judge
-to say.
+Runs inside the worker, from a copy of this file, and is imported before any candidate. Whether any
+of it may be there is for the judge to say.
 """
 
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+#: Methods that hand a tensor's values to Python or NumPy, which no dispatcher sees.
+_READINGS = frozenset(
+    """
+    numpy tolist item __array__ __array_wrap__ __dlpack__ __repr__ __str__ __format__ __float__
+    __int__ __complex__ __bool__ __index__ __reduce_ex__ __reduce__ storage untyped_storage apply_
+    map_ map2_
+    """.split()  # noqa: SIM905 - so many quoted words read worse
+)
 
-class OperatorLog(TorchDispatchMode):
-    """Names of the operators that reach the dispatcher, with how often: {"aten.mm.default": 1}."""
 
-    def __init__(self) -> None:
-        super().__init__()
+class OperatorLog:
+    """A context in which `counts` fills: what happened, with how often: {"aten.mm.default": 1}.
+
+    Beside operators there are readings of values, "Tensor.numpy", and threads that were started,
+    "thread.start", whose operators nobody here sees.
+
+    Args:
+        in_launch: says whether Triton's interpreter is at work, which reads tensors as well.
+    """
+
+    def __init__(self, in_launch: Callable[[], bool]) -> None:
         self.counts: dict[str, int] = {}
+        self._in_launch = in_launch
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "OperatorLog":
+        self._stack.enter_context(_Readings(self))
+        self._stack.enter_context(_Dispatches(self))
+        start = threading._start_new_thread
+
+        def start_seen(*args, **kwargs):  # noqa: ANN002, ANN003, ANN202 - a pass-through
+            self.count("thread.start")
+            return start(*args, **kwargs)
+
+        threading._start_new_thread = start_seen
+        self._stack.callback(setattr, threading, "_start_new_thread", start)
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stack.close()
+
+    def count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def count_reading(self, name: str) -> None:
+        """Count a reading of values by the call itself."""
+        if name in _READINGS and not self._in_launch():
+            self.count(f"Tensor.{name}")
+
+
+class _Dispatches(TorchDispatchMode):
+    def __init__(self, log: OperatorLog) -> None:
+        super().__init__()
+        self._log = log
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
-        self.counts[str(func)] = self.counts.get(str(func), 0) + 1
+        self._log.count(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class _Readings(TorchFunctionMode):
+    def __init__(self, log: OperatorLog) -> None:
+        super().__init__()
+        self._log = log
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
+        self._log.count_reading(getattr(func, "__name__", ""))
         return func(*args, **(kwargs or {}))

@@ -235,21 +235,28 @@ class Runner:
     def operators(self, command: commands.Operators) -> dict[str, object]:
         _manual_seed(command.seed)
         call = self._forward(command.key, command.inputs)
-        log = OperatorLog()
+        log, copies = OperatorLog(self.launches.is_running), self.launches.copies
+        if copies is not None:
+            copies.computed = False
         with log:
             guarded("forward", call)
         self._join()
-        return {"operators": log.counts}
+        computed = None if copies is None else copies.computed
+        return {"operators": log.counts, "computed": computed}
 
     def kernels(self, command: commands.Kernels) -> dict[str, object]:
-        ran = guarded("forward", gpu_kernels, self._forward(command.key, command.inputs))
+        names = self.launches.names
+        call = self._forward(command.key, command.inputs)
+        ran = guarded("forward", gpu_kernels, call, names.clear)
         own = find_triton_functions(self.models[command.key][1])
         binaries = {
             name: digest
             for name, function in own
             if (digest := binary_digest(function)) is not None
         }
-        return {"kernels": ran, "own": [name for name, _ in own], "binaries": binaries}
+        # a name counts for as many kernels as were launched under it: a library's may be called so
+        launched = {name: names[name] for name, _ in own}
+        return {"kernels": ran, "own": launched, "binaries": binaries}
 
     def time(self, command: commands.Time) -> dict[str, object]:
         clock = self._event_clock(command.l2_bytes)
