@@ -1,8 +1,8 @@
 """Whether the recipes of skills can be imported, found out without trusting them.
 
 The code of a skill that nobody has used yet may do anything. It runs in a process that has given up
-what the judge's workers give up: no network, no signals, no file of more than nothing, no secrets
-in its environment, a directory of its own. This module is that process too.
+what the judge's workers give up: no network, no signals, no files but Python's, kmem's and the
+skills' own, no secrets in its environment, a directory of its own. This module is that process too.
 """
 
 import json
@@ -14,10 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kmem.errors import SkillError
+from kmem.host.confinement import Limits, Walls, restrict_process
 from kmem.host.environment import scrubbed_environment
-from kmem.measure.worker.confinement import Limits, restrict_process
 from kmem.skills import load_recipe, read_skill
 
+#: kmem's own modules, which recipes import.
+_KMEM = Path(__file__).resolve().parents[1]
 #: One recipe takes some tenths of a second, most of it for the first.
 _TIMEOUT_S = 60.0
 
@@ -80,7 +82,7 @@ def _fault_of(directory: Path) -> str:
 def _main(directories: Sequence[str]) -> None:
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a recipe prints is no answer
-    restrict_process(Limits(file_bytes=0), hostile=True)
+    restrict_process(Limits(file_bytes=0), Walls(reads=(str(_KMEM), *directories)))
     for directory in directories:
         line = json.dumps([directory, _fault_of(Path(directory))])
         os.write(answers, f"{line}\n".encode())
