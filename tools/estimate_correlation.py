@@ -17,6 +17,10 @@ Printed are Spearman's rank correlations between estimated and measured times: w
 mean over those with three settings or more), over all settings, and how often the set of recipes
 that the estimates favour is the fastest one. Problems are found by name in problems/ and in DIR,
 such as KernelBench/level1, and must trace to the graph that was measured.
+
+On 2026-11-22, with KernelBench/level1, `--settings 3`, Triton 3.9 and the evidence of one H200: 634
+settings of 148 problems, 0.75 within a problem (0.82 where settings differ by 20%), 0.98 over all,
+the fastest recipe favoured on 42 of 46; with `--without` 0.67, 0.96 and 43.
 """
 
 import argparse
