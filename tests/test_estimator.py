@@ -1,5 +1,6 @@
 """One estimate for all: the module itself, its profile, candidates, and what is verified."""
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from kmem.profile.compile.pool import CompilePool
 from kmem.profile.estimate import estimate_report_ms
 from kmem.profile.job import reference_kernel
 from kmem.profile.static import static_profile
-from kmem.records import Budget, Contract, Kernel, MeasuredKernel, Run, SiteChoice
+from kmem.records import Baseline, Budget, Contract, Kernel, MeasuredKernel, Run, SiteChoice
 from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
 from kmem.run.session import Session, open_session
 from kmem.skills import load_recipe, load_skill
@@ -121,7 +122,9 @@ def test_baseline_profile_and_a_copy_of_the_module_take_equally_long(
         session: Session = open_session(traced.problem, Contract(), H200, False, registry, memory)
         evaluator = LiveEvaluator(run, session, registry, processes, lambda stage, text: None)
         try:
-            (eager,) = evaluator.baselines()
+            found: list[Baseline] = []
+            evaluator.baselines(("eager",), math.inf, found.append)
+            (eager,) = found
         finally:
             evaluator.close()
     assert eager.estimated and eager.timing.latency_ms == expected_ms

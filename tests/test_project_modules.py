@@ -10,7 +10,7 @@ import pytest
 
 from kmem.devices import named_target
 from kmem.errors import ProblemError
-from kmem.host.project_modules import project_directories, use_project
+from kmem.host.project_modules import imported_directories, project_directories, use_project
 from kmem.measure.pool.process import WorkerFailure, WorkerProcess
 from kmem.measure.worker.commands import Load
 from kmem.problem.load import execute_problem, load_problem
@@ -106,12 +106,17 @@ def test_a_module_that_lies_nowhere_and_a_relative_import_are_told_with_their_re
 @pytest.mark.slow
 def test_the_judges_worker_finds_a_candidates_project(tmp_path: Path) -> None:
     file = project(tmp_path / "project", 2.0)
-    worker = WorkerProcess(tmp_path, "cpu", cache_dir=tmp_path / "cache").wait_ready()
-    source = tmp_path / "candidate.py"
+    worker = WorkerProcess(
+        tmp_path / "worker",
+        "cpu",
+        cache_dir=tmp_path / "cache",
+        reads=imported_directories(file.read_text(encoding="utf-8"), file),
+    ).wait_ready()
+    source = "import helper\nraise ValueError(helper.scale)\n"
+    place = str(tmp_path / "candidate.py")
     try:
         directories = list(project_directories(file))
-        source.write_text("import helper\nraise ValueError(helper.scale)\n", encoding="utf-8")
-        load = Load("k", str(source), "ModelNew", [], [], training=True, project=directories)
+        load = Load("k", place, source, "ModelNew", [], [], training=True, project=directories)
         with pytest.raises(WorkerFailure, match=r"ValueError: 2\.0"):
             worker.request(load, timeout_s=20)
     finally:

@@ -10,6 +10,7 @@ copy of this file; standard library only). Not covered: modules of the same name
 packages, which stay the packages.
 """
 
+import ast
 import os
 import sys
 import sysconfig
@@ -41,6 +42,34 @@ def project_directories(file: str | Path) -> tuple[str, ...]:
             found += [directory, directory / _SOURCE_DIRECTORY]
             break
     return tuple(dict.fromkeys(str(path) for path in found if path.is_dir()))
+
+
+def imported_directories(source: str, file: str | Path) -> tuple[str, ...]:
+    """The directories of `project_directories`, if the text imports anything that lies in them.
+
+    A process that runs candidates is let read there, and a problem that stands alone needs nothing.
+
+    Args:
+        source: of a problem that can be parsed.
+        file: where it lies.
+    """
+    names = {
+        name.partition(".")[0]
+        for node in ast.walk(ast.parse(source))
+        for name in _imported_names(node)
+    }
+    directories = project_directories(file)
+    places = [Path(directory, name) for directory in directories for name in names]
+    found = any(place.is_dir() or place.with_suffix(".py").is_file() for place in places)
+    return directories if found else ()
+
+
+def _imported_names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        return [node.module]
+    return []
 
 
 class _ProjectFinder:

@@ -41,6 +41,7 @@ from pathlib import Path
 from kmem.errors import BundleError
 from kmem.host.lease import gpu_uuid
 from kmem.host.memory_share import MemoryShare
+from kmem.host.project_modules import imported_directories
 from kmem.measure.bundle import write_bundle
 from kmem.measure.examine.cases import check_case, check_families
 from kmem.measure.examine.examination import Examination
@@ -122,6 +123,7 @@ class Judge:
             "cuda:0" if settings.gpu else "cpu",
             settings.cache_dir,
             keep_spare=settings.gpu and settings.keep_spare,
+            reads=imported_directories(traced.problem.source, traced.problem.path),
         )
         # of the GPU, for others who take turns with this judge
         self.locks = settings.cache_dir / "locks"

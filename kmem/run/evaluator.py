@@ -18,6 +18,7 @@ from pathlib import Path
 from kmem.explore.recipes.evidence import MeasuredEstimates
 from kmem.host.environment import own_cores
 from kmem.host.lease import DIRECTORY_VARIABLE
+from kmem.host.project_modules import imported_directories
 from kmem.interfaces import Executor, Job, JobResult
 from kmem.measure.judge import Judge
 from kmem.measure.pool.workers import WorkerPool
@@ -28,7 +29,7 @@ from kmem.profile.compile.pool import CompilePool, CompileProcesses
 from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_report_ms, library_part_ms
 from kmem.profile.job import reference_kernel
-from kmem.records import Attempt, Baseline, Kernel, Measurement, Profile, Run, Timing
+from kmem.records import Attempt, Baseline, Kernel, Measurement, Problem, Profile, Run, Timing
 from kmem.run.progress import Announce
 from kmem.run.session import Session
 
@@ -160,12 +161,15 @@ class EvaluatorProcesses:
     start when they are first needed, because the interpreter takes minutes anyway.
     """
 
-    def __init__(self, out_dir: Path, cache_dir: Path, *, present: bool) -> None:
+    def __init__(
+        self, out_dir: Path, cache_dir: Path, problem: Problem | None = None, *, present: bool
+    ) -> None:
         """Start the processes if there is a GPU.
 
         Args:
             out_dir: the run's directory.
             cache_dir: compiled kernels and locks, shared by all runs.
+            problem: whose project's modules candidates may import.
             present: whether there is a GPU to judge on.
 
         Raises:
@@ -182,6 +186,7 @@ class EvaluatorProcesses:
             "cuda:0" if present else "cpu",
             cache_dir,
             keep_spare=present,
+            reads=imported_directories(problem.source, problem.path) if problem else (),
         )
         processes = own_cores() or (max(1, cores - _CORES_FOR_TIMING) if present else cores)
         self.compilers = CompileProcesses(processes, cache_dir / "triton")

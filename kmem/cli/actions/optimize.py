@@ -212,7 +212,7 @@ def _search(
     left = run.budget.minutes - memory.runs.seconds_spent(run.id) / 60
     sitting = replace(run, budget=replace(run.budget, minutes=max(0.0, left)))
     with (
-        EvaluatorProcesses(Path(run.out_dir), cache, present=present) as processes,
+        EvaluatorProcesses(Path(run.out_dir), cache, run.problem, present=present) as processes,
         display as show,
     ):
         session = open_session(run.problem, run.contract, device, present, registry, memory)

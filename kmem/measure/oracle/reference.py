@@ -15,7 +15,7 @@ from dataclasses import replace
 import torch
 
 from kmem.errors import ProblemError, first_line
-from kmem.host.project_modules import project_directories
+from kmem.host.project_modules import imported_directories
 from kmem.measure.oracle.correctness import Difference
 from kmem.measure.oracle.expected import KEPT_BYTES, Answer, Expected, SlicedExpected, WholeExpected
 from kmem.measure.oracle.exploration import ModuleKind, explore_module
@@ -117,7 +117,7 @@ class Reference:
             dtype="bfloat16" if precision is Precision.BF16 else None,
             tf32=precision is Precision.TF32,
             compile_mode=compile_mode,
-            project=list(project_directories(self.problem.path)),
+            project=list(imported_directories(self.problem.source, self.problem.path)),
         )
 
     # ---- answers

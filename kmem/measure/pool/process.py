@@ -116,12 +116,19 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, directory: Path, device: str, *, cache_dir: Path, hostile: bool = True
+        self,
+        directory: Path,
+        device: str,
+        *,
+        cache_dir: Path,
+        hostile: bool = True,
+        reads: Sequence[str] = (),
     ) -> None:
         """Start the process.
 
         Args:
             hostile: the process will see candidates (see confinement.py).
+            reads: files and directories that it may read beside its own.
 
         Raises:
             ExecutorError: if the directory cannot be written or Python cannot be started.
@@ -171,7 +178,7 @@ class WorkerProcess:
         self._channel = Channel(ours)
         self._nonce = secrets.token_hex(8)
         walls = Walls(
-            reads=(str(directory),),
+            reads=(str(directory), *reads),
             writes=(str(directory), str(cache_dir / "triton"), str(cache_dir / "inductor")),
             hidden=str(_KMEM),
             gpu=device != "cpu",

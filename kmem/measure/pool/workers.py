@@ -1,6 +1,7 @@
 """All workers of one judge: started ahead of need, handed out fresh, ended for certain."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from kmem.measure.pool.process import WorkerProcess
@@ -13,11 +14,29 @@ class WorkerPool:
     should wait for.
     """
 
-    def __init__(self, directory: Path, device: str, cache_dir: Path, *, keep_spare: bool) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        device: str,
+        cache_dir: Path,
+        *,
+        keep_spare: bool,
+        reads: Sequence[str] = (),
+    ) -> None:
+        """No worker is started yet.
+
+        Args:
+            directory: in which each worker gets a directory of its own.
+            device: as torch names it.
+            cache_dir: of compiled kernels.
+            keep_spare: whether a further worker is to come up ahead of need.
+            reads: where else candidates' workers may read: the problem's own project.
+        """
         self._directory = directory
         self._device = device
         self._cache_dir = cache_dir
         self._keep_spare = keep_spare
+        self._reads = reads
         self._spare: WorkerProcess | None = None
         self._workers: list[WorkerProcess] = []
 
@@ -40,6 +59,7 @@ class WorkerPool:
             self._device,
             cache_dir=cache_dir,
             hostile=not clean,
+            reads=self._reads,
         )
         self._workers.append(worker)
         return worker

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from kmem.host.confinement import Limits, Walls, restrict_files, restrict_process
+from kmem.host.project_modules import imported_directories
 
 if TYPE_CHECKING:
     from kmem.profile.compile.session import CompileSession
@@ -55,8 +56,10 @@ def serve(
             if session is not None:
                 session.close()
             else:
-                place = os.path.dirname(request["problem"]["path"])
-                restrict_files(Walls((*writes, *([place] if place else [])), writes, _KMEM))
+                path, source = request["problem"]["path"], request["problem"]["source"]
+                place = os.path.dirname(path)
+                reads = (*([place] if place else []), *imported_directories(source, path))
+                restrict_files(Walls((*writes, *reads), writes, _KMEM))
             try:
                 session = make_session(request)
             # the problem's own code runs here and may raise anything; the parent reports it
