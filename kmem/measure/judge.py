@@ -26,14 +26,19 @@ from kmem.errors import EvidenceError
 from kmem.host.lease import gpu_uuid
 from kmem.host.memory_share import MemoryShare
 from kmem.measure.bundle import write_bundle
-from kmem.measure.examine.cases import check_case, check_families
+from kmem.measure.examine.cases import check_case, check_families, check_other_parameters
 from kmem.measure.examine.examination import Examination
 from kmem.measure.examine.loading import load_candidate, release_outputs
 from kmem.measure.examine.provenance import check_provenance
-from kmem.measure.examine.repeats import check_repeats, check_state
+from kmem.measure.examine.repeats import (
+    check_gradient_mode,
+    check_held,
+    check_repeats,
+    check_state,
+)
 from kmem.measure.examine.variants import check_variants
 from kmem.measure.examiner import Examiner
-from kmem.measure.oracle.families import FAMILIES, SCREENING_FAMILIES
+from kmem.measure.oracle.families import SCREENING_FAMILIES
 from kmem.measure.oracle.forward import room_for
 from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.resources import JudgeResources, open_lease
@@ -268,18 +273,26 @@ class Judge:
         resources, gpu = self._resources, self._settings.gpu
         reference, seed_for = resources.reference(), resources.seed_for
         load_candidate(examination, reference)
+        examination.holds = True
         expected = check_case(examination, "drawn", seed_for("verify", "drawn"))
         assert expected is not None, "the problem's own values are defined, or it is no problem"
-        if not expected.answer.changed_inputs:
-            check_state(examination, expected)
+        check_state(examination, expected.answer)
+        answer = expected.answer
         del expected  # at full size it holds gigabytes
         check_repeats(examination, seed_for("verify", "repeat"))
         launches = examination.launches
         check_provenance(examination, seed_for("verify", "provenance"), gpu=gpu)
-        families = (*SCREENING_FAMILIES, "large") if resources.has_small else FAMILIES
+        families = (*SCREENING_FAMILIES, "large")
+        if not resources.has_small:
+            families = reference.families[1:]  # the first is the problem's own values
         check_families(examination, families, seed_for)
         if not resources.has_small:
             check_variants(examination, seed_for("verify", "variants"))
+        check_gradient_mode(examination, seed_for("verify", "gradients"))
+        check_held(examination)
+        if not answer.eager_state:
+            check_state(examination, answer)  # after all these calls
+        check_other_parameters(examination, seed_for)
         if gpu:
             release_outputs(examination)
             timing, environment = time_against_best(
@@ -293,7 +306,7 @@ class Judge:
             # At the small size the kernel stepped aside: what it was not tried with there is tried
             # here.
             load_candidate(examination, reference)
-            untried = [family for family in FAMILIES if family not in families]
+            untried = [family for family in reference.families if family not in families]
             check_families(examination, untried, seed_for)
             check_variants(examination, seed_for("verify", "variants"), own_size_only=True)
         return timing, environment
@@ -311,10 +324,11 @@ class Judge:
         resources = self._resources
         reference = resources.reference("small")
         load_candidate(examination, reference)
-        check_families(examination, FAMILIES, resources.seed_for)
+        check_families(examination, reference.families, resources.seed_for)
         launched = bool(examination.launches) or not launches
         if not launched:
             examination.flags.add("specialised")
+        check_repeats(examination, resources.seed_for("small", "repeat"))
         check_variants(examination, resources.seed_for("small", "variants"))
         examination.take_flags(reference)
         return launched

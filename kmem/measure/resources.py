@@ -91,6 +91,7 @@ class JudgeResources:
         self._starting: dict[str, WorkerProcess] = {}
         self._ipc: bool | None = None
         self._refused: dict[str, str] | None = None
+        self._is_tried = False  # whether `_refused` was found out
 
     def close(self) -> None:
         self.workers.close()
@@ -125,7 +126,9 @@ class JudgeResources:
                 workload, self._placement(self._device, ipc=self._can_share_cuda())
             )
             if self.gpu:
-                self._references[workload].refused |= self._refused_inputs()
+                refused = self._refused_inputs()
+                self._references[workload].refused |= refused
+                self._references[workload].is_tried = self._is_tried
         return self._references[workload]
 
     def _placement(self, device: torch.device, *, ipc: bool) -> Placement:
@@ -150,6 +153,7 @@ class JudgeResources:
             on_cpu = self._placement(torch.device("cpu"), ipc=False)
             make = partial(self._make_reference, name, on_cpu)
             self._refused = find_refused(make, self.seed_for) if is_small else {}
+            self._is_tried = is_small
         return self._refused
 
     def timed_inputs(self) -> TimedInputs:

@@ -84,6 +84,19 @@ def error_floor(dtype: torch.dtype, precision: Precision, *, interpreted: bool =
     return 2 * rounding if interpreted and dtype is torch.bfloat16 else rounding
 
 
+#: What `input_noise` forgives: some roundings of the inputs, but never more than so many times what
+#: eager errs. Eager of a well-made module is better than its condition by no more than a few times.
+NOISE_ROUNDINGS, NOISE_OVER_EAGER = 4.0, 32.0
+
+
+def cap_noise(noise: Difference, eager: Difference) -> Difference:
+    """What the condition of a module forgives, given what it costs eager."""
+    return Difference(
+        min(NOISE_ROUNDINGS * noise.relative_error, NOISE_OVER_EAGER * eager.relative_error),
+        min(noise.row_error, NOISE_OVER_EAGER * eager.row_error),
+    )
+
+
 def is_within(
     difference: Difference, reference: Difference, floor: float, noise: Difference | None = None
 ) -> bool:

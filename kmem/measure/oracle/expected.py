@@ -19,6 +19,7 @@ from kmem.measure.oracle.correctness import (
     measure_error,
     trivial_outputs,
 )
+from kmem.measure.oracle.elements import fill_undefined_rows, input_magnitude, unlike_share
 from kmem.measure.oracle.slices import Run, Slicing
 from kmem.measure.pool.checksum import bit_sum
 
@@ -57,9 +58,11 @@ class Answer:
     floors: tuple[float, ...]  # the error allowed in each output whatever eager does
     changed_inputs: tuple[int, ...] = ()  # indices of inputs that the module itself modifies
     aliases_inputs: bool = False  # whether an output of the module is a view of an input
+    shares_outputs: bool = False  # whether two outputs of the module share memory
     # buffers after the forward, those that it changed
     eager_state: dict[str, torch.Tensor] = field(default_factory=dict)
     oracle_state: dict[str, torch.Tensor] = field(default_factory=dict)
+    is_elementwise: bool = False  # whether each element follows from its own place in the inputs
 
 
 class Expected(ABC):
@@ -86,6 +89,21 @@ class Expected(ABC):
 
         Known once something was compared.
         """
+
+    def unlike_share(self, outputs: Sequence[torch.Tensor]) -> float:
+        """The largest share of an output's elements that are wrong beside their own magnitude.
+
+        Known for modules that take each element by itself; 0.0 for others.
+        """
+        return 0.0
+
+    def without_undefined(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Outputs with eager's rows of zeros where they have rows of NaN.
+
+        A softmax over nothing but -inf is 0/0, which PyTorch calls 0 in some kernels and NaN in
+        others.
+        """
+        return outputs
 
     @property
     @abstractmethod
@@ -132,6 +150,22 @@ class WholeExpected(Expected):
     @property
     def is_kept(self) -> bool:
         return sum(value.nbytes for value in (*self.eager, *self.oracle)) <= KEPT_BYTES
+
+    def unlike_share(self, outputs: Sequence[torch.Tensor]) -> float:
+        if not self.answer.is_elementwise:
+            return 0.0
+        return max(
+            unlike_share(output, oracle, eager, input_magnitude(self._values, oracle.shape), floor)
+            for output, oracle, eager, floor in zip(
+                outputs, self.oracle, self.eager, self.answer.floors, strict=True
+            )
+        )
+
+    def without_undefined(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return [
+            fill_undefined_rows(output, eager)
+            for output, eager in zip(outputs, self.eager, strict=True)
+        ]
 
     def _errors_of(self, outputs: Sequence[torch.Tensor]) -> tuple[Difference, ...]:
         return tuple(

@@ -16,7 +16,9 @@ In the order in which a process uses them:
 - tensors.py: tensors that both processes see, and plain values as JSON.
 - free_memory.py: fills free device memory with NaN, so that an unwritten output shows.
 - results.py: what a forward returned: a description for the judge, and copies for it.
+- overlap.py: where the outputs of a forward lie.
 - operators.py: the operators that one call dispatches.
+- races.py: programs that read what others of the same launch write.
 - launches.py: the Triton kernels that one call launches, and all kernels that the GPU ran.
 - integrity.py: functions and flags of torch, triton and time that a candidate has replaced.
 - clocks.py: the times of calls, by CUDA events and by the host's clock.

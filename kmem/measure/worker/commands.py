@@ -62,8 +62,10 @@ class Unload:
 class Run:
     """One forward, whose outputs are described and copied to `outputs`.
 
-    With `suppress` Triton launches do nothing. With `keep` the worker holds on to the result under
-    that name.
+    `state` is given to the module before, as by `Load`; None leaves it as it is. With `suppress`
+    Triton launches do nothing, with `shuffle` (a seed) their programs run in another order. With
+    `grad` the forward is recorded for gradients. With `keep` the worker holds on to the result
+    under that name.
     """
 
     key: str
@@ -72,6 +74,9 @@ class Run:
     seed: int
     suppress: bool = False
     keep: str | None = None
+    state: list[list[object]] | None = None
+    shuffle: int | None = None
+    grad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +89,7 @@ class Reread:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Let go of a kept result."""
-
-    keep: str
+    """Let go of all kept results."""
 
 
 @dataclass(frozen=True, slots=True)

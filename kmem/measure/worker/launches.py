@@ -5,30 +5,40 @@ functions it uses are bound before a candidate could replace them.
 """
 
 import hashlib
-from collections.abc import Callable
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
+import numpy
 import torch
 import triton
+from races import RaceLog
 from torch.profiler import ProfilerActivity, profile
 from triton.runtime.autotuner import Autotuner, Heuristics
-from triton.runtime.interpreter import GridExecutor
+from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 from triton.runtime.jit import JITFunction
 
 _synchronize = torch.cuda.synchronize
 
 
 class LaunchCounter:
-    """Counts Triton launches, compiled or interpreted, and can turn them into no-ops.
+    """Counts Triton launches, compiled or interpreted, and can change what they do.
 
-    If the answer is still right when no launch does anything, the kernels were not needed for it.
+    They can be no-ops: if the answer is still right then, the kernels were not needed for it. In
+    the interpreter their programs can run in another order: on a GPU there is none, and a program
+    that relies on an earlier one is wrong.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.suppressed = False
+        self._suppressed, self._shuffle = False, None
+        self._races: RaceLog | None = None  # in the interpreter alone
         if triton.knobs.runtime.interpret:
             self._wrap(GridExecutor, "__call__")
+            self._races = RaceLog()
+            self._let_shuffle()
         else:
             self._wrap(JITFunction, "run")
 
@@ -37,9 +47,69 @@ class LaunchCounter:
 
         def launch(function, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
             self.count += 1
-            return None if self.suppressed else original(function, *args, **kwargs)
+            if self._suppressed:
+                return None
+            if self._races is None:
+                return original(function, *args, **kwargs)
+            self._races.begin_launch()
+            done = original(function, *args, **kwargs)
+            self._races.end_launch()
+            return done
 
         setattr(owner, name, launch)
+
+    @contextmanager
+    def observing(self, *, suppress: bool = False, shuffle: int | None = None) -> Iterator[None]:
+        """Count from zero, with launches changed as asked for.
+
+        Args:
+            suppress: they do nothing.
+            shuffle: a seed for the order of their programs; None for the usual one. Races are
+                looked for meanwhile.
+        """
+        self.count, self._suppressed = 0, suppress
+        self._shuffle = None if shuffle is None else random.Random(shuffle)
+        if self._races is not None:
+            self._races.is_on, self._races.found = shuffle is not None, 0
+        try:
+            yield
+        finally:
+            self._suppressed, self._shuffle = False, None
+            if self._races is not None:
+                self._races.is_on = False
+
+    @property
+    def races(self) -> int:
+        """Places that one program stored and another loaded, in what was observed last."""
+        return self._races.found if self._races is not None else 0
+
+    def _let_shuffle(self) -> None:
+        """Have the interpreter's grid go through `_place`: it sets one program after another."""
+        original_dim, original_idx = (
+            InterpreterBuilder.set_grid_dim,
+            InterpreterBuilder.set_grid_idx,
+        )
+        order: dict[str, list[int]] = {}
+
+        def set_grid_dim(builder, *dims):  # noqa: ANN001, ANN002, ANN202 - a pass-through
+            order.clear()
+            if self._shuffle is not None:
+                total = math.prod(dims)
+                order["places"] = self._shuffle.sample(range(total), total)
+            return original_dim(builder, *dims)
+
+        def set_grid_idx(builder, x, y, z):  # noqa: ANN001, ANN202 - a pass-through
+            if "places" in order:
+                dims = builder.grid_dim
+                place = order["places"][numpy.ravel_multi_index((x, y, z), dims)]
+                self._races.begin_program(place)
+                return original_idx(builder, *map(int, numpy.unravel_index(place, dims)))
+            return original_idx(builder, x, y, z)
+
+        InterpreterBuilder.set_grid_dim, InterpreterBuilder.set_grid_idx = (
+            set_grid_dim,
+            set_grid_idx,
+        )
 
 
 def gpu_kernels(call: Callable[[], object]) -> list[list[object]]:
