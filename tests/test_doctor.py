@@ -37,7 +37,7 @@ def test_without_a_gpu_doctor_says_so_plainly_and_what_works_offline(without_gpu
         "kmem.db"
     )
     assert checks["ncu"]["ok"] is None and "--ncu FILE.csv" in checks["ncu"]["detail"]
-    assert "network" in checks["isolation"]["detail"]
+    assert "no network" in checks["isolation"]["detail"]
     assert "ceilings" not in checks
 
 

@@ -84,7 +84,7 @@ def time_and_check(
         module = LoadedModule(worker, examination.key)
         clock = ClockSettings(l2_bytes=1, timeout_s=60, spots=spots)
         time_pairs(module, module, inputs, clock, name="eager", seed=seed)
-        assert len(spots.results) == 2 * 10 * len(inputs.names)  # every call of the candidate
+        assert len(spots.results) == 2 * 10 * inputs.count  # every call of the candidate
         examination.errors.clear()
         check_timed(examination, spots, seed)
     inputs.close()

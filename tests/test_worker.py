@@ -20,6 +20,7 @@ from corpus.honest import LIBRARY
 
 from kmem.devices import named_target
 from kmem.errors import ExecutorError
+from kmem.host.confinement import Limits
 from kmem.measure import examiner
 from kmem.measure.judge import Judge
 from kmem.measure.pool.arguments import SharedArguments
@@ -29,13 +30,11 @@ from kmem.measure.pool.process import (
     WorkerFailure,
     WorkerLost,
     WorkerProcess,
-    network_isolation,
 )
 from kmem.measure.pool.shared_directory import SharedDirectory
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.timing.baseline import COMPILE_TIMEOUT_S
 from kmem.measure.worker.commands import Command, Detach, Load, Run
-from kmem.measure.worker.confinement import Limits
 from kmem.measure.worker.free_memory import poison_free_memory
 from kmem.measure.worker.tensors import Placement
 from kmem.problem.traced import TracedProblem
@@ -270,14 +269,14 @@ def test_a_baseline_that_is_started_again_is_compiled_before_anything_is_timed_a
     asked: list[tuple[type, float]] = []
     request = WorkerProcess.request
 
-    def note(worker: WorkerProcess, command: Command, *, timeout_s: float) -> dict[str, object]:
-        asked.append((type(command), timeout_s))
-        return request(worker, command, timeout_s=timeout_s)
+    def note(worker: WorkerProcess, command: Command, **how: object) -> dict[str, object]:
+        asked.append((type(command), how["timeout_s"]))
+        return request(worker, command, **how)
 
-    def fail(worker: WorkerProcess, command: Command, *, timeout_s: float) -> dict[str, object]:
+    def fail(worker: WorkerProcess, command: Command, **how: object) -> dict[str, object]:
         if isinstance(command, Run):
             raise WorkerLost(Status.CRASHED, "the compiler gave up")
-        return request(worker, command, timeout_s=timeout_s)
+        return request(worker, command, **how)
 
     resources = judge._resources
     monkeypatch.setattr(WorkerProcess, "request", note)
@@ -369,14 +368,6 @@ def test_a_worker_may_take_three_quarters_of_the_memory(
 ) -> None:
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 2**30, "SC_PHYS_PAGES": memory}.__getitem__)
     assert Limits().address_bytes == limit * 2**30
-
-
-@pytest.mark.skipif(
-    "without network" not in network_isolation(),
-    reason="this machine does not let a process leave its network",
-)
-def test_a_worker_has_no_network(worker: WorkerProcess) -> None:
-    assert probe(worker, "socket.if_nameindex()") == "[(1, 'lo')]"
 
 
 @pytest.mark.slow

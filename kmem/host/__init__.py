@@ -2,6 +2,8 @@
 
 - environment.py: cores to plan with, and an environment without secrets for a job.
 - syntax.py: parse Python text, one thread at a time.
+- confinement.py: what a process gives up before it imports a candidate.
+- wall_trial.py: tries on this machine what such a process cannot do.
 - checked_text.py: imports a kernel from the text that was checked.
 - parallel.py: ask several questions at once.
 - lease.py: one lease per GPU, so that timing is not disturbed.

@@ -1,6 +1,6 @@
 """The judge: runs kernels in processes of their own and holds them to the problem's own module.
 
-Kernels come in from run/, measurements go out. A candidate is confined by worker/confinement.py;
+Kernels come in from run/, measurements go out. A candidate is confined by kmem/host/confinement.py;
 the winner is verified by `Judge.verify`. Rooms import only from those above them in this list, in
 which data passes from the innermost to the outermost:
 

@@ -172,16 +172,18 @@ class Judge:
         resources = self._resources
         with resources.hold_gpu(exclusive=False), room_for(self._traced.problem):
             inputs = resources.timed_inputs()
-            inputs.refresh()
         starting = {name: self._workers.start(clean=True) for name in COMPILE_MODES}
         found: list[Baseline] = []
         for name, worker in starting.items():
             self._on_event(f"timing baseline {name}")
-            inputs.show(worker.wait_ready())
+            worker.wait_ready()
+            with resources.hold_gpu(exclusive=False), room_for(self._traced.problem):
+                inputs.show(worker)
+                inputs.refresh(worker)
             found.append(
                 time_baseline(
                     LoadedModule(worker, name),
-                    inputs.names,
+                    inputs.names(worker),
                     resources.reference(),
                     resources.lease,
                     l2_bytes=self._traced.device.l2_bytes,

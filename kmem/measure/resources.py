@@ -231,11 +231,13 @@ class JudgeResources:
         if worker is None or not worker.alive:
             self.prepare_baseline_worker(name)
             worker = self._starting.pop(name).wait_ready()
-            self.timed_inputs().show(worker)
+            inputs = self.timed_inputs()
+            inputs.show(worker)
+            inputs.refresh(worker)
             baseline = LoadedModule(worker, name)
             try:
                 start_baseline(baseline, self.reference())
-                call_baseline(baseline, self.reference().inputs.shared.name)
+                call_baseline(baseline, inputs.names(worker)[0])
             except (WorkerFailure, WorkerLost) as ex:
                 raise ExecutorError(
                     f"Baseline {name} ran before and fails now: {ex}; run again"

@@ -79,11 +79,10 @@ class Screening:
                     load_candidate(examination, self._resources.reference())
                     examination.errors = running[name].errors
                     running[name] = examination
-                inputs.refresh()
+                inputs.refresh(examination.worker)
+                names = inputs.names(examination.worker)
                 entrant = LoadedModule(examination.worker, running[name].key)
-                taken.extend(
-                    sample_times(entrant, Batch(inputs.names, count, warmup=1), clock).event_ms
-                )
+                taken.extend(sample_times(entrant, Batch(names, count, warmup=1), clock).event_ms)
                 timed.add(name)
 
             outcome = self._examiner.examine(kernels[int(name)], step)

@@ -53,7 +53,6 @@ def time_against_best(
         ExecutorError: if the baseline fails.
     """
     inputs, reference = resources.timed_inputs(), resources.reference()
-    inputs.refresh()
     modules = [LoadedModule(examination.worker, examination.key)]
     best = fastest_baseline(baselines)
     if best is not None:
@@ -64,7 +63,7 @@ def time_against_best(
         spots = None  # random numbers are others in every call
         if not reference.is_stochastic:
             assert examination.answer is not None, "a kernel is timed after its values were checked"
-            calls = max(FIRST_CALLS, len(inputs.names))
+            calls = max(FIRST_CALLS, inputs.count)
             spots = stack.enter_context(
                 Spots(reference, examination.answer, calls=calls, seed=resources.seed_for("spots"))
             )
@@ -81,7 +80,7 @@ def time_against_best(
             state = gpu_state(gpu_uuid())
             graph_ms = None
             if is_short(taken.timing.latency_ms):
-                graph_ms = time_graph(modules[0], inputs.names[0], settings)
+                graph_ms = time_graph(modules[0], inputs.names(modules[0].worker)[0], settings)
         samples_ms = {"candidate": taken.candidate_ms}
         if best is not None:
             samples_ms[best.name] = taken.reference_ms

@@ -14,7 +14,7 @@ import torch
 
 from kmem.devices import TARGETS, detect_device, named_target
 from kmem.errors import KmemError
-from kmem.measure.pool.process import network_isolation
+from kmem.host.wall_trial import try_walls
 from kmem.memory.location import default_db_path
 from kmem.memory.skills.embeddings import load_embedder
 from kmem.memory.store import Memory
@@ -119,7 +119,18 @@ def _check_compiler(device: Device | None) -> Check:
 
 
 def _check_isolation() -> Check:
-    return Check("isolation", None, network_isolation())
+    walls = try_walls()
+    held = ", ".join(name for name, holds in walls.items() if holds) or "nothing"
+    missing = ", ".join(name for name, holds in walls.items() if not holds)
+    if not missing:
+        return Check("isolation", True, f"what runs a candidate has: {held}")
+    return Check(
+        "isolation",
+        False,
+        f"what runs a candidate has: {held}; it lacks: {missing}",
+        "use Linux 6.12 or later with Landlock; until then run candidates of strangers in a "
+        "container of their own",
+    )
 
 
 def _check_embeddings() -> Check:

@@ -93,7 +93,12 @@ def check_run(
     Args:
         family: or the name of a layout or size.
     """
-    before = inputs.checksums()
+    before = inputs.own_checksums()
+    if inputs.checksums() != before:
+        raise Refused(
+            Status.MUTATED_INPUT,
+            f"{family}: an input was changed while no forward ran; nothing may outlive a call",
+        )
     values = examination.run(inputs, outputs, expected, seed)
     inputs.fetch()
     after = inputs.checksums()

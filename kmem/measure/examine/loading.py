@@ -19,6 +19,8 @@ def load_candidate(examination: Examination, reference: Reference) -> None:
     examination.reference = reference
     worker = examination.worker
     path = _write_candidate(examination.kernel.source, worker.directory)
+    # as they were drawn, whatever a kernel before this one did with them
+    reference.state.write(list(reference.module.initial_state.values()))
     worker.attach(reference.state)
     worker.attach(reference.inputs.shared)
     source = examination.kernel.source

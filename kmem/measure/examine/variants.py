@@ -13,7 +13,6 @@ from kmem.measure.oracle.traits import InputTraits
 from kmem.measure.oracle.variants import ALONE, other_layouts, other_scalars, other_sizes
 from kmem.measure.pool.arguments import Layout, SharedArguments
 from kmem.measure.pool.process import WorkerFailure
-from kmem.measure.worker.tensors import SharedTensor
 from kmem.records import Status
 
 
@@ -51,17 +50,18 @@ def check_variants(examination: Examination, seed: int, *, own_size_only: bool =
     for variant in _variants_of(base, reference.inputs.traits):
         if own_size_only and variant.name == "misaligned":
             continue
-        shared = reference.new_arguments("variant", variant.values, variant.layouts)
+        shared = reference.new_arguments("variant", variant.values, variant.layouts, private=True)
         try:
-            if not _write(shared, variant.values):
+            if not shared.can_hold_expanded and variant.name == "expanded":
                 continue
+            shared.write(variant.values)
             expected = reference.expect_case(variant.name, shared.values, seed)
             if expected is None:  # what the module itself does not accept, no candidate has to
                 continue
             if variant.name.startswith(ALONE) and _has_sizes(expected, examination.answer):
                 continue
             if expected.answer.changed_inputs:
-                _write(shared, variant.values)
+                shared.write(variant.values)
             fallbacks += not _launches(examination, variant.name, shared, expected, seed)
         finally:
             shared.remove()
@@ -94,22 +94,6 @@ def _has_sizes(expected: Expected, usual: Answer | None) -> bool:
 
 def _first_row_everywhere(value: torch.Tensor) -> torch.Tensor:
     return value[:1].expand(value.shape)
-
-
-def _write(shared: SharedArguments, values: Sequence[object]) -> bool:
-    """Copy values in, once where elements share memory; False where that cannot be handed over."""
-    for item, value in zip(shared.items, values, strict=True):
-        if not isinstance(item, SharedTensor):
-            continue
-        once = tuple(
-            slice(0, 1) if step == 0 and size > 1 else slice(None)
-            for size, step in zip(item.value.shape, item.value.stride(), strict=True)
-        )
-        if item.host is not None and slice(0, 1) in once:
-            return False
-        item.value[once].copy_(value[once])
-    shared.publish()
-    return True
 
 
 def _launches(

@@ -68,7 +68,8 @@ class ReferenceInputs:
                 # of large inputs there is no room for two draws beside what else is on the device
                 del first
                 torch.cuda.empty_cache()
-            self.shared = SharedArguments(f"{name}-inputs", like, placement)
+            # a worker that changes what it sees changes nothing that it is judged by
+            self.shared = SharedArguments(f"{name}-inputs", like, placement, private=not is_large)
             self.shared.describe()
         if is_large:
             write = partial(self.write_draw, self.shared)

@@ -352,9 +352,12 @@ class Reference:
         purpose: str,
         like: Sequence[object],
         layouts: Sequence[Layout | None] | None = None,
+        *,
+        private: bool = False,
     ) -> SharedArguments:
         """Another list of shared arguments of this workload."""
-        return SharedArguments(f"{self.name}-{purpose}", like, self._placement, layouts=layouts)
+        name = f"{self.name}-{purpose}"
+        return SharedArguments(name, like, self._placement, layouts=layouts, private=private)
 
     def close(self) -> None:
         """Remove shared files."""

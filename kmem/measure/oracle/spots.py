@@ -87,6 +87,7 @@ class Spots:
             like.append(torch.empty(calls, count, dtype=layout.dtype, device="meta"))
         self.shared = reference.new_arguments("spots", like)
         self.results: list[TimedResult] = []
+        self._places: list[torch.Tensor] = []  # of the last batch, (dimensions, count) each
 
     def __enter__(self) -> "Spots":
         return self
@@ -97,9 +98,11 @@ class Spots:
     def aim(self) -> dict[str, object]:
         """Draw new places; what a worker's `Time` command wants to know of them."""
         self.shared.poison()
+        self._places = []
         for layout, target in zip(self.answer.layouts, self.shared.values[::2], strict=True):
             for row, places in zip(target, self._draw(layout.shape, target.device), strict=True):
                 row.copy_(places)
+            self._places.append(target.clone())
         self.shared.publish()
         return {
             "shared": self.shared.name,
@@ -126,7 +129,7 @@ class Spots:
         """
         self.shared.fetch()
         values = [value for value in self.shared.values if isinstance(value, torch.Tensor)]
-        places = tuple(value.clone() for value in values[::2])
+        places = tuple(self._places)  # not what a worker may have made of them
         for index, (seed, text) in enumerate(zip(seeds, described, strict=True)):
             self.results.append(
                 TimedResult(

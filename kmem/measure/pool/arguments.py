@@ -8,11 +8,15 @@ that was killed cannot hold memory that would be needed again.
     shared.write(values)
     worker.attach(shared)  # the worker's commands know the list by shared.name
     before = shared.checksums()
+
+Whatever a worker maps it may also write to, at any time. What the judge reasons from is therefore
+`private`: it lies in memory of the judge's own, and is copied to where workers see it.
 """
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -34,6 +38,7 @@ class SharedArguments:
         placement: Placement,
         *,
         layouts: Sequence[Layout | None] | None = None,
+        private: bool = False,
     ) -> None:
         """Allocate; values are undefined until `write`.
 
@@ -42,15 +47,18 @@ class SharedArguments:
             like: tensors whose shape, dtype and (where dense) strides are taken; other values are
                 kept.
             layouts: to use instead, one for each value.
+            private: keep values in memory of the judge's own too, in the same layout.
 
         Raises:
             ExecutorError: if there is no room for shared files.
         """
         self.name = f"{name}-{secrets.token_hex(4)}"  # a worker may serve several references
         self.items: list[object] = []
+        self._private: list[torch.Tensor | None] = []  # one for each item
         for index, value in enumerate(like):
             if not isinstance(value, torch.Tensor):
                 self.items.append(value)
+                self._private.append(None)
                 continue
             layout = layouts[index] if layouts else None
             stride, offset = layout if layout else (_dense_stride(value), 0)
@@ -65,11 +73,20 @@ class SharedArguments:
                     f"free space there"
                 ) from ex
             self.items.append(shared)
+            self._private.append(_empty_alike(shared.value) if private else None)
 
     @property
     def values(self) -> list[object]:
-        """What a model is called with."""
-        return [item.value if isinstance(item, SharedTensor) else item for item in self.items]
+        """What the judge's own module is called with: private where they are kept."""
+        return [
+            _value_of(item) if own is None else own
+            for item, own in zip(self.items, self._private, strict=True)
+        ]
+
+    @property
+    def can_hold_expanded(self) -> bool:
+        """Whether elements may share memory: not where values travel through the host."""
+        return all(item.host is None for item in self.items if isinstance(item, SharedTensor))
 
     @property
     def nbytes(self) -> int:
@@ -77,17 +94,21 @@ class SharedArguments:
 
     def write(self, values: Sequence[object]) -> None:
         """Copy values of the same shapes in. Plain values must be those they were made with."""
-        for item, value in zip(self.items, values, strict=True):
-            if isinstance(item, SharedTensor):
-                item.value.copy_(value)
+        for place, value in zip(self.values, values, strict=True):
+            if isinstance(place, torch.Tensor):
+                _copy_once(place, value)
         self.publish()
 
     def publish(self) -> None:
-        for item in self.items:
+        """Let workers see what `values` are now."""
+        for item, own in zip(self.items, self._private, strict=True):
             if isinstance(item, SharedTensor):
+                if own is not None:
+                    _copy_once(item.value, own)
                 item.publish()
 
     def fetch(self) -> None:
+        """Take over what workers wrote, but into nothing private."""
         for item in self.items:
             if isinstance(item, SharedTensor):
                 item.fetch()
@@ -109,9 +130,24 @@ class SharedArguments:
             for item in self.items
         ]
 
+    @contextmanager
+    def open_files(self) -> Iterator[list[int]]:
+        """The shared files, open, in the order of `describe`: for a worker that opens no file."""
+        with ExitStack() as opened:
+            files = []
+            for item in self.items:
+                if isinstance(item, SharedTensor) and item.descriptor["via"] == "file":
+                    files.append(os.open(item.descriptor["path"], os.O_RDWR | os.O_CLOEXEC))
+                    opened.callback(os.close, files[-1])
+            yield files
+
     def checksums(self) -> list[int]:
-        """One number per shared tensor over its bits (elements, not padding)."""
+        """One number per tensor over its bits as workers see it (elements, not padding)."""
         return [bit_sum(item.value) for item in self.items if isinstance(item, SharedTensor)]
+
+    def own_checksums(self) -> list[int]:
+        """The same of `values`, which workers cannot change where they are private."""
+        return [bit_sum(value) for value in self.values if isinstance(value, torch.Tensor)]
 
     def remove(self) -> None:
         """Delete the shared files; memory goes when the last process unmaps it."""
@@ -119,6 +155,22 @@ class SharedArguments:
             if isinstance(item, SharedTensor) and item.descriptor["via"] == "file":
                 os.unlink(item.descriptor["path"])
         self.items.clear()
+        self._private.clear()
+
+
+def _value_of(item: object) -> object:
+    return item.value if isinstance(item, SharedTensor) else item
+
+
+def _empty_alike(value: torch.Tensor) -> torch.Tensor:
+    """Memory of its own with the same sizes, strides and offset."""
+    span = value.storage_offset()
+    if value.numel():
+        span += 1 + sum(
+            (size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True)
+        )
+    base = torch.empty(span, dtype=value.dtype, device=value.device)
+    return base.as_strided(value.shape, value.stride(), value.storage_offset())
 
 
 def _dense_stride(value: torch.Tensor) -> tuple[int, ...]:
@@ -128,6 +180,15 @@ def _dense_stride(value: torch.Tensor) -> tuple[int, ...]:
     if value.numel():
         span = 1 + sum((size - 1) * step for size, step in zip(value.shape, stride, strict=True))
     return tuple(stride) if span == value.numel() else tuple(value.contiguous().stride())
+
+
+def _copy_once(place: torch.Tensor, value: torch.Tensor) -> None:
+    """Copy a tensor, once where elements of the place share memory."""
+    once = tuple(
+        slice(0, 1) if step == 0 and size > 1 else slice(None)
+        for size, step in zip(place.shape, place.stride(), strict=True)
+    )
+    place[once].copy_(value[once])
 
 
 def _poison_of(dtype: torch.dtype) -> float | int:

@@ -6,7 +6,6 @@ bytes that are no answer) is a `WorkerLost` with a `Status`; whatever a candidat
 `WorkerFailure`. Neither is ever a verdict by itself: examiner.py makes verdicts of them.
 """
 
-import ctypes
 import logging
 import os
 import secrets
@@ -15,15 +14,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from kmem.errors import ExecutorError
+from kmem.host.confinement import Limits, Walls, hide_memory
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.worker.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
 from kmem.measure.worker.commands import Attach, Command, Detach, encode_command
-from kmem.measure.worker.confinement import CLONE_NEWNET, Limits
 from kmem.records import Status
 
 logger = logging.getLogger(__name__)
@@ -36,6 +35,7 @@ WORKER_FILES = (
     ),
     _KMEM / "host" / "lease.py",
     _KMEM / "host" / "checked_text.py",
+    _KMEM / "host" / "confinement.py",
 )
 #: Variables a worker keeps: where programs, libraries, compilers and the GPU are. Everything else
 #: (keys, tokens, proxies, home) is dropped.
@@ -122,7 +122,10 @@ class WorkerProcess:
         Raises:
             ExecutorError: if the directory cannot be written or Python cannot be started.
         """
+        if hostile:
+            hide_memory()
         self.directory = directory
+        self.hostile = hostile
         self.ready: Mapping[str, str] | None = None
         self.attached: set[str] = set()  # names of lists of arguments this worker has been shown
         host = directory / "host"
@@ -163,12 +166,18 @@ class WorkerProcess:
             theirs.close()
         self._channel = Channel(ours)
         self._nonce = secrets.token_hex(8)
+        walls = Walls(
+            reads=(str(directory),),
+            writes=(str(directory), str(cache_dir / "triton"), str(cache_dir / "inductor")),
+            hidden=str(_KMEM),
+            gpu=device != "cpu",
+        )
         limits = Limits() if device == "cpu" else Limits(address_bytes=0)
         self._channel.send(
             {
                 "device": device,
                 "nonce": self._nonce,
-                "hostile": hostile,
+                "walls": asdict(walls) if hostile else None,
                 "limits": asdict(limits),
             }
         )
@@ -187,7 +196,9 @@ class WorkerProcess:
                 ) from ex
         return self
 
-    def request(self, command: Command, *, timeout_s: float) -> Mapping[str, object]:
+    def request(
+        self, command: Command, *, timeout_s: float, files: Sequence[int] = ()
+    ) -> Mapping[str, object]:
         """Ask and wait for the answer.
 
         Raises WorkerLost and WorkerFailure; after WorkerLost the process is dead. It is lost too
@@ -196,7 +207,7 @@ class WorkerProcess:
         self.wait_ready()
         self._nonce = secrets.token_hex(8)
         try:
-            self._channel.send({**encode_command(command), "nonce": self._nonce})
+            self._channel.send({**encode_command(command), "nonce": self._nonce}, files)
         except ChannelClosed:
             raise self._lost() from None
         answer = self._answer(timeout_s)
@@ -213,7 +224,9 @@ class WorkerProcess:
     def attach(self, shared: SharedArguments) -> None:
         """Show a list of shared arguments to the worker, unless it has been shown already."""
         if shared.name not in self.attached:
-            self.request(Attach(shared.name, shared.describe()), timeout_s=_ATTACH_TIMEOUT_S)
+            with shared.open_files() as files:
+                command = Attach(shared.name, shared.describe())
+                self.request(command, timeout_s=_ATTACH_TIMEOUT_S, files=files)
             self.attached.add(shared.name)
 
     def detach(self, shared: SharedArguments) -> None:
@@ -306,18 +319,3 @@ def _environment(directory: Path, device: str, cache_dir: Path) -> dict[str, str
         "TORCHINDUCTOR_CACHE_DIR": str(cache_dir / "inductor"),
     }
     return {**kept, **own, "TRITON_INTERPRET": "1"} if device == "cpu" else {**kept, **own}
-
-
-def network_isolation() -> str:
-    """Whether this machine lets a worker be cut off from the network, in a line for people."""
-    # a namespace, once left, cannot be re-entered: try in a child that does nothing else
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if ctypes.CDLL(None).unshare(CLONE_NEWNET) == 0 else 1)
-    _, status = os.waitpid(child, 0)
-    if os.waitstatus_to_exitcode(status) == 0:
-        return "workers run without network (own network namespace)"
-    return (
-        "workers share this machine's network: unshare(CLONE_NEWNET) needs CAP_SYS_ADMIN; the "
-        "source check still refuses network modules"
-    )

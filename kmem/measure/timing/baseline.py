@@ -5,6 +5,7 @@ Each is timed in a process that never saw a candidate.
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from kmem.host.lease import GpuLease
@@ -43,11 +44,20 @@ def start_baseline(baseline: LoadedModule, reference: Reference) -> None:
     path = Path(worker.directory) / "module_under_test.py"
     source = reference.problem.source
     path.write_text(source, encoding="utf-8")
-    worker.attach(reference.state)
     command = reference.load_command(
         baseline.key, str(path), source, "Model", compile_mode=COMPILE_MODES[baseline.key]
     )
-    worker.request(command, timeout_s=COMPILE_TIMEOUT_S)
+    # in memory of its own, which no candidate's worker sees
+    values = list(reference.module.initial_state.values())
+    state = reference.new_arguments("baseline-state", values)
+    try:
+        state.write(values)
+        worker.attach(state)
+        places = [[name, state.name, index] for index, name in enumerate(reference.state_names)]
+        worker.request(replace(command, state=places), timeout_s=COMPILE_TIMEOUT_S)
+        worker.detach(state)
+    finally:
+        state.remove()
 
 
 def call_baseline(baseline: LoadedModule, inputs: str) -> None:

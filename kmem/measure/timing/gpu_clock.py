@@ -5,7 +5,7 @@ The judge decides when and how often; the samples come from the `EventClock` of 
 
     settings = ClockSettings(l2_bytes=device.l2_bytes, timeout_s=60.0)
     candidate = LoadedModule(worker, key)
-    seen = sample_times(candidate, Batch(inputs.names, count=5, warmup=1), settings)
+    seen = sample_times(candidate, Batch(inputs.names(worker), count=5, warmup=1), settings)
     paired = time_pairs(candidate, baseline, inputs, settings, name="compile", seed=1)
 """
 
@@ -161,9 +161,9 @@ class _Batches:
 
     def sample(self, module: LoadedModule, *, with_seeds: bool) -> list[float]:
         """Event times, ms, of the next batch. Raises as `sample_times`."""
-        names = self._inputs.names
+        names = self._inputs.names(module.worker)
         while True:
-            seeds = self._inputs.refresh()
+            seeds = self._inputs.refresh(module.worker)
             batch = Batch(names, len(names), seeds=seeds if with_seeds else None)
             try:
                 return sample_times(module, batch, self._settings).event_ms
@@ -201,7 +201,7 @@ def time_pairs(
     """
     ours = _first_look(candidate, inputs, settings, host_count=FIRST_CALLS)
     theirs = _first_look(reference, inputs, settings)
-    block_ms = 2 * len(inputs.names) * (max(ours.event_ms) + max(theirs.event_ms) + 0.2)
+    block_ms = 2 * inputs.count * (max(ours.event_ms) + max(theirs.event_ms) + 0.2)
     blocks = max(MIN_BLOCKS, min(MAX_BLOCKS, int(PAIRING_BUDGET_S * 1e3 / block_ms)))
     batches = _Batches(inputs, settings)
     candidate_ms: list[tuple[float, ...]] = []
@@ -228,7 +228,7 @@ def time_alone(
     batches = _Batches(inputs, settings)
     taken = tuple(
         tuple(batches.sample(candidate, with_seeds=True))
-        for _ in range(-(-UNPAIRED_SAMPLES // len(inputs.names)))
+        for _ in range(-(-UNPAIRED_SAMPLES // inputs.count))
     )
     timing = summarize_samples([sample for batch in taken for sample in batch])
     return TimedSamples(timing, min(first.host_ms), taken)
@@ -237,8 +237,10 @@ def time_alone(
 def _first_look(
     module: LoadedModule, inputs: TimedInputs, settings: ClockSettings, *, host_count: int = 0
 ) -> Samples:
-    """A first batch, on the values as they are, which says how long a call takes."""
-    batch = Batch(inputs.names, FIRST_CALLS, warmup=WARMUP_CALLS, host_count=host_count)
+    """A first batch, which says how long a call takes."""
+    inputs.refresh(module.worker)
+    names = inputs.names(module.worker)
+    batch = Batch(names, FIRST_CALLS, warmup=WARMUP_CALLS, host_count=host_count)
     return sample_times(module, batch, settings)
 
 

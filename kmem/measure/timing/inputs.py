@@ -1,6 +1,7 @@
 """Fresh values for every timed call: several sets of inputs, refilled before every use.
 
-So no timed call sees values that were seen before.
+So no timed call sees values that were seen before. Workers of baselines have sets of their own,
+which no worker that saw a candidate can write to.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ _ROOM_RATIO = 4
 
 
 class TimedInputs:
-    """Sets of inputs: the reference's own first, then further ones of the same layout."""
+    """Sets of inputs for candidates, the reference's own first, and as many for baselines."""
 
     def __init__(self, reference: Reference, seed_for: Callable[..., int]) -> None:
         self._reference = reference
@@ -31,24 +32,30 @@ class TimedInputs:
         self._size = size = tensor_bytes(reference.inputs.values)
         free = torch.cuda.mem_get_info()[0] if reference.device.type == "cuda" else TOTAL_BYTES * 4
         count = max(1, min(SETS, min(TOTAL_BYTES, free // 4) // max(size, 1)))
-        self._extra = [
-            reference.new_arguments("timed", reference.inputs.values) for _ in range(count - 1)
-        ]
+        self.count = count  # of sets that a worker sees
+        self._extra = self._allocate(count - 1)
+        self._of_baselines: list[SharedArguments] = []  # made when a baseline asks
 
-    @property
-    def names(self) -> list[str]:
-        """The names under which a worker knows the sets."""
-        return [shared.name for shared in self._sets]
+    def _allocate(self, count: int) -> list[SharedArguments]:
+        values = self._reference.inputs.values
+        return [self._reference.new_arguments("timed", values) for _ in range(count)]
 
-    @property
-    def _sets(self) -> list[SharedArguments]:
-        return [self._reference.inputs.shared, *self._extra]
+    def names(self, worker: WorkerProcess) -> list[str]:
+        """The names under which a worker knows its sets."""
+        return [shared.name for shared in self._sets(worker)]
 
-    def refresh(self) -> list[int]:
-        """Draw fresh values into every set; their seeds."""
+    def _sets(self, worker: WorkerProcess) -> list[SharedArguments]:
+        if worker.hostile:
+            return [self._reference.inputs.shared, *self._extra]
+        if not self._of_baselines:
+            self._of_baselines = self._allocate(self.count)
+        return self._of_baselines
+
+    def refresh(self, worker: WorkerProcess) -> list[int]:
+        """Draw fresh values into every set of a worker; their seeds."""
         seeds: list[int] = []
         keep = self._keep and torch.cuda.mem_get_info()[0] > _ROOM_RATIO * self._size
-        for shared in self._sets:
+        for shared in self._sets(worker):
             self._draws += 1
             seeds.append(self._seed_for("timed", str(self._draws)))
             self._reference.inputs.write_draw(shared, seeds[-1], keep=keep)
@@ -70,10 +77,10 @@ class TimedInputs:
             torch.cuda.empty_cache()  # does nothing without a GPU
 
     def show(self, worker: WorkerProcess) -> None:
-        """Let a worker see every set."""
-        for shared in self._sets:
+        """Let a worker see its sets."""
+        for shared in self._sets(worker):
             worker.attach(shared)
 
     def close(self) -> None:
-        for shared in self._extra:
+        for shared in (*self._extra, *self._of_baselines):
             shared.remove()

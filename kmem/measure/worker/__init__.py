@@ -1,15 +1,14 @@
 """What runs in a candidate's process, and nothing else.
 
-The process is given copies of these files and of kmem/host/lease.py. kmem cannot be imported there,
-so the files import one another and `lease` by plain names, and beside these the standard library,
-torch and triton. Four of them are used by the judge's side too, as `kmem.measure.worker.channel`:
-channel, commands, confinement, tensors.
+The process is given copies of these files and of lease.py, confinement.py and checked_text.py from
+kmem/host. kmem cannot be imported there, so the files import one another and those three by plain
+names, and beside these the standard library, torch and triton. Three of them are used by the
+judge's side too, as `kmem.measure.worker.channel`: channel, commands, tensors.
 
 In the order in which a process uses them:
 
 - serve.py: where the process starts, and how it answers commands until the judge is gone.
 - channel.py: how judge and worker talk: JSON messages over a socket pair.
-- confinement.py: what the process gives up before it sees a candidate.
 - commands.py: what a worker can be asked: one record for each command.
 - runner.py: carries commands out, with the loaded modules and the tensors they are called with.
 - failures.py: what a candidate's code raised, and at which stage.

@@ -2,6 +2,7 @@
 
 Used on both sides (the worker runs from a copy of this file; standard library only). A message is
 its length and then a JSON object; each request carries a nonce, which its answer must repeat.
+The judge may send open files with a message.
 Nothing that is read here is ever executed: no pickle, and a frame above `MAX_FRAME_BYTES` is a
 protocol error.
 """
@@ -10,8 +11,11 @@ import json
 import socket
 import struct
 import time
+from collections.abc import Sequence
 
 MAX_FRAME_BYTES = 16 * 2**20
+#: Linux passes 253 at most. Source: SCM_MAX_FD, net/scm.h.
+_FILES_AT_ONCE = 128
 _HEADER = struct.Struct(">I")
 
 
@@ -33,12 +37,18 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
 
-    def send(self, message: dict) -> None:
-        """Send one object. Raises ChannelClosed: if the other end is gone."""
+    def send(self, message: dict, files: Sequence[int] = ()) -> None:
+        """Send one object, and after it open files, which the other end must expect.
+
+        Raises ChannelClosed: if the other end is gone.
+        """
         data = json.dumps(message).encode()
         try:
             self._connection.settimeout(None)
             self._connection.sendall(_HEADER.pack(len(data)) + data)
+            for begin in range(0, len(files), _FILES_AT_ONCE):
+                part = list(files[begin : begin + _FILES_AT_ONCE])
+                socket.send_fds(self._connection, [b"f"], part)
         except OSError as ex:
             raise ChannelClosed(str(ex)) from ex
 
@@ -62,6 +72,18 @@ class Channel:
         if not isinstance(message, dict):
             raise ProtocolError("a frame that is no JSON object")
         return message
+
+    def receive_files(self, count: int) -> list[int]:
+        """Take open files that came with the object received last. Raises ChannelClosed."""
+        files: list[int] = []
+        self._connection.settimeout(None)
+        while len(files) < count:
+            wanted = min(_FILES_AT_ONCE, count - len(files))
+            received = socket.recv_fds(self._connection, 1, wanted)
+            if not received[0]:
+                raise ChannelClosed("end of file")
+            files += received[1]
+        return files
 
     def close(self) -> None:
         self._connection.close()

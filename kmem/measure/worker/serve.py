@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import commands
 from channel import Channel, ChannelClosed
-from confinement import Limits, restrict_process
+from confinement import Limits, Walls, die_with_parent, restrict_process
 from failures import CandidateFailed
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def serve(link: Channel, runner: "Runner", *, hostile: bool) -> None:
         except ChannelClosed:
             return
         nonce = message.pop("nonce")
+        take_files(link, message)
         command = commands.decode_command(message)
         try:
             answer = handlers[type(command)](command)
@@ -56,11 +57,27 @@ def serve(link: Channel, runner: "Runner", *, hostile: bool) -> None:
         link.send({**answer, "nonce": nonce})
 
 
+def take_files(link: Channel, message: dict) -> None:
+    """Receive the files of shared tensors, each into its descriptor.
+
+    They come open: this process need not be able to open what it shares with the judge.
+    """
+    shared = [
+        value["tensor"]
+        for value in message.get("values", ())
+        if isinstance(value, dict) and value.get("tensor", {}).get("via") == "file"
+    ]
+    for descriptor, file in zip(shared, link.receive_files(len(shared)), strict=True):
+        descriptor["file"] = file
+
+
 def main() -> None:
     """argv: file descriptor of the channel."""
     link = Channel(socket.socket(fileno=int(sys.argv[1])))
     options = link.receive()
-    restrict_process(Limits(**options["limits"]), hostile=options["hostile"])
+    walls = Walls(**options["walls"]) if options["walls"] else None
+    die_with_parent()
+    restrict_process(Limits(**options["limits"]), walls)
     sys.modules["kmem"] = None  # importing the judge fails
     # torch starts threads when it is imported, so what a process gives up is given up before
     import torch
@@ -68,7 +85,7 @@ def main() -> None:
     from runner import Runner
 
     runner = Runner(options["device"])
-    if options["hostile"]:  # what kernels a baseline runs is never asked
+    if walls is not None:  # what kernels a baseline runs is never asked
         runner.prepare_profiler()
     versions = {
         "python": sys.version.split()[0],
@@ -76,7 +93,7 @@ def main() -> None:
         "triton": triton.__version__,
     }
     link.send({"ready": versions, "nonce": options["nonce"]})
-    serve(link, runner, hostile=options["hostile"])
+    serve(link, runner, hostile=walls is not None)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ tensors.
 """
 
 import base64
+import mmap
 import os
 import uuid
 from dataclasses import dataclass
@@ -128,7 +129,7 @@ def reserve_file(path: str, nbytes: int) -> None:
 
 
 def open_shared(descriptor: dict) -> SharedTensor:
-    """The worker's side of `allocate_shared`."""
+    """The worker's side of `allocate_shared`; the file of one that has a file is closed here."""
     dtype = getattr(torch, descriptor["dtype"])
     shape = tuple(descriptor["shape"])
     stride = tuple(descriptor["stride"])
@@ -139,9 +140,7 @@ def open_shared(descriptor: dict) -> SharedTensor:
             storage, offset, shape, stride
         )
         return SharedTensor(value, None, descriptor)
-    storage = torch.UntypedStorage.from_file(
-        descriptor["path"], shared=True, nbytes=descriptor["nbytes"]
-    )
+    storage = _map_file(descriptor["file"], descriptor["nbytes"])
     host = torch.empty(0, dtype=dtype).set_(storage, offset, shape, stride)
     if descriptor["device"] == "cpu":
         return SharedTensor(host, None, descriptor)
@@ -150,6 +149,16 @@ def open_shared(descriptor: dict) -> SharedTensor:
         host,
         descriptor,
     )
+
+
+def _map_file(file: int, nbytes: int) -> torch.UntypedStorage:
+    """An open file as shared memory; it is closed, which leaves the memory."""
+    try:
+        if not nbytes:  # nothing can be mapped
+            return torch.UntypedStorage(0)
+        return torch.frombuffer(mmap.mmap(file, nbytes), dtype=torch.uint8).untyped_storage()
+    finally:
+        os.close(file)
 
 
 def export_cuda(tensor: torch.Tensor) -> list:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kmem.errors import ProblemError, ProfilerError
+from kmem.host.confinement import hide_memory
 from kmem.host.environment import scrubbed_environment
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class CompileProcess:
         self._niceness = niceness
         self._process: subprocess.Popen[bytes] | None = None
         self._setup: str | None = None  # of the problem it is set up for
+        self._place: Path | None = None  # the directory of that problem
         self._errors: Path | None = None
         self._buffer = b""
         self._ended = False
@@ -48,7 +50,12 @@ class CompileProcess:
         if self._process is None:
             self.start()
         if setup != self._setup:
+            place = Path(json.loads(setup)["problem"]["path"]).parent
+            if self._place not in (None, place):  # which is all that it may still read
+                self.stop()
+                self.start()
             self._set_up(setup)
+            self._place = place
         started = time.monotonic()
         answer = self._exchange(question, timeout_s)
         if answer is not None:
@@ -67,16 +74,20 @@ class CompileProcess:
         Raises:
             ProfilerError: if it was ended.
         """
+        writes = (self._directory, self._cache_dir)  # all else is closed to it
         environment = scrubbed_environment(
             {
                 "TRITON_CACHE_DIR": str(self._cache_dir),
                 "CUDA_VISIBLE_DEVICES": "",
+                "TMPDIR": str(self._directory),
                 "PYTHONUNBUFFERED": "1",
             }
         )
         # the interpreter would run the kernels instead of compiling them
         environment.pop("TRITON_INTERPRET", None)
         environment["OMP_NUM_THREADS"] = "1"  # one process per core
+        self._cache_dir.mkdir(parents=True, exist_ok=True)
+        hide_memory()
         handle, name = tempfile.mkstemp(dir=self._directory, suffix=".stderr")
         self._errors = Path(name)
         self._buffer = b""
@@ -84,7 +95,7 @@ class CompileProcess:
             if self._ended:
                 raise ProfilerError("The compile processes were ended")
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kmem.profile.compile.worker"],
+                [sys.executable, "-m", "kmem.profile.compile.worker", *map(str, writes)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -150,7 +161,7 @@ class CompileProcess:
         with self._lock:
             process = self._process
             self._process = None
-            self._setup = None
+            self._setup = self._place = None
         if process is None:
             return
         _kill_group(process)

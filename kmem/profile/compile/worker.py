@@ -1,6 +1,8 @@
 """The process that compiles kernels without a GPU: one JSON line in per kernel, one JSON line out.
 
-Started by process.py only.
+Started by process.py only, which names the places where it may write. It is confined as the judge's
+workers are, before torch is imported; the files that it may read are fewer from the first problem
+on, whose directory is among them.
 
 A line with a problem sets it up (session.py); the kernels that follow are of that problem, until
 the next one. A candidate's file is imported, its module and inputs are built on the meta device,
@@ -20,18 +22,31 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any, TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
-from kmem.profile.compile.session import CompileSession
+from kmem.host.confinement import Limits, Walls, restrict_files, restrict_process
+
+if TYPE_CHECKING:
+    from kmem.profile.compile.session import CompileSession
 
 #: Longest text kept of a compiler's or a candidate's error.
 LOG_LIMIT = 4000
+_KMEM = str(Path(__file__).resolve().parents[2])
 
 
-def serve(requests: TextIO, answers: TextIO) -> None:
+def serve(
+    requests: TextIO,
+    answers: TextIO,
+    make_session: "type[CompileSession]",
+    writes: tuple[str, ...],
+) -> None:
     """Answer each line with one line: a set-up line first, then kernels of that problem.
 
     The loop ends where a problem cannot be set up.
+
+    Args:
+        writes: the places where this process may write.
     """
     session: CompileSession | None = None
     for line in requests:
@@ -39,8 +54,11 @@ def serve(requests: TextIO, answers: TextIO) -> None:
         if "problem" in request:
             if session is not None:
                 session.close()
+            else:
+                place = os.path.dirname(request["problem"]["path"])
+                restrict_files(Walls((*writes, *([place] if place else [])), writes, _KMEM))
             try:
-                session = CompileSession(request)
+                session = make_session(request)
             # the problem's own code runs here and may raise anything; the parent reports it
             except Exception:  # noqa: BLE001
                 _answer(answers, {"status": "failed", "log": _shorten(traceback.format_exc())})
@@ -91,13 +109,22 @@ def _end_with(parent: int) -> None:
     """
     while os.getppid() == parent:
         time.sleep(0.5)
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+    os.kill(0, signal.SIGKILL)
 
 
-if __name__ == "__main__":
+def main(writes: tuple[str, ...]) -> None:
+    """Confine this process, import what compiling takes, and serve."""
+    restrict_process(Limits(), Walls(("/",), writes))
+    # imported in here: what a process gives up is given up before torch starts threads
+    from kmem.profile.compile.session import CompileSession
+
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     # A candidate that prints must not write into the answers: they get the real stdout under
     # another number, stdout becomes stderr.
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    serve(sys.stdin, channel)
+    serve(sys.stdin, channel, CompileSession, writes)
+
+
+if __name__ == "__main__":
+    main(tuple(sys.argv[1:]))
