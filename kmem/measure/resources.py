@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from kmem.devices import cuda_properties
 from kmem.errors import ExecutorError
 from kmem.host.lease import GpuLease, gpu_uuid
 from kmem.measure.oracle.domain import SMALL_BYTES, find_refused
@@ -125,7 +126,9 @@ class JudgeResources:
             self._references[workload] = self._make_reference(
                 workload, self._placement(self._device, ipc=self._can_share_cuda())
             )
-            if self.gpu:
+            if not self.gpu:
+                self._references[workload].target = cuda_properties(self.traced.device)
+            else:
                 refused = self._refused_inputs()
                 self._references[workload].refused |= refused
                 self._references[workload].is_tried = self._is_tried

@@ -72,6 +72,8 @@ class Reference:
         self.refused: dict[str, str] = {}
         # whether what the module raises for was tried on the CPU, where nothing breaks
         self.is_tried = self.device.type == "cpu"
+        # what candidates are told of their GPU where there is none
+        self.target: dict[str, object] | None = None
         self._kind: ModuleKind | None = None  # known after the first case
         self._survivors: set[str] | None = None
         self._earlier: tuple[torch.Tensor, ...] | None = None
@@ -146,6 +148,7 @@ class Reference:
             dtype="bfloat16" if precision is Precision.BF16 else None,
             tf32=precision is Precision.TF32,
             compile_mode=compile_mode,
+            target=self.target,
         )
 
     @contextmanager

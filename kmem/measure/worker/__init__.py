@@ -17,6 +17,7 @@ In the order in which a process uses them:
 - results.py: what a forward returned: a description for the judge, and copies for it.
 - overlap.py: where the outputs of a forward lie.
 - operators.py: the operators that one call dispatches.
+- interpreting.py: makes Triton's interpreter answer as a GPU would.
 - races.py: programs that read what others of the same launch write.
 - launches.py: the Triton kernels that one call launches, and all kernels that the GPU ran.
 - integrity.py: functions and flags of torch, triton and time that a candidate has replaced.

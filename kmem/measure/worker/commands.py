@@ -36,7 +36,8 @@ class Load:
     `source` is the text that was checked; `path` is what it is called in tracebacks.
     `state` holds [parameter, attached list, index in it] for each parameter and buffer. `dtype` is
     what the module is cast to, None to leave it. `compile_mode` is torch.compile's mode for a
-    baseline, None for no torch.compile.
+    baseline, None for no torch.compile. `target` has the properties of the GPU that the file is
+    meant for, where there is none.
     """
 
     key: str
@@ -49,6 +50,7 @@ class Load:
     dtype: str | None = None
     tf32: bool = False
     compile_mode: str | None = None
+    target: dict[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

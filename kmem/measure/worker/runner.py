@@ -9,6 +9,7 @@ In order: tensors and modules, running, observing.
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType
 
@@ -19,6 +20,7 @@ from checked_text import import_text
 from failures import CandidateFailed, guarded
 from free_memory import poison_free_memory
 from integrity import Integrity
+from interpreting import DeviceNames, imitate_device, prepare_interpreter
 from launches import LaunchCounter, binary_digest, find_triton_functions, gpu_kernels
 from lease import GpuLease
 from operators import OperatorLog
@@ -73,7 +75,12 @@ class Runner:
     Each method that takes a command answers it with what the judge is told.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, hostile: bool = True) -> None:
+        """Nothing is loaded yet.
+
+        Args:
+            hostile: candidates will be loaded, not baselines.
+        """
         self.device = torch.device(device)
         self.launches = LaunchCounter()
         self.models: dict[str, tuple[torch.nn.Module, ModuleType]] = {}
@@ -86,6 +93,12 @@ class Runner:
         # torch.manual_seed takes a millisecond where there is no GPU
         on_cpu = self.device.type == "cpu"
         self._seed = torch.default_generator.manual_seed if on_cpu else _manual_seed
+        # where kernels are interpreted there is no GPU, but candidates are written for one
+        self._target: dict[str, object] | None = None
+        self._as_on_gpu: Callable[[], AbstractContextManager] = nullcontext
+        if on_cpu and hostile:
+            prepare_interpreter()
+            self._as_on_gpu = DeviceNames
         self.integrity = Integrity(_own_parts)
 
     def prepare_profiler(self) -> None:
@@ -95,6 +108,12 @@ class Runner:
         """
         if self.device.type == "cuda":
             gpu_kernels(lambda: torch.zeros(1, device=self.device))
+
+    def _imitate(self, target: dict[str, object]) -> None:
+        """Answer questions about the GPU as this one would, from now on."""
+        imitate_device(target)
+        self._target = target
+        self.integrity = Integrity(_own_parts)
 
     # ---- tensors and modules
 
@@ -115,9 +134,12 @@ class Runner:
     def load(self, command: commands.Load) -> dict[str, object]:
         torch.backends.cuda.matmul.allow_tf32 = command.tf32
         torch.backends.cudnn.allow_tf32 = True
+        if command.target and command.target != self._target:
+            self._imitate(command.target)
         self.integrity.note_flags()  # that this was said is no fault of what comes now
         name = os.path.splitext(os.path.basename(command.path))[0]
-        module = guarded("import", import_text, name, command.path, command.source)
+        with self._as_on_gpu():
+            module = guarded("import", import_text, name, command.path, command.source)
         factory = getattr(module, command.class_name, None)
         if factory is None:
             raise CandidateFailed(
@@ -125,7 +147,7 @@ class Runner:
             )
 
         def construct() -> object:
-            with torch.device(self.device):
+            with self._as_on_gpu(), torch.device(self.device):
                 return factory(*[decode_value(value) for value in command.init])
 
         model = guarded("construct", construct)
@@ -156,7 +178,8 @@ class Runner:
         if added := sorted(parameters - state.keys()):
             raise KeyError(f"it has {', '.join(added[:5])}, which the module has not")
         # whoever packs parameters may do it when they are loaded
-        moved.load_state_dict(state, strict=False)
+        with self._as_on_gpu():
+            moved.load_state_dict(state, strict=False)
         self._give_state(moved, state)
         return moved.train(command.training)
 
@@ -241,7 +264,11 @@ class Runner:
             with mode():
                 return read_result(model(*values))
 
-        return call
+        def call_as_on_gpu() -> Result:
+            with self._as_on_gpu():
+                return call()
+
+        return call if self.device.type == "cuda" else call_as_on_gpu
 
     def _values(self, name: str) -> list[object]:
         return [
