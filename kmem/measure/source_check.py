@@ -1,149 +1,81 @@
-"""Refuses what no kernel needs in a candidate's source, with the line and the reason.
+"""Refuses what no kernel needs in a candidate's source, with the line, the reason and what to do.
 
 The source is read before it runs, as a syntax tree, not as text: comments and strings steer
 nothing. This is an early, readable refusal, not the wall: what ran is judged from execution
 (provenance.py), and the process boundary holds without it.
 
-Covered: imports, dynamic code, files, network, processes, threads, streams, frame walking, private
-torch modules, changed modules and global flags, torch.compile and C++ extensions. Not covered: what
-a function of torch, triton or numpy does inside.
+Covered: text that a reader and Python read differently, imports, names by what they stand for
+(source_scopes.py, source_names.py), reflection, changed modules and classes, tensor subclasses. Not
+covered: what a function of torch, triton or numpy does inside.
 """
 
 import ast
-from collections.abc import Iterable
+import re
 from dataclasses import dataclass
 
 from kmem.host.syntax import parse_python
+from kmem.measure.source_names import find_object, import_advice, why_refused
+from kmem.measure.source_scopes import CLASS_OF, Scope, Scopes
 
-#: What a kernel file may import; a problem file's own imports are added, since an emitted module
-#: carries the problem's `Model`.
-ALLOWED_MODULES = frozenset(
-    {
-        "torch",
-        "triton",
-        "math",
-        "typing",
-        "functools",
-        "dataclasses",
-        "collections",
-        "itertools",
-        "operator",
-        "enum",
-        "numbers",
-        "abc",
-        "contextlib",
-        "warnings",
-        "copy",
-        "numpy",
-        "__future__",
-    }
-)
-#: Parts of torch and triton that are not for kernels, and why.
-REFUSED_PATHS = {
-    "torch.compile": "torch.compile inside a candidate is the baseline, not a kernel",
-    "torch.jit": "TorchScript compiles code behind the judge's back",
-    "torch._dynamo": "the compiler's internals",
-    "torch._inductor": "the compiler's internals",
-    "torch._C": "private bindings hide which operator is called",
-    "torch._ops": "private bindings hide which operator is called",
-    "torch.utils.cpp_extension": "C++ extensions are not Triton",
-    "torch.utils._python_dispatch": "dispatch modes hide which operator is called",
-    "torch.overrides": "function modes hide which operator is called",
-    "torch.library": "custom operators hide which operator is called",
-    "torch.ops.load_library": "C++ extensions are not Triton",
-    "torch.multiprocessing": "processes",
-    "torch.distributed": "processes and network",
-    "torch.hub": "network access",
-    "torch.load": "file access",
-    "torch.save": "file access",
-    "torch.from_file": "file access",
-    "torch.UntypedStorage": "raw storage access",
-    "torch.cuda.Stream": "work on another stream escapes the timed region",
-    "torch.cuda.ExternalStream": "work on another stream escapes the timed region",
-    "torch.cuda.stream": "work on another stream escapes the timed region",
-    "torch.cuda.set_stream": "work on another stream escapes the timed region",
-    "torch.cuda.graph": "a captured graph replays old inputs",
-    "torch.cuda.CUDAGraph": "a captured graph replays old inputs",
-    "torch.cuda.graphs": "a captured graph replays old inputs",
-    "torch.cuda.make_graphed_callables": "a captured graph replays old inputs",
-    "torch.cuda.cudart": "raw driver access",
-    "torch.cuda.memory": "raw allocator access",
-    "torch.set_default_dtype": "changes a global flag",
-    "torch.set_default_device": "changes a global flag",
-    "torch.set_float32_matmul_precision": "changes a global flag",
-    "torch.use_deterministic_algorithms": "changes a global flag",
-    "torch.set_num_threads": "changes a global flag",
-    "torch.manual_seed": "changes the random state",
-    "torch.autocast": "lowers precision behind the contract",
-    "torch.amp": "lowers precision behind the contract",
-    "torch.cuda.amp": "lowers precision behind the contract",
-    "torch.Tensor._make_subclass": "tensor subclasses can defer work",
-    "torch.Tensor._make_wrapper_subclass": "tensor subclasses can defer work",
-    "numpy.load": "file access",
-    "numpy.loadtxt": "file access",
-    "numpy.genfromtxt": "file access",
-    "numpy.fromfile": "file access",
-    "numpy.memmap": "file access",
-    "numpy.save": "file access",
-    "numpy.savez": "file access",
-    "numpy.savetxt": "file access",
-    "numpy.ctypeslib": "foreign code",
-    "triton.testing": "timers",
-    "triton.compiler": "the compiler's internals",
+REFUSED_BUILTINS = {
+    "exec": "runs text as code; write the code itself",
+    "eval": "runs text as code; write the code itself",
+    "compile": "runs text as code; write the code itself",
+    "__import__": "imports out of sight; import at the top of the file",
+    "open": "file access; keep constants in the source",
+    "input": "reads the terminal; as a parameter or a local of a function the name is fine",
+    "breakpoint": "starts a debugger; remove it",
+    "exit": "ends the process; raise an exception",
+    "quit": "ends the process; raise an exception",
+    "help": "reaches modules out of sight; remove it",
+    "license": "reads files; remove it",
+    "copyright": "reads files; remove it",
+    "credits": "reads files; remove it",
+    "globals": "reaches names out of sight; name what you need",
+    "locals": "reaches names out of sight; name what you need",
+    "vars": "reaches names out of sight; name what you need",
+    "dir": "reaches names out of sight; name what you need",
+    "__builtins__": "reaches names out of sight; name what you need",
+    "__loader__": "imports out of sight; import at the top of the file",
+    "__spec__": "imports out of sight; import at the top of the file",
+    "SystemExit": "ends the process; raise another exception",
+    "KeyboardInterrupt": "ends the process; raise another exception",
 }
-REFUSED_NAMES = {
-    "exec": "runs text as code",
-    "eval": "runs text as code",
-    "compile": "runs text as code",
-    "__import__": "imports out of sight",
-    "open": "file access",
-    "input": "reads the terminal",
-    "breakpoint": "starts a debugger",
-    "exit": "ends the process",
-    "quit": "ends the process",
-    "globals": "reaches names out of sight",
-    "vars": "reaches names out of sight",
-    "__builtins__": "reaches names out of sight",
-    "__loader__": "imports out of sight",
-    "__spec__": "imports out of sight",
-    "SystemExit": "ends the process",
-    "KeyboardInterrupt": "ends the process",
-}
-REFUSED_ATTRIBUTES = frozenset(
-    {
-        "__globals__",
-        "__code__",
-        "__closure__",
-        "__builtins__",
-        "__subclasses__",
-        "__bases__",
-        "__mro__",
-        "__dict__",
-        "__getattribute__",
-        "__loader__",
-        "__spec__",
-        "__import__",
-        "f_back",
-        "f_globals",
-        "f_locals",
-        "f_builtins",
-        "gi_frame",
-        "cr_frame",
-        "ag_frame",
-        "tb_frame",
-        "tb_next",
-        "__traceback__",
-        "__reduce__",
-        "__reduce_ex__",
-        "_share_cuda_",
-        "_new_shared_cuda",
-        "from_file",
-        "__torch_function__",
-        "__torch_dispatch__",
-    }
+#: May be called where they stand, with a name that is written out, but not passed on.
+_REFLECTION = ("getattr", "setattr", "delattr", "hasattr", "type")
+#: Names with two underscores that say nothing about how Python works inside.
+_PLAIN_DUNDERS = frozenset(
+    """
+    __init__ __name__ __qualname__ __doc__ __version__ __len__ __getitem__ __setitem__ __call__
+    __enter__ __exit__ __eq__ __hash__ __repr__ __str__ __iter__ __next__ __contains__ __class__
+    __post_init__ __all__ __annotations__ __add__ __mul__ __sub__ __truediv__ __matmul__
+    __setattr__ __getattr__ __ne__ __lt__ __le__ __gt__ __ge__ __bool__ __int__ __float__
+    __index__ __copy__ __deepcopy__ __file__ __new__ __slots__ __match_args__ __set_name__
+    """.split()  # noqa: SIM905 - so many quoted words read worse
 )
-_REFUSED_SUBCLASSED = ("Tensor", "TorchDispatchMode", "TorchFunctionMode")
-_COMPUTED_ACCESS = frozenset({"getattr", "setattr", "delattr", "hasattr"})
+#: Attributes that lead out of what was given, on whatever object, and methods that Python or torch
+#: call out of sight.
+_INTERNAL = frozenset(
+    """
+    f_back f_globals f_locals f_builtins gi_frame gi_code cr_frame cr_code ag_frame ag_code
+    tb_frame tb_next func_globals _share_cuda_ _new_shared_cuda from_file _module _make_subclass
+    _make_wrapper_subclass storage untyped_storage as_subclass
+    """.split()  # noqa: SIM905 - so many quoted words read worse
+)
+_MODULES_IN_MODULES = frozenset(
+    """
+    os sys subprocess ctypes importlib builtins threading multiprocessing inspect gc socket pickle
+    shutil pathlib signal linecache _thread
+    """.split()  # noqa: SIM905 - so many quoted words read worse
+)
+_INTERNALS = "reaches interpreter or tensor internals; use public attributes and methods"
+_CLASSES = "changes a class or module that others rely on; give the instance an attribute"
+_SUBCLASSED = ("Tensor", "Parameter", "Buffer", "TorchDispatchMode", "TorchFunctionMode", "type")
+_COOKIE = re.compile(r"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
+_STRANGE = re.compile(
+    "[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f\x85\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]"
+)
+_WIDE = "the deepest expressions or blocks cannot be walked; write them flatter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,18 +98,37 @@ def check_source(source: str, *, problem_source: str = "") -> list[Refusal]:
     Raises:
         SyntaxError: if the candidate does not parse (a build failure, not a refusal).
     """
-    allowed = ALLOWED_MODULES | _imported_roots(problem_source)
+    if unreadable := _check_text(source):
+        return unreadable  # the rest would be of a text that nobody sees
+    extra = _imported_roots(problem_source)
     # An emitted module carries the problem's own Model: what the problem does itself is no fault of
     # the candidate.
-    excused = {refusal.what for refusal in _find_refusals(problem_source, allowed)}
-    return [refusal for refusal in _find_refusals(source, allowed) if refusal.what not in excused]
+    excused = {refusal.what for refusal in _find_refusals(problem_source, extra)}
+    return [refusal for refusal in _find_refusals(source, extra) if refusal.what not in excused]
 
 
-def _find_refusals(source: str, allowed: Iterable[str]) -> list[Refusal]:
+def _check_text(source: str) -> list[Refusal]:
+    """Characters by which Python reads another text than people do."""
+    found = []
+    for number, line in enumerate(source.split("\n"), 1):
+        cookie = _COOKIE.match(line) if number <= 2 else None
+        if cookie and cookie[1].lower().replace("_", "-") not in ("utf-8", "utf8"):
+            why = "another reader would see other code; write UTF-8 and remove the line"
+            found.append(Refusal(number, f"the coding {cookie[1]}", why))
+        if strange := _STRANGE.search(line):
+            what = f"the character U+{ord(strange[0]):04X}"
+            why = "it hides or moves what is read; remove it, or write it as an escape in a string"
+            found.append(Refusal(number, what, why))
+    return found
+
+
+def _find_refusals(source: str, extra: frozenset[str]) -> list[Refusal]:
     tree = parse_python(source)
-    checker = _Checker(allowed)
-    checker.collect_aliases(tree)
-    checker.visit(tree)
+    try:
+        checker = _Checker(tree, extra, source.split("\n"))
+        checker.visit(tree)
+    except RecursionError:
+        return [Refusal(1, "too deep a nesting", _WIDE)]
     return sorted(checker.refusals, key=lambda refusal: refusal.line)
 
 
@@ -192,41 +143,75 @@ def _imported_roots(source: str) -> frozenset[str]:
 
 
 class _Checker(ast.NodeVisitor):
-    """Walks one file; knows which local names stand for which module paths."""
+    """Walks one file, in the scope that each part of it lies in."""
 
-    def __init__(self, allowed: Iterable[str]) -> None:
-        self.allowed = frozenset(allowed)
-        self.aliases: dict[str, str] = {}
+    def __init__(self, tree: ast.Module, extra: frozenset[str], lines: list[str]) -> None:
+        self.scopes = Scopes(tree)
+        self.scope: Scope = self.scopes.of[tree]
+        self.extra = extra
+        self.lines = lines
         self.refusals: list[Refusal] = []
 
-    def collect_aliases(self, tree: ast.Module) -> None:
-        """Names bound to modules or their attributes, by import or by plain assignment.
+    # ---- scopes
 
-        Assignments are gone through until nothing new is found.
-        """
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                for alias in node.names:
-                    root = alias.name.split(".")[0]
-                    self.aliases[alias.asname or root] = alias.name if alias.asname else root
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                for alias in node.names:
-                    self.aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-        assignments = [node for node in ast.walk(tree) if isinstance(node, ast.Assign)]
-        for _ in range(len(assignments)):
-            known = len(self.aliases)
-            for node in assignments:
-                path = self._path(node.value)
-                if path is not None:
-                    self.aliases.update(
-                        {
-                            target.id: path
-                            for target in node.targets
-                            if isinstance(target, ast.Name) and target.id not in self.aliases
-                        }
+    def _visit_scope(self, node: ast.AST, outside: list[ast.AST]) -> None:
+        """Visit what is evaluated around a scope, then what lies in it."""
+        for part in outside:
+            self.visit(part)
+        before, self.scope = self.scope, self.scopes.of[node]
+        for child in ast.iter_child_nodes(node):
+            if child not in outside:
+                self.visit(child)
+        self.scope = before
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._check_defined(node)
+        defaults = [each for each in node.args.defaults + node.args.kw_defaults if each]
+        self._visit_scope(node, [*node.decorator_list, *defaults])
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        defaults = [each for each in node.args.defaults + node.args.kw_defaults if each]
+        self._visit_scope(node, list(defaults))
+
+    def visit_ListComp(self, node: ast.ListComp) -> None:
+        self._visit_scope(node, [])
+
+    visit_SetComp = visit_DictComp = visit_ListComp
+    visit_GeneratorExp = visit_ListComp
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for base in node.bases:
+            for path in self.scopes.paths(base, self.scope):
+                if path.rsplit(".", 1)[-1] in _SUBCLASSED or _is_special(find_object(path)):
+                    self._refuse(
+                        node,
+                        f"a subclass of {path.removeprefix('builtins.')}",
+                        "tensor subclasses, modes and metaclasses can defer or hide work; use "
+                        "torch.nn.Module and plain functions",
                     )
-            if len(self.aliases) == known:
-                break
+        for keyword in node.keywords:
+            if keyword.arg in ("metaclass", None):
+                self._refuse(node, "a metaclass", "changes how classes work; write a plain class")
+        outside = [*node.decorator_list, *node.bases, *(each.value for each in node.keywords)]
+        self._visit_scope(node, outside)
+
+    def _check_defined(self, node: ast.FunctionDef) -> None:
+        name = node.name
+        if name == "__del__":
+            self._refuse(node, name, "runs at another time than forward; do the work in forward")
+        elif _is_internal(name):
+            self._refuse(node, name, _INTERNALS)
+        if not node.decorator_list:
+            return
+        # Triton takes the first line that begins so for the kernel's own
+        above = self.lines[node.decorator_list[0].lineno - 1 : node.lineno - 1]
+        if any(re.match(r"\s*(async\s+)?def\s", line) for line in above):
+            why = "a line of its decorators looks like another function; write them apart"
+            self._refuse(node, f"the decorators of {name}", why)
+
+    # ---- imports
 
     def visit_Import(self, node: ast.Import) -> None:
         for alias in node.names:
@@ -237,120 +222,148 @@ class _Checker(ast.NodeVisitor):
             self._refuse(node, "a relative import", "a candidate is one file")
             return
         for alias in node.names:
-            self._check_import(node, f"{node.module}.{alias.name}", wildcard=alias.name == "*")
+            if alias.name == "*":
+                why = "hides which names are used; import them by name"
+                self._refuse(node, f"import * from {node.module}", why)
+            self._check_import(node, f"{node.module}.{alias.name}".removesuffix(".*"))
+
+    def _check_import(self, node: ast.stmt, name: str) -> None:
+        why = why_refused(name, self.extra)
+        if why is not None:
+            root = name.split(".")[0]
+            outside = why == import_advice(root)
+            self._refuse(node, f"import of {root if outside and '.' not in name else name}", why)
+
+    # ---- names and attributes
 
     def visit_Name(self, node: ast.Name) -> None:
-        if (
-            isinstance(node.ctx, ast.Load)
-            and node.id in REFUSED_NAMES
-            and node.id not in self.aliases
-        ):
-            self._refuse(node, node.id, REFUSED_NAMES[node.id])
-        self._check_path(node)
+        if isinstance(node.ctx, ast.Load):
+            self._check_value(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        if node.attr in REFUSED_ATTRIBUTES:
-            self._refuse(node, f".{node.attr}", "reaches interpreter or tensor internals")
-        path = self._path(node)
-        if path is not None and not isinstance(node.ctx, ast.Load):
-            self._refuse(
-                node, f"assignment to {path}", "changes a module or global flag that others rely on"
-            )
-        elif not self._check_path(node):
-            self.generic_visit(node)
+        if _is_internal(node.attr) or (
+            node.attr in _MODULES_IN_MODULES and not _is_self(node.value)
+        ):
+            self._refuse(node, f".{node.attr}", _INTERNALS)
+        if not isinstance(node.ctx, ast.Load):
+            self._check_changed(node, node.value, f".{node.attr}")
+            self.visit(node.value)
+        elif not self._check_value(node):
+            self._visit_owner(node.value)
+
+    def _visit_owner(self, node: ast.expr) -> None:
+        """Visit what an attribute is taken of: a module is no fault there."""
+        if isinstance(node, ast.Name):
+            self._check_value(node, may_be_module=True)
+        elif isinstance(node, ast.Attribute):
+            if not self._check_value(node, may_be_module=True):
+                self._visit_owner(node.value)
+            if _is_internal(node.attr):
+                self._refuse(node, f".{node.attr}", _INTERNALS)
+        else:
+            self.visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        path = self._path(node.value)
-        if path is not None and not isinstance(node.ctx, ast.Load):
-            self._refuse(node, f"assignment into {path}", "changes a module that others rely on")
+        if not isinstance(node.ctx, ast.Load):
+            self._check_changed(node, node.value, "")
         self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self.visit(target)
+        is_alias = all(isinstance(target, ast.Name) for target in node.targets)
+        if is_alias and isinstance(node.value, ast.Name | ast.Attribute):
+            self._visit_owner(node.value)  # another name for a module is followed
+        else:
+            self.visit(node.value)
+
+    def visit_MatchClass(self, node: ast.MatchClass) -> None:
+        for name in node.kwd_attrs:
+            if _is_internal(name) or name in _MODULES_IN_MODULES:
+                self._refuse(node, f".{name} in a pattern", _INTERNALS)
+        self.generic_visit(node)
+
+    def _check_value(self, node: ast.expr, *, may_be_module: bool = False) -> bool:
+        """Hold what a name or chain may stand for to what is allowed; whether it was refused."""
+        refused = False
+        for path in sorted(self.scopes.paths(node, self.scope)):
+            root, _, name = path.partition(".")
+            if root == "builtins":
+                why = REFUSED_BUILTINS.get(name.split(".")[0])
+                if name in _REFLECTION:
+                    why = "hides which attribute or class is used; call it where it stands"
+                path = name
+            elif root == CLASS_OF.partition(".")[0]:
+                continue
+            else:
+                why = why_refused(path, self.extra)
+                if why is None and not may_be_module and _is_module(path):
+                    why = "a module is passed on; name what you need of it"
+            if why is not None:
+                self._refuse(node, path, why)
+                refused = True
+        return refused
+
+    def _check_changed(self, node: ast.expr, owner: ast.expr, name: str) -> None:
+        paths = self.scopes.paths(owner, self.scope)
+        for path in sorted(path for path in paths if not path.startswith("builtins.")):
+            place = "a class" if path.startswith(CLASS_OF) else path
+            self._refuse(node, f"assignment {'to' if name else 'into'} {place}{name}", _CLASSES)
+        if name in (".__class__", ".__setattr__", ".__getattr__", ".__call__"):
+            self._refuse(node, f"assignment to {name}", _CLASSES)
+
+    # ---- calls
 
     def visit_Call(self, node: ast.Call) -> None:
-        if isinstance(node.func, ast.Name) and node.func.id in _COMPUTED_ACCESS and node.args:
-            owner = self._path(node.args[0])
-            named = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
-            if node.func.id in ("setattr", "delattr") and owner is not None:
-                self._refuse(
-                    node, f"{node.func.id} on {owner}", "changes a module that others rely on"
-                )
-            elif not named:
-                self._refuse(
-                    node, f"{node.func.id} with a computed name", "hides which attribute is used"
-                )
-            elif owner is not None:
-                self._report_path(node, f"{owner}.{node.args[1].value}")
-            if named and node.args[1].value in REFUSED_ATTRIBUTES:
-                self._refuse(
-                    node,
-                    f"{node.func.id} of {node.args[1].value}",
-                    "reaches interpreter or tensor internals",
-                )
-        self.generic_visit(node)
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        for base in node.bases:
-            path = self._path(base) or ""
-            if path.startswith("torch") and path.rsplit(".", 1)[-1] in _REFUSED_SUBCLASSED:
-                self._refuse(
-                    node,
-                    f"a subclass of {path}",
-                    "tensor subclasses and modes can defer or hide work",
-                )
-        self.generic_visit(node)
-
-    def _check_import(self, node: ast.AST, name: str, wildcard: bool = False) -> None:
-        if name.split(".")[0] not in self.allowed:
-            self._refuse(
-                node,
-                f"import of {name.removesuffix('.*')}",
-                "a kernel file may import torch, triton, numpy and a few standard modules only",
-            )
-        elif wildcard:
-            self._refuse(
-                node, f"import * from {name.removesuffix('.*')}", "hides which names are used"
-            )
+        name = node.func.id if isinstance(node.func, ast.Name) else None
+        reflects = name in _REFLECTION and self.scopes.may_be_builtin(name, self.scope)
+        if not reflects:
+            self.generic_visit(node)
+            return
+        if name == "type":
+            if len(node.args) != 1 or node.keywords or isinstance(node.args[0], ast.Starred):
+                self._refuse(node, "type with more than one argument", "write the class itself")
         else:
-            self._report_path(node, name)
+            self._check_reflection(node, str(name))
+        for part in (*node.args, *(keyword.value for keyword in node.keywords)):
+            self._visit_owner(part) if part is node.args[0] else self.visit(part)
 
-    def _path(self, node: ast.AST) -> str | None:
-        """The dotted path of a name or attribute chain that starts at an imported module.
-
-        None for anything else.
-        """
-        if isinstance(node, ast.Name):
-            return self.aliases.get(node.id)
-        if isinstance(node, ast.Attribute):
-            owner = self._path(node.value)
-            return None if owner is None else f"{owner}.{node.attr}"
-        return None
-
-    def _check_path(self, node: ast.AST) -> bool:
-        path = self._path(node)
-        return path is not None and self._report_path(node, path)
-
-    def _report_path(self, node: ast.AST, path: str) -> bool:
-        for refused, why in REFUSED_PATHS.items():
-            if path == refused or path.startswith(refused + "."):
-                self._refuse(node, path, why)
-                return True
-        parts = path.split(".")
-        if (
-            parts[0] == "torch"
-            and parts[:2] != ["torch", "ops"]
-            and any(part.startswith("_") and not part.startswith("__") for part in parts[1:])
-        ):
-            self._refuse(node, path, "private parts of torch hide which operator is called")
-            return True
-        if (
-            len(parts) > 1
-            and parts[0] in ("torch", "triton", "numpy")
-            and parts[1] in ("os", "sys", "ctypes", "inspect", "subprocess", "importlib")
-        ):
-            self._refuse(node, path, "a standard module reached through another one")
-            return True
-        return False
+    def _check_reflection(self, node: ast.Call, name: str) -> None:
+        named = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
+        if not named:
+            advice = "write the name, or use a dictionary, nn.ModuleList or nn.ParameterList"
+            why = f"hides which attribute is used; {advice}"
+            self._refuse(node, f"{name} with a computed name", why)
+            return
+        attribute = str(node.args[1].value)
+        if _is_internal(attribute):
+            self._refuse(node, f"{name} of {attribute}", _INTERNALS)
+        if name in ("setattr", "delattr"):
+            for path in sorted(self.scopes.paths(node.args[0], self.scope)):
+                self._refuse(node, f"{name} on {path}", _CLASSES)
+        else:
+            self._check_value(node)
 
     def _refuse(self, node: ast.AST, what: str, why: str) -> None:
         refusal = Refusal(node.lineno, what, why)
         if refusal not in self.refusals:
             self.refusals.append(refusal)
+
+
+def _is_internal(name: str) -> bool:
+    dunder = name.startswith("__") and name.endswith("__")
+    return name in _INTERNAL or (dunder and name not in _PLAIN_DUNDERS)
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def _is_module(path: str) -> bool:
+    return type(find_object(path)).__name__.endswith("module") or path in ("torch.ops",)
+
+
+def _is_special(found: object) -> bool:
+    """Whether a class derives from tensors, modes or metaclasses, by its own word."""
+    names = {base.__name__ for base in type.mro(found)} if isinstance(found, type) else set()
+    return bool(names & set(_SUBCLASSED)) and found is not object
