@@ -27,7 +27,8 @@ from kmem.host.lease import gpu_uuid
 from kmem.host.memory_share import MemoryShare
 from kmem.measure.bundle import write_bundle
 from kmem.measure.examine.cases import check_case, check_families, check_other_parameters
-from kmem.measure.examine.examination import Examination
+from kmem.measure.examine.compiled import check_compiled, check_products, check_status
+from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.examine.loading import load_candidate, release_outputs
 from kmem.measure.examine.provenance import check_provenance
 from kmem.measure.examine.repeats import (
@@ -50,6 +51,7 @@ from kmem.measure.timing.gpu_clock import LoadedModule
 from kmem.measure.timing.statistics import estimated_timing
 from kmem.measure.verdicts import failed_measurement, make_bundle, passed_measurement
 from kmem.problem.traced import TracedProblem
+from kmem.profile.compile.report import CompileReport
 from kmem.records import Baseline, Kernel, Measurement, Status, Timing, fastest_baseline
 
 #: Device memory a judge asks for, over the bytes the problem must move: copies of inputs and
@@ -69,6 +71,7 @@ class Judge:
         settings: JudgeSettings,
         *,
         estimate_ms: Callable[[Kernel], float] | None = None,
+        compile_at: Callable[[Kernel, str], CompileReport] | None = None,
         workers: WorkerPool | None = None,
         on_event: Callable[[str], None] | None = None,
     ) -> None:
@@ -78,6 +81,8 @@ class Judge:
             traced: the graphs are not used and may be left out. The time of the bound, at measured
                 ceilings, is the physical floor.
             estimate_ms: predicts a latency where there is no GPU; required there.
+            compile_at: compiles a kernel for the device at a workload, by name; where there is no
+                GPU, what it compiles is held to what was proved. None where that was done.
             workers: processes to use instead of own ones; closed with the judge.
             on_event: told in a few words what is being done.
 
@@ -92,6 +97,7 @@ class Judge:
         self._traced = traced
         self._settings = settings
         self._estimate_ms = estimate_ms
+        self._compile_at = compile_at
         self._on_event = on_event or (lambda text: None)
         settings.work_dir.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix="judge-", dir=settings.work_dir))
@@ -283,6 +289,8 @@ class Judge:
         del expected  # at full size it holds gigabytes
         check_repeats(examination, seed_for("verify", "repeat"))
         launches = examination.launches
+        if self._compile_at is not None and not gpu:
+            self._check_compiled(examination)
         check_provenance(examination, seed_for("verify", "provenance"), gpu=gpu)
         families = (*SCREENING_FAMILIES, "large")
         if not resources.has_small:
@@ -334,6 +342,21 @@ class Judge:
         check_variants(examination, resources.seed_for("small", "variants"))
         examination.take_flags(reference)
         return launched
+
+    def _check_compiled(self, examination: Examination) -> None:
+        """What is compiled is what was proved, at the sizes of the proof and at full size."""
+        kernel, device = examination.kernel, self._traced.device.name
+        report = self._compile_at(kernel, self._resources.main)
+        check_compiled(examination, report, device)
+        if self._resources.main != "full":
+            report = self._compile_at(kernel, "full")
+            check_status(report, device)
+            check_products(examination, report)
+            if not report.launches:
+                raise Refused(
+                    Status.WRONG_CONTRACT,
+                    f"at full size it launches nothing on {device}, at the small size it did",
+                )
 
     # ---- measurements
 

@@ -7,7 +7,6 @@ names print what this module finds.
 
 import ast
 import logging
-import math
 import secrets
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kmem.errors import CaseError, MemoryStoreError, ProblemError, ProfilerError
+from kmem.errors import CaseError, MemoryStoreError, ProblemError
 from kmem.host.syntax import parse_python
 from kmem.interfaces import Checker
 from kmem.memory.location import default_db_path
 from kmem.plugins import Registry, lookup
 from kmem.problem.traced import TracedProblem, trace_at_full_size
-from kmem.profile.compile.pool import compile_kernels
-from kmem.profile.compile.report import CompileStatus
+from kmem.profile.compile.pool import CompilePool, CompileProcesses
+from kmem.profile.compile.report import CompileReport
 from kmem.profile.estimate import estimate_kernel_ms
 from kmem.records import Baseline, Contract, Device, Kernel, Measurement, Problem
 
@@ -194,6 +193,7 @@ def judge_case(
         announce(f"Other sizes are not checked: {ex}")
     with (
         tempfile.TemporaryDirectory(prefix="kmem-verify-", ignore_cleanup_errors=True) as place,
+        _Compiler(traced) as compiler,
         Judge(
             traced,
             JudgeSettings(
@@ -205,7 +205,8 @@ def judge_case(
                 checkers=terms.checkers,
                 keep_spare=False,
             ),
-            estimate_ms=lambda candidate: _estimate_ms(candidate, traced, announce),
+            estimate_ms=compiler.estimate_ms,
+            compile_at=compiler.compile_at,
             on_event=announce,
         ) as judge,
     ):
@@ -240,23 +241,37 @@ def _cache_dir() -> Path:
     return default_db_path().parent / "cache"
 
 
-def _estimate_ms(kernel: Kernel, traced: TracedProblem, announce: Callable[[str], None]) -> float:
-    """The static estimate at full size in ms; infinite where the compiler gives none."""
-    try:
-        (report,) = compile_kernels(
-            [kernel],
-            traced,
-            processes=1,
-            cache_dir=_cache_dir() / "triton",
-            timeout_s=_COMPILE_TIMEOUT_S,
-        )
-    except ProfilerError as ex:
-        announce(f"No estimate: {ex}")
-        return math.inf
-    if report.status is not CompileStatus.OK:
-        announce(
-            f"No estimate: the kernel does not compile for {traced.device.name}: "
-            f"{report.log.strip()[-300:]}"
-        )
-        return math.inf
-    return estimate_kernel_ms(report.launches, traced.bound, traced.device)
+class _Compiler:
+    """Compiles one kernel at several workloads, each once, in one process; a context manager."""
+
+    def __init__(self, traced: TracedProblem) -> None:
+        self._traced = traced
+        self._processes: CompileProcesses | None = None
+        self._reports: dict[str, CompileReport] = {}
+
+    def __enter__(self) -> "_Compiler":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._processes is not None:
+            self._processes.close()
+
+    def compile_at(self, kernel: Kernel, workload: str) -> CompileReport:
+        """The report on a kernel at a workload, by name. Raises ProfilerError, ProblemError."""
+        if workload not in self._reports:
+            if self._processes is None:
+                self._processes = CompileProcesses(1, _cache_dir() / "triton")
+            sizes = {"full": self._traced.workloads[workload]}
+            pool = CompilePool(
+                replace(self._traced, workloads=sizes),
+                processes=self._processes,
+                read_binaries=workload == "full",
+            )
+            (report,) = pool.compile([kernel], timeout_s=_COMPILE_TIMEOUT_S)
+            self._reports[workload] = report
+        return self._reports[workload]
+
+    def estimate_ms(self, kernel: Kernel) -> float:
+        """The static estimate at full size in ms, of a kernel that compiles there."""
+        report = self.compile_at(kernel, "full")
+        return estimate_kernel_ms(report.launches, self._traced.bound, self._traced.device)

@@ -75,6 +75,7 @@ class Examination:
     # families and sizes left out, with what the module itself raises
     refused: dict[str, str] = field(default_factory=dict)
     launches: int = 0  # of Triton kernels, in the last run
+    kernels_seen: tuple[str, ...] = ()  # their names in order, in the interpreter alone
     # results of this workload that the worker holds on to, with the bits that they had
     held: dict[str, list[int]] = field(default_factory=dict)
     holds: bool = False  # whether results are to be held at all
@@ -168,6 +169,7 @@ class Examination:
             )
         if not how.suppress:
             self.launches = int(answer["launches"])
+            self.kernels_seen = tuple(map(str, answer["names"]))
         outputs.fetch()
         values = [value for value in outputs.values if isinstance(value, torch.Tensor)]
         if keep is not None and how.keep is None:

@@ -90,11 +90,12 @@ NOISE_ROUNDINGS, NOISE_OVER_EAGER = 4.0, 32.0
 
 
 def cap_noise(noise: Difference, eager: Difference) -> Difference:
-    """What the condition of a module forgives, given what it costs eager."""
-    return Difference(
-        min(NOISE_ROUNDINGS * noise.relative_error, NOISE_OVER_EAGER * eager.relative_error),
-        min(noise.row_error, NOISE_OVER_EAGER * eager.row_error),
-    )
+    """What the condition of a module forgives, given what it costs eager.
+
+    A single row may be lucky in eager; all rows together are not.
+    """
+    relative = min(NOISE_ROUNDINGS * noise.relative_error, NOISE_OVER_EAGER * eager.relative_error)
+    return Difference(relative, noise.row_error)
 
 
 def is_within(

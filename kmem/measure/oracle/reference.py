@@ -84,6 +84,12 @@ class Reference:
         return list(self.module.initial_state)
 
     @property
+    def dtypes(self) -> set[torch.dtype]:
+        """The types of inputs, parameters and buffers."""
+        held = (*self.inputs.values, *self.module.initial_state.values())
+        return {value.dtype for value in held if isinstance(value, torch.Tensor)}
+
+    @property
     def state_places(self) -> list[list[object]]:
         """Where a worker finds parameters and buffers: [name, list of arguments, index]."""
         return [[name, self.state.name, index] for index, name in enumerate(self.state_names)]

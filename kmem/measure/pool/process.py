@@ -36,6 +36,7 @@ WORKER_FILES = (
     _KMEM / "host" / "lease.py",
     _KMEM / "host" / "checked_text.py",
     _KMEM / "host" / "confinement.py",
+    _KMEM / "host" / "imitated_device.py",
 )
 #: Variables a worker keeps: where programs, libraries, compilers and the GPU are. Everything else
 #: (keys, tokens, proxies, home) is dropped.

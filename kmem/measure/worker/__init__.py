@@ -1,7 +1,7 @@
 """What runs in a candidate's process, and nothing else.
 
-The process is given copies of these files and of lease.py, confinement.py and checked_text.py from
-kmem/host. kmem cannot be imported there, so the files import one another and those three by plain
+The process is given copies of these files and of some from kmem/host (`WORKER_FILES` in
+pool/process.py). kmem cannot be imported there, so the files import one another and these by plain
 names, and beside these the standard library, torch and triton. Three of them are used by the
 judge's side too, as `kmem.measure.worker.channel`: channel, commands, tensors.
 

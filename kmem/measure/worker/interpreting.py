@@ -5,19 +5,17 @@ interpreted.
 
 Covered: products of bfloat16 operands (the interpreter multiplies their bits), products in TF32
 (it has them exact), the common functions of libdevice, the first configuration of an autotuned
-kernel, and questions about the device, which tensors say they lie on. Not covered: the
-approximations of libdevice (fast_*), inline assembly.
+kernel, and questions to Triton's driver. Not covered: the approximations of libdevice (fast_*),
+inline assembly.
 """
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
 from types import ModuleType, SimpleNamespace
 
 import numpy
 import torch
 import triton
 import triton.language as tl
-from torch.overrides import TorchFunctionMode
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.language.extra import libdevice
@@ -197,33 +195,13 @@ def _take_first_configuration() -> None:
 # ---- the device
 
 
-def imitate_device(properties: dict[str, object]) -> None:
-    """Answer what kernels ask about their GPU as the target would, though none is here.
+def imitate_driver(properties: Mapping[str, object]) -> None:
+    """Answer what kernels ask Triton's own driver as the target's would.
 
     Args:
         properties: as torch.cuda.get_device_properties has them.
     """
-    answer = SimpleNamespace(**properties)
-    major, minor = properties["major"], properties["minor"]
-    imitated = {
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "get_device_properties": lambda device=None: answer,
-        "get_device_capability": lambda device=None: (major, minor),
-        "get_device_name": lambda device=None: answer.name,
-        "synchronize": lambda device=None: None,
-        "device": lambda device=None: nullcontext(),
-        "device_of": lambda tensor=None: nullcontext(),
-        "set_device": lambda device=None: None,
-        "empty_cache": lambda: None,
-        "is_bf16_supported": lambda *args: True,
-        "mem_get_info": lambda device=None: (answer.total_memory, answer.total_memory),
-        "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
-    }
-    for name, function in imitated.items():
-        setattr(torch.cuda, name, function)
-    triton.runtime.driver.set_active(_ImitatedDriver(answer))
+    triton.runtime.driver.set_active(_ImitatedDriver(SimpleNamespace(**properties)))
 
 
 class _ImitatedDriver:
@@ -253,36 +231,3 @@ class _ImitatedDriver:
 
     def get_device_interface(self) -> ModuleType:
         return torch.cuda
-
-
-class DeviceNames(TorchFunctionMode):
-    """Lets tensors say that they lie on a GPU, and be made and moved there, where there is none.
-
-    Whoever asks takes the way that is compiled for the GPU, and that is the one to be judged.
-    """
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
-        kwargs = kwargs or {}
-        if func in _SAID:
-            return _SAID[func]
-        if func is torch.Tensor.cuda:
-            return args[0]
-        return func(
-            *[_on_cpu(value) for value in args],
-            **{name: _on_cpu(value) for name, value in kwargs.items()},
-        )
-
-
-#: What tensors say about where they are.
-_SAID = {
-    torch.Tensor.device.__get__: torch.device("cuda", 0),
-    torch.Tensor.is_cuda.__get__: True,
-    torch.Tensor.is_cpu.__get__: False,
-    torch.Tensor.get_device: 0,
-}
-
-
-def _on_cpu(value: object) -> object:
-    is_name = type(value) is str and (value == "cuda" or value.startswith("cuda:"))
-    is_device = type(value) is torch.device and value.type == "cuda"
-    return torch.device("cpu") if is_name or is_device else value

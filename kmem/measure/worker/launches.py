@@ -33,6 +33,7 @@ class LaunchCounter:
 
     def __init__(self) -> None:
         self.count = 0
+        self.names: list[str] = []  # of the kernels, in order; in the interpreter alone
         self._suppressed, self._shuffle = False, None
         self._races: RaceLog | None = None  # in the interpreter alone
         if triton.knobs.runtime.interpret:
@@ -51,6 +52,7 @@ class LaunchCounter:
                 return None
             if self._races is None:
                 return original(function, *args, **kwargs)
+            self.names.append(function.fn.__name__)
             self._races.begin_launch()
             done = original(function, *args, **kwargs)
             self._races.end_launch()
@@ -67,7 +69,8 @@ class LaunchCounter:
             shuffle: a seed for the order of their programs; None for the usual one. Races are
                 looked for meanwhile.
         """
-        self.count, self._suppressed = 0, suppress
+        self.count, self.names = 0, []
+        self._suppressed = suppress
         self._shuffle = None if shuffle is None else random.Random(shuffle)
         if self._races is not None:
             self._races.is_on, self._races.found = shuffle is not None, 0

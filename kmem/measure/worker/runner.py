@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -19,8 +20,9 @@ import torch
 from checked_text import import_text
 from failures import CandidateFailed, guarded
 from free_memory import poison_free_memory
+from imitated_device import ImitatedDevice, imitate_cuda
 from integrity import Integrity
-from interpreting import DeviceNames, imitate_device, prepare_interpreter
+from interpreting import imitate_driver, prepare_interpreter
 from launches import LaunchCounter, binary_digest, find_triton_functions, gpu_kernels
 from lease import GpuLease
 from operators import OperatorLog
@@ -35,6 +37,8 @@ _manual_seed, _synchronize = torch.manual_seed, torch.cuda.synchronize
 #: Beyond this the allocator's free blocks go back to the driver after a call: the judge has use for
 #: the memory.
 RESERVED_AT_MOST = 2**30
+#: Launches of one forward that are named to the judge.
+_NAMES = 4096
 _OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -98,7 +102,7 @@ class Runner:
         self._as_on_gpu: Callable[[], AbstractContextManager] = nullcontext
         if on_cpu and hostile:
             prepare_interpreter()
-            self._as_on_gpu = DeviceNames
+            self._as_on_gpu = partial(ImitatedDevice, "cpu")
         self.integrity = Integrity(_own_parts)
 
     def prepare_profiler(self) -> None:
@@ -111,7 +115,8 @@ class Runner:
 
     def _imitate(self, target: dict[str, object]) -> None:
         """Answer questions about the GPU as this one would, from now on."""
-        imitate_device(target)
+        imitate_cuda(target)
+        imitate_driver(target)
         self._target = target
         self.integrity = Integrity(_own_parts)
 
@@ -225,7 +230,13 @@ class Runner:
         del result  # before the device is joined: whatever its end sets off belongs to this call
         self._publish(command.inputs)
         self._give_back()
-        return {**described, "launches": self.launches.count, "races": self.launches.races}
+        seen = self.launches
+        return {
+            **described,
+            "launches": seen.count,
+            "names": seen.names[:_NAMES],
+            "races": seen.races,
+        }
 
     def reread(self, command: commands.Reread) -> dict[str, object]:
         return deliver_result(self.kept[command.keep], self.attached[command.outputs], self.device)

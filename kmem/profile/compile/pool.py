@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from kmem.devices import cuda_properties
 from kmem.problem.traced import TracedProblem
 from kmem.profile.compile.process import CompileProcess
 from kmem.profile.compile.report import CompileReport, read_report
@@ -127,6 +128,7 @@ class CompilePool:
         setup = {
             **describe_inputs(traced),
             "device": device,
+            "properties": cuda_properties(traced.device),
             "directory": str(self._processes.directory),
             "read_binaries": read_binaries,
         }

@@ -26,6 +26,8 @@ _DESCRIPTOR_STORE = re.compile(
     r"tt\.descriptor_(?:store|reduce) .*, tensor<(?P<shape>(?:\d+x)*)(?P<type>\w+)>"
 )
 _DOT = re.compile(r"= tt\.dot .*: tensor<((?:\d+x)+)\w+> \* tensor<((?:\d+x)+)\w+> ->")
+_PRODUCT = re.compile(r"= tt\.dot(?:_scaled)? .*?: tensor<(?:\d+x)+(\w+)>")
+_PRECISION = re.compile(r"inputPrecision = (\w+)")
 _BITS = re.compile(r"(\d+)")
 #: Products on the tensor core per product asked for. Source: Triton language reference, tl.dot,
 #: input_precision.
@@ -72,6 +74,19 @@ def count_program_work(ttir: str) -> Mapping[str, float]:
     if flops:
         found["static__program_flops"] = flops
     return found
+
+
+def list_products(ttir: str) -> tuple[str, ...]:
+    """Each kind of `tt.dot` once: type of the first operand and its precision, as "f32 tf32".
+
+    The precision is "ieee" where none is said.
+    """
+    found = {}
+    for line in ttir.splitlines():
+        if match := _PRODUCT.search(line):
+            precision = _PRECISION.search(line)
+            found[f"{match[1]} {precision[1] if precision else 'ieee'}"] = None
+    return tuple(found)
 
 
 def _constant_trips(constants: Mapping[str, int], loop: re.Match[str]) -> int | None:
