@@ -14,6 +14,7 @@ from kmem.measure.oracle.elements import UNLIKE_AT_MOST
 from kmem.measure.oracle.expected import Answer, Comparison, Expected, InputsChanged
 from kmem.measure.oracle.families import NON_FINITE
 from kmem.measure.oracle.reference import Reference
+from kmem.measure.oracle.spots import TimedResult
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
 from kmem.measure.pool.process import WorkerProcess
@@ -224,6 +225,31 @@ class Examination:
                     noise = list(map(cap_noise, noise, compared.eager))
         except InputsChanged as ex:
             raise Refused(Status.MUTATED_INPUT, f"{family}: {ex}") from ex
+        self._hold(compared, noise, family, seed)
+        if (share := expected.unlike_share(values)) > UNLIKE_AT_MOST:
+            raise Refused(
+                Status.WRONG_VALUES,
+                f"family {family}: {share:.0%} of the elements are wrong beside their own size; "
+                f"the module takes each by itself",
+            )
+        return compared
+
+    def compare_spots(self, result: TimedResult, expected: Expected, family: str) -> None:
+        """Hold what a timed call left to the accuracy contract, by its own norm. Raises Refused."""
+        try:
+            compared = expected.compare_at(result.places, result.values)
+        except InputsChanged as ex:
+            raise Refused(Status.MUTATED_INPUT, f"{family}: {ex}") from ex
+        self._hold(compared, [None] * len(compared.found), family, result.seed)
+
+    def _hold(
+        self,
+        compared: Comparison,
+        noise: Sequence[Difference | None],
+        family: str,
+        seed: int,
+    ) -> None:
+        """Note errors. Raises Refused: if they are outside the contract."""
         for index, (found, eager, floor, spare) in enumerate(
             zip(compared.found, compared.eager, compared.floors, noise, strict=True)
         ):
@@ -240,13 +266,6 @@ class Examination:
                     f"worst row {found.row_error:.2e} (eager {eager.row_error:.2e})"
                 )
                 raise Refused(Status.WRONG_VALUES, f"output {index} on family {family}: {detail}")
-        if (share := expected.unlike_share(values)) > UNLIKE_AT_MOST:
-            raise Refused(
-                Status.WRONG_VALUES,
-                f"family {family}: {share:.0%} of the elements are wrong beside their own size; "
-                f"the module takes each by itself",
-            )
-        return compared
 
 
 def check_description(answer: Mapping[str, object], wanted: Answer, device: torch.device) -> None:

@@ -80,6 +80,17 @@ class Expected(ABC):
         """Hold outputs (in order, of the answer's layouts, on any device) to oracle and eager."""
 
     @abstractmethod
+    def compare_at(
+        self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> Comparison:
+        """Hold a few elements of each output to oracle and eager: these are the whole to them.
+
+        Args:
+            places: (dimensions, count) int64 for each output.
+            values: (count,) for each output.
+        """
+
+    @abstractmethod
     def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
         """What `shake` of the inputs changes in the oracle."""
 
@@ -137,6 +148,13 @@ class WholeExpected(Expected):
 
     def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
         return Comparison(self._errors_of(outputs), self._differences, self.answer.floors)
+
+    def compare_at(
+        self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> Comparison:
+        oracle = [output[tuple(place)] for output, place in zip(self.oracle, places, strict=True)]
+        eager = [output[tuple(place)] for output, place in zip(self.eager, places, strict=True)]
+        return _compare_elements(values, oracle, eager, self.answer.floors)
 
     def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
         moved = self._run_oracle(shake(self._values))
@@ -217,6 +235,25 @@ class SlicedExpected(Expected):
 
     def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
         return self._with_memory(lambda slicing: self._compare(outputs, slicing))
+
+    def compare_at(
+        self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> Comparison:
+        return self._with_memory(lambda slicing: self._compare_at(places, values, slicing))
+
+    def _compare_at(
+        self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor], slicing: Slicing
+    ) -> Comparison:
+        found = [value.double() for value in values]
+        oracles, eagers = [each.clone() for each in found], [value.clone() for value in values]
+        for rows, part, oracle in self._oracle_parts(slicing):
+            eager = self._run_eager(part)
+            for index, place in enumerate(places):
+                here = (place[0] >= rows.start) & (place[0] < rows.stop)
+                within = (place[0, here] - rows.start, *place[1:, here])
+                oracles[index][here] = oracle[index][within].double()
+                eagers[index][here] = eager[index][within]
+        return _compare_elements(values, oracles, eagers, self.answer.floors)
 
     def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
         return self._with_memory(lambda slicing: self._noise(shake, slicing))
@@ -304,6 +341,21 @@ class SlicedExpected(Expected):
         for index, bits in enumerate(self._bits):
             if seen[index] & _WORD != bits:
                 raise InputsChanged(f"input {index} was changed after the forward had returned")
+
+
+def _compare_elements(
+    values: Sequence[torch.Tensor],
+    oracle: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    floors: tuple[float, ...],
+) -> Comparison:
+    """Errors of some elements of each output, and eager's own there: one row of each."""
+    trios = [
+        tuple(each.reshape(-1) for each in trio) for trio in zip(values, oracle, eager, strict=True)
+    ]
+    found = tuple(measure_error(*trio) for trio in trios)
+    own = tuple(measure_error(right_eager, right, right_eager) for _, right, right_eager in trios)
+    return Comparison(found, own, floors)
 
 
 class _Trial:
