@@ -4,7 +4,7 @@ Whoever asks where it is then takes the way that a GPU would take, and that is t
 Used from a copy too (torch and the standard library only).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -57,6 +57,8 @@ class ImitatedDevice(TorchFunctionMode):
             return _SAID[func]
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.cudnn_convolution and self._device.type == "cpu":
+            return _convolve(*args, **kwargs)
         return func(
             *[self._real(value) for value in args],
             **{name: self._real(value) for name, value in kwargs.items()},
@@ -66,6 +68,31 @@ class ImitatedDevice(TorchFunctionMode):
         is_name = type(value) is str and (value == "cuda" or value.startswith("cuda:"))
         is_device = type(value) is torch.device and value.type == "cuda"
         return self._device if is_name or is_device else value
+
+
+def _convolve(  # noqa: PLR0913 - torch's own signature
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *settings: object,
+    **named: object,
+) -> torch.Tensor:
+    """What torch.cudnn_convolution computes, which exists on a GPU alone."""
+    outside = [0] * len(stride)
+    return torch.convolution(
+        x,
+        weight,
+        None,
+        stride,
+        padding,
+        dilation,
+        False,
+        outside,
+        groups,  # noqa: FBT003 - torch's own signature
+    )
 
 
 #: What tensors say about where they are.

@@ -21,11 +21,12 @@ from kmem.memory.location import default_db_path
 from kmem.plugins import Registry, lookup
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.profile.compile.pool import CompilePool, CompileProcesses
-from kmem.profile.compile.report import CompileReport
+from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_kernel_ms
 from kmem.records import Baseline, Contract, Device, Kernel, Measurement, Problem
 
 if TYPE_CHECKING:
+    from kmem.measure.examine.compiled import CompiledForward
     from kmem.measure.judge import Judge
 
 # The judge and the loading of problems import torch, the memory sqlite_utils: inside the functions,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _COMPILE_TIMEOUT_S = 120.0
+#: How much of a compiler's message a verdict quotes.
+_LOG_CHARACTERS = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +259,24 @@ class _Compiler:
         if self._processes is not None:
             self._processes.close()
 
-    def compile_at(self, kernel: Kernel, workload: str) -> CompileReport:
-        """The report on a kernel at a workload, by name. Raises ProfilerError, ProblemError."""
+    def compile_at(self, kernel: Kernel, workload: str) -> "CompiledForward":
+        """What a kernel comes to at a workload, by name. Raises ProfilerError, ProblemError."""
+        from kmem.measure.examine.compiled import CompiledForward
+
+        report = self._report(kernel, workload)
+        if report.status is not CompileStatus.OK:
+            return CompiledForward(
+                report.log.strip()[-_LOG_CHARACTERS:],
+                needs_values=report.status is CompileStatus.NEEDS_VALUES,
+            )
+        own = [launch for launch in report.launches if "static__library" not in launch.metrics]
+        return CompiledForward(
+            kernels=tuple(launch.name for launch in own),
+            products=report.products,
+            launches=len(report.launches),
+        )
+
+    def _report(self, kernel: Kernel, workload: str) -> CompileReport:
         if workload not in self._reports:
             if self._processes is None:
                 self._processes = CompileProcesses(1, _cache_dir() / "triton")
@@ -273,5 +292,5 @@ class _Compiler:
 
     def estimate_ms(self, kernel: Kernel) -> float:
         """The static estimate at full size in ms, of a kernel that compiles there."""
-        report = self.compile_at(kernel, "full")
+        report = self._report(kernel, "full")
         return estimate_kernel_ms(report.launches, self._traced.bound, self._traced.device)

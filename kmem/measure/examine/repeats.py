@@ -153,7 +153,7 @@ def _check_neighbour(examination: Examination, seed: int) -> None:
     if not tensors:
         return
     choice = random.Random(seed)
-    value = choice.choice(tensors)
+    value = max(tensors, key=torch.Tensor.numel)
     place = tuple(choice.randrange(size) for size in value.shape)
     low, high = value.min(), value.max()
     value[place] = high if value[place] - low < high - value[place] else low

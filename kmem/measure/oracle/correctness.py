@@ -41,9 +41,10 @@ ROUNDING = {
     torch.float32: 2.0**-24,
     torch.float64: 2.0**-53,
 }
-#: Errors below the smallest normal number are forgiven: hardware may flush denormals. Source: CUDA
-#: C++ Programming Guide, -ftz.
-_SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
+#: Errors below the smallest normal number are forgiven, for hardware may flush denormals, and those
+#: of up to a million times that: a flushed number may have been multiplied, as is the far end of a
+#: softmax. Source: CUDA C++ Programming Guide, -ftz.
+_SMALLEST_NORMAL = torch.finfo(torch.float32).tiny * 2.0**20
 
 
 @dataclass(frozen=True, slots=True)

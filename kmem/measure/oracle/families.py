@@ -204,10 +204,13 @@ def _scale(family: str, value: torch.Tensor, generator: torch.Generator) -> None
 
 def _patch(lines: torch.Tensor, generator: torch.Generator) -> None:
     """Overwrite some lines of normal numbers with lines of each kind."""
-    kinds = [kind for kind in _KINDS for _ in range(_LINES_OF_A_KIND)]
     count = lines.numel() // max(lines.shape[-1], 1)
-    kinds = [kinds[index] for index in _order(len(kinds), lines.device, generator)]
-    some = _some_lines(lines, min(len(kinds), count // 2), generator)
+    kinds = [
+        _KINDS[index]
+        for _ in range(_LINES_OF_A_KIND)
+        for index in _order(len(_KINDS), lines.device, generator)
+    ]
+    some = _some_lines(lines, min(len(kinds), count - 1), generator)
     for place, kind in zip(some, kinds):  # noqa: B905 - there may be fewer lines
         line = lines[place]
         if kind in ("negative", "positive"):

@@ -123,10 +123,14 @@ class ReferenceModule:
         Where the CPU stands in for a GPU, eager's convolutions are more accurate than those that
         users have.
         """
-        on_cpu, precision = self.device.type == "cpu", self.contract.precision
-        if on_cpu and precision is Precision.MATCH and self.convolves:
-            precision = Precision.TF32
-        return error_floor(dtype, precision, interpreted=on_cpu)
+        precision = Precision.TF32 if self.stands_in else self.contract.precision
+        return error_floor(dtype, precision, interpreted=self.device.type == "cpu")
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether eager is in fp32 here, and would be in TF32 on a GPU."""
+        is_matched = self.contract.precision is Precision.MATCH
+        return self.device.type == "cpu" and is_matched and self.convolves
 
     def floors_for(self, outputs: Sequence[torch.Tensor]) -> tuple[float, ...]:
         return tuple(self.floor_for(value.dtype) for value in outputs)

@@ -327,7 +327,8 @@ class Reference:
         section 1.5 (backward error).
         """
         generator = torch.Generator(device=self.device).manual_seed(seed)
-        return expected.noise(lambda values: round_once(values, generator))
+        to_tf32 = self.module.stands_in
+        return expected.noise(lambda values: round_once(values, generator, to_tf32=to_tf32))
 
     def note_adversaries(self, expected: Expected) -> None:
         """Strike out the trivial outputs that this case tells from right ones.
