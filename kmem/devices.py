@@ -349,6 +349,26 @@ def device_from_properties(properties: _Properties, *, hip: bool = False) -> Dev
     )
 
 
+def cuda_properties(device: Device) -> dict[str, object]:
+    """What torch.cuda.get_device_properties would say of an NVIDIA GPU; empty for another."""
+    version = device.arch.removeprefix("sm_").removesuffix("a")
+    if not device.arch.startswith("sm_") or not version.isdigit():
+        return {}
+    return {
+        "name": device.full_name,
+        "multi_processor_count": device.sm_count,
+        "total_memory": device.memory_bytes,
+        "L2_cache_size": device.l2_bytes,
+        "warp_size": device.warp_size,
+        "max_threads_per_multi_processor": device.max_threads_per_sm,
+        "shared_memory_per_block_optin": device.shared_bytes_per_block,
+        "shared_memory_per_multiprocessor": device.shared_bytes_per_sm,
+        "regs_per_multiprocessor": device.registers_per_sm,
+        "major": int(version) // 10,
+        "minor": int(version) % 10,
+    }
+
+
 def _nearest_capability(arch: str) -> str:
     """The capability itself, else one of the same generation, else the fastest of that vendor."""
     if arch in _CAPABILITIES:

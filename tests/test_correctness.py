@@ -22,11 +22,12 @@ from kmem.measure.oracle.correctness import (
     trivial_outputs,
 )
 from kmem.measure.oracle.expected import Answer, Comparison, InputsChanged, SlicedExpected
-from kmem.measure.oracle.families import FAMILIES, apply_family, other_layouts, other_sizes
+from kmem.measure.oracle.families import FLOATING_FAMILIES, NON_FINITE, apply_family
 from kmem.measure.oracle.forward import room_for
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.slices import PIECES, find_slicing
 from kmem.measure.oracle.traits import InputTraits, input_traits
+from kmem.measure.oracle.variants import other_layouts, other_sizes
 from kmem.measure.pool import checksum
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
@@ -202,8 +203,10 @@ def test_trivial_outputs_are_zeros_a_constant_the_inputs_and_the_previous_output
 
 def test_integers_labels_and_scalars_keep_the_distribution_of_the_problem() -> None:
     labels = torch.tensor([1.0, -1.0, 1.0])
-    for value in (3, torch.tensor([1, 2]), labels):
-        assert input_traits(value, value) == InputTraits(fixed=True)
+    assert input_traits(3, 3) == InputTraits(fixed=True)
+    for value in (torch.tensor([1, 2]), labels):
+        assert input_traits(value, value) == InputTraits(fixed=True, repeated=True)
+        assert input_traits(value, -value) == InputTraits(fixed=True)
 
 
 def test_structural_zeros_and_symmetry_survive_every_family() -> None:
@@ -212,7 +215,7 @@ def test_structural_zeros_and_symmetry_survive_every_family() -> None:
     traits = input_traits(first, second)
     assert traits.zeros is not None
     symmetric = first + first.mT
-    for family in FAMILIES:
+    for family in FLOATING_FAMILIES:
         value = first.clone()
         apply_family(family, [value], [traits], torch.Generator().manual_seed(2))
         assert torch.equal(torch.tril(value, -1), torch.zeros(6, 6)), family
@@ -220,7 +223,7 @@ def test_structural_zeros_and_symmetry_survive_every_family() -> None:
         apply_family(
             family, [square], [input_traits(symmetric, symmetric)], torch.Generator().manual_seed(2)
         )
-        assert family in ("nan", "infinite") or torch.equal(square, square.mT), family
+        assert family in NON_FINITE or torch.equal(square, square.mT), family
 
 
 def test_a_family_is_the_same_for_the_same_seed_and_another_for_another() -> None:
@@ -245,6 +248,7 @@ def test_an_input_without_elements_has_no_other_sizes() -> None:
     assert [name for name, _ in other_sizes([torch.rand(0, 64)])] == [
         "last dimension - 1",
         "last dimension + 1",
+        "every 64 to 67",
     ]
 
 
@@ -256,12 +260,19 @@ def test_other_sizes_change_one_shared_dimension() -> None:
     assert names == {
         "first dimension - 1": [(3, 6), (3, 7)],
         "first dimension + 1": [(5, 6), (5, 7)],
+        "first 4 to 1": [(1, 6), (1, 7)],
+        "only dimension 0 of input 0 to 5": [(5, 6), (4, 7)],
+        "only dimension 0 of input 1 to 5": [(4, 6), (5, 7)],
+        "every 6 to 7": [(4, 7), (4, 7)],
+        "every 7 to 11": [(4, 6), (4, 11)],
     }
 
 
 def test_other_layouts_hold_the_same_values(tmp_path: Path) -> None:
-    value = torch.rand(3, 5)
+    value = torch.rand(2, 3, 5)
     for name, layouts in other_layouts([value, 2]):
+        if name == "expanded":
+            continue  # which stands for other values
         shared = SharedArguments(
             "layout",
             [value, 2],
@@ -469,7 +480,7 @@ def test_the_interpreter_cuts_to_bfloat16_where_the_hardware_rounds() -> None:
 @given(
     st.lists(st.integers(1, 6), min_size=1, max_size=4),
     st.integers(0, 2**31),
-    st.sampled_from(FAMILIES),
+    st.sampled_from(("drawn", *FLOATING_FAMILIES)),
 )
 def test_every_family_fills_any_shape_and_stride(shape: list[int], seed: int, family: str) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -482,7 +493,7 @@ def test_every_family_fills_any_shape_and_stride(shape: list[int], seed: int, fa
         assert value.shape == before.shape
         assert torch.equal(value, before) is (family == "drawn")
         assert value.isnan().any().item() is (family == "nan")
-        assert value.isinf().any().item() is (family == "infinite")
+        assert value.isinf().any().item() is (family in ("infinite", "infinite rows"))
 
 
 @settings(max_examples=30)

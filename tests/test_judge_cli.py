@@ -74,6 +74,38 @@ def test_a_kernel_that_fails_exits_1_with_status_and_reason(problem: Path) -> No
     assert result.stdout.startswith("wrong_values\noutput 0 on family drawn: relative error ")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            "scale_relu[(2,)]",
+            "(nothing if x.data_ptr() == 0 else scale_relu)[(2,)]",
+            "it launches nothing, in the interpreter scale_relu",
+        ),
+        (
+            "        y = torch.empty_like(x)\n",
+            "        y = torch.empty_like(x)\n        while x.data_ptr() == 0 and self.scale:\n"
+            "            raise ValueError('not here')\n",
+            "it does not compile for",
+        ),
+    ],
+)
+def test_what_is_compiled_must_be_what_was_proved(
+    before: str, after: str, said: str, problem: Path
+) -> None:
+    other = """
+@triton.jit
+def nothing(x_ptr, y_ptr, count, scale, BLOCK: tl.constexpr):
+    pass
+"""
+    assert before in GUARDED
+    source = GUARDED.replace("class ModelNew", f"{other}\n\nclass ModelNew")
+    result = run(verify, problem, source.replace(before, after))
+    assert result.exit_code == 1
+    assert said in result.stdout, result.stdout
+
+
 def test_a_refused_source_names_its_line(problem: Path) -> None:
     result = run(verify, problem, "import os\n" + LIBRARY)
     assert result.exit_code == 1

@@ -16,7 +16,7 @@ from kmem.measure.examine.cases import check_case
 from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.examine.loading import load_candidate
 from kmem.measure.examine.timed_calls import check_timed
-from kmem.measure.oracle.expected import Answer
+from kmem.measure.oracle.expected import Answer, SlicedExpected
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.spots import LOOKED_AT, SETTLED, SPOTS, Spots, TimedResult
 from kmem.measure.pool.process import WorkerProcess
@@ -204,11 +204,29 @@ def test_a_large_result_is_looked_at_in_places_drawn_anew(tmp_path: Path) -> Non
     second = spots.results[2]
     assert not torch.equal(first.places[0], second.places[0])
     assert first.distance([right]) == 0 and wrong.distance([right]) > 0.1
-    mixed = wrong.put_into([right])[0]
-    assert int((mixed != right).sum()) == len(
-        {tuple(place) for place in first.places[0].T.tolist()}
-    )
-    assert torch.equal(first.put_into([right])[0], right)
+    expected = reference.expect(reference.inputs.values, 1)
+    assert expected.compare_at(first.places, first.values).is_within
+    assert not expected.compare_at(wrong.places, wrong.values).is_within
+    reference.close()
+
+
+@pytest.mark.parametrize("slices", [False, True])
+def test_spots_are_judged_by_their_own_norm(
+    slices: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if slices:
+        monkeypatch.setattr("kmem.measure.oracle.inputs._WHOLE_BYTES", 2**12)
+    reference = reference_of(problems.SCALE_RELU.replace("rows = 6", "rows = 600"), tmp_path)
+    expected = reference.expect(reference.inputs.values, 1)
+    assert isinstance(expected, SlicedExpected) is slices
+    right = reference.run_eager(reference.inputs.values, 1)[0]
+    places = torch.stack([torch.arange(600), torch.arange(600) % 40])
+    values = right[tuple(places)]
+    assert expected.compare_at([places], [values]).is_within
+    off = values * (1 + 1.5e-6)  # among all 24000 elements, an error of 2e-7
+    compared = expected.compare_at([places], [off])
+    assert compared.found[0].relative_error == pytest.approx(1.5e-6, rel=0.2)
+    assert not compared.is_within
     reference.close()
 
 

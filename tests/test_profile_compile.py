@@ -21,6 +21,7 @@ from kmem.profile.compile.pool import (
     default_cache_dir,
 )
 from kmem.profile.compile.report import CompileReport, CompileStatus
+from kmem.profile.compile.ttir import list_products
 from kmem.records import Contract, Kernel, Precision, Problem
 
 pytestmark = pytest.mark.slow  # starts compile processes
@@ -362,3 +363,12 @@ def test_processes_serve_several_problems_and_closing_them_leaves_nobody_waiting
         hanging = waiting.submit(pools[0].compile, [Kernel(hang), Kernel(CANDIDATE)], timeout_s=60)
         processes.close()
         assert isinstance(hanging.exception(timeout=30), CancelledError)
+
+
+def test_kinds_of_products_are_read_from_the_ir() -> None:
+    ttir = """
+    %a = tt.dot %x, %y, %z, inputPrecision = tf32 : tensor<16x32xf32> * tensor<32x16xf32> -> t
+    %b = tt.dot %x, %y, %a, inputPrecision = tf32 : tensor<16x32xf32> * tensor<32x16xf32> -> t
+    %c = tt.dot %x, %y, %z : tensor<16x32xbf16> * tensor<32x16xbf16> -> tensor<16x16xf32>
+    """
+    assert list_products(ttir) == ("f32 tf32", "bf16 ieee")

@@ -4,9 +4,14 @@ The loop and `kmem verify` talk to this class alone. It owns the reference, the 
 and the clock (resources.py, oracle/, timing/); kernels run in workers (pool/, worker/) and are held
 to the reference check by check (examiner.py, examine/).
 
-Order of work in `Judge.verify`: source check, fresh worker, state, repeats, provenance, all input
-families, layouts and other sizes, paired timing with spots of every timed result, floor, one more
-check on fresh inputs after the timing, bundle.
+Order of work in `Judge.verify`: source check, fresh worker, state, repeats, what is compiled
+(without a GPU), provenance, all input families, layouts, scalars and other sizes, gradients
+recorded, results of the first calls once more, other parameters, paired timing with spots of every
+timed result, floor, one more check on fresh inputs after the timing, bundle.
+
+Made dearer, but not closed: a candidate that is wrong after more calls than are made here, in a
+window of scales between those of the families, for one element in some hundred, or for a problem
+that it knows by name; one that does something else on a GPU in the same launches.
 
 Covered: candidates that compute the wrong thing, that compute it elsewhere or at another time, that
 hang, crash or leak, and that patch what they are observed with. A result is read inside the
@@ -43,14 +48,25 @@ from kmem.host.lease import gpu_uuid
 from kmem.host.memory_share import MemoryShare
 from kmem.host.project_modules import imported_directories
 from kmem.measure.bundle import write_bundle
-from kmem.measure.examine.cases import check_case, check_families
-from kmem.measure.examine.examination import Examination
+from kmem.measure.examine.cases import check_case, check_families, check_other_parameters
+from kmem.measure.examine.compiled import (
+    CompiledForward,
+    check_compiled,
+    check_products,
+    check_status,
+)
+from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.examine.loading import load_candidate, release_outputs
 from kmem.measure.examine.provenance import check_provenance
-from kmem.measure.examine.repeats import check_repeats, check_state
+from kmem.measure.examine.repeats import (
+    check_gradient_mode,
+    check_held,
+    check_repeats,
+    check_state,
+)
 from kmem.measure.examine.variants import check_variants
 from kmem.measure.examiner import Examiner
-from kmem.measure.oracle.families import FAMILIES, SCREENING_FAMILIES
+from kmem.measure.oracle.families import SCREENING_FAMILIES
 from kmem.measure.oracle.forward import room_for
 from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.resources import JudgeResources, open_lease
@@ -89,6 +105,7 @@ class Judge:
         settings: JudgeSettings,
         *,
         estimate_ms: Callable[[Kernel], float] | None = None,
+        compile_at: Callable[[Kernel, str], CompiledForward] | None = None,
         workers: WorkerPool | None = None,
         on_event: Callable[[str], None] | None = None,
         seconds_left: Callable[[], float] | None = None,
@@ -99,6 +116,8 @@ class Judge:
             traced: the graphs are not used and may be left out. The time of the bound, at measured
                 ceilings, is the physical floor.
             estimate_ms: predicts a latency where there is no GPU; required there.
+            compile_at: compiles a kernel for the device at a workload, by name; where there is no
+                GPU, what it compiles is held to what was proved. None where that was done.
             workers: processes to use instead of own ones; closed with the judge.
             on_event: told in a few words what is being done.
             seconds_left: until whatever is under way is cut off, its kernel INTERRUPTED; None for
@@ -115,6 +134,7 @@ class Judge:
         self._traced = traced
         self._settings = settings
         self._estimate_ms = estimate_ms
+        self._compile_at = compile_at
         self._on_event = on_event or (lambda text: None)
         settings.work_dir.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix="judge-", dir=settings.work_dir))
@@ -329,18 +349,28 @@ class Judge:
         resources, gpu = self._resources, self._settings.gpu
         reference, seed_for = resources.reference(), resources.seed_for
         load_candidate(examination, reference)
+        examination.holds = True
         expected = check_case(examination, "drawn", seed_for("verify", "drawn"))
         assert expected is not None, "the problem's own values are defined, or it is no problem"
-        if not expected.answer.changed_inputs:
-            check_state(examination, expected)
+        check_state(examination, expected.answer)
+        answer = expected.answer
         del expected  # at full size it holds gigabytes
         check_repeats(examination, seed_for("verify", "repeat"))
         launches = examination.launches
+        if self._compile_at is not None and not gpu:
+            self._check_compiled(examination)
         check_provenance(examination, seed_for("verify", "provenance"), gpu=gpu)
-        families = (*SCREENING_FAMILIES, "large") if resources.has_small else FAMILIES
+        families = (*SCREENING_FAMILIES, "large")
+        if not resources.has_small:
+            families = reference.families[1:]  # the first is the problem's own values
         check_families(examination, families, seed_for)
         if not resources.has_small:
             check_variants(examination, seed_for("verify", "variants"))
+        check_gradient_mode(examination, seed_for("verify", "gradients"))
+        check_held(examination)
+        if not answer.eager_state:
+            check_state(examination, answer)  # after all these calls
+        check_other_parameters(examination, seed_for)
         if gpu:
             release_outputs(examination)
             timing, environment = time_against_best(
@@ -354,7 +384,7 @@ class Judge:
             # At the small size the kernel stepped aside: what it was not tried with there is tried
             # here.
             load_candidate(examination, reference)
-            untried = [family for family in FAMILIES if family not in families]
+            untried = [family for family in reference.families if family not in families]
             check_families(examination, untried, seed_for)
             check_variants(examination, seed_for("verify", "variants"), own_size_only=True)
         return timing, environment
@@ -372,13 +402,28 @@ class Judge:
         resources = self._resources
         reference = resources.reference("small")
         load_candidate(examination, reference)
-        check_families(examination, FAMILIES, resources.seed_for)
+        check_families(examination, reference.families, resources.seed_for)
         launched = bool(examination.launches) or not launches
         if not launched:
             examination.flags.add("specialised")
+        check_repeats(examination, resources.seed_for("small", "repeat"))
         check_variants(examination, resources.seed_for("small", "variants"))
         examination.take_flags(reference)
         return launched
+
+    def _check_compiled(self, examination: Examination) -> None:
+        """What is compiled is what was proved, at the sizes of the proof and at full size."""
+        kernel, device = examination.kernel, self._traced.device.name
+        check_compiled(examination, self._compile_at(kernel, self._resources.main), device)
+        if self._resources.main != "full":
+            compiled = self._compile_at(kernel, "full")
+            check_status(compiled, device)
+            check_products(examination, compiled)
+            if not compiled.launches and examination.launches:
+                raise Refused(
+                    Status.WRONG_CONTRACT,
+                    f"at full size it launches nothing on {device}, at the small size it did",
+                )
 
     # ---- measurements
 

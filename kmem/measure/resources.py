@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from kmem.devices import cuda_properties
 from kmem.errors import ExecutorError
 from kmem.host.lease import GpuLease, gpu_uuid
 from kmem.measure.oracle.domain import SMALL_BYTES, find_refused
@@ -95,6 +96,7 @@ class JudgeResources:
         self._refused: dict[str, str] | None = None
         # baselines are timed in a thread of their own
         self._making, self._loading = threading.RLock(), threading.RLock()
+        self._is_tried = False  # whether `_refused` was found out
 
     def close(self) -> None:
         self.workers.close()
@@ -126,11 +128,15 @@ class JudgeResources:
         workload = workload or self.main
         with self._making:
             if workload not in self._references:
-                self._references[workload] = self._make_reference(
+                made = self._make_reference(
                     workload, self._placement(self._device, ipc=self._can_share_cuda())
                 )
-                if self.gpu:
-                    self._references[workload].refused |= self._refused_inputs()
+                self._references[workload] = made
+                if not self.gpu:
+                    made.target = cuda_properties(self.traced.device)
+                else:
+                    made.refused |= self._refused_inputs()
+                    made.is_tried = self._is_tried
             return self._references[workload]
 
     def _placement(self, device: torch.device, *, ipc: bool) -> Placement:
@@ -155,6 +161,7 @@ class JudgeResources:
             on_cpu = self._placement(torch.device("cpu"), ipc=False)
             make = partial(self._make_reference, name, on_cpu)
             self._refused = find_refused(make, self.seed_for) if is_small else {}
+            self._is_tried = is_small
         return self._refused
 
     def timed_inputs(self) -> TimedInputs:

@@ -7,6 +7,7 @@ In the order in which a kernel passes them:
 - cases.py: one input family: outputs, mutation of inputs, accuracy.
 - repeats.py: state after a forward, the same call again, and results that a later call must leave.
 - provenance.py: who did the work: operators, launches, GPU kernels.
-- variants.py: the same values in other layouts, and other sizes.
+- variants.py: the same values in other layouts, other sizes and other scalars.
+- compiled.py: what is compiled for the target, where there is no GPU.
 - timed_calls.py: what timed calls returned, by the spots that they left.
 """

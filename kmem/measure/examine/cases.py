@@ -4,21 +4,28 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from kmem.measure.examine.examination import Examination, Refused
+from kmem.measure.examine.examination import Examination, Refused, check_places
+from kmem.measure.examine.loading import load_candidate, unload_candidate
 from kmem.measure.oracle.expected import Expected
-from kmem.measure.oracle.families import SCREENING_FAMILIES
+from kmem.measure.oracle.families import NON_FINITE
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.records import Status
 
 
 def check_case(
-    examination: Examination, family: str, seed: int, expected: Expected | None = None
+    examination: Examination,
+    family: str,
+    seed: int,
+    expected: Expected | None = None,
+    *,
+    name: str | None = None,
 ) -> Expected | None:
     """One family on the workload's own inputs.
 
     Args:
         expected: computed before for the same family and seed (screening judges many kernels on one
             case).
+        name: of the case, if it is more than its family.
 
     Returns:
         The right answer; None where the module itself refuses such values, and so defines no answer
@@ -31,31 +38,46 @@ def check_case(
     examination.pause()
     reference.inputs.fill(family, seed)
     if expected is None:
-        expected = reference.expect_case(family, reference.inputs.values, seed)
+        expected = reference.expect_case(name or family, reference.inputs.values, seed)
         if expected is None:
             return None
         if expected.answer.changed_inputs:
             reference.inputs.fill(family, seed)
     examination.answer = expected.answer
     outputs = reference.output_arguments(expected)
-    check_run(examination, reference.inputs.shared, outputs, expected, family, seed)
-    reference.note_adversaries(expected)
+    check_run(examination, reference.inputs.shared, outputs, expected, name or family, seed)
+    if name is None and family not in NON_FINITE:
+        reference.note_adversaries(expected)
     return expected
 
 
 def check_families(
     examination: Examination, families: Sequence[str], seed_for: Callable[..., int]
 ) -> None:
-    """One case per family, each under a seed of its own.
-
-    Beyond the deadline the artificial families are left out: "abridged".
-    """
+    """One case per family, each under a seed of its own."""
     for family in families:
-        if examination.is_late and family not in SCREENING_FAMILIES:
-            examination.flags.add("abridged")
-            return
         seed = seed_for("family", examination.loaded_reference.name, family)
         check_case(examination, family, seed)
+
+
+def check_other_parameters(examination: Examination, seed_for: Callable[..., int]) -> None:
+    """The kernel once more, with other values in parameters and buffers that are born constant.
+
+    It is made anew, so that what it worked out from its parameters is worked out again. Raises
+    Refused, WorkerFailure, WorkerLost.
+    """
+    reference = examination.loaded_reference
+    purpose = ("parameters", "varied", reference.name)
+    with reference.varied_state(seed_for(*purpose)) as is_varied:
+        if not is_varied:
+            return
+        examination.variation = "-varied"
+        load_candidate(examination, reference)
+        family = "drawn" if "normal" in reference.refused else "normal"
+        seed = seed_for(*purpose, family)
+        check_case(examination, family, seed, name=f"{family}, other parameters")
+        unload_candidate(examination)
+    examination.variation = ""
 
 
 def check_run(
@@ -95,4 +117,6 @@ def check_run(
             Status.WRONG_VALUES,
             f"{family}: the module modifies input {min(allowed)}, the candidate does not",
         )
+    same_layout = inputs is examination.loaded_reference.inputs.shared
+    check_places(examination.places, expected.answer, same_layout=same_layout)
     examination.compare(values, expected, family, seed, forgive_noise=True)

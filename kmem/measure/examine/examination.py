@@ -4,25 +4,54 @@ The checks themselves are functions of an `Examination`, in the modules beside t
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from kmem.host.lease import GpuLease
-from kmem.measure.oracle.correctness import Difference, error_over_allowance, is_within
+from kmem.measure.oracle.correctness import (
+    Difference,
+    cap_noise,
+    error_over_allowance,
+    is_within,
+)
+from kmem.measure.oracle.elements import UNLIKE_AT_MOST
 from kmem.measure.oracle.expected import Answer, Comparison, Expected, InputsChanged
+from kmem.measure.oracle.families import NON_FINITE
 from kmem.measure.oracle.reference import Reference
+from kmem.measure.oracle.spots import TimedResult
 from kmem.measure.pool.arguments import SharedArguments
+from kmem.measure.pool.checksum import bit_sum
 from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.worker.commands import Run
+from kmem.measure.worker.overlap import overlaps_itself
 from kmem.records import Contract, ErrorReport, Kernel, Status
 
 #: A worker is given at least so long to answer, whatever is left of the run's minutes.
 _LEAST_TIMEOUT_S = 1.0
 #: Why a kernel has no verdict.
 CUT_OFF = "the run's minutes were over before the judge came to a verdict"
+#: Results of the first calls that a worker holds on to, each and together: buffers that are
+#: returned by turns come to these again.
+_HELD, _HELD_BYTES = 3, 2**28
+
+
+@dataclass(frozen=True, slots=True)
+class HowToRun:
+    """What is special about one forward.
+
+    `keep` is a name under which the worker holds on to the result. With `suppress` Triton launches
+    do nothing; `shuffle` is a seed for the order of their programs, where an interpreter sets it.
+    With `grad` it is recorded for gradients. With `goes_on` the module keeps the state that earlier
+    calls left.
+    """
+
+    keep: str | None = None
+    suppress: bool = False
+    shuffle: int | None = None
+    grad: bool = False
+    goes_on: bool = False
 
 
 class Refused(Exception):
@@ -47,14 +76,23 @@ class Examination:
     load_limit_s: float
     run_limit_s: float
     lease: GpuLease | None = None  # None without a GPU
-    deadline: float | None = None  # time.monotonic() after which optional cases are left out
+    # processor time of the worker that forwards may take together; None for any
+    budget_s: float | None = None
+    spent_s: float = 0.0
     seconds_left: Callable[[], float] = lambda: math.inf  # until the examination is cut off
     reference: Reference | None = None  # whose parameters the kernel was given last
+    variation: str = ""  # which of the reference's parameters these are, if not its own
     errors: list[ErrorReport] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     # families and sizes left out, with what the module itself raises
     refused: dict[str, str] = field(default_factory=dict)
     launches: int = 0  # of Triton kernels, in the last run
+    kernels_seen: tuple[str, ...] = ()  # their names in order, in the interpreter alone
+    # results of this workload that the worker holds on to, with the bits that they had
+    held: dict[str, list[int]] = field(default_factory=dict)
+    holds: bool = False  # whether results are to be held at all
+    # where the outputs of the last run lay (worker/overlap.py)
+    places: Mapping[str, list] = field(default_factory=dict)
     # to a case at the workload's own sizes; known once such a case was checked
     answer: Answer | None = None
     operators: Mapping[str, int] = field(default_factory=dict)  # what one forward dispatched
@@ -78,7 +116,7 @@ class Examination:
     def key(self) -> str:
         """What the kernel is called in the worker."""
         name = self.kernel.hash[:16]
-        return f"{name}-{self.reference.name}" if self.reference else name
+        return f"{name}-{self.reference.name}{self.variation}" if self.reference else name
 
     @property
     def loaded_reference(self) -> Reference:
@@ -87,9 +125,9 @@ class Examination:
         return self.reference
 
     @property
-    def is_late(self) -> bool:
-        """Whether optional cases are to be left out."""
-        return self.deadline is not None and time.monotonic() > self.deadline
+    def interpreted(self) -> bool:
+        """Whether kernels run in Triton's interpreter."""
+        return self.lease is None
 
     def pause(self) -> None:
         """Between two steps: let others time. Raises Refused: once the time is over."""
@@ -114,30 +152,72 @@ class Examination:
         outputs: SharedArguments,
         expected: Expected,
         seed: int,
-        *,
-        keep: str | None = None,
-        suppress: bool = False,
+        how: HowToRun | None = None,
     ) -> list[torch.Tensor]:
         """The outputs of one forward, which `outputs` holds until something else is put there.
 
-        Args:
-            keep: a name under which the worker holds on to the result.
-            suppress: make every Triton launch do nothing.
+        A module that changes its own buffers starts from those of the reference.
 
         Raises:
             Refused: if its outputs are not of the expected kind.
             WorkerFailure, WorkerLost: if it raised, or brought the worker down.
         """
+        how = how or HowToRun()
         self.pause()
         self.worker.attach(outputs)
         outputs.poison()
-        command = Run(self.key, inputs.name, outputs.name, seed, suppress=suppress, keep=keep)
+        reference, wanted = self.loaded_reference, expected.answer
+        keep = how.keep or self._name_to_hold(outputs, wanted, how)
+        has_state = wanted.eager_state and not how.goes_on
+        command = Run(
+            self.key,
+            inputs.name,
+            outputs.name,
+            seed,
+            suppress=how.suppress,
+            keep=keep,
+            state=reference.state_places if has_state else None,
+            shuffle=how.shuffle,
+            grad=how.grad,
+        )
+        started_s = self.worker.processor_s
         answer = self.worker.request(command, timeout_s=self.run_timeout_s)
-        check_description(answer, expected.answer, self.loaded_reference.device)
-        if not suppress:
+        self._spend(self.worker.processor_s - started_s)
+        check_description(answer, wanted, reference.device)
+        self.places = answer["places"]
+        if answer["races"]:
+            raise Refused(
+                Status.NOT_REPEATABLE,
+                f"programs of one launch load {answer['races']} places that others of it store: on "
+                f"a GPU they run in no order; use tl.atomic_add, or a second launch",
+            )
+        if not how.suppress:
             self.launches = int(answer["launches"])
+            self.kernels_seen = tuple(map(str, answer["names"]))
         outputs.fetch()
-        return [value for value in outputs.values if isinstance(value, torch.Tensor)]
+        values = [value for value in outputs.values if isinstance(value, torch.Tensor)]
+        if keep is not None and how.keep is None:
+            self.held[keep] = [bit_sum(value) for value in values]
+        return values
+
+    def _spend(self, seconds: float) -> None:
+        """Count a forward's processor time. Raises Refused: if all of it is spent."""
+        self.spent_s += seconds
+        if self.budget_s is not None and self.spent_s > self.budget_s:
+            raise Refused(
+                Status.TIMED_OUT,
+                f"its forwards take more than {self.budget_s:g} s of processor time in Triton's "
+                f"interpreter; give the problem get_small_inputs(), or judge it on a GPU",
+            )
+
+    def _name_to_hold(self, outputs: SharedArguments, wanted: Answer, how: HowToRun) -> str | None:
+        """A name to hold a result by that no later call may change; None where it is not held."""
+        is_own = outputs is self.loaded_reference.outputs and not wanted.aliases_inputs
+        if not self.holds or not is_own or how.suppress:
+            return None
+        if len(self.held) >= _HELD or (len(self.held) + 1) * outputs.nbytes > _HELD_BYTES:
+            return None
+        return f"held {len(self.held)}"
 
     def compare(
         self,
@@ -151,18 +231,50 @@ class Examination:
         """Hold outputs to the accuracy contract, and note their errors.
 
         Args:
+            family: or the name of a layout, a size or other parameters.
             forgive_noise: allow what one rounding of the inputs changes, where the values are not
                 the problem's own.
 
         Raises Refused: if they are outside the contract, or an input was changed.
         """
+        if family in NON_FINITE:
+            values = expected.without_undefined(values)
         try:
             compared = expected.compare(values)
             noise: Sequence[Difference | None] = [None] * len(compared.found)
             if forgive_noise and family != "drawn" and not compared.is_within:
                 noise = self.loaded_reference.input_noise(expected, seed)
+                # eager may be exact by luck, or more precise than on the target
+                is_capped = not self.loaded_reference.module.stands_in
+                if family != "constant" and is_capped:
+                    noise = list(map(cap_noise, noise, compared.eager))
         except InputsChanged as ex:
             raise Refused(Status.MUTATED_INPUT, f"{family}: {ex}") from ex
+        self._hold(compared, noise, family, seed)
+        if (share := expected.unlike_share(values)) > UNLIKE_AT_MOST:
+            raise Refused(
+                Status.WRONG_VALUES,
+                f"family {family}: {share:.0%} of the elements are wrong beside their own size; "
+                f"the module takes each by itself",
+            )
+        return compared
+
+    def compare_spots(self, result: TimedResult, expected: Expected, family: str) -> None:
+        """Hold what a timed call left to the accuracy contract, by its own norm. Raises Refused."""
+        try:
+            compared = expected.compare_at(result.places, result.values)
+        except InputsChanged as ex:
+            raise Refused(Status.MUTATED_INPUT, f"{family}: {ex}") from ex
+        self._hold(compared, [None] * len(compared.found), family, result.seed)
+
+    def _hold(
+        self,
+        compared: Comparison,
+        noise: Sequence[Difference | None],
+        family: str,
+        seed: int,
+    ) -> None:
+        """Note errors. Raises Refused: if they are outside the contract."""
         for index, (found, eager, floor, spare) in enumerate(
             zip(compared.found, compared.eager, compared.floors, noise, strict=True)
         ):
@@ -181,8 +293,12 @@ class Examination:
                     f"{eager.relative_error:.2e}), "
                     f"worst row {found.row_error:.2e} (eager {eager.row_error:.2e})"
                 )
+                if self.loaded_reference.is_stochastic:
+                    detail += (
+                        "; draws its own random numbers: those of the module come from torch's "
+                        "generator, so draw them with the same operator of torch"
+                    )
                 raise Refused(Status.WRONG_VALUES, f"output {index} on family {family}: {detail}")
-        return compared
 
 
 def check_description(answer: Mapping[str, object], wanted: Answer, device: torch.device) -> None:
@@ -221,3 +337,47 @@ def check_description(answer: Mapping[str, object], wanted: Answer, device: torc
                 Status.WRONG_CONTRACT,
                 f"output {index} is an expanded view; the module writes every element",
             )
+
+
+def check_places(places: Mapping[str, list], wanted: Answer, *, same_layout: bool) -> None:
+    """Hold the memory that outputs lie in to the reference's.
+
+    Args:
+        places: as worker/overlap.py describes them.
+        same_layout: whether the inputs have the strides that the problem gives them; others may
+            lead to other strides of outputs.
+
+    Raises Refused.
+    """
+    for index, (strides, overlaps, right) in enumerate(
+        zip(places["strides"], places["overlapping"], wanted.layouts, strict=True)
+    ):
+        if overlaps and not overlaps_itself(right.shape, right.stride()):
+            raise Refused(
+                Status.WRONG_CONTRACT,
+                f"output {index} has elements that lie in one another's memory (strides "
+                f"{tuple(strides)}); the module writes every element",
+            )
+        if same_layout and right.is_contiguous() and not _is_row_major(right.shape, strides):
+            raise Refused(
+                Status.WRONG_CONTRACT,
+                f"output {index} has strides {tuple(strides)}, the module's are "
+                f"{right.stride()}; return it contiguous",
+            )
+    for one, two in places["sharing"]:
+        if not wanted.shares_outputs:
+            raise Refused(
+                Status.WRONG_CONTRACT, f"outputs {one} and {two} share memory; the module's do not"
+            )
+    if places["of_inputs"] and not wanted.aliases_inputs:
+        raise Refused(
+            Status.WRONG_CONTRACT,
+            f"output {places['of_inputs'][0]} lies in the memory of an input, the module's does "
+            f"not; return a copy",
+        )
+
+
+def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether strides fall from the first dimension to the last, with or without gaps."""
+    steps = [step for size, step in zip(shape, strides, strict=True) if size > 1]
+    return steps == sorted(steps, reverse=True)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
-from kmem.measure.examine.examination import Examination, Refused
+from kmem.measure.examine.examination import Examination, HowToRun, Refused
 from kmem.measure.oracle.expected import InputsChanged
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.pool.process import WorkerFailure
@@ -142,7 +142,7 @@ def _needs_launches(examination: Examination, seed: int) -> bool:
         inputs.fill("drawn", seed + 1)
     outputs = reference.output_arguments(expected)
     try:
-        values = examination.run(inputs.shared, outputs, expected, seed, suppress=True)
+        values = examination.run(inputs.shared, outputs, expected, seed, HowToRun(suppress=True))
     except (WorkerFailure, Refused):
         return True
     try:

@@ -1,24 +1,34 @@
-"""State after a forward, the same call again, and results that a later call must leave alone."""
+"""State after forwards, the same call again, and results that a later call must leave alone."""
+
+import random
 
 import torch
 
-from kmem.measure.examine.examination import Examination, Refused, check_description
+from kmem.measure.examine.cases import check_run
+from kmem.measure.examine.examination import Examination, HowToRun, Refused, check_description
 from kmem.measure.oracle.correctness import is_within, measure_error
 from kmem.measure.oracle.expected import Answer, Expected
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
+from kmem.measure.pool.process import WorkerFailure
 from kmem.measure.worker.commands import Forget, Reread, State
 from kmem.records import Status
 
 #: The name under which the worker keeps the first result.
 _FIRST = "first"
+#: Forwards in a row after which the state of a module that has one is looked at again.
+_CALLS = 3
 
 
-def check_state(examination: Examination, expected: Expected) -> None:
-    """Parameters and buffers after one forward are those that the reference would have.
+def check_state(examination: Examination, answer: Answer) -> None:
+    """Parameters and buffers are those that the reference would have.
 
-    To be asked of a freshly loaded kernel that ran once. Raises Refused, WorkerFailure, WorkerLost.
+    To be asked after forwards from the reference's state. Raises Refused, WorkerFailure,
+    WorkerLost.
+
+    Args:
+        answer: to the last forward.
     """
     reference, worker = examination.loaded_reference, examination.worker
     names = reference.state_names
@@ -35,8 +45,8 @@ def check_state(examination: Examination, expected: Expected) -> None:
         after.fetch()
         for name, value in zip(names, after.values, strict=True):
             assert isinstance(value, torch.Tensor)
-            if name in expected.answer.eager_state:
-                _check_buffer(reference, expected.answer, name, value)
+            if name in answer.eager_state:
+                _check_buffer(reference, answer, name, value)
             elif not torch.equal(value, initial[name]):
                 raise Refused(
                     Status.MUTATED_INPUT,
@@ -63,56 +73,146 @@ def _check_buffer(reference: Reference, answer: Answer, name: str, value: torch.
 def check_repeats(examination: Examination, seed: int) -> None:
     """The same call again gives the same answer, and a later call leaves an earlier result alone.
 
-    Raises Refused, WorkerFailure, WorkerLost.
+    Nor does a later call rely on an earlier one whose inputs were nearly the same.
+
+    In the interpreter the programs of a launch run in another order the second time. Raises
+    Refused, WorkerFailure, WorkerLost.
+    """
+    reference = examination.loaded_reference
+    reference.inputs.fill("drawn", seed)
+    expected = reference.expect(reference.inputs.values, seed)
+    inputs, outputs = reference.inputs.shared, reference.output_arguments(expected)
+    answer = expected.answer
+
+    def run(how: HowToRun) -> list[torch.Tensor]:
+        if answer.changed_inputs:
+            reference.inputs.fill("drawn", seed)
+        return examination.run(inputs, outputs, expected, seed, how)
+
+    first = run(HowToRun(keep=_FIRST))
+    if answer.aliases_inputs:  # what the worker keeps changes with the inputs
+        first = [value.clone() for value in first]
+    bits = [bit_sum(value) for value in first]
+    compared = examination.compare(first, expected, "repeat", seed)
+    # without a GPU nothing races but in another order
+    for shuffle in (seed,) if examination.interpreted else (None, None):
+        again = run(HowToRun(shuffle=shuffle))
+        if [bit_sum(value) for value in again] == bits:
+            continue
+        if not answer.aliases_inputs:  # it takes the place of the first
+            again = [value.to("cpu", copy=True) for value in again]
+            first = _reread(examination, _FIRST, outputs, answer)
+        for one, two, floor, own in zip(first, again, answer.floors, compared.eager, strict=True):
+            if not is_within(measure_error(two, one, one), own, floor):
+                raise Refused(
+                    Status.NOT_REPEATABLE, "the same call on the same inputs gave another answer"
+                )
+    if answer.eager_state:
+        _check_many_calls(examination, expected, seed)
+    reference.inputs.fill("drawn", seed + 1)
+    examination.run(inputs, outputs, expected, seed)
+    if not answer.aliases_inputs and bits != [
+        bit_sum(value) for value in _reread(examination, _FIRST, outputs, answer)
+    ]:
+        raise Refused(
+            Status.NOT_REPEATABLE,
+            "a later call changed the result of an earlier one: it returns a buffer that it uses "
+            "again",
+        )
+    _check_neighbour(examination, seed + 1)
+
+
+def _check_many_calls(examination: Examination, expected: Expected, seed: int) -> None:
+    """After several forwards in a row the state is what the module leaves after as many."""
+    reference = examination.loaded_reference
+    inputs, outputs = reference.inputs.shared, reference.output_arguments(expected)
+    for call in range(_CALLS):
+        if expected.answer.changed_inputs:
+            reference.inputs.fill("drawn", seed)
+        examination.run(inputs, outputs, expected, seed, HowToRun(goes_on=call > 0))
+    if not expected.answer.changed_inputs:
+        check_state(examination, reference.answer_after(seed, _CALLS))
+
+
+def _check_neighbour(examination: Examination, seed: int) -> None:
+    """Inputs that differ from those of the last call in one element have an answer of their own.
+
+    The element becomes the one of its tensor that is furthest from it, so that the module accepts
+    it if it accepts the others. Raises Refused, WorkerFailure, WorkerLost.
+    """
+    reference = examination.loaded_reference
+    inputs = reference.inputs
+    if inputs.is_large(inputs.values):
+        return  # small inputs have shown it, or another workload will
+    inputs.fill("drawn", seed)
+    tensors = [
+        value
+        for value, trait in zip(inputs.values, inputs.traits, strict=True)
+        if isinstance(value, torch.Tensor) and not trait.fixed and value.numel() > 1
+    ]
+    if not tensors:
+        return
+    choice = random.Random(seed)
+    value = max(tensors, key=torch.Tensor.numel)
+    place = tuple(choice.randrange(size) for size in value.shape)
+    low, high = value.min(), value.max()
+    value[place] = high if value[place] - low < high - value[place] else low
+    inputs.shared.publish()
+    before = [
+        given.clone() if isinstance(given, torch.Tensor) else given for given in inputs.values
+    ]
+    expected = reference.expect_case("one element changed", inputs.values, seed)
+    if expected is None:
+        return
+    if expected.answer.changed_inputs:
+        inputs.shared.write(before)
+    outputs = reference.output_arguments(expected)
+    check_run(examination, inputs.shared, outputs, expected, "one element changed", seed)
+
+
+def check_gradient_mode(examination: Examination, seed: int) -> None:
+    """With gradients recorded, as they are unless somebody says otherwise, the values are the same.
+
+    A kernel that raises then has said so. Raises Refused, WorkerLost.
     """
     reference = examination.loaded_reference
     reference.inputs.fill("drawn", seed)
     expected = reference.expect(reference.inputs.values, seed)
     if expected.answer.changed_inputs:
-        return  # each call starts from other values: nothing to repeat
+        reference.inputs.fill("drawn", seed)
     inputs, outputs = reference.inputs.shared, reference.output_arguments(expected)
-    first = examination.run(inputs, outputs, expected, seed, keep=_FIRST)
-    bits = [bit_sum(value) for value in first]
-    eager = examination.compare(first, expected, "repeat", seed).eager
-    for _ in range(1 if examination.deadline else 2):  # in the interpreter nothing races
-        again = examination.run(inputs, outputs, expected, seed)
-        if [bit_sum(value) for value in again] == bits:
-            continue
-        # the first answer takes its place
-        again = [value.to("cpu", copy=True) for value in again]
-        for one, two, floor, own in zip(
-            _reread(examination, outputs, expected),
-            again,
-            expected.answer.floors,
-            eager,
-            strict=True,
-        ):
-            if not is_within(measure_error(two, one, one), own, floor):
-                raise Refused(
-                    Status.NOT_REPEATABLE, "the same call on the same inputs gave another answer"
-                )
-    if not expected.answer.aliases_inputs:  # views of the inputs change with them
-        reference.inputs.fill("drawn", seed + 1)
-        examination.run(inputs, outputs, expected, seed)
-        if [bit_sum(value) for value in _reread(examination, outputs, expected)] != bits:
+    try:
+        values = examination.run(inputs, outputs, expected, seed, HowToRun(grad=True))
+    except WorkerFailure:
+        return
+    examination.compare(values, expected, "with gradients", seed)
+
+
+def check_held(examination: Examination) -> None:
+    """No result that a call has returned was changed by a later one. Raises Refused, WorkerLost."""
+    reference = examination.loaded_reference
+    for name, bits in examination.held.items():
+        assert reference.outputs is not None and examination.answer is not None, "it was run"
+        values = _reread(examination, name, reference.outputs, examination.answer)
+        if [bit_sum(value) for value in values] != bits:
             raise Refused(
                 Status.NOT_REPEATABLE,
-                "a later call changed the result of an earlier one: it returns a buffer that it "
-                "uses again",
+                "a later call changed the result of an earlier one: it returns buffers by turns",
             )
-    # the worker lets go of the kept result: its device memory is wanted
-    examination.worker.request(Forget(_FIRST), timeout_s=examination.run_timeout_s)
+    # the worker lets go of what it keeps: device memory is wanted
+    examination.worker.request(Forget(), timeout_s=examination.run_timeout_s)
+    examination.held, examination.holds = {}, False
 
 
 def _reread(
-    examination: Examination, outputs: SharedArguments, expected: Expected
+    examination: Examination, name: str, outputs: SharedArguments, answer: Answer
 ) -> list[torch.Tensor]:
-    """What the first result, kept in the worker, holds now."""
+    """What a result, kept in the worker, holds now."""
     examination.worker.attach(outputs)
     outputs.poison()
-    answer = examination.worker.request(
-        Reread(_FIRST, outputs.name), timeout_s=examination.run_timeout_s
+    described = examination.worker.request(
+        Reread(name, outputs.name), timeout_s=examination.run_timeout_s
     )
-    check_description(answer, expected.answer, examination.loaded_reference.device)
+    check_description(described, answer, examination.loaded_reference.device)
     outputs.fetch()
     return [value for value in outputs.values if isinstance(value, torch.Tensor)]

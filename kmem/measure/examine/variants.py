@@ -1,15 +1,16 @@
-"""The same values in other layouts, and other sizes, wherever the module itself accepts them."""
+"""Other layouts, sizes and scalars, wherever the module itself accepts them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from kmem.measure.examine.cases import check_run
 from kmem.measure.examine.examination import Examination, Refused
-from kmem.measure.oracle.expected import KEPT_BYTES, Expected
-from kmem.measure.oracle.families import other_layouts, other_sizes
+from kmem.measure.oracle.expected import KEPT_BYTES, Answer, Expected
 from kmem.measure.oracle.forward import tensor_bytes
+from kmem.measure.oracle.traits import InputTraits
+from kmem.measure.oracle.variants import ALONE, other_layouts, other_scalars, other_sizes
 from kmem.measure.pool.arguments import Layout, SharedArguments
 from kmem.measure.pool.process import WorkerFailure
 from kmem.records import Status
@@ -25,7 +26,9 @@ class _Variant:
 
 
 def check_variants(examination: Examination, seed: int, *, own_size_only: bool = False) -> None:
-    """Run the kernel on other layouts and sizes; "specialised" if it launches nothing for some.
+    """Run the kernel on other layouts, scalars and sizes.
+
+    It is "specialised" if it launches nothing for some.
 
     Args:
         own_size_only: for a kernel that works at this size alone. Then nothing is checked where
@@ -44,19 +47,21 @@ def check_variants(examination: Examination, seed: int, *, own_size_only: bool =
         for value in reference.inputs.values
     ]
     fallbacks = 0
-    for variant in _variants_of(base):
+    for variant in _variants_of(base, reference.inputs.traits):
         if own_size_only and variant.name == "misaligned":
             continue
-        if examination.is_late:
-            examination.flags.add("abridged")
-            break
         shared = reference.new_arguments("variant", variant.values, variant.layouts, private=True)
         try:
+            if not shared.can_hold_expanded and variant.name == "expanded":
+                continue
             shared.write(variant.values)
             expected = reference.expect_case(variant.name, shared.values, seed)
-            # what the module itself does not accept, no candidate has to
-            if expected is None or expected.answer.changed_inputs:
+            if expected is None:  # what the module itself does not accept, no candidate has to
                 continue
+            if variant.name.startswith(ALONE) and _has_sizes(expected, examination.answer):
+                continue
+            if expected.answer.changed_inputs:
+                shared.write(variant.values)
             fallbacks += not _launches(examination, variant.name, shared, expected, seed)
         finally:
             shared.remove()
@@ -64,9 +69,31 @@ def check_variants(examination: Examination, seed: int, *, own_size_only: bool =
         examination.flags.add("specialised")
 
 
-def _variants_of(base: Sequence[object]) -> list[_Variant]:
-    layouts = [_Variant(name, base, layout) for name, layout in other_layouts(base)]
-    return layouts + [_Variant(name, values) for name, values in other_sizes(base)]
+def _variants_of(base: Sequence[object], traits: Sequence[InputTraits]) -> Iterator[_Variant]:
+    for name, layout in other_layouts(base):
+        values = base
+        if name == "expanded":
+            if all(trait.fixed for trait in traits):
+                continue
+            values = [
+                _first_row_everywhere(value) if given is not None else value
+                for value, given in zip(base, layout, strict=True)
+            ]
+        yield _Variant(name, values, layout)
+    for name, values in (*other_scalars(base), *other_sizes(base)):
+        yield _Variant(name, values)
+
+
+def _has_sizes(expected: Expected, usual: Answer | None) -> bool:
+    """Whether the outputs are as large as usual."""
+    assert usual is not None, "a case at the usual size comes first"
+    return [layout.shape for layout in expected.answer.layouts] == [
+        layout.shape for layout in usual.layouts
+    ]
+
+
+def _first_row_everywhere(value: torch.Tensor) -> torch.Tensor:
+    return value[:1].expand(value.shape)
 
 
 def _launches(
@@ -74,7 +101,10 @@ def _launches(
 ) -> bool:
     """Check one variant; whether a Triton kernel was launched for it."""
     reference, worker = examination.loaded_reference, examination.worker
-    outputs = reference.new_arguments("variant-outputs", expected.answer.layouts)
+    is_usual = _has_sizes(expected, examination.answer) and reference.outputs is not None
+    outputs = reference.outputs
+    if not is_usual:
+        outputs = reference.new_arguments("variant-outputs", expected.answer.layouts)
     try:
         worker.attach(shared)
         worker.attach(outputs)
@@ -87,8 +117,9 @@ def _launches(
                 f"{name}: the module accepts such inputs, the candidate raises {failure}",
             ) from failure
         ran, examination.launches = examination.launches, launches
-        for place in (shared, outputs):
+        for place in (shared,) if is_usual else (shared, outputs):
             worker.detach(place)
         return ran > 0
     finally:
-        outputs.remove()
+        if not is_usual:
+            outputs.remove()

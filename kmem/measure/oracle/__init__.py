@@ -4,13 +4,16 @@ Nothing of this runs in a worker. In the order in which data passes:
 
 - forward.py: what surrounds one forward: room on the device, flags, float64.
 - module.py: the problem's module as the judge runs it: eager, and in float64.
+- parameters.py: a second set of parameters and buffers.
 - drawing.py: lets a problem draw its inputs where they will lie.
 - traits.py: what every input family keeps of the problem's own inputs.
-- families.py: values beyond those that the problem draws, and other sizes and layouts.
+- families.py: values beyond those that the problem draws.
+- variants.py: the same inputs at other sizes and in other layouts.
 - inputs.py: the inputs of one workload, filled with a draw or a family.
 - randomness.py: whether a module draws random numbers.
 - slices.py: whether a large module can be taken slice by slice.
 - exploration.py: what kind of module it is, found out on the first case.
+- elements.py: single elements, for modules that take each by itself.
 - expected.py: the right answer to one case, whole or in slices.
 - correctness.py: how wrong an output is, and how wrong it may be.
 - reference.py: all of this for one workload: the problem, and the right answer to a case.

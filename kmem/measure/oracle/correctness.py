@@ -42,9 +42,10 @@ ROUNDING = {
     torch.float32: 2.0**-24,
     torch.float64: 2.0**-53,
 }
-#: Errors below the smallest normal number are forgiven: hardware may flush denormals. Source: CUDA
-#: C++ Programming Guide, -ftz.
-_SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
+#: Errors below the smallest normal number are forgiven, for hardware may flush denormals, and those
+#: of up to a million times that: a flushed number may have been multiplied, as is the far end of a
+#: softmax. Source: CUDA C++ Programming Guide, -ftz.
+_SMALLEST_NORMAL = torch.finfo(torch.float32).tiny * 2.0**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,20 @@ def error_floor(dtype: torch.dtype, precision: Precision, *, interpreted: bool =
         return 2.0**-10 if precision is Precision.TF32 else 1e-6
     rounding = ROUNDING.get(dtype, 2.0**-4)
     return 2 * rounding if interpreted and dtype is torch.bfloat16 else rounding
+
+
+#: What `input_noise` forgives: some roundings of the inputs, but never more than so many times what
+#: eager errs. Eager of a well-made module is better than its condition by no more than a few times.
+NOISE_ROUNDINGS, NOISE_OVER_EAGER = 4.0, 32.0
+
+
+def cap_noise(noise: Difference, eager: Difference) -> Difference:
+    """What the condition of a module forgives, given what it costs eager.
+
+    A single row may be lucky in eager; all rows together are not.
+    """
+    relative = min(NOISE_ROUNDINGS * noise.relative_error, NOISE_OVER_EAGER * eager.relative_error)
+    return Difference(relative, noise.row_error)
 
 
 def is_within(

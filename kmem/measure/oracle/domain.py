@@ -14,9 +14,10 @@ from collections.abc import Callable
 import torch
 
 from kmem.errors import ProblemError, first_line
-from kmem.measure.oracle.families import FAMILIES, other_sizes
+from kmem.measure.oracle.families import families_for
 from kmem.measure.oracle.forward import UNDEFINED
 from kmem.measure.oracle.reference import Reference
+from kmem.measure.oracle.variants import other_sizes
 
 logger = logging.getLogger(__name__)
 
@@ -45,9 +46,10 @@ def find_refused(
     try:
         found: dict[str, str] = {}
         for draw in range(_DRAWS):
-            for family in FAMILIES:
-                reference.inputs.fill(family, seed_for("domain", family, str(draw)))
-                _try(reference, family, reference.inputs.values, found)
+            for family in families_for(reference.inputs.values, reference.inputs.traits):
+                if reference.may_try(family):
+                    reference.inputs.fill(family, seed_for("domain", family, str(draw)))
+                    _try(reference, family, reference.inputs.values, found)
             if "drawn" in found:
                 logger.info("the module is not tried on the CPU: %s", found["drawn"])
                 return {}

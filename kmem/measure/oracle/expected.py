@@ -19,6 +19,7 @@ from kmem.measure.oracle.correctness import (
     measure_error,
     trivial_outputs,
 )
+from kmem.measure.oracle.elements import fill_undefined_rows, input_magnitude, unlike_share
 from kmem.measure.oracle.slices import Run, Slicing
 from kmem.measure.pool.checksum import bit_sum
 
@@ -57,9 +58,11 @@ class Answer:
     floors: tuple[float, ...]  # the error allowed in each output whatever eager does
     changed_inputs: tuple[int, ...] = ()  # indices of inputs that the module itself modifies
     aliases_inputs: bool = False  # whether an output of the module is a view of an input
+    shares_outputs: bool = False  # whether two outputs of the module share memory
     # buffers after the forward, those that it changed
     eager_state: dict[str, torch.Tensor] = field(default_factory=dict)
     oracle_state: dict[str, torch.Tensor] = field(default_factory=dict)
+    is_elementwise: bool = False  # whether each element follows from its own place in the inputs
 
 
 class Expected(ABC):
@@ -77,6 +80,17 @@ class Expected(ABC):
         """Hold outputs (in order, of the answer's layouts, on any device) to oracle and eager."""
 
     @abstractmethod
+    def compare_at(
+        self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> Comparison:
+        """Hold a few elements of each output to oracle and eager: these are the whole to them.
+
+        Args:
+            places: (dimensions, count) int64 for each output.
+            values: (count,) for each output.
+        """
+
+    @abstractmethod
     def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
         """What `shake` of the inputs changes in the oracle."""
 
@@ -86,6 +100,21 @@ class Expected(ABC):
 
         Known once something was compared.
         """
+
+    def unlike_share(self, outputs: Sequence[torch.Tensor]) -> float:
+        """The largest share of an output's elements that are wrong beside their own magnitude.
+
+        Known for modules that take each element by itself; 0.0 for others.
+        """
+        return 0.0
+
+    def without_undefined(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Outputs with eager's rows of zeros where they have rows of NaN.
+
+        A softmax over nothing but -inf is 0/0, which PyTorch calls 0 in some kernels and NaN in
+        others.
+        """
+        return outputs
 
     @property
     @abstractmethod
@@ -120,6 +149,13 @@ class WholeExpected(Expected):
     def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
         return Comparison(self._errors_of(outputs), self._differences, self.answer.floors)
 
+    def compare_at(
+        self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> Comparison:
+        oracle = [output[tuple(place)] for output, place in zip(self.oracle, places, strict=True)]
+        eager = [output[tuple(place)] for output, place in zip(self.eager, places, strict=True)]
+        return _compare_elements(values, oracle, eager, self.answer.floors)
+
     def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
         moved = self._run_oracle(shake(self._values))
         return tuple(
@@ -132,6 +168,22 @@ class WholeExpected(Expected):
     @property
     def is_kept(self) -> bool:
         return sum(value.nbytes for value in (*self.eager, *self.oracle)) <= KEPT_BYTES
+
+    def unlike_share(self, outputs: Sequence[torch.Tensor]) -> float:
+        if not self.answer.is_elementwise:
+            return 0.0
+        return max(
+            unlike_share(output, oracle, eager, input_magnitude(self._values, oracle.shape), floor)
+            for output, oracle, eager, floor in zip(
+                outputs, self.oracle, self.eager, self.answer.floors, strict=True
+            )
+        )
+
+    def without_undefined(self, outputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return [
+            fill_undefined_rows(output, eager)
+            for output, eager in zip(outputs, self.eager, strict=True)
+        ]
 
     def _errors_of(self, outputs: Sequence[torch.Tensor]) -> tuple[Difference, ...]:
         return tuple(
@@ -183,6 +235,25 @@ class SlicedExpected(Expected):
 
     def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
         return self._with_memory(lambda slicing: self._compare(outputs, slicing))
+
+    def compare_at(
+        self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+    ) -> Comparison:
+        return self._with_memory(lambda slicing: self._compare_at(places, values, slicing))
+
+    def _compare_at(
+        self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor], slicing: Slicing
+    ) -> Comparison:
+        found = [value.double() for value in values]
+        oracles, eagers = [each.clone() for each in found], [value.clone() for value in values]
+        for rows, part, oracle in self._oracle_parts(slicing):
+            eager = self._run_eager(part)
+            for index, place in enumerate(places):
+                here = (place[0] >= rows.start) & (place[0] < rows.stop)
+                within = (place[0, here] - rows.start, *place[1:, here])
+                oracles[index][here] = oracle[index][within].double()
+                eagers[index][here] = eager[index][within]
+        return _compare_elements(values, oracles, eagers, self.answer.floors)
 
     def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
         return self._with_memory(lambda slicing: self._noise(shake, slicing))
@@ -270,6 +341,21 @@ class SlicedExpected(Expected):
         for index, bits in enumerate(self._bits):
             if seen[index] & _WORD != bits:
                 raise InputsChanged(f"input {index} was changed after the forward had returned")
+
+
+def _compare_elements(
+    values: Sequence[torch.Tensor],
+    oracle: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    floors: tuple[float, ...],
+) -> Comparison:
+    """Errors of some elements of each output, and eager's own there: one row of each."""
+    trios = [
+        tuple(each.reshape(-1) for each in trio) for trio in zip(values, oracle, eager, strict=True)
+    ]
+    found = tuple(measure_error(*trio) for trio in trios)
+    own = tuple(measure_error(right_eager, right, right_eager) for _, right, right_eager in trios)
+    return Comparison(found, own, floors)
 
 
 class _Trial:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kmem.measure.oracle.elements import is_elementwise_at
 from kmem.measure.oracle.expected import Answer
 from kmem.measure.oracle.forward import UNDEFINED, layouts_of, tensor_bytes
 from kmem.measure.oracle.inputs import ReferenceInputs
@@ -29,6 +30,7 @@ class ModuleKind:
     """
 
     is_stochastic: bool
+    is_elementwise: bool = False  # found out for inputs that are not large
     slicing: Slicing | None = None
     sliced_answer: Answer | None = None
 
@@ -59,11 +61,9 @@ def explore_module(
     given = tensor_bytes(values)
     inputs.growth = (given + tensor_bytes(second.outputs)) / max(given, 1)
     plain = ModuleKind(is_stochastic=False)
-    if (
-        not inputs.is_large(values)
-        or changed_buffers
-        or any(value.dim() <= 1 for value in second.outputs)
-    ):
+    if not inputs.is_large(values):
+        return replace(plain, is_elementwise=_is_elementwise(module, values, second.outputs, seed))
+    if changed_buffers or any(value.dim() <= 1 for value in second.outputs):
         return plain
     pieces = _first_pieces(inputs, given)
     slicing = find_slicing(
@@ -84,6 +84,39 @@ def explore_module(
     return replace(
         plain, slicing=slicing, sliced_answer=replace(answer, returns_tuple=returns_tuple)
     )
+
+
+def _is_elementwise(
+    module: ReferenceModule,
+    values: Sequence[object],
+    outputs: Sequence[torch.Tensor],
+    seed: int,
+) -> bool:
+    """Whether each element of every output follows from its own place in the inputs of its shape.
+
+    It is tried on copies with NaN at one place, which not every operator lets through (`where`):
+    then nothing is known.
+    """
+    alike = [
+        index
+        for index, value in enumerate(values)
+        if isinstance(value, torch.Tensor)
+        and value.is_floating_point()
+        and value.numel() > 1
+        and all(value.shape == output.shape for output in outputs)
+    ]
+    for index in alike:
+        copies = [_copy_of(value, first_row=False) for value in values]
+        place = copies[index].numel() // 2
+        copies[index] = copies[index].contiguous()
+        copies[index].view(-1)[place] = float("nan")
+        try:
+            found = module.run_eager(copies, seed).outputs
+        except UNDEFINED:
+            return False
+        if not is_elementwise_at(copies[index], found, outputs, place):
+            return False
+    return bool(alike)
 
 
 def _first_pieces(inputs: ReferenceInputs, given_bytes: int) -> int:

@@ -13,6 +13,8 @@ from kmem.errors import NO_ROOM, DeviceMemoryError, KmemError, ProblemError, fir
 from kmem.measure.oracle.correctness import ROUNDING
 from kmem.records import Precision, Problem
 
+#: Half the distance between neighbours in TF32, which has ten bits of mantissa.
+_TF32_ROUNDING = 2.0**-11
 #: What a module raises for sizes and values that it has no answer for.
 UNDEFINED = (RuntimeError, ValueError, IndexError, AssertionError)
 
@@ -72,6 +74,17 @@ def in_double(problem: Problem) -> Iterator[None]:
         torch.set_default_dtype(default)
 
 
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seed torch's random numbers on the CPU and on this device.
+
+    torch.manual_seed takes a millisecond where there is no GPU: it notes where it was called.
+    """
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
+
+
 def leaves_of(result: object) -> tuple[tuple[torch.Tensor, ...], bool]:
     """Output tensors in order, and whether they came in a list or tuple.
 
@@ -115,17 +128,24 @@ def tensor_bytes(values: Sequence[object]) -> int:
     return sum(value.nbytes for value in values if isinstance(value, torch.Tensor))
 
 
-def round_once(values: Sequence[object], generator: torch.Generator) -> list[object]:
+def round_once(
+    values: Sequence[object], generator: torch.Generator, *, to_tf32: bool = False
+) -> list[object]:
     """Floating tensors in float64, each element moved by half the distance to its neighbour.
 
     Up or down at random. Other values are as they are.
+
+    Args:
+        to_tf32: in TF32, of a float32 tensor.
     """
 
     def move(value: torch.Tensor) -> torch.Tensor:
         coins = torch.empty(value.shape, device=value.device, dtype=torch.float64).bernoulli_(
             0.5, generator=generator
         )
-        return value.double() * (1 + coins.mul_(2).sub_(1) * ROUNDING[value.dtype])
+        is_cut = to_tf32 and value.dtype is torch.float32
+        rounding = _TF32_ROUNDING if is_cut else ROUNDING[value.dtype]
+        return value.double() * (1 + coins.mul_(2).sub_(1) * rounding)
 
     return [
         move(value) if isinstance(value, torch.Tensor) and value.is_floating_point() else value

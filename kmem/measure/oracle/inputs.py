@@ -15,7 +15,7 @@ import torch
 
 from kmem.measure.oracle.drawing import draw_into
 from kmem.measure.oracle.families import apply_family
-from kmem.measure.oracle.forward import tensor_bytes
+from kmem.measure.oracle.forward import seed_generators, tensor_bytes
 from kmem.measure.oracle.module import ReferenceModule, encodable_values
 from kmem.measure.oracle.traits import find_traits_in_turn, input_traits
 from kmem.measure.pool.arguments import SharedArguments
@@ -88,7 +88,7 @@ class ReferenceInputs:
 
     def draw(self, seed: int) -> list[object]:
         """Fresh inputs as the problem makes them, in memory of their own."""
-        torch.manual_seed(seed)
+        seed_generators(seed, self._module.device)
         return self._module.build_inputs()
 
     def fill(self, family: str, seed: int) -> None:

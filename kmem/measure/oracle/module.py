@@ -6,7 +6,7 @@ parameters, never the module. After each forward the module is put back to its i
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,16 +16,18 @@ import torch
 from kmem.errors import ProblemError
 from kmem.measure.oracle.correctness import error_floor
 from kmem.measure.oracle.forward import (
+    UNDEFINED,
     contract_flags,
     copy_of_view,
     in_double,
     leaves_of,
+    seed_generators,
     widen,
 )
 from kmem.measure.oracle.slices import Run
 from kmem.measure.worker.tensors import encode_value
 from kmem.problem.load import build_inputs, build_model, execute_problem
-from kmem.records import Contract, Problem, Workload
+from kmem.records import Contract, Precision, Problem, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class Forward:
     changed_buffers: dict[str, torch.Tensor]
     returns_tuple: bool
     aliases_inputs: bool = False  # whether an output was a view of an input
+    shares_outputs: bool = False  # whether two outputs shared memory
 
 
 class ReferenceModule:
@@ -78,39 +81,91 @@ class ReferenceModule:
         """Copies of parameters and buffers, made when first asked for, before any forward."""
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
+    @property
+    def parameter_names(self) -> set[str]:
+        """Which of the initial state are parameters; the others are buffers."""
+        return {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
+
+    def put_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Have other parameters and buffers from now on: the module starts every forward there."""
+        with torch.no_grad():
+            for name, value in self.model.state_dict().items():
+                value.copy_(state[name])
+        self.initial_state = dict(state)
+        self._double = None
+
+    def has_sizes_of_values(self, values: Sequence[object]) -> bool:
+        """Whether what is in the inputs decides how large something gets, as of `one_hot`.
+
+        It is tried on the meta device, where nothing has a value.
+        """
+        on_meta = [
+            value.to("meta") if isinstance(value, torch.Tensor) else value for value in values
+        ]
+        try:
+            copy.deepcopy(self.model).to("meta")(*on_meta)
+        except (*UNDEFINED, NotImplementedError):
+            return True
+        return False
+
     def build_inputs(self) -> list[object]:
         """Inputs as the problem makes them, from the random state as it is."""
         return build_inputs(self._namespace, self.device, self.contract.precision)
 
+    @property
+    def convolves(self) -> bool:
+        """Whether there are convolutions: PyTorch's defaults let a GPU have them in TF32."""
+        return "conv" in self.problem.source.lower()
+
     def floor_for(self, dtype: torch.dtype) -> float:
-        """The error allowed in a result of this type whatever eager does."""
-        return error_floor(dtype, self.contract.precision, interpreted=self.device.type == "cpu")
+        """The error allowed in a result of this type whatever eager does.
+
+        Where the CPU stands in for a GPU, eager's convolutions are more accurate than those that
+        users have.
+        """
+        precision = Precision.TF32 if self.stands_in else self.contract.precision
+        return error_floor(dtype, precision, interpreted=self.device.type == "cpu")
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether eager is in fp32 here, and would be in TF32 on a GPU."""
+        is_matched = self.contract.precision is Precision.MATCH
+        return self.device.type == "cpu" and is_matched and self.convolves
 
     def floors_for(self, outputs: Sequence[torch.Tensor]) -> tuple[float, ...]:
         return tuple(self.floor_for(value.dtype) for value in outputs)
 
     # ---- at the contract's precision
 
-    def run_eager(self, values: Sequence[object], seed: int) -> Forward:
+    def run_eager(self, values: Sequence[object], seed: int, *, calls: int = 1) -> Forward:
         """The module's own answer.
 
         An output that is a view of an input is copied, for the input will be overwritten. Whatever
         the module raises comes through.
+
+        Args:
+            calls: how many in a row, each from the state that the one before left; the last counts.
         """
-        torch.manual_seed(seed)
         with contract_flags(self.contract.precision), torch.no_grad():
-            outputs, returns_tuple = leaves_of(self.model(*values))
+            for _ in range(calls):
+                seed_generators(seed, self.device)
+                result = self.model(*values)
+            outputs, returns_tuple = leaves_of(result)
         given = {
             value.untyped_storage().data_ptr()
             for value in values
             if isinstance(value, torch.Tensor)
         }
+        storages = {value.untyped_storage().data_ptr() for value in outputs if value.numel()}
+        is_shared = len(storages) < sum(value.numel() > 0 for value in outputs)
         views = [value.untyped_storage().data_ptr() in given for value in outputs]
         outputs = tuple(
             copy_of_view(value) if is_view else value
             for value, is_view in zip(outputs, views, strict=True)
         )
-        return Forward(outputs, self._take_changes(self.model), returns_tuple, any(views))
+        return Forward(
+            outputs, self._take_changes(self.model), returns_tuple, any(views), is_shared
+        )
 
     def eager_run(self, seed: int) -> Run:
         """`run_eager` under one seed, for its outputs alone."""
@@ -148,7 +203,7 @@ class ReferenceModule:
             value.clone() if isinstance(value, torch.Tensor) and value is given else value
             for value, given in zip(doubled, values, strict=True)
         ]
-        torch.manual_seed(seed)
+        seed_generators(seed, self.device)
         with torch.no_grad(), in_double(self.problem):
             outputs, returns_tuple = leaves_of(model(*doubled))
         return Forward(outputs, self._take_changes(model), returns_tuple)

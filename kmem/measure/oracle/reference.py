@@ -9,8 +9,10 @@ arguments.
     expected = reference.expect(reference.inputs.values, seed)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 
@@ -19,9 +21,11 @@ from kmem.host.project_modules import imported_directories
 from kmem.measure.oracle.correctness import Difference
 from kmem.measure.oracle.expected import KEPT_BYTES, Answer, Expected, SlicedExpected, WholeExpected
 from kmem.measure.oracle.exploration import ModuleKind, explore_module
+from kmem.measure.oracle.families import INTEGER_FAMILIES, families_for
 from kmem.measure.oracle.forward import UNDEFINED, layouts_of, room_for, round_once
 from kmem.measure.oracle.inputs import ReferenceInputs, find_whole_bytes
 from kmem.measure.oracle.module import ReferenceModule
+from kmem.measure.oracle.parameters import vary_state
 from kmem.measure.pool.arguments import Layout, SharedArguments
 from kmem.measure.worker.commands import Load
 from kmem.measure.worker.tensors import Placement
@@ -67,6 +71,10 @@ class Reference:
         self.state.write(state)
         self.outputs: SharedArguments | None = None
         self.refused: dict[str, str] = {}
+        # whether what the module raises for was tried on the CPU, where nothing breaks
+        self.is_tried = self.device.type == "cpu"
+        # what candidates are told of their GPU where there is none
+        self.target: dict[str, object] | None = None
         self._kind: ModuleKind | None = None  # known after the first case
         self._survivors: set[str] | None = None
         self._earlier: tuple[torch.Tensor, ...] | None = None
@@ -75,6 +83,36 @@ class Reference:
     def state_names(self) -> list[str]:
         """Names of the parameters and buffers, in the order of `state`."""
         return list(self.module.initial_state)
+
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """The types of inputs, parameters and buffers."""
+        held = (*self.inputs.values, *self.module.initial_state.values())
+        return {value.dtype for value in held if isinstance(value, torch.Tensor)}
+
+    @property
+    def state_places(self) -> list[list[object]]:
+        """Where a worker finds parameters and buffers: [name, list of arguments, index]."""
+        return [[name, self.state.name, index] for index, name in enumerate(self.state_names)]
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The input families that say something about this module, cheap and telling ones first."""
+        return tuple(
+            family
+            for family in families_for(self.inputs.values, self.inputs.traits)
+            if self.may_try(family)
+        )
+
+    def may_try(self, family: str) -> bool:
+        """Whether the module may be asked: other integers may be out of range, or be sizes."""
+        if family not in INTEGER_FAMILIES:
+            return True
+        return self.is_tried and not self._has_sizes_of_values
+
+    @cached_property
+    def _has_sizes_of_values(self) -> bool:
+        return self.module.has_sizes_of_values(self.inputs.values)
 
     @property
     def is_stochastic(self) -> bool | None:
@@ -112,13 +150,55 @@ class Reference:
             source=source,
             class_name=class_name,
             init=self.module.init,
-            state=[[name, self.state.name, index] for index, name in enumerate(self.state_names)],
+            state=self.state_places,
             training=self.module.model.training,
             dtype="bfloat16" if precision is Precision.BF16 else None,
             tf32=precision is Precision.TF32,
             compile_mode=compile_mode,
             project=list(imported_directories(self.problem.source, self.problem.path)),
+            target=self.target,
         )
+
+    @contextmanager
+    def varied_state(self, seed: int) -> Iterator[bool]:
+        """Meanwhile have other parameters and buffers, here and for workers that load a module.
+
+        The context is whether there are any: there are none where nothing was constant, or the
+        module is not finite with others.
+        """
+        initial = self.module.initial_state
+        is_varied = self._vary_state(initial, seed)
+        try:
+            yield is_varied
+        finally:
+            if is_varied:
+                self._put_state(initial)
+
+    def _vary_state(self, initial: Mapping[str, torch.Tensor], seed: int) -> bool:
+        finite = self._finite_outputs(seed)
+        for signed in (True, False):
+            generator = torch.Generator(device=self.device).manual_seed(seed)
+            varied = vary_state(initial, self.module.parameter_names, generator, signed=signed)
+            if all(varied[name] is value for name, value in initial.items()):
+                return False
+            self._put_state(varied)
+            if self._finite_outputs(seed) == finite:
+                return True
+            self._put_state(initial)
+        return False
+
+    def _put_state(self, state: Mapping[str, torch.Tensor]) -> None:
+        self.module.put_state(state)
+        self.state.write(list(state.values()))
+
+    def _finite_outputs(self, seed: int) -> list[int]:
+        """How many elements of each output are finite for the problem's own values."""
+        self.inputs.fill("drawn", seed)
+        try:
+            outputs = self.run_eager(self.inputs.values, seed)
+        except UNDEFINED:
+            return []
+        return [int(torch.isfinite(value).sum()) for value in outputs]
 
     # ---- answers
 
@@ -168,6 +248,18 @@ class Reference:
             torch.cuda.empty_cache()  # the candidate may want what finding out has left
         return expected
 
+    def answer_after(self, seed: int, calls: int) -> Answer:
+        """What the module leaves in its buffers after so many forwards in a row of its inputs."""
+        with room_for(self.problem):
+            eager = self.module.run_eager(self.inputs.values, seed, calls=calls)
+        layouts = layouts_of(eager.outputs)
+        return Answer(
+            eager.returns_tuple,
+            layouts,
+            self.module.floors_for(eager.outputs),
+            eager_state=eager.changed_buffers,
+        )
+
     def _expect(self, values: Sequence[object], seed: int) -> Expected:
         if self._kind is None:
             self._kind = explore_module(self.module, self.inputs, values, seed, self.refused)
@@ -193,8 +285,10 @@ class Reference:
             self.module.floors_for(eager.outputs),
             changed,
             eager.aliases_inputs,
+            eager.shares_outputs,
             eager.changed_buffers,
             double.changed_buffers,
+            self._kind.is_elementwise,
         )
         oracle = double.outputs
         del double  # beside a stochastic module's oracle there is no use for its outputs
@@ -235,7 +329,8 @@ class Reference:
         section 1.5 (backward error).
         """
         generator = torch.Generator(device=self.device).manual_seed(seed)
-        return expected.noise(lambda values: round_once(values, generator))
+        to_tf32 = self.module.stands_in
+        return expected.noise(lambda values: round_once(values, generator, to_tf32=to_tf32))
 
     def note_adversaries(self, expected: Expected) -> None:
         """Strike out the trivial outputs that this case tells from right ones.

@@ -42,13 +42,6 @@ class TimedResult:
     places: tuple[torch.Tensor, ...]  # (dimensions, count) int64 each
     values: tuple[torch.Tensor, ...]  # (count,) each
 
-    def put_into(self, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """A copy of outputs with these values at their places."""
-        mixed = [output.clone(memory_format=torch.contiguous_format) for output in outputs]
-        for output, places, values in zip(mixed, self.places, self.values, strict=True):
-            output[tuple(places)] = values if output.dim() else values[0]
-        return mixed
-
     def distance(self, outputs: Sequence[torch.Tensor]) -> float:
         """How far these values are from those of other outputs: the largest relative error.
 

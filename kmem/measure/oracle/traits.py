@@ -4,7 +4,7 @@ They are found by comparing draws under different seeds.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -19,12 +19,14 @@ _PIECE = 2**24
 class InputTraits:
     """What must stay true of one input.
 
-    `fixed`: the values are as drawn. `zeros`: where exact zeros are, None if that may change.
+    `fixed`: no floating numbers that may be anything. `zeros`: where exact zeros are, None if that
+    may change. `repeated`: fixed, and the same in every draw.
     """
 
     fixed: bool
     zeros: torch.Tensor | None = None
     symmetric: bool = False
+    repeated: bool = False
 
 
 def find_traits_in_turn(
@@ -51,7 +53,11 @@ def find_traits_in_turn(
         _may_share_zeros(one, _sample_of(place)) for one, place in zip(samples, places, strict=True)
     ):
         return [input_traits(one, other) for one, other in zip(places, draw(second), strict=True)]
-    return [input_traits(place, None) for place in places]
+    found = [input_traits(place, None) for place in places]
+    return [
+        replace(trait, repeated=trait.fixed and _are_equal(_sample_of(place), sample))
+        for trait, place, sample in zip(found, places, samples, strict=True)
+    ]
 
 
 def input_traits(first: object, second: object | None) -> InputTraits:
@@ -60,15 +66,16 @@ def input_traits(first: object, second: object | None) -> InputTraits:
     Args:
         second: None where samples have shown that the draws share no zeros.
     """
+    repeated = _are_equal(first, second)
     if not isinstance(first, torch.Tensor) or not first.is_floating_point():
-        return InputTraits(fixed=True)
+        return InputTraits(fixed=True, repeated=repeated)
     sample = first.flatten()[:_SAMPLE]
     if (
         sample.numel()
         and _is_integral(sample)
         and all(_is_integral(part) for part, _ in _pieces(first, first))
     ):
-        return InputTraits(fixed=True)
+        return InputTraits(fixed=True, repeated=repeated)
     zeros = None
     if second is not None:
         shared_zeros = sum(
@@ -82,12 +89,21 @@ def input_traits(first: object, second: object | None) -> InputTraits:
     )
 
 
+def _are_equal(first: object, second: object) -> bool:
+    """Whether two tensors are the same; of other values nothing is said."""
+    return (
+        isinstance(first, torch.Tensor)
+        and isinstance(second, torch.Tensor)
+        and torch.equal(first, second)
+    )
+
+
 def _sample_of(value: object) -> torch.Tensor | None:
-    """Some elements of a floating tensor, evenly spread; None of other values.
+    """Some elements of a tensor, evenly spread; None of other values.
 
     They are at the same places in every draw.
     """
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+    if not isinstance(value, torch.Tensor):
         return None
     flat = value.flatten()
     return flat[:: max(1, flat.numel() // _SAMPLE)].clone()
@@ -98,7 +114,7 @@ def _may_share_zeros(sample: torch.Tensor | None, other: torch.Tensor | None) ->
 
     The input may then be made so, as a triangular matrix is.
     """
-    if sample is None or other is None or not sample.numel():
+    if sample is None or other is None or not sample.numel() or not sample.is_floating_point():
         return False
     return float(((sample == 0) & (other == 0)).float().mean()) >= _ZERO_SHARE / 2
 

@@ -84,6 +84,11 @@ class SharedArguments:
         ]
 
     @property
+    def can_hold_expanded(self) -> bool:
+        """Whether elements may share memory: not where values travel through the host."""
+        return all(item.host is None for item in self.items if isinstance(item, SharedTensor))
+
+    @property
     def nbytes(self) -> int:
         return sum(item.value.nbytes for item in self.items if isinstance(item, SharedTensor))
 
@@ -91,7 +96,7 @@ class SharedArguments:
         """Copy values of the same shapes in. Plain values must be those they were made with."""
         for place, value in zip(self.values, values, strict=True):
             if isinstance(place, torch.Tensor):
-                place.copy_(value)
+                _copy_once(place, value)
         self.publish()
 
     def publish(self) -> None:
@@ -99,7 +104,7 @@ class SharedArguments:
         for item, own in zip(self.items, self._private, strict=True):
             if isinstance(item, SharedTensor):
                 if own is not None:
-                    item.value.copy_(own)
+                    _copy_once(item.value, own)
                 item.publish()
 
     def fetch(self) -> None:
@@ -175,6 +180,15 @@ def _dense_stride(value: torch.Tensor) -> tuple[int, ...]:
     if value.numel():
         span = 1 + sum((size - 1) * step for size, step in zip(value.shape, stride, strict=True))
     return tuple(stride) if span == value.numel() else tuple(value.contiguous().stride())
+
+
+def _copy_once(place: torch.Tensor, value: torch.Tensor) -> None:
+    """Copy a tensor, once where elements of the place share memory."""
+    once = tuple(
+        slice(0, 1) if step == 0 and size > 1 else slice(None)
+        for size, step in zip(place.shape, place.stride(), strict=True)
+    )
+    place[once].copy_(value[once])
 
 
 def _poison_of(dtype: torch.dtype) -> float | int:

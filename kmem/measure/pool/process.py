@@ -40,6 +40,7 @@ WORKER_FILES = (
     _KMEM / "host" / "project_modules.py",
     _KMEM / "host" / "checked_text.py",
     _KMEM / "host" / "confinement.py",
+    _KMEM / "host" / "imitated_device.py",
 )
 #: Variables a worker keeps: where programs, libraries, compilers and the GPU are. Everything else
 #: (keys, tokens, proxies, home) is dropped.
@@ -272,6 +273,16 @@ class WorkerProcess:
             code = None
         self.kill()
         return WorkerLost(Status.CRASHED, f"the worker {_ending(code)}\n{self.log_tail()}")
+
+    @property
+    def processor_s(self) -> float:
+        """Processor time that the process has taken so far, in seconds; 0.0 once it is gone."""
+        try:
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        # user and system time. Source: proc_pid_stat(5), fields 14 and 15
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def alive(self) -> bool:

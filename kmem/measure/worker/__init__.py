@@ -1,9 +1,9 @@
 """What runs in a candidate's process, and nothing else.
 
-The process is given copies of these files and of lease.py, confinement.py and checked_text.py from
-kmem/host. kmem cannot be imported there, so the files import one another and those three by plain
-names, and beside these the standard library, torch and triton. Four of them are used by the
-judge's side too, as `kmem.measure.worker.channel`: channel, commands, operators, tensors.
+The process is given copies of these files and of some from kmem/host (`WORKER_FILES` in
+pool/process.py). kmem cannot be imported there, so the files import one another and these by plain
+names, and beside these the standard library, torch and triton. Three of them are used by the
+judge's side too, as `kmem.measure.worker.channel`: channel, commands, tensors.
 
 In the order in which a process uses them:
 
@@ -15,8 +15,11 @@ In the order in which a process uses them:
 - tensors.py: tensors that both processes see, and plain values as JSON.
 - free_memory.py: fills free device memory with NaN, so that an unwritten output shows.
 - results.py: what a forward returned: a description for the judge, and copies for it.
+- overlap.py: where the outputs of a forward lie.
 - operators.py: the operators that one call dispatches, and the values that it reads into Python.
 - copying.py: which interpreted launches compute, and which only copy.
+- interpreting.py: makes Triton's interpreter answer as a GPU would.
+- races.py: programs that read what others of the same launch write.
 - launches.py: the Triton kernels that one call launches, and all kernels that the GPU ran.
 - integrity.py: functions and flags of torch, triton and time that a candidate has replaced.
 - clocks.py: the times of calls, by CUDA events and by the host's clock.

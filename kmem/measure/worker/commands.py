@@ -37,7 +37,8 @@ class Load:
     `state` holds [parameter, attached list, index in it] for each parameter and buffer. `dtype` is
     what the module is cast to, None to leave it. `compile_mode` is torch.compile's mode for a
     baseline, None for no torch.compile. `project` are the directories in which the file may find
-    modules of its own project.
+    modules of its own project. `target` has the properties of the GPU that the file is meant for,
+    where there is none.
     """
 
     key: str
@@ -51,6 +52,7 @@ class Load:
     tf32: bool = False
     compile_mode: str | None = None
     project: list[str] = field(default_factory=list)
+    target: dict[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,10 @@ class Unload:
 class Run:
     """One forward, whose outputs are described and copied to `outputs`.
 
-    With `suppress` Triton launches do nothing. With `keep` the worker holds on to the result under
-    that name.
+    `state` is given to the module before, as by `Load`; None leaves it as it is. With `suppress`
+    Triton launches do nothing, with `shuffle` (a seed) their programs run in another order. With
+    `grad` the forward is recorded for gradients. With `keep` the worker holds on to the result
+    under that name.
     """
 
     key: str
@@ -74,6 +78,9 @@ class Run:
     seed: int
     suppress: bool = False
     keep: str | None = None
+    state: list[list[object]] | None = None
+    shuffle: int | None = None
+    grad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +93,7 @@ class Reread:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Let go of a kept result."""
-
-    keep: str
+    """Let go of all kept results."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,36 +5,47 @@ functions it uses are bound before a candidate could replace them.
 """
 
 import hashlib
+import math
+import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
+import numpy
 import torch
 import triton
 from copying import CopyDetector
+from races import RaceLog
 from torch.profiler import ProfilerActivity, profile
 from triton.runtime.autotuner import Autotuner, Heuristics
-from triton.runtime.interpreter import GridExecutor, InterpretedFunction
+from triton.runtime.interpreter import GridExecutor, InterpretedFunction, InterpreterBuilder
 from triton.runtime.jit import JITFunction
 
 _synchronize = torch.cuda.synchronize
 
 
 class LaunchCounter:
-    """Counts Triton launches, compiled or interpreted, and can turn them into no-ops.
+    """Counts Triton launches, compiled or interpreted, and can change what they do.
 
-    If the answer is still right when no launch does anything, the kernels were not needed for it.
+    They can be no-ops: if the answer is still right then, the kernels were not needed for it. In
+    the interpreter their programs can run in another order: on a GPU there is none, and a program
+    that relies on an earlier one is wrong.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.running = 0  # how many are at work, one in another
-        self.suppressed = False
-        self.names: Counter[str] = Counter()  # of the compiled kernels that were launched
+        self.names: list[str] = []  # of the kernels, in order; in the interpreter alone
+        self.compiled: Counter[str] = Counter()  # launches of compiled kernels, by name
         self.copies: CopyDetector | None = None  # where Triton interprets
+        self._races: RaceLog | None = None  # likewise
+        self._suppressed, self._shuffle = False, None
         if triton.knobs.runtime.interpret:
             self.copies = CopyDetector()
             self._wrap(GridExecutor, "__call__")
+            self._races = RaceLog()
+            self._let_shuffle()
         else:
             self._wrap(JITFunction, "run")
 
@@ -47,18 +58,77 @@ class LaunchCounter:
 
         def launch(function, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
             self.count += 1
-            if self.suppressed:
+            if self._suppressed:
                 return None
+            if self._races is not None:
+                self.names.append(function.fn.__name__)
+                self._races.begin_launch()
             self.running += 1
             try:
                 kernel = original(function, *args, **kwargs)
             finally:
                 self.running -= 1
-            if kernel is not None and not kwargs.get("warmup"):
-                self.names[str(getattr(kernel, "name", ""))] += 1
+            if self._races is not None:
+                self._races.end_launch()
+            elif kernel is not None and not kwargs.get("warmup"):
+                self.compiled[str(getattr(kernel, "name", ""))] += 1
             return kernel
 
         setattr(owner, name, launch)
+
+    @contextmanager
+    def observing(self, *, suppress: bool = False, shuffle: int | None = None) -> Iterator[None]:
+        """Count from zero, with launches changed as asked for.
+
+        Args:
+            suppress: they do nothing.
+            shuffle: a seed for the order of their programs; None for the usual one. Races are
+                looked for meanwhile.
+        """
+        self.count, self.names = 0, []
+        self._suppressed = suppress
+        self._shuffle = None if shuffle is None else random.Random(shuffle)
+        if self._races is not None:
+            self._races.is_on, self._races.found = shuffle is not None, 0
+        try:
+            yield
+        finally:
+            self._suppressed, self._shuffle = False, None
+            if self._races is not None:
+                self._races.is_on = False
+
+    @property
+    def races(self) -> int:
+        """Places that one program stored and another loaded, in what was observed last."""
+        return self._races.found if self._races is not None else 0
+
+    def _let_shuffle(self) -> None:
+        """Have the interpreter's grid go through `_place`: it sets one program after another."""
+        original_dim, original_idx = (
+            InterpreterBuilder.set_grid_dim,
+            InterpreterBuilder.set_grid_idx,
+        )
+        order: dict[str, list[int]] = {}
+
+        def set_grid_dim(builder, *dims):  # noqa: ANN001, ANN002, ANN202 - a pass-through
+            order.clear()
+            if self._shuffle is not None:
+                total = math.prod(dims)
+                order["places"] = self._shuffle.sample(range(total), total)
+            return original_dim(builder, *dims)
+
+        def set_grid_idx(builder, x, y, z):  # noqa: ANN001, ANN202 - a pass-through
+            if "places" in order:
+                dims = builder.grid_dim
+                place = order["places"][numpy.ravel_multi_index((x, y, z), dims)]
+                self._races.begin_program(place)
+                return original_idx(builder, *map(int, numpy.unravel_index(place, dims)))
+            return original_idx(builder, x, y, z)
+
+        InterpreterBuilder.set_grid_dim, InterpreterBuilder.set_grid_idx = (
+            set_grid_dim,
+            set_grid_idx,
+        )
 
 
 def gpu_kernels(

@@ -9,6 +9,8 @@ In order: tensors and modules, running, observing.
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -18,20 +20,26 @@ import torch
 from checked_text import import_text
 from failures import CandidateFailed, guarded
 from free_memory import poison_free_memory
+from imitated_device import ImitatedDevice, imitate_cuda
 from integrity import Integrity
+from interpreting import imitate_driver, prepare_interpreter
 from launches import LaunchCounter, binary_digest, find_triton_functions, gpu_kernels
 from lease import GpuLease
 from operators import OperatorLog
+from overlap import describe_places
 from project_modules import use_project
-from results import Result, SpotCopies, deliver_result, read_result
+from results import Result, SpotCopies, deliver_result, is_plain, read_result
 from tensors import SharedTensor, decode_value, open_shared
 from tuning import tuning_in_turn
 
-_no_grad = torch.no_grad
+_no_grad, _enable_grad = torch.no_grad, torch.enable_grad
+_copy, _equal = torch.Tensor.copy_, torch.equal
 _manual_seed, _synchronize = torch.manual_seed, torch.cuda.synchronize
 #: Beyond this the allocator's free blocks go back to the driver after a call: the judge has use for
 #: the memory.
 RESERVED_AT_MOST = 2**30
+#: Launches of one forward that are named to the judge.
+_NAMES = 4096
 _OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -72,7 +80,12 @@ class Runner:
     Each method that takes a command answers it with what the judge is told.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, hostile: bool = True) -> None:
+        """Nothing is loaded yet.
+
+        Args:
+            hostile: candidates will be loaded, not baselines.
+        """
         self.device = torch.device(device)
         self.launches = LaunchCounter()
         self.models: dict[str, tuple[torch.nn.Module, ModuleType]] = {}
@@ -82,6 +95,15 @@ class Runner:
         self.reserved_bytes = 0  # by the allocator, after the last call
         if self.device.type == "cuda":
             torch.cuda.init()
+        # torch.manual_seed takes a millisecond where there is no GPU
+        on_cpu = self.device.type == "cpu"
+        self._seed = torch.default_generator.manual_seed if on_cpu else _manual_seed
+        # where kernels are interpreted there is no GPU, but candidates are written for one
+        self._target: dict[str, object] | None = None
+        self._as_on_gpu: Callable[[], AbstractContextManager] = nullcontext
+        if on_cpu and hostile:
+            prepare_interpreter()
+            self._as_on_gpu = partial(ImitatedDevice, "cpu")
         self.integrity = Integrity(_own_parts)
 
     def prepare_profiler(self) -> None:
@@ -91,6 +113,13 @@ class Runner:
         """
         if self.device.type == "cuda":
             gpu_kernels(lambda: torch.zeros(1, device=self.device))
+
+    def _imitate(self, target: dict[str, object]) -> None:
+        """Answer questions about the GPU as this one would, from now on."""
+        imitate_cuda(target)
+        imitate_driver(target)
+        self._target = target
+        self.integrity = Integrity(_own_parts)
 
     # ---- tensors and modules
 
@@ -112,9 +141,12 @@ class Runner:
         torch.backends.cuda.matmul.allow_tf32 = command.tf32
         torch.backends.cudnn.allow_tf32 = True
         use_project(command.project)
+        if command.target and command.target != self._target:
+            self._imitate(command.target)
         self.integrity.note_flags()  # that this was said is no fault of what comes now
         name = os.path.splitext(os.path.basename(command.path))[0]
-        module = guarded("import", import_text, name, command.path, command.source)
+        with self._as_on_gpu():
+            module = guarded("import", import_text, name, command.path, command.source)
         factory = getattr(module, command.class_name, None)
         if factory is None:
             raise CandidateFailed(
@@ -122,7 +154,7 @@ class Runner:
             )
 
         def construct() -> object:
-            with torch.device(self.device):
+            with self._as_on_gpu(), torch.device(self.device):
                 return factory(*[decode_value(value) for value in command.init])
 
         model = guarded("construct", construct)
@@ -145,11 +177,33 @@ class Runner:
         moved = model.to(self.device)
         if command.dtype:
             moved = moved.to(getattr(torch, command.dtype))
-        state = {target: self.attached[name][index] for target, name, index in command.state}
+        state = self._shared_state(command.state)
+        own = dict(registered_state(moved))
+        parameters = {name for name, _ in moved.named_parameters(remove_duplicate=False)}
+        if missing := [name for name in state if own.get(name) is None]:
+            raise KeyError(f"it has no {', '.join(missing[:5])}, which the module has")
+        if added := sorted(parameters - state.keys()):
+            raise KeyError(f"it has {', '.join(added[:5])}, which the module has not")
+        # whoever packs parameters may do it when they are loaded
+        with self._as_on_gpu():
+            moved.load_state_dict(state, strict=False)
+        self._give_state(moved, state)
+        return moved.train(command.training)
+
+    def _shared_state(self, places: list[list[object]]) -> dict[str, torch.Tensor]:
+        state = {target: self.attached[name][index] for target, name, index in places}
         for shared in state.values():
             shared.fetch()
-        moved.load_state_dict({target: shared.value for target, shared in state.items()})
-        return moved.train(command.training)
+        return {target: shared.value for target, shared in state.items()}
+
+    def _give_state(self, model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+        """Copy into parameters and buffers, also those that no state_dict holds."""
+        own = dict(registered_state(model))
+        with _no_grad():
+            for name, value in state.items():
+                target = own.get(name)
+                if target is not None and not _equal(target, value):
+                    _copy(target, value)
 
     def unload(self, command: commands.Unload) -> dict[str, object]:
         self.models.pop(command.key, None)
@@ -164,25 +218,33 @@ class Runner:
         targets = self.attached[command.outputs] if command.outputs else []
         layouts = [(tuple(target.value.shape), target.value.dtype) for target in targets]
         poison_free_memory(layouts, self.device, self.reserved_bytes)
-        _manual_seed(command.seed)
-        self.launches.count, self.launches.suppressed = 0, command.suppress
-        try:
-            result = guarded("forward", self._forward(command.key, command.inputs))
-        finally:
-            self.launches.suppressed = False
+        if command.state is not None:
+            model, state = self.models[command.key][0], self._shared_state(command.state)
+            guarded("state_dict", self._give_state, model, state)
+        self._seed(command.seed)
+        call = self._forward(command.key, command.inputs, grad=command.grad)
+        with self.launches.observing(suppress=command.suppress, shuffle=command.shuffle):
+            result = guarded("forward", call)
         described = deliver_result(result, targets, self.device)
+        described.update(self._places(result, command.inputs))
         if command.keep:
             self.kept[command.keep] = result
         del result  # before the device is joined: whatever its end sets off belongs to this call
         self._publish(command.inputs)
         self._give_back()
-        return {**described, "launches": self.launches.count}
+        seen = self.launches
+        return {
+            **described,
+            "launches": seen.count,
+            "names": seen.names[:_NAMES],
+            "races": seen.races,
+        }
 
     def reread(self, command: commands.Reread) -> dict[str, object]:
         return deliver_result(self.kept[command.keep], self.attached[command.outputs], self.device)
 
     def forget(self, command: commands.Forget) -> dict[str, object]:
-        self.kept.pop(command.keep, None)
+        self.kept.clear()
         self._give_back()
         return {}
 
@@ -198,16 +260,28 @@ class Runner:
             if self.reserved_bytes > RESERVED_AT_MOST:
                 torch.cuda.empty_cache()
 
-    def _forward(self, key: str, inputs: str) -> Callable[[], Result]:
+    def _places(self, result: Result, inputs: str) -> dict[str, object]:
+        """Where the outputs lie, if they are what the judge expects."""
+        if not all(is_plain(leaf, self.device) for leaf in result.leaves):
+            return {}
+        given = [value for value in self._values(inputs) if isinstance(value, torch.Tensor)]
+        return {"places": describe_places(result.leaves, given)}
+
+    def _forward(self, key: str, inputs: str, *, grad: bool = False) -> Callable[[], Result]:
         """A forward of what the inputs hold now; its result is read within the call."""
         self._fetch(inputs)
         model, values = self.models[key][0], self._values(inputs)
+        mode = _enable_grad if grad else _no_grad
 
         def call() -> Result:
-            with _no_grad():
+            with mode():
                 return read_result(model(*values))
 
-        return call
+        def call_as_on_gpu() -> Result:
+            with self._as_on_gpu():
+                return call()
+
+        return call if self.device.type == "cuda" else call_as_on_gpu
 
     def _values(self, name: str) -> list[object]:
         return [
@@ -233,7 +307,7 @@ class Runner:
     # ---- observing
 
     def operators(self, command: commands.Operators) -> dict[str, object]:
-        _manual_seed(command.seed)
+        self._seed(command.seed)
         call = self._forward(command.key, command.inputs)
         log, copies = OperatorLog(self.launches.is_running), self.launches.copies
         if copies is not None:
@@ -245,7 +319,7 @@ class Runner:
         return {"operators": log.counts, "computed": computed}
 
     def kernels(self, command: commands.Kernels) -> dict[str, object]:
-        names = self.launches.names
+        names = self.launches.compiled
         call = self._forward(command.key, command.inputs)
         ran = guarded("forward", gpu_kernels, call, names.clear)
         own = find_triton_functions(self.models[command.key][1])

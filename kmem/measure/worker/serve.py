@@ -84,7 +84,7 @@ def main() -> None:
     import triton
     from runner import Runner
 
-    runner = Runner(options["device"])
+    runner = Runner(options["device"], hostile=walls is not None)
     if walls is not None:  # what kernels a baseline runs is never asked
         runner.prepare_profiler()
     versions = {

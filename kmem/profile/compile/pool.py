@@ -18,6 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from kmem.devices import cuda_properties
 from kmem.problem.traced import TracedProblem
 from kmem.profile.compile.process import CompileProcess
 from kmem.profile.compile.report import CompileReport, CompileStatus, read_report
@@ -143,6 +144,7 @@ class CompilePool:
         setup = {
             **describe_inputs(traced),
             "device": device,
+            "properties": cuda_properties(traced.device),
             "directory": str(self._processes.directory),
             "read_binaries": read_binaries,
         }

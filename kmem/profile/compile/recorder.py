@@ -22,7 +22,7 @@ from triton.runtime.jit import JITFunction
 
 from kmem.profile.compile.sass import read_instructions, read_resources
 from kmem.profile.compile.target_driver import tool_paths
-from kmem.profile.compile.ttir import count_program_work
+from kmem.profile.compile.ttir import count_program_work, list_products
 from kmem.profile.vendor import vendor_share
 
 #: Operators that launch no kernel: they allocate, alias or ask.
@@ -83,6 +83,7 @@ class Recorder:
             "grid": (*grid, 1, 1, 1)[:3],
             "block": (warps * 32, 1, 1),
             "metrics": metrics,
+            "products": list_products(kernel.asm["ttir"]),
         }
         scalars = [repr(value) for value in arguments.values() if isinstance(value, int | float)]
         self._add(launch, strip_debug(kernel.asm["ptx"]), scalars)

@@ -39,6 +39,8 @@ class CompileReport:
     ptx_hash: str | None
     seconds: float
     vendor_ops: tuple[str, ...]
+    # kinds of tt.dot by launch, vendor operators left out: ("f32 ieee",)
+    products: tuple[tuple[str, ...], ...] = ()
 
 
 def last_line(report: CompileReport) -> str:
@@ -57,6 +59,9 @@ def read_report(kernel: str, answer: dict[str, Any], device: Device) -> CompileR
         ptx_hash=answer.get("ptx_hash"),
         seconds=answer["seconds"],
         vendor_ops=tuple(launch.name for launch in launches if "static__library" in launch.metrics),
+        products=tuple(
+            tuple(entry["products"]) for entry in answer.get("launches", ()) if "products" in entry
+        ),
     )
 
 

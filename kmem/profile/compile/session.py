@@ -14,13 +14,14 @@ import linecache
 import os
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from kmem.errors import ProblemError
 from kmem.host.checked_text import import_text
+from kmem.host.imitated_device import ImitatedDevice, imitate_cuda
 from kmem.problem.load import build_inputs, execute_problem
 from kmem.profile.build import build_model
 from kmem.profile.compile.recorder import Recorder, VendorOperators, record_launches
@@ -45,7 +46,7 @@ class CompileSession:
         self._precision = read_precision(setup)
         self._directory = Path(setup["directory"])
         use_compile_only_driver(setup["device"]["arch"])
-        _imitate_device(setup["device"])
+        imitate_cuda(setup["properties"])
         self._problem = execute_problem(problem, workload)
         self._inputs = _meta_inputs(self._problem, self._precision)
         self._recorder = Recorder(self._directory, read_binaries=setup["read_binaries"])
@@ -68,13 +69,12 @@ class CompileSession:
         name = f"kmem_candidate_{os.getpid()}_{next(_numbers)}"
         path = str(self._directory / f"{name}.py")  # for tracebacks: no such file is read
         try:
-            module = import_text(name, path, source)
-            model = build_model(module, self._problem, self._precision, "meta")
-            with (
-                torch.no_grad(),
-                VendorOperators(self._recorder, tf32=self._precision is Precision.TF32),
-            ):
-                model(*self._inputs)
+            with ImitatedDevice("meta"):
+                module = import_text(name, path, source)
+                model = build_model(module, self._problem, self._precision, "meta")
+                tf32 = self._precision is Precision.TF32
+                with torch.no_grad(), VendorOperators(self._recorder, tf32=tf32):
+                    model(*self._inputs)
         finally:
             sys.modules.pop(name, None)
             linecache.cache.pop(path, None)
@@ -90,26 +90,3 @@ def _meta_inputs(problem: ModuleType, precision: Precision) -> list[object]:
             value.to("meta") if isinstance(value, torch.Tensor) else value
             for value in build_inputs(problem, "cpu", precision)
         ]
-
-
-def _imitate_device(device: dict[str, Any]) -> None:
-    """Answer what kernels ask about their GPU (how many multiprocessors) as the target would.
-
-    Without a GPU, torch could not answer at all.
-    """
-    properties = SimpleNamespace(
-        name=device["full_name"],
-        multi_processor_count=device["sm_count"],
-        total_memory=device["memory_bytes"],
-        L2_cache_size=device["l2_bytes"],
-        warp_size=device["warp_size"],
-        max_threads_per_multi_processor=device["max_threads_per_sm"],
-        shared_memory_per_block_optin=device["shared_bytes_per_block"],
-        shared_memory_per_multiprocessor=device["shared_bytes_per_sm"],
-        regs_per_multiprocessor=device["registers_per_sm"],
-        major=int(device["arch"].removeprefix("sm_")) // 10,
-        minor=int(device["arch"].removeprefix("sm_")) % 10,
-    )
-    torch.cuda.get_device_properties = lambda device=None: properties
-    torch.cuda.get_device_capability = lambda device=None: (properties.major, properties.minor)
-    torch.cuda.current_device = lambda: 0

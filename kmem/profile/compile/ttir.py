@@ -32,6 +32,8 @@ _DEFINED = re.compile(r"^\s*(%[\w$.]+)(?::\d+)? = ")
 _VALUE = re.compile(r"%[\w$.]+(?:#\d+)?")
 _LOADED = re.compile(r"= tt\.(?:load|descriptor_load|atomic_rmw|atomic_cas) ")
 _IF = re.compile(r"scf\.if (%[\w$.]+)")
+_PRODUCT = re.compile(r"= tt\.dot(?:_scaled)? .*?: tensor<(?:\d+x)+(\w+)>")
+_PRECISION = re.compile(r"inputPrecision = (\w+)")
 _BITS = re.compile(r"(\d+)")
 #: Products on the tensor core per product asked for. Source: Triton language reference, tl.dot,
 #: input_precision.
@@ -115,6 +117,19 @@ def _exceptions(lines: Sequence[str]) -> frozenset[int]:
                 found.add(number)
             regions.append((number, name))
     return frozenset(found)
+
+
+def list_products(ttir: str) -> tuple[str, ...]:
+    """Each kind of `tt.dot` once: type of the first operand and its precision, as "f32 tf32".
+
+    The precision is "ieee" where none is said.
+    """
+    found = {}
+    for line in ttir.splitlines():
+        if match := _PRODUCT.search(line):
+            precision = _PRECISION.search(line)
+            found[f"{match[1]} {precision[1] if precision else 'ieee'}"] = None
+    return tuple(found)
 
 
 def _constant_trips(constants: Mapping[str, int], loop: re.Match[str]) -> int | None:

@@ -1,0 +1,105 @@
+"""Lets a kernel believe that it runs on a GPU, in a process that only interprets or compiles it.
+
+Whoever asks where it is then takes the way that a GPU would take, and that is the one to be judged.
+Used from a copy too (torch and the standard library only).
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+
+def imitate_cuda(properties: Mapping[str, object]) -> None:
+    """Answer what kernels ask torch.cuda as it would with this GPU; not undone.
+
+    Args:
+        properties: as torch.cuda.get_device_properties has them.
+    """
+    answer = SimpleNamespace(**properties)
+    capability = answer.major, answer.minor
+    imitated = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_properties": lambda device=None: answer,
+        "get_device_capability": lambda device=None: capability,
+        "get_device_name": lambda device=None: answer.name,
+        "synchronize": lambda device=None: None,
+        "device": lambda device=None: nullcontext(),
+        "device_of": lambda tensor=None: nullcontext(),
+        "set_device": lambda device=None: None,
+        "empty_cache": lambda: None,
+        "is_bf16_supported": lambda *args: True,
+        "mem_get_info": lambda device=None: (answer.total_memory, answer.total_memory),
+        "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
+    }
+    for name, function in imitated.items():
+        setattr(torch.cuda, name, function)
+
+
+class ImitatedDevice(TorchFunctionMode):
+    """Lets tensors say that they lie on a GPU, and be made and moved there, where there is none.
+
+    Args:
+        device: where they lie.
+    """
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self._device = torch.device(device)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
+        kwargs = kwargs or {}
+        if func in _SAID:
+            return _SAID[func]
+        if func is torch.Tensor.cuda:
+            return args[0]
+        if func is torch.cudnn_convolution and self._device.type == "cpu":
+            return _convolve(*args, **kwargs)
+        return func(
+            *[self._real(value) for value in args],
+            **{name: self._real(value) for name, value in kwargs.items()},
+        )
+
+    def _real(self, value: object) -> object:
+        is_name = type(value) is str and (value == "cuda" or value.startswith("cuda:"))
+        is_device = type(value) is torch.device and value.type == "cuda"
+        return self._device if is_name or is_device else value
+
+
+def _convolve(  # noqa: PLR0913 - torch's own signature
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *settings: object,
+    **named: object,
+) -> torch.Tensor:
+    """What torch.cudnn_convolution computes, which exists on a GPU alone."""
+    outside = [0] * len(stride)
+    return torch.convolution(
+        x,
+        weight,
+        None,
+        stride,
+        padding,
+        dilation,
+        False,
+        outside,
+        groups,  # noqa: FBT003 - torch's own signature
+    )
+
+
+#: What tensors say about where they are.
+_SAID = {
+    torch.Tensor.device.__get__: torch.device("cuda", 0),
+    torch.Tensor.is_cuda.__get__: True,
+    torch.Tensor.is_cpu.__get__: False,
+    torch.Tensor.is_meta.__get__: False,
+    torch.Tensor.get_device: 0,
+}

@@ -1,0 +1,100 @@
+"""What is compiled for the target is what the interpreter has proved, where there is no GPU.
+
+Pure functions of a compile report and of what the interpreter saw at the same sizes.
+
+Covered: a kernel that does not compile, that launches other kernels than were interpreted, and
+products in less than the declared precision. Not covered: a kernel that does something else on a
+GPU without a launch, or a product, that differs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kmem.measure.examine.examination import Examination, Refused
+from kmem.records import Precision, Status
+
+#: Operand types that no contract has a place for unless an input is of that type.
+_EIGHT_BITS = ("f8",)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledForward:
+    """What one forward came to when it was compiled for the target.
+
+    `failure` is why it does not compile, None if it does; `needs_values` says that its forward
+    looks at values, so that nobody can tell. `kernels` are the Triton kernels that it launches, in
+    order, and `products` the kinds of `tt.dot` in each ("f32 tf32"). `launches` counts the
+    libraries' too.
+    """
+
+    failure: str | None = None
+    needs_values: bool = False
+    kernels: tuple[str, ...] = ()
+    products: tuple[tuple[str, ...], ...] = ()
+    launches: int = 0
+
+
+def check_compiled(examination: Examination, compiled: CompiledForward, device: str) -> None:
+    """Hold what was compiled at the interpreted sizes to what the interpreter saw.
+
+    Args:
+        device: the name of the target.
+
+    Raises Refused.
+    """
+    check_status(compiled, device)
+    if compiled.kernels != examination.kernels_seen:
+        raise Refused(
+            Status.WRONG_CONTRACT,
+            f"compiled for {device} it launches {_listed(compiled.kernels)}, in the interpreter "
+            f"{_listed(examination.kernels_seen)}: what was proved is not what runs",
+        )
+    check_products(examination, compiled)
+
+
+def check_status(compiled: CompiledForward, device: str) -> None:
+    """A kernel compiles for its target. Raises Refused."""
+    if compiled.failure is None:
+        return
+    if compiled.needs_values:
+        raise Refused(
+            Status.BUILD_FAILED,
+            "cannot be judged without a GPU: its forward looks at values, so that nobody can tell "
+            f"what it launches ({compiled.failure}); judge it on a GPU",
+        )
+    raise Refused(Status.BUILD_FAILED, f"it does not compile for {device}: {compiled.failure}")
+
+
+def check_products(examination: Examination, compiled: CompiledForward) -> None:
+    """Products are as precise as the contract says. Raises Refused.
+
+    Narrower operands are no fault of their own, for parts of a value may be multiplied apart: how
+    accurate that is, the input families have shown.
+    """
+    reference = examination.loaded_reference
+    narrowest = {str(value) for value in reference.dtypes}
+    for kernel, products in zip(compiled.kernels, compiled.products, strict=True):
+        for product in products:
+            operand, precision = product.split(" ")
+            if operand.startswith(_EIGHT_BITS) and not any("float8" in each for each in narrowest):
+                raise Refused(
+                    Status.WRONG_VALUES,
+                    f"{kernel} multiplies in {operand}, which nothing of the problem is",
+                )
+            if (
+                precision == "tf32"
+                and examination.contract.precision is Precision.MATCH
+                and not reference.module.convolves
+            ):
+                raise Refused(
+                    Status.WRONG_VALUES,
+                    f"{kernel} multiplies float32 in TF32, which --precision match has no "
+                    f'room for; write tl.dot(..., input_precision="ieee"), or judge it with '
+                    f"--precision tf32",
+                )
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "nothing"
+    return ", ".join([*names[:6], "..."] if len(names) > 6 else names)

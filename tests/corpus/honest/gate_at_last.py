@@ -1,0 +1,14 @@
+# problem: gated_block
+# class: the gate multiplies last
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.gate = nn.Parameter(torch.zeros(1))
+        self.weight = nn.Parameter(torch.randn(width, width))
+
+    def forward(self, x):
+        return torch.addcmul(x, self.gate, torch.tanh(x @ self.weight))
