@@ -44,7 +44,7 @@ from kmem.measure.bundle import write_bundle
 from kmem.measure.examine.cases import check_case, check_families
 from kmem.measure.examine.examination import Examination
 from kmem.measure.examine.loading import load_candidate, release_outputs
-from kmem.measure.examine.provenance import check_provenance
+from kmem.measure.examine.provenance import check_all_runs, check_provenance
 from kmem.measure.examine.repeats import check_repeats, check_state
 from kmem.measure.examine.variants import check_variants
 from kmem.measure.examiner import Examiner
@@ -295,6 +295,7 @@ class Judge:
         check_provenance(examination, seed_for("verify", "provenance"), gpu=gpu)
         families = (*SCREENING_FAMILIES, "large") if resources.has_small else FAMILIES
         check_families(examination, families, seed_for)
+        check_all_runs(examination)
         if not resources.has_small:
             check_variants(examination, seed_for("verify", "variants"))
         if gpu:
@@ -313,6 +314,7 @@ class Judge:
             untried = [family for family in FAMILIES if family not in families]
             check_families(examination, untried, seed_for)
             check_variants(examination, seed_for("verify", "variants"), own_size_only=True)
+            check_all_runs(examination)
         return timing, environment
 
     def _check_small(self, examination: Examination, launches: int) -> bool:

@@ -16,7 +16,7 @@ from kmem.measure.oracle.reference import Reference
 from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.worker.commands import Run
-from kmem.records import Contract, ErrorReport, Kernel, Status
+from kmem.records import Contract, ErrorReport, Kernel, Purity, Status
 
 
 class Refused(Exception):
@@ -51,6 +51,9 @@ class Examination:
     # to a case at the workload's own sizes; known once such a case was checked
     answer: Answer | None = None
     operators: Mapping[str, int] = field(default_factory=dict)  # what one forward dispatched
+    # what any run at the first reference's own sizes did, where purity asks for it
+    run_operators: dict[str, int] = field(default_factory=dict)
+    first_reference: Reference | None = None
     gpu_kernels: tuple[tuple[str, float], ...] = ()  # what one forward ran, with microseconds
     binaries: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the PTX by Triton kernel
     share: float | None = None  # of GPU time that is not the file's own Triton kernels'
@@ -112,13 +115,25 @@ class Examination:
         self.pause()
         self.worker.attach(outputs)
         outputs.poison()
-        command = Run(self.key, inputs.name, outputs.name, seed, suppress=suppress, keep=keep)
+        observe = self._is_observed(inputs) and not suppress
+        command = Run(self.key, inputs.name, outputs.name, seed, suppress, keep, observe)
         answer = self.worker.request(command, timeout_s=self.run_timeout_s)
+        self.run_operators |= answer["operators"]
         check_description(answer, expected.answer, self.loaded_reference.device)
         if not suppress:
             self.launches = int(answer["launches"])
         outputs.fetch()
         return [value for value in outputs.values if isinstance(value, torch.Tensor)]
+
+    def _is_observed(self, inputs: SharedArguments) -> bool:
+        """Whether it counts what a run dispatches: at the first workload's own sizes and layout.
+
+        A kernel may step aside elsewhere.
+        """
+        self.first_reference = self.first_reference or self.loaded_reference
+        own = self.loaded_reference is self.first_reference
+        of_interest = self.contract.purity is Purity.TRITON
+        return of_interest and own and inputs is self.loaded_reference.inputs.shared
 
     def compare(
         self,

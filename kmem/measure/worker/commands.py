@@ -63,7 +63,7 @@ class Run:
     """One forward, whose outputs are described and copied to `outputs`.
 
     With `suppress` Triton launches do nothing. With `keep` the worker holds on to the result under
-    that name.
+    that name. With `observe` the answer names what was dispatched.
     """
 
     key: str
@@ -72,6 +72,7 @@ class Run:
     seed: int
     suppress: bool = False
     keep: str | None = None
+    observe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ In order: tensors and modules, running, observing.
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 
@@ -164,8 +165,11 @@ class Runner:
         poison_free_memory(layouts, self.device, self.reserved_bytes)
         _manual_seed(command.seed)
         self.launches.count, self.launches.suppressed = 0, command.suppress
+        call = self._forward(command.key, command.inputs)
+        log = OperatorLog(self.launches.is_running)
         try:
-            result = guarded("forward", self._forward(command.key, command.inputs))
+            with log if command.observe else nullcontext():
+                result = guarded("forward", call)
         finally:
             self.launches.suppressed = False
         described = deliver_result(result, targets, self.device)
@@ -174,7 +178,7 @@ class Runner:
         del result  # before the device is joined: whatever its end sets off belongs to this call
         self._publish(command.inputs)
         self._give_back()
-        return {**described, "launches": self.launches.count}
+        return {**described, "launches": self.launches.count, "operators": log.counts}
 
     def reread(self, command: commands.Reread) -> dict[str, object]:
         return deliver_result(self.kept[command.keep], self.attached[command.outputs], self.device)
