@@ -57,7 +57,7 @@ from kmem.measure.examine.compiled import (
 )
 from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.examine.loading import load_candidate, release_outputs
-from kmem.measure.examine.provenance import check_provenance
+from kmem.measure.examine.provenance import check_all_runs, check_provenance
 from kmem.measure.examine.repeats import (
     check_gradient_mode,
     check_held,
@@ -364,6 +364,7 @@ class Judge:
         if not resources.has_small:
             families = reference.families[1:]  # the first is the problem's own values
         check_families(examination, families, seed_for)
+        check_all_runs(examination)
         if not resources.has_small:
             check_variants(examination, seed_for("verify", "variants"))
         check_gradient_mode(examination, seed_for("verify", "gradients"))
@@ -387,6 +388,7 @@ class Judge:
             untried = [family for family in reference.families if family not in families]
             check_families(examination, untried, seed_for)
             check_variants(examination, seed_for("verify", "variants"), own_size_only=True)
+            check_all_runs(examination)
         return timing, environment
 
     def _check_small(self, examination: Examination, launches: int) -> bool:

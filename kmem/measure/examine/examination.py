@@ -26,7 +26,7 @@ from kmem.measure.pool.checksum import bit_sum
 from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.worker.commands import Run
 from kmem.measure.worker.overlap import overlaps_itself
-from kmem.records import Contract, ErrorReport, Kernel, Status
+from kmem.records import Contract, ErrorReport, Kernel, Purity, Status
 
 #: A worker is given at least so long to answer, whatever is left of the run's minutes.
 _LEAST_TIMEOUT_S = 1.0
@@ -96,6 +96,9 @@ class Examination:
     # to a case at the workload's own sizes; known once such a case was checked
     answer: Answer | None = None
     operators: Mapping[str, int] = field(default_factory=dict)  # what one forward dispatched
+    # what any run at the first reference's own sizes did, where purity asks for it
+    run_operators: dict[str, int] = field(default_factory=dict)
+    first_reference: Reference | None = None
     gpu_kernels: tuple[tuple[str, float], ...] = ()  # what one forward ran, with microseconds
     binaries: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the PTX by Triton kernel
     share: float | None = None  # of GPU time that is not the file's own Triton kernels'
@@ -179,10 +182,12 @@ class Examination:
             state=reference.state_places if has_state else None,
             shuffle=how.shuffle,
             grad=how.grad,
+            observe=self._is_observed(inputs) and not how.suppress,
         )
         started_s = self.worker.processor_s
         answer = self.worker.request(command, timeout_s=self.run_timeout_s)
         self._spend(self.worker.processor_s - started_s)
+        self.run_operators |= answer["operators"]
         check_description(answer, wanted, reference.device)
         self.places = answer["places"]
         if answer["races"]:
@@ -218,6 +223,16 @@ class Examination:
         if len(self.held) >= _HELD or (len(self.held) + 1) * outputs.nbytes > _HELD_BYTES:
             return None
         return f"held {len(self.held)}"
+
+    def _is_observed(self, inputs: SharedArguments) -> bool:
+        """Whether it counts what a run dispatches: at the first workload's own sizes and layout.
+
+        A kernel may step aside elsewhere.
+        """
+        self.first_reference = self.first_reference or self.loaded_reference
+        own = self.loaded_reference is self.first_reference
+        of_interest = self.contract.purity is Purity.TRITON
+        return of_interest and own and inputs is self.loaded_reference.inputs.shared
 
     def compare(
         self,

@@ -100,13 +100,7 @@ def check_provenance(examination: Examination, seed: int, *, gpu: bool) -> None:
     reference.inputs.fill("drawn", seed)
     seen = worker.request(Operators(key, inputs, seed), timeout_s=timeout_s)
     examination.operators = seen["operators"]
-    if (
-        examination.contract.purity is Purity.TRITON
-        and examination.launches
-        and seen["computed"] is False
-        and _computes(reference, seed)
-    ):
-        raise Refused(Status.IMPURE, "its Triton kernels only copy: nothing they store is computed")
+    only_copies = seen["computed"] is False
     needs_launches = not examination.launches or _needs_launches(examination, seed)
     if gpu:
         # beside other work kernels take longer than they do
@@ -126,6 +120,24 @@ def check_provenance(examination: Examination, seed: int, *, gpu: bool) -> None:
     )
     if reason is not None:
         raise Refused(Status.IMPURE, reason)
+    if (
+        examination.contract.purity is Purity.TRITON
+        and examination.launches
+        and only_copies
+        and _computes(reference, seed)
+    ):
+        raise Refused(Status.IMPURE, "its Triton kernels only copy: nothing they store is computed")
+
+
+def check_all_runs(examination: Examination) -> None:
+    """Hold every run so far to the declared purity: one that is observed may behave for that.
+
+    Raises Refused: with IMPURE.
+    """
+    computing = examination.run_operators
+    reason = impurity(examination.contract.purity, computing, None, 1, needs_launches=True)
+    if reason is not None:
+        raise Refused(Status.IMPURE, f"in some runs {reason}")
 
 
 def _needs_launches(examination: Examination, seed: int) -> bool:

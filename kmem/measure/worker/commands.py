@@ -69,7 +69,7 @@ class Run:
     `state` is given to the module before, as by `Load`; None leaves it as it is. With `suppress`
     Triton launches do nothing, with `shuffle` (a seed) their programs run in another order. With
     `grad` the forward is recorded for gradients. With `keep` the worker holds on to the result
-    under that name.
+    under that name. With `observe` the answer names what was dispatched.
     """
 
     key: str
@@ -81,6 +81,7 @@ class Run:
     state: list[list[object]] | None = None
     shuffle: int | None = None
     grad: bool = False
+    observe: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,7 +223,11 @@ class Runner:
             guarded("state_dict", self._give_state, model, state)
         self._seed(command.seed)
         call = self._forward(command.key, command.inputs, grad=command.grad)
-        with self.launches.observing(suppress=command.suppress, shuffle=command.shuffle):
+        log = OperatorLog(self.launches.is_running)
+        with (
+            self.launches.observing(suppress=command.suppress, shuffle=command.shuffle),
+            log if command.observe else nullcontext(),
+        ):
             result = guarded("forward", call)
         described = deliver_result(result, targets, self.device)
         described.update(self._places(result, command.inputs))
@@ -238,6 +242,7 @@ class Runner:
             "launches": seen.count,
             "names": seen.names[:_NAMES],
             "races": seen.races,
+            "operators": log.counts,
         }
 
     def reread(self, command: commands.Reread) -> dict[str, object]:
