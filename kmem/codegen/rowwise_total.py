@@ -19,7 +19,8 @@ def emit_total(region: Region, purpose: str) -> tuple[tuple[str, str], str]:
     """
     total = region.total
     names = [f"total_{index}" for index in range(len(total.values))]
-    lines = [f"{name} = tl.zeros((TILE,), tl.float32)" for name in names]
+    lines = ['"""The sum of what all rows left, by one program."""']
+    lines += [f"{name} = tl.zeros((TILE,), tl.float32)" for name in names]
     lines += ["for start in range(0, ROWS, TILE):", "    i = start + tl.arange(0, TILE)"]
     lines += [
         f"    {name} += tl.load(t{index} + i, mask=i < ROWS, other=0.0)"

@@ -84,6 +84,7 @@ class Recalled:
     # 0 for exact; mean absolute log2 ratio of sizes for the same structure; infinite where sizes
     # cannot be compared
     distance: float
+    small_constants: str = ""  # of the kernel; see Kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ speed, and what only a compiler or a GPU refuses.
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -137,11 +138,12 @@ class _Trial:
         emitted = import_source(text)
         candidate = self._build(emitted)
         kept = [_copied(value) for value in self._inputs]
-        assert emitted._covers_full(candidate, *self._inputs), (
+        with poisoned_scratch(), warnings.catch_warnings(record=True) as fallbacks:
+            outputs = _forward(candidate, self._inputs)
+        said = [str(fallback.message) for fallback in fallbacks]
+        assert not any("reference operators" in text for text in said), (
             f"{what}: the guard refuses the traced sizes"
         )
-        with poisoned_scratch():
-            outputs = _forward(candidate, self._inputs)
         for value, before in zip(self._inputs, kept, strict=True):
             assert not isinstance(value, torch.Tensor) or torch.equal(value, before), (
                 f"{what}: an input was changed"

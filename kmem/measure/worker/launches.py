@@ -30,7 +30,10 @@ class LaunchCounter:
         if triton.knobs.runtime.interpret:
             self._wrap(GridExecutor, "__call__")
         else:
-            self._wrap(JITFunction, "run")
+            # where every launch ends, also those through the handle of a compiled kernel
+            on_device = torch.cuda.is_available()
+            owner = triton.runtime.driver.active.launcher_cls if on_device else JITFunction
+            self._wrap(owner, "__call__" if on_device else "run")
 
     def _wrap(self, owner: type, name: str) -> None:
         original = getattr(owner, name)
