@@ -4,6 +4,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 from kmem.codegen.alignment import Misaligned, align
 from kmem.codegen.constants import BEGIN, END, swap_constants
 from kmem.codegen.folding import fold
+from kmem.codegen.launcher_writer import RUNTIME, SCRATCH
 from kmem.codegen.module import EmittedModule, SitePlan, WorkloadPlan, assemble_module
 from kmem.codegen.unused import drop_unused
 from kmem.devices import named_target
@@ -182,3 +184,72 @@ def test_brackets_that_mean_something_stay() -> None:
     assert fold(text, {"A": True}) == (
         "def f(a, b):\n    return g((a, b), (a + b) * 2, a * 3, h((a, )), a)\n"
     )
+
+
+class Driver:
+    """What launches ask of Triton's driver."""
+
+    def get_current_device(self) -> int:
+        return 3
+
+    def get_current_stream(self, device: int) -> str:
+        return f"stream of {device}"
+
+
+class Kernel:
+    """A jitted function, and the compiled kernel that a launch of it gives."""
+
+    function, packed_metadata = "function", "metadata"
+
+    def __init__(self) -> None:
+        self.compiled: list[tuple] = []
+        self.run_with: list[tuple] = []
+
+    def __getitem__(self, grid: tuple[int, ...]):
+        def launch(*arguments: object, **options: object) -> "Kernel":
+            self.compiled.append((grid, arguments, options))
+            return self
+
+        return launch
+
+    def run(self, *arguments: object) -> None:
+        self.run_with.append(arguments)
+
+
+@pytest.fixture
+def runtime() -> dict:
+    """The functions that emitted modules launch through, with a driver of our own."""
+    driver = SimpleNamespace(active=Driver())
+    names = {"torch": torch, "_INTERPRETED": False}
+    names["triton"] = SimpleNamespace(runtime=SimpleNamespace(driver=driver))
+    exec(RUNTIME + SCRATCH, names)
+    return names
+
+
+def test_the_first_launch_compiles_and_later_ones_go_through_the_handle(runtime: dict) -> None:
+    kernel = Kernel()
+    launch = runtime["_Launch"](kernel, (7,), num_warps=2)
+    x, half = torch.zeros(8), torch.zeros(8, dtype=torch.float16)
+    for value in (x, x, half, x[1:], x):
+        launch(runtime["_key"](value), value)
+    compiled = [(grid, arguments[0].dtype, options) for grid, arguments, options in kernel.compiled]
+    assert compiled == [
+        ((7,), torch.float32, {"num_warps": 2}),
+        ((7,), torch.float16, {"num_warps": 2}),
+        ((7,), torch.float32, {"num_warps": 2}),  # it does not start at 16 bytes
+    ]
+    expected = (7, 1, 1, "stream of 3", "function", "metadata", None, None, None)
+    assert [arguments[:-1] for arguments in kernel.run_with] == [expected] * 2
+    assert all(arguments[-1] is x for arguments in kernel.run_with)
+    assert runtime["_key"](torch.empty(4, device="meta")) is None
+
+
+def test_parts_of_scratch_lie_where_the_layout_says(runtime: dict) -> None:
+    scratch = torch.zeros(512, dtype=torch.uint8)
+    layout = ((0, 16, torch.float32), (256, 264, torch.int32))
+    first, second = runtime["_parts"](scratch, layout, (3,))
+    assert (first.data_ptr(), first.dtype) == (scratch.data_ptr(), torch.float32)
+    assert (second.data_ptr(), second.dtype) == (scratch.data_ptr() + 256, torch.int32)
+    first, second = runtime["_parts"](scratch, layout, None)
+    assert (first.shape, first.dtype) == ((4,), torch.float32)
+    assert (second.shape, second.data_ptr()) == ((2,), scratch.data_ptr() + 256)
