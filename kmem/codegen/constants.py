@@ -6,6 +6,7 @@ passes tensors alone. A check at other sizes puts another block in the place of 
 """
 
 import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,33 @@ def constant(value):
     """A number that kernels read; a compiler must know it as such, the interpreter must not."""
     return value if _INTERPRETED else tl.constexpr(value)
 '''
+
+
+#: What the short names of row and scan kernels stand for.
+_MEANINGS = {
+    "_R": "elements of a row",
+    "_KI": "rows that lie side by side",
+    "_ROWS": "rows in all",
+    "_BK": "rows of a tile",
+    "_BR": "elements of a row in a tile",
+    "_SPLIT": "parts that a row is cut into",
+    "_SEGMENT": "elements of a part",
+    "_STEPS": "tiles of a part",
+    "_INNER_BLOCKS": "tiles of rows that lie side by side",
+    "_LANES": "elements of a vector of 16 bytes",
+    "_LEAD": "rows that writers stay behind",
+}
+_STRIDE = re.compile(r"_S_(?:V_)?(?P<value>\w+)_(?P<axis>\d+|R)$")
+
+
+def _meaning(name: str) -> str:
+    """A comment behind a constant whose name is short."""
+    stride = _STRIDE.search(name)
+    if stride is not None:
+        axis = "the row" if stride["axis"] == "R" else f"axis {stride['axis']}"
+        return f"  # step of {stride['value'].lower()} along {axis}"
+    meaning = next((text for end, text in _MEANINGS.items() if name.endswith(end)), None)
+    return f"  # {meaning}" if meaning else ""
 
 
 @dataclass
@@ -55,7 +83,7 @@ class Constants:
             if only is None or name in only:
                 value = texts[workload]
                 made = f"constant({value})" if name in self.for_kernels else value
-                lines.append(f"{name} = {made}\n")
+                lines.append(f"{name} = {made}{_meaning(name)}\n")
         return "".join(lines)
 
 
