@@ -4,10 +4,9 @@ layouts and types.
 
 import itertools
 import re
-
-import pytest
 import warnings
 
+import pytest
 import torch
 
 from kmem.codegen.matching import find_pointwise_regions
@@ -27,8 +26,6 @@ def problem(
     parameters: str = "x, y",
 ) -> str:
     return f"""
-import warnings
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
