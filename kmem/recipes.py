@@ -205,6 +205,14 @@ class Recipe(ABC):
         changed = sum(wanted.get(name) != value for name, value in settings.items())
         return changed > 1, self.cost_ms(site, settings, device)
 
+    def emit_like(self, site: Site, settings: Settings, like: Site) -> Emission:
+        """The Triton for a site in the text that `emit` writes for the same site at other sizes.
+
+        The judge checks a module at small sizes by other numbers in the same text. Where `emit`
+        writes what suits the sizes, this writes what suits those of `like`, right for `site` too.
+        """
+        return self.emit(site, settings)
+
 
 def check_settings(space: Space, settings: Settings) -> None:
     """Hold a setting to a space.

@@ -45,6 +45,7 @@ BUNDLE = Bundle(
     kernel_source=LIBRARY,
     kernel_hash=content_hash(LIBRARY),
     kernel_flags=("algebraic",),
+    kernel_small_constants="",
     contract=Contract(),
     device=DEVICE,
     measured=True,

@@ -161,7 +161,7 @@ def test_modules_for_shipped_problems_fit_and_keep_their_trees(path: Path, recip
             for text in (*(source for _, source in emission.kernels), emission.launcher):
                 assert tree(lay_out(text)) == tree(text)
             plan = WorkloadPlan("full", graph, (SitePlan(site, emission),))
-            module = assemble_module(problem.name, "class Model:\n    pass\n", [plan])
+            module = assemble_module(problem.name, "class Model:\n    pass\n", [plan]).source
             texts = docstring_lines(module)
             for number, line in enumerate(module.splitlines(), 1):
                 assert len(line) <= WIDTH or number in texts, f"{recipe.name}: {line}"

@@ -105,7 +105,7 @@ def test_honest_sources_are_not_refused(source: str) -> None:
 )
 def test_a_module_kmem_emits_is_not_refused(problem: str) -> None:
     _, graph = trace_source(problem)
-    emitted = assemble_module("test", problem, [WorkloadPlan("full", graph, ())])
+    emitted = assemble_module("test", problem, [WorkloadPlan("full", graph, ())]).source
     assert check_source(emitted, problem_source=problem) == []
 
 

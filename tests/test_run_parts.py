@@ -2,11 +2,45 @@
 
 from pathlib import Path
 
+import pytest
 from scripted_evaluator import ScriptedEvaluator, make_run, open_traced_session
 
 from kmem.memory.store import Memory
+from kmem.records import Timing
 from kmem.run.parts import open_parts
 from kmem.run.progress import Announce, Event
+from kmem.run.report import host_line
+
+
+@pytest.mark.parametrize(
+    ("back_to_back_ms", "graph_ms", "said"),
+    [
+        (0.8, 0.41, "This win holds only under CUDA graphs"),
+        (0.8, None, "This win holds on the device alone"),
+        (0.5, 0.41, None),
+    ],
+)
+def test_the_report_says_when_the_host_takes_a_win_back(
+    back_to_back_ms: float, graph_ms: float | None, said: str | None
+) -> None:
+    timing = Timing(
+        0.4,
+        0.4,
+        0.4,
+        30,
+        reference="compile",
+        reference_ms=0.6,
+        ratio=1.5,
+        host_us=733.4,
+        back_to_back_ms=back_to_back_ms,
+        reference_back_to_back_ms=0.61,
+        graph_ms=graph_ms,
+    )
+    line = host_line(timing)
+    assert line.startswith("host: 733 us a call; calls one after another take")
+    assert "those of compile 0.61 ms" in line
+    assert (said or "") in line and ("This win" in line) == (said is not None)
+    assert host_line(Timing(0.4, 0.4, 0.4, 30)) is None
 
 
 def test_what_is_announced_while_the_evaluator_opens_reaches_the_display(tmp_path: Path) -> None:

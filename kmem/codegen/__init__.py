@@ -55,7 +55,19 @@ Convolutions and poolings:
 
 The file:
 
-- forward.py: the functions of one workload: its guard and its forward.
+- launch_text.py: a launcher as data: its launches, its constants where they are used.
+- evaluating.py: expressions of literals and known names.
+- edited_text.py: text changed in place.
+- folding.py: kernel text at known constants: branches taken.
+- unused.py: statements that nothing needs.
+- jit_text.py: jitted functions as text: parameters, calls, names.
+- alignment.py: one text from the same program at several sizes.
+- constants.py: the block of constants, and the module with another one.
+- launcher_writer.py: launchers that pass tensors alone, through the compiled kernels' handles.
+- specialising.py: kernels that read the constants of their module.
+- forward.py: the forward of one workload, and what its inputs are recognised by.
+- reference_text.py: what of the problem's own text a module carries.
+- lint_excuses.py: rules of linters that are none for kernels.
 - layout.py: generated text in lines of 100 columns.
 - module.py: the module file.
 """

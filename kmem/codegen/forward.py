@@ -1,11 +1,10 @@
-"""The functions of one workload in an emitted module: its guard, and its forward.
+"""The forward of one workload in an emitted module, and what its inputs are recognised by.
 
-`_forward_<workload>` is the traced graph written out: a launch at the place of each site, the same
-library calls elsewhere. `_covers_<workload>` says whether inputs are those that the plan was
-written for.
+`_forward` is the traced graph written out: a launch at the place of each site, the same library
+calls elsewhere.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -22,13 +21,14 @@ class SitePlan:
 
     site: Site
     emission: Emission
+    origin: str = ""  # the skill and its knobs, for the comment above the kernels
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
     """What to write out for one workload: its graph, and the sites that replace parts of it."""
 
-    name: str  # "full", "small": becomes part of a function name
+    name: str  # "full", "small"
     graph: OpGraph
     sites: tuple[SitePlan, ...]
 
@@ -49,45 +49,47 @@ def input_names(graph: OpGraph) -> list[str]:
 # --- the guard
 
 
-def write_guard(plan: WorkloadPlan, resized: Set[str] = frozenset()) -> str:
-    """`_covers_<workload>`: whether the inputs are those that the plan was written for.
-
-    Args:
-        resized: state_dict names of parameters that other plans have in other shapes: of these the
-            shape is looked at too, for inputs alone do not tell the plans apart.
-    """
-    tests = [f"self.training is {plan.graph.training}"] if plan.graph.mode_matters else []
+def write_expected(plan: WorkloadPlan) -> str:
+    """What `write_found` finds in inputs that the plan was written for, as text."""
+    tests = [str(plan.graph.training)] if plan.graph.mode_matters else []
+    for placeholder in _inputs(plan.graph):
+        if placeholder.spec is None:
+            tests.append(repr(placeholder.value))
+        else:
+            spec = placeholder.spec
+            tests.append(f"{spec.shape!r}, {spec.stride!r}, torch.{spec.dtype}, _INTERPRETED")
+    expected = _write_tuple(tests)
     if plan.name != "full" and any(entry.emission.own_size_only for entry in plan.sites):
         # on a device the library may be more accurate at this size than at the problem's own
-        tests.append("_INTERPRETED")
-    for placeholder in plan.graph.placeholders:
-        tests += _guard_tests(placeholder)
-        if placeholder.target in resized:
-            shape = placeholder.spec.shape
-            tests.append(f"self.{_attribute(placeholder.target)}.shape == {shape!r}")
-    condition = "\n        and ".join(tests) or "True"
-    head = f"def _covers_{plan.name}(self, {', '.join(input_names(plan.graph))}):"
-    return f"{head}\n    return (\n        {condition}\n    )\n"
+        return f"{expected} if _INTERPRETED else None"
+    return expected
 
 
-def _guard_tests(placeholder: Placeholder) -> list[str]:
-    if placeholder.kind != "input":
-        return []
-    if placeholder.spec is None:
-        return [f"{placeholder.name} == {placeholder.value!r}"]
-    spec = placeholder.spec
-    return [
-        f"{placeholder.name}.shape == {spec.shape!r}",
-        f"{placeholder.name}.dtype is torch.{spec.dtype}",
-        f"{placeholder.name}.stride() == {spec.stride!r}",
-    ]
+def write_found(graph: OpGraph) -> str:
+    """An expression for all that the inputs of a forward are recognised by, one tuple."""
+    tests = ["self.training"] if graph.mode_matters else []
+    for placeholder in _inputs(graph):
+        name = placeholder.name
+        if placeholder.spec is None:
+            tests.append(name)
+        else:
+            tests.append(f"{name}.shape, {name}.stride(), {name}.dtype, {name}.is_cpu")
+    return _write_tuple(tests)
+
+
+def _write_tuple(items: Sequence[str]) -> str:
+    return f"({items[0]},)" if len(items) == 1 and ", " not in items[0] else f"({', '.join(items)})"
+
+
+def _inputs(graph: OpGraph) -> list[Placeholder]:
+    return [placeholder for placeholder in graph.placeholders if placeholder.kind == "input"]
 
 
 # --- the forward
 
 
 def write_forward(plan: WorkloadPlan, launchers: Mapping[str, str]) -> Forward:
-    """`_forward_<workload>`: the graph in execution order, a launch for each site.
+    """`_forward`: the graph in execution order, a launch for each site.
 
     Args:
         launchers: the function that launches a site, by the site's name.
@@ -98,7 +100,7 @@ def write_forward(plan: WorkloadPlan, launchers: Mapping[str, str]) -> Forward:
     lines = [*_first_lines(plan), *map(writer.write, _schedule(graph, plan.sites))]
     result = ", ".join(graph.outputs)
     lines.append(f"return ({result},)" if graph.returns_tuple else f"return {result}")
-    head = f"def _forward_{plan.name}(self, {', '.join(input_names(graph))}):\n"
+    head = f"def _forward(self, {', '.join(input_names(graph))}):\n"
     return Forward(head + "".join(f"    {line}\n" for line in lines), writer.lays_out)
 
 
@@ -137,6 +139,7 @@ class _ForwardWriter:
         self.launchers = launchers
         self.lays_out = False
         self._made = {placeholder.name for placeholder in graph.placeholders}
+        self._read = {name for node in graph.nodes for name in node.refs()} | set(graph.outputs)
         # Values whose strides are as traced. Inputs are guarded; a vector of the module's own has
         # one layout (and may be changed in place).
         self._sure = {
@@ -166,7 +169,8 @@ class _ForwardWriter:
         operator = find_operator(node.target)
         if operator is not None and operator.is_view and set(node.refs()) <= self._sure:
             self._sure.add(node.name)
-        return f"{node.name} = {_write_call(self.graph, node)}"
+        call = _write_call(self.graph, node)
+        return f"{node.name} = {call}" if node.name in self._read else call  # in place
 
     def _write_operand(self, operand: Operand) -> str:
         if operand.name in self._sure:

@@ -1,45 +1,65 @@
 """Assemble a self-contained module file: `Model`, Triton kernels, and `ModelNew`.
 
 `ModelNew` subclasses the copied `Model`, so that constructor and state_dict are the same by
-construction. Its forward checks the inputs against each plan (shape, dtype, strides, scalar values,
-train/eval mode where it matters) and otherwise runs the reference operators. forward.py writes
-what a plan does; layout.py breaks what is generated into lines of 100 columns, while the problem's
-own text stays as its author wrote it.
+construction. Its forward compares the inputs (shape, dtype, strides, scalar values, train/eval mode
+where it matters) with INPUTS and otherwise runs the reference operators. forward.py writes what a
+plan does, specialising.py its kernels; layout.py breaks what is generated into lines of 100
+columns, while the problem's own text stays as its author wrote it.
 
 Autograd: emitted kernels have no backward, so a forward that must record gradients runs the
 reference operators too.
 """
 
-import ast
+import logging
+import re
+import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from kmem.codegen.alignment import Misaligned
+from kmem.codegen.constants import BEGIN, CONSTANT, END, Constants
 from kmem.codegen.forward import (
     Forward,
     SitePlan,
     WorkloadPlan,
     input_names,
+    write_expected,
     write_forward,
-    write_guard,
+    write_found,
 )
+from kmem.codegen.launcher_writer import RUNTIME, SCRATCH, LauncherWriter
 from kmem.codegen.layout import WIDTH, lay_out
-from kmem.errors import RecipeError
+from kmem.codegen.lint_excuses import excuse_rules
+from kmem.codegen.reference_text import reference_source
+from kmem.codegen.specialising import Specialiser
 from kmem.host.syntax import parse_python
 from kmem.problem.graph import OpGraph
 
-__all__ = ["SitePlan", "WorkloadPlan", "assemble_module"]
+__all__ = ["EmittedModule", "SitePlan", "WorkloadPlan", "assemble_module"]
+
+logger = logging.getLogger(__name__)
 
 _HEADER = '''\
 """{title}
-
-Written by kmem. `ModelNew` has the constructor and state_dict of `Model`; it launches the Triton
-kernels below for the sizes in its guards and runs the reference operators for anything else.
+{provenance}
+`ModelNew` has the constructor and state_dict of `Model`; it launches the Triton
+kernels below for the inputs named in INPUTS. For any others, and where gradients are recorded, it
+warns and runs the reference operators; with KMEM_STRICT=1 it raises instead.
 """
 
-import torch
-import triton
-import triton.language as tl
+{imports}
+
+_INTERPRETED = triton.knobs.runtime.interpret
 '''
+#: What an emitted module imports, and what stands in its text if it does.
+_IMPORTS = {
+    "import warnings": "warnings.",
+    "from os import getenv": "getenv",
+    "import torch": "torch.",
+    "import triton": "triton.",
+    "import triton.language as tl": "tl.",
+}
 
 _LAID_OUT = '''
 def _laid_out(value, stride):
@@ -56,106 +76,145 @@ def _laid_out(value, stride):
 '''
 
 _FORWARD = '''
-_INTERPRETED = triton.knobs.runtime.interpret
+def _fall_back(reason):
+    """Say that the reference operators run, or raise if KMEM_STRICT is 1."""
+    text = f"ModelNew runs the reference operators: {{reason}}"
+    if getenv("KMEM_STRICT") == "1":
+        raise RuntimeError(text)
+    warnings.warn(text, stacklevel=3)
 
 
 class ModelNew(Model):
-    """`Model` with Triton kernels; needs a GPU (or TRITON_INTERPRET=1), no gradients, and sizes
-    named in a guard.
+    """`Model` with Triton kernels; needs a GPU (or TRITON_INTERPRET=1), no gradients, and the sizes
+    that INPUTS names.
     """
 
     def forward(self, {parameters}):
-        if {device_check}:
-            return super().forward({parameters})
-        if torch.is_grad_enabled() and ({grad_check}):
-            return super().forward({parameters})
-{branches}
+        if {recognised}:
+            if not (torch.is_grad_enabled() and ({grad_check})):
+                return _forward(self, {parameters})
+            _fall_back("the kernels have no backward, and gradients are recorded")
+        else:
+            _fall_back("the inputs are not those that the kernels were written for")
         return super().forward({parameters})
 '''
-_INPUT_FUNCTIONS = ("get_inputs", "get_init_inputs", "get_small_inputs")
 
 
-def assemble_module(title: str, problem_source: str, plans: Sequence[WorkloadPlan]) -> str:
+@dataclass(frozen=True, slots=True)
+class EmittedModule:
+    """A module file, and the block of constants that it has at each other workload."""
+
+    source: str
+    constants: Mapping[str, str]
+
+
+def assemble_module(
+    title: str,
+    problem_source: str,
+    plans: Sequence[WorkloadPlan],
+    provenance: str = "Written by kmem.",
+) -> EmittedModule:
     """Write the file.
 
     Args:
         title: the first line of its docstring.
+        provenance: by what it was written, for what, and from which evidence.
         problem_source: the problem file's text; everything but its input functions is kept as the
             reference.
-        plans: at least one; their graphs must take the same inputs, of whatever sizes.
-    Raises: RecipeError: if two emissions give one kernel name different texts, or a site is not
+        plans: at least one; their graphs must take the same inputs, of whatever sizes. The file is
+            the first one's. Another one whose text would differ in more than constants is left out.
+    Raises RecipeError: if two emissions give one kernel name different texts, or a site is not
         convex in its graph.
     """
-    functions: list[str] = []
-    lays_out = False
-    resized = _resized_parameters(plans)
-    for plan in plans:
-        launchers = {
-            entry.site.name: f"_launch_{plan.name}_{index}"
-            for index, entry in enumerate(plan.sites)
-        }
-        for entry in plan.sites:
-            functions.append(_rename_launch(entry.emission.launcher, launchers[entry.site.name]))
-        forward: Forward = write_forward(plan, launchers)
-        lays_out = lays_out or forward.lays_out
-        functions += [forward.text, write_guard(plan, resized)]
-    helpers = [_LAID_OUT] if lays_out else []
-    generated = [*_collect_kernels(plans), *helpers, *functions, _write_model(plans)]
-    parts = [
-        _HEADER.format(title=_write_title(title)),
-        _reference_source(problem_source),
-        *(lay_out(part) for part in generated),
+    try:
+        return _assemble(title, problem_source, plans, provenance)
+    except Misaligned as ex:
+        if len(plans) == 1:
+            raise
+        logger.warning("no form of this module for %s sizes: %s", plans[1].name, ex)
+        return _assemble(title, problem_source, plans[:1], provenance)
+
+
+def _assemble(
+    title: str, problem_source: str, plans: Sequence[WorkloadPlan], provenance: str
+) -> EmittedModule:
+    constants = Constants()
+    writer = LauncherWriter(constants)
+    specialiser = Specialiser(constants, writer)
+    labels = _labels(plans[0])
+    for place, label in enumerate(labels):
+        origin = plans[0].sites[place].origin
+        specialiser.add_site(label, [plan.sites[place].emission for plan in plans], origin)
+    kernels, launchers = specialiser.write()
+    names = {
+        entry.site.name: f"_launch_{label}"
+        for entry, label in zip(plans[0].sites, labels, strict=True)
+    }
+    forwards: list[Forward] = [write_forward(plan, names) for plan in plans]
+    forward = writer.align_texts([one.text for one in forwards], "forward")
+    constants.add("INPUTS", [write_expected(plan) for plan in plans])
+    generated = "\n\n".join(
+        part.strip("\n") + "\n"
+        for part in (
+            kernels,
+            _LAID_OUT if forwards[0].lays_out else "",
+            RUNTIME if writer.objects else "",
+            SCRATCH if writer.pools_scratch else "",
+            "".join(writer.objects),
+            *launchers,
+            forward,
+            _write_model(plans[0].graph),
+        )
+        if part
+    )
+    used = set(re.findall(r"\w+", generated))
+    blocks = [lay_out(constants.write(place, only=used)) for place in range(len(plans))]
+    has_kernel_constants = "constant(" in blocks[0]
+    reference = reference_source(problem_source)
+    rest = [
+        CONSTANT if has_kernel_constants else "",
+        BEGIN + blocks[0] + END,
+        reference.text,
+        lay_out(generated),
     ]
-    text = "\n\n".join(part.strip("\n") + "\n" for part in parts)
+    body = "\n\n".join(part.strip("\n") + "\n" for part in rest if part)
+    head = _HEADER.format(
+        title=_wrap(title),
+        provenance=f"\n{_wrap(provenance)}\n",
+        imports=_write_imports(reference.imports, body),
+    )
+    head = excuse_rules(body) + head
+    text = "".join([head, "\n\n" if has_kernel_constants else "\n", body])
     parse_python(text)
-    return text
+    others = zip(plans[1:], blocks[1:], strict=True)
+    return EmittedModule(text, {plan.name: block for plan, block in others})
 
 
-def _resized_parameters(plans: Sequence[WorkloadPlan]) -> frozenset[str]:
-    """Parameters and buffers, by their state_dict names, of which plans have different shapes."""
-    shapes: dict[str, set[tuple[int, ...]]] = {}
-    for plan in plans:
-        for placeholder in plan.graph.placeholders:
-            if placeholder.kind in ("parameter", "buffer") and placeholder.spec is not None:
-                shapes.setdefault(placeholder.target, set()).add(placeholder.spec.shape)
-    return frozenset(name for name, found in shapes.items() if len(found) > 1)
+def _labels(plan: WorkloadPlan) -> list[str]:
+    """What each site is called in the file: its operator, numbered where several have the same."""
+    operators = [entry.site.operator for entry in plan.sites]
+    return [
+        f"{name}_{operators[: place + 1].count(name)}" if operators.count(name) > 1 else name
+        for place, name in enumerate(operators)
+    ]
 
 
-def _write_title(title: str) -> str:
-    """The first line of a docstring, or several."""
-    return "\n".join(textwrap.wrap(title.replace('"""', "'''"), WIDTH - 3)) or title
+def _wrap(text: str) -> str:
+    """A sentence of a docstring, on as many lines as it takes."""
+    return "\n".join(textwrap.wrap(text.replace('"""', "'''"), WIDTH - 3)) or text
 
 
-def _collect_kernels(plans: Sequence[WorkloadPlan]) -> list[str]:
-    """The text of every kernel once."""
-    kernels: dict[str, str] = {}
-    for plan in plans:
-        for entry in plan.sites:
-            for name, source in entry.emission.kernels:
-                if kernels.setdefault(name, source) != source:
-                    raise RecipeError(
-                        f"Two kernels named {name} have different texts; "
-                        "put what differs into the name or a constexpr"
-                    )
-    return list(kernels.values())
-
-
-def _write_model(plans: Sequence[WorkloadPlan]) -> str:
-    """`ModelNew`: a branch for each plan, and the reference operators for anything else."""
-    graph = plans[0].graph
+def _write_model(graph: OpGraph) -> str:
+    """`ModelNew`: the kernels for the inputs that are expected, the reference for any others."""
     tensors = _tensor_inputs(graph)
     grad_checks = [f"{name}.requires_grad" for name in tensors]
     if any(placeholder.kind == "parameter" for placeholder in graph.placeholders):
         grad_checks.append("any(parameter.requires_grad for parameter in self.parameters())")
-    device_checks = [
-        f"not isinstance({name}, torch.Tensor) or ({name}.is_cpu and not _INTERPRETED)"
-        for name in tensors
-    ]
+    recognised = [f"isinstance({name}, torch.Tensor)" for name in tensors]
     return _FORWARD.format(
         parameters=", ".join(input_names(graph)),
-        device_check=" or ".join(device_checks) or "False",
+        recognised=" and ".join([*recognised, f"{write_found(graph)} == INPUTS"]),
         grad_check=" or ".join(grad_checks) or "False",
-        branches="\n".join(map(_write_branch, plans)),
     )
 
 
@@ -167,52 +226,19 @@ def _tensor_inputs(graph: OpGraph) -> list[str]:
     ]
 
 
-def _write_branch(plan: WorkloadPlan) -> str:
-    arguments = ", ".join(input_names(plan.graph))
-    return (
-        f"        if _covers_{plan.name}(self, {arguments}):\n"
-        f"            return _forward_{plan.name}(self, {arguments})"
-    )
-
-
-def _reference_source(source: str) -> str:
-    """The problem file without its docstring and input functions.
-
-    It keeps the reference operators at hand as a fallback.
-    """
-    drop: set[int] = set()
-    for position, statement in enumerate(parse_python(source).body):
-        is_docstring = (
-            position == 0
-            and isinstance(statement, ast.Expr)
-            and isinstance(statement.value, ast.Constant)
-        )
-        is_input_function = (
-            isinstance(statement, ast.FunctionDef) and statement.name in _INPUT_FUNCTIONS
-        )
-        if is_docstring or is_input_function or _is_script(statement):
-            drop.update(range(statement.lineno - 1, statement.end_lineno))
-    lines = source.splitlines()
-    return "\n".join(line for number, line in enumerate(lines) if number not in drop)
-
-
-def _is_script(statement: ast.stmt) -> bool:
-    """Whether a statement is `if __name__ == "__main__"`."""
-    return isinstance(statement, ast.If) and any(
-        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test)
-    )
-
-
-def _rename_launch(source: str, name: str) -> str:
-    """An emission's launcher under another name."""
-    found = [
-        statement
-        for statement in parse_python(source).body
-        if isinstance(statement, ast.FunctionDef) and statement.name == "launch"
+def _write_imports(own: Sequence[str], body: str) -> str:
+    """The imports of a module, once each, those of the standard library first."""
+    needed = [line for line, mark in _IMPORTS.items() if mark in f"{body} triton."]
+    lines = sorted({*needed, *own}, key=_import_order)
+    groups = [
+        [line for line in lines if _is_standard(line) is standard] for standard in (True, False)
     ]
-    if len(found) != 1:
-        raise RecipeError("An emission's launcher must define a top-level function named launch")
-    lines = source.splitlines(keepends=True)
-    head = found[0].lineno - 1
-    lines[head] = lines[head].replace("launch", name, 1)
-    return "".join(lines)
+    return "\n\n".join("\n".join(group) for group in groups if group)
+
+
+def _import_order(line: str) -> tuple[bool, str]:
+    return line.startswith("from "), line.lower()
+
+
+def _is_standard(line: str) -> bool:
+    return line.split()[1].split(".")[0] in sys.stdlib_module_names

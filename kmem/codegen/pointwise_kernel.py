@@ -60,6 +60,7 @@ def _constants(region: Region, block: int) -> dict[str, object]:
 def _body(region: Region, *, streams: bool) -> list[str]:
     dense = _dense_strides(region)
     lines = [
+        '"""BLOCK elements of the result, element by element."""',
         "pid = tl.program_id(0)",
         "if WIDE:",
         "    pid = pid.to(tl.int64)",

@@ -95,6 +95,9 @@ class RowRecipe(Recipe):
     def emit(self, site: Site, settings: Settings) -> Emission:
         return emit_rows(_region(site), settings, self.purpose)
 
+    def emit_like(self, site: Site, settings: Settings, like: Site) -> Emission:
+        return emit_rows(_region(site), settings, self.purpose, _region(like))
+
 
 class PointwiseRecipe(Recipe):
     """Maximal chains of pointwise operators over one shape."""

@@ -62,19 +62,36 @@ from kmem.recipes import Emission, Settings
 #: to a thread, as in the prototype of rowwise_space.CLASSED_TILE.
 _COMBINED, _COMBINING_WARPS = 4096, 8
 
+#: What a program of each kernel does, as the kernels say it themselves.
+_SAYS = {
+    "registers": "Whole rows, BK at a time: read once, reduced and written.",
+    "loop": "BK rows, tile by tile: once for each reduction, once more to write.",
+    "shared": "A part of a row: programs of one row share what they have and wait for each other.",
+    "pipelined": "A segment of a row: even programs reduce it, odd ones write a complete one.",
+    "partial": "Reduce a part of a row into scratch.",
+    "combine": "What the parts of a row left, as one.",
+    "apply": "Write a tile of a row, whose reductions are complete.",
+}
+
 _PART = ("block = pid // SPLIT", "part = pid % SPLIT")
 
 
-def emit_rows(region: Region, settings: Settings, purpose: str) -> Emission:
+def emit_rows(
+    region: Region, settings: Settings, purpose: str, like: Region | None = None
+) -> Emission:
     """The kernels and launcher for a region at one setting.
 
     Args:
         settings: STRATEGY, BK, BR, SPLIT, num_warps, as `row_space` offers them.
         purpose: the first word of the kernels' names, for profiles: "softmax", "norm", "reduce".
+        like: the region at other sizes whose text this one shares.
     """
+    shaped = fit_settings(like or region, settings)
+    if shaped["STRATEGY"] != settings["STRATEGY"]:
+        settings = {**settings, **{name: shaped[name] for name in ("STRATEGY", "BR", "SPLIT")}}
     settings = fit_settings(region, settings)
     strategy = "split" if settings["STRATEGY"] == "classes" else str(settings["STRATEGY"])
-    access = row_access(region, settings)
+    access = row_access(region, shaped, like)
     passes = RowPasses(region, strategy, settings["BK"] == 1, access)
     return _Writer(passes, settings, purpose, access.constants(settings)).emit()
 
@@ -138,7 +155,8 @@ class _Writer:
             own: arguments, and a grid, whose values are not the launcher's variables of that name.
         """
         own = own or {}
-        kernel = name_kernel(f"{self.purpose}_{name}", pointers, self.constants, body)
+        says = f'"""{_SAYS[name.rstrip("0123456789")]}"""'
+        kernel = name_kernel(f"{self.purpose}_{name}", pointers, self.constants, [says, *body])
         keywords = {key: own.get(key, key) for key in self.constants}
         keywords["num_warps"] = own.get("num_warps", self.settings["num_warps"])
         self.kernels.append(kernel)

@@ -83,15 +83,17 @@ def _lanes_if_alike(
     return lanes if len(places) == 1 and has_unit_stride else 1
 
 
-def row_access(region: Region, settings: Settings) -> "RowAccess":
+def row_access(region: Region, settings: Settings, like: Region | None = None) -> "RowAccess":
     """What writes the loads and stores of programs.
 
     Args:
         settings: as rowwise_space.fit_settings leaves them.
+        like: the region at the sizes that decide how; with vectors of one element, each way is
+            right for any sizes.
     """
     if settings["STRATEGY"] == "classes":
         return _ClassedAccess(region)
-    is_rotated = settings["BK"] == 1 and vector_lanes(region) > 1
+    is_rotated = settings["BK"] == 1 and vector_lanes(like or region) > 1
     return _RotatedAccess(region) if is_rotated else RowAccess(region)
 
 
@@ -260,11 +262,11 @@ class _ClassedAccess(RowAccess):
     def __init__(self, region: Region) -> None:
         super().__init__(region)
         self.covering = _covering(region)
-        self.lanes = max(
-            _VECTOR_BYTES // DTYPE_BYTES[load.dtype]
-            for load in region.loads
-            if load.name in self.covering
-        )
+        self.classes = line_classes(region)
+        self.lanes = 1
+        if self.classes > 1:
+            dtypes = [load.dtype for load in region.loads if load.name in self.covering]
+            self.lanes = max(_VECTOR_BYTES // DTYPE_BYTES[dtype] for dtype in dtypes)
 
     def constants(self, settings: Settings) -> dict[str, object]:
         constants = super().constants(settings)
@@ -274,7 +276,7 @@ class _ClassedAccess(RowAccess):
             "BLOCKS": constants["BLOCKS"] // constants["INNER_BLOCKS"] * blocks,
             "EVEN_K": False,
         }
-        return constants | {"LANES": self.lanes, "CLASSES": line_classes(self.region)}
+        return constants | {"LANES": self.lanes, "CLASSES": self.classes}
 
     def rows(self) -> list[str]:
         return [

@@ -22,7 +22,8 @@ def emit_total(region: Region, purpose: str) -> tuple[tuple[str, str], str]:
     names = [f"total_{index}" for index in range(len(total.values))]
     both = [f"{name}, {name}_lost" for name in names]
     zeros = "tl.zeros((TILE,), tl.float32)"
-    lines = [f"{pair} = {zeros}, {zeros}" for pair in both]
+    lines = ['"""The sum of what all rows left, by one program."""']
+    lines += [f"{pair} = {zeros}, {zeros}" for pair in both]
     lines += ["for start in range(0, ROWS, TILE):", "    i = start + tl.arange(0, TILE)"]
     lines += [
         f"    {pair} = kmem_add_compensated({pair}, "

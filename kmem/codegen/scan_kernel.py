@@ -33,6 +33,13 @@ from kmem.problem.operators.expressions import MULTIPLY, Helper, order_helpers
 from kmem.problem.sizes import next_power_of_two
 from kmem.recipes import Emission, Settings
 
+#: What a program of each kernel does, as the kernels say it themselves.
+_SAYS = {
+    "carry": "Scan BK rows from end to end, carrying the running value from tile to tile.",
+    "totals": "The total of a segment of BK rows, into scratch.",
+    "apply": "Scan a segment of BK rows, from what the segments before it come to.",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
@@ -103,7 +110,8 @@ class _Writer:
 
     def _add(self, name: str, pointers: list[str], body: list[str]) -> None:
         """One more kernel and its launch."""
-        kernel = name_kernel(f"kmem_scan_{name}", pointers, self.constants, body)
+        says = f'"""{_SAYS[name]}"""'
+        kernel = name_kernel(f"kmem_scan_{name}", pointers, self.constants, [says, *body])
         keywords = {key: key for key in self.constants} | {"num_warps": self.settings["num_warps"]}
         self.kernels.append(kernel)
         self.launches.append(write_call(kernel[0], "BLOCKS * SPLIT", pointers, keywords))

@@ -71,7 +71,8 @@ class StripWriter:
         body = "".join(f"    {line}\n" for line in self.lines)
         name = f"_strip_{self.combine}_{content_hash(', '.join([pointers, *sizes]), body)[:10]}"
         parameters = "".join(f"    {line},\n" for line in (pointers, *sizes))
-        return name, f"@triton.jit\ndef {name}(\n{parameters}):\n{body}"
+        says = '    """Whole rows of the output in strips: each input row is read once."""\n'
+        return name, f"@triton.jit\ndef {name}(\n{parameters}):\n{says}{body}"
 
     def _add(self, *lines: str) -> None:
         self.lines.extend(lines)

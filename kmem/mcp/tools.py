@@ -57,7 +57,7 @@ from kmem.profile.job import reference_kernel
 from kmem.profile.ncu_csv import read_report
 from kmem.records import Contract, Device, Kernel, Precision, Profile, Purity
 from kmem.run.session import Session, load_library, open_session, versions
-from kmem.run.single import Case, Terms, judge_case, make_case
+from kmem.run.single import Case, Terms, judge_case, make_case, read_small_constants
 from kmem.serialize import to_data
 from kmem.skills import Skill, load_skill
 
@@ -357,4 +357,10 @@ def _make_case(
 ) -> Case:
     text = kernel_text(kernel, source)
     contract = Contract(Precision(precision), Purity(purity))
-    return make_case(Path(problem), text or "", Terms(contract, seed), name=kernel or "The kernel")
+    return make_case(
+        Path(problem),
+        text or "",
+        Terms(contract, seed),
+        name=kernel or "The kernel",
+        small_constants=read_small_constants(Path(kernel)) if kernel else "",
+    )

@@ -104,6 +104,7 @@ def recorded_kernel(verdict: Verdict, parent: Verdict | None) -> Kernel:
         verdict.case.kernel.source,
         parent=parent.case.kernel.hash if parent else None,
         flags=verdict.measurement.flags,
+        small_constants=verdict.case.kernel.small_constants,
     )
 
 

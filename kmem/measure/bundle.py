@@ -36,6 +36,7 @@ class Bundle:
     kernel_source: str
     kernel_hash: str
     kernel_flags: tuple[str, ...]  # what the kernel's author declares: algebraic, ...
+    kernel_small_constants: str  # what its constants are at the small workload
     contract: Contract
     device: Device
     measured: bool  # on that device; False: proved in the interpreter, with an estimated time

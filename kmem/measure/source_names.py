@@ -148,6 +148,8 @@ _ORIGINS = ALLOWED_MODULES | {
     "_warnings",
     "_typing",
 }
+#: Names of other modules that change nothing: emitted modules ask for KMEM_STRICT.
+_ALLOWED_NAMES = frozenset({"os.getenv"})
 _THROUGH_ANOTHER = "a standard module reached through another one; import what you need by its name"
 
 
@@ -158,6 +160,8 @@ def why_refused(path: str, extra: frozenset[str] = frozenset()) -> str | None:
     Args:
         extra: further modules, which are the user's own: nothing is known of what is in them.
     """
+    if path in _ALLOWED_NAMES:
+        return None
     parts = path.split(".")
     if parts[0] not in ALLOWED_MODULES:
         return None if parts[0] in extra else import_advice(parts[0])

@@ -97,6 +97,7 @@ def make_bundle(
         kernel_source=kernel.source,
         kernel_hash=kernel.hash,
         kernel_flags=kernel.flags,
+        kernel_small_constants=kernel.small_constants,
         contract=traced.contract,
         device=traced.device,
         measured=settings.gpu,

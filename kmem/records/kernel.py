@@ -25,6 +25,9 @@ class Kernel:
     parent: str | None = None  # hash of the kernel it was derived from
     choices: tuple[SiteChoice, ...] = ()  # empty if no recipe wrote it
     flags: tuple[str, ...] = ()  # "algebraic", "specialised", ...
+    # the block of constants that takes the place of the source's own where the judge checks small
+    # sizes; empty if there is none
+    small_constants: str = ""
     # values that a tuner may put in place of module-level constants of the source, by name; only
     # for kernels that no recipe wrote
     knob_space: tuple[tuple[str, tuple[Knob, ...]], ...] = ()

@@ -108,6 +108,7 @@ class Recalled:
     # cannot be compared
     distance: float
     aged: bool = False
+    small_constants: str = ""  # of the kernel; see Kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,10 @@ class Timing:
     ratio: float | None = None
     ratio_low: float | None = None
     ratio_high: float | None = None
+    host_us: float | None = None  # what the host takes to issue one forward
+    back_to_back_ms: float | None = None  # wall time of one of many forwards without a pause
+    reference_back_to_back_ms: float | None = None
+    graph_ms: float | None = None  # of a CUDA graph of one forward; None if it was not captured
 
 
 @dataclass(frozen=True, slots=True)

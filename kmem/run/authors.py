@@ -191,5 +191,10 @@ def _remembered(task: Task, recalled: Sequence[Recalled]) -> Candidate | None:
     # Kernels of language models have no choices to be told apart by: the first one verified is the
     # one that was planned.
     hit = min(kept, key=lambda hit: hit.outcome.ratio is None)
-    kernel = Kernel(hit.source, choices=hit.outcome.choices, flags=hit.outcome.flags)
+    kernel = Kernel(
+        hit.source,
+        choices=hit.outcome.choices,
+        flags=hit.outcome.flags,
+        small_constants=hit.small_constants,
+    )
     return Candidate(kernel, task, "memory")

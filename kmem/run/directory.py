@@ -31,6 +31,11 @@ def default_run_directory(name: str) -> Path:
     return Path(os.environ.get("KMEM_OUT") or "runs") / name
 
 
+def small_constants_beside(kernel: Path) -> Path:
+    """Where the constants of a kernel file for the small workload are kept."""
+    return kernel.with_suffix(".small.py")
+
+
 def is_worked_on(root: Path) -> bool:
     """Whether a process holds the run in this directory right now."""
     try:
@@ -65,8 +70,8 @@ class RunDirectory:
 
     # For the user:     best_kernel.py  top_kernels/{1,2,3}.py (fastest first)  report.md
     #                   convergence.png  result.json
-    # What was tried:   attempts/NNN-<hash>/{kernel.py,attempt.json,log.txt}  profiles/  verdicts/
-    #                   evidence/  conversations/  kills.txt
+    # What was tried:   attempts/NNN-<hash>/{kernel.py,kernel.small.py,attempt.json,log.txt}
+    #                   profiles/  verdicts/  evidence/  conversations/  kills.txt
     # For resuming:     run.json (whose directory this is)  recalled-<run>.json
     #                   experience-<run>.json
     # While it is made: scratch/  run.lock (held by the process at work)
@@ -183,7 +188,7 @@ class RunDirectory:
     def write_attempt(self, number: int, attempt: Attempt) -> None:
         """Keep an attempt's kernel, record and log."""
         folder = f"attempts/{number:03d}-{attempt.candidate.kernel.hash[:12]}"
-        self.write_text(f"{folder}/kernel.py", attempt.candidate.kernel.source)
+        self._write_kernel(f"{folder}/kernel.py", attempt.candidate.kernel)
         self.write_text(f"{folder}/attempt.json", to_json(attempt))
         if attempt.measurement.log:
             self.write_text(f"{folder}/log.txt", attempt.measurement.log)
@@ -233,10 +238,11 @@ class RunDirectory:
     def remove_best(self) -> None:
         """Take away a provisional winner: it is not this run's answer."""
         self.best_kernel.unlink(missing_ok=True)
+        small_constants_beside(self.best_kernel).unlink(missing_ok=True)
 
     def write_best(self, attempt: Attempt) -> Path:
         """Put the winner where the user looks for it."""
-        return self.write_text("best_kernel.py", attempt.candidate.kernel.source)
+        return self._write_kernel("best_kernel.py", attempt.candidate.kernel)
 
     def write_provisional(self, attempt: Attempt, baseline: Baseline | None) -> Path:
         """Put the best kernel so far in the winner's place, marked as not verified yet.
@@ -262,12 +268,20 @@ class RunDirectory:
         """Keep the fastest kernels, fastest first; those of an earlier sitting go."""
         for place in self.top_kernels():
             place.unlink()
+            small_constants_beside(place).unlink(missing_ok=True)
         for number, kernel in enumerate(kernels, 1):
-            self.write_text(f"top_kernels/{number}.py", kernel.source)
+            self._write_kernel(f"top_kernels/{number}.py", kernel)
 
     def top_kernels(self) -> list[Path]:
         """The files of the fastest kernels, fastest first."""
-        return sorted((self.root / "top_kernels").glob("*.py"))
+        return sorted((self.root / "top_kernels").glob("[0-9].py"))
+
+    def _write_kernel(self, name: str, kernel: Kernel) -> Path:
+        """Keep a kernel, and beside it what `kmem verify` needs where there is no GPU."""
+        place = self.write_text(name, kernel.source)
+        if kernel.small_constants:
+            self.write_text(small_constants_beside(Path(name)).as_posix(), kernel.small_constants)
+        return place
 
 
 def _experience_name(run_id: str) -> str:

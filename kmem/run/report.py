@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kmem.explore.models.cost.usage import Usage, total_usage
 from kmem.memory.runs.runs import RoundDiagnosis
-from kmem.records import Attempt, Baseline, Status
+from kmem.records import Attempt, Baseline, Status, Timing
 from kmem.run.convergence import draw_convergence
 from kmem.run.directory import RunDirectory
 from kmem.run.finished import FinishedRun, count_judged, why_not_tried
@@ -65,12 +65,35 @@ def _facts(finished: FinishedRun) -> list[str]:
         f"- authors {', '.join(run.authors)}; strategy {run.strategy.value}",
         f"- {result.measurements} measurements in {result.seconds:.0f} s: {count_judged(finished)}",
     ]
+    host = host_line(result.best.measurement.timing) if result.best else None
+    if host is not None:
+        lines.append(f"- {host}")
     bound = result.bound
     if bound is not None:
         flops = [f"{value / 1e9:.4g} G {unit}" for unit, value in bound.flops.items() if value]
         work = f"{bound.bytes / 1e6:.4g} MB; {', '.join(flops) or 'no counted arithmetic'}"
         lines.append(f"- bound: {bound.time_ms:.4g} ms, limited by {bound.limiter} ({work})")
     return lines
+
+
+def host_line(timing: Timing) -> str | None:
+    """What the host takes for the winner, and whether the win outlasts that; None if unmeasured."""
+    if timing.host_us is None or timing.back_to_back_ms is None:
+        return None
+    text = (
+        f"host: {timing.host_us:.0f} us a call; calls one after another take "
+        f"{timing.back_to_back_ms:.4g} ms each"
+    )
+    reference_ms = timing.reference_back_to_back_ms
+    if reference_ms is not None:
+        text += f", those of {timing.reference} {reference_ms:.4g} ms"
+    if timing.graph_ms is not None:
+        text += f"; captured as a CUDA graph {timing.graph_ms:.4g} ms"
+    is_lost = reference_ms is not None and timing.back_to_back_ms >= reference_ms
+    if is_lost and timing.ratio is not None and timing.ratio > 1:
+        held = "only under CUDA graphs" if timing.graph_ms is not None else "on the device alone"
+        text += f". This win holds {held}: without, the host takes it back"
+    return text
 
 
 def _diagnoses(finished: FinishedRun) -> Iterator[str]:

@@ -43,6 +43,7 @@ from kmem.records import (
     Timing,
 )
 from kmem.run.baselines import keep_baselines, known_baselines
+from kmem.run.directory import small_constants_beside
 
 logger = logging.getLogger(__name__)
 
@@ -86,13 +87,27 @@ def read_kernel(path: Path) -> str:
         ) from ex
 
 
-def make_case(problem: Path, source: str, terms: Terms, *, name: str = "The kernel") -> Case:
+def read_small_constants(kernel: Path) -> str:
+    """The constants of a kernel file for the small workload; empty if none lie beside it."""
+    place = small_constants_beside(kernel)
+    return read_kernel(place) if place.is_file() else ""
+
+
+def make_case(
+    problem: Path,
+    source: str,
+    terms: Terms,
+    *,
+    name: str = "The kernel",
+    small_constants: str = "",
+) -> Case:
     """A kernel's text and the problem it solves, ready to be judged.
 
     Args:
         terms: completed in the case: a seed is drawn, and evidence goes beside the database, where
             they say nothing else.
         name: of the kernel, for messages.
+        small_constants: for the small workload, of a kernel that kmem wrote.
 
     Raises:
         ProblemError: if the problem breaks its contract.
@@ -112,7 +127,8 @@ def make_case(problem: Path, source: str, terms: Terms, *, name: str = "The kern
     _check_constructor(loaded, given, name, tree)
     seed = secrets.randbits(48) if terms.seed is None else terms.seed
     place = terms.evidence_dir or default_evidence_dir()
-    return Case(loaded, Kernel(source), replace(terms, seed=seed, evidence_dir=place))
+    kernel = Kernel(source, small_constants=small_constants)
+    return Case(loaded, kernel, replace(terms, seed=seed, evidence_dir=place))
 
 
 def _module_names(tree: ast.Module) -> set[str]:

@@ -9,6 +9,7 @@ speed, and what only a compiler or a GPU refuses.
 
 import copy
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from types import ModuleType
@@ -69,10 +70,9 @@ def check_recipe(
                 f"{setting}: cost_ms is a time, not {cost_ms}"
             )
         choices = [(recipe, site, setting) for site in sites]
+        is_same = all(recipe.emit(site, setting) == recipe.emit(site, setting) for site in sites)
+        assert is_same, f"{setting}: emission is not a pure function"
         text = emit_source(source, graph, choices)
-        assert text == emit_source(source, graph, choices), (
-            f"{setting}: emission is not a pure function"
-        )
         error = trial.run(text, f"{setting}")
         assert error <= tolerance, f"{setting}: relative error {error:.2e} above {tolerance:.0e}"
         errors[str(dict(setting))] = error
@@ -164,11 +164,12 @@ class _Trial:
         emitted = import_source(text)
         candidate = self._build(emitted)
         kept = [_copied(value) for value in self._inputs]
-        assert emitted._covers_full(candidate, *self._inputs), (
+        with poisoned_scratch(), warnings.catch_warnings(record=True) as fallbacks:
+            outputs = _forward(candidate, self._inputs)
+        said = [str(fallback.message) for fallback in fallbacks]
+        assert not any("reference operators" in text for text in said), (
             f"{what}: the guard refuses the traced sizes"
         )
-        with poisoned_scratch():
-            outputs = _forward(candidate, self._inputs)
         for value, before in zip(self._inputs, kept, strict=True):
             assert not isinstance(value, torch.Tensor) or torch.equal(value, before), (
                 f"{what}: an input was changed"

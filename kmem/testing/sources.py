@@ -73,5 +73,8 @@ def emit_source(
         graph: what was traced of it.
         choices: recipe, site and settings of each part that a recipe writes.
     """
-    plans = tuple(SitePlan(site, recipe.emit(site, settings)) for recipe, site, settings in choices)
-    return assemble_module("conformance check", source, [WorkloadPlan("full", graph, plans)])
+    plans = tuple(
+        SitePlan(site, recipe.emit(site, settings), recipe.name)
+        for recipe, site, settings in choices
+    )
+    return assemble_module("conformance check", source, [WorkloadPlan("full", graph, plans)]).source

@@ -17,7 +17,15 @@ from kmem.errors import TargetError
 from kmem.measure.bundle import Deviation, compare_bundles, read_bundle
 from kmem.plugins import Registry
 from kmem.records import Baseline, Kernel, Measurement, Status
-from kmem.run.single import Case, Terms, find_checkers, judge_case, make_case, read_kernel
+from kmem.run.single import (
+    Case,
+    Terms,
+    find_checkers,
+    judge_case,
+    make_case,
+    read_kernel,
+    read_small_constants,
+)
 from kmem.serialize import to_data
 
 #: Estimates are made for this device where there is no GPU and none is named.
@@ -77,7 +85,11 @@ def verify_bundle(
             # by default none: it would take the place of the bundle that is repeated
             options.evidence_dir,
         )
-        kernel = Kernel(bundle.kernel_source, flags=bundle.kernel_flags)
+        kernel = Kernel(
+            bundle.kernel_source,
+            flags=bundle.kernel_flags,
+            small_constants=bundle.kernel_small_constants,
+        )
         case = Case(bundle.problem, kernel, terms)
         device = present or bundle.device
         measurement, baselines = judge_case(
@@ -92,7 +104,13 @@ def _read_case(
 ) -> Case:
     checkers = find_checkers(registry, options.checks)
     terms = Terms(options.contract, options.seed, checkers, options.evidence_dir, options.mode)
-    return make_case(problem, read_kernel(kernel), terms, name=str(kernel))
+    return make_case(
+        problem,
+        read_kernel(kernel),
+        terms,
+        name=str(kernel),
+        small_constants=read_small_constants(kernel),
+    )
 
 
 def print_verdict(

@@ -19,6 +19,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
+from kmem.codegen.constants import keeps_constants
 from kmem.errors import BudgetExhausted, OutOfTime
 from kmem.explore.models.answers.reading import (
     WrittenFile,
@@ -299,6 +300,7 @@ class LlmRunAuthor(LlmAuthor):
             derived_from,
             flags=inherited or answer.flags,
             knob_space=answer.knob_space,
+            small_constants=_small_constants(answer.source, parent),
         )
         variants = islice(knob_variants(kernel, str(assignment.seed)), samples - 1)
         return [Candidate(variant, assignment.task, self.name) for variant in (kernel, *variants)]
@@ -331,6 +333,12 @@ class LlmRunAuthor(LlmAuthor):
             if is_news:
                 self._context.announce(f"no more questions to language models: {ex}")
         return None
+
+
+def _small_constants(source: str, parent: Kernel | None) -> str:
+    """The parent's constants for the small workload, if an edit of it still takes them."""
+    block = parent.small_constants if parent is not None else ""
+    return block if block and keeps_constants(source, block) else ""
 
 
 def _task_identity(task: Task) -> tuple[str, ...]:

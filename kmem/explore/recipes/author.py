@@ -14,7 +14,9 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib import metadata
 
+from kmem import __version__
 from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
 from kmem.errors import RecipeError, foreign_code
 from kmem.explore.recipes.calibration import calibrate_option, own_experience
@@ -300,11 +302,19 @@ def write_kernel(
         f"{choice.recipe} at {choice.site}" for choice in choices
     )
     flags = sorted({flag for option in cover for flag in option.site.flags})
+    estimated_ms = _total_ms(cover, settings, traced.device)
+    provenance = (
+        f"Written by kmem {__version__} for {traced.device.full_name}, precision "
+        f"{traced.contract.precision.value}, with torch {metadata.version('torch')} and Triton "
+        f"{metadata.version('triton')}; estimated at {estimated_ms:.3g} ms."
+    )
+    module = assemble_module(title, traced.problem.source, plans, provenance)
     return Kernel(
-        assemble_module(title, traced.problem.source, plans),
+        module.source,
         parent=assignment.parent.hash if assignment.parent else None,
         choices=choices,
         flags=tuple(flags),
+        small_constants=module.constants.get("small", ""),
     )
 
 
@@ -319,5 +329,8 @@ def plan_site(
     site = next(
         site for site in option.recipe.match(graph, contract) if site.name == option.site.name
     )
+    knobs = ", ".join(f"{name} {value}" for name, value in sorted(setting.items()))
+    origin = f"{option.recipe.name} with {knobs}" if knobs else option.recipe.name
     with foreign_code(f"the recipe of {option.recipe.name}", RecipeError):
-        return SitePlan(site, option.recipe.emit(site, setting))
+        emission = option.recipe.emit_like(site, setting, option.site)
+    return SitePlan(site, emission, origin)

@@ -84,7 +84,8 @@ def _write(
     drafts = sample_drafts(session.traced.graph, options, asked.contract, asked.device, sampling)
     plans = [WorkloadPlan(name, graph, ()) for name, graph in session.traced.graphs.items()]
     title = f"{session.traced.problem.name}: as it is"
-    as_it_is = Kernel(assemble_module(title, session.traced.problem.source, plans))
+    module = assemble_module(title, session.traced.problem.source, plans)
+    as_it_is = Kernel(module.source, small_constants=module.constants.get("small", ""))
     written: list[tuple[Kernel, float | None]] = [(as_it_is, None)]
     for draft in drafts:
         task = Task(Move.SEED, draft.skill, None, 1, "a setting of the landscape")

@@ -18,7 +18,7 @@ from kmem.measure.oracle.spots import Spots
 from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.timing.inputs import TimedInputs
 from kmem.measure.timing.statistics import GRAPH_BELOW_MS, pair_samples, summarize_samples
-from kmem.measure.worker.commands import Time, TimeGraph
+from kmem.measure.worker.commands import Time, TimeGraph, TimeHost
 from kmem.records import Timing
 
 #: How long all blocks together may take, and how many there are at least and at most.
@@ -42,6 +42,8 @@ BATCH_RATIO, BATCH_OFFSET_MS = 3.0, 2.0
 STALLS_FORGIVEN = 3
 #: Calls of a CUDA graph that are timed.
 _GRAPH_CALLS = 20
+#: Calls whose host time is taken: few enough for the queue of the device, and not long in all.
+_HOST_CALLS, _HOST_BUDGET_MS = 20, 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,14 @@ class TimedSamples:
     host_ms: float
     candidate_ms: tuple[tuple[float, ...], ...]
     reference_ms: tuple[tuple[float, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostTimes:
+    """The host's microseconds for issuing a call, and wall ms of one of many without a pause."""
+
+    host_us: float
+    back_to_back_ms: float
 
 
 class ClocksDisagree(Exception):
@@ -178,6 +188,18 @@ def time_graph(module: LoadedModule, inputs: str, settings: ClockSettings) -> fl
     command = TimeGraph(module.key, inputs, _GRAPH_CALLS, warmup=1, l2_bytes=settings.l2_bytes)
     samples = module.worker.request(command, timeout_s=settings.timeout_s)["event_ms"]
     return sorted(samples)[len(samples) // 2] if samples else None
+
+
+def host_calls(latency_ms: float) -> int:
+    """How many calls to time by the host's clock."""
+    return max(3, min(_HOST_CALLS, int(_HOST_BUDGET_MS / latency_ms)))
+
+
+def time_host(module: LoadedModule, inputs: str, settings: ClockSettings, count: int) -> HostTimes:
+    """What the host takes to issue a call, and calls that follow one another without a pause."""
+    command = TimeHost(module.key, inputs, count)
+    answer = module.worker.request(command, timeout_s=settings.timeout_s)
+    return HostTimes(float(answer["host_us"]), float(answer["back_to_back_ms"]))
 
 
 def time_pairs(

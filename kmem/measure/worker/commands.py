@@ -153,6 +153,15 @@ class TimeGraph:
     l2_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class TimeHost:
+    """Time by the host's clock how `count` forwards are issued, and how they follow one another."""
+
+    key: str
+    inputs: str
+    count: int
+
+
 Command = (
     Attach
     | Detach
@@ -166,6 +175,7 @@ Command = (
     | Kernels
     | Time
     | TimeGraph
+    | TimeHost
 )
 _BY_NAME = {each.__name__: each for each in Command.__args__}
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from weakref import WeakKeyDictionary
 
 import numpy
 import torch
@@ -38,6 +39,8 @@ class LaunchCounter:
         self.running = 0  # how many are at work, one in another
         self.names: list[str] = []  # of the kernels, in order; in the interpreter alone
         self.compiled: Counter[str] = Counter()  # launches of compiled kernels, by name
+        # names of compiled kernels by what launches them
+        self._launchers: WeakKeyDictionary[object, str] = WeakKeyDictionary()
         self.copies: CopyDetector | None = None  # where Triton interprets
         self._races: RaceLog | None = None  # likewise
         self._suppressed, self._shuffle = False, None
@@ -47,7 +50,10 @@ class LaunchCounter:
             self._races = RaceLog()
             self._let_shuffle()
         else:
-            self._wrap(JITFunction, "run")
+            # where every launch ends, also those through the handle of a compiled kernel
+            launcher_class = triton.runtime.driver.active.launcher_cls
+            self._note_names(launcher_class)
+            self._wrap(launcher_class, "__call__")
 
     def is_running(self) -> bool:
         """Whether a launch is at work."""
@@ -65,16 +71,26 @@ class LaunchCounter:
                 self._races.begin_launch()
             self.running += 1
             try:
-                kernel = original(function, *args, **kwargs)
+                done = original(function, *args, **kwargs)
             finally:
                 self.running -= 1
             if self._races is not None:
                 self._races.end_launch()
-            elif kernel is not None and not kwargs.get("warmup"):
-                self.compiled[str(getattr(kernel, "name", ""))] += 1
-            return kernel
+            else:
+                self.compiled[self._launchers.get(function, "")] += 1
+            return done
 
         setattr(owner, name, launch)
+
+    def _note_names(self, launcher_class: type) -> None:
+        """Remember of each launcher which compiled kernel it was made for."""
+        original = launcher_class.__init__
+
+        def make(launcher, source, metadata):  # noqa: ANN001, ANN202 - a pass-through
+            original(launcher, source, metadata)
+            self._launchers[launcher] = str(getattr(metadata, "name", ""))
+
+        launcher_class.__init__ = make
 
     @contextmanager
     def observing(self, *, suppress: bool = False, shuffle: int | None = None) -> Iterator[None]:

@@ -361,6 +361,11 @@ class Runner:
             guarded("forward", call)
         return {"event_ms": guarded("forward", clock.time_graph, call, command.count)}
 
+    def time_host(self, command: commands.TimeHost) -> dict[str, object]:
+        call = self._forward(command.key, command.inputs)
+        guarded("forward", call)
+        return guarded("forward", clocks.time_host, call, command.count)
+
     def _event_clock(self, l2_bytes: int) -> clocks.EventClock:
         if self.clock is None:
             self.clock = clocks.EventClock(l2_bytes)

@@ -38,6 +38,7 @@ def serve(link: Channel, runner: "Runner", *, hostile: bool) -> None:
         commands.Kernels: runner.kernels,
         commands.Time: runner.time,
         commands.TimeGraph: runner.time_graph,
+        commands.TimeHost: runner.time_host,
     }
     while True:
         try:

@@ -152,11 +152,18 @@ class Winners(Tables):
     def _recalled(self, outcome_id: Value, *, exact: bool, distance: float) -> Recalled:
         (row,) = self._storage.read(
             """
-            select o.record, k.source
+            select o.record, k.source, k.record as kernel
             from outcomes o
             left join kernels k on k.hash = o.source_hash
             where o.id = ?
             """,
             [outcome_id],
         )
-        return Recalled(from_json(Outcome, row["record"]), row["source"], exact, distance)
+        kept = json.loads(row["kernel"]) if row["kernel"] else {}
+        return Recalled(
+            from_json(Outcome, row["record"]),
+            row["source"],
+            exact,
+            distance,
+            small_constants=kept.get("small_constants", ""),
+        )

@@ -1,0 +1,255 @@
+"""The text of emitted modules: what a reader sees, and what other sizes change in it."""
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kmem.codegen.alignment import Misaligned, align
+from kmem.codegen.constants import BEGIN, END, swap_constants
+from kmem.codegen.folding import fold
+from kmem.codegen.launcher_writer import RUNTIME, SCRATCH
+from kmem.codegen.module import EmittedModule, SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.unused import drop_unused
+from kmem.devices import named_target
+from kmem.host.syntax import parse_python
+from kmem.records import Contract
+from kmem.skills import load_recipe, load_skill
+from kmem.testing import import_source, trace_source
+
+SKILLS = Path(__file__).parents[1] / "skills"
+PROBLEM = """
+import math
+import torch
+from torch import nn
+SIZE = {size}
+UNUSED = 2 * SIZE
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+    def forward(self, x):
+        return {forward}
+def get_inputs():
+    return [torch.randn({shape})]
+if __name__ == "__main__":
+    print(math.pi)
+"""
+#: (skill, what the module holds, its forward, the shape of its input)
+CASES = {
+    "row-norm": ("self.n = nn.LayerNorm(SIZE)", "self.n(x)", "17, SIZE"),
+    "online-softmax": ("self.scale = 2", "torch.softmax(x, 1)", "9, SIZE"),
+    "split-reduction": ("self.scale = 2", "torch.argmax(x, 1)", "3, SIZE, 20"),
+    "fuse-pointwise-chain": ("self.scale = 2", "nn.functional.gelu(x) * 2 + 1", "5, SIZE"),
+    "tile-matmul": ("self.l = nn.Linear(SIZE, 33)", "torch.relu(self.l(x)) + 1", "19, SIZE"),
+    "split-fp16-matmul": ("self.l = nn.Linear(SIZE, 33)", "self.l(x)", "19, SIZE"),
+    "blocked-row-scan": ("self.scale = 2", "torch.cumsum(x, 1)", "7, SIZE"),
+    "separable-pooling": ("self.p = nn.MaxPool2d(3, 2)", "self.p(x)", "2, 3, SIZE, SIZE"),
+    "staged-half-conv": (
+        "self.c = nn.Conv2d(8, 8, 3)",
+        "torch.relu(self.c(x))",
+        "2, 8, SIZE, SIZE",
+    ),
+}
+
+
+def emitted(skill: str, sizes: tuple[int, int] = (24, 13)) -> EmittedModule:
+    """A module of one skill for the first size, and its constants for the other."""
+    init, forward, shape = CASES[skill]
+    recipe = load_recipe(load_skill(SKILLS / skill))
+    plans, first = [], None
+    for name, size in zip(("full", "small"), sizes, strict=True):
+        text = PROBLEM.format(size=size, init=init, forward=forward, shape=shape)
+        _, graph = trace_source(text)
+        (site, *_) = recipe.match(graph, Contract())
+        if first is None:
+            first, source = site, text
+            setting = recipe.space(site, named_target("h200")).settings()[0]
+        plan = SitePlan(site, recipe.emit_like(site, setting, first), f"{skill} with some knobs")
+        plans.append(WorkloadPlan(name, graph, (plan,)))
+    return assemble_module("a case", source, plans)
+
+
+@pytest.mark.parametrize("skill", CASES)
+def test_an_emitted_module_reads_well(skill: str, tmp_path: Path) -> None:
+    text = emitted(skill).source
+    file = tmp_path / "emitted.py"
+    file.write_text(text, encoding="utf-8")
+    found = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + text
+    assert max(map(len, text.splitlines())) <= 100
+    imports = [line for line in text.splitlines() if line.startswith(("import", "from"))]
+    assert len(set(imports)) == len(imports)
+    for gone in ("import math", "UNUSED", "get_inputs", "__main__", "_small"):
+        assert gone not in text
+    assert f"by {skill} with some knobs\n@triton.jit" in text
+
+
+@pytest.mark.parametrize("skill", CASES)
+def test_other_constants_serve_another_size_with_the_same_kernels(skill: str) -> None:
+    module = emitted(skill)
+    small = swap_constants(module.source, module.constants["small"])
+    assert small.partition(BEGIN)[0] == module.source.partition(BEGIN)[0]
+    assert small.partition(END)[2] == module.source.partition(END)[2]
+    init, forward, shape = CASES[skill]
+    reference, _ = trace_source(PROBLEM.format(size=13, init=init, forward=forward, shape=shape))
+    model, candidate = reference.Model(), None
+    source = small.replace("SIZE = 24", "SIZE = 13")  # the reference's own, for its parameters
+    candidate = import_source(source).ModelNew()
+    candidate.load_state_dict(model.state_dict())
+    x = reference.get_inputs()[0]
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("error", "ModelNew runs the reference")
+        torch.testing.assert_close(candidate(x), model(x))
+
+
+def test_launches_pass_tensors_alone() -> None:
+    text = emitted("row-norm").source
+    assert "    _layer_norm_norm_registers(key, p0, p1, p2, q0)\n" in text
+    kernels = text.partition("@triton.jit")[2]
+    assert ": tl.constexpr" not in kernels
+
+
+def test_scratch_is_one_allocation() -> None:
+    text = emitted("split-fp16-matmul").source
+    launcher = text.partition("def _launch_")[2].partition("\ndef ")[0]
+    assert launcher.count("torch.empty(") == 1 and "_parts(scratch" in launcher
+
+
+def test_sizes_whose_text_differs_have_no_constants(caplog: pytest.LogCaptureFixture) -> None:
+    head = "import torch\nclass Model(torch.nn.Module):\n"
+    text = head + "    def forward(self, x):\n        return {}\n"
+    inputs = "def get_inputs():\n    return [torch.randn(3, 4)]\n"
+    graphs = [trace_source(text.format(how) + inputs)[1] for how in ("x.cumsum(0)", "x.sum(0)")]
+    plans = [WorkloadPlan(n, g, ()) for n, g in zip(("full", "small"), graphs, strict=True)]
+    module = assemble_module("two programs", text.format("x.cumsum(0)"), plans)
+    assert module.constants == {}
+    assert "no form of this module for small sizes" in caplog.text
+    with pytest.raises(Misaligned):
+        align([parse_python("f(1, 2)"), parse_python("f(1)")], lambda nodes: "N")
+
+
+KERNEL = '''
+def kernel(x, EVEN, SPLITS, MODE):
+    """What it does."""
+    # a comment that stays
+    mask = None if EVEN else x < 3
+    if SPLITS > 1:
+        # gone with its branch
+        x = several(x)
+    elif MODE == "a":
+        x = first(x)  # kept
+    else:
+        x = second(x)
+    unread = tl.load(x + 1, mask=mask)
+    unread += 2
+    here, there = both(x)
+    stored = tl.atomic_add(x, 1)
+    for i in range(0, 4):
+        if EVEN and i > 2:
+            there += i
+    return there
+'''
+FOLDED = '''
+def kernel(x, EVEN, SPLITS, MODE):
+    """What it does."""
+    # a comment that stays
+    x = first(x)  # kept
+    _here, there = both(x)
+    stored = tl.atomic_add(x, 1)
+    for i in range(4):
+        if i > 2:
+            there += i
+    return there
+'''
+
+
+def test_branches_that_constants_decide_are_taken_and_what_nothing_reads_goes() -> None:
+    known = {"EVEN": True, "SPLITS": 1, "MODE": "a"}
+    assert drop_unused(fold(KERNEL, known)) == FOLDED
+    assert fold(KERNEL, {}).replace("range(4)", "range(0, 4)") == KERNEL
+
+
+def test_brackets_that_mean_something_stay() -> None:
+    text = "def f(a, b):\n    return g((a, b), (a + b) * 2, (a if A else b) * 3, h((a, )), (a))\n"
+    assert fold(text, {"A": True}) == (
+        "def f(a, b):\n    return g((a, b), (a + b) * 2, a * 3, h((a, )), a)\n"
+    )
+
+
+class Driver:
+    """What launches ask of Triton's driver."""
+
+    def get_current_device(self) -> int:
+        return 3
+
+    def get_current_stream(self, device: int) -> str:
+        return f"stream of {device}"
+
+
+class Kernel:
+    """A jitted function, and the compiled kernel that a launch of it gives."""
+
+    function, packed_metadata = "function", "metadata"
+
+    def __init__(self) -> None:
+        self.compiled: list[tuple] = []
+        self.run_with: list[tuple] = []
+
+    def __getitem__(self, grid: tuple[int, ...]):
+        def launch(*arguments: object, **options: object) -> "Kernel":
+            self.compiled.append((grid, arguments, options))
+            return self
+
+        return launch
+
+    def run(self, *arguments: object) -> None:
+        self.run_with.append(arguments)
+
+
+@pytest.fixture
+def runtime() -> dict:
+    """The functions that emitted modules launch through, with a driver of our own."""
+    driver = SimpleNamespace(active=Driver())
+    names = {"torch": torch, "_INTERPRETED": False}
+    names["triton"] = SimpleNamespace(runtime=SimpleNamespace(driver=driver))
+    exec(RUNTIME + SCRATCH, names)
+    return names
+
+
+def test_the_first_launch_compiles_and_later_ones_go_through_the_handle(runtime: dict) -> None:
+    kernel = Kernel()
+    launch = runtime["_Launch"](kernel, (7,), num_warps=2)
+    x, half = torch.zeros(8), torch.zeros(8, dtype=torch.float16)
+    for value in (x, x, half, x[1:], x):
+        launch(runtime["_key"](value), value)
+    compiled = [(grid, arguments[0].dtype, options) for grid, arguments, options in kernel.compiled]
+    assert compiled == [
+        ((7,), torch.float32, {"num_warps": 2}),
+        ((7,), torch.float16, {"num_warps": 2}),
+        ((7,), torch.float32, {"num_warps": 2}),  # it does not start at 16 bytes
+    ]
+    expected = (7, 1, 1, "stream of 3", "function", "metadata", None, None, None)
+    assert [arguments[:-1] for arguments in kernel.run_with] == [expected] * 2
+    assert all(arguments[-1] is x for arguments in kernel.run_with)
+    assert runtime["_key"](torch.empty(4, device="meta")) is None
+
+
+def test_parts_of_scratch_lie_where_the_layout_says(runtime: dict) -> None:
+    scratch = torch.zeros(512, dtype=torch.uint8)
+    layout = ((0, 16, torch.float32), (256, 264, torch.int32))
+    first, second = runtime["_parts"](scratch, layout, (3,))
+    assert (first.data_ptr(), first.dtype) == (scratch.data_ptr(), torch.float32)
+    assert (second.data_ptr(), second.dtype) == (scratch.data_ptr() + 256, torch.int32)
+    first, second = runtime["_parts"](scratch, layout, None)
+    assert (first.shape, first.dtype) == ((4,), torch.float32)
+    assert (second.shape, second.data_ptr()) == ((2,), scratch.data_ptr() + 256)
