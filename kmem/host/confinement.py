@@ -18,6 +18,7 @@ import importlib.util
 import os
 import platform
 import resource
+import shutil
 import signal
 import struct
 import sys
@@ -232,7 +233,8 @@ def restrict_files(walls: Walls) -> bool:
             for place in glob.glob(device):
                 _allow(rules, place, _READ_FILE | _WRITE_FILE)
         _kept.append(os.open("/proc/self", os.O_PATH | os.O_CLOEXEC))
-        _allow(rules, "/proc/self/", _READING | _WRITE_FILE)
+        # CUDA's driver names its threads there, and empties the file first
+        _allow(rules, "/proc/self/", _READING | (_WRITE_FILE | _TRUNCATE) & rights)
         return _libc.syscall(_RESTRICT_SELF, rules, 0) == 0
     finally:
         os.close(rules)
@@ -270,10 +272,26 @@ def _needed_places(walls: Walls) -> Iterator[str]:
     yield from (
         place for name in named for place in os.environ.get(name, "").split(os.pathsep) if place
     )
-    tools = (os.environ.get(name) for name in ("CC", "TRITON_PTXAS_PATH"))
-    yield from (os.path.dirname(tool) for tool in tools if tool and os.path.isabs(tool))
+    tool = os.environ.get("TRITON_PTXAS_PATH")
+    if tool and os.path.isabs(tool):
+        yield os.path.dirname(tool)
+    yield from _compilers()
     if walls.gpu:
         yield from _DRIVER
+
+
+def _compilers() -> Iterator[str]:
+    """Where the C compilers that Triton may call are installed: they come with parts beside bin/.
+
+    Nothing that the user's home lies in.
+    """
+    home = os.path.realpath(os.path.expanduser("~"))
+    for name in (os.environ.get("CC"), "clang", "gcc", "cc"):
+        found = shutil.which(name) if name else None
+        if found is not None:
+            root = os.path.dirname(os.path.dirname(os.path.realpath(found)))
+            if os.path.commonpath([root, home]) != root:
+                yield root
 
 
 def _without(place: str, hidden: str) -> Iterator[tuple[str, bool]]:
