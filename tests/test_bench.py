@@ -603,6 +603,7 @@ def script(
 def test_a_process_is_asked_for_what_the_bench_was_asked_for(tmp_path: Path) -> None:
     words = OptimizeProcess(SETTINGS, tmp_path).command(problem("a"), tmp_path / "run")
     assert words[1:] == [
+        "-P",
         "-m",
         "kmem",
         "optimize",

@@ -88,7 +88,7 @@ def best_of(skill: str, traced: TracedProblem) -> Kernel:
     option = find_options(traced.graphs, {skill: recipe}, traced.contract, H200)[0]
     site = SitePlan(option.site, recipe.emit(option.site, option.ranked[0][1]))
     plan = WorkloadPlan("full", traced.graph, (site,))
-    return Kernel(assemble_module(skill, traced.problem.source, [plan]))
+    return Kernel(assemble_module(skill, traced.problem.source, [plan]).source)
 
 
 @pytest.mark.slow  # compiles for a GPU

@@ -73,7 +73,7 @@ def time_all(
     made._traced = SimpleNamespace(problem=None, device=SimpleNamespace(l2_bytes=1))
     made._resources = SimpleNamespace(
         timed_inputs=lambda: SimpleNamespace(
-            refresh=lambda: None, show=lambda worker: None, names=[]
+            refresh=lambda worker: None, show=lambda worker: None, names=lambda worker: []
         ),
         reference=lambda: None,
         keep_baseline_worker=lambda name, worker: seen.kept.append((name, worker.number)),

@@ -215,7 +215,13 @@ def test_kernels_are_profiled_alone_so_that_nobody_else_makes_them_slow(tmp_path
     class Worker:
         def request(self, command: commands.Command, *, timeout_s: float) -> dict[str, object]:
             alone[type(command)] = is_taken(tmp_path)
-            return {"operators": {}, "kernels": [["scale", 5.0]], "own": ["scale"], "binaries": {}}
+            return {
+                "operators": {},
+                "computed": None,
+                "kernels": [["scale", 5.0]],
+                "own": {"scale": 1},
+                "binaries": {},
+            }
 
     with GpuLease(tmp_path, "card", lambda text: None) as lease, lease.hold(exclusive=False):
         examination = Examination(

@@ -135,7 +135,7 @@ def test_a_damaged_page_is_named_with_the_remedy(tmp_path: Path) -> None:
         data[start : start + 200] = b"\xff" * 200
     path.write_bytes(data)
     with (
-        pytest.raises(MemoryStoreError, match=f"{path} is damaged; move it away.*import"),
+        pytest.raises(MemoryStoreError, match=f"{path} is damaged; `kmem db recover` saves"),
         Memory(path) as memory,
     ):
         memory.storage.read("select sum(length(source)) from kernels")

@@ -15,6 +15,7 @@ FLOORS = (
     ("skills",),
     ("store",),
     ("stats", "verify", "team"),
+    ("recover",),
 )
 RANK = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 FILES = sorted(path for path in (PACKAGE / "memory").rglob("*.py") if path.name != "__init__.py")

@@ -4,6 +4,7 @@ long chain is not, and nearer on the rungs above.
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from kmem.codegen.accumulate import PROMOTE_ELEMENTS
 from kmem.devices import named_target
 from kmem.measure.oracle.correctness import Difference, error_floor, measure_error
-from kmem.recipes import ACCURACY, Recipe, Settings, Site
+from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site
 from kmem.records import Contract, Precision
 from kmem.skills import load_recipe, load_skill
 from kmem.testing import check_recipe, emit_source, import_source, trace_source
@@ -44,13 +45,48 @@ def recipe_of(skill: str) -> Recipe:
     return load_recipe(load_skill(SKILLS / skill))
 
 
+class Altered:
+    """A recipe with something in what it writes replaced."""
+
+    def __init__(self, recipe: Recipe, pattern: str, to: str) -> None:
+        self._recipe, self._pattern, self._to = recipe, pattern, to
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._recipe, name)
+
+    def emit(self, site: Site, settings: Settings) -> Emission:
+        emission = self._recipe.emit(site, settings)
+        texts = [text for _, text in emission.kernels] + [emission.launcher]
+        altered = [re.sub(self._pattern, self._to, text) for text in texts]
+        assert altered != texts
+        names = [name for name, _ in emission.kernels]
+        kernels = tuple(zip(names, altered[:-1], strict=True))
+        return replace(emission, kernels=kernels, launcher=altered[-1])
+
+
 def emit(
-    skill: str, source: str, settings: Settings, contract: Contract | None = None
+    skill: str,
+    source: str,
+    settings: Settings,
+    contract: Contract | None = None,
+    *,
+    change: tuple[str, str] | None = None,
 ) -> tuple[Site, str]:
+    """The site, and a module that writes it; with `change` with this in its texts replaced."""
     contract, recipe = contract or Contract(), recipe_of(skill)
     _, graph = trace_source(source, contract.precision)
     (site,) = recipe.match(graph, contract)
-    return site, emit_source(source, graph, [(recipe, site, settings)])
+    author = Altered(recipe, *change) if change else recipe
+    return site, emit_source(source, graph, [(author, site, settings)])
+
+
+def written(skill: str, source: str, settings: Settings, contract: Contract | None = None) -> str:
+    """What the recipe itself writes: the kernels, and the launcher that calls them."""
+    contract, recipe = contract or Contract(), recipe_of(skill)
+    _, graph = trace_source(source, contract.precision)
+    (site,) = recipe.match(graph, contract)
+    emission = recipe.emit(site, settings)
+    return "\n".join([*(text for _, text in emission.kernels), emission.launcher])
 
 
 def run(text: str, expected: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> Difference:
@@ -70,13 +106,9 @@ def product_error(
     *,
     chain: tuple[str, str] | None = None,
 ) -> float:
-    """The error of a product; with `chain` of the same kernel with this in its text replaced."""
+    """The error of a product; with `chain` of the same with this in its texts replaced."""
     source = _PRODUCT.format(m=a.shape[0], k=a.shape[1], n=b.shape[1])
-    _, text = emit(skill, source, settings)
-    if chain is not None:
-        changed = re.sub(*chain, text)
-        assert changed != text
-        text = changed
+    _, text = emit(skill, source, settings, change=chain)
     found = run(text, torch.matmul, a, b)
     assert found.fault is None
     return found.relative_error
@@ -121,11 +153,11 @@ def test_exact_products_promote_every_chain_of_128():
     """What the interpreter cannot tell apart: numpy's product of a step is no chain, a GPU's is."""
     long = _PRODUCT.format(m=16, k=8192, n=16)
     short = _PRODUCT.format(m=16, k=PROMOTE_ELEMENTS, n=16)
-    assert "PROMOTE=4," in emit("tile-matmul", long, TILE)[1]
-    assert "PROMOTE=0," in emit("tile-matmul", short, TILE)[1]
+    assert "PROMOTE=4," in written("tile-matmul", long, TILE)
+    assert "PROMOTE=0," in written("tile-matmul", short, TILE)
     half = Contract(Precision.BF16)
-    assert "PROMOTE=0," in emit("tile-matmul", long, TILE, half)[1]
-    assert "PROMOTE=4," in emit("tile-matmul", long, {**TILE, ACCURACY: 1}, half)[1]
+    assert "PROMOTE=0," in written("tile-matmul", long, TILE, half)
+    assert "PROMOTE=4," in written("tile-matmul", long, {**TILE, ACCURACY: 1}, half)
 
 
 @pytest.mark.slow(after=1)
@@ -169,8 +201,8 @@ def test_a_tf32_product_gains_two_terms_before_anything_else(rung):
         contract=contract,
         tolerance=1e-6,
     )
-    assert "TERMS=3" in emit("split-fp16-matmul", source, settings[0], contract)[1]
-    assert "TERMS=1" in emit("split-fp16-matmul", source, TILE, contract)[1]
+    assert "TERMS=3" in written("split-fp16-matmul", source, settings[0], contract)
+    assert "TERMS=1" in written("split-fp16-matmul", source, TILE, contract)
 
 
 _ROW = """
@@ -195,10 +227,8 @@ ROWS = {
 
 
 def row_error(skill: str, result: str, settings: Settings, x: torch.Tensor, *subs: str) -> float:
-    _, text = emit(skill, _ROW.format(result=result, shape=", ".join(map(str, x.shape))), settings)
-    if subs:
-        assert subs[0] in text
-        text = text.replace(*subs)
+    source = _ROW.format(result=result, shape=", ".join(map(str, x.shape)))
+    _, text = emit(skill, source, settings, change=subs or None)
 
     def expected(x: torch.Tensor) -> torch.Tensor:
         return eval(result, {"torch": torch, "x": x, "F": torch.nn.functional})
@@ -222,7 +252,7 @@ def test_long_loops_over_a_row_keep_what_their_sums_lose(row):
 
 def test_short_loops_over_a_row_are_compensated_on_the_next_rung_alone():
     source = _ROW.format(result="torch.sum(x, dim=0)", shape="400, 16")
-    texts = [emit("split-reduction", source, {**LOOP, ACCURACY: rung})[1] for rung in (0, 1)]
+    texts = [written("split-reduction", source, {**LOOP, ACCURACY: rung}) for rung in (0, 1)]
     assert "COMPENSATED = False" in texts[0] and "COMPENSATED = True" in texts[1]
     recipe = recipe_of("split-reduction")
     long = _ROW.format(result="torch.sum(x, dim=0)", shape="4096, 4096")
@@ -294,19 +324,19 @@ def test_a_convolution_of_one_part_gains_the_second_then_compensation():
     for rung in (0, 1, 2):  # on the CPU one part is exact, for eager's convolution is
         settings = [{**STAGED, ACCURACY: rung}]
         check_recipe(recipe, IMAGE, H200, settings=settings, tolerance=FLOOR / 2)
-    texts = [emit("staged-half-conv", IMAGE, {**STAGED, ACCURACY: rung})[1] for rung in (0, 1, 2)]
+    texts = [written("staged-half-conv", IMAGE, {**STAGED, ACCURACY: rung}) for rung in (0, 1, 2)]
     assert ["TERMS=3" in text for text in texts] == [False, True, True]
     assert ["COMPENSATED=True" in text for text in texts] == [False, False, True]
-    exact = emit("split-half-conv", IMAGE, {**STAGED, "terms": 3, ACCURACY: 1})[1]
+    exact = written("split-half-conv", IMAGE, {**STAGED, "terms": 3, ACCURACY: 1})
     assert "COMPENSATED=True" in exact
 
 
 def test_a_direct_convolution_gains_two_products_and_short_sums():
     settings = {"block_p": 128, "block_co": 16, "block_k": 16}
     above = {**settings, ACCURACY: 1}
-    text = emit("implicit-gemm-conv", IMAGE, above)[1]
+    text = written("implicit-gemm-conv", IMAGE, above)
     assert "SPLIT=True" in text and "PROMOTE=1," in text and "ROUND=False" in text
-    assert "SPLIT=False" in emit("implicit-gemm-conv", IMAGE, settings)[1]
+    assert "SPLIT=False" in written("implicit-gemm-conv", IMAGE, settings)
     check_recipe(recipe_of("implicit-gemm-conv"), IMAGE, H200, settings=[above], tolerance=FLOOR)
 
 

@@ -197,12 +197,16 @@ class FakeInputs:
     """Sets of inputs whose seeds are others every time."""
 
     def __init__(self, *names: str) -> None:
-        self.names = names
-        self.count = 0
+        self._names = names
+        self.count = len(names)
+        self.drawn = 0
 
-    def refresh(self) -> list[int]:
-        self.count += 1
-        return [100 * (index + 1) + self.count for index in range(len(self.names))]
+    def names(self, worker: object) -> list[str]:
+        return list(self._names)
+
+    def refresh(self, worker: object) -> list[int]:
+        self.drawn += 1
+        return [100 * (index + 1) + self.drawn for index in range(len(self._names))]
 
 
 def pair(
@@ -227,7 +231,7 @@ def test_a_batch_during_which_the_host_stood_still_is_taken_again_on_other_value
     inputs = FakeInputs("in")
     batches = alone(StallingWorker(2, 3, 9), inputs).candidate_ms
     assert [len(batch) for batch in batches] == [1] * len(batches)
-    assert inputs.count == len(batches) + 3
+    assert inputs.drawn == 1 + len(batches) + 3
     with pytest.raises(ClocksDisagree, match="the judge's clock"):
         alone(StallingWorker(2, 6, 9, 13), inputs)
 
@@ -267,7 +271,7 @@ def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
         20.0,
     )
     assert (paired.candidate_ms, paired.reference_ms) == (((20.0,) * 4,) * 10, ((40.0,) * 4,) * 10)
-    assert inputs.count == 40  # ten blocks, A B B A
+    assert inputs.drawn == 2 + 40  # a first look at each, and ten blocks, A B B A
     assert candidate.asked == reference.asked == [5] + [2] * 20
     # both sides, at other places every time
     assert sorted(candidate.spots + reference.spots) == list(range(1, 43))
@@ -275,7 +279,7 @@ def test_pairs_are_interleaved_and_every_side_gets_fresh_inputs() -> None:
     # every batch of the candidate, with the seeds of what it was given
     for aimed, seeds, described in spots.collected:
         assert aimed in candidate.spots
-        assert seeds == [100 + aimed - 2, 200 + aimed - 2]
+        assert seeds == [100 + aimed, 200 + aimed]
         assert described == ["20.0 0", "20.0 1"]
 
 
@@ -287,7 +291,8 @@ def test_without_a_baseline_every_batch_gets_fresh_inputs_too() -> None:
     assert taken.timing == Timing(20.0, 20.0, 20.0, 30)
     assert candidate.asked == [5] + [2] * 15
     assert [seeds for _, seeds, _ in spots.collected] == [
-        [101 + index, 201 + index] for index in range(15)
+        [102 + index, 202 + index]
+        for index in range(15)  # the first look had the first
     ]
 
 

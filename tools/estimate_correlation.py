@@ -140,7 +140,7 @@ def write_module(
             return None
         plans.append(SitePlan(site, recipe.emit(site, dict(knobs))))
     plan = WorkloadPlan("full", traced.graph, tuple(plans))
-    return Kernel(assemble_module("estimate", traced.problem.source, [plan]))
+    return Kernel(assemble_module("estimate", traced.problem.source, [plan]).source)
 
 
 def read_problems(paths: Sequence[Path], places: Sequence[Path]) -> dict[str, list[Problem]]:

@@ -5,7 +5,7 @@ from functools import partial
 import click
 
 from kmem.cli.display.skills import print_table
-from kmem.codegen.module import WorkloadPlan, assemble_module
+from kmem.codegen.module import EmittedModule, WorkloadPlan, assemble_module
 from kmem.devices import detect_device, named_target
 from kmem.errors import ProblemError
 from kmem.explore.recipes.author import plan_site
@@ -41,10 +41,16 @@ def try_recipe(skill: Skill, path: str, target: str) -> bool:
         )
         return False
     _print_sites(options)
-    source = _write(skill, traced, options)
+    module = _write(skill, traced, options)
     for option in options:
         _print_emission(option)
-    case = make_case(problem.path, source, Terms(traced.contract), name=f"The recipe {skill.name}")
+    case = make_case(
+        problem.path,
+        module.source,
+        Terms(traced.contract),
+        name=f"The recipe {skill.name}",
+        small_constants=module.constants.get("small", ""),
+    )
     present = detect_device()
     verdict, _ = judge_case(
         case, present or device, gpu=present is not None, announce=partial(click.echo, err=True)
@@ -124,7 +130,7 @@ def _print_emission(option: SiteOption) -> None:
     click.echo(emission.launcher.strip("\n"))
 
 
-def _write(skill: Skill, traced: TracedProblem, options: list[SiteOption]) -> str:
+def _write(skill: Skill, traced: TracedProblem, options: list[SiteOption]) -> EmittedModule:
     """The module with the recipe's best-ranked settings at all its sites, for every workload."""
     plans = [
         WorkloadPlan(

@@ -61,7 +61,8 @@ def bit_sum(value: torch.Tensor, start: int = 0) -> int:
     as_integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
         value.element_size()
     ]
-    words = value.detach().reshape(-1).view(as_integer)
+    # a flattened view may have gaps, which the kernel would read too
+    words = value.detach().reshape(-1).contiguous().view(as_integer)
     first = start * (2 if is_complex else 1)
     on_device = words.is_cuda and words.numel() and not triton.knobs.runtime.interpret
     total = _sum_on_device(words, first) if on_device else _sum_in_chunks(words, first)
