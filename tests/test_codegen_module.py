@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kmem.codegen.constants import swap_constants
 from kmem.codegen.module import WorkloadPlan, assemble_module
 from kmem.devices import named_target
 from kmem.recipes import Recipe
@@ -82,7 +83,7 @@ def test_what_lies_as_traced_by_construction_is_given_as_it_is(forward: str) -> 
     )
 
 
-def test_plans_that_inputs_do_not_tell_apart_are_told_apart_by_their_parameters() -> None:
+def test_kernels_step_aside_for_parameters_of_other_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     source = """
 import torch
 
@@ -101,7 +102,14 @@ def get_init_inputs():
     for name, text in (("full", source), ("small", source.replace("[64]", "[16]"))):
         _, graph = trace_source(text)
         plans.append(WorkloadPlan(name, graph, ()))
-    text = assemble_module("two widths", source, plans)
-    assert "self.bias.shape == (64,)" in text and "self.bias.shape == (16,)" in text
-    same = assemble_module("one width", source, plans[:1])
-    assert "self.bias.shape" not in same, "a look that tells nothing costs the host time"
+    written = assemble_module("two widths", source, plans)
+    small = swap_constants(written.source, written.constants["small"])
+    monkeypatch.setenv("KMEM_STRICT", "1")
+    x = torch.randn(8)
+    with torch.no_grad():
+        for text, fitting, other in ((written.source, 64, 16), (small, 16, 64)):
+            module = import_source(text)
+            model = module.ModelNew(fitting)
+            torch.testing.assert_close(model(x), x + model.bias.sum())
+            with pytest.raises(RuntimeError, match="runs the reference operators"):
+                module.ModelNew(other)(x)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from kmem.errors import RecipeError
 from kmem.host.syntax import parse_python
+from kmem.records import Kernel
 
 #: The lines around the block.
 BEGIN = "# --- constants: sizes, strides and tiles\n"
@@ -102,6 +103,13 @@ def swap_constants(source: str, block: str) -> str:
     if _names(block) != _names(own):
         raise RecipeError("The constants are not those of this module; emit both anew")
     return f"{head}{BEGIN}{block}{END}{tail}"
+
+
+def source_at(kernel: Kernel, workload: str) -> str:
+    """A kernel's text, at the small workload with its own constants for that."""
+    if workload == "small" and kernel.small_constants:
+        return swap_constants(kernel.source, kernel.small_constants)
+    return kernel.source
 
 
 def keeps_constants(source: str, block: str) -> bool:

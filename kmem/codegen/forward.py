@@ -57,7 +57,7 @@ def write_expected(plan: WorkloadPlan) -> str:
             tests.append(repr(placeholder.value))
         else:
             spec = placeholder.spec
-            tests.append(f"{spec.shape!r}, {spec.stride!r}, torch.{spec.dtype}, _INTERPRETED")
+            tests.append(f"{spec.shape!r}, {spec.stride!r}, torch.{spec.dtype}, False")
     expected = _write_tuple(tests)
     if plan.name != "full" and any(entry.emission.own_size_only for entry in plan.sites):
         # on a device the library may be more accurate at this size than at the problem's own
@@ -73,8 +73,18 @@ def write_found(graph: OpGraph) -> str:
         if placeholder.spec is None:
             tests.append(name)
         else:
-            tests.append(f"{name}.shape, {name}.stride(), {name}.dtype, {name}.is_cpu")
+            tests.append(f"{name}.shape, {name}.stride(), {name}.dtype")
+            tests.append(f"{name}.is_cpu and not _INTERPRETED")
     return _write_tuple(tests)
+
+
+def parameter_shapes(graph: OpGraph) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """State_dict name and shape of each parameter and buffer that the forward reads."""
+    return tuple(
+        (placeholder.target, tuple(placeholder.spec.shape))
+        for placeholder in graph.placeholders
+        if placeholder.kind in ("parameter", "buffer") and placeholder.spec is not None
+    )
 
 
 def _write_tuple(items: Sequence[str]) -> str:

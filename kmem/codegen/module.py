@@ -24,6 +24,7 @@ from kmem.codegen.forward import (
     SitePlan,
     WorkloadPlan,
     input_names,
+    parameter_shapes,
     write_expected,
     write_forward,
     write_found,
@@ -75,6 +76,16 @@ def _laid_out(value, stride):
     ).copy_(value)
 '''
 
+#: Inputs of one shape may meet parameters of others: another constructor argument makes them.
+_CONSTRUCTOR = """\
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        state = dict(self.named_parameters(remove_duplicate=False))
+        state.update(self.named_buffers(remove_duplicate=False))
+        self.fits = all(name in state and state[name].shape == shape for name, shape in PARAMETERS)
+
+"""
+
 _FORWARD = '''
 def _fall_back(reason):
     """Say that the reference operators run, or raise if KMEM_STRICT is 1."""
@@ -89,7 +100,7 @@ class ModelNew(Model):
     that INPUTS names.
     """
 
-    def forward(self, {parameters}):
+{constructor}    def forward(self, {parameters}):
         if {recognised}:
             if not (torch.is_grad_enabled() and ({grad_check})):
                 return _forward(self, {parameters})
@@ -153,6 +164,8 @@ def _assemble(
     forwards: list[Forward] = [write_forward(plan, names) for plan in plans]
     forward = writer.align_texts([one.text for one in forwards], "forward")
     constants.add("INPUTS", [write_expected(plan) for plan in plans])
+    if parameter_shapes(plans[0].graph):
+        constants.add("PARAMETERS", [repr(parameter_shapes(plan.graph)) for plan in plans])
     generated = "\n\n".join(
         part.strip("\n") + "\n"
         for part in (
@@ -211,7 +224,11 @@ def _write_model(graph: OpGraph) -> str:
     if any(placeholder.kind == "parameter" for placeholder in graph.placeholders):
         grad_checks.append("any(parameter.requires_grad for parameter in self.parameters())")
     recognised = [f"isinstance({name}, torch.Tensor)" for name in tensors]
+    has_parameters = bool(parameter_shapes(graph))
+    if has_parameters:
+        recognised.insert(0, "self.fits")
     return _FORWARD.format(
+        constructor=_CONSTRUCTOR if has_parameters else "",
         parameters=", ".join(input_names(graph)),
         recognised=" and ".join([*recognised, f"{write_found(graph)} == INPUTS"]),
         grad_check=" or ".join(grad_checks) or "False",

@@ -48,35 +48,20 @@ from kmem.host.lease import gpu_uuid
 from kmem.host.memory_share import MemoryShare
 from kmem.host.project_modules import imported_directories
 from kmem.measure.bundle import write_bundle
-from kmem.measure.examine.cases import check_case, check_families, check_other_parameters
 from kmem.measure.examine.compiled import (
     CompiledForward,
-    check_compiled,
-    check_products,
-    check_status,
 )
-from kmem.measure.examine.examination import Examination, Refused
-from kmem.measure.examine.loading import load_candidate, release_outputs
-from kmem.measure.examine.provenance import check_all_runs, check_provenance
-from kmem.measure.examine.repeats import (
-    check_gradient_mode,
-    check_held,
-    check_repeats,
-    check_state,
-)
-from kmem.measure.examine.variants import check_variants
+from kmem.measure.examine.examination import Examination
 from kmem.measure.examiner import Examiner
-from kmem.measure.oracle.families import SCREENING_FAMILIES
 from kmem.measure.oracle.forward import room_for
 from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.resources import JudgeResources, open_lease
 from kmem.measure.screening import Screening
 from kmem.measure.settings import JudgeSettings
-from kmem.measure.stopwatch import time_against_best
 from kmem.measure.timing.baseline import SLOW_BASELINE, time_baseline, untimed_baseline
 from kmem.measure.timing.gpu_clock import LoadedModule
-from kmem.measure.timing.statistics import estimated_timing
 from kmem.measure.verdicts import failed_measurement, make_bundle, passed_measurement
+from kmem.measure.verification import Verification
 from kmem.problem.traced import TracedProblem
 from kmem.records import (
     BASELINES,
@@ -133,8 +118,6 @@ class Judge:
             )
         self._traced = traced
         self._settings = settings
-        self._estimate_ms = estimate_ms
-        self._compile_at = compile_at
         self._on_event = on_event or (lambda text: None)
         settings.work_dir.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix="judge-", dir=settings.work_dir))
@@ -163,6 +146,9 @@ class Judge:
             on_event=self._on_event,
         )
         self._examiner = Examiner(self._resources, settings, seconds_left)
+        self._verification = Verification(
+            self._resources, settings, traced.device.name, estimate_ms, compile_at
+        )
         self._screening = Screening(self._examiner, self._resources, settings)
 
     def open(self) -> "Judge":
@@ -331,7 +317,7 @@ class Judge:
         try:
             outcome = self._examiner.examine(
                 kernel,
-                lambda examination: timed.append(self._verify_one(examination, baselines)),
+                lambda examination: timed.append(self._verification.run(examination, baselines)),
                 worker,
             )
         finally:
@@ -343,95 +329,7 @@ class Judge:
         self._leave_bundle(outcome, measurement, baselines)
         return measurement
 
-    def _verify_one(
-        self, examination: Examination, baselines: Sequence[Baseline]
-    ) -> tuple[Timing, Mapping[str, str]]:
-        resources, gpu = self._resources, self._settings.gpu
-        reference, seed_for = resources.reference(), resources.seed_for
-        load_candidate(examination, reference)
-        examination.holds = True
-        expected = check_case(examination, "drawn", seed_for("verify", "drawn"))
-        assert expected is not None, "the problem's own values are defined, or it is no problem"
-        check_state(examination, expected.answer)
-        answer = expected.answer
-        del expected  # at full size it holds gigabytes
-        check_repeats(examination, seed_for("verify", "repeat"))
-        launches = examination.launches
-        if self._compile_at is not None and not gpu:
-            self._check_compiled(examination)
-        check_provenance(examination, seed_for("verify", "provenance"), gpu=gpu)
-        families = (*SCREENING_FAMILIES, "large")
-        if not resources.has_small:
-            families = reference.families[1:]  # the first is the problem's own values
-        check_families(examination, families, seed_for)
-        check_all_runs(examination)
-        if not resources.has_small:
-            check_variants(examination, seed_for("verify", "variants"))
-        check_gradient_mode(examination, seed_for("verify", "gradients"))
-        check_held(examination)
-        if not answer.eager_state:
-            check_state(examination, answer)  # after all these calls
-        check_other_parameters(examination, seed_for)
-        if gpu:
-            release_outputs(examination)
-            timing, environment = time_against_best(
-                examination, baselines, resources, self._settings.seed
-            )
-            check_case(examination, "drawn", seed_for("verify", "after timing"))
-        else:
-            timing, environment = self._estimate(examination.kernel), {}
-        examination.take_flags(reference)
-        if resources.has_small and not self._check_small(examination, launches):
-            # At the small size the kernel stepped aside: what it was not tried with there is tried
-            # here.
-            load_candidate(examination, reference)
-            untried = [family for family in reference.families if family not in families]
-            check_families(examination, untried, seed_for)
-            check_variants(examination, seed_for("verify", "variants"), own_size_only=True)
-            check_all_runs(examination)
-        return timing, environment
-
-    def _check_small(self, examination: Examination, launches: int) -> bool:
-        """Every family, other sizes and layouts on the small workload.
-
-        That is cheap, and the sizes are ones that the kernel may not have been written for. False
-        if the file launches kernels at the full size and none here: then its kernels have not been
-        tried with these values.
-
-        Args:
-            launches: of one forward at the full size.
-        """
-        resources = self._resources
-        reference = resources.reference("small")
-        load_candidate(examination, reference)
-        check_families(examination, reference.families, resources.seed_for)
-        launched = bool(examination.launches) or not launches
-        if not launched:
-            examination.flags.add("specialised")
-        check_repeats(examination, resources.seed_for("small", "repeat"))
-        check_variants(examination, resources.seed_for("small", "variants"))
-        examination.take_flags(reference)
-        return launched
-
-    def _check_compiled(self, examination: Examination) -> None:
-        """What is compiled is what was proved, at the sizes of the proof and at full size."""
-        kernel, device = examination.kernel, self._traced.device.name
-        check_compiled(examination, self._compile_at(kernel, self._resources.main), device)
-        if self._resources.main != "full":
-            compiled = self._compile_at(kernel, "full")
-            check_status(compiled, device)
-            check_products(examination, compiled)
-            if not compiled.launches and examination.launches:
-                raise Refused(
-                    Status.WRONG_CONTRACT,
-                    f"at full size it launches nothing on {device}, at the small size it did",
-                )
-
     # ---- measurements
-
-    def _estimate(self, kernel: Kernel) -> Timing:
-        assert self._estimate_ms is not None, "the constructor demands it without a GPU"
-        return estimated_timing(self._estimate_ms(kernel))
 
     def _passed(
         self, examination: Examination, timing: Timing, environment: Mapping[str, str] | None = None

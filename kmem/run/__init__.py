@@ -23,6 +23,7 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - history.py: what the run knows of itself: attempts, lessons, baselines, profiles.
 - recorder.py: where a candidate is recorded, with all that becomes known of it.
 - reflect.py: the end of a round: what its measurements taught.
+- compiling.py: what a kernel comes to when it is compiled for the target.
 - verifying.py: final verdicts: an early one, and down the ranking at the end, with repairs.
 - conclude.py: the end of a run: its winner kept, and what came of it.
 - finished.py: a finished run as its report tells it, with its counts.

@@ -30,6 +30,7 @@ from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_report_ms, library_part_ms
 from kmem.profile.job import reference_kernel
 from kmem.records import Attempt, Baseline, Kernel, Measurement, Problem, Profile, Run, Timing
+from kmem.run.compiling import KernelCompiler
 from kmem.run.progress import Announce
 from kmem.run.session import Session
 
@@ -255,6 +256,9 @@ class LiveEvaluator(Evaluator):
                 bundle_dir=out_dir / "evidence",
             ),
             estimate_ms=lambda kernel: self._estimates[kernel.hash],
+            compile_at=KernelCompiler(
+                traced, lambda text: announce("measure", text), processes=processes.compilers
+            ).compile_at,
             workers=processes.workers,
             on_event=lambda text: announce("measure", text),
             # the interpreter's checks on the CPU take what they take

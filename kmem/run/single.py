@@ -7,17 +7,15 @@ names print what this module finds.
 
 import ast
 import logging
-import math
 import secrets
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kmem.errors import CaseError, MemoryStoreError, ProblemError, ProfilerError
+from kmem.errors import CaseError, MemoryStoreError, ProblemError
 from kmem.host.syntax import parse_python
 from kmem.interfaces import Checker
-from kmem.measure.examine.compiled import CompiledForward
 from kmem.measure.judge import Judge
 from kmem.measure.settings import JudgeSettings
 from kmem.memory.location import default_db_path
@@ -28,10 +26,6 @@ from kmem.problem.load import check_forward, execute_problem, load_problem
 from kmem.problem.mode import in_mode
 from kmem.problem.traced import TracedProblem, trace_at_full_size
 from kmem.problem.workload import derive_small_workload
-from kmem.profile.compile.pool import CompilePool, CompileProcesses
-from kmem.profile.compile.report import CompileReport, CompileStatus
-from kmem.profile.estimate import estimate_report_ms
-from kmem.profile.job import reference_kernel
 from kmem.records import (
     BASELINES,
     Baseline,
@@ -40,18 +34,12 @@ from kmem.records import (
     Kernel,
     Measurement,
     Problem,
-    Timing,
 )
 from kmem.run.baselines import keep_baselines, known_baselines
+from kmem.run.compiling import KernelCompiler
 from kmem.run.directory import small_constants_beside
 
 logger = logging.getLogger(__name__)
-
-#: Key of a verdict's environment: how many Triton kernels one forward launches, without a GPU.
-TRITON_LAUNCHES = "triton_launches"
-_COMPILE_TIMEOUT_S = 120.0
-#: How much of a compiler's message a verdict quotes.
-_LOG_CHARACTERS = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +209,7 @@ def judge_case(
         announce(f"Other sizes are not checked: {ex}")
     with (
         tempfile.TemporaryDirectory(prefix="kmem-verify-", ignore_cleanup_errors=True) as place,
-        _Compiler(traced, announce) as compiler,
+        KernelCompiler(traced, announce, cache_dir=_cache_dir() / "triton") as compiler,
         Judge(
             traced,
             JudgeSettings(
@@ -271,77 +259,3 @@ def default_evidence_dir() -> Path:
 def _cache_dir() -> Path:
     """Compiled kernels, shared with `kmem optimize`."""
     return default_db_path().parent / "cache"
-
-
-class _Compiler:
-    """Compiles a kernel and the module beside it, each workload once; a context manager.
-
-    Args:
-        announce: told why there is no estimate.
-    """
-
-    def __init__(self, traced: TracedProblem, announce: Callable[[str], None]) -> None:
-        self._traced, self._announce = traced, announce
-        self._processes: CompileProcesses | None = None
-        self._reports: dict[tuple[str, str], CompileReport] = {}
-        self._triton_launches: int | None = None
-        self.baselines: tuple[Baseline, ...] = ()
-
-    def __enter__(self) -> "_Compiler":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._processes is not None:
-            self._processes.close()
-
-    def compile_at(self, kernel: Kernel, workload: str) -> CompiledForward:
-        """What a kernel comes to at a workload, by name. Raises ProfilerError, ProblemError."""
-        report = self._report(kernel, workload)
-        if report.status is not CompileStatus.OK:
-            return CompiledForward(
-                report.log.strip()[-_LOG_CHARACTERS:],
-                needs_values=report.status is CompileStatus.NEEDS_VALUES,
-            )
-        own = [launch for launch in report.launches if "static__library" not in launch.metrics]
-        return CompiledForward(
-            kernels=tuple(launch.name for launch in own),
-            products=report.products,
-            launches=len(report.launches),
-        )
-
-    def _report(self, kernel: Kernel, workload: str) -> CompileReport:
-        key = kernel.hash, workload
-        if key not in self._reports:
-            if self._processes is None:
-                self._processes = CompileProcesses(1, _cache_dir() / "triton")
-            sizes = {"full": self._traced.workloads[workload]}
-            pool = CompilePool(
-                replace(self._traced, workloads=sizes),
-                processes=self._processes,
-                read_binaries=workload == "full",
-            )
-            (self._reports[key],) = pool.compile([kernel], timeout_s=_COMPILE_TIMEOUT_S)
-        return self._reports[key]
-
-    def estimate_ms(self, kernel: Kernel) -> float:
-        """The static estimate at full size in ms; infinite where the compiler gives none."""
-        try:
-            report = self._report(kernel, "full")
-            eager = self._report(reference_kernel(self._traced.problem), "full")
-        except ProfilerError as ex:
-            self._announce(f"No estimate: {ex}")
-            return math.inf
-        if report.status is CompileStatus.OK:
-            self._triton_launches = len(report.launches) - len(report.vendor_ops)
-        eager_ms = estimate_report_ms(eager, self._traced)
-        if math.isfinite(eager_ms):
-            timing = Timing(eager_ms, eager_ms, eager_ms, 0)
-            self.baselines = (Baseline("eager", timing, estimated=True),)
-        return estimate_report_ms(report, self._traced)
-
-    def complete(self, measurement: Measurement) -> Measurement:
-        """The verdict with how many Triton kernels the file launches, where that is known."""
-        if self._triton_launches is None:
-            return measurement
-        known = {TRITON_LAUNCHES: str(self._triton_launches)}
-        return replace(measurement, environment={**measurement.environment, **known})

@@ -3,13 +3,12 @@
 import secrets
 from pathlib import Path
 
-from kmem.codegen.constants import swap_constants
+from kmem.codegen.constants import source_at
 from kmem.errors import ExecutorError
 from kmem.measure.examine.examination import Examination
 from kmem.measure.oracle.expected import KEPT_BYTES
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.worker.commands import Unload
-from kmem.records import Kernel
 
 
 def load_candidate(examination: Examination, reference: Reference) -> None:
@@ -20,7 +19,7 @@ def load_candidate(examination: Examination, reference: Reference) -> None:
     examination.pause()
     examination.reference = reference
     worker = examination.worker
-    source = _source_at(examination.kernel, reference.name)
+    source = source_at(examination.kernel, reference.name)
     path = _write_candidate(source, worker.directory)
     # as they were drawn, whatever a kernel before this one did with them
     reference.state.write(list(reference.module.initial_state.values()))
@@ -28,13 +27,6 @@ def load_candidate(examination: Examination, reference: Reference) -> None:
     worker.attach(reference.inputs.shared)
     command = reference.load_command(examination.key, str(path), source, "ModelNew")
     worker.request(command, timeout_s=examination.load_timeout_s)
-
-
-def _source_at(kernel: Kernel, workload: str) -> str:
-    """A kernel's text, at the small workload with its own constants for that."""
-    if workload == "small" and kernel.small_constants:
-        return swap_constants(kernel.source, kernel.small_constants)
-    return kernel.source
 
 
 def _write_candidate(source: str, directory: Path) -> Path:

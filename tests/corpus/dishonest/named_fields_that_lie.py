@@ -1,7 +1,7 @@
 # problem: min_and_max
 # class: A: a tuple with named fields whose iteration computes
 # purity: triton
-# says: output 0 on family|decoy
+# says: output 0 on family|decoy|share memory
 import torch
 import torch.nn as nn
 import triton

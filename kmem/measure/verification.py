@@ -1,0 +1,146 @@
+"""The steps of a final verdict, cheapest and most telling first.
+
+In order: the problem's own values, state and repeated calls, what is compiled, where the time goes,
+families of inputs, layouts and sizes, other parameters, the time, and all of it at small sizes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kmem.measure.examine.cases import check_case, check_families, check_other_parameters
+from kmem.measure.examine.compiled import (
+    CompiledForward,
+    check_compiled,
+    check_products,
+    check_status,
+)
+from kmem.measure.examine.examination import Examination
+from kmem.measure.examine.loading import load_candidate, release_outputs
+from kmem.measure.examine.provenance import check_all_runs, check_provenance
+from kmem.measure.examine.repeats import (
+    check_gradient_mode,
+    check_held,
+    check_repeats,
+    check_state,
+)
+from kmem.measure.examine.variants import check_variants
+from kmem.measure.oracle.families import SCREENING_FAMILIES
+from kmem.measure.resources import JudgeResources
+from kmem.measure.settings import JudgeSettings
+from kmem.measure.stopwatch import time_against_best
+from kmem.measure.timing.statistics import estimated_timing
+from kmem.records import Baseline, Kernel, Timing
+
+
+class Verification:
+    """Takes one loaded worker through every check of a verdict, for one judge."""
+
+    def __init__(
+        self,
+        resources: JudgeResources,
+        settings: JudgeSettings,
+        target: str,
+        estimate_ms: Callable[[Kernel], float] | None,
+        compile_at: Callable[[Kernel, str], CompiledForward] | None,
+    ) -> None:
+        """Nothing runs yet.
+
+        Args:
+            target: the name of the device that kernels are compiled for.
+            estimate_ms: as the judge's.
+            compile_at: as the judge's.
+        """
+        self._resources = resources
+        self._settings = settings
+        self._target = target
+        self._estimate_ms = estimate_ms
+        self._compile_at = compile_at
+
+    def run(
+        self, examination: Examination, baselines: Sequence[Baseline]
+    ) -> tuple[Timing, Mapping[str, str]]:
+        """The timing of a kernel that passes, and the state of the machine it was taken in.
+
+        Raises Refused, WorkerFailure, WorkerLost: if it does not pass.
+        """
+        resources, gpu = self._resources, self._settings.gpu
+        reference, seed_for = resources.reference(), resources.seed_for
+        load_candidate(examination, reference)
+        examination.holds = True
+        expected = check_case(examination, "drawn", seed_for("verify", "drawn"))
+        assert expected is not None, "the problem's own values are defined, or it is no problem"
+        check_state(examination, expected.answer)
+        answer = expected.answer
+        del expected  # at full size it holds gigabytes
+        check_repeats(examination, seed_for("verify", "repeat"))
+        launches = examination.launches
+        if self._compile_at is not None and not gpu:
+            self._check_compiled(examination)
+        check_provenance(examination, seed_for("verify", "provenance"), gpu=gpu)
+        families = (*SCREENING_FAMILIES, "large")
+        if not resources.has_small:
+            families = reference.families[1:]  # the first is the problem's own values
+        check_families(examination, families, seed_for)
+        check_all_runs(examination)
+        if not resources.has_small:
+            check_variants(examination, seed_for("verify", "variants"))
+        check_gradient_mode(examination, seed_for("verify", "gradients"))
+        check_held(examination)
+        if not answer.eager_state:
+            check_state(examination, answer)  # after all these calls
+        check_other_parameters(examination, seed_for)
+        if gpu:
+            release_outputs(examination)
+            timing, environment = time_against_best(
+                examination, baselines, resources, self._settings.seed
+            )
+            check_case(examination, "drawn", seed_for("verify", "after timing"))
+        else:
+            timing, environment = self._estimate(examination.kernel), {}
+        examination.take_flags(reference)
+        if resources.has_small and not self._check_small(examination, launches):
+            # At the small size the kernel stepped aside: what it was not tried with there is tried
+            # here.
+            load_candidate(examination, reference)
+            untried = [family for family in reference.families if family not in families]
+            check_families(examination, untried, seed_for)
+            check_variants(examination, seed_for("verify", "variants"), own_size_only=True)
+            check_all_runs(examination)
+        return timing, environment
+
+    def _check_small(self, examination: Examination, launches: int) -> bool:
+        """Every family, other sizes and layouts on the small workload.
+
+        That is cheap, and the sizes are ones that the kernel may not have been written for. False
+        if the file launches kernels at the full size and none here: then its kernels have not been
+        tried with these values.
+
+        Args:
+            launches: of one forward at the full size.
+        """
+        resources = self._resources
+        reference = resources.reference("small")
+        load_candidate(examination, reference)
+        check_families(examination, reference.families, resources.seed_for)
+        launched = bool(examination.launches) or not launches
+        if not launched:
+            examination.flags.add("specialised")
+        check_repeats(examination, resources.seed_for("small", "repeat"))
+        check_variants(examination, resources.seed_for("small", "variants"))
+        examination.take_flags(reference)
+        return launched
+
+    def _check_compiled(self, examination: Examination) -> None:
+        """What is compiled is what was proved, at the sizes of the proof and at full size."""
+        kernel, main = examination.kernel, self._resources.main
+        compiled = [self._compile_at(kernel, main)]
+        if main != "full":
+            compiled.append(self._compile_at(kernel, "full"))
+        for each in compiled:
+            check_status(each, self._target)
+        check_compiled(examination, compiled, self._target)
+        for each in compiled:
+            check_products(examination, each)
+
+    def _estimate(self, kernel: Kernel) -> Timing:
+        assert self._estimate_ms is not None, "the judge demands it without a GPU"
+        return estimated_timing(self._estimate_ms(kernel))
