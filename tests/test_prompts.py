@@ -33,7 +33,8 @@ from kmem.explore.models.prompts.system import system_prompt
 from kmem.explore.models.roles import DIAGNOSER, OPTIMISER, ROLES, Role
 from kmem.explore.recipes.author import RecipeAuthor
 from kmem.interfaces import Situation
-from kmem.measure.source_check import ALLOWED_MODULES, REFUSED_NAMES
+from kmem.measure.source_check import REFUSED_BUILTINS
+from kmem.measure.source_names import ALLOWED_MODULES
 from kmem.recipes import Recipe
 from kmem.records import (
     Bottleneck,
@@ -405,7 +406,7 @@ def test_the_rules_name_what_the_source_check_allows_and_refuses() -> None:
     listed = rules.split("Imports other than ")[1].split(" (and what")[0]
     assert set(re.findall(r"\w+", listed)) | {"__future__"} == set(ALLOWED_MODULES)
     for name in ("exec", "eval", "compile", "open", "globals", "__import__"):
-        assert name in REFUSED_NAMES
+        assert name in REFUSED_BUILTINS
         assert name in rules
 
 

@@ -51,6 +51,7 @@ CASES = {
         (16, 32, 16, 32, 32),
         "bfloat16",
         {
+            "ACCURACY": 0,
             "precision": "exact",
             "band": 4,
             "rows": 2,

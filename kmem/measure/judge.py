@@ -296,7 +296,7 @@ class Judge:
             elif self._settings.gpu:
                 entrants[index] = outcome
             else:
-                settle(index, self._passed(outcome, self._estimate(kernel)))
+                settle(index, self._passed(outcome, self._verification.estimate(kernel)))
         if entrants:
             self._screening.race(kernels, entrants, lambda: self.own_time > deadline, settle)
         return [results[index] for index in range(len(kernels))]

@@ -95,7 +95,7 @@ class Verification:
             )
             check_case(examination, "drawn", seed_for("verify", "after timing"))
         else:
-            timing, environment = self._estimate(examination.kernel), {}
+            timing, environment = self.estimate(examination.kernel), {}
         examination.take_flags(reference)
         if resources.has_small and not self._check_small(examination, launches):
             # At the small size the kernel stepped aside: what it was not tried with there is tried
@@ -141,6 +141,7 @@ class Verification:
         for each in compiled:
             check_products(examination, each)
 
-    def _estimate(self, kernel: Kernel) -> Timing:
+    def estimate(self, kernel: Kernel) -> Timing:
+        """The time that is predicted for a kernel, where there is no GPU."""
         assert self._estimate_ms is not None, "the judge demands it without a GPU"
         return estimated_timing(self._estimate_ms(kernel))
