@@ -133,7 +133,7 @@ def _names(block: str) -> list[str]:
 
 def _is_plain(value: ast.expr) -> bool:
     """Whether an expression is made of literals, dtypes and `constant`: it runs no other code."""
-    if isinstance(value, ast.Tuple):
+    if isinstance(value, ast.Tuple | ast.List):
         return all(map(_is_plain, value.elts))
     if isinstance(value, ast.UnaryOp):
         return _is_plain(value.operand)
