@@ -35,7 +35,8 @@ class CopyDetector:
         if method is None:  # another version of Triton
             return
 
-        def operation(builder, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
+        # a pass-through
+        def operation(builder, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
             return around(args, method(builder, *args, **kwargs))
 
         setattr(InterpreterBuilder, name, operation)

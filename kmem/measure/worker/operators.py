@@ -66,7 +66,8 @@ class _Dispatches(TorchDispatchMode):
         super().__init__()
         self._log = log
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
+    # torch's own signature
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         self._log.count(str(func))
         return func(*args, **(kwargs or {}))
 
@@ -76,6 +77,7 @@ class _Readings(TorchFunctionMode):
         super().__init__()
         self._log = log
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
+    # torch's own signature
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         self._log.count_reading(getattr(func, "__name__", ""))
         return func(*args, **(kwargs or {}))
