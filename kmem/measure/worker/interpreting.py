@@ -16,6 +16,7 @@ import numpy
 import torch
 import triton
 import triton.language as tl
+from patching import patch_once_a_launch
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.language.extra import libdevice
@@ -92,6 +93,7 @@ def prepare_interpreter() -> None:
     _compute_dots()
     _compute_libdevice()
     _take_first_configuration()
+    patch_once_a_launch()
     let_programs_wait()
 
 

@@ -66,6 +66,11 @@ class _Dispatches(TorchDispatchMode):
         super().__init__()
         self._log = log
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import its compiler, which takes a second, and nothing here compiles."""
+        return False
+
     # torch's own signature
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         self._log.count(str(func))
