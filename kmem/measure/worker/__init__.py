@@ -18,7 +18,9 @@ In the order in which a process uses them:
 - overlap.py: where the outputs of a forward lie.
 - operators.py: the operators that one call dispatches, and the values that it reads into Python.
 - copying.py: which interpreted launches compute, and which only copy.
+- patching.py: Triton's interpreter without half of its work, which changes nothing.
 - interpreting.py: makes Triton's interpreter answer as a GPU would.
+- waiting.py: interpreted programs of one launch that wait for each other take turns.
 - races.py: programs that read what others of the same launch write.
 - launches.py: the Triton kernels that one call launches, and all kernels that the GPU ran.
 - integrity.py: functions and flags of torch, triton and time that a candidate has replaced.

@@ -4,7 +4,8 @@ Runs inside the worker, from a copy of this file. A value that was loaded is fol
 conversions and changes of shape; one that reaches a store like that was copied, not computed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
@@ -18,27 +19,38 @@ _COPIED = "_kmem_copied"
 
 
 class CopyDetector:
-    """Notices stores of computed values: `computed` is set by one, and never unset here."""
+    """Notices stores of computed values, while it is asked to watch.
+
+    It makes every operation slower, and only one forward of a verdict asks for it.
+    """
 
     def __init__(self) -> None:
+        self.computed = False  # whether what was watched last stored a computed value
+        self._around: dict[str, Callable] = {
+            "create_masked_load": self._load,
+            "create_atomic_load": self._load,
+            **dict.fromkeys(_CARRYING.split(), self._carry),
+            "create_masked_store": self._store,
+            "create_atomic_rmw": self._combine,
+            "create_atomic_cas": self._combine,
+        }
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the launches meanwhile."""
         self.computed = False
-        for name in ("create_masked_load", "create_atomic_load"):
-            self._wrap(name, self._load)
-        for name in _CARRYING.split():
-            self._wrap(name, self._carry)
-        self._wrap("create_masked_store", self._store)
-        for name in ("create_atomic_rmw", "create_atomic_cas"):
-            self._wrap(name, self._combine)
-
-    def _wrap(self, name: str, around: Callable) -> None:
-        method = getattr(InterpreterBuilder, name, None)
-        if method is None:  # another version of Triton
-            return
-
-        def operation(builder, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
-            return around(args, method(builder, *args, **kwargs))
-
-        setattr(InterpreterBuilder, name, operation)
+        usual = {
+            name: getattr(InterpreterBuilder, name)
+            for name in self._around
+            if hasattr(InterpreterBuilder, name)  # another version of Triton may lack it
+        }
+        for name, method in usual.items():
+            setattr(InterpreterBuilder, name, _watched(method, self._around[name]))
+        try:
+            yield
+        finally:
+            for name, method in usual.items():
+                setattr(InterpreterBuilder, name, method)
 
     def _load(self, args: tuple, result: object) -> object:
         _mark(result)
@@ -58,6 +70,13 @@ class CopyDetector:
     def _combine(self, args: tuple, result: object) -> object:
         self.computed = True
         return result
+
+
+def _watched(method: Callable, around: Callable) -> Callable:
+    def operation(builder, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
+        return around(args, method(builder, *args, **kwargs))
+
+    return operation
 
 
 def _mark(result: object) -> None:

@@ -66,7 +66,13 @@ class _Dispatches(TorchDispatchMode):
         super().__init__()
         self._log = log
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import its compiler, which takes a second, and nothing here compiles."""
+        return False
+
+    # torch's own signature
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         self._log.count(str(func))
         return func(*args, **(kwargs or {}))
 
@@ -76,6 +82,7 @@ class _Readings(TorchFunctionMode):
         super().__init__()
         self._log = log
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
+    # torch's own signature
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         self._log.count_reading(getattr(func, "__name__", ""))
         return func(*args, **(kwargs or {}))

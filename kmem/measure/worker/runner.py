@@ -315,9 +315,7 @@ class Runner:
         self._seed(command.seed)
         call = self._forward(command.key, command.inputs)
         log, copies = OperatorLog(self.launches.is_running), self.launches.copies
-        if copies is not None:
-            copies.computed = False
-        with log:
+        with log, copies.watching() if copies is not None else nullcontext():
             guarded("forward", call)
         self._join()
         computed = None if copies is None else copies.computed
