@@ -19,7 +19,8 @@ from kmem.profile.estimate import estimate_report_ms
 from kmem.profile.job import reference_kernel
 from kmem.profile.static import static_profile
 from kmem.records import Baseline, Budget, Contract, Kernel, MeasuredKernel, Run, SiteChoice
-from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
+from kmem.run.evaluator import LiveEvaluator
+from kmem.run.processes import EvaluatorProcesses
 from kmem.run.session import Session, open_session
 from kmem.skills import load_recipe, load_skill
 

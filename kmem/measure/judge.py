@@ -48,18 +48,16 @@ from kmem.host.lease import gpu_uuid
 from kmem.host.memory_share import MemoryShare
 from kmem.host.project_modules import imported_directories
 from kmem.measure.bundle import write_bundle
+from kmem.measure.competition import Awaited, Competition
 from kmem.measure.examine.compiled import (
     CompiledForward,
 )
 from kmem.measure.examine.examination import Examination
 from kmem.measure.examiner import Examiner
-from kmem.measure.oracle.forward import room_for
 from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.resources import JudgeResources, open_lease
 from kmem.measure.screening import Screening
 from kmem.measure.settings import JudgeSettings
-from kmem.measure.timing.baseline import SLOW_BASELINE, time_baseline, untimed_baseline
-from kmem.measure.timing.gpu_clock import LoadedModule
 from kmem.measure.verdicts import failed_measurement, make_bundle, passed_measurement
 from kmem.measure.verification import Verification
 from kmem.problem.traced import TracedProblem
@@ -206,49 +204,14 @@ class Judge:
         paired timing against it.
 
         Args:
-            names: in the order in which they are timed; processes of all but max-autotune, which
-                tunes for long, come up at once.
+            names: in the order in which they are timed.
             limit_s: seconds from now; a baseline that is not timed by then is `timed_out`.
             on_found: given each baseline the moment it is known.
         """
-        resources, deadline = self._resources, time.monotonic() + limit_s
-        quick = [name for name in names if name != SLOW_BASELINE]
-        workers = {name: self._workers.start(clean=True) for name in quick}
-        found: list[Baseline] = []
-        with open_lease(self.locks, self._on_event) as lease:  # this thread's own
-            with lease.hold(exclusive=False), room_for(self._traced.problem):
-                inputs = resources.timed_inputs()
-            for name in names:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    found.append(untimed_baseline(name, limit_s))
-                    on_found(found[-1])
-                    continue
-                self._on_event(f"timing baseline {name}")
-                if name not in workers:
-                    workers[name] = self._workers.start(clean=True)
-                worker = workers[name].wait_ready()
-                with lease.hold(exclusive=False), room_for(self._traced.problem):
-                    inputs.show(worker)
-                    inputs.refresh(worker)
-                baseline = time_baseline(
-                    LoadedModule(worker, name),
-                    inputs.names(worker),
-                    resources.reference(),
-                    lease,
-                    l2_bytes=self._traced.device.l2_bytes,
-                    limit_s=left_s,
-                )
-                found.append(baseline)
-                best = fastest_baseline(found)
-                # device memory is wanted; but a worker that was handed on may be in use
-                for other in [each for each in workers if best is None or each != best.name]:
-                    if other in {each.name for each in found}:
-                        self._workers.discard(workers.pop(other))
-                if best is not None and best.name in workers and name in (*quick[-1:], names[-1]):
-                    resources.keep_baseline_worker(best.name, workers.pop(best.name))
-                on_found(baseline)
-        return tuple(found)
+        competition = Competition(
+            self._resources, self._workers, self.locks, limit_s, self._on_event
+        )
+        return competition.time_all(names, on_found)
 
     def load_baseline(self, name: str) -> None:
         """Load a baseline that was timed before, for paired timing; in any thread."""
@@ -303,14 +266,18 @@ class Judge:
 
     # ---- one kernel, with everything there is
 
-    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
+    def verify(self, kernel: Kernel, baselines: Sequence[Baseline] | Awaited) -> Measurement:
         """Judge one kernel with everything there is, in a fresh worker.
 
         On a GPU it is timed in pairs against the best baseline. A kernel that passes leaves its
         bundle, if there is a place for it; a bundle that cannot be written costs no verdict.
+
+        Args:
+            baselines: those that are awaited are waited for once everything else is checked.
         """
         self._on_event("verifying")
-        if self._settings.gpu and (best := fastest_baseline(baselines)) is not None:
+        timed_already = () if isinstance(baselines, Awaited) else baselines
+        if self._settings.gpu and (best := fastest_baseline(timed_already)) is not None:
             self._resources.prepare_baseline_worker(best.name)
         timed: list[tuple[Timing, Mapping[str, str]]] = []
         worker = self._workers.take(then_prepare=False)  # there may be no other
@@ -326,7 +293,8 @@ class Judge:
         if isinstance(outcome, Measurement):
             return outcome
         measurement = self._passed(outcome, *timed[0])
-        self._leave_bundle(outcome, measurement, baselines)
+        known = baselines.known() if isinstance(baselines, Awaited) else baselines
+        self._leave_bundle(outcome, measurement, known)
         return measurement
 
     # ---- measurements

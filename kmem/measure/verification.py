@@ -6,6 +6,7 @@ families of inputs, layouts and sizes, other parameters, the time, and all of it
 
 from collections.abc import Callable, Mapping, Sequence
 
+from kmem.measure.competition import Awaited, settle_baselines
 from kmem.measure.examine.cases import check_case, check_families, check_other_parameters
 from kmem.measure.examine.compiled import (
     CompiledForward,
@@ -56,7 +57,7 @@ class Verification:
         self._compile_at = compile_at
 
     def run(
-        self, examination: Examination, baselines: Sequence[Baseline]
+        self, examination: Examination, baselines: Sequence[Baseline] | Awaited
     ) -> tuple[Timing, Mapping[str, str]]:
         """The timing of a kernel that passes, and the state of the machine it was taken in.
 
@@ -91,7 +92,10 @@ class Verification:
         if gpu:
             release_outputs(examination)
             timing, environment = time_against_best(
-                examination, baselines, resources, self._settings.seed
+                examination,
+                settle_baselines(examination, baselines),
+                resources,
+                self._settings.seed,
             )
             check_case(examination, "drawn", seed_for("verify", "after timing"))
         else:

@@ -222,7 +222,9 @@ def _measure_and_repair(
 
     It ends when all pass, nothing new comes back, or the chains of repairs are used up.
     """
-    for place, batch in enumerate(_batches(candidates, parts)):
+    batches = _batches(candidates, parts)
+    parts.measurer.expect([candidate for batch in batches for candidate in batch])
+    for place, batch in enumerate(batches):
         chosen = _raise_rungs(batch, parts, situations, authors) if place else batch
         measured = parts.measurer.measure(number, chosen, situations)
         while measured and not parts.clock.is_over():
@@ -234,8 +236,8 @@ def _measure_and_repair(
 def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Candidate]]:
     """The candidates in the order in which they are measured.
 
-    While nothing has passed, the best guesses of the first directions go ahead of all others, on a
-    GPU: so a run has a verified kernel long before it has measured the rest.
+    While nothing has passed, the best guess of all goes ahead, then those of the next directions,
+    on a GPU: so a run has a verified kernel long before it has compiled and measured the rest.
     """
     if parts.history.best is not None or not parts.session.present:
         return [candidates]
@@ -245,7 +247,7 @@ def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Can
             first.setdefault(candidate.task, candidate)
     scouts = list(first.values())
     others = [candidate for candidate in candidates if candidate not in scouts]
-    return [scouts, others] if others else [scouts]
+    return [batch for batch in (scouts[:1], scouts[1:], others) if batch]
 
 
 def _raise_rungs(

@@ -20,6 +20,7 @@ from kmem.skills.load import (
     read_library,
     recipe_files,
     recipe_version,
+    recipe_versions,
     skill_directories,
 )
 from kmem.skills.skill import DRAFT, Condition, Skill, arch_matches, embedded_text
@@ -44,6 +45,7 @@ __all__ = [
     "read_skill",
     "recipe_files",
     "recipe_version",
+    "recipe_versions",
     "skill_directories",
     "skill_template",
     "validate_library",

@@ -38,6 +38,7 @@ class WorkerPool:
         self._keep_spare = keep_spare
         self._reads = reads
         self._spare: WorkerProcess | None = None
+        self._clean_spares: list[WorkerProcess] = []
         self._workers: list[WorkerProcess] = []
 
     def prepare(self) -> None:
@@ -45,13 +46,24 @@ class WorkerPool:
         if self._spare is None:
             self._spare = self.start()
 
+    def prepare_clean(self, count: int) -> None:
+        """Start workers for baselines now; the next ones that are asked for are these."""
+        self._clean_spares += [self._start(clean=True) for _ in range(count)]
+
     def start(self, *, clean: bool = False) -> WorkerProcess:
-        """A new worker that is still coming up.
+        """A worker that has seen nothing yet and may still be coming up.
 
         Args:
             clean: for a baseline: the worker will see no candidate, and its compiler caches are
                 ones that no candidate's worker is given.
         """
+        while clean and self._clean_spares:
+            worker = self._clean_spares.pop(0)
+            if worker.alive:
+                return worker
+        return self._start(clean=clean)
+
+    def _start(self, *, clean: bool) -> WorkerProcess:
         self._directory.mkdir(parents=True, exist_ok=True)
         cache_dir = self._cache_dir / "baseline" if clean else self._cache_dir
         worker = WorkerProcess(
@@ -98,4 +110,4 @@ class WorkerPool:
         """End all of them."""
         for worker in list(self._workers):
             self.discard(worker)
-        self._spare = None
+        self._spare, self._clean_spares = None, []
