@@ -48,8 +48,8 @@ from kmem.cli.exit_codes import EXIT_INTERRUPTED
 from kmem.cli.group import Group
 from kmem.plugins import build_plugin_manager, collect
 
-#: Objects made before garbage is looked for. Importing torch makes a million that stay, and Python's
-#: own 700 has them walked over and over: a seventh of the time of a command that loads it.
+#: Objects made before garbage is looked for. Importing torch makes a million that stay, and
+#: Python's own 700 has them walked over and over: a seventh of the time of a command that loads it.
 _GARBAGE_THRESHOLD = 50_000
 
 
