@@ -175,7 +175,7 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
         memory.skills.sync(library)
         unread = memory.skills.count_unembedded()
         if unread > _MANY:
-            click.echo(f"reading {unread} descriptions, once for this database ...", err=True)
+            click.echo(f"reading {unread} descriptions, once ...", err=True)
         fits = diagnosis is not None or memory.skills.fits(query)
         hits = memory.skills.search(
             " ".join(filter(None, (query, diagnosis.summary if diagnosis else ""))),
