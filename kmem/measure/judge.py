@@ -148,6 +148,7 @@ class Judge:
             self._resources, settings, traced.device.name, estimate_ms, compile_at
         )
         self._screening = Screening(self._examiner, self._resources, settings)
+        self._proved: dict[str, Examination] = {}  # by kernel hash: what passed a final verdict
 
     def open(self) -> "Judge":
         """Wait for room on the GPU, and start a worker ahead of need."""
@@ -269,8 +270,9 @@ class Judge:
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline] | Awaited) -> Measurement:
         """Judge one kernel with everything there is, in a fresh worker.
 
-        On a GPU it is timed in pairs against the best baseline. A kernel that passes leaves its
-        bundle, if there is a place for it; a bundle that cannot be written costs no verdict.
+        A kernel that this judge has passed before is timed again and not proved again. On a GPU it
+        is timed in pairs against the best baseline. A kernel that passes leaves its bundle, if
+        there is a place for it; a bundle that cannot be written costs no verdict.
 
         Args:
             baselines: those that are awaited are waited for once everything else is checked.
@@ -280,18 +282,23 @@ class Judge:
         if self._settings.gpu and (best := fastest_baseline(timed_already)) is not None:
             self._resources.prepare_baseline_worker(best.name)
         timed: list[tuple[Timing, Mapping[str, str]]] = []
+        proved = self._proved.get(kernel.hash)
+
+        def step(examination: Examination) -> None:
+            if proved is None:
+                timed.append(self._verification.run(examination, baselines))
+            else:
+                timed.append(self._verification.time_again(examination, baselines, proved))
+
         worker = self._workers.take(then_prepare=False)  # there may be no other
         try:
-            outcome = self._examiner.examine(
-                kernel,
-                lambda examination: timed.append(self._verification.run(examination, baselines)),
-                worker,
-            )
+            outcome = self._examiner.examine(kernel, step, worker)
         finally:
             self._workers.discard(worker)
         self._workers.refill()  # for the next verdict
         if isinstance(outcome, Measurement):
             return outcome
+        outcome = self._proved.setdefault(kernel.hash, outcome)
         measurement = self._passed(outcome, *timed[0])
         known = baselines.known() if isinstance(baselines, Awaited) else baselines
         self._leave_bundle(outcome, measurement, known)
