@@ -71,9 +71,11 @@ from kmem.records import (
     fastest_baseline,
 )
 
-#: Device memory a judge asks for, over the bytes the problem must move: copies of inputs and
-#: outputs, here, in workers and in a baseline.
-_ROOM_RATIO = 4
+#: Device memory a judge asks for: so many times the bytes that the problem must move, for copies of
+#: inputs and outputs, here, in workers and in baselines, and what the CUDA contexts of all these
+#: take. Source: H200, 2026-11-22: five runs at once of problems that move 4.3 GB filled 139.8 GB,
+#: and candidates were refused for want of memory.
+_ROOM_RATIO, _CONTEXTS_BYTES = 7, 3 * 2**30
 
 
 class Judge:
@@ -155,7 +157,7 @@ class Judge:
         if self._memory_share is not None:
             bound = self._traced.bound
             self._waited_for_memory_s = self._memory_share.acquire(
-                _ROOM_RATIO * bound.bytes if bound else 0
+                _CONTEXTS_BYTES + (_ROOM_RATIO * bound.bytes if bound else 0)
             )
         self._workers.prepare()
         return self
