@@ -77,6 +77,10 @@ from kmem.records import (
 #: and candidates were refused for want of memory.
 _ROOM_RATIO, _CONTEXTS_BYTES = 7, 3 * 2**30
 
+#: How long what is under way at the deadline of a screening may go on: a kernel that hangs must not
+#: take the time of the final verification.
+_OVERTIME_S = 5.0
+
 
 class Judge:
     """Judges kernels for one problem on one device under one contract.
@@ -237,7 +241,7 @@ class Judge:
         Args:
             on_result: called once per kernel with its index, as soon as its verdict is known.
             deadline_s: seconds from now, less what others keep the GPU; kernels not reached are
-                INTERRUPTED.
+                INTERRUPTED, and so is one that is under way `_OVERTIME_S` later.
 
         Returns:
             One measurement per kernel, in order.
@@ -250,21 +254,22 @@ class Judge:
             results[index] = measurement
             on_result(index, measurement)
 
-        for index, kernel in enumerate(kernels):
-            if self.own_time > deadline:
-                late = "the deadline of this batch came first"
-                settle(index, self._failed(Status.INTERRUPTED, late))
-                continue
-            self._on_event(f"checking candidate {index + 1} of {len(kernels)}")
-            outcome = self._examiner.examine(kernel, self._screening.check)
-            if isinstance(outcome, Measurement):
-                settle(index, outcome)
-            elif self._settings.gpu:
-                entrants[index] = outcome
-            else:
-                settle(index, self._passed(outcome, self._verification.estimate(kernel)))
-        if entrants:
-            self._screening.race(kernels, entrants, lambda: self.own_time > deadline, settle)
+        with self._examiner.within(lambda: deadline + _OVERTIME_S - self.own_time):
+            for index, kernel in enumerate(kernels):
+                if self.own_time > deadline:
+                    late = "the deadline of this batch came first"
+                    settle(index, self._failed(Status.INTERRUPTED, late))
+                    continue
+                self._on_event(f"checking candidate {index + 1} of {len(kernels)}")
+                outcome = self._examiner.examine(kernel, self._screening.check)
+                if isinstance(outcome, Measurement):
+                    settle(index, outcome)
+                elif self._settings.gpu:
+                    entrants[index] = outcome
+                else:
+                    settle(index, self._passed(outcome, self._verification.estimate(kernel)))
+            if entrants:
+                self._screening.race(kernels, entrants, lambda: self.own_time > deadline, settle)
         return [results[index] for index in range(len(kernels))]
 
     # ---- one kernel, with everything there is
