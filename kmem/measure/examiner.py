@@ -5,7 +5,8 @@ wrong.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from kmem.measure.examine.examination import CUT_OFF, Examination, Refused
 from kmem.measure.oracle.forward import room_for
@@ -39,6 +40,17 @@ class Examiner:
         self._settings = settings
         self._seconds_left = seconds_left or (lambda: math.inf)
         self._problem = resources.traced.problem
+
+    @contextmanager
+    def within(self, seconds_left: Callable[[], float]) -> Iterator[None]:
+        """Meanwhile cut off what is under way at an earlier end, where there is a limit at all."""
+        before = self._seconds_left
+        if not math.isinf(before()):
+            self._seconds_left = lambda: min(before(), seconds_left())
+        try:
+            yield
+        finally:
+            self._seconds_left = before
 
     def examine(
         self,

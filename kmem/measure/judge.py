@@ -71,9 +71,15 @@ from kmem.records import (
     fastest_baseline,
 )
 
-#: Device memory a judge asks for, over the bytes the problem must move: copies of inputs and
-#: outputs, here, in workers and in a baseline.
-_ROOM_RATIO = 4
+#: Device memory a judge asks for: so many times the bytes that the problem must move, for copies of
+#: inputs and outputs, here, in workers and in baselines, and what the CUDA contexts of all these
+#: take. Source: H200, 2026-11-22: five runs at once of problems that move 4.3 GB filled 139.8 GB,
+#: and candidates were refused for want of memory.
+_ROOM_RATIO, _CONTEXTS_BYTES = 7, 3 * 2**30
+
+#: How long what is under way at the deadline of a screening may go on: a kernel that hangs must not
+#: take the time of the final verification.
+_OVERTIME_S = 5.0
 
 
 class Judge:
@@ -148,13 +154,14 @@ class Judge:
             self._resources, settings, traced.device.name, estimate_ms, compile_at
         )
         self._screening = Screening(self._examiner, self._resources, settings)
+        self._proved: dict[str, Examination] = {}  # by kernel hash: what passed a final verdict
 
     def open(self) -> "Judge":
         """Wait for room on the GPU, and start a worker ahead of need."""
         if self._memory_share is not None:
             bound = self._traced.bound
             self._waited_for_memory_s = self._memory_share.acquire(
-                _ROOM_RATIO * bound.bytes if bound else 0
+                _CONTEXTS_BYTES + (_ROOM_RATIO * bound.bytes if bound else 0)
             )
         self._workers.prepare()
         return self
@@ -234,7 +241,7 @@ class Judge:
         Args:
             on_result: called once per kernel with its index, as soon as its verdict is known.
             deadline_s: seconds from now, less what others keep the GPU; kernels not reached are
-                INTERRUPTED.
+                INTERRUPTED, and so is one that is under way `_OVERTIME_S` later.
 
         Returns:
             One measurement per kernel, in order.
@@ -247,21 +254,22 @@ class Judge:
             results[index] = measurement
             on_result(index, measurement)
 
-        for index, kernel in enumerate(kernels):
-            if self.own_time > deadline:
-                late = "the deadline of this batch came first"
-                settle(index, self._failed(Status.INTERRUPTED, late))
-                continue
-            self._on_event(f"checking candidate {index + 1} of {len(kernels)}")
-            outcome = self._examiner.examine(kernel, self._screening.check)
-            if isinstance(outcome, Measurement):
-                settle(index, outcome)
-            elif self._settings.gpu:
-                entrants[index] = outcome
-            else:
-                settle(index, self._passed(outcome, self._verification.estimate(kernel)))
-        if entrants:
-            self._screening.race(kernels, entrants, lambda: self.own_time > deadline, settle)
+        with self._examiner.within(lambda: deadline + _OVERTIME_S - self.own_time):
+            for index, kernel in enumerate(kernels):
+                if self.own_time > deadline:
+                    late = "the deadline of this batch came first"
+                    settle(index, self._failed(Status.INTERRUPTED, late))
+                    continue
+                self._on_event(f"checking candidate {index + 1} of {len(kernels)}")
+                outcome = self._examiner.examine(kernel, self._screening.check)
+                if isinstance(outcome, Measurement):
+                    settle(index, outcome)
+                elif self._settings.gpu:
+                    entrants[index] = outcome
+                else:
+                    settle(index, self._passed(outcome, self._verification.estimate(kernel)))
+            if entrants:
+                self._screening.race(kernels, entrants, lambda: self.own_time > deadline, settle)
         return [results[index] for index in range(len(kernels))]
 
     # ---- one kernel, with everything there is
@@ -269,8 +277,9 @@ class Judge:
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline] | Awaited) -> Measurement:
         """Judge one kernel with everything there is, in a fresh worker.
 
-        On a GPU it is timed in pairs against the best baseline. A kernel that passes leaves its
-        bundle, if there is a place for it; a bundle that cannot be written costs no verdict.
+        A kernel that this judge has passed before is timed again and not proved again. On a GPU it
+        is timed in pairs against the best baseline. A kernel that passes leaves its bundle, if
+        there is a place for it; a bundle that cannot be written costs no verdict.
 
         Args:
             baselines: those that are awaited are waited for once everything else is checked.
@@ -280,18 +289,23 @@ class Judge:
         if self._settings.gpu and (best := fastest_baseline(timed_already)) is not None:
             self._resources.prepare_baseline_worker(best.name)
         timed: list[tuple[Timing, Mapping[str, str]]] = []
+        proved = self._proved.get(kernel.hash)
+
+        def step(examination: Examination) -> None:
+            if proved is None:
+                timed.append(self._verification.run(examination, baselines))
+            else:
+                timed.append(self._verification.time_again(examination, baselines, proved))
+
         worker = self._workers.take(then_prepare=False)  # there may be no other
         try:
-            outcome = self._examiner.examine(
-                kernel,
-                lambda examination: timed.append(self._verification.run(examination, baselines)),
-                worker,
-            )
+            outcome = self._examiner.examine(kernel, step, worker)
         finally:
             self._workers.discard(worker)
         self._workers.refill()  # for the next verdict
         if isinstance(outcome, Measurement):
             return outcome
+        outcome = self._proved.setdefault(kernel.hash, outcome)
         measurement = self._passed(outcome, *timed[0])
         known = baselines.known() if isinstance(baselines, Awaited) else baselines
         self._leave_bundle(outcome, measurement, known)

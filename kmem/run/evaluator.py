@@ -42,7 +42,8 @@ _LEAST_S = 2.0
 _RESERVED_PART, _RESERVED_S = 0.25, 15.0
 _RESERVE_RATIO, _RESERVE_OFFSET_S = 1.5, 2.0
 #: What is under way on the GPU when the minutes end may take so much longer; then it is cut off.
-_GRACE_S = 8.0
+#: The rest of the ten seconds that a run may take beyond its minutes is for its end and its report.
+_GRACE_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)

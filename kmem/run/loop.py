@@ -7,6 +7,7 @@ from authors.py through measuring.py into the history, and from there into the s
 next round; recorder.py keeps a copy of everything.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ from kmem.records import Candidate, Plan, Run, RunResult, RunState, Strategy, Ta
 from kmem.run.authors import Authors
 from kmem.run.clock import Clock
 from kmem.run.conclude import conclude
+from kmem.run.convergence import load_plotting
 from kmem.run.conversations import FiledArchive
 from kmem.run.parts import OpenEvaluator, Parts, open_parts
 from kmem.run.progress import Event
@@ -75,6 +77,8 @@ def optimize(
         reason = _go_through_rounds(parts, authors, remembered)
         if authors.complaint:
             reason += f"; {authors.complaint}"
+        if session.present:  # the verdicts are waited for
+            threading.Thread(target=load_plotting, daemon=True).start()
         blank = describe_situation(parts, run.budget.rounds, remembered)
         verified, why_none = verify_ranking(parts, authors, blank)
         seconds = time.monotonic() - started
