@@ -136,10 +136,11 @@ def _children() -> list[str]:
 
 
 def _processes_seen() -> list[int]:
-    """How many compile processes and workers of a judge run now."""
+    """How many compile processes and processes that workers are forked from run now."""
     lines = _children()
     return [
-        sum(name in line for line in lines) for name in ("kmem.profile.compile.worker", "serve.py")
+        sum(name in line for line in lines)
+        for name in ("kmem.profile.compile.worker", "template.py")
     ]
 
 

@@ -15,7 +15,7 @@ import pytest
 from kmem.host.lease import GpuLease
 from kmem.measure.examine.examination import Examination
 from kmem.measure.examine.provenance import check_provenance
-from kmem.measure.pool.process import WORKER_FILES
+from kmem.measure.pool.template import WORKER_FILES
 from kmem.measure.worker import commands
 from kmem.records import Contract, Kernel
 

@@ -28,8 +28,8 @@ Only made dearer, not closed:
   values, which are compared here.
 - Large inputs on a GPU: there is no room for a private copy. The oracle is computed piece by piece
   from copies that are held to the bits that the candidate was given.
-- A worker on a GPU may open /dev/shm and connect to the driver's services; screened candidates
-  share a worker, and all share a cache of compiled kernels. Baselines have one of their own.
+- A worker on a GPU may open /dev/shm and connect to the driver's services; all candidates share a
+  cache of compiled kernels. Baselines have one of their own.
 - The program that a GPU profiler watches is not confined: profilers reach into it from outside.
 - Purity: a kernel that only copies is told from one that computes, not from one that multiplies by
   one; what the library computed for it is seen as operators, readings of values, or threads.
@@ -163,7 +163,7 @@ class Judge:
             self._waited_for_memory_s = self._memory_share.acquire(
                 _CONTEXTS_BYTES + (_ROOM_RATIO * bound.bytes if bound else 0)
             )
-        self._workers.prepare()
+        self._workers.prepare(profiles=self._settings.gpu)
         return self
 
     def __enter__(self) -> "Judge":
@@ -248,7 +248,7 @@ class Judge:
         """
         deadline = self.own_time + deadline_s
         results: dict[int, Measurement] = {}
-        entrants: dict[int, Examination] = {}
+        contest = self._screening.open_race(kernels, lambda: self.own_time > deadline)
 
         def settle(index: int, measurement: Measurement) -> None:
             results[index] = measurement
@@ -261,15 +261,14 @@ class Judge:
                     settle(index, self._failed(Status.INTERRUPTED, late))
                     continue
                 self._on_event(f"checking candidate {index + 1} of {len(kernels)}")
-                outcome = self._examiner.examine(kernel, self._screening.check)
+                outcome = self._screening.examine(kernel)
                 if isinstance(outcome, Measurement):
                     settle(index, outcome)
                 elif self._settings.gpu:
-                    entrants[index] = outcome
+                    contest.enter(index, outcome, settle)
                 else:
                     settle(index, self._passed(outcome, self._verification.estimate(kernel)))
-            if entrants:
-                self._screening.race(kernels, entrants, lambda: self.own_time > deadline, settle)
+            contest.finish(settle)
         return [results[index] for index in range(len(kernels))]
 
     # ---- one kernel, with everything there is
@@ -299,6 +298,8 @@ class Judge:
 
         worker = self._workers.take(then_prepare=False)  # there may be no other
         try:
+            if self._settings.gpu:
+                worker.prepare_profiler()
             outcome = self._examiner.examine(kernel, step, worker)
         finally:
             self._workers.discard(worker)

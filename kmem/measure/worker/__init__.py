@@ -7,7 +7,8 @@ judge's side too, as `kmem.measure.worker.channel`: channel, commands, tensors.
 
 In the order in which a process uses them:
 
-- serve.py: where the process starts, and how it answers commands until the judge is gone.
+- template.py: a process with everything imported that forks workers and sees no candidate.
+- serve.py: where a worker starts, and how it answers commands until the judge is gone.
 - channel.py: how judge and worker talk: JSON messages over a socket pair.
 - commands.py: what a worker can be asked: one record for each command.
 - runner.py: carries commands out, with the loaded modules and the tensors they are called with.

@@ -106,13 +106,10 @@ class Runner:
             self._as_on_gpu = partial(ImitatedDevice, "cpu")
         self.integrity = Integrity(_own_parts)
 
-    def prepare_profiler(self) -> None:
-        """Have the GPU's profiler initialise itself now, so that no verdict waits for it.
-
-        The first use in a process takes seconds.
-        """
+    def prepare_profiler(self, command: commands.PrepareProfiler) -> dict[str, object]:
         if self.device.type == "cuda":
             gpu_kernels(lambda: torch.zeros(1, device=self.device))
+        return {}
 
     def _imitate(self, target: dict[str, object]) -> None:
         """Answer questions about the GPU as this one would, from now on."""
