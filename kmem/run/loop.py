@@ -107,7 +107,7 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
         if not plan.tasks:
             return authors.spent or plan.reason
         parts.announce("orchestrate", f"round {number}: {plan.reason}")
-        before_ms = history.best_ms
+        before_ms, unanswered = history.best_ms, authors.unanswered
         was_written = _write_and_measure(number, parts, plan, situations, authors, remembered)
         if number == 0 and is_recall_alone(plan):
             verify_early(parts, situations, authors, wait=True)
@@ -115,7 +115,8 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
                 was_written |= _begin_without_recall(plan, parts, situations, authors, remembered)
             elif not run.budget.rounds:
                 return "the remembered winner holds here as recorded"
-        if not was_written:
+        # a model whose answer could not be used may have a better one in the next round
+        if not was_written and authors.unanswered == unanswered:
             return _reason_nothing_was_written(parts, authors)
         reflect(number, parts, situations, authors)
         stale = 0 if has_gained(before_ms, history.best_ms) else stale + 1
