@@ -21,6 +21,7 @@ In the order in which a process uses them:
 - copying.py: what interpreted kernels carry, and what they work out.
 - kernel_flow.py: the same of compiled kernels, read in their Triton IR.
 - interpreting.py: makes Triton's interpreter answer as a GPU would.
+- waiting.py: interpreted programs of one launch that wait for each other take turns.
 - races.py: programs that read what others of the same launch write.
 - launches.py: the Triton kernels that one call launches, and all kernels that the GPU ran.
 - integrity.py: functions and flags of torch, triton and time that a candidate has replaced.

@@ -41,7 +41,8 @@ class CopyFollower:
         if method is None:  # another version of Triton
             return
 
-        def operation(builder, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
+        # a pass-through
+        def operation(builder, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
             result = method(builder, *args, **kwargs)
             if self._lineage.is_on:
                 around(args, result)

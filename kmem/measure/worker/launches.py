@@ -69,7 +69,8 @@ class LaunchCounter:
     def _wrap(self, owner: type, name: str) -> None:
         original = getattr(owner, name)
 
-        def launch(function, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
+        # a pass-through
+        def launch(function, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
             self.count += 1
             if self._suppressed:
                 return None

@@ -81,7 +81,8 @@ class _Dispatches(TorchDispatchMode):
         super().__init__()
         self._log = log
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
+    # torch's own signature
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         self._log.count(str(func))
         result = func(*args, **(kwargs or {}))
         self._log.follow(func, args, kwargs or {}, result)
@@ -93,6 +94,7 @@ class _Readings(TorchFunctionMode):
         super().__init__()
         self._log = log
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
+    # torch's own signature
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         self._log.count_reading(getattr(func, "__name__", ""))
         return func(*args, **(kwargs or {}))
