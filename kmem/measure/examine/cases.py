@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from kmem.measure.examine.examination import Examination, Refused, check_places
+from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.examine.loading import load_candidate, unload_candidate
+from kmem.measure.examine.places import check_places
 from kmem.measure.oracle.expected import Expected
 from kmem.measure.oracle.families import NON_FINITE
 from kmem.measure.pool.arguments import SharedArguments

@@ -6,6 +6,7 @@ reference nor a tolerance. Everything it uses is imported before any candidate i
 In order: tensors and modules, running, observing.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -105,6 +106,7 @@ class Runner:
             prepare_interpreter()
             self._as_on_gpu = partial(ImitatedDevice, "cpu")
         self.integrity = Integrity(_own_parts)
+        gc.freeze()  # what candidates bring is looked through for tensors, again and again
 
     def prepare_profiler(self, command: commands.PrepareProfiler) -> dict[str, object]:
         if self.device.type == "cuda":
@@ -220,12 +222,11 @@ class Runner:
             guarded("state_dict", self._give_state, model, state)
         self._seed(command.seed)
         call = self._forward(command.key, command.inputs, grad=command.grad)
-        log = OperatorLog(self.launches.is_running)
-        with (
-            self.launches.observing(suppress=command.suppress, shuffle=command.shuffle),
-            log if command.observe else nullcontext(),
-        ):
-            result = guarded("forward", call)
+        log = OperatorLog(self.launches.is_running, self.launches.lineage)
+        with self.launches.observing(suppress=command.suppress, shuffle=command.shuffle):
+            result, origins = (
+                self._observed(call, log) if command.observe else (guarded("forward", call), [])
+            )
         described = deliver_result(result, targets, self.device)
         described.update(self._places(result, command.inputs))
         if command.keep:
@@ -240,7 +241,20 @@ class Runner:
             "names": seen.names[:_NAMES],
             "races": seen.races,
             "operators": log.counts,
+            "origins": origins,
         }
+
+    def _observed(self, call: Callable[[], Result], log: OperatorLog) -> tuple[Result, list[int]]:
+        """What a call returns, with the origins of each output; the log is filled."""
+        leaves: tuple[object, ...] = ()
+        log.lineage.begin()
+        try:
+            with log:
+                result = guarded("forward", call)
+            leaves = result.leaves
+        finally:
+            origins = log.lineage.end(leaves)
+        return result, origins
 
     def reread(self, command: commands.Reread) -> dict[str, object]:
         return deliver_result(self.kept[command.keep], self.attached[command.outputs], self.device)
@@ -311,12 +325,10 @@ class Runner:
     def operators(self, command: commands.Operators) -> dict[str, object]:
         self._seed(command.seed)
         call = self._forward(command.key, command.inputs)
-        log, copies = OperatorLog(self.launches.is_running), self.launches.copies
-        with log, copies.watching() if copies is not None else nullcontext():
-            guarded("forward", call)
+        log = OperatorLog(self.launches.is_running, self.launches.lineage)
+        origins = self._observed(call, log)[1]
         self._join()
-        computed = None if copies is None else copies.computed
-        return {"operators": log.counts, "computed": computed}
+        return {"operators": log.counts, "origins": origins}
 
     def kernels(self, command: commands.Kernels) -> dict[str, object]:
         names = self.launches.compiled
