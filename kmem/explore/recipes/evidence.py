@@ -17,6 +17,7 @@ from kmem.problem.bound import node_cost_ms
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe, Site
 from kmem.records import MeasuredKernel, SiteChoice
+from kmem.rewrites import Rewrites
 
 #: Knobs apart at which two settings tell 1/e of each other, in doublings of a number; and what
 #: knobs do not tell of a time, as a share of what they do.
@@ -45,16 +46,19 @@ class MeasuredEstimates:
         traced: TracedProblem,
         recipes: Mapping[str, Recipe],
         measured: Sequence[MeasuredKernel],
+        rewrites: Rewrites | None = None,
     ) -> None:
         """Nothing is computed yet.
 
         Args:
             measured: of this graph, on this card, under this contract.
+            rewrites: by which kernels may have been written.
         """
+        self._rewrites = rewrites or Rewrites()
         self._traced = traced
         self._recipes = recipes
         self._measured = {kernel.choices: kernel.latency_ms for kernel in measured}
-        self._sites: dict[str, dict[str, Site]] = {}
+        self._sites: dict[tuple[str, str], dict[str, Site]] = {}
         self._costs: dict[Choices, _Parts | None] = {}  # every candidate asks about all measured
 
     def expect_ms(self, choices: Choices, compiled_ms: float, library_ms: float) -> float:
@@ -108,15 +112,18 @@ class MeasuredEstimates:
         return self._costs[choices]
 
     def _predict(self, choices: Choices) -> _Parts | None:
+        form = self._rewrites.apply(self._traced, choices)
+        if form is None:
+            return None
+        traced = form.traced
         sites_ms, covered = 0.0, set()
-        for choice in choices:
-            site = self._find_site(choice)
+        for choice in choices[len(form.steps) :]:
+            site = self._find_site(choice, traced)
             if site is None:
                 return None
             recipe = self._recipes[choice.recipe]
-            sites_ms += recipe.cost_ms(site, dict(choice.knobs), self._traced.device)
+            sites_ms += recipe.cost_ms(site, dict(choice.knobs), traced.device)
             covered |= set(site.nodes)
-        traced = self._traced
         library_ms = sum(
             node_cost_ms(traced.graph, node, traced.device, traced.contract)
             for node in traced.graph.nodes
@@ -126,16 +133,17 @@ class MeasuredEstimates:
             return None
         return _Parts(sites_ms, library_ms)
 
-    def _find_site(self, choice: SiteChoice) -> Site | None:
+    def _find_site(self, choice: SiteChoice, traced: TracedProblem) -> Site | None:
         """The site of a choice, if its recipe still finds it and has such a setting."""
         recipe = self._recipes.get(choice.recipe)
         if recipe is None:
             return None
-        if choice.recipe not in self._sites:
-            matched = recipe.match(self._traced.graph, self._traced.contract)
-            self._sites[choice.recipe] = {site.name: site for site in matched}
-        site = self._sites[choice.recipe].get(choice.site)
-        if site is None or set(recipe.space(site, self._traced.device).knobs) != {
+        key = choice.recipe, traced.graph.hash
+        if key not in self._sites:
+            matched = recipe.match(traced.graph, traced.contract)
+            self._sites[key] = {site.name: site for site in matched}
+        site = self._sites[key].get(choice.site)
+        if site is None or set(recipe.space(site, traced.device).knobs) != {
             name for name, _ in choice.knobs
         }:
             return None
