@@ -43,6 +43,8 @@ LINEAR = "self.linear = nn.Linear(7, 12)"
 CONV = "self.conv = nn.Conv2d(3, 4, {})"
 TRANSPOSED = "self.conv = nn.ConvTranspose2d(3, 4, {})"
 SUM, AVERAGE = "collapse-linear-then-sum", "average-before-linear"
+FOLD, MAX, DEAD = "fold-affine-into-weights", "move-monotone-past-max", "remove-dead-work"
+BATCH_NORM = "self.norm = nn.BatchNorm{}d({})"
 
 POSITIVE = [
     (SUM, problem(LINEAR, "return self.linear(x).sum(1, keepdim=True)", "N, 7")),
@@ -121,6 +123,97 @@ POSITIVE = [
             "self.s = nn.Parameter(torch.randn(4, 1, 1))",
             "return F.avg_pool2d(x * self.s, 2)",
             "2, 4, N, 6",
+        ),
+    ),
+]
+POSITIVE += [
+    (
+        FOLD,
+        problem(
+            f"{LINEAR}; {BATCH_NORM.format(1, 12)}",
+            "return self.norm(self.linear(x))",
+            "N, 7",
+            "self.eval()",
+        ),
+    ),
+    (
+        FOLD,
+        problem(
+            f"{CONV.format('3, padding=1, bias=False')}; {BATCH_NORM.format(2, 4)}",
+            "return self.norm(self.conv(x)).relu()",
+            "2, 3, N, 6",
+            "self.eval()",
+        ),
+    ),
+    (
+        FOLD,
+        problem(
+            f"{TRANSPOSED.format('3, 2')}; self.norm = nn.BatchNorm2d(4, affine=False)",
+            "return self.norm(self.conv(x))",
+            "2, 3, N, 6",
+            "self.eval()",
+        ),
+    ),
+    (FOLD, problem(CONV.format("1"), "return self.conv(x) * 2.5", "9, 3, N, 6")),
+    (FOLD, problem(CONV.format("1"), "return (self.conv(x) - 1.5) / 3.0", "9, 3, N, 6")),
+    (
+        FOLD,
+        problem(
+            "self.conv = nn.ConvTranspose2d(3, 4, 1); self.s = nn.Parameter(torch.randn(4, 1, 1))",
+            "return self.s * self.conv(x)",
+            "9, 3, N, 6",
+        ),
+    ),
+    (
+        FOLD,
+        problem(
+            f"{LINEAR}; self.s = nn.Parameter(torch.randn(12))",
+            "return self.linear(x) + self.s",
+            "N, 7",
+        ),
+    ),
+    (MAX, problem("pass", "return F.max_pool2d(torch.sigmoid(x), 2)", "2, 3, N, 6")),
+    (MAX, problem("pass", "return F.max_pool2d(F.leaky_relu(x, 0.2), 3, 2, 1)", "2, 3, N, 6")),
+    (
+        MAX,
+        problem(
+            "self.b = nn.Parameter(torch.randn(3, 1, 1))",
+            "return F.max_pool2d(x + self.b, 2)",
+            "2, 3, N, 6",
+        ),
+    ),
+    (MAX, problem("pass", "return torch.amax(torch.clamp(x * 2.0, -0.5, 1.0), 1, True)", "N, 7")),
+    (
+        DEAD,
+        problem("self.drop = nn.Dropout(0.3)", "return self.drop(x).relu()", "N, 7", "self.eval()"),
+    ),
+    (
+        DEAD,
+        problem("pass", "return torch.mean(x.sum(1, keepdim=True), 1, keepdim=True).exp()", "N, 7"),
+    ),
+    (DEAD, problem("pass", "return ((x.relu().relu() * 1.0) - 0).exp()", "N, 7")),
+    (
+        DEAD,
+        problem(
+            f"{CONV.format('3')}; {BATCH_NORM.format(2, 4)}",
+            "return self.norm(self.conv(x))",
+            "2, 3, N, 6",
+        ),
+    ),
+    (
+        DEAD,
+        problem(
+            f"{LINEAR}; self.norm = nn.BatchNorm1d(12, track_running_stats=False)",
+            "return self.norm(self.linear(x))",
+            "N, 7",
+        ),
+    ),
+    (
+        DEAD,
+        problem(
+            f"{TRANSPOSED.format('3, 2')}; self.norm = nn.InstanceNorm2d(4)",
+            "return self.norm(self.conv(x))",
+            "2, 3, N, 6",
         ),
     ),
 ]

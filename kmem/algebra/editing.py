@@ -40,6 +40,7 @@ class GraphEditor:
         self.graph = graph
         self.at = at
         self._new: list[Node] = []
+        self._after: list[Node] = []
         self._specs = {
             placeholder.name: placeholder.spec
             for placeholder in graph.placeholders
@@ -62,6 +63,10 @@ class GraphEditor:
         self._new.append(node)
         self._specs[node.name] = node.spec
         return Ref(node.name)
+
+    def after(self, target: str, *args: Arg) -> None:
+        """A node behind the one that is replaced, for what it does to a value that it is given."""
+        self._after.append(self._inferred(Node(self._free_name(), target, args, {}, None)))
 
     def shaped(self, value: Ref, shape: tuple[int, ...]) -> Ref:
         """A value in another shape of as many elements."""
@@ -89,6 +94,7 @@ class GraphEditor:
             if node.name == self.at:
                 nodes += [new for new in self._new if new is not last]
                 nodes.append(replace(last, name=self.at))
+                nodes += self._after
             else:
                 nodes.append(node)
         return self._inferred_anew(_without_dead(nodes, self.graph.outputs))
@@ -107,7 +113,7 @@ class GraphEditor:
         return self._inferred_anew(_without_dead(nodes, self.graph.outputs))
 
     def _free_name(self) -> str:
-        taken = {*self._specs, *(node.name for node in self.graph.nodes)}
+        taken = {*self._specs, *(node.name for node in (*self.graph.nodes, *self._after))}
         number = 1
         while f"{self.at}_r{number}" in taken:
             number += 1

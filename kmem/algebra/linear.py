@@ -6,7 +6,7 @@ caller hands in as a weight may be infinite, and then sums may not be exchanged.
 
 from dataclasses import dataclass
 
-from kmem.algebra.editing import is_of_parameters
+from kmem.algebra.editing import GraphEditor, is_of_parameters
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.row import Convolution
 from kmem.problem.operators.table import find_operator
@@ -42,6 +42,17 @@ class ProductMap:
     bias: Ref | None
     outputs: int
 
+    @property
+    def has_output_axis(self) -> bool:
+        """Whether the axis counts all outputs: it does."""
+        return True
+
+    def of(self, editor: GraphEditor, source: Ref, weight: Ref, bias: Ref | None) -> Ref:
+        """The same product with another operand, weight of the same layout, and bias."""
+        if self.outputs:
+            weight = editor.call("aten.t.default", weight)
+        return editor.call("aten.linear.default", source, weight, bias)
+
 
 @dataclass(frozen=True, slots=True)
 class Steps:
@@ -64,6 +75,20 @@ class ConvolutionMap:
     axes: tuple[Steps, ...]
     groups: int
     is_transposed: bool
+
+    @property
+    def outputs(self) -> int:
+        """The axis of the weight that counts outputs."""
+        return int(self.is_transposed)
+
+    @property
+    def has_output_axis(self) -> bool:
+        """Whether that axis counts all outputs, not those of one group."""
+        return not self.is_transposed or self.groups == 1
+
+    def of(self, editor: GraphEditor, source: Ref, weight: Ref, bias: Ref | None) -> Ref:
+        """The same convolution with another operand, weight of the same layout, and bias."""
+        return editor.call(self.node.target, source, weight, bias, *self.node.args[3:])
 
     @property
     def is_pointwise(self) -> bool:
@@ -109,7 +134,7 @@ def read_convolution(graph: OpGraph, name: str) -> ConvolutionMap | None:
     bias = call["bias"]
     if not isinstance(source, Ref) or isinstance(call["padding"], str):
         return None
-    if not _is_own(graph, weight, bias) or not _is_float32(node):
+    if not _is_own(graph, weight, bias) or not _is_float32(node) or node.kwargs:
         return None
     shape, rank = graph.spec(weight.name).shape, operator.lowering.rank
     if len(node.spec.shape) != rank + 2:
