@@ -43,6 +43,7 @@ LINEAR = "self.linear = nn.Linear(7, 12)"
 CONV = "self.conv = nn.Conv2d(3, 4, {})"
 TRANSPOSED = "self.conv = nn.ConvTranspose2d(3, 4, {})"
 SUM, AVERAGE = "collapse-linear-then-sum", "average-before-linear"
+MERGE = "merge-pooling-into-taps"
 FOLD, MAX, DEAD = "fold-affine-into-weights", "move-monotone-past-max", "remove-dead-work"
 BATCH_NORM = "self.norm = nn.BatchNorm{}d({})"
 
@@ -217,7 +218,81 @@ POSITIVE += [
         ),
     ),
 ]
+POSITIVE += [
+    (
+        MERGE,
+        problem(TRANSPOSED.format("3, 2, 1"), "return F.avg_pool2d(self.conv(x), 2)", "2, 3, N, 6"),
+    ),
+    (
+        MERGE,
+        problem(
+            TRANSPOSED.format("4, 2, bias=False"),
+            "return F.avg_pool2d(self.conv(x), 3, 2)",
+            "2, 3, N, 6",
+        ),
+    ),
+    (
+        MERGE,
+        problem(
+            TRANSPOSED.format("2, 3, 0, 1"), "return F.avg_pool2d(self.conv(x), 3)", "2, 3, N, 6"
+        ),
+    ),
+    (
+        MERGE,
+        problem(
+            TRANSPOSED.format("3, 1, 2"), "return F.avg_pool2d(self.conv(x), 2, 1)", "2, 3, N, 6"
+        ),
+    ),
+    (
+        MERGE,
+        problem(
+            "self.conv = nn.ConvTranspose3d(2, 3, 3, 2, 1)",
+            "return F.avg_pool3d(self.conv(x), 2)",
+            "2, 2, N, 4, 3",
+        ),
+    ),
+    (
+        AVERAGE,
+        problem("pass", "return F.avg_pool2d(F.avg_pool2d(x.relu(), 2), (1, 3))", "2, 3, N, 13"),
+    ),
+]
 NEGATIVE = [
+    (
+        MERGE,
+        problem(TRANSPOSED.format("3, 2, 1"), "return F.avg_pool2d(self.conv(x), 3)", "2, 3, N, 6"),
+    ),
+    (
+        MERGE,
+        problem(TRANSPOSED.format("3, 2, 1"), "return F.max_pool2d(self.conv(x), 2)", "2, 3, N, 6"),
+    ),
+    (
+        MERGE,
+        problem(
+            TRANSPOSED.format("3, 2, 1, dilation=2"),
+            "return F.avg_pool2d(self.conv(x), 2)",
+            "2, 3, N, 6",
+        ),
+    ),
+    (
+        MERGE,
+        problem(
+            TRANSPOSED.format("3, 2, 1"),
+            "return F.avg_pool2d(self.conv(x), 2, ceil_mode=True)",
+            "2, 3, N, 6",
+        ),
+    ),
+    (
+        MERGE,
+        problem(
+            TRANSPOSED.format("3, 2, 1"),
+            "y = self.conv(x); return F.avg_pool2d(y, 2), y",
+            "2, 3, N, 6",
+        ),
+    ),
+    (
+        AVERAGE,
+        problem("pass", "return F.avg_pool2d(F.avg_pool2d(x.relu(), 2, 1), 2)", "2, 3, N, 13"),
+    ),
     (SUM, problem(LINEAR, "return self.linear(x).relu().sum(1)", "N, 7")),  # not linear
     (SUM, problem(LINEAR, "y = self.linear(x); return y.sum(1), y", "N, 7")),  # read elsewhere
     (SUM, problem(LINEAR, "return self.linear(x).sum(0)", "N, 7")),  # over positions

@@ -46,10 +46,13 @@ def _changes(graph: OpGraph, average: Total | Pool) -> Iterator[Change]:
     """At most one change: the kinds of producers exclude each other."""
     name = average.source.name
     affine = read_affine(graph, name)
+    inner = _read_inner_pool(graph, average)
     product = read_product(graph, name)
     convolution = read_convolution(graph, name)
     if affine is not None:
         yield from _past_affine(graph, average, affine)
+    elif inner is not None and isinstance(average, Pool):
+        yield from _pool_once(graph, average, inner)
     elif product is not None and isinstance(average, Total):
         yield from _past_product(graph, average, product)
     elif convolution is not None and isinstance(average, Total):
@@ -91,6 +94,29 @@ def _times(editor: GraphEditor, operand: Ref | int | float, count: int) -> Ref |
     if isinstance(operand, Ref):
         return editor.call("aten.mul.Tensor", operand, count)
     return operand * count
+
+
+# --- poolings of poolings
+
+
+def _read_inner_pool(graph: OpGraph, outer: Total | Pool) -> Pool | None:
+    """A pooling in front of another, both with windows that neither overlap nor leave gaps."""
+    node = graph.node(outer.source.name)
+    if node is None or not isinstance(outer, Pool):
+        return None
+    inner = read_pool(graph, node)
+    if inner is None or inner.kernel != inner.stride or outer.kernel != outer.stride:
+        return None
+    return inner
+
+
+def _pool_once(graph: OpGraph, outer: Pool, inner: Pool) -> Iterator[Change]:
+    def make() -> OpGraph:
+        editor = GraphEditor(graph, outer.node.name)
+        window = tuple(a * b for a, b in zip(inner.kernel, outer.kernel, strict=True))
+        return editor.replaced(editor.call(outer.node.target, inner.source, window, window))
+
+    yield make, f"{inner.node.name} and {outer.node.name} are one pooling with larger windows"
 
 
 # --- linear maps

@@ -46,7 +46,8 @@ class _Norm:
     def fold(self, graph: OpGraph) -> OpGraph:
         """The linear map with the norm's scale and shift in its weights."""
         editor = GraphEditor(graph, self.node.name)
-        weight, bias, mean, variance = self.node.args[1:5]
+        weight, bias = self.node.args[1:3]
+        mean, variance = self.node.args[3:5]
         spread = editor.call("aten.add.Tensor", variance, self.node.args[7])
         scale = editor.call("aten.rsqrt.default", spread)
         if weight is not None:
