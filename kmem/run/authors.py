@@ -145,7 +145,7 @@ class Authors:
             self._context.announce(f"repairing {len(tasks)} candidates")
         if self.rewrite:
             about = next(iter(situations.values()))
-            climbs = plan_climbs(measured, history, about.traced, about.recipes)
+            climbs = plan_climbs(measured, history, about.traced, about.recipes, about.rewrites)
             if climbs:
                 self._context.announce(f"more accurate: {climbs[0].reason}")
             tasks += climbs

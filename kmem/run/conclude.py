@@ -26,8 +26,7 @@ def conclude(
         seconds: what the run took so far.
     """
     session, history = parts.session, parts.history
-    bound, baselines = session.traced.bound, history.baselines
-    winner = verified
+    baselines, winner = history.baselines, verified
     speedup = speedup_of(winner.measurement.timing, baselines) if winner else None
     if why_none and history.attempts:
         reason += f"; {why_none}"
@@ -40,6 +39,7 @@ def conclude(
         winner = speedup = None
     parts.recorder.record_best(winner)
     parts.recorder.record_top(_top_kernels(history, winner))
+    bound = session.least_bound(winner.candidate.kernel if winner else None)
     recalled = winner is not None and winner.candidate.task.move is Move.RECALL
     return RunResult(
         run=parts.run.id,

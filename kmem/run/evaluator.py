@@ -185,7 +185,9 @@ class LiveEvaluator(Evaluator):
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
         measured = session.measured if run.memory_mode != "off" else ()
-        self._measured = MeasuredEstimates(session.traced, session.recipes, measured)
+        self._measured = MeasuredEstimates(
+            session.traced, session.recipes, measured, session.rewrites
+        )
         traced, out_dir = session.traced, Path(run.out_dir)
         self._pool = CompilePool(
             traced, processes=processes.compilers, read_binaries=not session.present
@@ -289,7 +291,8 @@ class LiveEvaluator(Evaluator):
 
     def _expect_ms(self, kernel: Kernel, report: CompileReport) -> float:
         """The estimate of the compiled module, held to what its recipes are known to take."""
-        traced = self._session.traced
+        form = self._session.rewrites.apply(self._session.traced, kernel.choices)
+        traced = form.traced if form is not None else self._session.traced
         library_ms = library_part_ms(report.launches, traced.device)
         return self._measured.expect_ms(
             kernel.choices, estimate_report_ms(report, traced), library_ms

@@ -163,7 +163,9 @@ class Measurer:
         """A refusal for accuracy also names the rung that is tried next."""
         if near_miss(measurement) is None or not kernel.choices:
             return measurement
-        above = next_rungs(kernel, self._session.traced, self._session.recipes)
+        above = next_rungs(
+            kernel, self._session.traced, self._session.recipes, self._session.rewrites
+        )
         told = describe_climb(kernel.choices, above)
         return replace(measurement, log=f"{measurement.log.rstrip()}; {told}")
 

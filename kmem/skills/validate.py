@@ -75,9 +75,12 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
         conflicts=tuple(read_words(metadata.get("kmem-conflicts", ""))),
         source=metadata.get("kmem-source", ""),
         has_recipe=(path / "recipe.py").is_file(),
+        has_rewrite=(path / "rewrite.py").is_file(),
         status=metadata.get("kmem-status", ""),
         claims=_read_list(metadata, "kmem-claims", parse_claim, faults),
     )
+    if skill.has_recipe and skill.has_rewrite:
+        faults.append("recipe.py and rewrite.py in one directory: an idea a skill, so make two")
     return skill, [*faults, *_key_faults(skill), *_body_faults(form.body), *remains_of(form)]
 
 

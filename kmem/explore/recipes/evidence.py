@@ -18,6 +18,7 @@ from kmem.problem.bound import node_cost_ms
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe, Site
 from kmem.records import MeasuredKernel, SiteChoice
+from kmem.rewrites import Rewrites
 
 #: Knobs apart at which two settings tell 1/e of each other, in doublings of a number; and what
 #: knobs do not tell of a time, as a share of what they do.
@@ -46,16 +47,19 @@ class MeasuredEstimates:
         traced: TracedProblem,
         recipes: Mapping[str, Recipe],
         measured: Sequence[MeasuredKernel],
+        rewrites: Rewrites | None = None,
     ) -> None:
         """Nothing is computed yet.
 
         Args:
             measured: of this graph, on this card, under this contract.
+            rewrites: by which kernels may have been written.
         """
+        self._rewrites = rewrites or Rewrites()
         self._traced = traced
         self._recipes = recipes
         self._given = measured
-        self._sites: dict[str, dict[str, Site]] = {}
+        self._sites: dict[tuple[str, str], dict[str, Site]] = {}
         self._costs: dict[Choices, _Parts | None] = {}  # every candidate asks about all measured
 
     def expect_ms(self, choices: Choices, compiled_ms: float, library_ms: float) -> float:
@@ -97,12 +101,16 @@ class MeasuredEstimates:
         A setting that names no rung, as those measured before its recipe had a ladder, is on the
         lowest.
         """
-        completed = []
-        for choice in choices:
-            site = self._find_site(choice)
+        form = self._rewrites.apply(self._traced, choices)
+        if form is None:
+            return None
+        steps = len(form.steps)
+        completed = list(choices[:steps])
+        for choice in choices[steps:]:
+            site = self._find_site(choice, form.traced)
             if site is None:
                 return None
-            space = self._recipes[choice.recipe].space(site, self._traced.device)
+            space = self._recipes[choice.recipe].space(site, form.traced.device)
             settings = space.completed(dict(choice.knobs))
             if set(settings) != set(space.knobs):
                 return None
@@ -142,14 +150,17 @@ class MeasuredEstimates:
         return self._costs[choices]
 
     def _predict(self, choices: Choices) -> _Parts | None:
+        form = self._rewrites.apply(self._traced, choices)
+        if form is None:
+            return None
+        traced = form.traced
         sites_ms, covered = 0.0, set()
-        for choice in choices:
-            site = self._find_site(choice)
+        for choice in choices[len(form.steps) :]:
+            site = self._find_site(choice, traced)
             assert site is not None, "choices are completed before they are asked about"
             recipe = self._recipes[choice.recipe]
-            sites_ms += recipe.cost_ms(site, dict(choice.knobs), self._traced.device)
+            sites_ms += recipe.cost_ms(site, dict(choice.knobs), traced.device)
             covered |= set(site.nodes)
-        traced = self._traced
         library_ms = sum(
             node_cost_ms(traced.graph, node, traced.device, traced.contract)
             for node in traced.graph.nodes
@@ -159,12 +170,13 @@ class MeasuredEstimates:
             return None
         return _Parts(sites_ms, library_ms)
 
-    def _find_site(self, choice: SiteChoice) -> Site | None:
-        """The site of a choice, if its recipe still finds it."""
+    def _find_site(self, choice: SiteChoice, traced: TracedProblem) -> Site | None:
+        """The site of a choice in a form of the problem, if its recipe still finds it."""
         recipe = self._recipes.get(choice.recipe)
         if recipe is None:
             return None
-        if choice.recipe not in self._sites:
-            matched = recipe.match(self._traced.graph, self._traced.contract)
-            self._sites[choice.recipe] = {site.name: site for site in matched}
-        return self._sites[choice.recipe].get(choice.site)
+        key = choice.recipe, traced.graph.hash
+        if key not in self._sites:
+            matched = recipe.match(traced.graph, traced.contract)
+            self._sites[key] = {site.name: site for site in matched}
+        return self._sites[key].get(choice.site)
