@@ -6,6 +6,7 @@ the winner the best of them is timed again, in pairs.
 """
 
 import math
+import re
 import threading
 import time
 from collections.abc import Collection
@@ -24,6 +25,8 @@ from kmem.run.session import Session, versions
 
 #: What the time of the unmodified module depends on, besides what it is and where it runs.
 _COMPONENTS = ("torch", "triton", "cuda")
+#: In the log of a baseline that failed: what may be otherwise another time.
+_PASSING = re.compile(r"out of memory|OutOfMemory|CUDA error|the worker ", re.IGNORECASE)
 #: What timing the baselines is given at least.
 _LEAST_S = 1.0
 
@@ -49,8 +52,16 @@ def count_loaded_at_once(
 
 
 def keep_baselines(memory: Memory, traced: TracedProblem, found: tuple[Baseline, ...]) -> None:
-    """Keep what was timed here for every later command; what timed out is tried again there."""
-    lasting = [baseline for baseline in found if not baseline.timed_out]
+    """Keep what was found here for every later command.
+
+    What timed out is tried again there, and so is what failed for want of memory or lost its
+    device: another time it may have more room, and a baseline that is missing flatters kernels.
+    """
+    lasting = [
+        baseline
+        for baseline in found
+        if not baseline.timed_out and (baseline.timing or not _PASSING.search(baseline.log))
+    ]
     memory.devices.put_baselines(*_key(traced), lasting)
 
 
