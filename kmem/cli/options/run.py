@@ -34,7 +34,7 @@ class RunOptions:
         type=click.IntRange(min=1),
         default=12,
         show_default=True,
-        help="Most candidates of a round; fewer are quicker where compiling is slow.",
+        help="Candidates of a round, about; fewer are quicker where compiling is slow.",
     )
     timing: BaselineOptions = nested(BaselineOptions)
     target: str | None = target_option()
