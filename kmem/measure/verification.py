@@ -13,6 +13,8 @@ from kmem.measure.examine.compiled import (
     check_compiled,
     check_products,
     check_status,
+    find_changed_arguments,
+    plain_arguments,
 )
 from kmem.measure.examine.examination import Examination
 from kmem.measure.examine.loading import load_candidate, release_outputs
@@ -22,6 +24,7 @@ from kmem.measure.examine.repeats import (
     check_held,
     check_repeats,
     check_state,
+    check_with_arguments,
 )
 from kmem.measure.examine.variants import check_variants
 from kmem.measure.oracle.families import SCREENING_FAMILIES
@@ -166,6 +169,11 @@ class Verification:
         for each in compiled:
             check_status(each, self._target)
         check_compiled(examination, compiled, self._target)
+        changed = find_changed_arguments(examination, compiled, self._target)
+        if changed:
+            arguments = plain_arguments(examination, changed, self._target)
+            seed = self._resources.seed_for("verify", "arguments of the target")
+            check_with_arguments(examination, arguments, seed)
         for each in compiled:
             check_products(examination, each)
 

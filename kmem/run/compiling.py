@@ -69,6 +69,7 @@ class KernelCompiler:
         return CompiledForward(
             kernels=tuple(launch.name for launch in own),
             products=report.products,
+            described=report.described,
             launches=len(report.launches),
         )
 

@@ -2,14 +2,17 @@
 
 Pure functions of a compile report and of what the interpreter saw at the same sizes.
 
-Covered: a kernel that does not compile, that launches other kernels than were interpreted, and
-products in less than the declared precision. Not covered: a kernel that does something else on a
-GPU without a launch, or a product, that differs.
+Covered: a kernel that does not compile, that launches other kernels than were interpreted, by name
+and by text, the same with other constants or arguments at the same sizes (the interpreter is given
+these too, in a run of its own), and products in less than the declared precision. Not covered:
+constants that only other sizes change, and what a library's operators do beside the kernels.
 """
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from kmem.host.kernel_identity import LaunchedKernel
 from kmem.measure.examine.examination import Examination, Refused
 from kmem.records import Precision, Status
 
@@ -23,14 +26,15 @@ class CompiledForward:
 
     `failure` is why it does not compile, None if it does; `needs_values` says that its forward
     looks at values, so that nobody can tell. `kernels` are the Triton kernels that it launches, in
-    order, and `products` the kinds of `tt.dot` in each ("f32 tf32"). `launches` counts the
-    libraries' too.
+    order, `products` the kinds of `tt.dot` in each ("f32 tf32"), and `described` what each launch
+    was. `launches` counts the libraries' too.
     """
 
     failure: str | None = None
     needs_values: bool = False
     kernels: tuple[str, ...] = ()
     products: tuple[tuple[str, ...], ...] = ()
+    described: tuple[LaunchedKernel, ...] = ()
     launches: int = 0
 
 
@@ -67,6 +71,66 @@ def check_compiled(
             Status.WRONG_CONTRACT,
             f"at full size it launches nothing on {device}, at the small size it did",
         )
+
+
+def find_changed_arguments(
+    examination: Examination, compiled: Sequence[CompiledForward], device: str
+) -> dict[int, dict[str, str]]:
+    """What launches are given on the target and were not given in the interpreter, as text.
+
+    At the same sizes: sizes decide some constants. An argument that is no constant may count calls;
+    it is held to what it was if that was the same in every call.
+
+    Returns:
+        The changed arguments by name, by the number of the launch.
+
+    Raises Refused: if a kernel is not the one that was interpreted.
+    """
+    seen = examination.kernels_seen
+    same = next((each for each in compiled if each.kernels == seen), None)
+    found: dict[int, dict[str, str]] = {}
+    if same is None:
+        return found
+    for index, (name, here) in enumerate(zip(seen, same.described, strict=False)):
+        there = examination.described_seen.get(index)
+        if there is None:
+            continue
+        if here.identity != there.identity:
+            raise Refused(
+                Status.WRONG_CONTRACT,
+                f"{name} is another function when it is compiled for {device} than in the "
+                f"interpreter: what was proved is not what runs",
+            )
+        changed = {
+            argument: value
+            for argument, value in here.arguments.items()
+            if value not in (known := there.arguments.get(argument, {value}))
+            and (argument in here.constants or len(known) == 1)
+        }
+        if changed and same is compiled[0]:
+            found[index] = changed
+    return found
+
+
+def plain_arguments(
+    examination: Examination, changed: Mapping[int, Mapping[str, str]], device: str
+) -> dict[str, dict[str, object]]:
+    """Changed arguments as values, for the interpreter to take them too.
+
+    Raises Refused: if one is a function or the like.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for index, arguments in changed.items():
+        for name, text in arguments.items():
+            try:
+                found.setdefault(str(index), {})[name] = ast.literal_eval(text)
+            except (ValueError, SyntaxError):
+                raise Refused(
+                    Status.WRONG_CONTRACT,
+                    f"{examination.kernels_seen[index]} is given another {name} on {device} than "
+                    f"in the interpreter, at the same sizes: what was proved is not what runs",
+                ) from None
+    return found
 
 
 def check_status(compiled: CompiledForward, device: str) -> None:

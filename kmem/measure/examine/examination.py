@@ -44,7 +44,7 @@ class HowToRun:
     `keep` is a name under which the worker holds on to the result. With `suppress` Triton launches
     do nothing; `shuffle` is a seed for the order of their programs, where an interpreter sets it.
     With `grad` it is recorded for gradients. With `goes_on` the module keeps the state that earlier
-    calls left.
+    calls left. `arguments` are given to launches in place of their own (worker/launches.py).
     """
 
     keep: str | None = None
@@ -52,6 +52,7 @@ class HowToRun:
     shuffle: int | None = None
     grad: bool = False
     goes_on: bool = False
+    arguments: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
 class Refused(Exception):
@@ -60,6 +61,17 @@ class Refused(Exception):
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+
+
+@dataclass(slots=True)
+class SeenLaunch:
+    """What one launch of a forward was in the interpreter: a kernel, and its arguments.
+
+    `arguments` are by name all that were seen, as text.
+    """
+
+    identity: str
+    arguments: dict[str, set[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -88,6 +100,8 @@ class Examination:
     refused: dict[str, str] = field(default_factory=dict)
     launches: int = 0  # of Triton kernels, in the last run
     kernels_seen: tuple[str, ...] = ()  # their names in order, in the interpreter alone
+    # what the launches of one forward were in all runs so far, by their number in it
+    described_seen: dict[int, SeenLaunch] = field(default_factory=dict)
     # results of this workload that the worker holds on to, with the bits that they had
     held: dict[str, list[int]] = field(default_factory=dict)
     holds: bool = False  # whether results are to be held at all
@@ -187,6 +201,7 @@ class Examination:
             shuffle=how.shuffle,
             grad=how.grad,
             observe=self._is_observed(inputs) and not how.suppress,
+            arguments={index: dict(changed) for index, changed in how.arguments.items()},
         )
         started_s = self.worker.processor_s
         answer = self.worker.request(command, timeout_s=self.run_timeout_s)
@@ -204,11 +219,20 @@ class Examination:
         if not how.suppress:
             self.launches = int(answer["launches"])
             self.kernels_seen = tuple(map(str, answer["names"]))
+            self._note_described(answer["described"])
         outputs.fetch()
         values = [value for value in outputs.values if isinstance(value, torch.Tensor)]
         if keep is not None and how.keep is None:
             self.held[keep] = [bit_sum(value) for value in values]
         return values
+
+    def _note_described(self, launches: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        for index, (identity, arguments) in enumerate(launches):
+            seen = self.described_seen.get(index)
+            if seen is None or seen.identity != identity:
+                seen = self.described_seen[index] = SeenLaunch(identity)
+            for name, value in arguments.items():
+                seen.arguments.setdefault(name, set()).add(value)
 
     def note_origins(self, outputs: Sequence[int]) -> None:
         """Take over where each output of a run came from (worker/lineage.py)."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
+from kmem.host.own_operators import own_body
 from kmem.measure.examine.examination import Examination, HowToRun, Refused
 from kmem.measure.oracle.expected import InputsChanged
 from kmem.measure.oracle.reference import Reference
@@ -197,7 +198,7 @@ def _needs_launches(examination: Examination, seed: int) -> bool:
 def _of_module(reference: Reference, seed: int) -> tuple[bool, list[int]]:
     """Whether the module does more than move values about, and the origins of its outputs."""
     lineage = Lineage(by_bytes=False)
-    log = OperatorLog(lambda: False, lineage)
+    log = OperatorLog(lambda: False, lineage, own_body)
     lineage.begin()
     with log:
         outputs = reference.run_eager(reference.inputs.values, seed)

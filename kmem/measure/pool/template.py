@@ -31,6 +31,8 @@ WORKER_FILES = (
     _KMEM / "host" / "checked_text.py",
     _KMEM / "host" / "confinement.py",
     _KMEM / "host" / "imitated_device.py",
+    _KMEM / "host" / "kernel_identity.py",
+    _KMEM / "host" / "own_operators.py",
 )
 #: Variables a worker keeps: where programs, libraries, compilers and the GPU are. Everything else
 #: (keys, tokens, proxies, home) is dropped.

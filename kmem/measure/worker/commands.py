@@ -74,7 +74,8 @@ class Run:
     `state` is given to the module before, as by `Load`; None leaves it as it is. With `suppress`
     Triton launches do nothing, with `shuffle` (a seed) their programs run in another order. With
     `grad` the forward is recorded for gradients. With `keep` the worker holds on to the result
-    under that name. With `observe` the answer names what was dispatched.
+    under that name. With `observe` the answer names what was dispatched. `arguments` are
+    given to Triton launches in place of their own, by name, by their number in the forward.
     """
 
     key: str
@@ -87,6 +88,7 @@ class Run:
     shuffle: int | None = None
     grad: bool = False
     observe: bool = False
+    arguments: dict[str, dict[str, object]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

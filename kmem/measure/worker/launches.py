@@ -6,12 +6,14 @@ functions it uses are bound before a candidate could replace them.
 
 import functools
 import hashlib
+import inspect
 import math
 import operator
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
@@ -20,6 +22,7 @@ import torch
 import triton
 from copying import CopyFollower
 from kernel_flow import read_stores
+from kernel_identity import GLOBAL, describe_launch, identify_function
 from lineage import COMPUTED, Lineage
 from races import RaceLog
 from torch.profiler import ProfilerActivity, profile
@@ -32,6 +35,22 @@ _synchronize = torch.cuda.synchronize
 #: What a launcher is given before the kernel's own arguments: grid, stream, function, metadata and
 #: hooks. Source: triton.backends.nvidia.driver.CudaLauncher.
 _LAUNCHER_ARGUMENTS = 9
+#: Launches of one forward whose kernels and arguments the judge is told.
+DESCRIBED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is changed about the launches of one call.
+
+    With `suppress` they do nothing. `shuffle` is a seed for the order of their programs, None for
+    the usual one; races are looked for meanwhile. `arguments` are given in place of their own, by
+    name, by the number of the launch; in the interpreter alone.
+    """
+
+    suppress: bool = False
+    shuffle: int | None = None
+    arguments: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
 class LaunchCounter:
@@ -46,12 +65,15 @@ class LaunchCounter:
         self.count = 0
         self.running = 0  # how many are at work, one in another
         self.names: list[str] = []  # of the kernels, in order; in the interpreter alone
+        # beside the names: the function's identity, and its arguments as text
+        self.described: list[tuple[str, dict[str, str]]] = []
         self.compiled: Counter[str] = Counter()  # launches of compiled kernels, by name
         # compiled kernels by what launches them
         self._launchers: WeakKeyDictionary[object, CompiledKernel] = WeakKeyDictionary()
         self.lineage = Lineage(by_bytes=triton.knobs.runtime.interpret)
         self._races: RaceLog | None = None  # where Triton interprets
         self._suppressed, self._shuffle = False, None
+        self._arguments: Mapping[str, Mapping[str, object]] = {}
         if triton.knobs.runtime.interpret:
             CopyFollower(self.lineage)
             self._wrap(GridExecutor, "__call__")
@@ -75,12 +97,14 @@ class LaunchCounter:
             if self._suppressed:
                 return None
             if self._races is not None:
-                self.names.append(function.fn.__name__)
+                args, kwargs = self._change_arguments(function, args, kwargs)
+                self._note_interpreted(function.fn, args, kwargs)
                 self._races.begin_launch()
             self.running += 1
             try:
                 self.lineage.note_arguments([args, kwargs])
-                done = original(function, *args, **kwargs)
+                with self._globals_changed(function) if self._arguments else nullcontext():
+                    done = original(function, *args, **kwargs)
             finally:
                 self.running -= 1
             if self._races is not None:
@@ -90,6 +114,42 @@ class LaunchCounter:
             return done
 
         setattr(owner, name, launch)
+
+    def _change_arguments(
+        self, function: GridExecutor, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        changed = self._arguments.get(str(self.count - 1), {})
+        names = function.arg_names[: len(args)]
+        by_place = [changed.get(name, value) for name, value in zip(names, args, strict=False)]
+        by_name = {name: value for name, value in changed.items() if name not in names}
+        return (*by_place, *args[len(names) :]), {**kwargs, **by_name}
+
+    @contextmanager
+    def _globals_changed(self, executor: GridExecutor) -> Iterator[None]:
+        """Meanwhile the kernel reads other globals, if it is to."""
+        changed = {
+            name.removeprefix(GLOBAL): value
+            for name, value in self._arguments.get(str(self.count - 1), {}).items()
+            if name.startswith(GLOBAL)
+        }
+        place = executor.fn.__globals__
+        before = {name: place[name] for name in changed}
+        place.update(changed)
+        try:
+            yield
+        finally:
+            place.update(before)
+
+    def _note_interpreted(
+        self, rewritten: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
+        self.names.append(rewritten.__name__)
+        if len(self.described) < DESCRIBED:
+            functions = InterpretedFunction.rewritten_fn.items()
+            written = inspect.unwrap(rewritten)
+            own = next((one for one, other in functions if other is written), written)
+            arguments = describe_launch(own, args, kwargs)
+            self.described.append((identify_function(own), arguments))
 
     def _note_kernels(self) -> None:
         """Remember of each launcher which compiled kernel it was made for."""
@@ -124,16 +184,13 @@ class LaunchCounter:
                 self.lineage.add(places[name], origins)
 
     @contextmanager
-    def observing(self, *, suppress: bool = False, shuffle: int | None = None) -> Iterator[None]:
-        """Count from zero, with launches changed as asked for.
-
-        Args:
-            suppress: they do nothing.
-            shuffle: a seed for the order of their programs; None for the usual one. Races are
-                looked for meanwhile.
-        """
-        self.count, self.names = 0, []
-        self._suppressed = suppress
+    def observing(self, change: Change) -> Iterator[None]:
+        """Count from zero, with launches changed."""
+        shuffle = change.shuffle
+        self._arguments = change.arguments
+        self.count = 0
+        self.names, self.described = [], []
+        self._suppressed = change.suppress
         self._shuffle = None if shuffle is None else random.Random(shuffle)
         if self._races is not None:
             self._races.is_on, self._races.found = shuffle is not None, 0
@@ -141,6 +198,7 @@ class LaunchCounter:
             yield
         finally:
             self._suppressed, self._shuffle = False, None
+            self._arguments = {}
             if self._races is not None:
                 self._races.is_on = False
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: What the lineage asks a tensor is no reading of the call's.
 _untold = torch._C.DisableTorchFunction
+BodyOf = Callable[[object], Callable[..., object] | None]
 #: Methods that hand a tensor's values to Python or NumPy, which no dispatcher sees.
 _READINGS = frozenset(
     """
@@ -37,11 +38,13 @@ class OperatorLog:
     Args:
         in_launch: says whether Triton's interpreter is at work, which reads tensors as well.
         lineage: told of every operator outside of launches.
+        body_of: what an operator of the file's own is made of (kmem/host/own_operators.py).
     """
 
-    def __init__(self, in_launch: Callable[[], bool], lineage: "Lineage") -> None:
+    def __init__(self, in_launch: Callable[[], bool], lineage: "Lineage", body_of: BodyOf) -> None:
         self.counts: dict[str, int] = {}
         self.lineage = lineage
+        self.body_of = body_of
         self._in_launch = in_launch
         self._stack = ExitStack()
 
@@ -88,6 +91,9 @@ class _Dispatches(TorchDispatchMode):
 
     # torch's own signature
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        if (body := self._log.body_of(func)) is not None:
+            with self:  # what it is made of counts, not what it is called
+                return body(*args, **(kwargs or {}))
         self._log.count(str(func))
         result = func(*args, **(kwargs or {}))
         self._log.follow(func, args, kwargs or {}, result)

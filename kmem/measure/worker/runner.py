@@ -24,10 +24,11 @@ from free_memory import poison_free_memory
 from imitated_device import ImitatedDevice, imitate_cuda
 from integrity import Integrity
 from interpreting import imitate_driver, prepare_interpreter
-from launches import LaunchCounter, binary_digest, find_triton_functions, gpu_kernels
+from launches import Change, LaunchCounter, binary_digest, find_triton_functions, gpu_kernels
 from lease import GpuLease
 from operators import OperatorLog
 from overlap import describe_places
+from own_operators import own_body
 from project_modules import use_project
 from results import Result, SpotCopies, deliver_result, is_plain, read_result
 from tensors import SharedTensor, decode_value, open_shared
@@ -222,8 +223,9 @@ class Runner:
             guarded("state_dict", self._give_state, model, state)
         self._seed(command.seed)
         call = self._forward(command.key, command.inputs, grad=command.grad)
-        log = OperatorLog(self.launches.is_running, self.launches.lineage)
-        with self.launches.observing(suppress=command.suppress, shuffle=command.shuffle):
+        log = OperatorLog(self.launches.is_running, self.launches.lineage, own_body)
+        change = Change(command.suppress, command.shuffle, command.arguments or {})
+        with self.launches.observing(change):
             result, origins = (
                 self._observed(call, log) if command.observe else (guarded("forward", call), [])
             )
@@ -239,6 +241,7 @@ class Runner:
             **described,
             "launches": seen.count,
             "names": seen.names[:_NAMES],
+            "described": seen.described,
             "races": seen.races,
             "operators": log.counts,
             "origins": origins,
@@ -325,7 +328,7 @@ class Runner:
     def operators(self, command: commands.Operators) -> dict[str, object]:
         self._seed(command.seed)
         call = self._forward(command.key, command.inputs)
-        log = OperatorLog(self.launches.is_running, self.launches.lineage)
+        log = OperatorLog(self.launches.is_running, self.launches.lineage, own_body)
         origins = self._observed(call, log)[1]
         self._join()
         return {"operators": log.counts, "origins": origins}

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from kmem.host.kernel_identity import LaunchedKernel
 from kmem.profile.compile.occupancy import compute_occupancy
 from kmem.records import Device, Launch
 
@@ -41,6 +42,7 @@ class CompileReport:
     vendor_ops: tuple[str, ...]
     # kinds of tt.dot by launch, vendor operators left out: ("f32 ieee",)
     products: tuple[tuple[str, ...], ...] = ()
+    described: tuple[LaunchedKernel, ...] = ()  # by launch, vendor operators left out
 
 
 def last_line(report: CompileReport) -> str:
@@ -61,6 +63,11 @@ def read_report(kernel: str, answer: dict[str, Any], device: Device) -> CompileR
         vendor_ops=tuple(launch.name for launch in launches if "static__library" in launch.metrics),
         products=tuple(
             tuple(entry["products"]) for entry in answer.get("launches", ()) if "products" in entry
+        ),
+        described=tuple(
+            LaunchedKernel(entry["identity"], entry["arguments"], frozenset(entry["constants"]))
+            for entry in answer.get("launches", ())
+            if "identity" in entry
         ),
     )
 
