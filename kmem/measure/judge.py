@@ -30,7 +30,8 @@ Only made dearer, not closed:
   from copies that are held to the bits that the candidate was given.
 - A worker on a GPU may open /dev/shm and connect to the driver's services; all candidates share a
   cache of compiled kernels. Baselines have one of their own.
-- The program that a GPU profiler watches is not confined: profilers reach into it from outside.
+- The program that ncu watches is not confined, for ncu reaches into it from outside; what CUPTI
+  watches is (kmem/profile/harness.py).
 - Purity: a kernel that only copies is told from one that computes, not from one that multiplies by
   one; what the library computed for it is seen as operators, readings of values, or threads.
 - A candidate that goes wrong after a time, that knows problems by name, or in a narrow window of
