@@ -238,6 +238,17 @@ def test_each_way_to_fail_names_its_remedy(
         _profile(result)
 
 
+def test_a_run_asks_for_counters_that_it_may_not_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kmem.profile.ncu._absent_reason", lambda: None)
+    profiler = NcuProfiler()
+    assert profiler.unavailable_reason() is None
+    executor = RecordedExecutor(JobResult(1, f"==ERROR== {PERMISSION_ERROR}", "", {}, 1.0))
+    traced = untraced_problem(Problem("p", "p.py", "SOURCE"), Contract(), named_target("h200"))
+    with pytest.raises(ProfilerError):
+        profiler.profile(Kernel("CANDIDATE"), traced, executor)
+    assert "--profiler cupti" in profiler.unavailable_reason()
+
+
 def test_the_harness_itself_fails_with_one_clear_line_without_a_gpu() -> None:
     import torch
 

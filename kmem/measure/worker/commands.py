@@ -30,6 +30,11 @@ class Detach:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareProfiler:
+    """Have the GPU's profiler initialise itself, which takes seconds once in a process."""
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Import a text, construct its class and give the module its parameters.
 
@@ -167,6 +172,7 @@ class TimeHost:
 Command = (
     Attach
     | Detach
+    | PrepareProfiler
     | Load
     | Unload
     | Run

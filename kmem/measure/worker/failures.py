@@ -36,5 +36,6 @@ def guarded(stage: str, function: Callable[..., _T], *args: object) -> _T:
         return function(*args)
     except CandidateFailed:
         raise
-    except BaseException as ex:  # noqa: BLE001 - a candidate may raise anything, SystemExit included; it is reported, never swallowed
+    # a candidate may raise anything, SystemExit included; it is reported, never swallowed
+    except BaseException as ex:  # noqa: BLE001
         raise CandidateFailed(stage, ex) from ex

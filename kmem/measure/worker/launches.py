@@ -4,11 +4,13 @@ Runs inside the worker, from a copy of this file, and is imported before any can
 functions it uses are bound before a candidate could replace them.
 """
 
+import functools
 import hashlib
 import math
+import operator
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
 from weakref import WeakKeyDictionary
@@ -16,14 +18,20 @@ from weakref import WeakKeyDictionary
 import numpy
 import torch
 import triton
-from copying import CopyDetector
+from copying import CopyFollower
+from kernel_flow import read_stores
+from lineage import COMPUTED, Lineage
 from races import RaceLog
 from torch.profiler import ProfilerActivity, profile
+from triton.compiler.compiler import CompiledKernel
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.interpreter import GridExecutor, InterpretedFunction, InterpreterBuilder
 from triton.runtime.jit import JITFunction
 
 _synchronize = torch.cuda.synchronize
+#: What a launcher is given before the kernel's own arguments: grid, stream, function, metadata and
+#: hooks. Source: triton.backends.nvidia.driver.CudaLauncher.
+_LAUNCHER_ARGUMENTS = 9
 
 
 class LaunchCounter:
@@ -39,21 +47,20 @@ class LaunchCounter:
         self.running = 0  # how many are at work, one in another
         self.names: list[str] = []  # of the kernels, in order; in the interpreter alone
         self.compiled: Counter[str] = Counter()  # launches of compiled kernels, by name
-        # names of compiled kernels by what launches them
-        self._launchers: WeakKeyDictionary[object, str] = WeakKeyDictionary()
-        self.copies: CopyDetector | None = None  # where Triton interprets
-        self._races: RaceLog | None = None  # likewise
+        # compiled kernels by what launches them
+        self._launchers: WeakKeyDictionary[object, CompiledKernel] = WeakKeyDictionary()
+        self.lineage = Lineage(by_bytes=triton.knobs.runtime.interpret)
+        self._races: RaceLog | None = None  # where Triton interprets
         self._suppressed, self._shuffle = False, None
         if triton.knobs.runtime.interpret:
-            self.copies = CopyDetector()
+            CopyFollower(self.lineage)
             self._wrap(GridExecutor, "__call__")
             self._races = RaceLog()
             self._let_shuffle()
         else:
             # where every launch ends, also those through the handle of a compiled kernel
-            launcher_class = triton.runtime.driver.active.launcher_cls
-            self._note_names(launcher_class)
-            self._wrap(launcher_class, "__call__")
+            self._note_kernels()
+            self._wrap(triton.runtime.driver.active.launcher_cls, "__call__")
 
     def is_running(self) -> bool:
         """Whether a launch is at work."""
@@ -62,7 +69,8 @@ class LaunchCounter:
     def _wrap(self, owner: type, name: str) -> None:
         original = getattr(owner, name)
 
-        def launch(function, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
+        # a pass-through
+        def launch(function, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
             self.count += 1
             if self._suppressed:
                 return None
@@ -71,26 +79,49 @@ class LaunchCounter:
                 self._races.begin_launch()
             self.running += 1
             try:
+                self.lineage.note_arguments([args, kwargs])
                 done = original(function, *args, **kwargs)
             finally:
                 self.running -= 1
             if self._races is not None:
                 self._races.end_launch()
             else:
-                self.compiled[self._launchers.get(function, "")] += 1
+                self._note_compiled(self._launchers.get(function), args[_LAUNCHER_ARGUMENTS:])
             return done
 
         setattr(owner, name, launch)
 
-    def _note_names(self, launcher_class: type) -> None:
+    def _note_kernels(self) -> None:
         """Remember of each launcher which compiled kernel it was made for."""
-        original = launcher_class.__init__
+        original = CompiledKernel._init_handles
 
-        def make(launcher, source, metadata):  # noqa: ANN001, ANN202 - a pass-through
-            original(launcher, source, metadata)
-            self._launchers[launcher] = str(getattr(metadata, "name", ""))
+        def prepare(kernel: CompiledKernel) -> None:
+            original(kernel)
+            self._launchers[kernel._run] = kernel
 
-        launcher_class.__init__ = make
+        CompiledKernel._init_handles = prepare
+
+    def _note_compiled(self, kernel: CompiledKernel | None, values: Sequence[object]) -> None:
+        """One launch of a compiled kernel with these arguments, constants among them."""
+        self.compiled[kernel.name if kernel is not None else ""] += 1
+        if kernel is None or not self.lineage.is_on:
+            return
+        names = getattr(getattr(kernel.src, "fn", None), "arg_names", ())
+        places = {
+            name: place
+            for name, value in zip(names, values)  # noqa: B905 - hidden ones come after
+            if (place := _address(value)) is not None
+        }
+        stores = read_stores(kernel.asm["ttir"]) if len(names) == len(values) else None
+        if stores is None:  # whatever it is given it may have worked out
+            for place in places.values():
+                self.lineage.add(place, COMPUTED)
+            return
+        for stored in stores:
+            carried = [self.lineage.origins_at(places[name]) for name in stored.carried & {*places}]
+            origins = functools.reduce(operator.or_, carried, COMPUTED if stored.computed else 0)
+            for name in stored.targets & {*places}:
+                self.lineage.add(places[name], origins)
 
     @contextmanager
     def observing(self, *, suppress: bool = False, shuffle: int | None = None) -> Iterator[None]:
@@ -145,6 +176,13 @@ class LaunchCounter:
             set_grid_dim,
             set_grid_idx,
         )
+
+
+def _address(value: object) -> int | None:
+    """Where the memory begins that a pointer or a tensor descriptor leads to."""
+    value = getattr(value, "base", value)
+    ask = getattr(value, "data_ptr", None)
+    return ask() if callable(ask) else None
 
 
 def gpu_kernels(

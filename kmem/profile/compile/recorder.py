@@ -127,7 +127,8 @@ class VendorOperators(TorchDispatchMode):
         self._recorder = recorder
         self._tf32 = tf32
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
+    # torch's own signature
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         result = func(*args, **(kwargs or {}))
         if str(func.overloadpacket) not in _FREE_OPERATORS:
             metrics = _vendor_metrics(func, args, kwargs or {}, result)
