@@ -169,11 +169,14 @@ class Verification:
         for each in compiled:
             check_status(each, self._target)
         check_compiled(examination, compiled, self._target)
-        changed = find_changed_arguments(examination, compiled, self._target)
-        if changed:
-            arguments = plain_arguments(examination, changed, self._target)
+        later = examination.kernels_seen
+        for changed in find_changed_arguments(examination, compiled, self._target):
+            arguments = plain_arguments(changed, self._target)
             seed = self._resources.seed_for("verify", "arguments of the target")
-            check_with_arguments(examination, arguments, seed)
+            # a first call makes something of the parameters, and so does one after they changed
+            check_with_arguments(
+                examination, arguments, seed, state="" if changed.kernels == later else "written"
+            )
         for each in compiled:
             check_products(examination, each)
 

@@ -90,6 +90,8 @@ def host_line(timing: Timing) -> str | None:
         f"host: {timing.host_us:.0f} us a call; calls one after another take "
         f"{timing.back_to_back_ms:.4g} ms each"
     )
+    if timing.first_call_s is not None:
+        text = f"first call: {timing.first_call_s:.2g} s; {text}"
     reference_ms = timing.reference_back_to_back_ms
     if reference_ms is not None:
         text += f", those of {timing.reference} {reference_ms:.4g} ms"

@@ -142,7 +142,7 @@ def load_recipe(skill: Skill) -> Recipe | None:
         raise SkillError(
             f"{skill.path / 'recipe.py'} defines no RECIPE that is a kmem.recipes.Recipe"
         )
-    recipe.name = skill.name
+    recipe.name, recipe.version = skill.name, recipe_version(skill)
     return recipe
 
 
