@@ -1,5 +1,6 @@
 """Final verdicts: down the ranking until a kernel holds or the minutes are over."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ladder_runs import (
 
 from kmem.memory.store import Memory
 from kmem.records import Kernel, Move, Run
-from kmem.run import replay
+from kmem.run import replay, verifying
 from kmem.run.clock import Clock
 
 
@@ -151,6 +152,20 @@ def test_the_first_candidate_is_checked_while_the_baselines_are_timed(tmp_path: 
     assert judgement.awaited == [attempts[0].candidate.kernel]
     assert (judgement.against[0], result.speedup) == ("compile", 5.0)
     assert any(text.startswith("first verified kernel") for text in said)
+
+
+def test_a_slow_compile_does_not_hold_the_search_up_and_is_timed_against_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "_QUICK_BASELINES_S", 0.0)
+    judgement = Judgement(baselines={"eager": 20.0, "compile": 10.0}, late="compile")
+    threading.Timer(1.0, judgement.timed.set).start()
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=4)
+        result, _, said = walk_ladder(run, memory, judgement)
+        assert replayed(run, memory, tmp_path) == []
+    assert "first verified kernel after 0 s: 2 ms, 10.00x eager" in said
+    assert (judgement.against, result.speedup) == (["eager", "compile"], 5.0)
 
 
 def test_all_candidates_are_compiled_ahead_in_the_order_in_which_they_are_measured(

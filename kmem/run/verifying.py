@@ -6,7 +6,8 @@ refuses goes back to its author on the way, and what comes back takes its place 
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from kmem.interfaces import Situation
@@ -25,6 +26,9 @@ _MAY_BE_FASTER = 1.02
 #: How long a kernel waits for the first baseline, in seconds: a verdict on one that is slower than
 #: eager takes longer.
 _FIRST_BASELINE_S = 4.0
+#: How long a kernel that passed every check of an early verdict waits for torch.compile, in
+#: seconds.
+_QUICK_BASELINES_S = 8.0
 
 
 def verify_early(
@@ -86,10 +90,25 @@ def _early_baselines(
         return None
     if baselines.is_quick_known:
         return found
-    return Awaited(
-        lambda: baselines.is_quick_known or clock.seconds_left <= 0,
-        lambda: baselines.wait_for_quick(0.0),
-    )
+    return Awaited(_patience(parts), lambda: baselines.wait_for_quick(0.0))
+
+
+def _patience(parts: Parts) -> Callable[[], bool]:
+    """Whether a checked kernel is to wait no longer for the quick baselines, from the first look.
+
+    A large module compiles for a minute, in which the search goes on; its kernel is then timed
+    again.
+    """
+    began: float | None = None
+
+    def is_over() -> bool:
+        nonlocal began
+        if began is None:
+            began = time.monotonic()
+        is_late = time.monotonic() - began >= _QUICK_BASELINES_S or parts.clock.seconds_left <= 0
+        return is_late or parts.baselines.is_quick_known
+
+    return is_over
 
 
 def _announce_verified(parts: Parts, timing: Timing) -> None:
