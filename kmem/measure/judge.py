@@ -26,8 +26,8 @@ Only made dearer, not closed:
   process, or the check of what was replaced itself). It could claim false operators, and false
   times down to the physical floor and to a third of what the judge's own clock saw, but not false
   values, which are compared here.
-- Large inputs on a GPU: there is no room for a private copy. The oracle is computed piece by piece
-  from copies that are held to the bits that the candidate was given.
+- Inputs larger than a sixteenth of the free device memory have no private copy. The oracle is
+  computed piece by piece from copies that are held to the bits that the candidate was given.
 - A worker on a GPU may open /dev/shm and connect to the driver's services; all candidates share a
   cache of compiled kernels. Baselines have one of their own.
 - The program that ncu watches is not confined, for ncu reaches into it from outside; what CUPTI
