@@ -96,8 +96,8 @@ class _Staged:
                 return made  # it has no values before the graph runs
             if device in self.kept:  # where a CUDA graph reads it
                 kept = self.kept[device][2]
-                for old, new in zip(kept, made):
-                    for place, value in zip(old, new):
+                for old, new in zip(kept, made, strict=True):
+                    for place, value in zip(old, new, strict=True):
                         place.copy_(value)
                 made = kept
             if on_gpu:  # the next call may be on another stream

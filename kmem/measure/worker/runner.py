@@ -391,10 +391,7 @@ class Runner:
         return GpuLease(Path(turns[0]), turns[1], lambda text: None) if turns else None
 
     def settle(self) -> None:
-        """After a failure: wait for what the call had launched before it failed.
-
-        Else that could run into the next candidate's inputs.
-        """
+        """Wait for what a failed call had launched: it could run into the next one's inputs."""
         if self.device.type == "cuda":
             try:
                 _synchronize()
