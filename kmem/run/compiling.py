@@ -70,6 +70,7 @@ class KernelCompiler:
             kernels=tuple(launch.name for launch in own),
             products=report.products,
             described=report.described,
+            operators=frozenset(report.vendor_ops),
             launches=len(report.launches),
         )
 

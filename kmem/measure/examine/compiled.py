@@ -9,15 +9,22 @@ constants that only other sizes change, and what a library's operators do beside
 """
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kmem.host.kernel_identity import LaunchedKernel
 from kmem.measure.examine.examination import Examination, Refused
+from kmem.measure.examine.provenance import computing_operators
 from kmem.records import Precision, Status
 
 #: Operand types that no contract has a place for unless an input is of that type.
 _EIGHT_BITS = ("f8",)
+
+#: Operators of which a device has variants under other names.
+_BY_DEVICE = re.compile(
+    "scaled_dot_product|convolution|batch_norm|layer_norm|group_norm|rnn|lstm|gru|scalar|pool|conv"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +34,7 @@ class CompiledForward:
     `failure` is why it does not compile, None if it does; `needs_values` says that its forward
     looks at values, so that nobody can tell. `kernels` are the Triton kernels that it launches, in
     order, `products` the kinds of `tt.dot` in each ("f32 tf32"), and `described` what each launch
-    was. `launches` counts the libraries' too.
+    was. `operators` are those of torch that it dispatches, and `launches` counts theirs too.
     """
 
     failure: str | None = None
@@ -35,6 +42,7 @@ class CompiledForward:
     kernels: tuple[str, ...] = ()
     products: tuple[tuple[str, ...], ...] = ()
     described: tuple[LaunchedKernel, ...] = ()
+    operators: frozenset[str] = frozenset()
     launches: int = 0
 
 
@@ -131,6 +139,28 @@ def plain_arguments(
                     f"in the interpreter, at the same sizes: what was proved is not what runs",
                 ) from None
     return found
+
+
+def check_operators(examination: Examination, compiled: CompiledForward, device: str) -> None:
+    """What a library computed in the interpreter it computes on the target too. Raises Refused.
+
+    Args:
+        compiled: at the interpreted sizes.
+    """
+    computing = computing_operators(examination.operators)
+    missing = sorted(
+        name
+        for name in computing
+        if name.startswith("aten.")
+        and name not in compiled.operators
+        and not _BY_DEVICE.search(name)
+    )
+    if missing:
+        raise Refused(
+            Status.WRONG_CONTRACT,
+            f"in the interpreter {_listed(missing)} computes, on {device} it is not called: what "
+            f"was proved is not what runs",
+        )
 
 
 def check_status(compiled: CompiledForward, device: str) -> None:
