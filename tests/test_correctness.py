@@ -571,6 +571,22 @@ def test_a_module_is_random_if_it_draws_and_not_if_it_only_adds_in_another_order
 
 
 @pytest.mark.parametrize(
+    ("problem", "remembers"),
+    [("counter", True), ("batch_norm_train", False), ("scale_relu", False)],
+)
+def test_a_module_remembers_if_an_answer_depends_on_earlier_calls(
+    problem: str, remembers: bool, tmp_path: Path
+) -> None:
+    source = (Path(__file__).parent / "corpus" / "problems" / f"{problem}.py").read_text()
+    placement = Placement(torch.device("cpu"), tmp_path, ipc=False)
+    reference = Reference(
+        Problem("p", "p.py", source), Workload("full"), Contract(), placement, seed=1
+    )
+    reference.expect(reference.inputs.values, 3)
+    assert reference.remembers is remembers
+
+
+@pytest.mark.parametrize(
     ("inputs", "traits"),
     [
         ("torch.randn(64, 64)", (False, False, False)),

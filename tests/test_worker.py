@@ -25,14 +25,9 @@ from kmem.host.confinement import Limits
 from kmem.measure import examiner
 from kmem.measure.judge import Judge
 from kmem.measure.pool.arguments import SharedArguments
-from kmem.measure.pool.process import (
-    KEPT_VARIABLES,
-    WORKER_FILES,
-    WorkerFailure,
-    WorkerLost,
-    WorkerProcess,
-)
+from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.pool.shared_directory import SharedDirectory
+from kmem.measure.pool.template import KEPT_VARIABLES, WORKER_FILES
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.timing.baseline import COMPILE_TIMEOUT_S
 from kmem.measure.worker.commands import Command, Detach, Load, Run

@@ -44,7 +44,8 @@ class HowToRun:
     `keep` is a name under which the worker holds on to the result. With `suppress` Triton launches
     do nothing; `shuffle` is a seed for the order of their programs, where an interpreter sets it.
     With `grad` it is recorded for gradients. With `goes_on` the module keeps the state that earlier
-    calls left. `arguments` are given to launches in place of their own (worker/launches.py).
+    calls left; with `state` it is given its parameters again, "written" or "replaced" by others.
+    `arguments` are given to launches in place of their own (worker/launches.py).
     """
 
     keep: str | None = None
@@ -52,6 +53,7 @@ class HowToRun:
     shuffle: int | None = None
     grad: bool = False
     goes_on: bool = False
+    state: str = ""
     arguments: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
@@ -88,22 +90,21 @@ class Examination:
     load_limit_s: float
     run_limit_s: float
     lease: GpuLease | None = None  # None without a GPU
-    # processor time of the worker that forwards may take together; None for any
-    budget_s: float | None = None
+    budget_s: float | None = None  # processor time that forwards may take together; None for any
     spent_s: float = 0.0
     seconds_left: Callable[[], float] = lambda: math.inf  # until the examination is cut off
     reference: Reference | None = None  # whose parameters the kernel was given last
-    variation: str = ""  # which of the reference's parameters these are, if not its own
     errors: list[ErrorReport] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     # families and sizes left out, with what the module itself raises
     refused: dict[str, str] = field(default_factory=dict)
     launches: int = 0  # of Triton kernels, in the last run
     kernels_seen: tuple[str, ...] = ()  # their names in order, in the interpreter alone
-    # what the launches of one forward were in all runs so far, by their number in it
-    described_seen: dict[int, SeenLaunch] = field(default_factory=dict)
-    # results of this workload that the worker holds on to, with the bits that they had
-    held: dict[str, list[int]] = field(default_factory=dict)
+    first_call_s: float | None = None  # of the first run in this worker; None without a GPU
+    first_kernels: tuple[str, ...] | None = None  # those of the first call after loading
+    # what launches were in all runs so far, by the kernels of their forward and the number in it
+    described_seen: dict[tuple[tuple[str, ...], int], SeenLaunch] = field(default_factory=dict)
+    held: dict[str, list[int]] = field(default_factory=dict)  # results' names, with their bits
     holds: bool = False  # whether results are to be held at all
     # where the outputs of the last run lay (worker/overlap.py)
     places: Mapping[str, list] = field(default_factory=dict)
@@ -137,7 +138,7 @@ class Examination:
     def key(self) -> str:
         """What the kernel is called in the worker."""
         name = self.kernel.hash[:16]
-        return f"{name}-{self.reference.name}{self.variation}" if self.reference else name
+        return f"{name}-{self.reference.name}" if self.reference else name
 
     @property
     def loaded_reference(self) -> Reference:
@@ -189,7 +190,7 @@ class Examination:
         outputs.poison()
         reference, wanted = self.loaded_reference, expected.answer
         keep = how.keep or self._name_to_hold(outputs, wanted, how)
-        has_state = wanted.eager_state and not how.goes_on
+        has_state = how.state or (wanted.eager_state and not how.goes_on)
         command = Run(
             self.key,
             inputs.name,
@@ -198,6 +199,7 @@ class Examination:
             suppress=how.suppress,
             keep=keep,
             state=reference.state_places if has_state else None,
+            replace=how.state == "replaced",
             shuffle=how.shuffle,
             grad=how.grad,
             observe=self._is_observed(inputs) and not how.suppress,
@@ -220,6 +222,10 @@ class Examination:
             self.launches = int(answer["launches"])
             self.kernels_seen = tuple(map(str, answer["names"]))
             self._note_described(answer["described"])
+            if self.first_call_s is None and not self.interpreted:
+                self.first_call_s = float(answer["seconds"])
+            if self.first_kernels is None:
+                self.first_kernels = self.kernels_seen
         outputs.fetch()
         values = [value for value in outputs.values if isinstance(value, torch.Tensor)]
         if keep is not None and how.keep is None:
@@ -228,9 +234,10 @@ class Examination:
 
     def _note_described(self, launches: Sequence[tuple[str, Mapping[str, str]]]) -> None:
         for index, (identity, arguments) in enumerate(launches):
-            seen = self.described_seen.get(index)
+            place = self.kernels_seen, index
+            seen = self.described_seen.get(place)
             if seen is None or seen.identity != identity:
-                seen = self.described_seen[index] = SeenLaunch(identity)
+                seen = self.described_seen[place] = SeenLaunch(identity)
             for name, value in arguments.items():
                 seen.arguments.setdefault(name, set()).add(value)
 

@@ -190,7 +190,11 @@ def check_gradient_mode(examination: Examination, seed: int) -> None:
 
 
 def check_with_arguments(
-    examination: Examination, arguments: Mapping[str, Mapping[str, object]], seed: int
+    examination: Examination,
+    arguments: Mapping[str, Mapping[str, object]],
+    seed: int,
+    *,
+    state: str = "",
 ) -> None:
     """With the arguments that launches are given on the target the values are right too.
 
@@ -198,6 +202,7 @@ def check_with_arguments(
 
     Args:
         arguments: by name, by the number of the launch.
+        state: how the kernel is given its parameters before, as `HowToRun` has it.
 
     Raises Refused, WorkerFailure, WorkerLost.
     """
@@ -211,7 +216,7 @@ def check_with_arguments(
         if expected.answer.changed_inputs:
             reference.inputs.fill(family, seed)
         inputs, outputs = reference.inputs.shared, reference.output_arguments(expected)
-        how = HowToRun(arguments=arguments)
+        how = HowToRun(arguments=arguments, state=state)
         values = examination.run(inputs, outputs, expected, seed, how)
         examination.compare(values, expected, f"{family}, with {known} as on the target", seed)
 

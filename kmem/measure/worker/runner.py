@@ -36,6 +36,7 @@ from tuning import tuning_in_turn
 
 _no_grad, _enable_grad = torch.no_grad, torch.enable_grad
 _copy, _equal = torch.Tensor.copy_, torch.equal
+_clone, _set_data = torch.Tensor.clone, torch.Tensor.data.__set__
 _manual_seed, _synchronize = torch.manual_seed, torch.cuda.synchronize
 #: Beyond this the allocator's free blocks go back to the driver after a call: the judge has use for
 #: the memory.
@@ -109,13 +110,10 @@ class Runner:
         self.integrity = Integrity(_own_parts)
         gc.freeze()  # what candidates bring is looked through for tensors, again and again
 
-    def prepare_profiler(self) -> None:
-        """Have the GPU's profiler initialise itself now, so that no verdict waits for it.
-
-        The first use in a process takes seconds.
-        """
+    def prepare_profiler(self, command: commands.PrepareProfiler) -> dict[str, object]:
         if self.device.type == "cuda":
             gpu_kernels(lambda: torch.zeros(1, device=self.device))
+        return {}
 
     def _imitate(self, target: dict[str, object]) -> None:
         """Answer questions about the GPU as this one would, from now on."""
@@ -199,14 +197,17 @@ class Runner:
             shared.fetch()
         return {target: shared.value for target, shared in state.items()}
 
-    def _give_state(self, model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
-        """Copy into parameters and buffers, also those that no state_dict holds."""
+    def _give_state(
+        self, model: torch.nn.Module, state: dict[str, torch.Tensor], replace: bool = False
+    ) -> None:
+        """Write parameters and buffers, or `replace` their memory; also those of no state_dict."""
         own = dict(registered_state(model))
         with _no_grad():
             for name, value in state.items():
                 target = own.get(name)
-                if target is not None and not _equal(target, value):
-                    _copy(target, value)
+                if target is None or _equal(target, value):
+                    continue
+                _set_data(target, _clone(value)) if replace else _copy(target, value)
 
     def unload(self, command: commands.Unload) -> dict[str, object]:
         self.models.pop(command.key, None)
@@ -223,15 +224,15 @@ class Runner:
         poison_free_memory(layouts, self.device, self.reserved_bytes)
         if command.state is not None:
             model, state = self.models[command.key][0], self._shared_state(command.state)
-            guarded("state_dict", self._give_state, model, state)
+            guarded("state_dict", self._give_state, model, state, command.replace)
         self._seed(command.seed)
-        call = self._forward(command.key, command.inputs, grad=command.grad)
+        forward = self._forward(command.key, command.inputs, grad=command.grad)
+        call = clocks.Timed(forward, on_gpu=self.device.type == "cuda")
         log = OperatorLog(self.launches.is_running, self.launches.lineage, own_body)
         change = Change(command.suppress, command.shuffle, command.arguments or {})
         with self.launches.observing(change):
-            result, origins = (
-                self._observed(call, log) if command.observe else (guarded("forward", call), [])
-            )
+            run = log.observe if command.observe else log.ignore
+            result, origins = guarded("forward", run, call)
         described = deliver_result(result, targets, self.device)
         described.update(self._places(result, command.inputs))
         if command.keep:
@@ -248,19 +249,8 @@ class Runner:
             "races": seen.races,
             "operators": log.counts,
             "origins": origins,
+            "seconds": call.seconds,
         }
-
-    def _observed(self, call: Callable[[], Result], log: OperatorLog) -> tuple[Result, list[int]]:
-        """What a call returns, with the origins of each output; the log is filled."""
-        leaves: tuple[object, ...] = ()
-        log.lineage.begin()
-        try:
-            with log:
-                result = guarded("forward", call)
-            leaves = result.leaves
-        finally:
-            origins = log.lineage.end(leaves)
-        return result, origins
 
     def reread(self, command: commands.Reread) -> dict[str, object]:
         return deliver_result(self.kept[command.keep], self.attached[command.outputs], self.device)
@@ -332,7 +322,7 @@ class Runner:
         self._seed(command.seed)
         call = self._forward(command.key, command.inputs)
         log = OperatorLog(self.launches.is_running, self.launches.lineage, own_body)
-        origins = self._observed(call, log)[1]
+        origins = guarded("forward", log.observe, call)[1]
         self._join()
         return {"operators": log.counts, "origins": origins}
 

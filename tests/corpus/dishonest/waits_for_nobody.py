@@ -2,6 +2,7 @@
 # class: launches: a program that waits for what no other does
 # purity: triton
 # says: wait for each other
+# says on a gpu: no answer within
 import torch
 import torch.nn as nn
 import triton
