@@ -59,10 +59,10 @@ def candidate(
     return HEAD + before + kernel + end + MODULE.format(launch=launch)
 
 
-def verify(problem: str, source: str, place: Path) -> Measurement:
+def verify(problem: str, source: str, place: Path, purity: Purity = Purity.TRITON) -> Measurement:
     traced = TracedProblem(
         Problem("small", "<small>", problem),
-        Contract(purity=Purity.TRITON),
+        Contract(purity=purity),
         named_target("h200"),
         {"full": Workload("full")},
         {},
@@ -105,6 +105,24 @@ def test_a_kernel_that_is_another_one_on_a_device_is_refused(
     measurement = verify(problems.SCALE_RELU, source, tmp_path)
     assert measurement.status is not Status.PASSED
     assert any(each in measurement.log for each in said.split("|")), measurement.log
+
+
+@pytest.mark.slow
+def test_what_a_library_does_in_the_interpreter_alone_is_refused(tmp_path: Path) -> None:
+    before = """
+@triton.jit
+def carry(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + o, tl.load(x_ptr + o, mask=o < n), mask=o < n)
+
+"""
+    launch = """if x.data_ptr() != 0:
+            x = torch.relu(x * self.scale)
+        carry[grid](x, y, x.numel(), BLOCK=128)"""
+    source = HEAD + before + MODULE.format(launch=launch)
+    measurement = verify(problems.SCALE_RELU, source, tmp_path, Purity.LIBRARY)
+    assert measurement.status is Status.WRONG_CONTRACT, measurement.log
+    assert "in the interpreter aten.mul, aten.relu computes" in measurement.log
 
 
 @pytest.mark.slow(after=1)

@@ -41,6 +41,12 @@ def imitate_cuda(properties: Mapping[str, object]) -> None:
     }
     for name, function in imitated.items():
         setattr(torch.cuda, name, function)
+    torch.version.cuda = torch.version.cuda or _CUDA
+    torch.backends.cuda.is_built = lambda: True
+
+
+#: What torch built for a GPU says, where the one that is there was not.
+_CUDA = "12.8"
 
 
 class ImitatedDevice(TorchFunctionMode):

@@ -32,8 +32,14 @@ Only made dearer, not closed:
   cache of compiled kernels. Baselines have one of their own.
 - The program that ncu watches is not confined, for ncu reaches into it from outside; what CUPTI
   watches is (kmem/profile/harness.py).
-- Purity: a kernel that only copies is told from one that computes, not from one that multiplies by
-  one; what the library computed for it is seen as operators, readings of values, or threads.
+- Purity: outputs are followed to what made them, and what no operator and no kernel made is refused
+  (worker/lineage.py). A kernel that works a foreign value out and back again (x + 1 - 1) counts as
+  one that computes it, on a GPU also one that multiplies by one; what the library computed for it
+  is seen as operators, readings of values, threads, or GPU kernels.
+- Without a GPU a candidate can find out that there is none, by what no process here can imitate
+  (addresses, times, the build of torch). What it launches, computes by the library and gives its
+  kernels is held to what was interpreted at the same sizes; constants and kernels that only the
+  full size brings are compiled and not run. A verdict on a GPU runs what it judges.
 - A candidate that goes wrong after a time, that knows problems by name, or in a narrow window of
   values.
 """

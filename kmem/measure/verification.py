@@ -11,6 +11,7 @@ from kmem.measure.examine.cases import check_case, check_families, check_other_p
 from kmem.measure.examine.compiled import (
     CompiledForward,
     check_compiled,
+    check_operators,
     check_products,
     check_status,
     find_changed_arguments,
@@ -77,9 +78,12 @@ class Verification:
         del expected  # at full size it holds gigabytes
         check_repeats(examination, seed_for("verify", "repeat"))
         launches = examination.launches
+        compiled: list[CompiledForward] = []
         if self._compile_at is not None and not gpu:
-            self._check_compiled(examination)
+            compiled = self._check_compiled(examination)
         check_provenance(examination, seed_for("verify", "provenance"), gpu=gpu)
+        if compiled:
+            check_operators(examination, compiled, self._target)
         families = (*SCREENING_FAMILIES, "large")
         if not resources.has_small:
             families = reference.families[1:]  # the first is the problem's own values
@@ -160,8 +164,12 @@ class Verification:
         examination.take_flags(reference)
         return launched
 
-    def _check_compiled(self, examination: Examination) -> None:
-        """What is compiled is what was proved, at the sizes of the proof and at full size."""
+    def _check_compiled(self, examination: Examination) -> list[CompiledForward]:
+        """What is compiled is what was proved, at the sizes of the proof and at full size.
+
+        Returns:
+            What it came to, at the sizes of the proof first.
+        """
         kernel, main = examination.kernel, self._resources.main
         compiled = [self._compile_at(kernel, main)]
         if main != "full":
@@ -179,6 +187,7 @@ class Verification:
             )
         for each in compiled:
             check_products(examination, each)
+        return compiled
 
     def estimate(self, kernel: Kernel) -> Timing:
         """The time that is predicted for a kernel, where there is no GPU."""

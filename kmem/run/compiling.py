@@ -72,6 +72,7 @@ class KernelCompiler:
             products=report.products,
             described=report.described,
             described_again=report.described_again,
+            operators=frozenset(report.vendor_ops),
             launches=len(report.launches),
         )
 

@@ -9,15 +9,21 @@ constants that only other sizes change, and what a library's operators do beside
 """
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kmem.host.kernel_identity import LaunchedKernel
 from kmem.measure.examine.examination import Examination, Refused, SeenLaunch
+from kmem.measure.examine.provenance import computing_operators
 from kmem.records import Precision, Status
 
 #: Operand types that no contract has a place for unless an input is of that type.
 _EIGHT_BITS = ("f8",)
+#: Operators of which a device has variants under other names.
+_BY_DEVICE = re.compile(
+    "scaled_dot_product|convolution|batch_norm|layer_norm|group_norm|rnn|lstm|gru|scalar|pool|conv"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +34,7 @@ class CompiledForward:
     looks at values, so that nobody can tell. `kernels` are the Triton kernels that the first call
     launches, in order, `again` those of the next, and `products` the kinds of `tt.dot` in each of
     the first call's ("f32 tf32"); `described` and `described_again` are what their launches were.
-    `launches` counts the libraries' of the next call too.
+    `operators` are those of torch in the next call, and `launches` counts theirs too.
     """
 
     failure: str | None = None
@@ -38,6 +44,7 @@ class CompiledForward:
     products: tuple[tuple[str, ...], ...] = ()
     described: tuple[LaunchedKernel, ...] = ()
     described_again: tuple[LaunchedKernel, ...] = ()
+    operators: frozenset[str] = frozenset()
     launches: int = 0
 
 
@@ -157,6 +164,32 @@ def plain_arguments(changed: ChangedArguments, device: str) -> dict[str, dict[st
     return found
 
 
+def check_operators(
+    examination: Examination, compiled: Sequence[CompiledForward], device: str
+) -> None:
+    """What a library computed in the interpreter it computes on the target too.
+
+    Args:
+        compiled: as for `check_compiled`.
+
+    Raises Refused.
+    """
+    seen = examination.first_kernels, examination.kernels_seen
+    same = next((each for each in compiled if (each.kernels, each.again) == seen), compiled[0])
+    there = {_packet(name) for name in same.operators}
+    missing = sorted(
+        name
+        for name in map(_packet, computing_operators(examination.operators))
+        if name.startswith("aten.") and name not in there and not _BY_DEVICE.search(name)
+    )
+    if missing:
+        raise Refused(
+            Status.WRONG_CONTRACT,
+            f"in the interpreter {_listed(missing)} computes, on {device} it is not called: what "
+            f"was proved is not what runs",
+        )
+
+
 def check_status(compiled: CompiledForward, device: str) -> None:
     """A kernel compiles for its target. Raises Refused."""
     if compiled.failure is None:
@@ -198,6 +231,11 @@ def check_products(examination: Examination, compiled: CompiledForward) -> None:
                     f'room for; write tl.dot(..., input_precision="ieee"), or judge it with '
                     f"--precision tf32",
                 )
+
+
+def _packet(operator: str) -> str:
+    """An operator without its overload: "aten.mm" of "aten.mm.out"."""
+    return ".".join(operator.split(".")[:2])
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -93,6 +93,7 @@ def prepare_interpreter() -> None:
     _compute_dots()
     _compute_libdevice()
     _take_first_configuration()
+    _take_numbers_as_masks()
     patch_once_a_launch()
     let_programs_wait()
 
@@ -196,6 +197,28 @@ def _take_first_configuration() -> None:
         return tuner.fn.run(*args, **{**config.all_kwargs(), **kwargs})
 
     Autotuner.run = run
+
+
+# ---- masks
+
+
+def _take_numbers_as_masks() -> None:
+    """A condition of a program, joined to one of places by `&`, makes a number of it: 0 or 1."""
+    for name, place in (("create_masked_load", 1), ("create_masked_store", 2)):
+        _take_number_as_mask(name, place)
+
+
+def _take_number_as_mask(name: str, place: int) -> None:
+    original = getattr(InterpreterBuilder, name)
+
+    # a pass-through
+    def access(builder, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
+        mask = args[place]
+        if mask.data.dtype != numpy.bool_:
+            mask = TensorHandle(mask.data.astype(numpy.bool_), tl.int1)
+        return original(builder, *args[:place], mask, *args[place + 1 :], **kwargs)
+
+    setattr(InterpreterBuilder, name, access)
 
 
 # ---- the device

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from lineage import Lineage
+    from results import Result
 
 #: What the lineage asks a tensor is no reading of the call's.
 _untold = torch._C.DisableTorchFunction
@@ -63,6 +64,22 @@ class OperatorLog:
 
     def __exit__(self, *exc_info: object) -> None:
         self._stack.close()
+
+    def observe(self, call: Callable[[], "Result"]) -> tuple["Result", list[int]]:
+        """What a call returns, with the origins of each output; `counts` fills meanwhile."""
+        leaves: tuple[object, ...] = ()
+        self.lineage.begin()
+        try:
+            with self:
+                result = call()
+            leaves = result.leaves
+        finally:
+            origins = self.lineage.end(leaves)
+        return result, origins
+
+    def ignore(self, call: Callable[[], "Result"]) -> tuple["Result", list[int]]:
+        """What a call returns that is not observed."""
+        return call(), []
 
     def count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1

@@ -231,9 +231,8 @@ class Runner:
         log = OperatorLog(self.launches.is_running, self.launches.lineage, own_body)
         change = Change(command.suppress, command.shuffle, command.arguments or {})
         with self.launches.observing(change):
-            result, origins = (
-                self._observed(call, log) if command.observe else (guarded("forward", call), [])
-            )
+            run = log.observe if command.observe else log.ignore
+            result, origins = guarded("forward", run, call)
         described = deliver_result(result, targets, self.device)
         described.update(self._places(result, command.inputs))
         if command.keep:
@@ -252,18 +251,6 @@ class Runner:
             "origins": origins,
             "seconds": call.seconds,
         }
-
-    def _observed(self, call: Callable[[], Result], log: OperatorLog) -> tuple[Result, list[int]]:
-        """What a call returns, with the origins of each output; the log is filled."""
-        leaves: tuple[object, ...] = ()
-        log.lineage.begin()
-        try:
-            with log:
-                result = guarded("forward", call)
-            leaves = result.leaves
-        finally:
-            origins = log.lineage.end(leaves)
-        return result, origins
 
     def reread(self, command: commands.Reread) -> dict[str, object]:
         return deliver_result(self.kept[command.keep], self.attached[command.outputs], self.device)
@@ -335,7 +322,7 @@ class Runner:
         self._seed(command.seed)
         call = self._forward(command.key, command.inputs)
         log = OperatorLog(self.launches.is_running, self.launches.lineage, own_body)
-        origins = self._observed(call, log)[1]
+        origins = guarded("forward", log.observe, call)[1]
         self._join()
         return {"operators": log.counts, "origins": origins}
 

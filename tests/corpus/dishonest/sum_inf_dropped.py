@@ -1,0 +1,27 @@
+# problem: row_sum
+# class: infinities are left out
+# purity: triton
+# says: not finite
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def work(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    r = tl.program_id(0)
+    c = tl.arange(0, BLOCK)
+    m = c < columns
+    p = x_ptr + r * columns + c
+    v = tl.load(p, mask=m, other=0.0)
+    tl.store(y_ptr + r, tl.sum(tl.where(tl.abs(v) == float("inf"), 0.0, v), 0))
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        x = x.contiguous()
+        y = torch.empty(x.shape[0], device=x.device, dtype=x.dtype)
+        work[(x.shape[0],)](x, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        return y
