@@ -108,3 +108,24 @@ def test_help_answers_quickly_enough_to_be_pleasant() -> None:
         if line.startswith("import time:")
     }
     assert not imported & {"torch", "triton", "numpy", "sqlite_utils", "rich", "pydantic"}
+
+
+def test_the_readme_is_short_and_makes_kmem_a_command_before_it_is_used_as_one() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 200
+    commands = [line for line in lines if line.startswith(("make ", ". ", "kmem "))]
+    assert [command.split("#")[0].strip() for command in commands[:3]] == [
+        "make demo",
+        ". .venv/bin/activate",
+        "kmem doctor",
+    ]
+
+
+def test_the_demo_can_be_run_twice_and_ends_with_what_to_do_next() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "demo"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    run = next(line for line in done.stdout.splitlines() if "kmem optimize problems/" in line)
+    assert "--out" not in run, "a directory belongs to one run"
+    after = done.stdout[done.stdout.index(run) + len(run) :]
+    assert all(text in after for text in ("/activate", "kmem doctor", "kmem problem new"))

@@ -98,6 +98,23 @@ def test_a_spoilt_page_costs_the_rows_on_it_and_no_others(
         assert verify_memory(new) == []
 
 
+@pytest.mark.parametrize("rubbish", [b"\xff", b"\0"])
+def test_a_file_without_its_first_page_is_saved_whole(
+    rubbish: bytes, filled: Path, tmp_path: Path, shell: None
+) -> None:
+    with filled.open("r+b") as file:
+        file.write(rubbish * PAGE)
+    with pytest.raises(MemoryStoreError, match="kmem db recover"):
+        Memory(filled)
+    saved = recover_memory(filled, tmp_path / "new.db")
+    assert find(saved, "outcomes") == Saved("outcomes", OUTCOMES, 0)
+    assert all(entry.lost == 0 for entry in saved)
+    with Memory(tmp_path / "new.db") as new:
+        assert len(new.ledger.outcomes()) == OUTCOMES - 1, "one is retracted"
+        assert new.runs.kernel(Kernel("fast").hash) == Kernel("fast")
+        assert verify_memory(new) == []
+
+
 def test_an_outcome_that_was_altered_is_not_saved(filled: Path, tmp_path: Path) -> None:
     with sqlite3.connect(filled) as connection:
         connection.execute("drop trigger outcomes_are_never_updated")

@@ -19,8 +19,6 @@ import torch
 from kmem.codegen.constants import swap_constants
 
 FILES = Path(__file__).parent / "newcomer"
-#: The file that is also optimised and used: the others take minutes to compile on two cores.
-OPTIMISED = "linear_gelu"
 #: (file, options, what the check says of it)
 PATHS = [
     pytest.param("linear_gelu", [], {"mode_matters": False}, id="linear, GELU, residual"),
@@ -74,14 +72,15 @@ def test_a_newcomers_module_is_checked_made_fast_and_used(
     preview = json.loads(checked.stdout)
     assert {key: preview[key] for key in told} == told
     assert preview["sites"] and preview["small_inputs"] and preview["bound"]["time_ms"] > 0
-    if name != OPTIMISED:
-        return
     run = kmem(
         home,
-        *("optimize", f"{name}.py", *options),
+        *("optimize", f"{name}.py", *options, "--candidates", "1"),  # compiling is slow
         *("--rounds", "0", "--minutes", "0.1", "--memory", "off", "--out", "run", "--json"),
     )
-    assert run.returncode == 0, run.stderr
+    assert run.returncode in (0, 3), run.stderr
+    assert "passed" in (home / "run" / "report.md").read_text(encoding="utf-8")
+    if run.returncode == 3:  # the module is small: the first candidate need not be faster
+        return
     assert json.loads(run.stdout)["speedup"] > 1.0
     monkeypatch.syspath_prepend(str(home))  # as in the newcomer's own program
     problem = imported(home / f"{name}.py", f"newcomer_{name}")

@@ -19,8 +19,8 @@ that the estimates favour is the fastest one. Problems are found by name in prob
 such as KernelBench/level1, and must trace to the graph that was measured.
 
 On 2026-11-22, with KernelBench/level1, `--settings 3`, Triton 3.9 and the evidence of one H200: 634
-settings of 148 problems, 0.75 within a problem (0.82 where settings differ by 20%), 0.98 over all,
-the fastest recipe favoured on 42 of 46; with `--without` 0.67, 0.96 and 43.
+settings of 148 problems, 0.73 within a problem (0.79 where settings differ by 20%), 0.98 over all,
+the fastest recipe favoured on 43 of 46; with `--without` 0.67 (0.73), 0.96 and 44.
 """
 
 import argparse

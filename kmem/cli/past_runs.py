@@ -89,6 +89,9 @@ def _rows(compared: Sequence[_Compared]) -> list[tuple[str, list[str]]]:
 def _facts(one: _Compared) -> dict[str, str]:
     run, result = one.entry.run, one.entry.result
     best = result.best if result is not None else None
+    best_ms = one.entry.best_ms  # of a finished run what was verified, else the best so far
+    if best is not None and best.measurement.latency_ms is not None:
+        best_ms = best.measurement.latency_ms
     baseline = fastest_baseline(result.baselines) if result is not None else None
     return {
         "problem": run.problem.name,
@@ -99,9 +102,7 @@ def _facts(one: _Compared) -> dict[str, str]:
         "budget": f"{run.budget.rounds} rounds, {run.budget.minutes:g} min",
         "state": seen_state(one.entry),
         "best": (
-            describe_time(one.entry.best_ms, estimated=one.entry.estimated)
-            if one.entry.best_ms is not None
-            else ""
+            describe_time(best_ms, estimated=one.entry.estimated) if best_ms is not None else ""
         ),
         "baseline": f"{baseline.name} {baseline.timing.latency_ms:.4g} ms" if baseline else "",
         "speedup": f"{result.speedup:.2f}x" if result is not None and result.speedup else "",

@@ -65,9 +65,9 @@ def prescribe(registry: Registry, options: PrescribeOptions) -> None:
 
     Prints one Prescription a line, best first, each with its reasons.
     """
-    diagnosis = _read_stdin(Diagnosis, "kmem diagnose")
-    from kmem.cli.actions import stages
+    from kmem.cli.actions import stages  # while the stage before still works
 
+    diagnosis = _read_stdin(Diagnosis, "kmem diagnose")
     for prescription in stages.prescribe(diagnosis, options, registry):
         click.echo(to_json(prescription))
 

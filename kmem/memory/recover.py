@@ -5,6 +5,9 @@ installed, gathers every page that looks like a table's; reading a table from bo
 row between, gets past a damaged page. What is found is taken only if it is whole: outcomes and
 kernels must have the hash that they are kept under, other records must be readable.
 
+A file whose first page is gone says neither how long its pages are nor where a table begins. Every
+kmem lays its tables out in the same order, so that page is taken from a new, empty database.
+
 Not saved is what follows from the rest: sums, embeddings, and the list of skills.
 """
 
@@ -92,6 +95,8 @@ def recover_memory(damaged: Path, target: Path) -> list[Saved]:
             part = damaged.with_name(damaged.name + suffix)
             if part.is_file():
                 shutil.copyfile(part, copy.with_name(copy.name + suffix))
+        if not _has_tables(copy):
+            _replace_first_page(copy, Path(scratch) / "empty.db")
         sources = [copy, *_recovered_by_shell(copy, Path(scratch) / "recovered.db")]
         with Memory(target) as memory:
             saved = _save(memory, sources)
@@ -103,6 +108,33 @@ def recover_memory(damaged: Path, target: Path) -> list[Saved]:
             shell = "install SQLite's shell sqlite3, which finds more, and run again"
         raise MemoryStoreError(f"Nothing can be read of {damaged}; {shell}")
     return saved
+
+
+def _has_tables(file: Path) -> bool:
+    """Whether SQLite finds the tables of a kmem in a file."""
+    try:
+        with closing(sqlite3.connect(file)) as connection:
+            names = {name for (name,) in connection.execute("select name from sqlite_master")}
+    except sqlite3.Error:
+        return False
+    return names.issuperset(_TABLES)
+
+
+def _replace_first_page(file: Path, empty: Path) -> None:
+    """Put the first page of a new database, made at `empty`, in the place of a file's own.
+
+    Source: sqlite.org/fileformat.html, section 1.3: the page size at byte 16, the number of pages
+    at 28, the list of free pages at 32 to 40, which may be empty.
+    """
+    with Memory(empty) as memory:
+        memory.storage.db.execute("pragma wal_checkpoint(truncate)")
+    content = empty.read_bytes()
+    size = int.from_bytes(content[16:18], "big")
+    page = bytearray(content[:size])
+    page[28:32] = (file.stat().st_size // size).to_bytes(4, "big")
+    page[32:40] = bytes(8)
+    with file.open("r+b") as opened:
+        opened.write(page)
 
 
 def _recovered_by_shell(damaged: Path, target: Path) -> Iterator[Path]:

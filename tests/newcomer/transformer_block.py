@@ -19,8 +19,8 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(16, 512, 128)]
+    return [torch.randn(2, 32, 64)]
 
 
 def get_init_inputs():
-    return [128, 4]
+    return [64, 2]
