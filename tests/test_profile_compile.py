@@ -87,6 +87,9 @@ def reports(cache: Path) -> list[CompileReport]:
         CANDIDATE.replace("torch.empty_like(hidden)", "torch.full_like(hidden, x[0, 0].item())"),
         "def broken(:",
         CANDIDATE.replace("tl.exp(", "tl.no_such_function("),
+        CANDIDATE.replace(
+            "return result", "kept, self.kept = getattr(self, 'kept', None), result; return result"
+        ).replace("exponential[grid]", "if not hasattr(self, 'kept'): exponential[grid]"),
     ]
     return compile_kernels(
         [Kernel(source) for source in sources],
@@ -95,6 +98,16 @@ def reports(cache: Path) -> list[CompileReport]:
         cache_dir=cache,
         timeout_s=60,
     )
+
+
+def test_what_is_launched_at_the_first_call_alone_is_compiled_and_not_counted(
+    reports: list[CompileReport],
+) -> None:
+    report = reports[-1]
+    assert report.status is CompileStatus.OK, report.log
+    assert report.first_kernels == reports[0].first_kernels == ("exponential",)
+    assert [launch.name for launch in report.launches] == ["aten.addmm.default"]
+    assert report.ptx_hash == reports[0].ptx_hash
 
 
 def test_a_module_compiles_without_a_gpu_and_every_launch_is_recorded(

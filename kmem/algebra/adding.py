@@ -11,13 +11,14 @@ from kmem.algebra.editing import GraphEditor
 from kmem.problem.graph import Ref
 
 
-def sum_and_extremes(editor: GraphEditor, weight: Ref, dim: int) -> tuple[Ref, Ref, Ref]:
-    """A weight added up along a dimension, which goes, and the least and largest along it."""
-    return (
-        editor.call("aten.sum.dim_IntList", weight, (dim,)),
-        editor.call("aten.amin.default", weight, (dim,)),
-        editor.call("aten.amax.default", weight, (dim,)),
+def sum_and_extremes(editor: GraphEditor, weight: Ref, dim: int) -> Ref:
+    """A weight added up along a dimension, and the least and largest along it: three in place."""
+    parts = (
+        editor.call("aten.sum.dim_IntList", weight, (dim,), True),
+        editor.call("aten.amin.default", weight, (dim,), True),
+        editor.call("aten.amax.default", weight, (dim,), True),
     )
+    return editor.call("aten.cat.default", parts, dim)
 
 
 def with_infinities(editor: GraphEditor, result: Ref, least: Ref, most: Ref) -> Ref:

@@ -67,7 +67,8 @@ class KernelCompiler:
             )
         own = [launch for launch in report.launches if "static__library" not in launch.metrics]
         return CompiledForward(
-            kernels=tuple(launch.name for launch in own),
+            kernels=report.first_kernels,
+            again=tuple(launch.name for launch in own),
             products=report.products,
             launches=len(report.launches),
         )

@@ -40,8 +40,7 @@ class CollapseLinearThenSum(Rewrite):
 def _collapse(graph: OpGraph, total: Total, product: ProductMap) -> OpGraph:
     editor = GraphEditor(graph, total.node.name)
     weights = sum_and_extremes(editor, product.weight, product.outputs)
-    stacked = editor.call("aten.stack.default", weights)
-    results = editor.call("aten.linear.default", product.source, stacked)
+    results = product.of(editor, product.source, weights, None)
     last = len(product.node.spec.shape) - 1
     parts = [
         editor.call("aten.slice.Tensor", results, last, place, place + 1) for place in range(3)

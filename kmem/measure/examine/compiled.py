@@ -22,14 +22,15 @@ class CompiledForward:
     """What one forward came to when it was compiled for the target.
 
     `failure` is why it does not compile, None if it does; `needs_values` says that its forward
-    looks at values, so that nobody can tell. `kernels` are the Triton kernels that it launches, in
-    order, and `products` the kinds of `tt.dot` in each ("f32 tf32"). `launches` counts the
-    libraries' too.
+    looks at values, so that nobody can tell. `kernels` are the Triton kernels that the first call
+    launches, in order, `again` those of the next, and `products` the kinds of `tt.dot` in each of
+    the first call's ("f32 tf32"). `launches` counts the libraries' of the next call too.
     """
 
     failure: str | None = None
     needs_values: bool = False
     kernels: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
     products: tuple[tuple[str, ...], ...] = ()
     launches: int = 0
 
@@ -48,7 +49,7 @@ def check_compiled(
 
     Raises Refused.
     """
-    seen = examination.kernels_seen
+    seen, again = examination.first_kernels, examination.kernels_seen
     if not seen and any(each.kernels for each in compiled):
         raise Refused(
             Status.WRONG_CONTRACT,
@@ -56,11 +57,15 @@ def check_compiled(
             f"them, on {device} {_listed(compiled[-1].kernels)}; have it take any sizes, or judge "
             "it on a GPU",
         )
-    if seen and not any(each.kernels == seen for each in compiled):
+    if seen and not any((each.kernels, each.again) == (seen, again) for each in compiled):
+        own = compiled[0]
+        is_later = own.kernels == seen
+        found, proved = (own.again, again) if is_later else (own.kernels, seen)
         raise Refused(
             Status.WRONG_CONTRACT,
-            f"compiled for {device} it launches {_listed(compiled[0].kernels)}, in the interpreter "
-            f"{_listed(seen)}: what was proved is not what runs",
+            f"compiled for {device} it launches {_listed(found)}, in the interpreter "
+            f"{_listed(proved)}{' at a later call' if is_later else ''}: what was proved is not "
+            f"what runs",
         )
     if seen and not compiled[-1].launches:
         raise Refused(

@@ -44,7 +44,7 @@ class HowToRun:
     `keep` is a name under which the worker holds on to the result. With `suppress` Triton launches
     do nothing; `shuffle` is a seed for the order of their programs, where an interpreter sets it.
     With `grad` it is recorded for gradients. With `goes_on` the module keeps the state that earlier
-    calls left.
+    calls left; with `state` it is given its parameters again, "written" or "replaced" by others.
     """
 
     keep: str | None = None
@@ -52,6 +52,7 @@ class HowToRun:
     shuffle: int | None = None
     grad: bool = False
     goes_on: bool = False
+    state: str = ""
 
 
 class Refused(Exception):
@@ -76,20 +77,18 @@ class Examination:
     load_limit_s: float
     run_limit_s: float
     lease: GpuLease | None = None  # None without a GPU
-    # processor time of the worker that forwards may take together; None for any
-    budget_s: float | None = None
+    budget_s: float | None = None  # processor time that forwards may take together; None for any
     spent_s: float = 0.0
     seconds_left: Callable[[], float] = lambda: math.inf  # until the examination is cut off
     reference: Reference | None = None  # whose parameters the kernel was given last
-    variation: str = ""  # which of the reference's parameters these are, if not its own
     errors: list[ErrorReport] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     # families and sizes left out, with what the module itself raises
     refused: dict[str, str] = field(default_factory=dict)
     launches: int = 0  # of Triton kernels, in the last run
     kernels_seen: tuple[str, ...] = ()  # their names in order, in the interpreter alone
-    # results of this workload that the worker holds on to, with the bits that they had
-    held: dict[str, list[int]] = field(default_factory=dict)
+    first_kernels: tuple[str, ...] | None = None  # those of the first call after loading
+    held: dict[str, list[int]] = field(default_factory=dict)  # results' names, with their bits
     holds: bool = False  # whether results are to be held at all
     # where the outputs of the last run lay (worker/overlap.py)
     places: Mapping[str, list] = field(default_factory=dict)
@@ -119,7 +118,7 @@ class Examination:
     def key(self) -> str:
         """What the kernel is called in the worker."""
         name = self.kernel.hash[:16]
-        return f"{name}-{self.reference.name}{self.variation}" if self.reference else name
+        return f"{name}-{self.reference.name}" if self.reference else name
 
     @property
     def loaded_reference(self) -> Reference:
@@ -171,7 +170,7 @@ class Examination:
         outputs.poison()
         reference, wanted = self.loaded_reference, expected.answer
         keep = how.keep or self._name_to_hold(outputs, wanted, how)
-        has_state = wanted.eager_state and not how.goes_on
+        has_state = how.state or (wanted.eager_state and not how.goes_on)
         command = Run(
             self.key,
             inputs.name,
@@ -180,6 +179,7 @@ class Examination:
             suppress=how.suppress,
             keep=keep,
             state=reference.state_places if has_state else None,
+            replace=how.state == "replaced",
             shuffle=how.shuffle,
             grad=how.grad,
             observe=self._is_observed(inputs) and not how.suppress,
@@ -199,6 +199,8 @@ class Examination:
         if not how.suppress:
             self.launches = int(answer["launches"])
             self.kernels_seen = tuple(map(str, answer["names"]))
+            if self.first_kernels is None:
+                self.first_kernels = self.kernels_seen
         outputs.fetch()
         values = [value for value in outputs.values if isinstance(value, torch.Tensor)]
         if keep is not None and how.keep is None:

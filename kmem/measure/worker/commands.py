@@ -66,7 +66,8 @@ class Unload:
 class Run:
     """One forward, whose outputs are described and copied to `outputs`.
 
-    `state` is given to the module before, as by `Load`; None leaves it as it is. With `suppress`
+    `state` is given to the module before, as by `Load`; None leaves it as it is. With `replace` its
+    tensors get other memory (`.data`), else they are written. With `suppress`
     Triton launches do nothing, with `shuffle` (a seed) their programs run in another order. With
     `grad` the forward is recorded for gradients. With `keep` the worker holds on to the result
     under that name. With `observe` the answer names what was dispatched.
@@ -79,6 +80,7 @@ class Run:
     suppress: bool = False
     keep: str | None = None
     state: list[list[object]] | None = None
+    replace: bool = False
     shuffle: int | None = None
     grad: bool = False
     observe: bool = False

@@ -34,6 +34,7 @@ from tuning import tuning_in_turn
 
 _no_grad, _enable_grad = torch.no_grad, torch.enable_grad
 _copy, _equal = torch.Tensor.copy_, torch.equal
+_clone, _set_data = torch.Tensor.clone, torch.Tensor.data.__set__
 _manual_seed, _synchronize = torch.manual_seed, torch.cuda.synchronize
 #: Beyond this the allocator's free blocks go back to the driver after a call: the judge has use for
 #: the memory.
@@ -196,13 +197,23 @@ class Runner:
             shared.fetch()
         return {target: shared.value for target, shared in state.items()}
 
-    def _give_state(self, model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
-        """Copy into parameters and buffers, also those that no state_dict holds."""
+    def _give_state(
+        self, model: torch.nn.Module, state: dict[str, torch.Tensor], replace: bool = False
+    ) -> None:
+        """Copy into parameters and buffers, also those that no state_dict holds.
+
+        Args:
+            replace: give them other memory instead.
+        """
         own = dict(registered_state(model))
         with _no_grad():
             for name, value in state.items():
                 target = own.get(name)
-                if target is not None and not _equal(target, value):
+                if target is None or _equal(target, value):
+                    continue
+                if replace:
+                    _set_data(target, _clone(value))
+                else:
                     _copy(target, value)
 
     def unload(self, command: commands.Unload) -> dict[str, object]:
@@ -220,7 +231,7 @@ class Runner:
         poison_free_memory(layouts, self.device, self.reserved_bytes)
         if command.state is not None:
             model, state = self.models[command.key][0], self._shared_state(command.state)
-            guarded("state_dict", self._give_state, model, state)
+            guarded("state_dict", self._give_state, model, state, command.replace)
         self._seed(command.seed)
         call = self._forward(command.key, command.inputs, grad=command.grad)
         log = OperatorLog(self.launches.is_running)

@@ -71,7 +71,12 @@ def serve(
         start = time.monotonic()
         try:
             ptx_hash = session.compile(request["source"])
-            answer = {"status": "ok", "log": "", "ptx_hash": ptx_hash}
+            first = [
+                {"name": launch["name"], "products": launch["products"]}
+                for launch in session.first_launches
+                if "products" in launch
+            ]
+            answer = {"status": "ok", "log": "", "ptx_hash": ptx_hash, "first": first}
         # a candidate may raise anything, SystemExit and KeyboardInterrupt included: its report
         except BaseException as ex:  # noqa: BLE001
             answer = {
