@@ -8,13 +8,29 @@ answer.
 """
 
 from kmem.algebra.editing import GraphEditor
-from kmem.problem.graph import Ref
+from kmem.problem.graph import Literal, Ref
+
+_SINGLE, _DOUBLE = Literal("torch.float32"), Literal("torch.float64")
+
+
+#: The places of `sum_and_extremes` along its dimension.
+SUM, REST, LEAST, MOST = range(4)
 
 
 def sum_and_extremes(editor: GraphEditor, weight: Ref, dim: int) -> Ref:
-    """A weight added up along a dimension, and the least and largest along it: three in place."""
+    """A float32 weight added up along a dimension, in the four places SUM, REST, LEAST and MOST.
+
+    REST is what the sum leaves when it is rounded to float32. Results in which single products
+    cancel are as accurate as those of the single weights only with it.
+    """
+    total = editor.call("aten.sum.dim_IntList", weight, (dim,), True, dtype=_DOUBLE)
+    rounded = editor.call("aten._to_copy.default", total, dtype=_SINGLE)
+    rest = editor.call(
+        "aten.sub.Tensor", total, editor.call("aten._to_copy.default", rounded, dtype=_DOUBLE)
+    )
     parts = (
-        editor.call("aten.sum.dim_IntList", weight, (dim,), True),
+        rounded,
+        editor.call("aten._to_copy.default", rest, dtype=_SINGLE),
         editor.call("aten.amin.default", weight, (dim,), True),
         editor.call("aten.amax.default", weight, (dim,), True),
     )

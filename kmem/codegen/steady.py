@@ -4,7 +4,7 @@ Parameters, buffers that the forward leaves alone, and what is computed from the
 folded, transposed. A module makes these once, and anew when a parameter changes.
 
 Covered: launches of sites, and library calls of known pointwise operators, reductions,
-concatenations and views.
+concatenations, copies in another dtype, and views.
 Not covered: what the forward changes in place or returns, or a view of it; constants.
 """
 
@@ -105,4 +105,5 @@ def _is_computed(graph: OpGraph, node: Node) -> bool:
         return False
     lowering = lowering_of(graph, node)
     is_known = isinstance(lowering, Pointwise | Reduction) or lowering is Layout.CONCATENATE
+    is_known |= node.target == "aten._to_copy.default"
     return node.output is not None and is_known

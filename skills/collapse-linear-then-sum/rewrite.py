@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kmem.algebra.adding import sum_and_extremes, with_infinities
+from kmem.algebra.adding import LEAST, MOST, REST, SUM, sum_and_extremes, with_infinities
 from kmem.algebra.editing import CannotRewrite, GraphEditor
 from kmem.algebra.linear import ProductMap, read_product
 from kmem.algebra.reducing import Total, read_total
@@ -43,9 +43,10 @@ def _collapse(graph: OpGraph, total: Total, product: ProductMap) -> OpGraph:
     results = product.of(editor, product.source, weights, None)
     last = len(product.node.spec.shape) - 1
     parts = [
-        editor.call("aten.slice.Tensor", results, last, place, place + 1) for place in range(3)
+        editor.call("aten.slice.Tensor", results, last, place, place + 1) for place in range(4)
     ]
-    value = with_infinities(editor, *parts)
+    value = editor.call("aten.add.Tensor", parts[SUM], parts[REST])
+    value = with_infinities(editor, value, parts[LEAST], parts[MOST])
     if product.bias is not None:
         value = editor.call("aten.add.Tensor", value, editor.call("aten.sum.default", product.bias))
     value = total.scaled(editor, value)
