@@ -23,7 +23,7 @@ from kmem.memory.skills.added import add_skill
 from kmem.memory.skills.standing import SkillStanding, Standing
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.records import Contract
-from kmem.skills import Skill, load_recipe, load_skill, code_files
+from kmem.skills import Skill, code_files, load_recipe, load_skill
 from kmem.testing import check_recipe, trace_source
 
 ROOT = Path(__file__).parent.parent

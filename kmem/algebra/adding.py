@@ -10,31 +10,28 @@ answer.
 from kmem.algebra.editing import GraphEditor
 from kmem.problem.graph import Literal, Ref
 
-_SINGLE, _DOUBLE = Literal("torch.float32"), Literal("torch.float64")
-
-
-#: The places of `sum_and_extremes` along its dimension.
-SUM, REST, LEAST, MOST = range(4)
+_SINGLE = Literal("torch.float32")
+_DOUBLE = Literal("torch.float64")
 
 
 def sum_and_extremes(editor: GraphEditor, weight: Ref, dim: int) -> Ref:
-    """A float32 weight added up along a dimension, in the four places SUM, REST, LEAST and MOST.
-
-    REST is what the sum leaves when it is rounded to float32. Results in which single products
-    cancel are as accurate as those of the single weights only with it.
-    """
-    total = editor.call("aten.sum.dim_IntList", weight, (dim,), True, dtype=_DOUBLE)
-    rounded = editor.call("aten._to_copy.default", total, dtype=_SINGLE)
-    rest = editor.call(
-        "aten.sub.Tensor", total, editor.call("aten._to_copy.default", rounded, dtype=_DOUBLE)
-    )
+    """A weight added up along a dimension in float64, its least and its largest: three in place."""
     parts = (
-        rounded,
-        editor.call("aten._to_copy.default", rest, dtype=_SINGLE),
-        editor.call("aten.amin.default", weight, (dim,), True),
-        editor.call("aten.amax.default", weight, (dim,), True),
+        editor.call("aten.sum.dim_IntList", weight, (dim,), True, dtype=_DOUBLE),
+        in_double(editor, editor.call("aten.amin.default", weight, (dim,), True)),
+        in_double(editor, editor.call("aten.amax.default", weight, (dim,), True)),
     )
     return editor.call("aten.cat.default", parts, dim)
+
+
+def in_double(editor: GraphEditor, value: Ref) -> Ref:
+    """A value in float64: where products cancel, one with added weights errs more than many do."""
+    return editor.call("aten._to_copy.default", value, dtype=_DOUBLE)
+
+
+def in_single(editor: GraphEditor, value: Ref) -> Ref:
+    """A value in float32 again."""
+    return editor.call("aten._to_copy.default", value, dtype=_SINGLE)
 
 
 def with_infinities(editor: GraphEditor, result: Ref, least: Ref, most: Ref) -> Ref:
