@@ -283,6 +283,9 @@ class Author(ABC):
     repairs: int = 0
     # why the author asks no language model any more, once a budget does not cover the next question
     spent: str = ""
+    # questions to language models so far without an answer that could be used: no attempts, but no
+    # sign either that there is nothing left to try
+    unanswered: int = 0
 
     def begin(self, context: RunContext) -> "Author":
         """The author that works for this run; the same object if it keeps nothing about runs."""

@@ -76,32 +76,12 @@ def keep_first_cases(items: Sequence[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def quick_interpreter() -> Iterator[None]:
-    """Triton's interpreter without what takes up to half of its time and changes nothing.
+    """Triton's interpreter as workers have it: half the time, and nothing else changes."""
+    from kmem.measure.worker.patching import patch_once_a_launch
 
-    Triton 3.9 patches all of triton.language again for every call of a device function
-    (triton/runtime/interpreter.py, InterpretedFunction.__call__); here once a launch for each
-    module that functions come from.
-    """
-    from triton.runtime import interpreter
-
-    run, patch_language = interpreter.GridExecutor.__call__, interpreter._patch_lang
-    # globals of the functions whose language is patched, during one launch
-    patched: set[int] = set()
-
-    def launch(executor: interpreter.GridExecutor, *arguments: Any, **options: Any) -> None:
-        patched.clear()
-        run(executor, *arguments, **options)
-
-    def patch_once(function: Callable[..., Any]) -> Any:
-        if id(function.__globals__) in patched:
-            return None  # only a launch reads it, and it comes first
-        patched.add(id(function.__globals__))
-        return patch_language(function)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(interpreter.GridExecutor, "__call__", launch)
-        patch.setattr(interpreter, "_patch_lang", patch_once)
-        yield
+    undo = patch_once_a_launch()
+    yield
+    undo()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -142,6 +122,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("KMEM_DB", str(home / "kmem.db"))
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
     monkeypatch.delenv("KMEM_CONTRIBUTOR", raising=False)
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):

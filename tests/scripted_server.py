@@ -151,7 +151,8 @@ class ScriptedServer(AbstractContextManager["ScriptedServer"]):
             self.requests.append(turn)
             try:
                 reply = self.play(turn)
-            except BaseException as ex:  # noqa: BLE001 - whatever the script raises must fail the test, not only its server thread
+            # whatever the script raises must fail the test, not only its server thread
+            except BaseException as ex:  # noqa: BLE001
                 self.failure = self.failure or ex
                 reply = Reply(status=500, error=f"the script raised {type(ex).__name__}: {ex}")
             self.replies.append(reply)

@@ -11,7 +11,7 @@ import torch
 from corpus import problems
 from corpus.dishonest import DISHONEST
 from corpus.honest import HEADER, HONEST, LIBRARY, SCALE_RELU
-from corpus.judging import SharedWorkers, judge_once
+from corpus.judging import SharedWorkers, common_cache, judge_once
 
 from kmem.devices import detect_device
 from kmem.measure.judge import Judge
@@ -54,9 +54,13 @@ ASSERTING = LIBRARY.replace(
 
 
 @pytest.fixture(scope="module")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorkers]:
-    place = tmp_path_factory.mktemp("workers")
-    pool = SharedWorkers(place, "cuda:0", place / "cache", keep_spare=False)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return common_cache(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Iterator[SharedWorkers]:
+    pool = SharedWorkers(tmp_path_factory.mktemp("workers"), "cuda:0", cache, keep_spare=False)
     yield pool
     pool.end()
 
@@ -65,9 +69,11 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWorkers]
     ("problem", "source"), [case[1:] for case in HONEST], ids=[case[0] for case in HONEST]
 )
 def test_an_honest_candidate_passes(
-    problem: str, source: str, workers: SharedWorkers, tmp_path: Path
+    problem: str, source: str, workers: SharedWorkers, tmp_path: Path, cache: Path
 ) -> None:
-    measurement = judge_once(problem, source, Purity.LIBRARY, workers, tmp_path, gpu=True)
+    measurement = judge_once(
+        problem, source, Purity.LIBRARY, workers, tmp_path, gpu=True, cache=cache
+    )
     assert (measurement.status, measurement.log) == (Status.PASSED, "")
     assert not measurement.estimated
 
@@ -84,8 +90,9 @@ def test_a_dishonest_candidate_is_refused(
     purity: Purity,
     workers: SharedWorkers,
     tmp_path: Path,
+    cache: Path,
 ) -> None:
-    measurement = judge_once(problem, source, purity, workers, tmp_path, gpu=True)
+    measurement = judge_once(problem, source, purity, workers, tmp_path, gpu=True, cache=cache)
     assert measurement.status is status, measurement.log
     assert measurement.timing is None
 
@@ -109,10 +116,10 @@ class ModelNew(torch.nn.Module):
 
 
 def test_a_candidate_that_does_nothing_where_it_is_only_timed_is_refused(
-    workers: SharedWorkers, tmp_path: Path
+    workers: SharedWorkers, tmp_path: Path, cache: Path
 ) -> None:
     measurement = judge_once(
-        problems.SCALE_RELU, _SKIPS_UNSEEN, Purity.LIBRARY, workers, tmp_path, gpu=True
+        problems.SCALE_RELU, _SKIPS_UNSEEN, Purity.LIBRARY, workers, tmp_path, gpu=True, cache=cache
     )
     assert (measurement.status, "family timed" in measurement.log) == (Status.WRONG_VALUES, True), (
         measurement.log
@@ -138,12 +145,14 @@ class ModelNew(torch.nn.Module):
 
 @pytest.mark.parametrize("attempt", range(3))
 def test_a_candidate_that_does_nothing_in_half_of_the_timed_batches_is_refused(
-    attempt: int, workers: SharedWorkers, tmp_path: Path
+    attempt: int, workers: SharedWorkers, tmp_path: Path, cache: Path
 ) -> None:
     large = problems.SCALE_RELU.replace("rows = 6", "rows = 16384").replace(
         "columns = 40", "columns = 8192"
     )
-    measurement = judge_once(large, _CHEATS_IN_HALF, Purity.LIBRARY, workers, tmp_path, gpu=True)
+    measurement = judge_once(
+        large, _CHEATS_IN_HALF, Purity.LIBRARY, workers, tmp_path, gpu=True, cache=cache
+    )
     assert (measurement.status, "family timed" in measurement.log) == (Status.WRONG_VALUES, True), (
         measurement.log
     )

@@ -30,6 +30,13 @@ def test_the_library_share_is_time_in_kernels_that_the_file_does_not_define() ->
     assert library_share([], {"softmax_kernel": 1}) == 0.0
 
 
+def test_constants_that_are_written_are_nobodys_computing() -> None:
+    fill = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<int>>"
+    kernels = [("row_sum", 10.0), (fill, 5.0), ("Memset (Device)", 5.0)]
+    assert library_share(kernels, {"row_sum": 1}) == 0.0
+    assert library_share([*kernels, ("ampere_sgemm", 20.0)], {"row_sum": 1}) == 0.5
+
+
 @pytest.mark.parametrize(
     ("purity", "operators", "share", "launches", "needs_launches", "reason"),
     [

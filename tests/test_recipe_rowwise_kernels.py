@@ -405,7 +405,7 @@ def test_two_launches_of_programs_that_wait_for_each_other_fit_the_device() -> N
         "places = device.multi_processor_count * max(1, 256 // (4 * device.warp_size)) if "
         "device else 2 * SPLIT"
     ) in launcher
-    assert "wait = not interpreted and 2 * SPLIT <= places" in launcher
+    assert "wait = not p0.is_cpu and 2 * SPLIT <= places" in launcher
 
 
 @pytest.mark.parametrize(("warps", "places"), [(1, 8), (2, 4), (4, 2), (8, 1), (16, 1), (32, 1)])

@@ -145,10 +145,22 @@ def test_a_form_may_be_left_to_the_library_and_a_lost_step_is_not_guessed(
     assert author.write(assignment(bare, recall)) == []
 
 
+POOLED = """
+import torch
+BATCH = 32
+SIZE = 256
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.max_pool2d(torch.tanh(x), 4)
+def get_inputs():
+    return [torch.randn(BATCH, 16, SIZE, SIZE)]
+"""
+
+
 @pytest.mark.slow
 def test_a_run_without_a_gpu_ends_with_the_rewritten_kernel(tmp_path: Path) -> None:
-    problem = tmp_path / "gemm_sum.py"
-    problem.write_text(SOURCE.format(rows=1024, width=4096))
+    problem = tmp_path / "pooled.py"
+    problem.write_text(POOLED)
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-m", "kmem", "optimize", str(problem), "--target", "h200"]
@@ -163,7 +175,10 @@ def test_a_run_without_a_gpu_ends_with_the_rewritten_kernel(tmp_path: Path) -> N
     result = json.loads(done.stdout.strip().splitlines()[-1])
     assert result["status"] == "passed"
     assert "algebraic" in result["flags"]
-    assert [choice["recipe"] for choice in result["choices"]][:2] == [AVERAGE, SUM]
-    assert result["speedup"] > 2
+    assert result["choices"][0]["recipe"] == "move-monotone-past-max"
+    assert result["speedup"] > 1.5
     report = (tmp_path / "run" / "report.md").read_text()
-    assert f"- rewritten by {SUM}: the sum over the 4096 outputs of linear is one product" in report
+    assert (
+        "- rewritten by move-monotone-past-max: tanh does not decrease: it runs on the maxima of "
+        "max_pool2d alone" in report
+    )

@@ -193,7 +193,8 @@ def run_problem(
                     rep=40,
                     return_mode="median",
                 )
-            except Exception as ex:  # noqa: BLE001 - one bad setting must not end the survey; the row says what happened
+            # one bad setting must not end the survey; the row says what happened
+            except Exception as ex:  # noqa: BLE001
                 row["error"] = f"{type(ex).__name__}: {str(ex)[:200]}"
             rows.append(row)
     return rows

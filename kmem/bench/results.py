@@ -116,7 +116,8 @@ class BenchDirectory:
             OutputError: if another bench is writing here, or it cannot be written.
         """
         try:
-            self._file = open(self.root / "results.jsonl", "a+b")  # noqa: SIM115 - closed by __exit__
+            # closed by __exit__
+            self._file = open(self.root / "results.jsonl", "a+b")  # noqa: SIM115
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as ex:
             raise OutputError(

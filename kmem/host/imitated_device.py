@@ -54,7 +54,8 @@ class ImitatedDevice(TorchFunctionMode):
         super().__init__()
         self._device = torch.device(device)
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
+    # torch's own signature
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         kwargs = kwargs or {}
         if func in _SAID:
             return _SAID[func]

@@ -40,7 +40,8 @@ class GpuLease:
         Raises OSError: if the lock files cannot be made.
         """
         directory.mkdir(parents=True, exist_ok=True)
-        self._file = open(directory / f"gpu-{gpu}.lock", "w", encoding="utf-8")  # noqa: SIM115 - held as long as the lease
+        # held as long as the lease
+        self._file = open(directory / f"gpu-{gpu}.lock", "w", encoding="utf-8")  # noqa: SIM115
         self._gate = open(directory / f"gpu-{gpu}.gate", "w", encoding="utf-8")  # noqa: SIM115
         self._place = (directory, gpu)
         self._on_wait = on_wait

@@ -38,7 +38,8 @@ def in_parallel(
                 return
             try:
                 answers[place] = ask(questions[place])
-            except BaseException as ex:  # noqa: BLE001 - raised again below, in the thread that asked
+            # raised again below, in the thread that asked
+            except BaseException as ex:  # noqa: BLE001
                 failed[place] = ex
 
     threads = [

@@ -70,6 +70,8 @@ class KernelCompiler:
             kernels=report.first_kernels,
             again=tuple(launch.name for launch in own),
             products=report.products,
+            described=report.described,
+            described_again=report.described_again,
             launches=len(report.launches),
         )
 

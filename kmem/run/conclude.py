@@ -6,6 +6,7 @@ Which kernels the judge upholds is found in verifying.py.
 from kmem.orchestrate.stop import is_improvement
 from kmem.records import Attempt, Kernel, Move, RunResult
 from kmem.run.history import History
+from kmem.run.outlook import find_unverified
 from kmem.run.parts import Parts
 from kmem.run.verifying import speedup_of
 
@@ -57,6 +58,11 @@ def conclude(
         flags=_flags(winner, recalled=recalled),
         looks_in_time=parts.clock.looks_in_time,
         verifications_in_time=parts.clock.verifications_in_time,
+        unverified_faster=len(
+            find_unverified(
+                history.attempts, {*history.verdicts, *history.refused}, winner, baselines
+            )
+        ),
     )
 
 

@@ -23,6 +23,7 @@ from kmem.skills.load import (
     load_skill,
     read_library,
     recipe_version,
+    recipe_versions,
     skill_directories,
 )
 from kmem.skills.skill import DRAFT, Condition, Skill, arch_matches, embedded_text
@@ -49,6 +50,7 @@ __all__ = [
     "read_library",
     "read_skill",
     "recipe_version",
+    "recipe_versions",
     "skill_directories",
     "skill_template",
     "validate_library",

@@ -20,7 +20,7 @@ from types import ModuleType
 
 from kmem.errors import SkillError
 from kmem.recipes import Recipe
-from kmem.records import content_hash
+from kmem.records import content_hash, recipe_component
 from kmem.rewrites import Rewrite
 from kmem.skills.skill import Skill
 from kmem.skills.validate import read_skill
@@ -142,7 +142,7 @@ def load_recipe(skill: Skill) -> Recipe | None:
         raise SkillError(
             f"{skill.path / 'recipe.py'} defines no RECIPE that is a kmem.recipes.Recipe"
         )
-    recipe.name = skill.name
+    recipe.name, recipe.version = skill.name, recipe_version(skill)
     return recipe
 
 
@@ -169,6 +169,13 @@ def recipe_version(skill: Skill) -> str:
     files = code_files(skill.path)
     parts = [part for file in files for part in (file.name, file.read_text(encoding="utf-8"))]
     return content_hash(*parts)[:12]
+
+
+def recipe_versions(skills: Iterable[Skill]) -> dict[str, str]:
+    """The versions of the recipes of these skills, named as outcomes name them."""
+    return {
+        recipe_component(skill.name): recipe_version(skill) for skill in skills if skill.has_recipe
+    }
 
 
 def _import_code(skill: Skill, entry: str) -> ModuleType:

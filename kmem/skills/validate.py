@@ -239,16 +239,17 @@ def _section_faults(skill: Skill) -> list[str]:
         if section in sections and not sections[section]
     ]
     check = sections.get(CHECK_SECTION, "")
+    named = set(re.findall(r"\w+", check))
     faults += [
         f"kmem-claims '{claim}' is not explained in '{CHECK_SECTION}'"
         for claim in skill.claims
-        if not re.search(rf"\b{claim.metric}\b", check)
+        if claim.metric not in named
     ]
     if not skill.claims and _NUMBERED_METRIC.search(check):
         faults.append(
             f"'{CHECK_SECTION}' gives a number for a metric, but kmem-claims does not state it"
         )
-    if not any(re.search(rf"\b{metric}\b", check) for metric in SIGNATURE_METRICS):
+    if named.isdisjoint(SIGNATURE_METRICS):
         faults.append(
             f"'{CHECK_SECTION}' names no signature metric, such as traffic_ratio (kmem.vocabulary)"
         )

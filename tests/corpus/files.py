@@ -9,6 +9,7 @@ Kernels lie in the directories `honest` and `dishonest` beside this file. Their 
     # by: what must refuse it; `source` (the source check), `judge` (the default: a whole verdict),
     #     `worker` (a whole verdict without the source check: the wall behind it), or several
     # says: a regular expression that the reason of a refusal matches
+    # says on a gpu: another one for there, if it is refused for something else
 
 Others of the same kind are judged too, by people who wrote them without looking here: a check that
 knows one of these by its text is worth nothing.
@@ -22,12 +23,14 @@ from kmem.records import Contract, Precision, Problem, Purity
 
 CORPUS = Path(__file__).parent
 _EXAMPLES = CORPUS.parents[1] / "problems"
-_SAID = re.compile(r"^\ufeff?# (problem|class|purity|precision|by|says): (.*)$", re.MULTILINE)
+_SAID = re.compile(
+    r"^\ufeff?# (problem|class|purity|precision|by|says(?: on a gpu)?): (.*)$", re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusKernel:
-    """One kernel of the corpus; `by` and `says` are empty for an honest one."""
+    """One kernel of the corpus; `by` and both `says` are empty for an honest one."""
 
     name: str
     source: str
@@ -36,6 +39,7 @@ class CorpusKernel:
     contract: Contract
     by: tuple[str, ...]
     says: str
+    says_on_gpu: str
 
 
 def read_corpus(kind: str) -> list[CorpusKernel]:
@@ -55,9 +59,9 @@ def _read(path: Path, honest: bool) -> CorpusKernel:
     by = () if honest else tuple(said.get("by", "judge").replace(",", " ").split())
     assert set(by) <= {"source", "judge", "worker"}, f"{path.name}: by {by}"
     problem = _problem(said["problem"])
-    return CorpusKernel(
-        path.stem, source, problem, said["class"], contract, by, said.get("says", "")
-    )
+    says = said.get("says", "")
+    on_gpu = said.get("says on a gpu", says)
+    return CorpusKernel(path.stem, source, problem, said["class"], contract, by, says, on_gpu)
 
 
 def _problem(name: str) -> Problem:

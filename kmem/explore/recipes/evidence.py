@@ -10,7 +10,8 @@ around the mean of the residuals.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from kmem.explore.recipes.calibration import setting_distances
 from kmem.problem.bound import node_cost_ms
@@ -57,7 +58,7 @@ class MeasuredEstimates:
         self._rewrites = rewrites or Rewrites()
         self._traced = traced
         self._recipes = recipes
-        self._measured = {kernel.choices: kernel.latency_ms for kernel in measured}
+        self._given = measured
         self._sites: dict[tuple[str, str], dict[str, Site]] = {}
         self._costs: dict[Choices, _Parts | None] = {}  # every candidate asks about all measured
 
@@ -69,15 +70,52 @@ class MeasuredEstimates:
             compiled_ms: what its compiled launches are estimated to take.
             library_ms: the part of that in launches of a vendor's kernels.
         """
-        parts = self._parts(choices) if choices else None
-        if parts is None or not math.isfinite(compiled_ms):
+        completed = self._complete(choices)
+        parts = self._parts(completed) if completed else None
+        if not completed or parts is None or not math.isfinite(compiled_ms):
             return compiled_ms
-        if choices in self._measured:
-            return self._measured[choices]
-        residual = self._residual(choices)
+        taken_ms = self._measured.get(completed)
+        if taken_ms is not None:
+            return taken_ms
+        residual = self._residual(completed)
         if residual is not None:
             return parts.total_ms * math.exp(residual)
         return max(compiled_ms, parts.sites_ms + library_ms)
+
+    @cached_property
+    def _measured(self) -> dict[Choices, float]:
+        """What was measured, in settings of today's recipes: those without a rung had the lowest.
+
+        Of what is the same setting today, the least time.
+        """
+        found: dict[Choices, float] = {}
+        for kernel in self._given:
+            completed = self._complete(kernel.choices)
+            if completed:
+                found[completed] = min(kernel.latency_ms, found.get(completed, math.inf))
+        return found
+
+    def _complete(self, choices: Choices) -> Choices | None:
+        """Choices as today's recipes have them; None if there is no such site or setting any more.
+
+        A setting that names no rung, as those measured before its recipe had a ladder, is on the
+        lowest.
+        """
+        form = self._rewrites.apply(self._traced, choices)
+        if form is None:
+            return None
+        steps = len(form.steps)
+        completed = list(choices[:steps])
+        for choice in choices[steps:]:
+            site = self._find_site(choice, form.traced)
+            if site is None:
+                return None
+            space = self._recipes[choice.recipe].space(site, form.traced.device)
+            settings = space.completed(dict(choice.knobs))
+            if set(settings) != set(space.knobs):
+                return None
+            completed.append(replace(choice, knobs=tuple(sorted(settings.items()))))
+        return tuple(completed)
 
     def _residual(self, choices: Choices) -> float | None:
         """The log of measured over predicted time that measured kernels like this one suggest.
@@ -119,8 +157,7 @@ class MeasuredEstimates:
         sites_ms, covered = 0.0, set()
         for choice in choices[len(form.steps) :]:
             site = self._find_site(choice, traced)
-            if site is None:
-                return None
+            assert site is not None, "choices are completed before they are asked about"
             recipe = self._recipes[choice.recipe]
             sites_ms += recipe.cost_ms(site, dict(choice.knobs), traced.device)
             covered |= set(site.nodes)
@@ -134,7 +171,7 @@ class MeasuredEstimates:
         return _Parts(sites_ms, library_ms)
 
     def _find_site(self, choice: SiteChoice, traced: TracedProblem) -> Site | None:
-        """The site of a choice, if its recipe still finds it and has such a setting."""
+        """The site of a choice in a form of the problem, if its recipe still finds it."""
         recipe = self._recipes.get(choice.recipe)
         if recipe is None:
             return None
@@ -142,9 +179,4 @@ class MeasuredEstimates:
         if key not in self._sites:
             matched = recipe.match(traced.graph, traced.contract)
             self._sites[key] = {site.name: site for site in matched}
-        site = self._sites[key].get(choice.site)
-        if site is None or set(recipe.space(site, traced.device).knobs) != {
-            name for name, _ in choice.knobs
-        }:
-            return None
-        return site
+        return self._sites[key].get(choice.site)

@@ -52,6 +52,9 @@ def write_kernel(
         f"{traced.contract.precision.value}, with torch {metadata.version('torch')} and Triton "
         f"{metadata.version('triton')}; estimated at {estimated_ms:.3g} ms."
     )
+    versions = {option.recipe.name: option.recipe.version for option in cover}
+    listed = ", ".join(f"{name} (code {version})" for name, version in sorted(versions.items()))
+    provenance += f" Kernels by {listed}; their knobs stand above them." if listed else ""
     module = assemble_module(title, traced.problem.source, plans, provenance)
     return Kernel(
         module.source,

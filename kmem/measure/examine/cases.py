@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from kmem.measure.examine.examination import Examination, HowToRun, Refused, check_places
+from kmem.measure.examine.examination import Examination, HowToRun, Refused
+from kmem.measure.examine.places import check_places
 from kmem.measure.oracle.expected import Expected
 from kmem.measure.oracle.families import NON_FINITE
 from kmem.measure.pool.arguments import SharedArguments

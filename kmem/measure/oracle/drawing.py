@@ -46,7 +46,8 @@ class _DrawnInPlace(TorchFunctionMode):
             place for place in places if isinstance(place, torch.Tensor) and place.is_contiguous()
         ]
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204 - torch's own signature
+    # torch's own signature
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
         kwargs = kwargs or {}
         if func in _FACTORIES and kwargs.keys() <= _KEYWORDS:
             place = self._take(args, kwargs)

@@ -143,8 +143,9 @@ class WholeExpected(Expected):
         super().__init__(answer)
         self.oracle, self.eager = oracle, eager
         self._values, self._run_oracle = values, run_oracle
+        self._earlier = earlier
         self._differences = self._errors_of(eager)
-        self._passing = self._try_adversaries(values, earlier)
+        self._passing: set[str] | None = None  # known once asked for
 
     def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
         return Comparison(self._errors_of(outputs), self._differences, self.answer.floors)
@@ -163,6 +164,8 @@ class WholeExpected(Expected):
         )
 
     def passing_adversaries(self) -> set[str]:
+        if self._passing is None:
+            self._passing = self._try_adversaries()
         return self._passing
 
     @property
@@ -190,13 +193,12 @@ class WholeExpected(Expected):
             measure_error(*three) for three in zip(outputs, self.oracle, self.eager, strict=True)
         )
 
-    def _try_adversaries(
-        self, values: Sequence[object], earlier: tuple[torch.Tensor, ...] | None
-    ) -> set[str]:
+    def _try_adversaries(self) -> set[str]:
         passing: set[str] | None = None
+        earlier = self._earlier
         for index, (eager, oracle) in enumerate(zip(self.eager, self.oracle, strict=True)):
             same_sizes = earlier is not None and earlier[index].shape == eager.shape
-            trivial = trivial_outputs(eager, values, earlier[index] if same_sizes else None)
+            trivial = trivial_outputs(eager, self._values, earlier[index] if same_sizes else None)
             difference, floor = self._differences[index], self.answer.floors[index]
             here = {
                 name

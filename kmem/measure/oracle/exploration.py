@@ -26,10 +26,12 @@ _ENOUGH_PIECES = 16
 class ModuleKind:
     """What was found out about a module.
 
+    `remembers` says that an answer depends on earlier calls, as that of a module which counts them.
     `slicing` and `sliced_answer` are None where large inputs have to be taken whole.
     """
 
     is_stochastic: bool
+    remembers: bool = False
     is_elementwise: bool = False  # found out for inputs that are not large
     slicing: Slicing | None = None
     sliced_answer: Answer | None = None
@@ -60,7 +62,12 @@ def explore_module(
     del first
     given = tensor_bytes(values)
     inputs.growth = (given + tensor_bytes(second.outputs)) / max(given, 1)
-    plain = ModuleKind(is_stochastic=False)
+    remembers = False
+    if changed_buffers:
+        later = module.run_eager(values, seed, calls=2)
+        remembers = not all(map(torch.equal, later.outputs, second.outputs))
+        del later
+    plain = ModuleKind(is_stochastic=False, remembers=remembers)
     if not inputs.is_large(values):
         return replace(plain, is_elementwise=_is_elementwise(module, values, second.outputs, seed))
     if changed_buffers or any(value.dim() <= 1 for value in second.outputs):

@@ -115,7 +115,8 @@ def _fill_fixed(
     elif value.dtype is torch.bool:
         if family in MASK_FAMILIES:
             lines = _lines(value, -1)
-            for place, filled in zip(_some_lines(lines, 2, generator), (False, True)):  # noqa: B905 - there may be one line
+            # there may be one line
+            for place, filled in zip(_some_lines(lines, 2, generator), (False, True)):  # noqa: B905
                 lines[place] = filled
     elif family in INTEGER_FAMILIES and not value.is_floating_point() and not value.is_complex():
         _fill_integers(family, value, generator)

@@ -120,6 +120,11 @@ class Reference:
         return None if self._kind is None else self._kind.is_stochastic
 
     @property
+    def remembers(self) -> bool:
+        """Whether answers depend on earlier calls; False before the first case."""
+        return self._kind is not None and self._kind.remembers
+
+    @property
     def flags(self) -> set[str]:
         """What is true of the problem rather than of a kernel: "stochastic", "oracle_on_cpu"."""
         found = {"stochastic"} if self.is_stochastic else set()
@@ -337,6 +342,8 @@ class Reference:
 
         The case must be one at the workload's own sizes.
         """
+        if self._survivors == set():
+            return  # none is left
         passing = expected.passing_adversaries()
         self._survivors = (
             passing | {"previous output"} if self._survivors is None else self._survivors & passing

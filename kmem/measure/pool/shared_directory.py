@@ -35,7 +35,8 @@ class SharedDirectory:
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         # under its name only once it is locked, so that no other judge reaps it in between
         unlocked = self.path / "unlocked"
-        self._lock = open(unlocked, "w", encoding="utf-8")  # noqa: SIM115 - held as long as the directory
+        # held as long as the directory
+        self._lock = open(unlocked, "w", encoding="utf-8")  # noqa: SIM115
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         unlocked.rename(self.path / _LOCK)
 

@@ -101,6 +101,31 @@ class EventClock:
         return times if _are_alike(captured.leaves, call().leaves) else None
 
 
+class Timed:
+    """A call, and the wall time in seconds of its last one."""
+
+    def __init__(self, call: Callable[[], Result], *, on_gpu: bool) -> None:
+        """Not called yet.
+
+        Args:
+            on_gpu: the device is joined before and after.
+        """
+        self._call, self._on_gpu = call, on_gpu
+        self.seconds = 0.0
+
+    def __call__(self) -> Result:
+        self._join()
+        started = _clock()
+        result = self._call()
+        self._join()
+        self.seconds = _clock() - started
+        return result
+
+    def _join(self) -> None:
+        if self._on_gpu:
+            _synchronize()
+
+
 def _are_alike(results: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> bool:
     """Whether the results of two calls are the same but for rounding."""
     return all(

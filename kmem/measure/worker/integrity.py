@@ -3,18 +3,20 @@
 Runs inside the worker, from a copy of this file. What follows from it is for the judge to say.
 
 Covered: functions of torch, triton, time and Python's builtins, names that shadow inherited ones,
-global flags, hooks for all modules, modes, tracers, threads and child processes. Not covered: code
-that rewrites this check too; it must get past the source check first.
+global flags, hooks for all modules, modes, tracers, threads of Python and child processes. Not
+covered: code that rewrites this check too, and threads that native code starts (libraries keep
+pools of these): both must get past the source check first.
 """
 
 import _thread
 import builtins
 import gc
+import operator
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 import triton
@@ -24,6 +26,8 @@ from triton.runtime import interpreter
 
 _LIBRARIES = (os.path.dirname(torch.__file__), os.path.dirname(triton.__file__))
 _threads, _children = _thread._count, os.waitpid
+_all, _map = all, map
+_is = operator.is_
 #: What a class gains of itself.
 _OWN_NAMES = frozenset({"__doc__", "__module__", "__annotations__", "__abstractmethods__"})
 _MISSING = object()
@@ -88,6 +92,7 @@ class Integrity:
         found = [
             f"{owner.__name__}.{name}"
             for owner, names in self._modules.items()
+            if not _holds(vars(owner), names)
             for name, value in names.items()
             if (now := vars(owner).get(name)) is not value
             and not name.startswith("__")
@@ -96,6 +101,7 @@ class Integrity:
         found += [
             f"{owner.__name__}.{name}"
             for owner, names in self._classes.items()
+            if len(vars(owner)) != len(names) or not _holds(vars(owner), names)
             for name in names.keys() | vars(owner).keys()
             if _differs(owner, name, names.get(name, _MISSING))
         ]
@@ -109,6 +115,11 @@ class Integrity:
         if _has_children():
             found.append("a process that outlives the call")
         return found
+
+
+def _holds(namespace: Mapping[str, object], names: Mapping[str, object]) -> bool:
+    """Whether all names still are what they were: asked at every answer, so quickly."""
+    return _all(_map(_is, _map(namespace.get, names), names.values()))
 
 
 def _differs(owner: type, name: str, before: object) -> bool:

@@ -5,8 +5,8 @@ interpreted.
 
 Covered: products of bfloat16 operands (the interpreter multiplies their bits), products in TF32
 (it has them exact), the common functions of libdevice, the first configuration of an autotuned
-kernel, and questions to Triton's driver. Not covered: the approximations of libdevice (fast_*),
-inline assembly.
+kernel, programs that wait for each other, and questions to Triton's driver. Not covered: the
+approximations of libdevice (fast_*), inline assembly.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,12 +16,14 @@ import numpy
 import torch
 import triton
 import triton.language as tl
+from patching import patch_once_a_launch
 from triton._C.libtriton import ir
 from triton.backends.compiler import GPUTarget
 from triton.language.extra import libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, interpreter_semantic
+from waiting import let_programs_wait
 
 #: Bits of float32's mantissa that TF32 leaves out. Source: NVIDIA A100 whitepaper, "TF32".
 _TF32_DROPPED = 13
@@ -91,6 +93,8 @@ def prepare_interpreter() -> None:
     _compute_dots()
     _compute_libdevice()
     _take_first_configuration()
+    patch_once_a_launch()
+    let_programs_wait()
 
 
 # ---- products
@@ -99,7 +103,8 @@ def prepare_interpreter() -> None:
 def _compute_dots() -> None:
     original = InterpreterBuilder.create_dot
 
-    def create_dot(builder, a, b, d, precision, imprecise):  # noqa: ANN001, ANN202 - Triton's own signature
+    # Triton's own signature
+    def create_dot(builder, a, b, d, precision, imprecise):  # noqa: ANN001, ANN202
         if tl.bfloat16 in (a.dtype.scalar, b.dtype.scalar):
             a, b = _widen(a), _widen(b)
         elif precision == ir.INPUT_PRECISION.TF32 and a.dtype.scalar == tl.float32:
@@ -181,7 +186,8 @@ def _create_extern_elementwise(  # noqa: PLR0913 - Triton's own signature
 def _take_first_configuration() -> None:
     """Choosing among configurations needs a GPU; a compile process takes the first as well."""
 
-    def run(tuner, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - Triton's own signature
+    # Triton's own signature
+    def run(tuner, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
         config = tuner.configs[0]
         tuner.best_config = config
         if config.pre_hook is not None:

@@ -135,7 +135,8 @@ class SpotCopies:
     def take(self, index: int, result: Result) -> None:
         """Of the call with this number."""
         self.described.append(describe_result(result))
-        for leaf, (shape, places, values) in zip(result.leaves, self._targets):  # noqa: B905 - what is missing is described
+        # what is missing is described
+        for leaf, (shape, places, values) in zip(result.leaves, self._targets):  # noqa: B905
             if (
                 is_plain(leaf, self._device)
                 and _shape(leaf) == shape

@@ -1,9 +1,11 @@
 """What compiling one module found: a compile process's answer as launches with their figures."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from kmem.host.kernel_identity import LaunchedKernel
 from kmem.profile.compile.occupancy import compute_occupancy
 from kmem.records import Device, Launch
 
@@ -44,6 +46,8 @@ class CompileReport:
     first_kernels: tuple[str, ...] = ()
     # kinds of tt.dot in each of these: ("f32 ieee",)
     products: tuple[tuple[str, ...], ...] = ()
+    described: tuple[LaunchedKernel, ...] = ()  # the launches of these
+    described_again: tuple[LaunchedKernel, ...] = ()  # `launches` without vendor operators
 
 
 def last_line(report: CompileReport) -> str:
@@ -64,6 +68,16 @@ def read_report(kernel: str, answer: dict[str, Any], device: Device) -> CompileR
         vendor_ops=tuple(launch.name for launch in launches if "static__library" in launch.metrics),
         first_kernels=tuple(entry["name"] for entry in answer.get("first", ())),
         products=tuple(tuple(entry["products"]) for entry in answer.get("first", ())),
+        described=_describe(answer.get("first", ())),
+        described_again=_describe(answer.get("launches", ())),
+    )
+
+
+def _describe(entries: Sequence[dict[str, Any]]) -> tuple[LaunchedKernel, ...]:
+    return tuple(
+        LaunchedKernel(entry["identity"], entry["arguments"], frozenset(entry["constants"]))
+        for entry in entries
+        if "identity" in entry
     )
 
 

@@ -71,8 +71,9 @@ def serve(
         start = time.monotonic()
         try:
             ptx_hash = session.compile(request["source"])
+            told = ("name", "products", "identity", "arguments", "constants")
             first = [
-                {"name": launch["name"], "products": launch["products"]}
+                {name: launch[name] for name in told}
                 for launch in session.first_launches
                 if "products" in launch
             ]

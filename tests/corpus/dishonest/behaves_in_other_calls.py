@@ -2,6 +2,7 @@
 # class: D: a kernel where it is watched, the library elsewhere
 # purity: triton
 # says: in some runs library operators compute: aten\.gelu
+# says on a gpu: outside the file's Triton kernels
 import torch
 import torch.nn as nn
 import triton

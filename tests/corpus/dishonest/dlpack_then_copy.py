@@ -2,6 +2,7 @@
 # class: D: values leave by DLPack
 # purity: triton
 # says: __dlpack__|only copy
+# says on a gpu: Unsupported device
 import torch
 import torch.nn as nn
 import triton

@@ -2,6 +2,7 @@
 # class: B: an input changed through NumPy
 # purity: library
 # says: input 0 was changed|MUTATED
+# says on a gpu: can't convert cuda
 import torch
 import torch.nn as nn
 import triton

@@ -2,6 +2,7 @@
 # class: work after the observed call: a list that computes when it is read
 # purity: triton
 # says: returns a \S*tensor, expected a tensor
+# says on a gpu: cannot be accessed from Triton
 import torch
 import torch.nn as nn
 import triton

@@ -2,6 +2,7 @@
 # class: A: a tuple with named fields whose iteration computes
 # purity: triton
 # says: output 0 on family|decoy|share memory
+# says on a gpu: cannot be accessed from Triton
 import torch
 import torch.nn as nn
 import triton

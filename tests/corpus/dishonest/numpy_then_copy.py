@@ -2,6 +2,7 @@
 # class: D: NumPy computes, the kernel copies
 # purity: triton
 # says: Tensor\.numpy|only copy
+# says on a gpu: can't convert cuda
 import torch
 import torch.nn as nn
 import triton

@@ -2,6 +2,7 @@
 # class: D: values leave as text
 # purity: triton
 # says: item|_local_scalar_dense|only copy|__format__
+# says on a gpu: cannot be accessed from Triton
 import torch
 import torch.nn as nn
 import triton

@@ -3,6 +3,7 @@
 # purity: triton
 # by: source, worker
 # says: import of threading|thread\.start|only copy
+# says on a gpu: cannot be accessed from Triton
 import torch
 import torch.nn as nn
 import triton

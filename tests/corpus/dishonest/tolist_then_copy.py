@@ -2,6 +2,7 @@
 # class: D: Python computes, the kernel copies
 # purity: triton
 # says: Tensor\.tolist|only copy
+# says on a gpu: cannot be accessed from Triton
 import torch
 import torch.nn as nn
 import triton

@@ -2,6 +2,7 @@
 # class: A: a tuple subclass that computes when it is iterated
 # purity: triton
 # says: returns a \S*Pair
+# says on a gpu: cannot be accessed from Triton
 import torch
 import torch.nn as nn
 import triton

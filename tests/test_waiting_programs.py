@@ -1,0 +1,56 @@
+"""Kernels whose programs wait for each other are proved as they run on a device."""
+
+from pathlib import Path
+
+import pytest
+from module_problems import problem, recipe
+
+from kmem.devices import named_target
+from kmem.measure.judge import Judge
+from kmem.measure.settings import JudgeSettings
+from kmem.problem.traced import TracedProblem
+from kmem.records import Contract, Kernel, Problem, Purity, Status, Workload
+from kmem.run.compiling import KernelCompiler
+from kmem.testing import emit_source, trace_source
+
+H200 = named_target("h200")
+SHARED = {"STRATEGY": "shared", "BK": 1, "BR": 8, "SPLIT": 3, "num_warps": 4}
+
+
+@pytest.mark.slow(after=2)
+@pytest.mark.parametrize(
+    ("skill", "text"),
+    [
+        ("online-softmax", problem("torch.softmax(x, 1)", "torch.randn(3, 37)")),
+        # two passes: what the second adds up needs the mean of the first
+        (
+            "row-norm",
+            problem(
+                "(x - x.mean(1, keepdim=True)) / torch.sqrt(x.var(1, keepdim=True) + 1e-3)",
+                "torch.randn(3, 37)",
+            ),
+        ),
+    ],
+)
+def test_what_waits_on_a_device_waits_in_the_proof(skill: str, text: str, tmp_path: Path) -> None:
+    chosen, graph = recipe(skill), trace_source(text)[1]
+    (site,) = chosen.match(graph, Contract())
+    kernel = Kernel(emit_source(text, graph, [(chosen, site, SHARED)]))
+    traced = TracedProblem(
+        Problem("rows", "<rows>", text),
+        Contract(purity=Purity.TRITON),
+        H200,
+        {"full": Workload("full")},
+        {},
+        None,
+    )
+    settings = JudgeSettings(seed=1, gpu=False, work_dir=tmp_path, cache_dir=tmp_path / "cache")
+    with (
+        KernelCompiler(traced, lambda _: None, cache_dir=tmp_path / "triton") as compiler,
+        Judge(traced, settings, estimate_ms=lambda _: 1.0, compile_at=compiler.compile_at) as judge,
+    ):
+        measurement = judge.verify(kernel, ())
+        compiled = compiler.compile_at(kernel, "full")
+    assert (measurement.status, measurement.log) == (Status.PASSED, "")
+    (launched,) = compiled.kernels  # one launch for all passes: its programs wait
+    assert launched.endswith("_shared")
