@@ -43,7 +43,7 @@ def try_rewrite(skill: Skill, path: str, target: str) -> bool:
         click.echo(f"# ---- rewritten at {step.site}: {reason}")
     print_graph(rewritten.traced.graphs["full"], [])
     before_ms, after_ms = predicted_ms(traced), predicted_ms(rewritten.traced)
-    click.echo(f"# ---- eager is predicted to take {after_ms:.4g} ms instead of {before_ms:.4g} ms")
+    click.echo(f"# ---- predicted to take {after_ms:.4g} ms instead of {before_ms:.4g} ms")
     plans = [WorkloadPlan(name, graph, ()) for name, graph in rewritten.traced.graphs.items()]
     module = assemble_module(f"{problem.name}: {skill.name}, tried", problem.source, plans)
     return print_verdict(problem, module, traced, f"The rewrite {skill.name}")
