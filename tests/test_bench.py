@@ -294,6 +294,16 @@ def test_the_table_says_what_became_of_every_problem() -> None:
     assert cells[5] == ["later", "not run yet"] + [""] * 9
 
 
+def test_the_page_gives_the_mean_without_rows_that_left_work_out() -> None:
+    rows = [row("a", speedup=8.0, flags=["algebraic"]), row("b", speedup=2.0)]
+    page = render_page(manifest("a", "b"), rows, None)
+    assert (
+        "- without the 1 flagged algebraic or degenerate: geometric mean 2.000 over 1 problems, "
+        "wins 1\n" in page
+    )
+    assert "- without the" not in render_page(manifest("b"), rows[1:], None)
+
+
 def test_kernelbenchs_tolerance_has_a_column_of_its_own() -> None:
     """A result from before the check says nothing about it."""
     beyond = row("a", flags=["beyond_kernelbench", "specialised"], within_kernelbench=False)

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from kmem.devices import TARGETS
-from kmem.problem.bound import graph_bound, node_cost_ms
+from kmem.problem.bound import graph_bound, node_cost_ms, parameter_bytes
 from kmem.problem.graph import OpGraph
 from kmem.problem.work import Work, node_work
 from kmem.records import Contract, Device, Precision
@@ -185,6 +185,13 @@ def test_bytes_are_inputs_and_outputs_once_whatever_happens_between() -> None:
     )
     assert bound.bytes == 8000 and bound.limiter == "bytes"
     assert bound.time_ms == pytest.approx(8000 / 4.8e12 * 1e3)
+
+
+def test_of_the_bytes_those_of_weights_are_known() -> None:
+    graph = traced("return self.a(x)", "torch.rand(4, 7)", "self.a = torch.nn.Linear(7, 3)")
+    assert parameter_bytes(graph) == 4 * (7 * 3 + 3)
+    bound = graph_bound(graph, H200, MATCH)
+    assert bound.bytes == 4 * (4 * 7 + 7 * 3 + 3 + 4 * 3)
 
 
 def test_what_nothing_depends_on_is_not_counted() -> None:

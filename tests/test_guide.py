@@ -56,6 +56,9 @@ def test_the_guide_leads_from_an_idea_to_an_admitted_skill_with_a_recipe(tmp_pat
     tried = said["kmem skills try squared-relu squared_relu.py"]
     assert re.search(r"^relu .* pow_1 *$", tried, re.M)
     assert "at small sizes: passed" in tried
+    rewritten = said["kmem skills try relu-once problem.py"]
+    assert "# ---- rewritten at relu_1: relu_1 is the relu of a relu" in rewritten
+    assert "at small sizes: passed" in rewritten
     found = said['kmem skills search "relu squared in one kernel"']
     assert found.startswith(" 1. squared-relu (added; recipe)\n")
     assert (tmp_path / "data" / "skills" / "squared-relu" / "recipe.py").is_file()

@@ -127,6 +127,16 @@ def test_algebra_may_beat_the_arithmetic_but_not_the_bytes() -> None:
     )
 
 
+@pytest.mark.parametrize(("algebraic", "floor_ms"), [(True, 150.0), (False, 750.0)])
+def test_weights_that_algebra_took_away_need_not_be_read(algebraic: bool, floor_ms: float) -> None:
+    device = replace(
+        named_target("h200"), l2_bytes=25, dram_bytes_per_s=50.0, read_bytes_per_s=100.0
+    )
+    bound = Bound(100, {}, 1000.0, "bytes")
+    found = physical_floor_ms(bound, device, algebraic=algebraic, parameter_bytes=60)
+    assert found == floor_ms
+
+
 def test_a_race_gives_most_samples_to_the_fastest_and_drops_who_fails() -> None:
     speeds = {"slow": 4.0, "fast": 1.0, "middling": 2.0, "tortoise": 9.0}
     samples = race(

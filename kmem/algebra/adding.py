@@ -8,16 +8,30 @@ answer.
 """
 
 from kmem.algebra.editing import GraphEditor
-from kmem.problem.graph import Ref
+from kmem.problem.graph import Literal, Ref
+
+_SINGLE = Literal("torch.float32")
+_DOUBLE = Literal("torch.float64")
 
 
-def sum_and_extremes(editor: GraphEditor, weight: Ref, dim: int) -> tuple[Ref, Ref, Ref]:
-    """A weight added up along a dimension, which goes, and the least and largest along it."""
-    return (
-        editor.call("aten.sum.dim_IntList", weight, (dim,)),
-        editor.call("aten.amin.default", weight, (dim,)),
-        editor.call("aten.amax.default", weight, (dim,)),
+def sum_and_extremes(editor: GraphEditor, weight: Ref, dim: int) -> Ref:
+    """A weight added up along a dimension in float64, its least and its largest: three in place."""
+    parts = (
+        editor.call("aten.sum.dim_IntList", weight, (dim,), True, dtype=_DOUBLE),
+        in_double(editor, editor.call("aten.amin.default", weight, (dim,), True)),
+        in_double(editor, editor.call("aten.amax.default", weight, (dim,), True)),
     )
+    return editor.call("aten.cat.default", parts, dim)
+
+
+def in_double(editor: GraphEditor, value: Ref) -> Ref:
+    """A value in float64: where products cancel, one with added weights errs more than many do."""
+    return editor.call("aten._to_copy.default", value, dtype=_DOUBLE)
+
+
+def in_single(editor: GraphEditor, value: Ref) -> Ref:
+    """A value in float32 again."""
+    return editor.call("aten._to_copy.default", value, dtype=_SINGLE)
 
 
 def with_infinities(editor: GraphEditor, result: Ref, least: Ref, most: Ref) -> Ref:

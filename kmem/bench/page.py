@@ -40,6 +40,8 @@ comparison, column 1e-4 says whether KernelBench's tolerance (every element with
 |eager| of eager's, 1e-2 for half precision) holds too, on inputs that the problem's own get_inputs
 drew; blank: the result is no kernel, or older than that check. Flag "n unverified": the minutes
 ended before so many candidates that were timed faster than the answer had their final verdict."""
+#: Flags of winners that compute less than their module does.
+LESS_WORK = frozenset({"algebraic", "degenerate"})
 _ESTIMATED = (
     "**No GPU was used: every time here is an estimate from compiled kernels. Do not compare it "
     "with measured ones.**"
@@ -125,6 +127,21 @@ def render_scores(scores: Scores, *, measured: bool) -> str:
     )
 
 
+def render_unflagged(rows: Sequence[Row]) -> str:
+    """The geometric mean over the rows whose winner left out no work; "" if that is all rows.
+
+    Those are without a flag of LESS_WORK: what a better kernel for the same work brings.
+    """
+    own = [row for row in rows if not LESS_WORK & set((row.result or {}).get("flags", ()))]
+    scores = compute_scores(own)
+    if scores is None or len(own) == len(rows):
+        return ""
+    return (
+        f"without the {len(rows) - len(own)} flagged {' or '.join(sorted(LESS_WORK))}: geometric "
+        f"mean {scores.geometric_mean:.3f} over {scores.problems} problems, wins {scores.wins}"
+    )
+
+
 def missing_names(manifest: Manifest, rows: Sequence[Row]) -> list[str]:
     """Problems of the manifest that have no row yet."""
     done = {row.key for row in rows}
@@ -202,6 +219,8 @@ def render_page(manifest: Manifest, rows: Sequence[Row], plot: str | None) -> st
                 for line in render_scores(scores, measured=manifest.measured).splitlines()
             ),
         ]
+        if unflagged := render_unflagged(rows):
+            lines.append(f"- {unflagged}")
     if plot is not None:
         lines += ["", f"![Every problem's time against its bound and its baselines]({plot})"]
     lines += ["", DEFINITIONS, "", render_table(rows, missing)]

@@ -18,11 +18,13 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.skills import (
     Skill,
+    code_files,
     read_skill,
     skill_directories,
     skill_template,
     validate_library,
 )
+from kmem.testing.rewrite_check import rewrite_faults
 
 
 @click.command("new")
@@ -40,18 +42,26 @@ from kmem.skills import (
     is_flag=True,
     help="Also a recipe.py: a small one that works, for one operator, to change into yours.",
 )
-def new_skill(name: str, directory: Path, recipe: bool) -> None:
+@click.option(
+    "--rewrite",
+    is_flag=True,
+    help="Instead a rewrite.py: a small one that works, for one pattern, to change into yours.",
+)
+def new_skill(name: str, directory: Path, recipe: bool, rewrite: bool) -> None:
     """Start a skill: make the directory NAME with a SKILL.md.
 
     The SKILL.md is to be filled in. The directory is remembered as your own, so that `validate`,
-    `try` and `add` run its recipe without --trust-code. docs/skills.md leads from here to a skill
+    `try` and `add` run its code without --trust-code. docs/skills.md leads from here to a skill
     that runs use.
     """
-    files = skill_template(name, recipe=recipe)
+    if recipe and rewrite:
+        raise click.UsageError("--recipe and --rewrite make two skills: start one of each")
+    files = skill_template(name, recipe=recipe, rewrite=rewrite)
     target = directory / name
     try:
         target.mkdir(parents=True)
         for relative, text in files.items():
+            (target / relative).parent.mkdir(exist_ok=True)
             (target / relative).write_text(text, encoding="utf-8")
     except FileExistsError as ex:
         raise OutputError(f"{target} exists already; choose another name or --dir") from ex
@@ -71,24 +81,27 @@ def new_skill(name: str, directory: Path, recipe: bool) -> None:
     show_default=True,
     help="Whether to look for near-duplicate descriptions (loads the model).",
 )
-@click.option("--trust-code", is_flag=True, help="Also run a recipe.py that was not made here.")
+@click.option("--trust-code", is_flag=True, help="Also run code that was not made here.")
 @click.pass_obj
 def validate_skills(
     registry: Registry, directories: tuple[Path, ...], embed: bool, trust_code: bool
 ) -> None:
     """Print every fault of the skills.
 
-    They are those in DIRECTORIES, by default all registered ones. A recipe.py among them is
-    imported in a confined process, if it is of a registered skill, was made here with
-    `kmem skills new`, or is trusted by --trust-code.
+    They are those in DIRECTORIES, by default all registered ones. A recipe.py or rewrite.py among
+    them is imported in a confined process, if it is of a registered skill, was made here with
+    `kmem skills new`, or is trusted by --trust-code. A rewrite.py among DIRECTORIES is also run on
+    its examples/rewritten.py: both graphs must be equal in float64 on every family of inputs.
     """
     chosen = [path for directory in directories for path in _skills_in(directory)] or list(
         registry.skills.values()
     )
     checked, faults = _read_each(chosen)
     trusted = [path for path in chosen if trust_code or _is_trusted(path, registry)]
-    for path, fault in recipe_faults(trusted).items():
-        faults.append(f"{path.resolve().name}: {fault}")
+    broken = recipe_faults(trusted)
+    # those that ship are checked by kmem's own tests
+    broken = rewrite_faults(trusted if directories else ()) | broken
+    faults += [f"{path.resolve().name}: {fault}" for path, fault in broken.items()]
     names = {skill.name for skill in checked}
     others, _ = _read_each([path for name, path in registry.skills.items() if name not in names])
     with Memory() as memory:
@@ -100,7 +113,7 @@ def validate_skills(
     for fault in faults:
         click.echo(fault)
     for path in chosen:
-        if path not in trusted and (path / "recipe.py").is_file():
+        if path not in trusted and code_files(path):
             click.echo(f"{_not_run(path)}, then validate with --trust-code", err=True)
     if faults:
         raise SkillError(
@@ -118,20 +131,24 @@ def validate_skills(
     show_default=True,
     help=f"Device to choose settings for: {', '.join(TARGETS)}.",
 )
-@click.option("--trust-code", is_flag=True, help="Run a recipe.py that was not made here.")
+@click.option("--trust-code", is_flag=True, help="Run code that was not made here.")
 @click.pass_obj
 def try_skill(registry: Registry, name: str, problem: Path, target: str, trust_code: bool) -> None:
-    """Try the recipe of skill NAME on PROBLEM.
+    """Try the recipe or the rewrite of skill NAME on PROBLEM.
 
     NAME is a registered skill or a skill's directory. Printed are the operators of the problem's
     graph and which of them the recipe writes, then the Triton that it emits at its best-ranked
-    setting. The kernel is judged in the Triton interpreter at small sizes. Exits 0 if at least one
-    site matched and the values agree, 1 otherwise.
+    setting; of a rewrite, where it applies and the rewritten graph. The kernel is judged in the
+    Triton interpreter at small sizes. Exits 0 if at least one site matched and the values agree, 1
+    otherwise.
     """
     skill = _named_skill(registry, name, trust_code=trust_code)
-    from kmem.cli.actions.try_recipe import try_recipe  # loads torch
+    # both load torch
+    from kmem.cli.actions.try_recipe import try_recipe
+    from kmem.cli.actions.try_rewrite import try_rewrite
 
-    if not try_recipe(skill, problem, target):
+    is_right = (try_recipe if skill.has_recipe else try_rewrite)(skill, problem, target)
+    if not is_right:
         raise SystemExit(EXIT_TRY_FAILED)
 
 
@@ -165,7 +182,7 @@ def _named_skill(registry: Registry, name: str, *, trust_code: bool) -> Skill:
     skill, faults = read_skill(path)
     if skill is None:
         raise SkillError(f"{path / 'SKILL.md'} cannot be read: {'; '.join(faults)}")
-    if not skill.has_recipe:
+    if not skill.acts:
         raise SkillError(
             f"Skill {skill.name} has no recipe.py: it is prose for language models, and there is "
             "nothing to try; `kmem skills new --recipe` makes one that works"
@@ -185,7 +202,7 @@ def _is_trusted(path: Path, registry: Registry) -> bool:
 
 
 def _not_run(path: Path) -> str:
-    return f"{path / 'recipe.py'} is code that was not made here and was not run: read it"
+    return f"{code_files(path)[-1]} is code that was not made here and was not run: read it"
 
 
 def _count(things: Sequence[object], noun: str) -> str:

@@ -3,7 +3,8 @@
 Parameters, buffers that the forward leaves alone, and what is computed from them: weights scaled,
 folded, transposed. A module makes these once, and anew when a parameter changes.
 
-Covered: launches of sites, and library calls of known pointwise operators, reductions and views.
+Covered: launches of sites, and library calls of known pointwise operators, reductions,
+concatenations, copies in another dtype, and views.
 Not covered: what the forward changes in place or returns, or a view of it; constants.
 """
 
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kmem.problem.graph import Node, OpGraph, Ref
-from kmem.problem.operators.row import Pointwise, Reduction
+from kmem.problem.operators.row import Layout, Pointwise, Reduction
 from kmem.problem.operators.table import find_operator, lowering_of
 from kmem.recipes import Site
 
@@ -102,4 +103,7 @@ def _is_computed(graph: OpGraph, node: Node) -> bool:
     operator = find_operator(node.target)
     if operator is None or operator.is_view or node.is_in_place or isinstance(node.output, tuple):
         return False
-    return node.output is not None and isinstance(lowering_of(graph, node), Pointwise | Reduction)
+    lowering = lowering_of(graph, node)
+    is_known = isinstance(lowering, Pointwise | Reduction) or lowering is Layout.CONCATENATE
+    is_known |= node.target == "aten._to_copy.default"
+    return node.output is not None and is_known

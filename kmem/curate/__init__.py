@@ -4,7 +4,7 @@ In the order in which a skill passes through them:
 
 - team_skills.py: skills that travel with a team's outcomes.
 - own_skills.py: which skills were made here: their code is the user's own.
-- recipe_check.py: whether recipes can be imported, in a confined process.
+- recipe_check.py: whether the code of skills can be imported, in a confined process.
 - sources.py: skills that others wrote, from directories, archives, URLs and git repositories.
 - change.py: what differs between two kernels, and whether an existing skill explains it.
 - wins.py: the measured improvements of a run.

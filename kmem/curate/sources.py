@@ -30,7 +30,7 @@ from kmem.memory.location import added_skills_root
 from kmem.memory.skills.added import ARCHIVES, add_skill, unpack_archive
 from kmem.memory.team.git import run_git
 from kmem.serialize import from_json, to_json
-from kmem.skills import read_skill
+from kmem.skills import code_files, read_skill
 
 #: A whole repository as an archive may come with much that is no skill; more than this is taken for
 #: a mistake.
@@ -97,7 +97,7 @@ def add_from(
         _check_all(address, fetched.directories, trusted, Path(scratch))
         with _all_or_none(db_path) as new:
             for directory in fetched.directories:
-                left_out = directory not in trusted and (directory / "recipe.py").is_file()
+                left_out = directory not in trusted and bool(code_files(directory))
                 skill = add_skill(directory, db_path, existing, with_recipe=not left_out)
                 new.append(skill.path)
                 added.append(AddedSkill(skill.name, skill.path, left_out))

@@ -15,7 +15,7 @@ from kmem.curate.sources import add_from, skill_source
 from kmem.errors import KmemError
 from kmem.memory.location import added_skills_root
 from kmem.memory.skills.added import add_skill
-from kmem.skills import read_skill
+from kmem.skills import code_files, read_skill
 
 _ROOM = "skills"
 
@@ -76,10 +76,10 @@ def receive_skills(
             received.refused.append(f"{name} of {directory.parent.name}: {ex}")
             continue
         received.added.append(name)
-        if not trust_code and (directory / "recipe.py").is_file():
+        if not trust_code and code_files(directory):
             received.without_recipe.append(name)
     return received
 
 
 def _lacks_recipe(present: Path, offered: Path) -> bool:
-    return (offered / "recipe.py").is_file() and not (present / "recipe.py").is_file()
+    return bool(code_files(offered)) and not code_files(present)

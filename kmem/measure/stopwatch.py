@@ -28,6 +28,7 @@ from kmem.measure.timing.gpu_clock import (
     time_pairs,
 )
 from kmem.measure.timing.statistics import implausible_reason, physical_floor_ms
+from kmem.problem.bound import parameter_bytes
 from kmem.records import Baseline, Status, Timing, fastest_baseline
 
 #: A speedup over the best baseline beyond this wants a reason that the bound confirms.
@@ -128,7 +129,12 @@ def _check_plausible(
     """Raises Refused: if the time cannot be true. A surprising speedup is flagged "over_10x"."""
     traced = resources.traced
     algebraic = "algebraic" in examination.kernel.flags
-    floor_ms = physical_floor_ms(traced.bound, traced.device, algebraic=algebraic)
+    floor_ms = physical_floor_ms(
+        traced.bound,
+        traced.device,
+        algebraic=algebraic,
+        parameter_bytes=parameter_bytes(traced.graph) if traced.bound else 0,
+    )
     kernels_ms = [time_us / 1e3 for _, time_us in examination.gpu_kernels]
     reason = implausible_reason(timing.latency_ms, host_ms, floor_ms, kernels_ms)
     if reason is not None:

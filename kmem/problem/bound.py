@@ -76,6 +76,15 @@ def graph_bound(graph: OpGraph, device: Device, contract: Contract) -> Bound | N
     return Bound(read + written, flops, times[limiter], limiter)
 
 
+def parameter_bytes(graph: OpGraph) -> int:
+    """What of a forward's bytes is parameters and buffers.
+
+    A kernel that works its weights up once and keeps the little that algebra leaves of them reads
+    none of these at a call.
+    """
+    return _bytes_read(graph, _live_nodes(graph), ("parameter", "buffer"))
+
+
 def node_cost_ms(graph: OpGraph, node: Node, device: Device, contract: Contract) -> float:
     """An estimate of one node as eager runs it; 0 for a view.
 
@@ -120,7 +129,11 @@ def _live_nodes(graph: OpGraph) -> list[Node]:
     return live[::-1]
 
 
-def _bytes_read(graph: OpGraph, live: list[Node]) -> int:
+def _bytes_read(
+    graph: OpGraph,
+    live: list[Node],
+    kinds: tuple[str, ...] = ("input", "parameter", "buffer"),
+) -> int:
     readers: dict[str, list[Node]] = {}
     for node in live:
         for name in set(node.refs()):
@@ -128,7 +141,7 @@ def _bytes_read(graph: OpGraph, live: list[Node]) -> int:
     total = 0
     for placeholder in graph.placeholders:
         users = readers.get(placeholder.name, [])
-        if placeholder.spec is None or not users or placeholder.kind == "constant":
+        if placeholder.spec is None or not users or placeholder.kind not in kinds:
             continue
         size = _storage_bytes(placeholder.spec)
         if placeholder.name not in graph.outputs and all(

@@ -1,4 +1,4 @@
-"""The files that `kmem skills new` makes: a SKILL.md to fill in, and a recipe that works.
+"""The files that `kmem skills new` makes: a SKILL.md to fill in, and code that works.
 
 A SKILL.md that still says what the template says is no skill yet: validate.py asks `remains_of`.
 """
@@ -121,11 +121,73 @@ RECIPE = Example()
 '''
 
 
-def skill_template(name: str, *, recipe: bool = False) -> dict[str, str]:
+#: A whole rewrite of one pattern, and the problem that it is checked on.
+_REWRITE = '''"""relu(relu(x)) is relu(x): the outer one goes.
+
+An example that works: `kmem skills try DIRECTORY PROBLEM` shows where it applies and what becomes
+of the graph. Change the pattern in `_applies` and the new nodes in `_rewritten`, then
+examples/rewritten.py, on which `kmem skills validate` checks that both graphs are equal.
+"""
+
+from kmem.algebra.editing import CannotRewrite, GraphEditor
+from kmem.rewrites import Rewrite, Rewriting
+
+#: The operator, as `kmem skills try` lists those of a problem's graph.
+TARGET = "aten.relu.default"
+
+
+class Example(Rewrite):
+    def rewritings(self, graph, contract):
+        """Every place, each applied by itself. What cannot be kept equal is left alone."""
+        found = []
+        for node in graph.nodes:
+            if not _applies(graph, node):
+                continue
+            try:
+                rewritten = _rewritten(graph, node)
+            except CannotRewrite:  # torch refuses the new nodes
+                continue
+            reason = f"{node.name} is the relu of a relu"
+            found.append(Rewriting(node.name, "pointwise", rewritten, reason))
+        return found
+
+
+def _applies(graph, node):
+    if node.target != TARGET:
+        return False
+    maker = graph.node(node.args[0].name)
+    return maker is not None and maker.target == TARGET
+
+
+def _rewritten(graph, node):
+    """The graph with new nodes in place of this one, which keeps its name."""
+    inner = graph.node(node.args[0].name)
+    editor = GraphEditor(graph, node.name)
+    return editor.replaced(editor.call(TARGET, inner.args[0]))
+
+
+REWRITE = Example()
+'''
+_REWRITTEN = '''"""A problem in which the rewrite applies, small enough for float64."""
+
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.relu(x))
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.randn(8, 12)]
+'''
+
+
+def skill_template(name: str, *, recipe: bool = False, rewrite: bool = False) -> dict[str, str]:
     """The files of a new skill, relative path -> text.
 
     Each part of SKILL.md tells the writer what belongs there, and is a fault until it is replaced;
-    the recipe works as it is.
+    the recipe and the rewrite work as they are.
 
     Raises:
         SkillError: if the name is not one the format allows.
@@ -138,6 +200,8 @@ def skill_template(name: str, *, recipe: bool = False) -> dict[str, str]:
     files = {"SKILL.md": _TEMPLATE.format(name=name, source=_SOURCE)}
     if recipe:
         files["recipe.py"] = _RECIPE.format(kernel=f"{name.replace('-', '_')}_kernel")
+    if rewrite:
+        files |= {"rewrite.py": _REWRITE, "examples/rewritten.py": _REWRITTEN}
     return files
 
 

@@ -11,6 +11,7 @@ contract that the instance breaks. No suite needs a GPU or the network. A test o
 - scratch.py: uninitialised memory that holds NaN, so that reading it is noticed.
 - recipe.py: the suite of `kmem.recipes.Recipe`, run in Triton's interpreter.
 - rewrite.py: the suite of `kmem.rewrites.Rewrite`, computed in float64.
+- rewrite_check.py: rewrites of skills held to it on their examples, in a confined process.
 - situations.py: a situation, a run and an archive of conversations for an author under test.
 - author.py: the suite of `kmem.interfaces.Author`.
 - provider.py: the suite of `kmem.interfaces.Provider`.

@@ -6,8 +6,10 @@ Not covered: speed, and the accuracy of float32, which the judge sees to.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kmem.errors import KmemError, first_line
 from kmem.problem.graph import OpGraph
 from kmem.records import Contract, Problem, Workload
 from kmem.rewrites import Rewrite, Rewriting
@@ -22,7 +24,7 @@ _TOLERANCE = 1e-10
 #: What is smaller in every element may be rounding alone, as is a norm of equal values.
 _ROUNDING = 0.1
 #: Draws of each family: infinities are planted in single places, and may miss what matters.
-_DRAWS = 3
+_DRAWS = 2
 
 Sizes = Mapping[str, int | tuple[int, ...]]
 
@@ -45,10 +47,40 @@ def check_rewrite(
     Raises:
         AssertionError: naming place, family and sizes, where the contract is broken.
     """
-    problem, contract = Problem("inline", "<inline>", source), contract or Contract()
+    problem = Problem("inline", "<inline>", source)
+    workloads = [Workload("other", tuple(sorted(given.items()))) for given in sizes]
+    return _check_at(
+        rewrite, problem, [Workload("full"), *workloads], contract or Contract(), expect
+    )
+
+
+def rewrite_fault(rewrite: Rewrite, example: Path) -> str:
+    """How a rewrite breaks its contract on a problem, at small sizes; "" if it does not.
+
+    Args:
+        example: a problem's file, in which the rewrite must find at least one place.
+    """
+    from kmem.problem.load import load_problem
+    from kmem.problem.workload import derive_small_workload
+
+    problem = load_problem(example)
+    try:
+        workload = derive_small_workload(problem)
+        _check_at(rewrite, problem, [workload], Contract(), None)
+    except (AssertionError, KmemError) as ex:
+        return first_line(ex)
+    return ""
+
+
+def _check_at(
+    rewrite: Rewrite,
+    problem: Problem,
+    workloads: Sequence[Workload],
+    contract: Contract,
+    expect: int | None,
+) -> list[Rewriting]:
     found: list[list[Rewriting]] = []
-    for given in ({}, *sizes):
-        workload = Workload("full" if not given else "other", tuple(sorted(given.items())))
+    for workload in workloads:
         graph = trace_once(problem, contract.precision, workload)
         assert graph.opaque_reason is None, graph.opaque_reason
         rewritings = list(rewrite.rewritings(graph, contract))
@@ -56,7 +88,7 @@ def check_rewrite(
             "rewritings() is a pure function"
         )
         found.append(rewritings)
-        what = f" at {dict(given)}" if given else ""
+        what = f" at {dict(workload.constants)}" if workload.constants else ""
         wanted = "at least one" if expect is None else expect
         assert rewritings if expect is None else len(rewritings) == expect, (
             f"{len(rewritings)} places{what}, expected {wanted}: "

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kmem.algebra.adding import sum_and_extremes, with_infinities
+from kmem.algebra.adding import in_double, in_single, sum_and_extremes, with_infinities
 from kmem.algebra.editing import CannotRewrite, GraphEditor
 from kmem.algebra.linear import ProductMap, read_product
 from kmem.algebra.reducing import Total, read_total
@@ -40,16 +40,17 @@ class CollapseLinearThenSum(Rewrite):
 def _collapse(graph: OpGraph, total: Total, product: ProductMap) -> OpGraph:
     editor = GraphEditor(graph, total.node.name)
     weights = sum_and_extremes(editor, product.weight, product.outputs)
-    stacked = editor.call("aten.stack.default", weights)
-    results = editor.call("aten.linear.default", product.source, stacked)
+    source = in_double(editor, product.source)
+    results = product.of(editor, source, weights, None)
     last = len(product.node.spec.shape) - 1
     parts = [
         editor.call("aten.slice.Tensor", results, last, place, place + 1) for place in range(3)
     ]
     value = with_infinities(editor, *parts)
     if product.bias is not None:
-        value = editor.call("aten.add.Tensor", value, editor.call("aten.sum.default", product.bias))
-    value = total.scaled(editor, value)
+        bias = editor.call("aten.sum.default", in_double(editor, product.bias))
+        value = editor.call("aten.add.Tensor", value, bias)
+    value = in_single(editor, total.scaled(editor, value))
     return editor.replaced(editor.shaped(value, total.node.spec.shape))
 
 

@@ -11,5 +11,6 @@
 - record.py: record the landscapes of many problems.
 - ablate.py: compare searches with and without memory on recorded landscapes.
 - try_recipe.py: try the recipe of a skill on a problem.
+- try_rewrite.py: try the rewrite of a skill on a problem.
 - doctor.py: check what this machine can do.
 """

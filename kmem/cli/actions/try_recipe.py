@@ -30,9 +30,9 @@ def try_recipe(skill: Skill, path: str, target: str) -> bool:
     recipe = load_recipe(skill)
     assert recipe is not None, "whoever calls asks for a skill with a recipe"
     problem, device = load_problem(path), named_target(target)
-    traced = _trace(problem, device)
+    traced = trace_to_try(problem, device)
     options = find_options(traced.graphs, {skill.name: recipe}, traced.contract, device)
-    _print_graph(traced.graphs["full"], options)
+    print_graph(traced.graphs["full"], options)
     if not options:
         click.echo(
             f"{skill.name} matches no part of {problem.name}: compare its `match` with the "
@@ -44,16 +44,26 @@ def try_recipe(skill: Skill, path: str, target: str) -> bool:
     module = _write(skill, traced, options)
     for option in options:
         _print_emission(option)
+    return print_verdict(problem, module, traced, f"The recipe {skill.name}")
+
+
+def print_verdict(
+    problem: Problem, module: EmittedModule, traced: TracedProblem, name: str
+) -> bool:
+    """Judge a module and print what the judge says; whether it passed."""
     case = make_case(
         problem.path,
         module.source,
         Terms(traced.contract),
-        name=f"The recipe {skill.name}",
+        name=name,
         small_constants=module.constants.get("small", ""),
     )
     present = detect_device()
     verdict, _ = judge_case(
-        case, present or device, gpu=present is not None, announce=partial(click.echo, err=True)
+        case,
+        present or traced.device,
+        gpu=present is not None,
+        announce=partial(click.echo, err=True),
     )
     where = "on the GPU" if present else "in the Triton interpreter, at small sizes"
     click.echo(f"# ---- checked {where}: {verdict.status.value}")
@@ -70,7 +80,8 @@ def _reasons(verdict: Measurement) -> str:
     return "\n".join([*lines, *verdict.log.strip().splitlines()[-6:]])
 
 
-def _trace(problem: Problem, device: Device) -> TracedProblem:
+def trace_to_try(problem: Problem, device: Device) -> TracedProblem:
+    """A problem traced at its own and at small sizes. Raises ProblemError: if either fails."""
     contract = Contract()
     workloads = {"full": FULL, "small": derive_small_workload(problem)}
     graphs = {
@@ -86,7 +97,8 @@ def _trace(problem: Problem, device: Device) -> TracedProblem:
     return TracedProblem(problem, contract, device, workloads, graphs, None)
 
 
-def _print_graph(graph: OpGraph, options: list[SiteOption]) -> None:
+def print_graph(graph: OpGraph, options: list[SiteOption]) -> None:
+    """Print the nodes of a graph, each with the site that covers it."""
     written = {name: option.site.name for option in options for name in option.site.nodes}
     print_table(
         ("node", "operator", "result", "site"),

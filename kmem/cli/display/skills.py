@@ -31,6 +31,7 @@ def skill_data(skill: Skill, standing: SkillStanding) -> dict[str, object]:
         "precision": skill.precision,
         "conflicts": skill.conflicts,
         "recipe": skill.has_recipe,
+        "rewrite": skill.has_rewrite,
         "path": str(skill.path),
     }
 
@@ -77,6 +78,8 @@ def print_markdown(*texts: str) -> None:
 
 def how_it_acts(skill: Skill) -> str:
     """Whether runs write code by a skill, or a language model must read it."""
+    if skill.has_rewrite:
+        return "rewrite"
     return "recipe" if skill.has_recipe else "prose for a model"
 
 
@@ -106,9 +109,13 @@ def print_hits(
 
 
 def print_list(skills: Sequence[Skill], standings: Mapping[str, SkillStanding]) -> None:
-    """Print a line for each skill: name, status, whether it has a recipe, its description."""
+    """Print a line for each skill: name, status, how it acts by itself, its description."""
     rows = [
-        (skill.name, standings[skill.name].standing.value, "recipe" if skill.has_recipe else "")
+        (
+            skill.name,
+            standings[skill.name].standing.value,
+            how_it_acts(skill) if skill.acts else "",
+        )
         for skill in skills
     ]
     widths = [max((len(row[place]) for row in rows), default=0) for place in range(3)]

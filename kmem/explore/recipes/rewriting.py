@@ -1,28 +1,46 @@
 """Which rewritten graphs of a problem are worth writing kernels for.
 
-Rewrites are applied one after another, each time the one that takes most off what eager is
-predicted to take, until none takes anything off. Each rewrite that begins or carries such a chain
-is a direction of its own; the judge decides between the rewritten graphs and the one as traced.
+Rewrites are applied one after another, each time the one that takes most off what is predicted.
+Each rewrite that begins or carries such a chain is a direction of its own; the judge decides
+between the rewritten graphs and the one as traced.
 """
 
 from collections.abc import Mapping, Sequence
 
 from kmem.problem.bound import node_cost_ms
+from kmem.problem.graph import Node, OpGraph
+from kmem.problem.operators.row import Pointwise
+from kmem.problem.operators.table import lowering_of
 from kmem.problem.traced import TracedProblem
 from kmem.rewrites import Rewrites, Rewritten
 
-#: Steps of one chain; each must take something off, so that chains end by themselves.
+#: Steps of one chain.
 _MOST_STEPS = 12
-#: A step must take off at least this share of a launch.
-_LEAST_GAIN = 0.01
+#: A chain must take off at least this share of a launch; a step may add such a share of the time.
+_LEAST_GAIN, _MOST_LOSS = 0.01, 0.1
 
 
 def predicted_ms(traced: TracedProblem) -> float:
-    """What eager is predicted to take for a problem's graph, node by node."""
+    """What a problem's graph is predicted to take with a kernel for each node.
+
+    A pointwise node that only pointwise ones read costs nothing: recipes write them as one.
+    """
+    graph = traced.graph
     return sum(
-        node_cost_ms(traced.graph, node, traced.device, traced.contract)
-        for node in traced.graph.nodes
+        node_cost_ms(graph, node, traced.device, traced.contract)
+        for node in graph.nodes
+        if not _is_pointwise(graph, node) or not _is_read_by_pointwise(graph, node)
     )
+
+
+def _is_read_by_pointwise(graph: OpGraph, node: Node) -> bool:
+    users = graph.users(node.name)
+    is_inner = bool(users) and node.name not in graph.outputs
+    return is_inner and all(_is_pointwise(graph, user) for user in users)
+
+
+def _is_pointwise(graph: OpGraph, node: Node) -> bool:
+    return not node.is_in_place and isinstance(lowering_of(graph, node), Pointwise)
 
 
 def find_rewritten(traced: TracedProblem, rewrites: Rewrites) -> dict[str, Rewritten]:
@@ -53,17 +71,24 @@ def find_rewritten(traced: TracedProblem, rewrites: Rewrites) -> dict[str, Rewri
 def _descend(
     rewritten: Rewritten, rewrites: Rewrites, names: Sequence[str]
 ) -> tuple[Rewritten, Mapping[str, float]]:
-    """The end of the steepest chain of these rewrites, and what each took off in all, in ms."""
+    """The cheapest form on the steepest chain of these rewrites, and what each took off in ms.
+
+    A step may cost a little, for only the next ones may show what it is good for.
+    """
+    device = rewritten.traced.device
     gains: dict[str, float] = {}
-    cost_ms = predicted_ms(rewritten.traced)
-    least_ms = _LEAST_GAIN * rewritten.traced.device.launch_ms
+    cost_ms = least_ms = predicted_ms(rewritten.traced)
+    best = rewritten
     for _ in range(_MOST_STEPS):
         further = rewrites.next_steps(rewritten, names)
         costs = [predicted_ms(each.traced) for each in further]
-        if not costs or min(costs) > cost_ms - least_ms:
+        if not costs or min(costs) > (1 + _MOST_LOSS) * cost_ms:
             break
         rewritten = further[costs.index(min(costs))]
         name = rewritten.steps[-1].recipe
         gains[name] = gains.get(name, 0.0) + cost_ms - min(costs)
         cost_ms = min(costs)
-    return rewritten, gains
+        if cost_ms < least_ms - _LEAST_GAIN * device.launch_ms:
+            best, least_ms = rewritten, cost_ms
+    kept = {step.recipe for step in best.steps}
+    return best, {name: gain for name, gain in gains.items() if name in kept}

@@ -89,7 +89,7 @@ def pair_samples(
 
 
 def physical_floor_ms(
-    bound: Bound | None, device: Device, *, algebraic: bool = False
+    bound: Bound | None, device: Device, *, algebraic: bool = False, parameter_bytes: int = 0
 ) -> float | None:
     """The least time a call can take, in ms; None if unknown.
 
@@ -98,6 +98,8 @@ def physical_floor_ms(
     Args:
         algebraic: exact algebra takes work away (the kernel's recipe says so), so that only the
             bytes remain a floor.
+        parameter_bytes: those of them that are parameters: where algebra takes work away, little
+            may be left of these, and that made before the call.
     """
     if bound is None:
         return None
@@ -105,7 +107,8 @@ def physical_floor_ms(
         return bound.time_ms
     fastest = max(device.read_bytes_per_s, device.dram_bytes_per_s)
     bytes_ms = bound.time_ms if bound.limiter == "bytes" else bound.bytes / fastest * 1e3
-    return bytes_ms * max(bound.bytes - device.l2_bytes, 0) / bound.bytes if bound.bytes else 0.0
+    moved = bound.bytes - device.l2_bytes - (parameter_bytes if algebraic else 0)
+    return bytes_ms * max(moved, 0) / bound.bytes if bound.bytes else 0.0
 
 
 def implausible_reason(

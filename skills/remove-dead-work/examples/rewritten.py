@@ -1,0 +1,26 @@
+"""A convolution whose bias the batch norm behind it takes out again, in training mode."""
+
+import torch
+
+BATCH = 2
+CHANNELS = 3
+OUTPUTS = 4
+SIZE = 8
+
+
+class Model(torch.nn.Module):
+    def __init__(self, channels: int, outputs: int) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv2d(channels, outputs, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(self.conv(x)))
+
+
+def get_init_inputs() -> list[int]:
+    return [CHANNELS, OUTPUTS]
+
+
+def get_inputs() -> list[torch.Tensor]:
+    return [torch.randn(BATCH, CHANNELS, SIZE, SIZE)]
