@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from kmem.errors import OutputError
-from kmem.records import Attempt, Baseline, Experience, Kernel, Profile, Recalled, Run
+from kmem.records import Attempt, Baseline, Experience, Kernel, Profile, Recalled, Run, RunState
 from kmem.serialize import from_data, to_data, to_json
 
 Record = TypeVar("Record")
@@ -46,6 +46,12 @@ def is_worked_on(root: Path) -> bool:
     except OSError:  # no such directory any more, or none of ours
         return False
     return False
+
+
+def seen_state(state: RunState, root: Path) -> str:
+    """The state that memory has of a run, but "killed" for one that ended without a word."""
+    killed = state is RunState.RUNNING and not is_worked_on(root)
+    return "killed" if killed else state.value
 
 
 def remove_run_directory(root: Path, run: Run) -> bool:

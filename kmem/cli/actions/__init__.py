@@ -11,5 +11,6 @@
 - record.py: record the landscapes of many problems.
 - ablate.py: compare searches with and without memory on recorded landscapes.
 - try_recipe.py: try the recipe of a skill on a problem.
+- page.py: what the page gets from the command line.
 - doctor.py: check what this machine can do.
 """
