@@ -49,9 +49,16 @@ def is_worked_on(root: Path) -> bool:
 
 
 def seen_state(state: RunState, root: Path) -> str:
-    """The state that memory has of a run, but "killed" for one that ended without a word."""
-    killed = state is RunState.RUNNING and not is_worked_on(root)
-    return "killed" if killed else state.value
+    """The state that memory has of a run, held against its directory.
+
+    "killed" is a run that ended without a word; one that is taken up again is running while its
+    module is still being traced.
+    """
+    if state is RunState.FINISHED:
+        return state.value
+    if is_worked_on(root):
+        return RunState.RUNNING.value
+    return "killed" if state is RunState.RUNNING else state.value
 
 
 def remove_run_directory(root: Path, run: Run) -> bool:

@@ -103,6 +103,7 @@ def warm(memory: Memory) -> None:
     memory.track_records.posteriors(
         [""], bottleneck=None, operators=(), arch="", versions=installed_versions()
     )
+    memory.listing.count(OutcomeFilter())
     memory.listing.page(OutcomeFilter(), "recorded", 0, 1, descending=True)
     for line in memory.run_entries.lines()[:1]:
         read_story(memory, line.id)

@@ -70,10 +70,11 @@ def show_memory(memory: Memory, request: PageRequest) -> Page | Export:
 def _facts(memory: Memory) -> list[Fact]:
     counts = {
         table: memory.storage.read(f"select count(*) as n from {table}")[0]["n"]
-        for table in ("outcomes", *_COUNTED)
+        for table in _COUNTED
     }
+    outcomes = memory.listing.count(OutcomeFilter())
     size = memory.path.stat().st_size / 2**20 if memory.path.is_file() else 0.0
-    facts = [Fact("Outcomes", f"{counts['outcomes']:,}", "every one measured", "measured")]
+    facts = [Fact("Outcomes", f"{outcomes:,}", "every one measured", "measured")]
     facts += [Fact(table.capitalize(), f"{counts[table]:,}") for table in _COUNTED]
     return [*facts, Fact("Size", f"{size:,.1f} MiB")]
 

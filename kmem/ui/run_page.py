@@ -65,7 +65,7 @@ def show_run(memory: Memory, request: PageRequest) -> Page | Export:
     table = candidates(story, request)
     if isinstance(table, Export):
         return table
-    live = f"{run_address(story.run.id)}/live" if story.state == "running" else ""
+    live = f"{run_address(story.run.id)}/live" if story.state != "finished" else ""
     return Page("run.html", story.run.problem.name, run_content(story, table) | {"live": live})
 
 

@@ -7,7 +7,7 @@ milliseconds.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kmem.memory.storage import Tables, Value
+from kmem.memory.storage import Storage, Tables, Value
 from kmem.records import Outcome
 from kmem.serialize import from_json
 
@@ -15,6 +15,7 @@ from kmem.serialize import from_json
 ORDERS = {"recorded": "id", "skill": "skill", "status": "status", "latency_ms": "latency_ms"}
 #: Lists go no deeper: each further page would have to be counted up to.
 DEEPEST = 10_000
+_COUNTS_KEPT = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,24 @@ class Success:
 class Listing(Tables):
     """`memory.listing`: outcomes in lists."""
 
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self._counts: dict[tuple[OutcomeFilter, int], int] = {}
+
     def count(self, chosen: OutcomeFilter) -> int:
-        """How many outcomes there are so, retracted ones among them."""
+        """How many outcomes there are so, retracted ones among them.
+
+        The ledger is append-only: a count holds until there is a newer outcome.
+        """
+        (newest,) = self._storage.read("select coalesce(max(id), 0) as id from outcomes")
+        known = (chosen, int(newest["id"]))
+        if known not in self._counts:
+            if len(self._counts) >= _COUNTS_KEPT:
+                self._counts.clear()
+            self._counts[known] = self._count(chosen)
+        return self._counts[known]
+
+    def _count(self, chosen: OutcomeFilter) -> int:
         condition, parameters = chosen.condition
         (row,) = self._storage.read(
             f"select count(*) as found from outcomes where {condition}", parameters
