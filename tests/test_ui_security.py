@@ -1,5 +1,8 @@
 """Who may see and who may change: hosts, tokens, origins, headers, and what may be started."""
 
+import http.client
+import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -119,8 +122,6 @@ def test_every_option_of_the_command_is_a_field_and_no_value_becomes_an_option()
 
 
 def test_who_holds_a_lock_is_found_and_nobody_else(tmp_path: Path) -> None:
-    import os
-
     run = make_run("mine", tmp_path)
     with RunDirectory(Path(run.out_dir)).work(run):
         assert find_holder(Path(run.out_dir) / "run.lock") == os.getpid()
@@ -129,17 +130,24 @@ def test_who_holds_a_lock_is_found_and_nobody_else(tmp_path: Path) -> None:
     assert find_holder(Path(run.out_dir) / "run.lock") is None
 
 
+def test_a_page_is_told_at_once_of_what_changed_before_it_listened(server: PageServer) -> None:
+    for path in ("/live?seen=0", "/runs/20260101-dead/live?seen=old", "/runs/none/live?seen=x"):
+        connection = http.client.HTTPConnection("127.0.0.1", server.keys.port, timeout=20)
+        connection.request("GET", path)
+        assert connection.getresponse().readline().startswith(b"event: changed")
+        connection.close()
+
+
 def test_a_page_is_told_of_a_change_within_a_second(server: PageServer, tmp_path: Path) -> None:
     """The events of a live run, from a writer in another connection."""
-    import http.client
-
     database = None
     for line in server.ask("/").text.splitlines():
         if "kmem.db" in line:
             database = line.split("· ")[1].split("<")[0].strip()
     assert database is not None
     connection = http.client.HTTPConnection("127.0.0.1", server.keys.port, timeout=20)
-    connection.request("GET", "/live")
+    (live,) = re.findall(r'sse-connect="(/live[^"]+)"', server.ask("/").text)
+    connection.request("GET", live)
     events = connection.getresponse()
     assert events.getheader("content-type").startswith("text/event-stream")
     written: list[float] = []

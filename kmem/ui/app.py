@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,15 +27,14 @@ from kmem.memory.ledger.listing import OutcomeFilter
 from kmem.memory.ledger.track_records import installed_versions
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.run.directory import is_worked_on
 from kmem.ui.addresses import run_address
 from kmem.ui.form import command_words, fields_of, find_fault, is_first
 from kmem.ui.kernel_page import show_kernel
-from kmem.ui.live import watch
+from kmem.ui.live import state_of_all, state_of_run, watch
 from kmem.ui.machine_page import Checked, Machine
 from kmem.ui.memory_page import show_memory
 from kmem.ui.processes import Processes, stop
-from kmem.ui.reader import Reader, data_version
+from kmem.ui.reader import Reader
 from kmem.ui.rendering import STATIC, render
 from kmem.ui.requests import Export, NoSuchPage, Page, PageRequest
 from kmem.ui.run_page import show_run
@@ -194,17 +194,14 @@ class _Site:
 
     async def watch_all(self, request: Request) -> Response:
         """An event for every change of the database."""
-        return EventSourceResponse(watch(self._reader, data_version), ping=15)
+        seen = request.query_params.get("seen", "")
+        return EventSourceResponse(watch(self._reader, state_of_all, seen), ping=15)
 
     async def watch_run(self, request: Request) -> Response:
         """An event for every change of a run."""
-        run_id = request.path_params["run"]
-
-        def revision(memory: Memory) -> object:
-            run = memory.runs.get(run_id)
-            return memory.run_entries.revision(run.id), is_worked_on(Path(run.out_dir))
-
-        return EventSourceResponse(watch(self._reader, revision), ping=15)
+        state = partial(state_of_run, run_id=request.path_params["run"])
+        seen = request.query_params.get("seen", "")
+        return EventSourceResponse(watch(self._reader, state, seen), ping=15)
 
     # --- runs
 

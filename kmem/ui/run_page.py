@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kmem.memory.store import Memory
 from kmem.records import Attempt, Diagnosis, Prescription, RunResult, Veto
 from kmem.run.first_screen import describe_knobs
-from kmem.ui.addresses import kernel_address, run_address, skill_address
+from kmem.ui.addresses import kernel_address, skill_address
 from kmem.ui.figures import (
     Origin,
     describe_date,
@@ -16,6 +16,7 @@ from kmem.ui.figures import (
     time_cell,
 )
 from kmem.ui.genealogy import grow_tree
+from kmem.ui.live import listen_to_run
 from kmem.ui.requests import Export, Page, PageRequest
 from kmem.ui.run_story import RunStory, read_story
 from kmem.ui.staircase import draw_staircase
@@ -61,11 +62,13 @@ class Round:
 
 def show_run(memory: Memory, request: PageRequest) -> Page | Export:
     """A run as it stands, finished or not."""
+    # before anything is read: what changes meanwhile is told
+    live = listen_to_run(memory, request.names["run"])
     story = read_story(memory, request.names["run"])
     table = candidates(story, request)
     if isinstance(table, Export):
         return table
-    live = f"{run_address(story.run.id)}/live" if story.state != "finished" else ""
+    live = live if story.state != "finished" else ""
     return Page("run.html", story.run.problem.name, run_content(story, table) | {"live": live})
 
 

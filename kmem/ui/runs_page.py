@@ -7,6 +7,7 @@ from kmem.memory.store import Memory
 from kmem.run.directory import seen_state
 from kmem.ui.addresses import run_address
 from kmem.ui.figures import Origin, date_cell, describe_factor, describe_share, time_cell
+from kmem.ui.live import listen_to_all
 from kmem.ui.requests import Export, Page, PageRequest
 from kmem.ui.tables import Cell, Column, Row, view_table
 
@@ -28,6 +29,7 @@ STATES = ("running", "finished", "interrupted", "failed", "killed")
 
 def show_runs(memory: Memory, request: PageRequest) -> Page | Export:
     """Every run, newest first unless the address says otherwise."""
+    live = listen_to_all(memory)  # before anything is read: what changes meanwhile is told
     rows = [_row(line) for line in memory.run_entries.lines()]
     state = request.query.get("state", "")
     chosen = [row for row in rows if state in ("", row["state"].value)]
@@ -38,7 +40,7 @@ def show_runs(memory: Memory, request: PageRequest) -> Page | Export:
     return Page(
         "runs.html",
         "Runs",
-        {"table": table, "state": state, "counts": counts, "total": len(rows), "live": "/live"},
+        {"table": table, "state": state, "counts": counts, "total": len(rows), "live": live},
     )
 
 
