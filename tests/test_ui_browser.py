@@ -71,11 +71,14 @@ def test_a_run_appears_and_grows_while_it_is_written(
         assert browser.wait(lambda: "live_one" in browser.text) < 1.5
         browser.open(f"{server.origin}/runs/{run.id}")
         assert "Best so far 1 ms, not verified yet" in browser.text
+        browser.type("input[name=q]", "half a wo")
         time.sleep(1.0)
         memory.runs.record_attempt(run.id, attempt("# the fifth\n", 0.5))
         assert browser.wait(lambda: "Best so far 0.5 ms" in browser.text) < 1.5
         dots = "return document.querySelectorAll('circle').length"
         assert browser.run(dots) == 4
+        typed = "return document.querySelector('input[name=q]').value"
+        assert browser.run(typed) == "half a wo", "what is being typed stays"
         finish(memory, run, made)
     browser.wait(lambda: "proved correct" in browser.text and "finished" in browser.text)
 
