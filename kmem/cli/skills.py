@@ -24,7 +24,7 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Bottleneck
 from kmem.serialize import to_data
-from kmem.skills import Skill
+from kmem.skills import Skill, recipe_versions
 from kmem.vocabulary import OPERATORS
 
 #: Descriptions that take a second to embed: then a search says what it waits for.
@@ -169,13 +169,13 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
     if options.report is not None:
         from kmem.cli.actions.stages import diagnose_report  # loads torch, for this option alone
 
-        diagnosis = diagnose_report(options.report, None)
+        diagnosis = diagnose_report(options.report)
     library = load_skills(registry)
     with Memory.to_read() as memory:
         memory.skills.sync(library)
         unread = memory.skills.count_unembedded()
         if unread > _MANY:
-            click.echo(f"reading {unread} descriptions, once for this database ...", err=True)
+            click.echo(f"reading {unread} descriptions, once ...", err=True)
         fits = diagnosis is not None or memory.skills.fits(query)
         hits = memory.skills.search(
             " ".join(filter(None, (query, diagnosis.summary if diagnosis else ""))),
@@ -192,7 +192,7 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
             bottleneck=diagnosis.bottleneck if diagnosis else None,
             operators=options.operators,
             arch=options.arch or "",
-            versions=installed_versions(),
+            versions={**installed_versions(), **recipe_versions(library)},
         )
         standings = memory.standings.of_each(by_name[hit.name] for hit in hits)
     hits = [replace(hit, reasons=(*hit.reasons, earned[hit.name].reason)) for hit in hits]

@@ -222,6 +222,7 @@ SUMS = (
         arch text not null,
         torch text not null,
         triton text not null,
+        recipe text not null,
         origin text not null,
         tried integer not null,
         passed integer not null,
@@ -232,7 +233,7 @@ SUMS = (
         recalled integer not null,
         recalled_log_speedup_e9 integer not null,
         revision integer not null,
-        unique (skill, bottleneck, operator, arch, torch, triton, origin)
+        unique (skill, bottleneck, operator, arch, torch, triton, recipe, origin)
     ) strict
     """,
     "create index skill_sums_by_revision on skill_sums (revision)",

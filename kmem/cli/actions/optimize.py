@@ -28,11 +28,13 @@ from kmem.plugins import Registry
 from kmem.problem.load import load_problem
 from kmem.problem.mode import in_mode
 from kmem.records import Device, Lesson, ModelChoice, Run, RunResult, RunState, Strategy
+from kmem.run.baselines import count_loaded_at_once
 from kmem.run.directory import RunDirectory, default_run_directory
-from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
+from kmem.run.evaluator import LiveEvaluator
 from kmem.run.finished import Executable, FinishedRun
 from kmem.run.first_screen import summarise
 from kmem.run.loop import optimize
+from kmem.run.processes import EvaluatorProcesses
 from kmem.run.progress import Announce
 from kmem.run.report import write_report
 from kmem.run.session import Session, open_session
@@ -211,8 +213,13 @@ def _search(
     cache = memory.path.parent / "cache"
     left = run.budget.minutes - memory.runs.seconds_spent(run.id) / 60
     sitting = replace(run, budget=replace(run.budget, minutes=max(0.0, left)))
+    baselines = count_loaded_at_once(
+        memory, run.problem, device, run.contract, run.budget.baselines
+    )
     with (
-        EvaluatorProcesses(Path(run.out_dir), cache, run.problem, present=present) as processes,
+        EvaluatorProcesses(
+            Path(run.out_dir), cache, run.problem, present=present, baselines=baselines
+        ) as processes,
         display as show,
     ):
         session = open_session(run.problem, run.contract, device, present, registry, memory)
