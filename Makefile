@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 SPREAD := -n 2 --dist loadfile --no-loadscope-reorder
 COVER := --cov --cov-report=term:skip-covered --cov-fail-under=85
 
-.PHONY: demo check test lint types format docs clean
+.PHONY: demo check test browser lint types format docs clean
 
 demo: $(STAMP)
 	$(BIN)/kmem optimize problems/layer_norm --target h200 --rounds 1 --minutes 3
@@ -24,9 +24,16 @@ check: lint types
 	$(BIN)/python -m pytest $(SPREAD) -m "not slow and not gpu"
 
 # Everything; with COVERAGE=1 it also counts which lines ran, and at least 85% must.
-test: $(STAMP)
+test: $(STAMP) browser
 	$(BIN)/kmem --help > /dev/null
 	$(BIN)/python -m pytest $(SPREAD) $(if $(COVERAGE),$(COVER))
+
+# The page is tested in a real Chromium, of Debian's packages; without it its tests are skipped.
+browser:
+	@command -v chromedriver > /dev/null || \
+		(apt-get update && apt-get install -y --no-install-recommends chromium chromium-driver) \
+		> /dev/null 2>&1 || echo "No Chromium (Debian: chromium, chromium-driver): \
+	tests in a browser are skipped"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

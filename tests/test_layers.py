@@ -31,7 +31,7 @@ FLOORS = (
     STAGES,
     ("curate", "default_plugins"),
     ("run",),
-    ("learning", "mcp", "testing"),
+    ("learning", "mcp", "testing", "ui"),
     ("cli",),
 )
 RANK = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -25,6 +25,8 @@ the command runs.
 - past_runs.py: `kmem runs compare`, `diff` and `prune`.
 - why.py: `kmem why`, the reasons of a round.
 - rounds.py: what was kept of a round, and its words for people and data for programs.
+- report.py: `kmem report`, what came of a run, also as one file to share.
+- ui.py: `kmem ui`, the page.
 - memory.py: `kmem memory`, share, merge, retract, count and ablate.
 - team.py: `kmem memory sync`, `name` and `trust`.
 - db.py: `kmem db`, where the database lies, whether it is whole, and what can be saved.

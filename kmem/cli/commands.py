@@ -18,6 +18,8 @@ _TABLE = (
     ),
     ("runs", "runs", "List, show, compare, resume, replay and prune runs (default: list)."),
     ("why", "why", "Say why RUN did what it did in ROUND (default: in every round)."),
+    ("report", "report", "Show the report of a run, or write its page as one HTML file."),
+    ("ui", "ui", "Show runs, kernels, skills and the memory in a browser, live."),
     ("memory", "memory", "Share, merge, retract and count measured outcomes (default: stats)."),
     ("db", "db", "Find, check and recover the database file (default: path)."),
     ("doctor", "doctor", "Report what works on this machine, and measure the GPU's ceilings."),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from kmem.memory.storage import Tables
-from kmem.records import Baseline, Contract, Device
+from kmem.records import Baseline, Contract, Device, Precision
 from kmem.serialize import from_json, to_json
 
 
@@ -57,6 +57,22 @@ class Devices(Tables):
             order by name
             """,
             _baseline_key(problem_hash, workload, device, contract, versions),
+        )
+        return tuple(from_json(Baseline, row["record"]) for row in rows)
+
+    def latest_baselines(
+        self, problem_hash: str, device: str, precision: Precision
+    ) -> tuple[Baseline, ...]:
+        """The baselines kept last of a problem's full workload, whatever the versions; by name."""
+        contract = to_json(Contract(precision))  # as run/baselines.py keeps them
+        rows = self._storage.read(
+            """
+            select name, record, max(rowid) from baselines
+            where problem_hash = ? and workload = 'full' and device = ? and contract = ?
+            group by name
+            order by name
+            """,
+            [problem_hash, device, contract],
         )
         return tuple(from_json(Baseline, row["record"]) for row in rows)
 

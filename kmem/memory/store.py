@@ -5,6 +5,7 @@ from types import TracebackType
 
 from kmem.memory.devices import Devices
 from kmem.memory.ledger.contributors import Contributors
+from kmem.memory.ledger.listing import Listing
 from kmem.memory.ledger.outcomes import Ledger
 from kmem.memory.ledger.track_records import TrackRecords
 from kmem.memory.ledger.winners import Winners
@@ -58,6 +59,7 @@ class Memory:
         self.run_entries = Entries(self.storage)
         self.conversations = Conversations(self.storage)
         self.ledger = Ledger(self.storage)
+        self.listing = Listing(self.storage)
         self.winners = Winners(self.storage)
         self.contributors = Contributors(self.storage)
         self.track_records = TrackRecords(self.storage, self.contributors)

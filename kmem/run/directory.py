@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from kmem.errors import OutputError
-from kmem.records import Attempt, Baseline, Experience, Kernel, Profile, Recalled, Run
+from kmem.records import Attempt, Baseline, Experience, Kernel, Profile, Recalled, Run, RunState
 from kmem.serialize import from_data, to_data, to_json
 
 Record = TypeVar("Record")
@@ -46,6 +46,19 @@ def is_worked_on(root: Path) -> bool:
     except OSError:  # no such directory any more, or none of ours
         return False
     return False
+
+
+def seen_state(state: RunState, root: Path) -> str:
+    """The state that memory has of a run, held against its directory.
+
+    "killed" is a run that ended without a word; one that is taken up again is running while its
+    module is still being traced.
+    """
+    if state is RunState.FINISHED:
+        return state.value
+    if is_worked_on(root):
+        return RunState.RUNNING.value
+    return "killed" if state is RunState.RUNNING else state.value
 
 
 def remove_run_directory(root: Path, run: Run) -> bool:

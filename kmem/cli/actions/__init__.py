@@ -12,5 +12,6 @@
 - ablate.py: compare searches with and without memory on recorded landscapes.
 - try_recipe.py: try the recipe of a skill on a problem.
 - try_rewrite.py: try the rewrite of a skill on a problem.
+- page.py: what the page gets from the command line.
 - doctor.py: check what this machine can do.
 """

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kmem.memory.runs.entries import RunEntry
 from kmem.records import Measurement, RunState
-from kmem.run.directory import is_worked_on
+from kmem.run import directory
 
 #: Why a run has no figure is told in so many characters of a list.
 _REASON_AT_MOST = 60
@@ -12,8 +12,7 @@ _REASON_AT_MOST = 60
 
 def seen_state(entry: RunEntry) -> str:
     """The state in memory, but "killed" for a run that ended without a word."""
-    killed = entry.state is RunState.RUNNING and not is_worked_on(Path(entry.run.out_dir))
-    return "killed" if killed else entry.state.value
+    return directory.seen_state(entry.state, Path(entry.run.out_dir))
 
 
 def describe_time(latency_ms: float, *, estimated: bool) -> str:

@@ -5,6 +5,7 @@ In the order in which an outcome passes, from its record to an answer:
 - graphs.py: what a problem's graph is known by, and how far two graphs are apart.
 - sums.py: table `skill_sums`: what each outcome adds to the sums of its skill.
 - outcomes.py: `memory.ledger`: outcomes and their retractions.
+- listing.py: `memory.listing`: outcomes in lists, a page of them at a time.
 - redaction.py: an outcome without what belongs to its owner.
 - sum_columns.py: table `skill_sums` as numpy columns in memory.
 - posteriors.py: the arithmetic from sums to posteriors.

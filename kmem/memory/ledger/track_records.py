@@ -23,7 +23,7 @@ from kmem.memory.ledger.posteriors import (
     skill_posteriors,
 )
 from kmem.memory.ledger.sum_columns import SkillSums, SumColumns, SumRow
-from kmem.memory.storage import Storage, Tables
+from kmem.memory.storage import Row, Storage, Tables
 from kmem.records import Bottleneck
 
 _ROWS_AT_ONCE = 10_000
@@ -164,17 +164,32 @@ class TrackRecords(Tables):
             """,
             [name],
         )
-        return [
-            TrackRecord(
-                row["arch"],
-                row["tried"],
-                row["passed"],
-                row["improved"],
-                math.exp(row["total_e9"] * sums.LOG_UNIT / row["timed"]) if row["timed"] else None,
-                row["recalled"],
-            )
-            for row in rows
-        ]
+        return [_track_record(row["arch"], row) for row in rows]
+
+    def of_skills(self, names: Sequence[str]) -> dict[str, TrackRecord]:
+        """What skills have earned over all architectures, of those that were ever tried.
+
+        `arch` is empty: the sums are over every one.
+        """
+        self.refresh()
+        rows = self._storage.read(
+            """
+            select
+                skill,
+                sum(tried) as tried,
+                sum(passed) as passed,
+                sum(improved) as improved,
+                sum(timed) as timed,
+                sum(log_speedup_e9) as total_e9,
+                sum(recalled) as recalled
+            from json_each(?) given
+            join skill_sums on skill = given.value
+            group by skill
+            having sum(tried) > 0 or sum(recalled) > 0
+            """,
+            [json.dumps(sorted(set(names)))],
+        )
+        return {str(row["skill"]): _track_record("", row) for row in rows}
 
     def refresh(self) -> None:
         """Derive the sums from the whole ledger if they lack outcomes, as after a migration.
@@ -221,6 +236,18 @@ class _Loaded:
     columns: SumColumns
     generation: int
     revision: int
+
+
+def _track_record(arch: str, row: Row) -> TrackRecord:
+    timed = row["timed"]
+    return TrackRecord(
+        arch,
+        row["tried"],
+        row["passed"],
+        row["improved"],
+        math.exp(row["total_e9"] * sums.LOG_UNIT / timed) if timed else None,
+        row["recalled"],
+    )
 
 
 @lru_cache(maxsize=1 << 14)  # a run asks about the same skills every round

@@ -33,12 +33,93 @@ class RunEntry:
     estimated: bool = False  # whether that time is an estimate
 
 
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """What a list shows of a run: columns alone, so that thousands are read at once.
+
+    `latency_ms` is that of the winner, `best_ms` that of the fastest attempt that passed its
+    screening; `estimated` is None while nothing has a time.
+    """
+
+    id: str
+    state: RunState
+    problem: str
+    target: str
+    precision: str
+    created_at: str
+    out_dir: str
+    failure: str
+    reason: str
+    speedup: float | None
+    latency_ms: float | None
+    best_ms: float | None
+    speed_of_light: float | None
+    estimated: bool | None
+    attempts: int
+
+
 class Entries(Tables):
     """`memory.run_entries`: the list of runs."""
+
+    def lines(self) -> list[RunLine]:
+        """Every run as a line, newest first."""
+        rows = self._storage.read(
+            """
+            select
+                r.id,
+                r.state,
+                json_extract(r.record, '$.problem.name') as problem,
+                json_extract(r.record, '$.target') as target,
+                json_extract(r.record, '$.contract.precision') as precision,
+                r.created_at,
+                json_extract(r.record, '$.out_dir') as out_dir,
+                coalesce(r.failure, '') as failure,
+                coalesce(json_extract(r.result, '$.reason'), '') as reason,
+                json_extract(r.result, '$.speedup') as speedup,
+                json_extract(r.result, '$.best.measurement.timing.latency_ms') as latency_ms,
+                min(case when a.status = 'passed' then a.latency_ms end) as best_ms,
+                json_extract(r.result, '$.speed_of_light') as speed_of_light,
+                max(a.estimated) as estimated,
+                count(a.run) as attempts
+            from runs r
+            left join attempts a on a.run = r.id
+            group by r.id
+            order by r.created_at desc, r.rowid desc
+            """
+        )
+        return [
+            RunLine(
+                **row
+                | {
+                    "state": RunState(row["state"]),
+                    "estimated": None if row["estimated"] is None else bool(row["estimated"]),
+                }
+            )
+            for row in rows
+        ]
 
     def all(self) -> list[RunEntry]:
         """Every run, newest first."""
         return self._read("", [])
+
+    def revision(self, run_id: str) -> tuple[object, ...]:
+        """What changes whenever something of a run (full id) is kept; empty without such a run."""
+        rows = self._storage.read(
+            """
+            select
+                state,
+                seconds_spent,
+                (select count(*) from attempts where run = r.id),
+                (select count(*) from plans where run = r.id),
+                (select count(*) from diagnoses where run = r.id),
+                (select count(*) from verdicts where run = r.id),
+                (select count(*) from lessons where run = r.id)
+            from runs r
+            where id = ?
+            """,
+            [run_id],
+        )
+        return tuple(rows[0].values()) if rows else ()
 
     def one(self, run_id: str) -> RunEntry:
         """A run (full id) as it stands. Raises MemoryStoreError if there is no such run."""

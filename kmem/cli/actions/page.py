@@ -1,0 +1,21 @@
+"""What the page gets from the command line: how runs start, how this machine is checked."""
+
+from functools import partial
+from pathlib import Path
+
+from kmem.cli.actions.doctor import check_machine
+from kmem.cli.optimize import optimize
+from kmem.plugins import Registry
+from kmem.ui.app import Parts
+from kmem.ui.machine_page import Checked
+
+
+def page_parts(registry: Registry, database: Path) -> Parts:
+    """The parts of the page over a database."""
+    return Parts(database, registry, optimize, partial(_check, registry))
+
+
+def _check(registry: Registry) -> list[Checked]:
+    """The checks of `kmem doctor`, without the minute that measures the GPU's ceilings."""
+    _, checks = check_machine(registry, measure=False, announce=lambda text: None)
+    return [Checked(check.name, check.ok, check.detail, check.remedy) for check in checks]

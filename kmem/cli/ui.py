@@ -1,0 +1,34 @@
+"""`kmem ui`: serve the page to a browser of this machine."""
+
+import webbrowser
+
+import click
+
+from kmem.memory.location import default_db_path
+from kmem.plugins import Registry
+
+
+@click.command()
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port to listen on; default: 8765, or a free one where that is taken.",
+)
+@click.option("--open", "opens", is_flag=True, help="Open a browser too.")
+@click.pass_obj
+def ui(registry: Registry | None, port: int | None, opens: bool) -> None:
+    """Show runs, kernels, skills and the memory in a browser, live.
+
+    Listens on 127.0.0.1 alone. Reading needs nothing; starting, stopping and resuming runs needs
+    the token in the address that is printed. Runs that the page starts go on when it ends; Ctrl-C
+    ends it, with exit code 130.
+    """
+    from kmem.cli.actions.page import page_parts  # loads torch
+    from kmem.ui.server import make_service  # a web server, for this command alone
+
+    service = make_service(page_parts(registry or Registry(), default_db_path()), port)
+    click.echo(service.keys.address)
+    click.echo("Ctrl-C ends the page; runs go on.", err=True)
+    if opens:
+        webbrowser.open(service.keys.address)
+    service.run()

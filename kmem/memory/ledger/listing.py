@@ -1,0 +1,159 @@
+"""Outcomes in lists: a page of them at a time, by skill and status, and one skill's in their order.
+
+Every question is answered from an index, so that a ledger of a million outcomes is listed in
+milliseconds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kmem.memory.storage import Storage, Tables, Value
+from kmem.records import Outcome
+from kmem.serialize import from_json
+
+#: What a list may be ordered by, and the column for it. Outcomes are numbered as they came.
+ORDERS = {"recorded": "id", "skill": "skill", "status": "status", "latency_ms": "latency_ms"}
+#: Lists go no deeper: each further page would have to be counted up to.
+DEEPEST = 10_000
+_COUNTS_KEPT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeFilter:
+    """Which outcomes: of skills whose name begins so, with a status; empty texts are any."""
+
+    skill: str = ""
+    status: str = ""
+
+    @property
+    def condition(self) -> tuple[str, list[Value]]:
+        """The condition as SQL with its parameters."""
+        parts, parameters = ["true"], []
+        if self.skill:
+            parts.append("skill >= ? and skill < ?")
+            parameters += [self.skill, f"{self.skill}\U0010ffff"]
+        if self.status:
+            parts.append("status = ?")
+            parameters.append(self.status)
+        return " and ".join(parts), parameters
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOutcome:
+    """An outcome in a list, and whether it was retracted."""
+
+    hash: str
+    outcome: Outcome
+    retracted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """Whether an outcome of a skill passed, by its number in the ledger."""
+
+    number: int
+    passed: bool
+
+
+class Listing(Tables):
+    """`memory.listing`: outcomes in lists."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__(storage)
+        self._counts: dict[tuple[OutcomeFilter, int], int] = {}
+
+    def count(self, chosen: OutcomeFilter) -> int:
+        """How many outcomes there are so, retracted ones among them.
+
+        The ledger is append-only: a count holds until there is a newer outcome.
+        """
+        (newest,) = self._storage.read("select coalesce(max(id), 0) as id from outcomes")
+        known = (chosen, int(newest["id"]))
+        if known not in self._counts:
+            if len(self._counts) >= _COUNTS_KEPT:
+                self._counts.clear()
+            self._counts[known] = self._count(chosen)
+        return self._counts[known]
+
+    def _count(self, chosen: OutcomeFilter) -> int:
+        condition, parameters = chosen.condition
+        (row,) = self._storage.read(
+            f"select count(*) as found from outcomes where {condition}", parameters
+        )
+        return int(row["found"])
+
+    def page(
+        self, chosen: OutcomeFilter, order: str, first: int, limit: int, *, descending: bool
+    ) -> list[ListedOutcome]:
+        """Some of the outcomes, from the one at place `first` on.
+
+        Args:
+            order: of ORDERS; outcomes without a time come last.
+        """
+        condition, parameters = chosen.condition
+        column = ORDERS[order]
+        # the index has all that is asked; the rows beside it are two kilobytes each
+        by = "" if condition == "true" and column == "id" else "indexed by outcomes_by_skill"
+        way = "desc" if descending else "asc"
+        last = "latency_ms is null," if column == "latency_ms" else ""
+        rows = self._storage.read(
+            f"""
+            select id from outcomes {by}
+            where {condition}
+            order by {last} {column} {way}, id desc
+            limit ? offset ?
+            """,
+            [*parameters, limit, min(first, DEEPEST)],
+        )
+        return self._read([int(row["id"]) for row in rows])
+
+    def successes(self, skill: str) -> list[Success]:
+        """What became of a skill's outcomes, as they came; retracted ones are left out."""
+        retracted = self._storage.read(
+            """
+            select o.id from retractions r
+            join outcomes o on o.hash = r.outcome_hash
+            where o.skill = ?
+            """,
+            [skill],
+        )
+        gone = {row["id"] for row in retracted}
+        rows = self._storage.read(
+            """
+            select id, status from outcomes indexed by outcomes_by_skill
+            where skill = ?
+            order by id
+            """,
+            [skill],
+        )
+        return [
+            Success(int(row["id"]), row["status"] == "passed")
+            for row in rows
+            if row["id"] not in gone
+        ]
+
+    def dates(self, numbers: Sequence[int]) -> list[str]:
+        """When these outcomes were measured; ISO 8601."""
+        return [entry.outcome.created_at for entry in self._read(numbers)]
+
+    def _read(self, numbers: Sequence[int]) -> list[ListedOutcome]:
+        found: list[ListedOutcome] = []
+        for number in numbers:
+            rows = self._storage.read(
+                """
+                select
+                    o.hash,
+                    o.record,
+                    exists (select 1 from retractions r where r.outcome_hash = o.hash) as retracted
+                from outcomes o
+                where o.id = ?
+                """,
+                [number],
+            )
+            found += [
+                ListedOutcome(
+                    row["hash"], from_json(Outcome, row["record"]), bool(row["retracted"])
+                )
+                for row in rows
+            ]
+        return found

@@ -1,0 +1,18 @@
+"""The addresses of pages, for links from one to another."""
+
+from urllib.parse import quote
+
+
+def run_address(run_id: str) -> str:
+    """The page of a run."""
+    return f"/runs/{quote(run_id, safe='')}"
+
+
+def kernel_address(run_id: str, kernel: str) -> str:
+    """The page of one candidate of a run."""
+    return f"{run_address(run_id)}/kernels/{quote(kernel, safe='')}"
+
+
+def skill_address(name: str) -> str:
+    """The page of a skill."""
+    return f"/skills/{quote(name, safe='')}"

@@ -1,0 +1,37 @@
+"""A run as one file for sharing: the page of the server without scripts, with its kernels."""
+
+from kmem.memory.store import Memory
+from kmem.ui.kernel_page import kernel_content
+from kmem.ui.rendering import render_alone
+from kmem.ui.requests import Export, Page, PageRequest
+from kmem.ui.run_page import candidates, run_content
+from kmem.ui.run_story import read_story
+
+#: Kernels whose source is in the file, fastest first: each is ten kilobytes and more.
+MOST_KERNELS = 20
+
+
+def render_run(memory: Memory, run_id: str) -> str:
+    """The page of a run (id, or its unique beginning) as HTML that needs nothing else.
+
+    Raises MemoryStoreError if there is no such run.
+    """
+    story = read_story(memory, run_id)
+    numbered = {
+        attempt.candidate.kernel.hash: (number, attempt)
+        for number, attempt in enumerate(story.attempts, 1)
+        if attempt.measurement.latency_ms is not None
+    }
+    fastest = sorted(numbered.values(), key=lambda entry: entry[1].measurement.latency_ms or 0.0)
+    shown = fastest[:MOST_KERNELS]
+    inside = {attempt.candidate.kernel.hash for _, attempt in shown}
+
+    def link(kernel: str) -> str:
+        return f"#kernel-{kernel}" if kernel in inside else "#cand"
+
+    table = candidates(story, PageRequest(""), link)
+    if isinstance(table, Export):  # a request without a query asks for none
+        raise AssertionError("a table was asked for")
+    details = [kernel_content(memory, story, number, attempt) for number, attempt in shown]
+    content = {**run_content(story, table, link), "details": details}
+    return render_alone(Page("run.html", story.run.problem.name, content))

@@ -1,0 +1,71 @@
+"""Pages as HTML: templates that escape everything they are given, unless it is markup of ours."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+import kmem
+from kmem.ui.requests import Page
+
+ROOT = Path(__file__).parent
+STATIC = ROOT / "static"
+
+
+@cache
+def environment() -> Environment:
+    """The templates. A name that a page does not give is an error, not an empty text."""
+    made = Environment(
+        loader=FileSystemLoader(ROOT / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["css"] = css_name
+    made.filters["ticks"] = show_ticks
+    return made
+
+
+def css_name(text: str) -> str:
+    """A text as part of the name of a class."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", text)
+
+
+def show_ticks(text: str) -> Markup:
+    """A text of kmem as HTML, with what stands between backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:  # a tick without its pair
+        return escape(text)
+    marked = (
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )
+    return Markup("").join(marked)
+
+
+def render(page: Page, **frame: object) -> str:
+    """A page as HTML.
+
+    Args:
+        frame: what stands around the page: its section, the database, what the visitor may do.
+    """
+    around = {
+        "version": kmem.__version__,
+        "alone": False,
+        "may_change": False,
+        "form_token": "",
+        "section": "",
+        "database": "",
+        "self_href": "",
+    }
+    template = environment().get_template(page.template)
+    return template.render({**around, **frame, "title": page.title, **page.content})
+
+
+def render_alone(page: Page) -> str:
+    """A page as one file that needs nothing else: no script, no link to a server."""
+    style = (STATIC / "page.css").read_text(encoding="utf-8")
+    return render(page, alone=True, style=style)

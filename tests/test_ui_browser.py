@@ -1,0 +1,189 @@
+"""The page in a real browser: live, pressed, without scripts, hostile, narrow, and after a kill.
+
+Needs Chromium with its driver; without, every test here is skipped and says so.
+"""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from chromium import Browser, open_browser
+from page_server import (
+    PageServer,
+    attempt,
+    fill,
+    fill_memory,
+    finish,
+    make_run,
+    serve_page,
+)
+
+from kmem.memory.store import Memory
+from kmem.plugins import build_plugin_manager, collect
+from kmem.run.directory import RunDirectory
+
+pytestmark = pytest.mark.slow
+
+PAGES = ("/", "/runs/20260101-done", "/runs/20260101-evil", "/skills", "/memory", "/new")
+TINY = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
+def get_inputs():
+    return [torch.randn(64, 256)]
+"""
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("browsed")
+    fill_memory(root / "kmem.db", root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(root: Path) -> Iterator[PageServer]:
+    with serve_page(root / "kmem.db", collect(build_plugin_manager())) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+def test_a_run_appears_and_grows_while_it_is_written(
+    browser: Browser, server: PageServer, root: Path
+) -> None:
+    run = make_run("20260103-live", root, "live_one")
+    browser.open(f"{server.origin}/")
+    assert "live_one" not in browser.text
+    time.sleep(1.0)  # the page listens
+    with Memory(root / "kmem.db") as memory, RunDirectory(Path(run.out_dir)).work(run):
+        made = fill(memory, run)
+        assert browser.wait(lambda: "live_one" in browser.text) < 1.5
+        browser.open(f"{server.origin}/runs/{run.id}")
+        assert "Best so far 1 ms, not verified yet" in browser.text
+        browser.type("input[name=q]", "half a wo")
+        time.sleep(1.0)
+        memory.runs.record_attempt(run.id, attempt("# the fifth\n", 0.5))
+        assert browser.wait(lambda: "Best so far 0.5 ms" in browser.text) < 1.5
+        dots = "return document.querySelectorAll('circle').length"
+        assert browser.run(dots) == 4
+        typed = "return document.querySelector('input[name=q]').value"
+        assert browser.run(typed) == "half a wo", "what is being typed stays"
+        finish(memory, run, made)
+    browser.wait(lambda: "proved correct" in browser.text and "finished" in browser.text)
+
+
+def test_nothing_hostile_runs(browser: Browser, server: PageServer) -> None:
+    for path in PAGES:
+        browser.open(server.origin + path)
+        time.sleep(0.2)
+        assert browser.run("return document.title") != "owned"
+        assert browser.run("return document.images.length") == 0
+    browser.open(f"{server.origin}/runs/20260101-evil")
+    browser.click("table td a.mono")
+    assert "<script>document.title='owned'</script>" in browser.text
+    assert browser.run("return document.title") != "owned"
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_is_wider_than_the_screen(browser: Browser, server: PageServer, width: int) -> None:
+    browser.set_size(width, 800)
+    for path in PAGES:
+        browser.open(server.origin + path)
+        wide = browser.run("return document.documentElement.scrollWidth")
+        assert wide <= width, f"{path} is {wide} pixels wide"
+    browser.set_size(1280, 800)
+
+
+def test_a_filter_and_a_diff_are_reached_by_pressing(browser: Browser, server: PageServer) -> None:
+    browser.open(server.origin)
+    browser.type("input[name=q]", "softmax h200")
+    browser.click("form.filter button")
+    rows = "return [...document.querySelectorAll('tbody tr')].map(row => row.cells[0].innerText)"
+    assert browser.run(rows) == ["20260101-done"]
+    browser.click("tbody tr a")
+    browser.click("tr.best a.mono")
+    added = "return [...document.querySelectorAll('.gi')].pop().innerText"
+    assert browser.run(added) == "+A = 2"
+
+
+def test_every_page_reads_the_same_without_scripts(
+    server: PageServer, browser: Browser, tmp_path: Path
+) -> None:
+    with open_browser(tmp_path / "profile", scripts=False) as plain:
+        for each in (plain, browser):
+            each.open(f"{server.origin}/?token={server.keys.token}")
+        for path in PAGES:
+            plain.open(server.origin + path)
+            browser.open(server.origin + path)
+            # through the debugger: no script of the page's runs in this window
+            shown = plain.command("Runtime.evaluate", {"expression": "document.body.innerText"})
+            assert shown["result"]["value"] == browser.text
+        plain.open(f"{server.origin}/?sort=run")
+        plain.click("tbody tr a")
+        assert plain.url.endswith("/runs/20260101-dead")
+
+
+def test_a_run_is_started_stopped_and_resumed_by_pressing_and_outlives_the_server(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real run of a real server, which is killed while the run is at work."""
+    monkeypatch.setenv("KMEM_DB", str(tmp_path / "kmem.db"))
+    monkeypatch.setenv("KMEM_OUT", str(tmp_path / "out"))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with begin_server() as address:
+        browser.open(address)
+        browser.click("a[href='/new']")
+        browser.click("form.form summary")
+        browser.type("#name", "tiny")
+        browser.type("#source", TINY)
+        browser.type("#option-target", "h200")
+        browser.click("form.form > div > button")
+        browser.wait(lambda: "/runs/" in browser.url, 120)
+        run_id = browser.url.rpartition("/")[2]
+        assert "running" in browser.text
+        browser.click("form[action$='/stop'] button")
+        browser.wait(lambda: "interrupted" in browser.text, 120)
+        browser.click("form[action$='/resume'] button")
+        browser.wait(lambda: "/runs/" in browser.url and "running" in browser.text, 120)
+    with Memory(tmp_path / "kmem.db") as memory:
+        assert [line.id for line in memory.run_entries.lines()] == [run_id]
+        before = len(memory.runs.attempts(run_id))
+    with begin_server() as address:  # the first was killed, and the run went on
+        browser.open(address)
+        browser.click("tbody tr a")
+        assert "running" in browser.text or "finished" in browser.text
+        if "running" in browser.text:
+            browser.click("form[action$='/stop'] button")
+            browser.wait(lambda: "interrupted" in browser.text or "finished" in browser.text, 120)
+    with Memory(tmp_path / "kmem.db") as memory:
+        assert len(memory.runs.attempts(run_id)) >= before
+
+
+@contextmanager
+def begin_server() -> Iterator[str]:
+    """`kmem ui` as a process of its own, killed at the end of the block; its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kmem", "ui"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().strip()
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/\?token=\S+", address)
+        yield address
+    finally:
+        process.kill()
+        process.wait(20)

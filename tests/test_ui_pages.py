@@ -1,0 +1,222 @@
+"""The pages as the real server gives them: what they show, sort, filter, export, and never run."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from page_server import HOSTILE, Elements, PageServer, fill_memory, serve_page
+from test_memory_store import make_outcome
+
+from kmem.cli.report import report
+from kmem.memory.store import Memory
+from kmem.plugins import Registry, build_plugin_manager, collect
+from kmem.ui.genealogy import grow_tree
+from kmem.ui.posterior import draw_posterior
+
+DONE = "/runs/20260101-done"
+PAGES = ("/", DONE, "/runs/20260101-evil", "/skills", "/skills/online-softmax", "/memory", "/new")
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return collect(build_plugin_manager())
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("page")
+    fill_memory(root / "kmem.db", root)
+    return root / "kmem.db"
+
+
+@pytest.fixture(scope="module")
+def server(database: Path, registry: Registry) -> Iterator[PageServer]:
+    with serve_page(database, registry) as server:
+        yield server
+
+
+def kernels(server: PageServer) -> list[str]:
+    rows = json.loads(server.ask(f"{DONE}?format=json").text)["candidates"]
+    return [row["kernel"] for row in rows]
+
+
+def problems(server: PageServer, query: str) -> list[str]:
+    rows = json.loads(server.ask(f"/?format=json&{query}").text)["runs"]
+    return [row["run"].rpartition("-")[2] for row in rows]
+
+
+def test_runs_are_listed_with_state_time_and_where_their_figures_come_from(
+    server: PageServer,
+) -> None:
+    page = Elements(server.ask("/").text)
+    assert "20260101-done softmax finished h200 1 ms 4.00× 40% measured 4 2026-01-01" in page.text
+    assert "20260101-dead layer_norm killed h200 1 ms measured 4" in page.text
+    hints = [span.get("title") for span in page.all("span")]
+    assert "measured on h200, 2026-01-01 00:00 UTC" in hints
+
+
+def test_a_table_is_sorted_filtered_and_exported_by_its_address(server: PageServer) -> None:
+    assert problems(server, "q=softmax+h200") == ["done"]
+    assert problems(server, "state=killed") == ["dead"]
+    assert problems(server, "sort=speedup")[-1] == "dead", "what has no value comes last"
+    assert problems(server, "sort=run") == ["dead", "done", "evil"]
+    assert problems(server, "sort=-run") == ["evil", "done", "dead"]
+    headings = Elements(server.ask("/?sort=-problem&q=h200").text).all("th")
+    assert [each["aria-sort"] for each in headings if "aria-sort" in each] == ["descending"]
+    turned = [link["href"] for link in Elements(server.ask("/?sort=-problem").text).all("a")]
+    assert "/?sort=problem" in turned
+    exported = server.ask("/?format=csv&sort=run")
+    assert exported.headers["content-type"].startswith("text/csv")
+    assert exported.text.splitlines()[1].startswith("20260101-dead,layer_norm,killed,h200,1.0")
+    assert "problem,\n" not in exported.text
+    assert server.ask("/?page=99999999999999&sort=nothing&q=").status == 200
+
+
+def test_an_export_holds_no_formula(server: PageServer) -> None:
+    text = server.ask("/memory?format=csv").text
+    assert "=HYPERLINK" in text
+    assert not any(line.startswith(("=", '"=')) for line in text.splitlines())
+
+
+def test_a_run_shows_its_verdict_its_staircase_and_its_descent(server: PageServer) -> None:
+    page = Elements(server.ask(DONE).text)
+    assert "4.00× faster by a new kernel, proved correct" in page.text
+    assert "Best kernel 1 ms measured" in page.text
+    assert "4 candidates, 3 passed; the best takes 1 ms, the bound is 0.4 ms" in page.text
+    assert "eager 4 ms" in page.text
+    assert [dot["class"] for dot in page.all("circle")] == ["dot leads", "dot leads", "dot"]
+    assert len([line for line in page.all("line") if line["class"] == "refused"]) == 1
+    first, second, third, fourth = (kernel[:10] for kernel in kernels(server))
+    assert f"├─ {second} tune online-softmax 1 ms" in page.text
+    assert f"└─ {fourth} tune online-softmax 3 ms" in page.text
+    assert page.text.index(f"{first} seed") < page.text.index(f"├─ {third}")
+
+
+def test_a_candidate_shows_its_diff_against_its_parent_and_its_source(server: PageServer) -> None:
+    _, best, refused, _ = kernels(server)
+    page = server.ask(f"{DONE}/kernels/{best}").text
+    assert '<span class="gd">-A = 1</span>' in page
+    assert '<span class="gi">+A = 2</span>' in page
+    assert '<span class="mi">2</span>' in page, "the source is highlighted"
+    shown = Elements(server.ask(f"{DONE}/kernels/{refused[:12]}").text).text
+    assert "wrong values" in shown and "Worst error 0.1 checked of what is allowed" in shown
+    assert server.ask(f"{DONE}/kernels/ffff").status == 404
+
+
+def test_a_skill_shows_its_text_its_record_and_its_posterior_over_time(server: PageServer) -> None:
+    page = Elements(server.ask("/skills/online-softmax").text)
+    assert "1 of 2 outcomes passed; the next does with probability 50%" in page.text
+    assert "sm_90 2 1" in page.text
+    listed = json.loads(server.ask("/skills?format=json&q=online-softmax").text)["skills"]
+    assert [(row["name"], row["tried"], row["passed"]) for row in listed] == [
+        ("online-softmax", 2, 1)
+    ]
+    assert server.ask("/skills/no-such-skill").status == 404
+
+
+def test_outcomes_are_listed_by_skill_and_status(server: PageServer) -> None:
+    def listed(query: str) -> list[tuple[str, float | None]]:
+        rows = json.loads(server.ask(f"/memory?format=json&{query}").text)["outcomes"]
+        return [(row["status"], row["latency_ms"]) for row in rows]
+
+    assert listed("q=online") == [("wrong_values", None), ("passed", 1.0)]
+    assert listed("status=passed&sort=-latency_ms") == [("passed", 2.0), ("passed", 1.0)]
+    assert listed("sort=latency_ms") == [("passed", 1.0), ("passed", 2.0), ("wrong_values", None)]
+    assert "3 row" in Elements(server.ask("/memory").text).text
+
+
+def test_the_machine_is_checked_once_and_again_when_told(server: PageServer) -> None:
+    while "Checking what" in (page := server.ask("/machine").text):
+        assert 'http-equiv="refresh"' in page
+    assert "compiler ok works" in Elements(page).text
+    assert server.ask("/machine", {}).status == 303
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_nothing_hostile_becomes_an_element(server: PageServer, path: str) -> None:
+    answer = server.ask(path)
+    assert answer.status == 200
+    check_harmless(answer.text)
+
+
+def test_no_hostile_candidate_becomes_an_element(server: PageServer) -> None:
+    rows = json.loads(server.ask("/runs/20260101-evil?format=json").text)["candidates"]
+    for row in rows:
+        page = server.ask(f"/runs/20260101-evil/kernels/{row['kernel']}").text
+        check_harmless(page)
+        assert HOSTILE[0] in Elements(page).text, "it is shown as text"
+    assert "1337" not in server.ask("/runs/20260101-evil").text, "no template is made of a text"
+
+
+def check_harmless(html: str) -> None:
+    """Only kmem's own scripts, no handlers, no styles, no addresses elsewhere."""
+    page = Elements(html)
+    sources = {script.get("src") for script in page.all("script")}
+    assert sources <= {"/static/htmx.min.js", "/static/htmx-ext-sse.min.js"}
+    for tag, attributes in page.found:
+        assert tag not in {"img", "iframe", "object", "embed", "base"}
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
+        for name in ("href", "src", "action"):
+            address = attributes.get(name)
+            assert address is None or address.startswith(("/", "#", "?")), (tag, address)
+            assert not (address or "").startswith("//")
+
+
+def test_markdown_of_a_skill_cannot_bring_html_or_scripts() -> None:
+    from kmem.ui.skills_page import show_prose
+
+    text = "\n\n".join([*HOSTILE, "[x](javascript:alert(1))", "![x](javascript:alert(1))"])
+    page = Elements(str(show_prose(text)))
+    assert {tag for tag, _ in page.found} <= {"p", "em", "strong", "code", "pre", "a", "li", "ul"}
+    assert page.all("a") == []
+
+
+def test_the_style_sheet_loads_nothing(server: PageServer) -> None:
+    style = server.ask("/static/page.css")
+    assert style.status == 200
+    assert "url(" not in style.text and "@import" not in style.text
+
+
+def test_a_run_is_written_as_one_file_that_needs_nothing_else(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KMEM_DB", str(database))
+    for run in ("20260101-done", "20260101-evil"):
+        place = tmp_path / f"{run}.html"
+        words = [run, "--html", "--out", str(place)]
+        assert CliRunner().invoke(report, words, catch_exceptions=False).exit_code == 0
+        html = place.read_text(encoding="utf-8")
+        page = Elements(html)
+        assert page.all("script") == page.all("link") == page.all("form") == []
+        ids = {attributes.get("id") for _, attributes in page.found}
+        links = [link["href"] for link in page.all("a")]
+        assert {link[1:] for link in links if link.startswith("#kernel")} <= ids
+        assert "measured on h200, 2026-01-01" in page.text
+        check_harmless(html)
+
+
+def test_a_long_chain_of_descent_is_one_line_a_kernel() -> None:
+    from page_server import attempt
+
+    chain = [attempt("0", 1.0)]
+    for number in range(1, 400):
+        chain.append(attempt(str(number), 1.0, chain[-1].candidate.kernel.hash))
+    tree = grow_tree(chain)
+    assert [branch.number for branch in tree] == list(range(1, 401))
+    assert max(len(branch.strokes) for branch in tree) < 80
+
+
+def test_a_posterior_of_many_outcomes_is_drawn_with_few_points(tmp_path: Path) -> None:
+    with Memory(tmp_path / "kmem.db") as memory:
+        for number in range(600):
+            memory.ledger.record(make_outcome(1.0 if number % 3 else None, seed=number))
+        outcomes = memory.listing.successes("online-softmax")
+        memory.ledger.retract(make_outcome(None, seed=0).hash, "a mistake", "me")
+        left = memory.listing.successes("online-softmax")
+    plot = draw_posterior(outcomes)
+    assert plot is not None and 100 < plot.line.count("L") < 250
+    assert plot.summary.startswith("400 of 600 outcomes passed")
+    assert len(left) == 599
+    assert draw_posterior([]) is None
