@@ -3,6 +3,9 @@
 The kernel is a real one, of the form that recipes emit, at sizes for the interpreter.
 """
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from kmem.devices import named_target
@@ -121,3 +124,13 @@ def finished_run(
     )  # fmt: skip
     write_bundle(directory / "evidence" / f"{made.hash}.json", bundle)
     return Result(run, outcome)
+
+
+def run_without_kmem(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command in a package's directory, in a process that cannot import kmem."""
+    (directory / "conftest.py").write_text("import sys\nsys.modules['kmem'] = None\n")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(directory)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(
+        command, cwd=directory, env=environment, capture_output=True, text=True, check=False
+    )

@@ -9,9 +9,11 @@ import torch
 
 import kmem
 from kmem.api.from_module import write_problem
+from kmem.deploy.package import export_package
 from kmem.errors import OutputError, ProblemError
 from kmem.problem.load import build_inputs, build_model, execute_problem, load_problem
 from kmem.run.progress import Event
+from tests.shipped_runs import run_without_kmem
 
 SOFTMAX = """
 import torch
@@ -35,6 +37,15 @@ class Block(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, scale: float) -> torch.Tensor:
         return torch.nn.functional.gelu(self.layers(x)) * scale + self.shift
+
+
+class Normalise(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(96)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm(x)) * 0.5
 
 
 class Holder(torch.nn.Module):
@@ -130,21 +141,32 @@ def test_loading_what_is_no_run_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_from_python_is_told_shown_and_loaded_again(tmp_path: Path) -> None:
-    problem = tmp_path / "softmax.py"
-    problem.write_text(SOFTMAX.replace("48, 96", "8192, 1024"))
+def test_a_module_is_optimised_loaded_applied_and_exported(tmp_path: Path) -> None:
+    module, x = Normalise().eval(), torch.randn(40, 96)
     events: list[Event] = []
     result = kmem.optimize(
-        problem, target="h200", rounds=0, minutes=1, out=tmp_path / "run", progress=events.append
+        module,
+        (x,),
+        target="h200",
+        rounds=0,
+        minutes=1,
+        out=tmp_path / "run",
+        progress=events.append,
     )
     assert {"recall", "explore", "measure"} <= {event.stage for event in events}
     assert result.is_faster
     assert result.estimated
     assert result.latency_ms < result.baselines_ms["eager"]
-    assert str(result).startswith("softmax: Estimated")
+    assert str(result).startswith("normalise: Estimated")
     assert "<table>" in result._repr_html_()
-    assert result.evidence_path is not None
-    assert result.report.startswith("# softmax")
-    assert issubclass(result.load_kernel(), torch.nn.Module)
+    assert result.report.startswith("# normalise")
     again = kmem.load(tmp_path / "run")
     assert again.outcome == result.outcome == kmem.load(result.run.id).outcome
+    with torch.no_grad():
+        expected = module(x)
+        with kmem.apply(module, again) as handle:
+            torch.testing.assert_close(module(x), expected)
+            assert [each.served for each in handle.status()] == [1], str(handle)
+    package = export_package([result], tmp_path / "package")
+    done = run_without_kmem(package.directory, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    assert "4 passed" in done.stdout, done.stdout

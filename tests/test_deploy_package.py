@@ -1,9 +1,6 @@
 """Exported packages: what is in them, that they work without kmem, and what is refused."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,17 +12,7 @@ from kmem.cli import cli
 from kmem.deploy.package import Package, export_package
 from kmem.errors import OutputError
 from kmem.plugins import build_plugin_manager, collect
-from tests.shipped_runs import KERNEL, PROBLEM, finished_run
-
-
-def run_without_kmem(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command in a package's directory, in a process that cannot import kmem."""
-    (directory / "conftest.py").write_text("import sys\nsys.modules['kmem'] = None\n")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(directory)}
-    command = [sys.executable, *arguments]
-    return subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, check=False
-    )
+from tests.shipped_runs import KERNEL, PROBLEM, finished_run, run_without_kmem
 
 
 def test_an_exported_package_passes_its_own_tests_without_kmem(tmp_path: Path) -> None:
