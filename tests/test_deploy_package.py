@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import kmem
 from kmem.cli import cli
-from kmem.deploy.package import Package, export_package
+from kmem.deploy.package import Package, export_hub_kernel, export_package
 from kmem.errors import OutputError
 from kmem.plugins import build_plugin_manager, collect
 from tests.shipped_runs import KERNEL, PROBLEM, finished_run, run_without_kmem
@@ -101,6 +101,25 @@ def test_what_cannot_be_shipped_is_refused_with_the_reason(
     with pytest.raises(OutputError, match=why):
         export_package([run], tmp_path / "package")
     assert not (tmp_path / "package").exists()
+
+
+def test_a_hub_kernel_is_loaded_and_kernelized(tmp_path: Path) -> None:
+    kernels = pytest.importorskip("kernels")
+    variant = tmp_path / "fast-norms" / "build" / "torch-cuda"
+    twice = KERNEL.replace("x * scale", "2 * x * scale")  # so that a served call shows
+    export_hub_kernel([finished_run(tmp_path / "a", kernel=twice)], tmp_path / "fast-norms")
+    norm = kernels.use_kernel_forward_from_hub("AnyNorm")(type(_norm()))(64, 1e-6)
+    model, x = torch.nn.Sequential(norm).eval(), torch.randn(6, 64)
+    mapping = {"AnyNorm": {"cpu": kernels.LocalLayerRepository(variant, layer_name="RmsNorm")}}
+    with torch.no_grad():
+        expected = model(x)
+        with kernels.get_local_kernel(variant).apply(model):
+            torch.testing.assert_close(model(x), 2 * expected)
+        with kernels.use_kernel_mapping(mapping):
+            fast = kernels.kernelize(model, mode=kernels.Mode.INFERENCE, device="cpu")
+        for _ in range(2):
+            torch.testing.assert_close(fast(x), 2 * expected)
+        torch.testing.assert_close(fast(x[:5]), expected[:5])
 
 
 def test_a_run_without_its_evidence_is_refused(tmp_path: Path) -> None:

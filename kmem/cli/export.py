@@ -17,10 +17,11 @@ import click
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["package"]),
+    type=click.Choice(["package", "hf"]),
     default="package",
     show_default=True,
-    help="package: a Python package that needs torch and Triton, not kmem.",
+    help="package: a Python package that needs torch and Triton, not kmem; hf: a repository that "
+    "Hugging Face's kernels loads.",
 )
 @click.option("--name", help="Name of the Python package; default: that of the directory.")
 @click.option("--force", is_flag=True, help="Replace what an earlier export left there.")
@@ -34,9 +35,13 @@ def export(
     undo and status, a table of which kernel serves which inputs on which device, tests, a
     benchmark, and a card with evidence, accuracy and licence. Prints the directory.
     """
-    from kmem.deploy.package import export_package  # loads torch, as what follows
+    from kmem.deploy.package import (
+        export_hub_kernel,
+        export_package,
+    )  # loads torch, as what follows
     from kmem.run.loading import load_run
 
-    package = export_package([load_run(run) for run in runs], directory, name, force=force)
+    write = export_hub_kernel if form == "hf" else export_package
+    package = write([load_run(run) for run in runs], directory, name, force=force)
     click.echo(str(package.directory))
     click.echo(f"{package}; README.md says how it is used", err=True)

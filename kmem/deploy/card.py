@@ -31,6 +31,28 @@ Under `torch.compile` and `torch.export` each kernel is one opaque operator of `
 `TRITON_INTERPRET=1` small entries without one), `python benchmark.py` times it.
 `kmem verify {name}/evidence/<file>.json` repeats a verdict.
 """
+_HUB_USE = """\
+---
+library_name: kernels
+license: apache-2.0
+---
+# {name}
+
+Triton kernels for PyTorch modules, found and verified by kmem, for `kernels` 0.17 or newer.
+
+```python
+from pathlib import Path
+
+from kernels import get_local_kernel
+
+kernel = get_local_kernel(Path("{name}"))
+handle = kernel.apply(model)  # handle.status() says what is active, handle.undo() takes it back
+```
+
+Layers for `kernelize` in inference mode: {layers}. They have no backward and are not for
+`torch.compile`, where `kernel.apply` is. A call that a kernel does not support runs the module's
+own code.
+"""
 _LICENCE = """\
 ## Licence
 
@@ -38,6 +60,20 @@ The code in `{name}/*.py` and the scripts are part of kmem, under Apache-2.0
 (https://www.apache.org/licenses/LICENSE-2.0). The kernels in `{name}/kernels/` and the problems in
 `{name}/evidence/` contain the modules that they replace, whose licence is that of their authors.
 """
+
+
+def render_hub_card(name: str, entries: Sequence[dict[str, Any]]) -> str:
+    """The card of a kernel repository of Hugging Face's `kernels`, as Markdown."""
+    layers = ", ".join(
+        "".join(part.capitalize() for part in entry["name"].split("_")) for entry in entries
+    )
+    lines = [
+        _HUB_USE.format(name=name, layers=layers),
+        *_evidence(entries),
+        "",
+        _LICENCE.format(name="build/torch-cuda"),
+    ]
+    return "\n".join(lines)
 
 
 def render_card(name: str, entries: Sequence[dict[str, Any]]) -> str:

@@ -7,6 +7,7 @@ A package needs torch and Triton, not kmem. It is written beside its place and r
 kill leaves the old directory or the new one.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -17,8 +18,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from kmem.deploy.card import render_card
-from kmem.deploy.entries import draft_entries
+from kmem.deploy.card import render_card, render_hub_card
+from kmem.deploy.entries import Draft, draft_entries
 from kmem.deploy.shipped.table import FORMAT, Entry, PackageError, read_table
 from kmem.errors import OutputError
 from kmem.run.result import Result
@@ -26,6 +27,8 @@ from kmem.run.result import Result
 _SHIPPED = Path(__file__).with_name("shipped")
 _BESIDE = Path(__file__).with_name("beside")
 _TABLE = "table.json"
+#: Where `kernels` looks for what needs no compiler, on CUDA.
+_VARIANT = "build/torch-cuda"
 
 _INIT = '''"""Triton kernels for PyTorch modules, written and verified by kmem: see README.md."""
 
@@ -34,6 +37,7 @@ from pathlib import Path
 from torch import nn
 
 from . import patch
+from .hub_layers import make_layers
 from .ops import operator
 from .patch import Handle, Standing
 from .supports import supports
@@ -51,6 +55,15 @@ def apply(model: nn.Module) -> Handle:
     Returns what was done: `print` it, and call its `undo()`.
     """
     return patch.apply(model, ENTRIES)
+'''
+_HUB_INIT = '''
+
+class layers:
+    """Layers for `kernelize`, one for each entry."""
+
+
+for _name, _layer in make_layers(ENTRIES).items():
+    setattr(layers, _name, _layer)
 '''
 _PROJECT = """\
 [build-system]
@@ -90,7 +103,8 @@ def find_package(directory: Path) -> Package | None:
 
     Raises OutputError: if there is one and its table is damaged.
     """
-    tables = sorted(directory.glob(f"*/{_TABLE}")) if directory.is_dir() else []
+    found = (directory.glob(f"{place}/{_TABLE}") for place in ("*", "build/*"))
+    tables = [each for places in found for each in sorted(places)] if directory.is_dir() else []
     if not tables or not (tables[0].parent / "patch.py").is_file():
         return None
     try:
@@ -116,16 +130,49 @@ def export_package(
         raise OutputError(f"{name!r} is no name of a Python package; give one by --name")
     _refuse_foreign(directory, force=force)
     drafts = draft_entries(results)
-    files = _scripts(name) | _code(name)
-    table = {"format": FORMAT, "entries": [draft.data for draft in drafts]}
-    files[f"{name}/{_TABLE}"] = json.dumps(table, indent=1) + "\n"
-    files[f"{name}/kernels/__init__.py"] = '"""Kernels as their runs left them."""\n'
-    for draft in drafts:
-        files[f"{name}/{draft.data['kernel']}"] = draft.kernel
-        files[f"{name}/{draft.data['evidence']}"] = draft.evidence
-    files["README.md"] = render_card(name, table["entries"])
+    files = _scripts(name) | _inside(name, drafts)
+    files[f"{name}/__init__.py"] = _INIT
+    files["README.md"] = render_card(name, [draft.data for draft in drafts])
     _replace(directory, files)
     return Package(directory, name, read_table(directory / name / _TABLE))
+
+
+def export_hub_kernel(
+    results: Sequence[Result], directory: Path, name: str | None = None, *, force: bool = False
+) -> Package:
+    """Write the winners of runs as a kernel repository of Hugging Face's `kernels`.
+
+    Source: huggingface.co/docs/kernels/v0.17.0/kernel-requirements.
+
+    Args:
+        results: one for each kernel.
+        directory: where the repository goes, as for `export_package`.
+        name: of the kernel: lower case, digits and dashes; default: the directory's.
+
+    Raises OutputError: as `export_package` does.
+    """
+    name = name or re.sub(r"[\W_]+", "-", directory.name).lower()
+    if not re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]", name):
+        raise OutputError(
+            f"{name!r} is no name of a kernel: lower case, digits and dashes; give one by --name"
+        )
+    _refuse_foreign(directory, force=force)
+    drafts = draft_entries(results)
+    files = _inside(_VARIANT, drafts)
+    mark = hashlib.sha256("".join(map(files.get, sorted(files))).encode()).hexdigest()[:12]
+    about = {
+        "name": name,
+        "id": f"_{name.replace('-', '_')}_cuda_{mark}",
+        "version": 1,
+        "license": "apache-2.0",
+        "python-depends": [],
+        "backend": {"type": "cuda"},
+    }
+    files[f"{_VARIANT}/__init__.py"] = _INIT + _HUB_INIT
+    files[f"{_VARIANT}/metadata.json"] = json.dumps(about, indent=1) + "\n"
+    files["README.md"] = render_hub_card(name, [draft.data for draft in drafts])
+    _replace(directory, files)
+    return Package(directory, name, read_table(directory / _VARIANT / _TABLE))
 
 
 def _refuse_foreign(directory: Path, *, force: bool) -> None:
@@ -141,9 +188,16 @@ def _refuse_foreign(directory: Path, *, force: bool) -> None:
     raise OutputError(f"{directory} is not empty; {remedy}")
 
 
-def _code(name: str) -> dict[str, str]:
-    """The files that every package holds, importing one another relatively."""
-    files = {f"{name}/__init__.py": _INIT}
+def _inside(name: str, drafts: Sequence[Draft]) -> dict[str, str]:
+    """The table with its files, and the code that every package holds, imported relatively."""
+    table = {"format": FORMAT, "entries": [draft.data for draft in drafts]}
+    files = {
+        f"{name}/{_TABLE}": json.dumps(table, indent=1) + "\n",
+        f"{name}/kernels/__init__.py": '"""Kernels as their runs left them."""\n',
+    }
+    for draft in drafts:
+        files[f"{name}/{draft.data['kernel']}"] = draft.kernel
+        files[f"{name}/{draft.data['evidence']}"] = draft.evidence
     for place in sorted(_SHIPPED.glob("*.py")):
         if place.name != "__init__.py":
             text = place.read_text(encoding="utf-8")

@@ -9,4 +9,5 @@ here. In the order in which a package uses them:
 - sharing.py: a kernel's ModelNew on the parameters and buffers of somebody's module.
 - ops.py: each kernel as an operator of torch.library, for torch.compile and torch.export.
 - patch.py: kernels bound to the modules of a model, and taken away again.
+- hub_layers.py: layers for `kernelize` of Hugging Face's `kernels`.
 """

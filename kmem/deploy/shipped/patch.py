@@ -8,7 +8,7 @@ parameters. Every call that a kernel does not support runs the module's own code
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import signature
@@ -138,6 +138,12 @@ def apply(model: nn.Module, entries: Sequence[Entry]) -> Handle:
         if entry.name not in used
     ]
     return Handle(forwards, unused)
+
+
+def find_kernels(module: nn.Module, entries: Sequence[Entry]) -> list["Kernel"]:
+    """The kernels of those entries that compute what a module computes."""
+    found = (_fit(module, entry)[0] for entry in entries)
+    return [kernel for kernel in found if kernel is not None]
 
 
 def _name_objections(objections: Sequence[str]) -> str:
@@ -290,14 +296,20 @@ def _devices_for(entry: Entry) -> list[tuple[str, int | None]]:
 class Forward:
     """What stands in the place of one instance's forward."""
 
-    def __init__(self, path: str, module: nn.Module, kernels: Sequence[Kernel]) -> None:
+    def __init__(
+        self,
+        path: str,
+        module: nn.Module,
+        kernels: Sequence[Kernel],
+        original: Callable[..., Any] | None = None,
+    ) -> None:
         self.path = path
         self.kernels = list(kernels)
         self.passed_on = 0
         self.reason = ""  # why the last call that was passed on was
         self._module = module
         self._had_its_own = "forward" in vars(module)
-        self._original = module.forward
+        self._original = original or module.forward
         self._names = list(signature(self._original).parameters)
         update_wrapper(self, self._original)
 
