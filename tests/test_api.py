@@ -36,7 +36,8 @@ class Block(torch.nn.Module):
         self.register_buffer("shift", torch.arange(16.0), persistent=False)
 
     def forward(self, x: torch.Tensor, scale: float) -> torch.Tensor:
-        return torch.nn.functional.gelu(self.layers(x)) * scale + self.shift
+        ramp = torch.arange(16, device=x.device, dtype=x.dtype)
+        return torch.nn.functional.gelu(self.layers(x)) * scale + self.shift * ramp
 
 
 class Normalise(torch.nn.Module):

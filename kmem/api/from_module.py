@@ -14,6 +14,9 @@ from torch import nn
 
 from kmem.errors import ProblemError, first_line
 
+#: What a written forward calls the device of its inputs.
+_DEVICE = "device_of_inputs"
+
 _HEAD = '''"""{title}, as torch.export sees it; written by kmem."""
 
 import torch
@@ -135,6 +138,10 @@ def _write_forward(program: torch.export.ExportedProgram, name: str) -> str:
             lines.append(f"{_name_of(node)} = getattr({held})")
         elif node.op == "placeholder":
             given.append(_name_of(node))
+            if isinstance(node.meta["val"], torch.Tensor):
+                lines.append(f"{_DEVICE} = {_name_of(node)}.device")
+        elif "_assert_" in str(node.target):
+            continue  # what holds for the shapes that were traced
         elif node.op == "call_function":
             lines.append(f"{_name_of(node)} = {_write_call(node, name)}")
         elif node.op == "output":
@@ -181,10 +188,7 @@ def _write_argument(value: object) -> str:
         inner = ", ".join(_write_argument(each) for each in value)
         return f"[{inner}]"
     if isinstance(value, torch.device):
-        raise ProblemError(
-            f"the module makes a tensor on {value} when it is called; make it on "
-            "the device of its inputs, or register it as a buffer"
-        )
+        return _DEVICE
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
         return f"float('{value}')"
     return repr(value)
