@@ -311,6 +311,17 @@ def test_compiled_models_have_the_kernel_in_one_graph_and_compile_once(
     handle.undo()
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_an_exported_program_calls_the_kernels(strict: bool, result: Result, model: Stack) -> None:
+    x = torch.randn(6, 64)
+    kmem.apply(model, result)
+    with torch.no_grad():
+        program = torch.export.export(model, (x,), strict=strict)
+        torch.testing.assert_close(program.module()(x), Stack.forward(model, x))
+    called = [str(node.target) for node in program.graph.nodes]
+    assert sum(name.startswith("kmem.rms_norm_") for name in called) == 2
+
+
 def test_a_run_without_a_kernel_cannot_be_applied(result: Result, model: Stack) -> None:
     nothing = Result(result.run, replace(result.outcome, best=None, speedup=None))
     with pytest.raises(OutputError, match="no kernel that beats the best baseline"):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
 from inspect import signature
+from types import CodeType
 from typing import Any
 
 import torch
@@ -312,6 +313,11 @@ class Forward:
         self._original = original or module.forward
         self._names = list(signature(self._original).parameters)
         update_wrapper(self, self._original)
+
+    @property
+    def __code__(self) -> CodeType:
+        """The original's: torch.export asks a forward where it is written."""
+        return self._original.__code__
 
     def install(self) -> None:
         self._module.forward = self
