@@ -12,7 +12,12 @@ COVER := --cov --cov-report=term:skip-covered --cov-fail-under=85
 .PHONY: demo check test lint types format docs clean
 
 demo: $(STAMP)
-	$(BIN)/kmem optimize problems/softmax --target h200 --rounds 1 --minutes 3 --out runs/demo
+	$(BIN)/kmem optimize problems/layer_norm --target h200 --rounds 1 --minutes 3
+	@printf '\nNext:\n'
+	@printf '  . $(VENV)/bin/activate         from here on kmem is a command\n'
+	@printf '  kmem doctor                  what this machine can do\n'
+	@printf '  kmem problem new mine.py     a module of your own; kmem problem check mine.py\n'
+	@printf '  kmem optimize mine.py --target h200     without --target on the GPU of this machine\n'
 
 # For every commit: two minutes on two cores.
 check: lint types

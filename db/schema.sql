@@ -24,9 +24,13 @@ CREATE TABLE attempts (
     move text not null,
     skill text not null,
     status text not null,
+    latency_ms real,
+    estimated integer not null,
     record text not null,
     unique (run, kernel, move, skill)
 ) strict;
+
+CREATE INDEX attempts_by_time on attempts (run, status, latency_ms, estimated);
 
 CREATE TABLE profiles (
     run text not null references runs(id),
@@ -117,7 +121,7 @@ CREATE TABLE outcomes (
 CREATE INDEX outcomes_by_graph
 on outcomes (graph_hash, arch, precision, purity, status, latency_ms);
 
-CREATE INDEX outcomes_by_skill on outcomes (skill);
+CREATE INDEX outcomes_by_skill on outcomes (skill, status, latency_ms);
 
 CREATE INDEX outcomes_by_recipe
 on outcomes (skill, graph_hash, arch, precision, purity)
@@ -169,6 +173,7 @@ CREATE TABLE skill_sums (
     arch text not null,
     torch text not null,
     triton text not null,
+    recipe text not null,
     origin text not null,
     tried integer not null,
     passed integer not null,
@@ -179,7 +184,7 @@ CREATE TABLE skill_sums (
     recalled integer not null,
     recalled_log_speedup_e9 integer not null,
     revision integer not null,
-    unique (skill, bottleneck, operator, arch, torch, triton, origin)
+    unique (skill, bottleneck, operator, arch, torch, triton, recipe, origin)
 ) strict;
 
 CREATE INDEX skill_sums_by_revision on skill_sums (revision);

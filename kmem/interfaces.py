@@ -28,6 +28,7 @@ from kmem.records import (
     Task,
     Veto,
 )
+from kmem.rewrites import Rewrites, Rewritten
 from kmem.skills import Skill
 
 
@@ -203,6 +204,9 @@ class Situation:
     recipes: Mapping[str, Recipe]  # the executable skills that are loaded
     # executable skills that match, with the bytes of their sites
     writable: Mapping[str, float] = field(default_factory=dict)
+    rewrites: Rewrites = field(default_factory=Rewrites)  # the skills that rewrite graphs
+    # rewritten forms of the problem by the skill that is their direction, best first
+    rewritten: Mapping[str, Rewritten] = field(default_factory=dict)
     skills: Mapping[str, Skill] = field(default_factory=dict)  # every skill, by name
     # a sentence on what each offered skill has earned
     track_records: Mapping[str, str] = field(default_factory=dict)
@@ -279,6 +283,9 @@ class Author(ABC):
     repairs: int = 0
     # why the author asks no language model any more, once a budget does not cover the next question
     spent: str = ""
+    # questions to language models so far without an answer that could be used: no attempts, but no
+    # sign either that there is nothing left to try
+    unanswered: int = 0
 
     def begin(self, context: RunContext) -> "Author":
         """The author that works for this run; the same object if it keeps nothing about runs."""

@@ -148,6 +148,7 @@ class Recipe(ABC):
     """
 
     name: str = ""  # set by the loader: the skill's name
+    version: str = ""  # set by the loader: a hash of the skill's code
     operators: tuple[str, ...] = ()
 
     @abstractmethod

@@ -122,6 +122,7 @@ def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("KMEM_DB", str(home / "kmem.db"))
     monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(home / "gitconfig"))
     monkeypatch.delenv("KMEM_CONTRIBUTOR", raising=False)
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):

@@ -4,6 +4,8 @@ The problem of scripted_evaluator.py has two sites, `relu` and `mul`, and one re
 both. Its BLOCK is the time of a site in ms, and its ladder has the rungs 0, 1 and 2.
 """
 
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from scripted_evaluator import (
     timing,
 )
 
+from kmem.measure.competition import Awaited
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.problem.graph import OpGraph
@@ -113,6 +116,11 @@ class Judgement:
     judged: list[Kernel] = field(default_factory=list)
     verified: list[Kernel] = field(default_factory=list)
     against: list[str] = field(default_factory=list)
+    expected: list[Kernel] = field(default_factory=list)  # to be compiled ahead
+    admitted: list[Kernel] = field(default_factory=list)
+    awaited: list[Kernel] = field(default_factory=list)  # verified while baselines were timed
+    late: str = ""  # the baseline that is timed once a verification waits for it
+    timed: threading.Event = field(default_factory=threading.Event)
     now_s: float = 0.0
     screening_s: float = 0.0
     verifying_s: float = 0.0
@@ -133,10 +141,16 @@ class LadderEvaluator(ScriptedEvaluator):
         self, names: Sequence[str], limit_s: float, on_found: Callable[[Baseline], None]
     ) -> None:
         for name in names:
+            if name == self._judgement.late:
+                assert self._judgement.timed.wait(10)
             if name in self._judgement.baselines:
                 on_found(Baseline(name, timing(self._judgement.baselines[name]), estimated=False))
 
+    def expect(self, kernels: Sequence[Kernel]) -> None:
+        self._judgement.expected += kernels
+
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
+        self._judgement.admitted += kernels
         broken = [kernel for kernel in kernels if self._judgement.breaks(kernel)]
         ready = [kernel for kernel in kernels if kernel not in broken]
         return Admitted(tuple((kernel, "it does not build") for kernel in broken), tuple(ready))
@@ -158,7 +172,7 @@ class LadderEvaluator(ScriptedEvaluator):
                 verdict = Measurement(Status.PASSED, timing(time_ms), estimated=False)
             on_result(index, verdict)
 
-    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
+    def verify(self, kernel: Kernel, baselines: Sequence[Baseline] | Awaited) -> Measurement:
         told = self._judgement
         told.verified.append(kernel)
         told.now_s += told.verifying_s
@@ -166,6 +180,12 @@ class LadderEvaluator(ScriptedEvaluator):
             return Measurement(Status.NOT_REPEATABLE, None, estimated=False, log="it wavers")
         if min(rungs(kernel)) < told.verifying_needs:
             return inaccurate(excess=told.excess)
+        if isinstance(baselines, Awaited):
+            told.awaited.append(kernel)
+            while not baselines.is_settled():
+                told.timed.set()
+                time.sleep(0.01)
+            baselines = baselines.known()
         best = min(baselines, key=lambda each: each.timing.latency_ms)
         told.against.append(best.name)
         verdict = passed(kernel, best.timing.latency_ms)

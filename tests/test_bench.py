@@ -664,7 +664,7 @@ def test_problems_that_run_at_once_share_the_cores_unless_told_otherwise(
             return found.get("KMEM_CORES"), found.get("OMP_NUM_THREADS")
 
     assert environment([], 1) == (None, "7")
-    assert environment(["0", "1"], 5) == ("1", "7")
+    assert environment(["0", "1"], 5) == ("2", "7")
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert environment([], 5) == ("3", "3")
     assert environment([], 40) == ("1", "1")

@@ -538,7 +538,7 @@ def ceilings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Device],
 
     def install(measure: Callable[[Device], Device]) -> None:
         monkeypatch.setattr("kmem.measure.resources.gpu_uuid", lambda: "GPU-1")
-        monkeypatch.setattr("kmem.cli.actions.ceilings.measure_ceilings", measure)
+        monkeypatch.setattr("kmem.run.ceilings.measure_ceilings", measure)
 
     return install
 

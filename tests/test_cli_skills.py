@@ -141,8 +141,8 @@ def test_search_by_a_report_ranks_by_its_bottleneck(
 ) -> None:
     asked = []
 
-    def diagnose_report(path: Path, problem: str | None) -> Diagnosis:
-        asked.append((path, problem))
+    def diagnose_report(path: Path) -> Diagnosis:
+        asked.append(path)
         return Diagnosis(
             Bottleneck.UNCOALESCED,
             (),
@@ -157,7 +157,7 @@ def test_search_by_a_report_ranks_by_its_bottleneck(
     found = json.loads(
         invoke(registry, "search", "--ncu", tmp_path / "report.csv", "--json").stdout
     )
-    assert asked == [(tmp_path / "report.csv", None)]
+    assert asked == [tmp_path / "report.csv"]
     assert found["diagnosis"]["bottleneck"] == "uncoalesced"
     assert found["skills"][0]["name"] == "coalesce-loads"
     assert found["skills"][0]["reasons"][:2] == [

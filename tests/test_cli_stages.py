@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kmem.cli.actions.stages import diagnose_report
+from kmem.cli.actions.stages import diagnose_profile, read_report_profile
 from kmem.cli.display.diagnosis import describe_diagnosis
+from kmem.cli.options.stages import DiagnoseOptions
 from kmem.cli.stages import diagnose, profile
 from kmem.default_plugins.executors import LocalExecutor
 from kmem.errors import KmemError, ProblemError, ProfilerError
@@ -39,6 +40,12 @@ def registry() -> Registry:
     return Registry(profilers={"static": StaticProfiler()}, executors={"local": LocalExecutor()})
 
 
+def report_diagnosis(name: str, problem: Path | None, target: str) -> Diagnosis:
+    """What a recorded report of Nsight Compute shows."""
+    options = DiagnoseOptions(None, problem, target, "match", None)
+    return diagnose_profile(read_report_profile(RECORDINGS / name, target), options)
+
+
 def test_a_report_is_diagnosed_as_one_json_line(problem: Path) -> None:
     argv = [
         "--ncu",
@@ -58,7 +65,7 @@ def test_a_report_is_diagnosed_as_one_json_line(problem: Path) -> None:
 
 
 def test_the_details_page_of_another_target_is_diagnosed_without_a_problem() -> None:
-    found = diagnose_report(RECORDINGS / "ncu_details_softmax.csv", None, "h100")
+    found = report_diagnosis("ncu_details_softmax.csv", None, "h100")
     assert found.bottleneck is Bottleneck.DRAM_BANDWIDTH and found.speed_of_light is None
 
 
@@ -118,7 +125,7 @@ def test_an_empty_stdin_is_a_usage_error() -> None:
 def test_a_diagnosis_for_people_has_evidence_headroom_and_what_else_it_may_be(
     problem: Path,
 ) -> None:
-    text = describe_diagnosis(diagnose_report(RECORDINGS / "ncu_softmax.csv", str(problem), "h200"))
+    text = describe_diagnosis(report_diagnosis("ncu_softmax.csv", problem, "h200"))
     assert text.startswith("redundant_traffic: ")
     assert (
         "traffic_ratio = 1.994 (>= 1.3)" in text

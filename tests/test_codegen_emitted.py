@@ -12,8 +12,8 @@ import torch
 from kmem.codegen.alignment import Misaligned, align
 from kmem.codegen.constants import BEGIN, END, swap_constants
 from kmem.codegen.folding import fold
-from kmem.codegen.launcher_writer import RUNTIME, SCRATCH
 from kmem.codegen.module import EmittedModule, SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.runtime_text import RUNTIME, SCRATCH
 from kmem.codegen.unused import drop_unused
 from kmem.devices import named_target
 from kmem.host.syntax import parse_python

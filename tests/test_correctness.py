@@ -609,6 +609,31 @@ def test_inputs_too_large_for_two_draws_have_the_traits_that_two_draws_tell(
     assert torch.equal(at_once.inputs.values[0], in_turn.inputs.values[0])
 
 
+@pytest.mark.parametrize("has_room", [True, False])
+def test_what_a_worker_writes_into_large_inputs_changes_no_answer_or_is_seen(
+    has_room: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kmem.measure.oracle.inputs._WHOLE_BYTES", 2**12)
+    monkeypatch.setattr("kmem.measure.oracle.inputs._PRIVATE_SHARE", 1.0 if has_room else 0.0)
+    reference = reference_of("args[0] * 2", "torch.rand(128, 64)", tmp_path)
+    inputs = reference.inputs
+    inputs.fill("drawn", 3)
+    right = [value.clone() for value in reference.run_eager(inputs.values, 3)]
+    expected = reference.expect(inputs.values, 3)
+    assert isinstance(expected, SlicedExpected)
+    before = inputs.shared.own_checksums()
+    assert inputs.shared.checksums() == before
+    inputs.shared.items[0].value.zero_()  # as a worker may
+    assert inputs.shared.checksums() != before
+    if has_room:
+        assert inputs.shared.own_checksums() == before
+        assert expected.compare(right).is_within
+    else:
+        with pytest.raises(InputsChanged, match="input 0 was changed"):
+            expected.compare(right)
+    reference.close()
+
+
 def test_a_family_that_the_module_refuses_has_no_answer_and_its_own_values_must_have_one(
     tmp_path: Path,
 ) -> None:

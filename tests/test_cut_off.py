@@ -1,5 +1,6 @@
 """What is under way when a run's minutes end is cut off, and says nothing about its kernel."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from corpus import problems
 from corpus.honest import LIBRARY
 
 from kmem.devices import named_target
+from kmem.measure import judge as judge_module
 from kmem.measure.examine.examination import CUT_OFF, Examination
 from kmem.measure.judge import Judge
 from kmem.measure.settings import JudgeSettings
@@ -38,6 +40,20 @@ def test_an_examination_is_cut_off_between_two_steps(tmp_path: Path, left: list[
     with judge(tmp_path, left) as made:
         verdict = made.verify(Kernel(LIBRARY), ())
     assert (verdict.status, verdict.log) == (Status.INTERRUPTED, CUT_OFF)
+
+
+@pytest.mark.slow
+def test_a_kernel_that_hangs_in_a_screening_leaves_time_for_the_final_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judge_module, "_OVERTIME_S", 1.0)
+    hangs = LIBRARY.replace("return", "while True: pass\n        return")
+    with judge(tmp_path, [1000.0]) as made:
+        made.screen([Kernel(LIBRARY)], lambda index, verdict: None, deadline_s=100.0)
+        started = time.monotonic()
+        (verdict,) = made.screen([Kernel(hangs)], lambda index, verdict: None, deadline_s=2.0)
+    assert (verdict.status, verdict.log) == (Status.INTERRUPTED, CUT_OFF)
+    assert time.monotonic() - started < 20.0  # a kernel may else take a minute
 
 
 def test_a_worker_has_no_longer_for_an_answer_than_is_left() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from kmem.profile.compile.pool import CompilePool
 from kmem.profile.estimate import estimate_report_ms
 from kmem.profile.job import reference_kernel
 from kmem.profile.static import static_profile
+from kmem.recipes import ACCURACY
 from kmem.records import Baseline, Budget, Contract, Kernel, MeasuredKernel, Run, SiteChoice
-from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
+from kmem.run.evaluator import LiveEvaluator
+from kmem.run.processes import EvaluatorProcesses
 from kmem.run.session import Session, open_session
 from kmem.skills import load_recipe, load_skill
 
@@ -190,6 +193,17 @@ def test_without_evidence_a_kernel_takes_what_binaries_and_cost_models_say_at_le
     assert nothing.expect_ms(choices, 0.001, 0.25) == cost_ms + 0.25
     assert nothing.expect_ms((), 0.001, 0.0) == 0.001, "no recipe wrote it"
     assert nothing.expect_ms(choices, float("inf"), 0.0) == float("inf"), "it does not compile"
+
+
+def test_what_was_measured_before_a_recipe_had_rungs_counts_for_the_lowest(
+    traced: TracedProblem, ranked: dict
+) -> None:
+    choices, _ = ranked["tile-matmul"][0]
+    (choice,) = choices
+    old = replace(choice, knobs=tuple(knob for knob in choice.knobs if knob[0] != ACCURACY))
+    assert old != choice
+    known = estimates(traced, [MeasuredKernel((old,), 3.0)])
+    assert known.expect_ms(choices, 0.1, 0.0) == known.expect_ms((old,), 0.1, 0.0) == 3.0
 
 
 def test_a_setting_that_was_measured_takes_what_it_took(

@@ -13,8 +13,9 @@ from scripted_evaluator import make_run, open_traced_session
 from kmem.host.environment import CORES_VARIABLE
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.records import Baseline, Kernel
+from kmem.records import Baseline, Kernel, Measurement, Status, Timing
 from kmem.run import evaluator
+from kmem.run.processes import EvaluatorProcesses
 
 
 class Clock:
@@ -34,7 +35,7 @@ class StandingJudge:
     def __init__(self, clock: Clock) -> None:
         self._clock, self.waited_s = clock, 0.0
         self.left: list[float] = []
-        self.verdict_takes_s = 4.0
+        self.verdict_takes_s, self.status = 4.0, Status.PASSED
 
     def open(self) -> None:
         pass
@@ -46,9 +47,11 @@ class StandingJudge:
         self.waited_s += 3.0
         self.left.append(self.evaluator.seconds_left)
 
-    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> str:
+    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
         self._clock.now += self.verdict_takes_s
-        return "a verdict"
+        passes = self.status is Status.PASSED
+        timing = Timing(1.0, 1.0, 1.0, 30) if passes else None
+        return Measurement(self.status, timing, estimated=False, log="" if passes else "it is not")
 
 
 @pytest.fixture
@@ -110,6 +113,14 @@ def test_the_minutes_that_are_kept_follow_how_long_a_verification_takes(
     assert live.reserve_s == 30.0, "never more than half of them"
 
 
+def test_a_quick_refusal_does_not_say_how_long_a_verification_takes(
+    live: evaluator.LiveEvaluator,
+) -> None:
+    live.judge.status = Status.WRONG_VALUES
+    live.verify(Kernel("# a wrong one"), ())
+    assert live.reserve_s == 15.0
+
+
 def _children() -> list[str]:
     """Command lines of this process's children that run."""
     found = []
@@ -125,10 +136,11 @@ def _children() -> list[str]:
 
 
 def _processes_seen() -> list[int]:
-    """How many compile processes and workers of a judge run now."""
+    """How many compile processes, processes that workers are forked from and baselines' run."""
     lines = _children()
     return [
-        sum(name in line for line in lines) for name in ("kmem.profile.compile.worker", "serve.py")
+        sum(name in line for line in lines)
+        for name in ("kmem.profile.compile.worker", "template.py", "serve.py")
     ]
 
 
@@ -137,17 +149,17 @@ def test_processes_for_a_gpu_comes_up_before_it_is_asked_and_ends_with_its_owner
 ) -> None:
     monkeypatch.setenv(CORES_VARIABLE, "3")
     # a worker finds out later that there is no GPU
-    with evaluator.EvaluatorProcesses(
-        tmp_path / "run", tmp_path / "cache", present=True
+    with EvaluatorProcesses(
+        tmp_path / "run", tmp_path / "cache", present=True, baselines=2
     ) as processes:
         deadline = time.monotonic() + 10.0
         # a process has no command line yet at the moment it becomes a program
-        while _processes_seen() != [2, 1]:
+        while _processes_seen() != [3, 1, 2]:
             assert time.monotonic() < deadline, _processes_seen()
-    assert _processes_seen() == [0, 0]
+    assert _processes_seen() == [0, 0, 0]
     processes.close()
 
 
 def test_processes_without_a_gpu_wait_until_they_are_asked(tmp_path: Path) -> None:
-    with evaluator.EvaluatorProcesses(tmp_path / "run", tmp_path / "cache", present=False):
-        assert _processes_seen() == [0, 0]
+    with EvaluatorProcesses(tmp_path / "run", tmp_path / "cache", present=False):
+        assert _processes_seen() == [0, 0, 0]

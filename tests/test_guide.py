@@ -31,13 +31,8 @@ def test_the_guide_leads_from_an_idea_to_an_admitted_skill_with_a_recipe(tmp_pat
         "KMEM_DB": str(tmp_path / "data" / "kmem.db"),
         "COLUMNS": "100",
     }
-    said = {}
-    for kind, text in steps():
-        if kind != "sh":
-            (tmp_path / kind).write_text(text, encoding="utf-8")
-            continue
-        words = shlex.split(text)
-        assert words[0] == "kmem"
+
+    def run(*words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", *words],
             capture_output=True,
@@ -46,8 +41,17 @@ def test_the_guide_leads_from_an_idea_to_an_admitted_skill_with_a_recipe(tmp_pat
             cwd=tmp_path,
             env=environment,
         )
-        assert done.returncode == 0, f"{text}: {done.stdout}{done.stderr}"
-        said[text] = done.stdout  # of a command given twice, the second
+        assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    said = {}
+    for kind, text in steps():
+        if kind != "sh":
+            (tmp_path / kind).write_text(text, encoding="utf-8")
+            continue
+        words = shlex.split(text)
+        assert words[0] == "kmem"
+        said[text] = run(*words)  # of a command given twice, the second
 
     tried = said["kmem skills try squared-relu squared_relu.py"]
     assert re.search(r"^relu .* pow_1 *$", tried, re.M)
@@ -55,3 +59,9 @@ def test_the_guide_leads_from_an_idea_to_an_admitted_skill_with_a_recipe(tmp_pat
     found = said['kmem skills search "relu squared in one kernel"']
     assert found.startswith(" 1. squared-relu (added; recipe)\n")
     assert (tmp_path / "data" / "skills" / "squared-relu" / "recipe.py").is_file()
+    run(
+        *("kmem", "optimize", "squared_relu.py", "--target", "h200", "--memory", "off"),
+        *("--rounds", "0", "--candidates", "2", "--minutes", "0.1", "--out", "run"),
+    )
+    written = [file.read_text(encoding="utf-8") for file in tmp_path.glob("run/attempts/*/*.json")]
+    assert any('"recipe": "squared-relu"' in text for text in written), "runs write by it"

@@ -1,13 +1,15 @@
-"""Baselines are timed in a thread of their own, each within what is left of its time."""
+"""Baselines are loaded side by side and timed in a thread of their own, within their time."""
 
+import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from kmem.measure import judge as judge_module
-from kmem.measure.judge import Judge
+from kmem.measure import competition
+from kmem.measure.competition import Awaited, Competition, settle_baselines
 from kmem.measure.pool.process import WorkerLost
 from kmem.measure.timing import baseline as baseline_module
 from kmem.measure.timing.gpu_clock import LoadedModule
@@ -38,6 +40,8 @@ class Pool:
 
 
 class Lease:
+    place = ("locks", "GPU-0")
+
     def __enter__(self) -> "Lease":
         return self
 
@@ -54,31 +58,50 @@ def time_all(
     *,
     takes_s: float = 1.0,
     names: Sequence[str] = BASELINES,
+    moved_bytes: int = 1,
 ) -> SimpleNamespace:
-    """Have a judge of 10 s time baselines that take so long: what it found and did."""
-    seen = SimpleNamespace(now=0.0, told=[], kept=[], limits={}, pool=Pool())
+    """Time baselines that take so long within 10 s: what was found and done.
+
+    Args:
+        moved_bytes: by the problem, on a device of 100 bytes.
+    """
+    seen = SimpleNamespace(now=0.0, told=[], kept=[], limits={}, pool=Pool(), steps=[])
+    quick = [name for name in names if name != "max_autotune"]
+    together = threading.Barrier(len(quick) if quick and moved_bytes == 1 else 1)
+
+    def prepare_baseline(module: LoadedModule, *about: object, **more: object) -> object:
+        seen.steps.append(f"load {module.key}")
+        if module.key in quick:  # none of them ends before the others have begun
+            together.wait(timeout=10)
+        if module.key not in times_ms:
+            return Baseline(module.key, None, False, log="it broke")
+        return None
 
     def time_baseline(module: LoadedModule, *about: object, limit_s: float, **more: int) -> object:
+        seen.steps.append(f"time {module.key}")
         seen.limits[module.key] = limit_s
         seen.now += takes_s
-        time_ms = times_ms.get(module.key)
-        timing = None if time_ms is None else Timing(time_ms, time_ms, time_ms, 30)
-        return Baseline(module.key, timing, False, log="" if timing else "it broke")
+        time_ms = times_ms[module.key]
+        return Baseline(module.key, Timing(time_ms, time_ms, time_ms, 30), False)
 
-    monkeypatch.setattr(judge_module, "time", SimpleNamespace(monotonic=lambda: seen.now))
-    monkeypatch.setattr(judge_module, "time_baseline", time_baseline)
-    monkeypatch.setattr(judge_module, "open_lease", lambda *about: Lease())
-    made = object.__new__(Judge)
-    made.locks, made._on_event, made._workers = None, lambda text: None, seen.pool
-    made._traced = SimpleNamespace(problem=None, device=SimpleNamespace(l2_bytes=1))
-    made._resources = SimpleNamespace(
+    monkeypatch.setattr(competition, "time", SimpleNamespace(monotonic=lambda: seen.now))
+    monkeypatch.setattr(competition, "time_baseline", time_baseline)
+    monkeypatch.setattr(competition, "prepare_baseline", prepare_baseline)
+    monkeypatch.setattr(competition, "open_lease", lambda *about: Lease())
+    resources = SimpleNamespace(
+        traced=SimpleNamespace(
+            problem=None,
+            device=SimpleNamespace(l2_bytes=1, memory_bytes=100),
+            bound=SimpleNamespace(bytes=moved_bytes),
+        ),
         timed_inputs=lambda: SimpleNamespace(
             refresh=lambda worker: None, show=lambda worker: None, names=lambda worker: []
         ),
         reference=lambda: None,
         keep_baseline_worker=lambda name, worker: seen.kept.append((name, worker.number)),
     )
-    seen.found = made.baselines(names, 10.0, seen.told.append)
+    timed = Competition(resources, seen.pool, Path("locks"), 10.0, lambda text: None)
+    seen.found = timed.time_all(names, seen.told.append)
     return seen
 
 
@@ -89,6 +112,19 @@ def test_the_best_ones_worker_stays_and_the_others_end(monkeypatch: pytest.Monke
     # what was handed on may be in use when max-autotune turns out faster
     assert (seen.kept, seen.pool.ended) == ([("compile", 2), ("max_autotune", 3)], [1])
     assert seen.limits == {"eager": 10.0, "compile": 9.0, "max_autotune": 8.0}
+    assert sorted(seen.steps[:2]) == ["load compile", "load eager"]
+    assert seen.steps[2:] == [
+        "time eager",
+        "time compile",
+        "load max_autotune",
+        "time max_autotune",
+    ]
+
+
+def test_large_problems_load_one_baseline_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = {"eager": 3.0, "compile": 2.0, "max_autotune": 1.0}
+    seen = time_all(monkeypatch, times, moved_bytes=50)
+    assert seen.steps == [f"{verb} {name}" for name in BASELINES for verb in ("load", "time")]
 
 
 def test_a_slow_baseline_that_is_not_the_best_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +172,16 @@ def test_a_baseline_that_gives_no_answer_in_time_is_named_as_that(
 
     monkeypatch.setattr(baseline_module, "start_baseline", lose)
     module = LoadedModule(Worker(1), "max_autotune")
-    found = baseline_module.time_baseline(module, [], None, None, l2_bytes=1, limit_s=5.0)
+    found = baseline_module.prepare_baseline(module, [], None, None, l2_bytes=1, limit_s=5.0)
     assert found.timed_out is timed_out
     assert ("timed out" in found.log) is timed_out
+
+
+def test_a_checked_kernel_leaves_the_gpu_to_the_baselines_that_it_waits_for() -> None:
+    fast = Baseline("eager", Timing(1.0, 1.0, 1.0, 30), False)
+    pauses: list[int] = []
+    examination = SimpleNamespace(pause=lambda: pauses.append(1))
+    awaited = Awaited(lambda: len(pauses) == 3, lambda: [fast])
+    assert settle_baselines(examination, awaited) == [fast]
+    assert settle_baselines(examination, [fast]) == [fast]
+    assert len(pauses) == 3

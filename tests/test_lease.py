@@ -15,7 +15,7 @@ import pytest
 from kmem.host.lease import GpuLease
 from kmem.measure.examine.examination import Examination
 from kmem.measure.examine.provenance import check_provenance
-from kmem.measure.pool.process import WORKER_FILES
+from kmem.measure.pool.template import WORKER_FILES
 from kmem.measure.worker import commands
 from kmem.records import Contract, Kernel
 
@@ -170,6 +170,37 @@ def test_inductor_has_the_gpu_alone_while_it_times_its_alternatives_and_a_moment
         tool.benchmark()
     tool.benchmark()
     assert seen == [True] * 6 + [False] * 4
+
+
+@pytest.mark.parametrize("longest_s", [0.0, 60.0])
+def test_whoever_waits_goes_first_once_a_tuning_has_had_the_gpu_for_long(
+    longest_s: float, tmp_path: Path, tuning: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor.runtime import benchmarking
+
+    order: list[str] = []
+    waits = threading.Event()
+
+    def time_a_candidate() -> None:
+        with (
+            GpuLease(tmp_path, "card", lambda text: waits.set()) as lease,
+            lease.hold(exclusive=True),
+        ):
+            order.append("candidate")
+
+    tool = SimpleNamespace(benchmark=order.append)
+    monkeypatch.setattr(benchmarking, "benchmarker", tool)
+    monkeypatch.setattr(tuning, "_LINGER_S", 60.0)
+    monkeypatch.setattr(tuning, "_LONGEST_S", longest_s)
+    waiter = threading.Thread(target=time_a_candidate)
+    with tuning.tuning_in_turn(GpuLease(tmp_path, "card", lambda text: None)):
+        tool.benchmark("one alternative")
+        waiter.start()
+        assert waits.wait(10)
+        tool.benchmark("another")
+    waiter.join(10)
+    between = ["candidate", "another"] if longest_s == 0.0 else ["another", "candidate"]
+    assert order == ["one alternative", *between]
 
 
 @pytest.mark.parametrize(

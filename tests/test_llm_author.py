@@ -31,7 +31,6 @@ from kmem.errors import (
     PriceError,
     ProviderError,
 )
-from kmem.explore.models.answers.schema import UNUSABLE
 from kmem.explore.models.author import LlmAuthor
 from kmem.explore.models.conversation import REASK_TOKENS
 from kmem.explore.models.prompts.message import estimate_tokens
@@ -220,25 +219,22 @@ def test_the_samples_of_best_of_n_are_asked_for_side_by_side_and_come_back_in_or
     assert slots == [KERNEL] * 3, "found in the archive, nobody is asked again"
 
 
-def test_an_answer_that_stays_lost_is_a_failed_attempt_and_asked_for_no_more() -> None:
+def test_an_answer_that_stays_lost_is_no_attempt_and_asked_for_no_more() -> None:
     archive, said = DictArchive(), []
     provider = ScriptedProvider(
         generator=[AnswerLost("the line went dead")] * 3, diagnoser=[AnswerLost("gone")] * 3
     )
     author = begin(provider, archive, said=said)
-    (candidate,) = author.write(assign(make_situation(), Move.SEED, "unaided"))
-    assert candidate.kernel.source.startswith(
-        "The model's answer could not be used: the line went dead"
-    )
-    assert candidate.kernel.flags == (UNUSABLE,)
+    assert author.write(assign(make_situation(), Move.SEED, "unaided")) == []
     assert author.propose(later()) == [], "without a diagnosis there is no direction"
     assert said == [
         "the generator of round 0 gave no answer: the line went dead",
         "the diagnoser of round 1 gave no answer: gone",
     ]
-    assert begin(ScriptedProvider(), archive).write(
-        assign(make_situation(), Move.SEED, "unaided")
-    ) == [candidate]
+    assert (
+        begin(ScriptedProvider(), archive).write(assign(make_situation(), Move.SEED, "unaided"))
+        == []
+    )
 
 
 # ---- answers that cannot be used
@@ -293,31 +289,18 @@ def test_an_answer_that_is_one_python_file_and_nothing_else_is_taken_as_it_is(gi
 @pytest.mark.parametrize(
     "second", [f"{{}}\n```python\n{KERNEL}```", StopReason.LENGTH, StopReason.REFUSAL, ""]
 )
-def test_two_bad_answers_are_a_failed_attempt_that_holds_the_answer_and_cannot_run(
+def test_two_bad_answers_are_no_attempt_for_there_is_no_code_to_try(
     second: str | StopReason,
 ) -> None:
     provider = ScriptedProvider(generator=["no idea", second])
-    said: list[str] = []
-    (candidate,) = begin(provider, said=said).write(
-        assign(make_situation(), Move.SEED, "unaided", samples=4)
-    )
+    archive, said = DictArchive(), []
+    author = begin(provider, archive, said=said)
+    assert author.write(assign(make_situation(), Move.SEED, "unaided", samples=4)) == []
     assert len(provider.requests) == 2
-    assert candidate.kernel.source.endswith(second if isinstance(second, str) else "I stop here")
-    assert candidate.kernel.source.startswith("The model's answer could not be used: ")
-    with pytest.raises(SyntaxError):
-        compile(candidate.kernel.source, "answer.py", "exec")
-    assert said == [
-        (
-            "the generator of round 0 answered twice in a way that cannot be used: "
-            f"{reason_in(candidate)}"
-        )
-    ]
-
-
-def reason_in(candidate: Candidate) -> str:
-    return candidate.kernel.source.splitlines()[0].removeprefix(
-        "The model's answer could not be used: "
-    )
+    (line,) = said
+    assert line.startswith("the generator of round 0 answered twice in a way that cannot be used: ")
+    kept = [record.completion.text for record in archive.kept.values()]
+    assert kept == ["no idea", second if isinstance(second, str) else "I stop here"]
 
 
 @pytest.mark.parametrize(
@@ -348,7 +331,8 @@ def test_a_model_that_gave_no_usable_answer_is_complained_of_with_a_remedy(
     author = begin(provider, archive := DictArchive())
     assert author.complaint == ""
     for number, questions in enumerate(("1 question", "2 questions")):
-        assert author.write(assign(replace(make_situation(), round=number), Move.SEED, "unaided"))
+        asked = assign(replace(make_situation(), round=number), Move.SEED, "unaided")
+        assert author.write(asked) == []
         assert author.complaint.startswith(
             f"scripted-1 gave no usable answer to {questions} as generator: {said}"
         )
@@ -388,14 +372,6 @@ def test_a_question_that_was_not_answered_in_time_leaves_what_needs_no_model() -
     assert [direction.move for direction in author.propose(situation)] == [Move.TUNE]
     assert author.write(assign(make_situation(), Move.SEED, "unaided")) == []
     assert (author.spent, author.complaint) == ("", "")
-
-
-def test_an_unusable_answer_is_not_repaired() -> None:
-    author = begin(ScriptedProvider(generator=["no", "no"]))
-    (candidate,) = author.write(assign(make_situation(), Move.SEED, "unaided"))
-    assert candidate.kernel.flags == (UNUSABLE,)
-    situation, _ = failing(candidate.kernel)
-    assert author.write(assign(situation, Move.REPAIR, "unaided")) == []
 
 
 def test_a_diagnosis_or_plan_that_stays_unusable_yields_no_direction() -> None:
@@ -796,11 +772,10 @@ def test_an_attempt_has_one_lesson() -> None:
     assert "at most one for each attempt" in provider.requests[1][1].messages[3].text
 
 
-def test_nothing_is_asked_about_settings_of_knobs_or_unusable_answers() -> None:
+def test_nothing_is_asked_about_settings_of_knobs() -> None:
     tuned = attempted(PARENT, move=Move.TUNE)
-    unusable = attempted(Kernel("no", flags=(UNUSABLE,)), Status.BUILD_FAILED)
     interrupted = attempted(PARENT, Status.INTERRUPTED)
-    assert begin(ScriptedProvider()).reflect(later(), [tuned, unusable, interrupted]) == []
+    assert begin(ScriptedProvider()).reflect(later(), [tuned, interrupted]) == []
 
 
 def test_of_many_settings_of_one_answer_the_reflector_sees_the_fastest() -> None:

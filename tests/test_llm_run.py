@@ -545,7 +545,7 @@ def test_whichever_question_the_minutes_end_at_the_run_says_so_and_its_replay_is
     )
 
 
-def test_an_answer_that_stays_lost_is_a_failed_attempt_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_an_answer_that_stays_lost_is_no_attempt_and_the_run_goes_on(tmp_path: Path) -> None:
     def play_edit(turn: Turn) -> Reply:
         return (
             Reply("x" * 500, drop_after=1)
@@ -556,10 +556,8 @@ def test_an_answer_that_stays_lost_is_a_failed_attempt_and_the_run_goes_on(tmp_p
     play = script(planner=plan("use wider loads", "drop the masks"), optimiser=play_edit)
     result, attempts, server = run_with(tmp_path, play, rounds=1, tokens=10**6)
     assert result.best.measurement.latency_ms == pytest.approx(8.0 * 0.8)
-    lost = [attempt for attempt in attempts if attempt.measurement.status is Status.BUILD_FAILED]
-    assert [attempt.candidate.task.instruction for attempt in lost] == ["use wider loads"]
-    assert "could not be used: http" in lost[0].candidate.kernel.source
-    assert "dropped the connection" in lost[0].candidate.kernel.source
+    assert [attempt.measurement.status for attempt in attempts] == [Status.PASSED] * 2
+    assert [attempt.candidate.task.instruction for attempt in attempts[1:]] == ["drop the masks"]
     assert roles(server)["optimiser"] == 3 + 1, "it was asked for three times"
     with Memory(tmp_path / "kmem.db") as memory:
         archive = RunArchive(memory.path, "r1")
@@ -646,14 +644,14 @@ def test_a_model_whose_answers_are_empty_ends_with_a_line_that_names_the_remedy(
     tmp_path: Path,
 ) -> None:
     result, attempts, server = run_with(tmp_path, script(generator=Reply("")), rounds=1)
-    assert {attempt.measurement.status for attempt in attempts} == {Status.BUILD_FAILED}
+    assert attempts == [], "an answer without code is none"
     assert roles(server) == {"generator": 2 * 2 * 3}, (
         "each of three sizes in two rounds, with a re-ask"
     )
     assert result.reason == (
         "the rounds are used up; scripted-large gave no usable answer to 6 questions as generator: "
         "the first was empty; "
-        "choose another model with -m; every candidate failed"
+        "choose another model with -m"
     )
     with Memory(tmp_path / "kmem.db") as memory:
         assert (

@@ -281,6 +281,13 @@ def test_measuring_without_a_gpu_says_so(
         tools.measure(str(problem), kernel_source=LIBRARY)
 
 
+def test_a_search_says_when_nothing_in_the_library_is_about_the_query(tools: Tools) -> None:
+    assert tools.search_skills("the history of Rome") == {"fits": False, "skills": []}
+    found = tools.search_skills("how do I make softmax faster", limit=1)
+    assert found["fits"]
+    assert [(hit["name"], hit["recipe"]) for hit in found["skills"]] == [("online-softmax", True)]
+
+
 def test_a_retracted_skill_is_not_found_any_more(tools: Tools) -> None:
 
     assert "separable-pooling" in {

@@ -13,6 +13,7 @@ from test_skills import write_skill
 
 from kmem.curate.sources import add_from
 from kmem.errors import EmbeddingError, SkillError
+from kmem.memory.location import vector_cache_path
 from kmem.memory.skills.added import MAX_SKILL_BYTES, add_skill
 from kmem.memory.skills.embeddings import (
     MINILM_SHA256,
@@ -184,6 +185,26 @@ def test_each_skill_is_embedded_once_in_the_life_of_a_database_and_a_question_le
     assert embedder.texts == [
         skill.embedded_text for skill in sorted(library, key=lambda skill: skill.name)
     ] + ["pool", "pool"]
+
+
+def test_a_memory_that_is_not_kept_embeds_the_library_once_all_the_same(
+    tmp_path: Path, library: list[Skill]
+) -> None:
+    for asked in (["pool", *sorted(skill.embedded_text for skill in library)], ["pool"]):
+        embedder = TopicEmbedder()
+        with Memory(tmp_path / "none" / "kmem.db", embedder, to_read=True) as memory:
+            memory.skills.sync_origin(library, "plugin")
+            assert memory.skills.search("pool")
+        assert sorted(embedder.texts) == sorted(asked)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_damaged_cache_of_vectors_costs_time_alone(tmp_path: Path, library: list[Skill]) -> None:
+    vector_cache_path().parent.mkdir(parents=True)
+    vector_cache_path().write_text("no database" * 100, encoding="utf-8")
+    with Memory(tmp_path / "none" / "kmem.db", TopicEmbedder(), to_read=True) as memory:
+        memory.skills.sync_origin(library, "plugin")
+        assert memory.skills.search("pool")
 
 
 def test_without_embeddings_the_words_alone_count_and_the_reasons_say_so(

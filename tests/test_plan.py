@@ -204,6 +204,11 @@ def test_seeds_share_the_samples_in_the_order_of_the_directions() -> None:
     ]
 
 
+def test_where_there_are_fewer_samples_than_directions_the_first_have_one_each() -> None:
+    tasks = plan_seeds([direction("large"), direction("middle"), direction("small")], 2)
+    assert [(task.skill, task.samples) for task in tasks] == [("large", 1), ("middle", 1)]
+
+
 def test_best_of_n_spends_the_samples_of_all_rounds_on_first_kernels() -> None:
     (task,) = first_round([], strategy=Strategy.BEST_OF_N).tasks
     assert (task.move, task.parent) == (Move.SEED, None)

@@ -10,10 +10,30 @@ from hypothesis import strategies as st
 from test_memory_store import make_outcome
 
 from kmem.memory.ledger.outcomes import Retraction
-from kmem.memory.ledger.posteriors import Posterior, age_weight
+from kmem.memory.ledger.posteriors import (
+    CHANGED_RECIPE,
+    Posterior,
+    age_weight,
+    recipe_weight,
+)
 from kmem.memory.store import Memory
 from kmem.memory.team.exchange import merge_memory
-from kmem.records import Bottleneck, Move, Outcome, Signature, Status
+from kmem.records import (
+    Bottleneck,
+    Move,
+    Outcome,
+    Signature,
+    SiteChoice,
+    Status,
+    recipe_component,
+)
+from kmem.skills import (
+    bundled_skills_root,
+    load_library,
+    recipe_version,
+    recipe_versions,
+    skill_directories,
+)
 
 NOW = {"torch": "2.11.0+cu128", "triton": "3.6.0"}
 SKILLS = ("good", "bad", "never")
@@ -140,6 +160,49 @@ def test_older_versions_weigh_less_and_are_never_forgotten(memory: Memory) -> No
     old = ask(memory, "good", versions={"torch": "3.5", "triton": "5.0"})["good"]
     assert new.log_speedup > old.log_speedup > 0
     assert old.tried == new.tried == 8
+
+
+def by_recipe(number: int, version: str | None, **changes) -> Outcome:
+    """An outcome that a version of the recipe of skill "good" wrote."""
+    choice = SiteChoice("softmax", "softmax", "good", (("BLOCK", 1024),))
+    versions = NOW if version is None else {**NOW, recipe_component("good"): version}
+    return step(number, "good", 1.5, **{"choices": (choice,), "versions": versions} | changes)
+
+
+def test_outcomes_of_a_recipe_that_has_changed_count_half(memory: Memory) -> None:
+    assert recipe_weight("one", {"one", "another"}) == 1.0
+    assert recipe_weight("one", {"two"}) == CHANGED_RECIPE == 0.5
+    for number in range(8):
+        memory.ledger.record(by_recipe(number, "one"))
+
+    def at(version: str) -> Posterior:
+        return ask(memory, "good", versions={**NOW, recipe_component("good"): version})["good"]
+
+    same, changed = at("one"), at("two")
+    assert same.log_speedup > changed.log_speedup > 0
+    assert same.deviation < changed.deviation
+    assert same == ask(memory, "good")["good"], "nobody said which recipes are in use"
+    for number in range(8, 16):
+        memory.ledger.record(by_recipe(number, "two"))
+    assert at("two").log_speedup > changed.log_speedup
+    assert at("two").tried == 16
+
+
+@pytest.mark.parametrize(("choices", "weight"), [({}, 0.5), ({"choices": ()}, 1.0)])
+def test_a_recipe_whose_version_was_not_kept_has_changed_and_no_recipe_cannot(
+    memory: Memory, choices: dict, weight: float
+) -> None:
+    for number in range(8):
+        memory.ledger.record(by_recipe(number, None, **choices))
+    (row,) = memory.track_records.sums()
+    assert recipe_weight(row.recipe, {"one"}) == weight
+
+
+def test_the_recipes_in_use_are_named_as_outcomes_name_them() -> None:
+    skills = load_library({path.name: path for path in skill_directories(bundled_skills_root())})
+    found = recipe_versions(skills.values())
+    assert found[recipe_component("online-softmax")] == recipe_version(skills["online-softmax"])
+    assert len(found) == sum(skill.has_recipe for skill in skills.values()) < len(skills)
 
 
 def test_an_origin_counts_as_far_as_it_is_trusted(memory: Memory) -> None:

@@ -1,11 +1,12 @@
 """Compiling without a GPU: real Triton, real ptxas, in worker processes."""
 
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,6 +88,9 @@ def reports(cache: Path) -> list[CompileReport]:
         CANDIDATE.replace("torch.empty_like(hidden)", "torch.full_like(hidden, x[0, 0].item())"),
         "def broken(:",
         CANDIDATE.replace("tl.exp(", "tl.no_such_function("),
+        CANDIDATE.replace(
+            "return result", "kept, self.kept = getattr(self, 'kept', None), result; return result"
+        ).replace("exponential[grid]", "if not hasattr(self, 'kept'): exponential[grid]"),
     ]
     return compile_kernels(
         [Kernel(source) for source in sources],
@@ -95,6 +99,16 @@ def reports(cache: Path) -> list[CompileReport]:
         cache_dir=cache,
         timeout_s=60,
     )
+
+
+def test_what_is_launched_at_the_first_call_alone_is_compiled_and_not_counted(
+    reports: list[CompileReport],
+) -> None:
+    report = reports[-1]
+    assert report.status is CompileStatus.OK, report.log
+    assert report.first_kernels == reports[0].first_kernels == ("exponential",)
+    assert [launch.name for launch in report.launches] == ["aten.addmm.default"]
+    assert report.ptx_hash == reports[0].ptx_hash
 
 
 def test_a_module_compiles_without_a_gpu_and_every_launch_is_recorded(
@@ -172,6 +186,37 @@ def test_a_hang_is_one_report_and_the_pool_goes_on(cache: Path) -> None:
     assert report.status is CompileStatus.FAILED and "longer than 1 s" in report.log
     assert done == [report.log]
     assert after.status is CompileStatus.OK
+
+
+class OneByOne(CompileProcesses):
+    """Begins with what it is given when told to, one after the other, and compiles nothing."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(1, home)
+        self.may_begin, self.order = threading.Event(), []
+
+    def submit(
+        self, setup: str, source: str, timeout_s: float, deadline: float = math.inf
+    ) -> Future:
+        def answer() -> dict[str, object]:
+            self.may_begin.wait(10)
+            self.order.append(source)
+            return {"status": "failed", "log": "no compiler", "seconds": 0.0}
+
+        return self._threads.submit(answer)
+
+
+def test_what_is_asked_for_now_is_compiled_before_what_was_begun_ahead(tmp_path: Path) -> None:
+    first, second, third, mended = (Kernel(f"# {name}") for name in "abcd")
+    with OneByOne(tmp_path) as processes:
+        pool = CompilePool(TARGET, processes=processes)
+        pool.begin([first, second, third], timeout_s=5.0)
+        asking = threading.Timer(0.2, processes.may_begin.set)
+        asking.start()
+        pool.compile([mended, first], timeout_s=5.0)
+        reports = pool.compile([second, third], timeout_s=5.0)
+    assert processes.order == ["# a", "# d", "# b", "# c"]
+    assert [report.kernel for report in reports] == [second.hash, third.hash]
 
 
 def test_targets_of_other_vendors_are_refused_with_the_remedy() -> None:

@@ -3,6 +3,9 @@
 The reports are in tests/recordings, of 2026-11-21.
 """
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from kmem.counters import BY_NAME, COUNTERS, NCU_COUNTERS, read_quantities
 from kmem.default_plugins.executors import LocalExecutor
 from kmem.devices import named_target
 from kmem.errors import DeviceMemoryError, ProfilerError
+from kmem.host.confinement import landlock_version
 from kmem.interfaces import Executor, Job, JobResult
 from kmem.problem.traced import untraced_problem
 from kmem.profile.ncu import PERMISSION_ERROR, NcuProfiler, ncu_command
@@ -238,6 +242,17 @@ def test_each_way_to_fail_names_its_remedy(
         _profile(result)
 
 
+def test_a_run_asks_for_counters_that_it_may_not_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kmem.profile.ncu._absent_reason", lambda: None)
+    profiler = NcuProfiler()
+    assert profiler.unavailable_reason() is None
+    executor = RecordedExecutor(JobResult(1, f"==ERROR== {PERMISSION_ERROR}", "", {}, 1.0))
+    traced = untraced_problem(Problem("p", "p.py", "SOURCE"), Contract(), named_target("h200"))
+    with pytest.raises(ProfilerError):
+        profiler.profile(Kernel("CANDIDATE"), traced, executor)
+    assert "--profiler cupti" in profiler.unavailable_reason()
+
+
 def test_the_harness_itself_fails_with_one_clear_line_without_a_gpu() -> None:
     import torch
 
@@ -265,3 +280,47 @@ def test_the_harness_itself_fails_with_one_clear_line_without_a_gpu() -> None:
         ProfilerError, match="torch.profiler ended with exit code 1: .*(CUDA|NVIDIA|cuda)"
     ):
         check_result(result, "torch.profiler", 120)
+
+
+_INSIDE = """
+import os, sys
+from pathlib import Path
+from kmem.profile import harness
+
+def outcome(attempt):
+    try:
+        attempt()
+    except OSError as ex:
+        return type(ex).__name__
+    return "done"
+
+place, home = Path(sys.argv[1]), Path(os.environ["HOME"])
+harness.confine(place)
+import torch, triton
+from kmem.profile import watched  # kmem may be read until the candidate runs
+harness.hide_rest(place, {"problem": {"source": "", "path": str(home / "problem.py")}})
+print(
+    outcome(lambda: (place / "out" / "trace.json").write_text("{}")),
+    outcome(lambda: Path(os.environ["TRITON_CACHE_DIR"], "kernel").write_text("")),
+    outcome(lambda: (home / "secret").read_text()),
+    outcome(lambda: Path(harness.__file__).read_text()),
+    outcome(lambda: os.kill(os.getppid(), 0)),
+)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not landlock_version(), reason="no Landlock here")
+def test_the_harness_leaves_its_candidate_the_files_of_the_job_alone(tmp_path: Path) -> None:
+    job, home = tmp_path / "job", tmp_path / "home"
+    (job / "out").mkdir(parents=True)
+    home.mkdir()
+    (home / "secret").write_text("a key")
+    ran = subprocess.run(
+        [sys.executable, "-c", _INSIDE, str(job)],
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.stdout.split() == ["done", "done", *["PermissionError"] * 3], ran.stderr

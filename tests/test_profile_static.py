@@ -92,6 +92,7 @@ module {
     %c8_i32 = arith.constant 8 : i32
     %c1_i32 = arith.constant 1 : i32
     %pid = tt.get_program_id x : i32
+    %turn = tt.atomic_rmw add, relaxed, gpu, %a, %c1_i32, %true : (!tt.ptr<i32>, i32, i1) -> i32
     %worst = scf.for %k = %c0_i32 to %c8_i32 step %c1_i32 iter_args(%x = %y) -> (i32)  : i32 {
       %t = tt.load %q : tensor<64x!tt.ptr<f32>>
       %n = arith.maxsi %x, %t : i32
@@ -115,6 +116,7 @@ module {
     [
         pytest.param("%0", "", 8 * 64 * 4, id="an exception that loaded values call for"),
         pytest.param("%pid", "", 8 * 64 * 4 + 4096, id="a branch that is known beforehand"),
+        pytest.param("%turn", "", 8 * 64 * 4 + 4096, id="a program's turn, which it drew"),
         pytest.param("%0", " else {\n    }", 8 * 64 * 4 + 4096, id="one side or the other"),
     ],
 )

@@ -17,7 +17,6 @@ from prompt_cases import (
 )
 from scripted_models import KERNEL, assign, attempted, make_diagnosis, make_situation
 
-from kmem.explore.models.answers.schema import UNUSABLE
 from kmem.explore.models.prompts.briefs import optimiser_brief
 from kmem.explore.models.prompts.history import history_section
 from kmem.explore.models.prompts.message import (
@@ -289,21 +288,6 @@ def test_lessons_with_their_claims_and_vetoes_with_their_reasons_are_in_every_pr
             role
         )
         assert "no-giant-tiles (for llm): 3 candidates, none passed: wrong_values" in message, role
-
-
-def test_an_answer_that_could_not_be_used_is_told_as_such_and_not_as_a_compilers_error() -> None:
-    source = (
-        "The model's answer could not be used: the file is the parent's, unchanged\n\n"
-        "class ModelNew: ..."
-    )
-    unusable = attempted(
-        Kernel(source, flags=(UNUSABLE,)),
-        Status.BUILD_FAILED,
-        log="Traceback\nSyntaxError: invalid syntax",
-    )
-    (text,) = history_section(make_run("softmax", history=(unusable,))).texts
-    assert "answer could not be used: the file is the parent's, unchanged |" in text
-    assert "SyntaxError" not in text
 
 
 def test_a_vetoed_idea_is_shown_in_its_own_words() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kmem.errors import OutputError
-from kmem.memory.runs.runs import RoundDiagnosis, RoundPlan
+from kmem.memory.runs.runs import RoundDiagnosis, RoundPlan, Verdict
 from kmem.records import (
     Attempt,
     Baseline,
@@ -147,6 +147,25 @@ def test_the_report_tells_every_attempt_with_knobs_status_and_reason() -> None:
     assert "not tried: the run ended before its turn. Offered because: treats latency" in text
     assert "- note: a note" in text
     assert "0.8 ms, limited by bytes" in text
+
+
+def test_the_report_tells_final_verdicts_too() -> None:
+    upheld, refused, screened = attempt(1, 1.0), attempt(2, 0.9), attempt(3, 3.0)
+    log = "output 0 on family normal: relative error 1.3e-06 (allowed 1.0e-06); next: fuse at relu"
+    verdicts = {
+        upheld.candidate.kernel.hash: Verdict(upheld.measurement),
+        refused.candidate.kernel.hash: Verdict(
+            Measurement(Status.WRONG_VALUES, None, False, log=log)
+        ),
+    }
+    attempts = [upheld, refused, screened]
+    finished = FinishedRun(RUN, result(upheld), attempts, verdicts=verdicts)
+    rows = [
+        line for line in render_report(finished, plotted=False).splitlines() if "| tune |" in line
+    ]
+    assert "| verified | 1 |" in rows[0]
+    assert "| passed, at the end wrong_values | 0.9 |" in rows[1] and log in rows[1]
+    assert "| passed | 3 |" in rows[2]
 
 
 def test_the_first_screen_is_the_verdict_how_it_is_used_and_what_comes_next() -> None:

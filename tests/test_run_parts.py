@@ -32,12 +32,13 @@ def test_the_report_says_when_the_host_takes_a_win_back(
         reference_ms=0.6,
         ratio=1.5,
         host_us=733.4,
+        first_call_s=1.44,
         back_to_back_ms=back_to_back_ms,
         reference_back_to_back_ms=0.61,
         graph_ms=graph_ms,
     )
     line = host_line(timing)
-    assert line.startswith("host: 733 us a call; calls one after another take")
+    assert line.startswith("first call: 1.4 s; host: 733 us a call; calls one after another take")
     assert "those of compile 0.61 ms" in line
     assert (said or "") in line and ("This win" in line) == (said is not None)
     assert host_line(Timing(0.4, 0.4, 0.4, 30)) is None

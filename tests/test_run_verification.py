@@ -1,5 +1,6 @@
 """Final verdicts: down the ranking until a kernel holds or the minutes are over."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ladder_runs import (
 
 from kmem.memory.store import Memory
 from kmem.records import Kernel, Move, Run
-from kmem.run import replay
+from kmem.run import replay, verifying
 from kmem.run.clock import Clock
 
 
@@ -103,6 +104,7 @@ def test_minutes_end_the_verification_and_the_run_says_so(tmp_path: Path) -> Non
             "the minutes ended before every faster candidate was verified"
         )
         assert (len(judgement.verified), result.verifications_in_time) == (3, 3)
+        assert result.unverified_faster == len(judgement.judged) - 3
         assert replayed(run, memory, tmp_path) == []
 
 
@@ -139,6 +141,62 @@ def test_the_first_good_candidate_is_verified_before_the_others_are_measured(
         assert len(judgement.verified) == 1
         assert result.best.measurement.timing.ratio == 10.0
         assert replayed(run, memory, tmp_path) == []
+
+
+def test_the_first_candidate_is_checked_while_the_baselines_are_timed(tmp_path: Path) -> None:
+    judgement = Judgement(baselines={"eager": 20.0, "compile": 10.0}, late="compile")
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=4)
+        result, attempts, said = walk_ladder(run, memory, judgement)
+        assert replayed(run, memory, tmp_path) == []
+    assert judgement.awaited == [attempts[0].candidate.kernel]
+    assert (judgement.against[0], result.speedup) == ("compile", 5.0)
+    assert any(text.startswith("first verified kernel") for text in said)
+
+
+def test_a_slow_compile_does_not_hold_the_search_up_and_is_timed_against_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "_QUICK_BASELINES_S", 0.0)
+    judgement = Judgement(baselines={"eager": 20.0, "compile": 10.0}, late="compile")
+    threading.Timer(1.0, judgement.timed.set).start()
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=4)
+        result, _, said = walk_ladder(run, memory, judgement)
+        assert replayed(run, memory, tmp_path) == []
+    assert "first verified kernel after 0 s: 2 ms, 10.00x eager" in said
+    assert (judgement.against, result.speedup) == (["eager", "compile"], 5.0)
+
+
+def test_all_candidates_are_compiled_ahead_in_the_order_in_which_they_are_measured(
+    tmp_path: Path,
+) -> None:
+    judgement = Judgement()
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=4)
+        _, attempts, _ = walk_ladder(run, memory, judgement)
+    measured = [attempt.candidate.kernel for attempt in attempts]
+    assert len(measured) > 2
+    assert (judgement.expected, judgement.admitted) == (measured, measured)
+
+
+def test_faster_candidates_are_verified_after_a_winner_and_counted_where_time_ends(
+    tmp_path: Path,
+) -> None:
+    # what the early verdict refuses at rung 0 is repaired by a slower kernel, which wins
+    judgement = Judgement(verifying_needs=1, slower=lambda kernel: 1.0 + 2.0 * min(rungs(kernel)))
+    with Memory(tmp_path / "kmem.db") as memory:
+        run = ladder_run(tmp_path, rounds=0, candidates_per_round=4)
+        result, attempts, _ = walk_ladder(run, memory, judgement, clock=never_early())
+    (won_ms,) = (
+        each.measurement.latency_ms
+        for each in attempts
+        if each.candidate.kernel == result.best.candidate.kernel
+    )
+    faster = [each for each in attempts if each.measurement.latency_ms < won_ms]
+    assert len(faster) > 1
+    assert {each.candidate.kernel for each in faster} <= set(judgement.verified)
+    assert result.unverified_faster == 0
 
 
 def test_a_refusal_of_the_early_verdict_raises_the_rung_of_all_that_follows(

@@ -1,6 +1,7 @@
 """No kernel becomes the best of a search before it has seen what the verification shows it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,11 +10,13 @@ from corpus import problems
 from corpus.honest import LIBRARY
 
 from kmem.devices import named_target
-from kmem.measure import screening
+from kmem.measure import examiner, screening
 from kmem.measure.examine.examination import Examination
 from kmem.measure.judge import Judge
 from kmem.measure.oracle.families import FAMILIES
 from kmem.measure.settings import JudgeSettings
+from kmem.measure.timing.gpu_clock import Batch, ClockSettings, LoadedModule
+from kmem.measure.worker.commands import Run
 from kmem.problem.traced import TracedProblem
 from kmem.problem.workload import derive_small_workload
 from kmem.records import Contract, Kernel, Measurement, Problem, Status, Timing, Workload
@@ -30,7 +33,9 @@ class Examiner:
         self._refused = refused
         self.asked: list[str] = []
 
-    def examine(self, kernel: Kernel, step: Callable[[Examination], None]) -> object:
+    def examine(
+        self, kernel: Kernel, step: Callable[[Examination], None], worker: object
+    ) -> object:
         self.asked.append(kernel.source)
         if kernel.source in self._refused:
             return Measurement(self._refused[kernel.source], None, estimated=False, log="no")
@@ -45,8 +50,8 @@ def refuse(
     made = screening.Screening(examiner, None, None)
     verdicts = {}
     for source, time_ms in sorted(times_ms.items(), key=lambda pair: pair[1]):
-        entrant = SimpleNamespace(errors=[])
-        found = made._refuse_as_best(Kernel(source), entrant, timing(time_ms))
+        entrant = SimpleNamespace(errors=[], worker=SimpleNamespace(alive=True))
+        found = made.refuse_as_best(Kernel(source), entrant, timing(time_ms))
         verdicts[source] = found is not None
     return verdicts, examiner.asked
 
@@ -63,21 +68,106 @@ def test_an_examination_that_was_cut_off_refuses_nothing() -> None:
     assert (verdicts, asked) == ({"a": False, "b": False}, ["a", "b"])
 
 
-@pytest.mark.slow
-def test_every_family_of_the_verification_is_shown(tmp_path: Path) -> None:
+@pytest.fixture
+def judge(tmp_path: Path) -> Iterator[Judge]:
     problem = Problem("corpus", "<corpus>", problems.SCALE_RELU)
     workloads = {"full": Workload("full"), "small": derive_small_workload(problem)}
     traced = TracedProblem(problem, Contract(), named_target("h200"), workloads, {}, None)
     settings = JudgeSettings(seed=3, gpu=False, work_dir=tmp_path, cache_dir=tmp_path / "cache")
-    with Judge(traced, settings, estimate_ms=lambda kernel: 1.0) as judge:
-        resources = judge._resources
-        resources.main, resources.has_small = "full", True  # as on a GPU
-        made = screening.Screening(judge._examiner, resources, settings)
-        entrant = SimpleNamespace(launches=0, worker=None)
-        found = judge._examiner.examine(
-            Kernel(LIBRARY), lambda examination: made.check_every_family(examination, entrant)
-        )
-        assert not isinstance(found, Measurement), found.log
-        families = [error.family for error in found.errors]
+    with Judge(traced, settings, estimate_ms=lambda kernel: 1.0) as made:
+        made._resources.main, made._resources.has_small = "full", True  # as on a GPU
+        yield made
+
+
+def as_on_a_gpu(judge: Judge) -> screening.Screening:
+    settings = replace(judge._settings, gpu=True)
+    return screening.Screening(judge._examiner, judge._resources, settings)
+
+
+@pytest.mark.slow
+def test_every_family_of_the_verification_is_shown(judge: Judge) -> None:
+    made, worker = as_on_a_gpu(judge), judge._workers.take()
+    entrant = SimpleNamespace(launches=0)
+
+    def step(examination: Examination) -> None:
+        made._check_every_family(examination, entrant, is_loaded=False)
+
+    found = judge._examiner.examine(Kernel(LIBRARY), step, worker)
+    assert not isinstance(found, Measurement), found.log
+    families = [error.family for error in found.errors]
     assert set(families) == set(FAMILIES)
     assert families[-1] == "large", "the expensive one, at full size, comes last"
+
+
+@pytest.mark.slow
+def test_entrants_are_raced_a_few_at_a_time_each_in_a_worker_of_its_own(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: dict[str, set[int]] = {}
+    most = 0
+
+    def sample(entrant: LoadedModule, batch: Batch, clock: ClockSettings) -> SimpleNamespace:
+        """Real calls, made-up times: the kernel of number n takes 9 - n ms."""
+        nonlocal most
+        call = Run(entrant.key, batch.inputs[0], None, seed=1)
+        entrant.worker.request(call, timeout_s=clock.timeout_s)
+        pids.setdefault(entrant.key, set()).add(entrant.worker.pid)
+        most = max(most, sum(worker.alive for worker in judge._workers._workers))
+        number = next(n for n, each in enumerate(kernels) if entrant.key.startswith(each.hash[:16]))
+        return SimpleNamespace(event_ms=[9.0 - number] * batch.count)
+
+    monkeypatch.setattr(screening, "sample_times", sample)
+    made = as_on_a_gpu(judge)
+    kernels = [Kernel(f"{LIBRARY}\n# {number}\n") for number in range(6)]
+    contest, verdicts = made.open_race(kernels, lambda: False), {}
+    for index, kernel in enumerate(kernels):
+        outcome = made.examine(kernel)
+        assert not isinstance(outcome, Measurement), outcome.log
+        contest.enter(index, outcome, verdicts.__setitem__)
+        assert not verdicts
+    contest.finish(verdicts.__setitem__)
+    assert list(verdicts) == [5, 4, 3, 2, 1, 0], "the fastest first"
+    assert all(verdict.status is Status.PASSED for verdict in verdicts.values())
+    assert [verdicts[index].timing.latency_ms for index in range(6)] == [
+        9.0,
+        8.0,
+        7.0,
+        6.0,
+        5.0,
+        4.0,
+    ]
+    assert len(set.union(*pids.values())) == len(pids) == len(kernels)
+    assert most <= screening.ENTRANTS_AT_ONCE + 1
+    assert not any(worker.alive for worker in judge._workers._workers)
+
+
+LEAVES = """
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+{first}
+
+
+class ModelNew(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x):
+        return {value}
+"""
+
+
+@pytest.mark.slow
+def test_a_candidate_finds_nothing_that_another_left(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examiner, "check_source", lambda source, problem_source: [])
+    right = "torch.relu(x * self.scale)"
+    left = "import sys\nfound = getattr(sys, 'left', 0)\nsys.left = 1\nsys.modules['left'] = sys"
+    wrong_if_found = LEAVES.format(first=left, value=f"{right} + found")
+    kernels = [Kernel(wrong_if_found), Kernel(wrong_if_found + "\n# again\n")]
+    found = judge.screen(kernels, lambda index, measurement: None, deadline_s=60)
+    assert [each.status for each in found] == [Status.PASSED] * 2, found[1].log

@@ -23,7 +23,7 @@ from kmem.memory.skills.added import add_skill
 from kmem.memory.skills.standing import SkillStanding, Standing
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.records import Contract
-from kmem.skills import Skill, load_recipe, load_skill, recipe_files
+from kmem.skills import Skill, code_files, load_recipe, load_skill
 from kmem.testing import check_recipe, trace_source
 
 ROOT = Path(__file__).parent.parent
@@ -263,9 +263,9 @@ def test_the_code_of_a_skill_is_its_recipe_with_the_modules_beside_it(tmp_path: 
     path = write_relu(tmp_path)
     (path / "examples").mkdir()
     (path / "examples" / "after.py").write_text("x = 1\n", encoding="utf-8")
-    assert [file.name for file in recipe_files(path)] == ["kernel.py", "launch.py", "recipe.py"]
+    assert [file.name for file in code_files(path)] == ["kernel.py", "launch.py", "recipe.py"]
     (path / "recipe.py").unlink()
-    assert recipe_files(path) == []
+    assert code_files(path) == []
 
 
 def test_a_wheel_holds_every_file_of_every_skill() -> None:

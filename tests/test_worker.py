@@ -25,14 +25,9 @@ from kmem.host.confinement import Limits
 from kmem.measure import examiner
 from kmem.measure.judge import Judge
 from kmem.measure.pool.arguments import SharedArguments
-from kmem.measure.pool.process import (
-    KEPT_VARIABLES,
-    WORKER_FILES,
-    WorkerFailure,
-    WorkerLost,
-    WorkerProcess,
-)
+from kmem.measure.pool.process import WorkerFailure, WorkerLost, WorkerProcess
 from kmem.measure.pool.shared_directory import SharedDirectory
+from kmem.measure.pool.template import KEPT_VARIABLES, WORKER_FILES
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.timing.baseline import COMPILE_TIMEOUT_S
 from kmem.measure.worker.commands import Command, Detach, Load, Run
@@ -95,13 +90,38 @@ FAULTS = [
         "exited with code 0",
     ),
     (
+        "raises what cannot be shown",
+        scale_relu(
+            "raise Odd",
+            before=IMPORTS
+            + "class Odd(Exception):\n    def __str__(self):\n        raise KeyError(1)\n",
+        ),
+        Status.CRASHED,
+        "Odd: (its message cannot be shown: KeyError)",
+    ),
+    (
         "kills itself",
         scale_relu("os.kill(os.getpid(), 9)", before=IMPORTS),
         Status.CRASHED,
         "was killed by SIGKILL",
     ),
     (
-        "kills the judge",
+        "leaves a thread",
+        scale_relu(
+            f"threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n{RIGHT}",
+            before=IMPORTS + "import threading\n",
+        ),
+        Status.REFUSED_SOURCE,
+        "a thread that outlives the call",
+    ),
+    (
+        "leaves a process",
+        scale_relu(f"if os.fork() == 0:\n    time.sleep(60)\n{RIGHT}", before=IMPORTS),
+        Status.REFUSED_SOURCE,
+        "a process that outlives the call",
+    ),
+    (
+        "kills what it was forked from and the judge",
         scale_relu("os.kill(os.getppid(), 9)", before=IMPORTS),
         Status.CRASHED,
         "PermissionError",

@@ -136,9 +136,13 @@ def write_module(
         recipe = recipes.get(name)
         sites = recipe.match(traced.graph, entry.contract) if recipe is not None else []
         site = next((site for site in sites if site.name == place), None)
-        if site is None or dict(knobs) not in recipe.space(site, traced.device).settings():
+        if site is None:
             return None
-        plans.append(SitePlan(site, recipe.emit(site, dict(knobs))))
+        space = recipe.space(site, traced.device)
+        settings = space.completed(dict(knobs))  # measured before its recipe had rungs
+        if set(settings) != set(space.knobs) or not space.allows(settings):
+            return None
+        plans.append(SitePlan(site, recipe.emit(site, settings)))
     plan = WorkloadPlan("full", traced.graph, tuple(plans))
     return Kernel(assemble_module("estimate", traced.problem.source, [plan]).source)
 

@@ -165,8 +165,8 @@ class Bench:
 
     def median_ms(self, module: LoadedModule) -> float:
         """By the judge's event clock, cold L2."""
-        self._inputs.refresh()
-        batch = Batch(self._inputs.names, 60, warmup=3)
+        self._inputs.refresh(module.worker)
+        batch = Batch(self._inputs.names(module.worker), 60, warmup=3)
         samples = sample_times(module, batch, self._clock).event_ms
         return sorted(samples)[len(samples) // 2]
 

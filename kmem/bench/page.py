@@ -38,7 +38,8 @@ or failed on, counts with ratio 1.0: the user keeps the module as it is. A win i
 the device's bandwidth and peak rates allow. Accuracy is judged by kmem's own contract. For
 comparison, column 1e-4 says whether KernelBench's tolerance (every element within 1e-4 + 1e-4
 |eager| of eager's, 1e-2 for half precision) holds too, on inputs that the problem's own get_inputs
-drew; blank: the result is no kernel, or older than that check."""
+drew; blank: the result is no kernel, or older than that check. Flag "n unverified": the minutes
+ended before so many candidates that were timed faster than the answer had their final verdict."""
 _ESTIMATED = (
     "**No GPU was used: every time here is an estimate from compiled kernels. Do not compare it "
     "with measured ones.**"
@@ -77,9 +78,16 @@ def _cells(row: Row) -> tuple[str, ...]:
         result["precision"],
         result["purity"],
         {True: "yes", False: "no", None: ""}[result.get("within_kernelbench")],
-        ", ".join(flag for flag in result["flags"] if flag != "beyond_kernelbench"),
+        _flags(row),
         f"{row.seconds:.0f}",
     )
+
+
+def _flags(row: Row) -> str:
+    flags = [flag for flag in row.result["flags"] if flag != "beyond_kernelbench"]
+    if row.unverified_faster:
+        flags.append(f"{row.unverified_faster} unverified")
+    return ", ".join(flags)
 
 
 def _speedup(row: Row) -> str:
@@ -103,14 +111,17 @@ def render_failures(rows: Sequence[Row]) -> str:
 
 
 def render_scores(scores: Scores, *, measured: bool) -> str:
-    """The numbers over all problems, in two lines."""
+    """The numbers over all problems, in three lines."""
     label = "" if measured else "ESTIMATED, no GPU was used: "
     return (
         f"{label}{scores.problems} problems: {scores.faster} faster, {scores.baseline_is_best} "
         f"where the baseline is best (ratio 1.0), {scores.failed} failed (ratio 1.0)\n"
         f"{label}geometric mean {scores.geometric_mean:.3f}, median {scores.median:.3f}, "
         f"mean {scores.mean:.3f}, wins {scores.wins}, fast_1 {scores.fast_1:.2f}, "
-        f"fast_1.2 {scores.fast_1_2:.2f}, fast_2 {scores.fast_2:.2f}, {scores.seconds:.0f} s in all"
+        f"fast_1.2 {scores.fast_1_2:.2f}, fast_2 {scores.fast_2:.2f}, "
+        f"{scores.seconds:.0f} s in all\n"
+        f"{label}candidates timed faster than the answer and not verified: "
+        f"{scores.unverified_faster}"
     )
 
 

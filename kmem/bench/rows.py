@@ -103,6 +103,11 @@ class Row:
         return paired or (self.baselines_ms[self.best_baseline] if self.best_baseline else None)
 
     @property
+    def unverified_faster(self) -> int:
+        """Candidates that were timed faster than the answer and have no final verdict."""
+        return self.result.get("unverified_faster", 0) if self.result else 0
+
+    @property
     def bound_ms(self) -> float | None:
         return self.result["bound_ms"] if self.result else None
 

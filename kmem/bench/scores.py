@@ -38,6 +38,7 @@ class Scores:
     fast_1_2: float
     fast_2: float
     seconds: float  # of all problems, summed
+    unverified_faster: int  # candidates timed faster than the answers and not verified, summed
 
 
 def compute_scores(rows: Sequence[Row]) -> Scores | None:
@@ -62,4 +63,5 @@ def compute_scores(rows: Sequence[Row]) -> Scores | None:
         fast_1_2=share_above(1.2),
         fast_2=share_above(2.0),
         seconds=round(sum(row.seconds for row in rows), 1),
+        unverified_faster=sum(row.unverified_faster for row in rows),
     )

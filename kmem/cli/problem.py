@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from kmem.cli.options.contract import MODE_HELP, MODES, PRECISIONS
+from kmem.cli.options.records import takes
+from kmem.cli.options.stages import CheckOptions
 from kmem.plugins import Registry
 
 
@@ -27,29 +28,10 @@ def new(file: Path) -> None:
 
 @problem.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--target",
-    envvar="KMEM_TARGET",
-    help="Device of the bound, such as h200; default: the GPU here, else h200.",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default="match",
-    show_default=True,
-    help="Accuracy contract of the bound and of what recipes match.",
-)
-@click.option("--mode", type=click.Choice(MODES), help=MODE_HELP)
+@takes(CheckOptions)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_obj
-def check(
-    registry: Registry,
-    file: Path,
-    target: str | None,
-    precision: str,
-    mode: str | None,
-    as_json: bool,
-) -> None:
+def check(registry: Registry, file: Path, options: CheckOptions, as_json: bool) -> None:
     """Load and trace a problem file and say what a run would make of it; nothing is run.
 
     It prints the operators, the mode, the bound on a device, what recipes can write and what stays
@@ -58,4 +40,4 @@ def check(
     """
     from kmem.cli.actions.problem import check_file  # loads torch
 
-    check_file(file, target, precision, mode, registry, as_json=as_json)
+    check_file(file, options, registry, as_json=as_json)

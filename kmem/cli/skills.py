@@ -166,7 +166,7 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
     if options.report is not None:
         from kmem.cli.actions.stages import diagnose_report  # loads torch, for this option alone
 
-        diagnosis = diagnose_report(options.report, None)
+        diagnosis = diagnose_report(options.report)
     found = search_library(
         registry,
         Question(query, options.operators, options.arch, diagnosis, options.limit),

@@ -63,8 +63,12 @@ The file:
 - jit_text.py: jitted functions as text: parameters, calls, names.
 - alignment.py: one text from the same program at several sizes.
 - constants.py: the block of constants, and the module with another one.
+- written.py: the pointers that a kernel may store through.
+- staging.py: the part of a launcher that depends on parameters alone.
+- runtime_text.py: what a module needs beside its kernels: handles, scratch, kept weights.
 - launcher_writer.py: launchers that pass tensors alone, through the compiled kernels' handles.
 - specialising.py: kernels that read the constants of their module.
+- steady.py: what parameters alone decide of a forward.
 - forward.py: the forward of one workload, and what its inputs are recognised by.
 - reference_text.py: what of the problem's own text a module carries.
 - lint_excuses.py: rules of linters that are none for kernels.

@@ -1,13 +1,15 @@
 """The forward of one workload in an emitted module, and what its inputs are recognised by.
 
 `_forward` is the traced graph written out: a launch at the place of each site, the same library
-calls elsewhere.
+calls elsewhere. What parameters alone decide of it is in `_stage`, whose results a module keeps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from kmem.codegen.specialising import Launcher
+from kmem.codegen.steady import SteadyValues, find_steady
 from kmem.errors import RecipeError
 from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
 from kmem.problem.operators.row import Layout
@@ -35,9 +37,10 @@ class WorkloadPlan:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """The text of one forward, and whether it calls `_laid_out`."""
+    """The text of one forward, and whether it calls `_laid_out`; `staging` is "" or `_stage`."""
 
     text: str
+    staging: str
     lays_out: bool
 
 
@@ -98,20 +101,42 @@ def _inputs(graph: OpGraph) -> list[Placeholder]:
 # --- the forward
 
 
-def write_forward(plan: WorkloadPlan, launchers: Mapping[str, str]) -> Forward:
+def steady_values(plan: WorkloadPlan) -> SteadyValues:
+    """What parameters alone decide of a forward. Raises RecipeError: if a site is not convex."""
+    steps = _schedule(plan.graph, plan.sites)
+    return find_steady(
+        plan.graph, [step if isinstance(step, Node) else step.site for step in steps]
+    )
+
+
+def steady_inputs(site: Site, steady: SteadyValues) -> tuple[int, ...]:
+    """Places of a site's inputs that parameters decide; none where they decide the whole site."""
+    if all(operand.name in steady.made for operand in site.outputs):
+        return ()
+    return tuple(place for place, operand in enumerate(site.inputs) if operand.name in steady.names)
+
+
+def write_forward(plan: WorkloadPlan, launchers: Mapping[str, Launcher]) -> Forward:
     """`_forward`: the graph in execution order, a launch for each site.
 
     Args:
-        launchers: the function that launches a site, by the site's name.
+        launchers: what launches a site, by the site's name.
     Raises RecipeError: if a site is not convex in its graph.
     """
     graph = plan.graph
-    writer = _ForwardWriter(graph, launchers)
-    lines = [*_first_lines(plan), *map(writer.write, _schedule(graph, plan.sites))]
+    writer = _ForwardWriter(graph, launchers, steady_values(plan))
+    steps = _schedule(graph, plan.sites)
+    body = [text for step in steps if (text := writer.write(step))]
+    staging = writer.write_staging(steps)
+    lines = [*_first_lines(plan), *writer.unpacking, *body]
     result = ", ".join(graph.outputs)
     lines.append(f"return ({result},)" if graph.returns_tuple else f"return {result}")
-    head = f"def _forward(self, {', '.join(input_names(graph))}):\n"
-    return Forward(head + "".join(f"    {line}\n" for line in lines), writer.lays_out)
+    text = _define(f"_forward(self, {', '.join(input_names(graph))})", lines)
+    return Forward(text, staging, writer.lays_out)
+
+
+def _define(head: str, lines: Iterable[str]) -> str:
+    return f"def {head}:\n" + "".join(f"    {line}\n" for line in lines)
 
 
 def _first_lines(plan: WorkloadPlan) -> list[str]:
@@ -144,10 +169,14 @@ def _names_device(arg: Arg) -> bool:
 class _ForwardWriter:
     """Writes step after step, and knows which values have been made, and which lie as traced."""
 
-    def __init__(self, graph: OpGraph, launchers: Mapping[str, str]) -> None:
+    def __init__(
+        self, graph: OpGraph, launchers: Mapping[str, Launcher], steady: SteadyValues
+    ) -> None:
         self.graph = graph
         self.launchers = launchers
+        self.steady = steady
         self.lays_out = False
+        self.unpacking: list[str] = []  # statements that fetch what was staged
         self._made = {placeholder.name for placeholder in graph.placeholders}
         self._read = {name for node in graph.nodes for name in node.refs()} | set(graph.outputs)
         # Values whose strides are as traced. Inputs are guarded; a vector of the module's own has
@@ -159,7 +188,7 @@ class _ForwardWriter:
         }
 
     def write(self, step: Node | SitePlan) -> str:
-        """One library call, or one launch."""
+        """One library call, or one launch; "" for what is staged."""
         if isinstance(step, Node):
             return self._write_node(step)
         missing = [operand.name for operand in step.site.inputs if operand.name not in self._made]
@@ -168,25 +197,88 @@ class _ForwardWriter:
                 f"Site {step.site.name} reads {missing}, made after or inside it: its nodes are "
                 "not convex"
             )
+        self._made.update(_makes(step))
+        if _makes(step) <= self.steady.made:
+            return ""
+        launcher = self.launchers[step.site.name]
+        staged = [_staged_name(launcher)] if launcher.staging else []
+        text = self._write_launch(step, launcher.name, launcher.reads, staged)
+        self._sure.update(_makes(step))
+        return text
+
+    def _write_launch(
+        self, step: SitePlan, function: str, reads: Iterable[int] | None, staged: Iterable[str] = ()
+    ) -> str:
+        inputs = self._write_operands(step.site, reads)
         outputs = [operand.name for operand in step.site.outputs]
-        arguments = ", ".join(map(self._write_operand, step.site.inputs))
-        self._made.update(outputs)
-        self._sure.update(outputs)
-        return f"{', '.join(outputs)} = {self.launchers[step.site.name]}({arguments})"
+        return f"{', '.join(outputs)} = {function}({', '.join([*inputs, *staged])})"
 
     def _write_node(self, node: Node) -> str:
         self._made.add(node.name)
+        if node.name in self.steady.made:
+            return ""
         operator = find_operator(node.target)
         if operator is not None and operator.is_view and set(node.refs()) <= self._sure:
             self._sure.add(node.name)
         call = _write_call(self.graph, node)
         return f"{node.name} = {call}" if node.name in self._read else call  # in place
 
+    def _write_operands(self, site: Site, reads: Iterable[int] | None) -> list[str]:
+        operands = site.inputs if reads is None else [site.inputs[place] for place in reads]
+        return list(map(self._write_operand, operands))
+
     def _write_operand(self, operand: Operand) -> str:
         if operand.name in self._sure:
             return operand.name
         self.lays_out = True
         return f"_laid_out({operand.name}, {operand.spec.stride!r})"
+
+    def write_staging(self, steps: Sequence[Node | SitePlan]) -> str:
+        """`_stage`: what parameters alone decide, as far as the rest reads it; "" if nothing is.
+
+        To be asked after all steps were written.
+        """
+        graph, made = self.graph, self.steady.made
+        parted = [
+            (step, self.launchers[step.site.name])
+            for step in steps
+            if isinstance(step, SitePlan) and not _makes(step) <= made
+        ]
+        parted = [(step, launcher) for step, launcher in parted if launcher.staging]
+        rest = [step for step in steps if not _makes(step) <= made]
+        values = sorted(made & set().union(*map(_reads, rest)))
+        if not parted and not values:
+            return ""
+        wanted = {
+            step.site.inputs[place].name
+            for step, launcher in parted
+            for place in launcher.staging_reads
+        }
+        lines: list[str] = []
+        for step in reversed(steps):
+            if _makes(step) <= self.steady.names and _makes(step) & (wanted | set(values)):
+                lines.append(self._write_steady(step))
+                wanted |= _reads(step)
+        lines.reverse()
+        for step, launcher in parted:
+            inputs = self._write_operands(step.site, launcher.staging_reads)
+            lines.append(f"{_staged_name(launcher)} = {launcher.staging}({', '.join(inputs)})")
+        groups = [_staged_name(launcher) for _, launcher in parted]
+        groups += [f"({', '.join(values)},)"] if values else []
+        lines.append(f"return ({', '.join(groups)},)")
+        roots = [each.name for each in graph.placeholders if each.name in wanted]
+        self.unpacking.append(f"({', '.join(groups)},) = self.kmem_staged({', '.join(roots)})")
+        return _define(f"_stage({', '.join(roots)})", lines)
+
+    def _write_steady(self, step: Node | SitePlan) -> str:
+        if isinstance(step, Node):
+            return f"{step.name} = {_write_call(self.graph, step)}"
+        launcher = self.launchers[step.site.name]
+        return self._write_launch(step, launcher.name, launcher.reads)
+
+
+def _staged_name(launcher: Launcher) -> str:
+    return launcher.staging.removeprefix("_stage_") + "_weights"
 
 
 def _may_be_laid_out_anew(placeholder: Placeholder) -> bool:

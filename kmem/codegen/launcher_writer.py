@@ -2,12 +2,11 @@
 
 `LauncherWriter` writes one site's launcher from those of all workloads: grids, sizes and arguments
 that are numbers become constants of the module; scratch is one allocation, of which kernels get
-parts. What every module with launches needs for that is `RUNTIME`.
+parts. What a module needs for that is in runtime_text.py.
 """
 
 import ast
 import re
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -16,69 +15,12 @@ from kmem.codegen.alignment import Hoist, Misaligned, align, is_number
 from kmem.codegen.constants import Constants
 from kmem.codegen.jit_text import Parameter
 from kmem.codegen.launch_text import ALLOCATIONS, LaunchCall, drop_unused_allocations
-from kmem.codegen.layout import WIDTH
+from kmem.codegen.staging import STAGED
 from kmem.host.syntax import parse_python
 from kmem.records import DTYPE_BYTES
 
-_PARTS = re.compile(r"^    (?P<names>\w+(?:, \w+)+) = (?P<value>_parts\(.*\))$", re.MULTILINE)
 #: Bytes at which a part of scratch starts.
 _ALIGNMENT = 256
-
-RUNTIME = '''\
-def _key(*tensors):
-    """What compiled kernels are specialised to: the device, and the dtype of each tensor.
-
-    None where a launch has to go through the compiler: in the interpreter, without a device, and
-    for a tensor that does not start at a multiple of 16 bytes.
-    """
-    if _INTERPRETED:
-        return None
-    places = 0
-    for tensor in tensors:
-        places |= tensor.data_ptr()
-    if places & 15 or not places:
-        return None
-    return (triton.runtime.driver.active.get_current_device(), *[item.dtype for item in tensors])
-
-
-class _Launch:
-    """A kernel over a grid; the first launch compiles it, later ones go through its handle."""
-
-    def __init__(self, kernel, grid, **options):
-        self.kernel, self.grid, self.options = kernel, grid, options
-        self.sizes = (*grid, 1, 1)[:3]
-        self.handles = {}
-
-    def __call__(self, key, *arguments):
-        handle = self.handles.get(key)
-        if handle is None:
-            handle = self.kernel[self.grid](*arguments, **self.options)
-            if key is not None:
-                self.handles[key] = handle
-        else:
-            stream = triton.runtime.driver.active.get_current_stream(key[0])
-            function, metadata = handle.function, handle.packed_metadata
-            handle.run(*self.sizes, stream, function, metadata, None, None, None, *arguments)
-'''
-
-SCRATCH = '''\
-class _Part:
-    """A part of scratch memory, as launches read tensors."""
-
-    def __init__(self, place, dtype):
-        self.place, self.dtype = place, dtype
-
-    def data_ptr(self):
-        return self.place
-
-
-def _parts(scratch, layout, key):
-    """The parts of scratch memory; as tensors where a launch goes through the compiler."""
-    if key is not None:
-        base = scratch.data_ptr()
-        return [_Part(base + start, dtype) for start, _, dtype in layout]
-    return [scratch[start:end].view(dtype) for start, end, dtype in layout]
-'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +43,16 @@ class LauncherWriter:
 
     def write(
         self,
+        name: str,
         label: str,
         functions: Sequence[ast.FunctionDef],
         launches: Sequence[tuple[Launched, Sequence[LaunchCall]]],
     ) -> str:
-        """The text of a launcher, named `_launch_<label>`.
+        """The text of a launcher.
 
         Args:
+            name: of its function.
+            label: what its constants are named after.
             functions: its tree at every workload.
             launches: each launch, and its call at every workload.
         """
@@ -130,10 +75,11 @@ class LauncherWriter:
             place.func = call.func
             place.args, place.keywords = call.args, call.keywords
         if is_direct:
-            names = ", ".join(argument.arg for argument in merged.args.args)
+            given = [argument.arg for argument in merged.args.args]
+            names = ", ".join(each for each in given if each != STAGED)
             merged.body[:0] = parse_python(f"key = _key({names})").body
-        merged.name = f"_launch_{label}"
-        return _PARTS.sub(_wrap_names, ast.unparse(ast.fix_missing_locations(merged))) + "\n"
+        merged.name = name
+        return ast.unparse(ast.fix_missing_locations(merged)) + "\n"
 
     def _write_launch(
         self, launched: Launched, group: Sequence[LaunchCall], is_direct: bool
@@ -289,7 +235,14 @@ def _tensors(function: ast.FunctionDef) -> set[str]:
     """Parameters that are always given, and memory that a launcher makes."""
     arguments = function.args.args[: len(function.args.args) - len(function.args.defaults)]
     made = {_target(item) for item in function.body if _allocation(item) is not None}
-    return {argument.arg for argument in arguments} | {name for name in made if name}
+    staged = {
+        name.id
+        for item in function.body
+        if isinstance(item, ast.Assign) and ast.unparse(item.value) == STAGED
+        for name in ast.walk(item.targets[0])
+        if isinstance(name, ast.Name)
+    }
+    return {argument.arg for argument in arguments} | {name for name in made if name} | staged
 
 
 def _passes_tensors(
@@ -345,15 +298,6 @@ def _lay_out_parts(parts: Mapping[str, tuple[int, str]]) -> tuple[str, int]:
         layout.append(f"({start}, {end}, {dtype})")
         start = -(-end // _ALIGNMENT) * _ALIGNMENT
     return f"({', '.join(layout)})", start
-
-
-def _wrap_names(match: re.Match[str]) -> str:
-    """The names of the parts of scratch on lines of their own, where one does not hold them."""
-    line = match[0]
-    if len(line) <= WIDTH:
-        return line
-    names = textwrap.indent(textwrap.fill(f"{match['names']},", WIDTH - 8), " " * 8)
-    return f"    (\n{names}\n    ) = {match['value']}"
 
 
 def _upper(name: str) -> str:

@@ -206,8 +206,12 @@ def _lay_out_statement(text: str, indent: str) -> list[str]:
     head = _HEAD.match(text)
     takes_colon = head is not None and not text.startswith("return")
     if _WHOLE.match(text) or (takes_colon and not text.endswith(":")):
-        return statement.break_bracket(statement.whole, indent)
+        return statement.break_whole(indent)
     start = statement.value_start() if head is None else head.end()
+    if head is None and statement.lists_targets(start):
+        names, value = text[:start].rstrip(" ="), text[start:].lstrip()
+        if len(names) > len(value):
+            return _Statement(f"({names}) = {value}").break_whole(indent)
     return statement.lay_out_value(start, len(text) - takes_colon, indent)
 
 
@@ -260,6 +264,16 @@ class _Statement:
         outer = self._outermost(self.whole)
         ends = [self.ends[number] for number in outer if self.kinds[number] == _ASSIGNMENT]
         return ends[-1] if ends else 0
+
+    def lists_targets(self, start: int) -> bool:
+        """Whether an assignment gives several names values, without parentheses around them."""
+        outer = self._outermost(self.whole)
+        kinds = [self.kinds[number] for number in outer if self.starts[number] < start]
+        return _COMMA in kinds and kinds.count(_ASSIGNMENT) == 1
+
+    def break_whole(self, indent: str) -> list[str]:
+        """The statement broken inside its longest bracket."""
+        return self.break_bracket(self.whole, indent)
 
     def lay_out_value(self, start: int, end: int, indent: str) -> list[str]:
         """The statement, its value in parentheses if it can be broken before operators."""

@@ -25,14 +25,17 @@ from kmem.codegen.forward import (
     WorkloadPlan,
     input_names,
     parameter_shapes,
+    steady_inputs,
+    steady_values,
     write_expected,
     write_forward,
     write_found,
 )
-from kmem.codegen.launcher_writer import RUNTIME, SCRATCH, LauncherWriter
+from kmem.codegen.launcher_writer import LauncherWriter
 from kmem.codegen.layout import WIDTH, lay_out
 from kmem.codegen.lint_excuses import excuse_rules
 from kmem.codegen.reference_text import reference_source
+from kmem.codegen.runtime_text import RUNTIME, SCRATCH, STAGED
 from kmem.codegen.specialising import Specialiser
 from kmem.host.syntax import parse_python
 from kmem.problem.graph import OpGraph
@@ -47,7 +50,7 @@ _HEADER = '''\
 `ModelNew` has the constructor and state_dict of `Model`; it launches the Triton
 kernels below for the inputs named in INPUTS. For any others, and where gradients are recorded, it
 warns and runs the reference operators; with KMEM_STRICT=1 it raises instead.
-"""
+{staging}"""
 
 {imports}
 
@@ -83,8 +86,15 @@ _CONSTRUCTOR = """\
         state = dict(self.named_parameters(remove_duplicate=False))
         state.update(self.named_buffers(remove_duplicate=False))
         self.fits = all(name in state and state[name].shape == shape for name, shape in PARAMETERS)
-
+{staged}
 """
+#: What the docstring of a module says of it.
+_STAGES = """
+What the launches make of parameters alone is made once and kept beside them, in as much memory
+again; a parameter that changes has it made anew. After a change in place through `.data`, which
+leaves no trace, call `kmem_staged.forget()`.
+"""
+_KEEP_STAGED = "        self.kmem_staged = _Staged()\n"
 
 _FORWARD = '''
 def _fall_back(reason):
@@ -152,17 +162,18 @@ def _assemble(
     constants = Constants()
     writer = LauncherWriter(constants)
     specialiser = Specialiser(constants, writer)
-    labels = _labels(plans[0])
-    for place, label in enumerate(labels):
-        origin = plans[0].sites[place].origin
-        specialiser.add_site(label, [plan.sites[place].emission for plan in plans], origin)
+    steady = steady_values(plans[0])
+    for place, label in enumerate(_labels(plans[0])):
+        entry = plans[0].sites[place]
+        emissions = [plan.sites[place].emission for plan in plans]
+        specialiser.add_site(label, emissions, entry.origin, steady_inputs(entry.site, steady))
     kernels, launchers = specialiser.write()
-    names = {
-        entry.site.name: f"_launch_{label}"
-        for entry, label in zip(plans[0].sites, labels, strict=True)
+    by_site = {
+        entry.site.name: launcher for entry, launcher in zip(plans[0].sites, launchers, strict=True)
     }
-    forwards: list[Forward] = [write_forward(plan, names) for plan in plans]
+    forwards: list[Forward] = [write_forward(plan, by_site) for plan in plans]
     forward = writer.align_texts([one.text for one in forwards], "forward")
+    staging = writer.align_texts([one.staging for one in forwards], "staging")
     constants.add("INPUTS", [write_expected(plan) for plan in plans])
     if parameter_shapes(plans[0].graph):
         constants.add("PARAMETERS", [repr(parameter_shapes(plan.graph)) for plan in plans])
@@ -174,9 +185,11 @@ def _assemble(
             RUNTIME if writer.objects else "",
             SCRATCH if writer.pools_scratch else "",
             "".join(writer.objects),
-            *launchers,
+            *(launcher.text for launcher in launchers),
+            staging,
+            STAGED if staging else "",
             forward,
-            _write_model(plans[0].graph),
+            _write_model(plans[0].graph, stages=bool(staging)),
         )
         if part
     )
@@ -194,6 +207,7 @@ def _assemble(
     head = _HEADER.format(
         title=_wrap(title),
         provenance=f"\n{_wrap(provenance)}\n",
+        staging=_STAGES if staging else "",
         imports=_write_imports(reference.imports, body),
     )
     head = excuse_rules(body) + head
@@ -217,8 +231,12 @@ def _wrap(text: str) -> str:
     return "\n".join(textwrap.wrap(text.replace('"""', "'''"), WIDTH - 3)) or text
 
 
-def _write_model(graph: OpGraph) -> str:
-    """`ModelNew`: the kernels for the inputs that are expected, the reference for any others."""
+def _write_model(graph: OpGraph, *, stages: bool) -> str:
+    """`ModelNew`: the kernels for the inputs that are expected, the reference for any others.
+
+    Args:
+        stages: whether it keeps what launches read in the place of parameters.
+    """
     tensors = _tensor_inputs(graph)
     grad_checks = [f"{name}.requires_grad" for name in tensors]
     if any(placeholder.kind == "parameter" for placeholder in graph.placeholders):
@@ -227,8 +245,9 @@ def _write_model(graph: OpGraph) -> str:
     has_parameters = bool(parameter_shapes(graph))
     if has_parameters:
         recognised.insert(0, "self.fits")
+    constructor = _CONSTRUCTOR.format(staged=_KEEP_STAGED if stages else "")
     return _FORWARD.format(
-        constructor=_CONSTRUCTOR if has_parameters else "",
+        constructor=constructor if has_parameters else "",
         parameters=", ".join(input_names(graph)),
         recognised=" and ".join([*recognised, f"{write_found(graph)} == INPUTS"]),
         grad_check=" or ".join(grad_checks) or "False",

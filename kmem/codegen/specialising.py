@@ -11,7 +11,7 @@ the values of constants.
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kmem.codegen.alignment import Misaligned, align, is_number
@@ -20,6 +20,7 @@ from kmem.codegen.edited_text import EditedText
 from kmem.codegen.jit_text import JitFunction, Parameter, bind, split_functions
 from kmem.codegen.launch_text import LaunchCall, find_launches, read_launcher
 from kmem.codegen.launcher_writer import Launched, LauncherWriter
+from kmem.codegen.staging import Parted, part_launcher
 from kmem.errors import RecipeError
 from kmem.host.syntax import parse_python
 from kmem.recipes import Emission
@@ -37,6 +38,22 @@ class SiteText:
     functions: list[ast.FunctionDef]  # one for each workload
     launches: list[list[LaunchCall]]  # for each launch of the text, one for each workload
     origin: str  # the skill that wrote it, and at which knobs
+    steady: frozenset[int]  # places of its inputs that parameters alone decide
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """The functions of one site in a module, and which of the site's inputs they take.
+
+    `name` launches; `staging` makes what it reads in the place of parameters, and is "" where a
+    launcher has no such part. `reads` is None where the launcher takes all inputs.
+    """
+
+    text: str
+    name: str
+    reads: tuple[int, ...] | None = None
+    staging: str = ""
+    staging_reads: tuple[int, ...] = ()
 
 
 @dataclass
@@ -50,12 +67,19 @@ class Specialiser:
     _known: dict[str, object] = field(default_factory=dict)  # constants of one value for all
     _passed: dict[str, list[Parameter]] = field(default_factory=dict)  # what launches pass
 
-    def add_site(self, label: str, emissions: Sequence[Emission], origin: str = "") -> None:
+    def add_site(
+        self,
+        label: str,
+        emissions: Sequence[Emission],
+        origin: str = "",
+        steady: Collection[int] = (),
+    ) -> None:
         """Add a site.
 
         Args:
             emissions: what its recipe wrote for each workload.
             origin: the skill and its knobs, for the comment above the kernels.
+            steady: places of its inputs that parameters alone decide, unless all are.
         Raises RecipeError: Misaligned if these differ in more than numbers; or if a kernel's name
             stands for two texts.
         """
@@ -71,7 +95,7 @@ class Specialiser:
         for group in launches:
             if len({own[call.kernel] for call, own in zip(group, names, strict=True)}) > 1:
                 raise Misaligned(f"{label} launches other kernels at another size")
-        self.sites.append(SiteText(label, functions, launches, origin))
+        self.sites.append(SiteText(label, functions, launches, origin, frozenset(steady)))
 
     def _add_kernels(self, label: str, emissions: Sequence[Emission]) -> list[dict[str, str]]:
         """Take the kernels' text; by workload, a kernel's name and its name here."""
@@ -109,8 +133,8 @@ class Specialiser:
 
     # --- writing
 
-    def write(self) -> tuple[str, list[str]]:
-        """The text of all kernels, and the launcher of each site, named `_launch_<label>`."""
+    def write(self) -> tuple[str, list[Launcher]]:
+        """The text of all kernels, and the launcher of each site."""
         for name in self._launched():
             self._settle_kernel(name)
         self._settle_helpers()
@@ -119,13 +143,33 @@ class Specialiser:
             self._comment(name) + _rename(function.text, shown)
             for name, function in self.functions.items()
         )
-        launchers = []
-        for site in self.sites:
-            launches = [
-                (self._launched_as(site, group[0], shown), group) for group in site.launches
-            ]
-            launchers.append(self.writer.write(site.label, site.functions, launches))
-        return kernels, launchers
+        return kernels, [self._write_launcher(site, shown) for site in self.sites]
+
+    def _write_launcher(self, site: SiteText, shown: Mapping[str, str]) -> Launcher:
+        launches = [(self._launched_as(site, group[0], shown), group) for group in site.launches]
+        name, write = f"_launch_{site.label}", self.writer.write
+        parted = self._part(site)
+        if not parted:
+            return Launcher(write(name, site.label, site.functions, launches), name)
+        first = parted[0]
+        staged = [launches[number] for number in first.staged]
+        left = [each for number, each in enumerate(launches) if number not in first.staged]
+        staging = f"_stage_{site.label}"
+        text = write(staging, f"{site.label}_staging", [each.staging for each in parted], staged)
+        rest = write(name, site.label, [each.rest for each in parted], left)
+        return Launcher(f"{text}\n\n{rest}", name, first.rest_reads, staging, first.staging_reads)
+
+    def _part(self, site: SiteText) -> list[Parted]:
+        """A site's launcher in two at every workload; empty where that is not possible."""
+        parted = []
+        for place, function in enumerate(site.functions):
+            # by its first workload's names, under which its kernels are known here
+            calls = [LaunchCall(group[place].call, group[0].kernel) for group in site.launches]
+            part = part_launcher(function, calls, site.steady, self.functions)
+            if part is None or part.staged != (parted[0] if parted else part).staged:
+                return []
+            parted.append(part)
+        return parted
 
     def _launched_as(
         self, site: SiteText, launch: LaunchCall, shown: Mapping[str, str]

@@ -231,7 +231,7 @@ def write_staging(detail: Convolution, knobs: StagedSettings) -> list[str]:
     width = sizes[2]
     padded_c = staged_channels(detail)
     size = knobs.skew + detail.batches * math.prod(sizes) * padded_c
-    half = _half(detail, knobs.terms)
+    half = _half(detail, knobs.terms, "x")
     scales, chunks = _write_scales(detail)
     block_c = min(64, next_power_of_two(padded_c))
     block_w = max(16, min(next_power_of_two(width), _STAGED_BLOCK // block_c, 256))
@@ -279,11 +279,11 @@ def write_packing(detail: Convolution, knobs: StagedSettings) -> list[str]:
     padded_k = contraction(detail, knobs.block_k)
     padded_out = padded_outputs(detail, knobs.block_co)
     rows = detail.groups * padded_out
-    size, half = knobs.skew + rows * padded_k, _half(detail, knobs.terms)
+    size, half = knobs.skew + rows * padded_k, _half(detail, knobs.terms, "w")
     return [
-        write_call("w_high = torch.empty", f"{size}", f"dtype={half}", "device=x.device"),
+        write_call("w_high = torch.empty", f"{size}", f"dtype={half}", "device=w.device"),
         "w_low = torch.empty_like(w_high)" if knobs.terms == 3 else "w_low = w_high  # not read",
-        f"w_exponents = torch.empty({rows}, dtype=torch.int32, device=x.device)",
+        f"w_exponents = torch.empty({rows}, dtype=torch.int32, device=w.device)",
         write_launch(
             "kmem_pack_filter",
             rows,
@@ -301,11 +301,12 @@ def packing_block(padded_k: int) -> int:
     return min(1024, next_power_of_two(padded_k))
 
 
-def _half(detail: Convolution, terms: int) -> str:
-    """Type of the staged values.
+def _half(detail: Convolution, terms: int, source: str) -> str:
+    """Type of the staged values of an operand.
 
     On the CPU (interpreter) one term is not rounded, as eager's TF32 is not there.
     """
     if not is_scaled(detail):
-        return "x.dtype"
-    return "torch.float16" if terms == 3 else "(torch.float32 if x.is_cpu else torch.float16)"
+        return f"{source}.dtype"
+    on_cpu = f"(torch.float32 if {source}.is_cpu else torch.float16)"
+    return "torch.float16" if terms == 3 else on_cpu

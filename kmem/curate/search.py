@@ -9,7 +9,7 @@ from kmem.memory.skills.standing import SkillStanding
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Diagnosis
-from kmem.skills import Skill, load_library
+from kmem.skills import Skill, load_library, recipe_versions
 
 #: Descriptions that take a second to embed: then a search says what it waits for.
 _MANY = 20
@@ -48,7 +48,7 @@ def search_library(registry: Registry, question: Question, say: Callable[[str], 
         memory.skills.sync(library)
         unread = memory.skills.count_unembedded()
         if unread > _MANY:
-            say(f"reading {unread} descriptions, once for this database ...")
+            say(f"reading {unread} descriptions, once ...")
         fits = diagnosis is not None or memory.skills.fits(question.query)
         hits = memory.skills.search(
             " ".join(filter(None, (question.query, diagnosis.summary if diagnosis else ""))),
@@ -65,7 +65,7 @@ def search_library(registry: Registry, question: Question, say: Callable[[str], 
             bottleneck=diagnosis.bottleneck if diagnosis else None,
             operators=question.operators,
             arch=question.arch or "",
-            versions=installed_versions(),
+            versions={**installed_versions(), **recipe_versions(library)},
         )
         standings = memory.standings.of_each(by_name[hit.name] for hit in hits)
     hits = [replace(hit, reasons=(*hit.reasons, earned[hit.name].reason)) for hit in hits]

@@ -7,6 +7,8 @@
 - wall_trial.py: tries on this machine what such a process cannot do.
 - checked_text.py: imports a kernel from the text that was checked.
 - deadline.py: a deadline for the user's code in this process.
+- kernel_identity.py: what a launch of a Triton kernel is: text and values.
+- own_operators.py: what an operator is made of that a file defines for itself.
 - imitated_device.py: lets a kernel believe that it runs on a GPU.
 - parallel.py: ask several questions at once.
 - lease.py: one lease per GPU, so that timing is not disturbed.

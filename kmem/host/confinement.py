@@ -192,6 +192,11 @@ def hide_memory() -> None:
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
+def show_memory() -> None:
+    """Undo `hide_memory`: a process that hides its memory cannot read its own /proc/self either."""
+    _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+
 def _drop_capabilities() -> None:
     for capability in range(64):
         _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)

@@ -34,7 +34,10 @@ def imitate_cuda(properties: Mapping[str, object]) -> None:
         "empty_cache": lambda: None,
         "is_bf16_supported": lambda *args: True,
         "mem_get_info": lambda device=None: (answer.total_memory, answer.total_memory),
-        "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
+        "current_stream": lambda device=None: SimpleNamespace(
+            cuda_stream=0, synchronize=lambda: None
+        ),
+        "is_current_stream_capturing": lambda: False,
     }
     for name, function in imitated.items():
         setattr(torch.cuda, name, function)

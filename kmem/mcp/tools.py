@@ -79,26 +79,34 @@ class Tools:
     ) -> Json:
         """Search the memory's skills by meaning and words.
 
-        Each comes with its standing and why it was found. Read one with explain.
+        Each comes with its standing, how it acts and why it was found. Read one with explain. If
+        nothing in the library is about the query, fits is false and no skill is given: name an
+        operator, a bottleneck or what a profile shows.
         """
         check_operators(operators or ())
         with Memory.to_read() as memory:
             library = self._library(memory)
+            fits = memory.skills.fits(query)
             hits = memory.skills.search(
-                query, operators=operators, arch=arch, limit=len(self._registry.skills)
+                query,
+                operators=operators,
+                arch=arch,
+                limit=len(self._registry.skills) if fits else 0,
             )
             found = memory.standings.order_hits(library, hits, limit)
             return {
+                "fits": fits,
                 "skills": [
                     {
                         "name": hit.name,
                         "description": library[hit.name].description,
                         "status": memory.standings.of(library[hit.name]).standing.value,
+                        "recipe": library[hit.name].has_recipe,
                         "score": hit.score,
                         "reasons": list(hit.reasons),
                     }
                     for hit in found
-                ]
+                ],
             }
 
     def explain(

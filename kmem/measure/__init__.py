@@ -19,6 +19,7 @@ which data passes from the innermost to the outermost:
 - examiner.py: takes a kernel through steps of an examination; whatever goes wrong is a verdict.
 - screening.py: many kernels, cheaply: two input families each, then a race.
 - stopwatch.py: the time of a kernel that passed every check, and whether that time can be true.
+- competition.py: the baselines of a problem, loaded side by side and timed.
 - verification.py: the steps of a final verdict, cheapest and most telling first.
 - judge.py: the judge itself: baselines, screening, verification.
 """

@@ -5,7 +5,8 @@ wrong.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from kmem.measure.examine.examination import CUT_OFF, Examination, Refused
 from kmem.measure.oracle.forward import room_for
@@ -39,31 +40,40 @@ class Examiner:
         self._settings = settings
         self._seconds_left = seconds_left or (lambda: math.inf)
         self._problem = resources.traced.problem
+        # by source: each step of a kernel asks
+        self._refused: dict[str, tuple[Status, list[str]]] = {}
+
+    @contextmanager
+    def within(self, seconds_left: Callable[[], float]) -> Iterator[None]:
+        """Meanwhile cut off what is under way at an earlier end, where there is a limit at all."""
+        before = self._seconds_left
+        if not math.isinf(before()):
+            self._seconds_left = lambda: min(before(), seconds_left())
+        try:
+            yield
+        finally:
+            self._seconds_left = before
 
     def examine(
         self,
         kernel: Kernel,
         step: Callable[[Examination], None],
-        worker: WorkerProcess | None = None,
+        worker: WorkerProcess,
     ) -> Measurement | Examination:
         """Run one step on a kernel.
 
         Args:
-            worker: None for the screening worker.
+            worker: one that has seen no other candidate.
 
         Returns:
             The examination, or the verdict on a kernel that failed.
         """
         settings = self._settings
-        try:
-            refusals = self._refusals(kernel.source)
-        except (SyntaxError, ValueError) as ex:
-            return self._failed(Status.BUILD_FAILED, f"not valid Python: {ex}")
-        if refusals:
-            return self._failed(Status.REFUSED_SOURCE, "\n".join(refusals))
+        if (refused := self.refuse_source(kernel)) is not None:
+            return refused
         examination = Examination(
             kernel,
-            worker or self._resources.screening_worker(),
+            worker,
             self._resources.traced.contract,
             settings.load_timeout_s,
             settings.run_timeout_s,
@@ -89,6 +99,16 @@ class Examiner:
                 return self._failed(Status.INTERRUPTED, CUT_OFF, examination)
             return self._failed(ex.status, str(ex), examination)
         return examination
+
+    def refuse_source(self, kernel: Kernel) -> Measurement | None:
+        """The verdict on a file that is not run at all; None for any other."""
+        if kernel.source not in self._refused:
+            try:
+                self._refused[kernel.source] = Status.REFUSED_SOURCE, self._refusals(kernel.source)
+            except (SyntaxError, ValueError) as ex:
+                self._refused[kernel.source] = Status.BUILD_FAILED, [f"not valid Python: {ex}"]
+        status, reasons = self._refused[kernel.source]
+        return self._failed(status, "\n".join(reasons)) if reasons else None
 
     def _refusals(self, source: str) -> list[str]:
         """What the source checks say, one line each. Raises SyntaxError."""

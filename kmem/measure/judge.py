@@ -26,11 +26,12 @@ Only made dearer, not closed:
   process, or the check of what was replaced itself). It could claim false operators, and false
   times down to the physical floor and to a third of what the judge's own clock saw, but not false
   values, which are compared here.
-- Large inputs on a GPU: there is no room for a private copy. The oracle is computed piece by piece
-  from copies that are held to the bits that the candidate was given.
-- A worker on a GPU may open /dev/shm and connect to the driver's services; screened candidates
-  share a worker, and all share a cache of compiled kernels. Baselines have one of their own.
-- The program that a GPU profiler watches is not confined: profilers reach into it from outside.
+- Inputs larger than a sixteenth of the free device memory have no private copy. The oracle is
+  computed piece by piece from copies that are held to the bits that the candidate was given.
+- A worker on a GPU may open /dev/shm and connect to the driver's services; all candidates share a
+  cache of compiled kernels. Baselines have one of their own.
+- The program that ncu watches is not confined, for ncu reaches into it from outside; what CUPTI
+  watches is (kmem/profile/harness.py).
 - Purity: a kernel that only copies is told from one that computes, not from one that multiplies by
   one; what the library computed for it is seen as operators, readings of values, or threads.
 - A candidate that goes wrong after a time, that knows problems by name, or in a narrow window of
@@ -48,18 +49,16 @@ from kmem.host.lease import gpu_uuid
 from kmem.host.memory_share import MemoryShare
 from kmem.host.project_modules import imported_directories
 from kmem.measure.bundle import write_bundle
+from kmem.measure.competition import Awaited, Competition
 from kmem.measure.examine.compiled import (
     CompiledForward,
 )
 from kmem.measure.examine.examination import Examination
 from kmem.measure.examiner import Examiner
-from kmem.measure.oracle.forward import room_for
 from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.resources import JudgeResources, open_lease
 from kmem.measure.screening import Screening
 from kmem.measure.settings import JudgeSettings
-from kmem.measure.timing.baseline import SLOW_BASELINE, time_baseline, untimed_baseline
-from kmem.measure.timing.gpu_clock import LoadedModule
 from kmem.measure.verdicts import failed_measurement, make_bundle, passed_measurement
 from kmem.measure.verification import Verification
 from kmem.problem.traced import TracedProblem
@@ -73,9 +72,15 @@ from kmem.records import (
     fastest_baseline,
 )
 
-#: Device memory a judge asks for, over the bytes the problem must move: copies of inputs and
-#: outputs, here, in workers and in a baseline.
-_ROOM_RATIO = 4
+#: Device memory a judge asks for: so many times the bytes that the problem must move, for copies of
+#: inputs and outputs, here, in workers and in baselines, and what the CUDA contexts of all these
+#: take. Source: H200, 2026-11-22: five runs at once of problems that move 4.3 GB filled 139.8 GB,
+#: and candidates were refused for want of memory.
+_ROOM_RATIO, _CONTEXTS_BYTES = 7, 3 * 2**30
+
+#: How long what is under way at the deadline of a screening may go on: a kernel that hangs must not
+#: take the time of the final verification.
+_OVERTIME_S = 5.0
 
 
 class Judge:
@@ -150,15 +155,16 @@ class Judge:
             self._resources, settings, traced.device.name, estimate_ms, compile_at
         )
         self._screening = Screening(self._examiner, self._resources, settings)
+        self._proved: dict[str, Examination] = {}  # by kernel hash: what passed a final verdict
 
     def open(self) -> "Judge":
         """Wait for room on the GPU, and start a worker ahead of need."""
         if self._memory_share is not None:
             bound = self._traced.bound
             self._waited_for_memory_s = self._memory_share.acquire(
-                _ROOM_RATIO * bound.bytes if bound else 0
+                _CONTEXTS_BYTES + (_ROOM_RATIO * bound.bytes if bound else 0)
             )
-        self._workers.prepare()
+        self._workers.prepare(profiles=self._settings.gpu)
         return self
 
     def __enter__(self) -> "Judge":
@@ -206,49 +212,14 @@ class Judge:
         paired timing against it.
 
         Args:
-            names: in the order in which they are timed; processes of all but max-autotune, which
-                tunes for long, come up at once.
+            names: in the order in which they are timed.
             limit_s: seconds from now; a baseline that is not timed by then is `timed_out`.
             on_found: given each baseline the moment it is known.
         """
-        resources, deadline = self._resources, time.monotonic() + limit_s
-        quick = [name for name in names if name != SLOW_BASELINE]
-        workers = {name: self._workers.start(clean=True) for name in quick}
-        found: list[Baseline] = []
-        with open_lease(self.locks, self._on_event) as lease:  # this thread's own
-            with lease.hold(exclusive=False), room_for(self._traced.problem):
-                inputs = resources.timed_inputs()
-            for name in names:
-                left_s = deadline - time.monotonic()
-                if left_s <= 0:
-                    found.append(untimed_baseline(name, limit_s))
-                    on_found(found[-1])
-                    continue
-                self._on_event(f"timing baseline {name}")
-                if name not in workers:
-                    workers[name] = self._workers.start(clean=True)
-                worker = workers[name].wait_ready()
-                with lease.hold(exclusive=False), room_for(self._traced.problem):
-                    inputs.show(worker)
-                    inputs.refresh(worker)
-                baseline = time_baseline(
-                    LoadedModule(worker, name),
-                    inputs.names(worker),
-                    resources.reference(),
-                    lease,
-                    l2_bytes=self._traced.device.l2_bytes,
-                    limit_s=left_s,
-                )
-                found.append(baseline)
-                best = fastest_baseline(found)
-                # device memory is wanted; but a worker that was handed on may be in use
-                for other in [each for each in workers if best is None or each != best.name]:
-                    if other in {each.name for each in found}:
-                        self._workers.discard(workers.pop(other))
-                if best is not None and best.name in workers and name in (*quick[-1:], names[-1]):
-                    resources.keep_baseline_worker(best.name, workers.pop(best.name))
-                on_found(baseline)
-        return tuple(found)
+        competition = Competition(
+            self._resources, self._workers, self.locks, limit_s, self._on_event
+        )
+        return competition.time_all(names, on_found)
 
     def load_baseline(self, name: str) -> None:
         """Load a baseline that was timed before, for paired timing; in any thread."""
@@ -271,62 +242,75 @@ class Judge:
         Args:
             on_result: called once per kernel with its index, as soon as its verdict is known.
             deadline_s: seconds from now, less what others keep the GPU; kernels not reached are
-                INTERRUPTED.
+                INTERRUPTED, and so is one that is under way `_OVERTIME_S` later.
 
         Returns:
             One measurement per kernel, in order.
         """
         deadline = self.own_time + deadline_s
         results: dict[int, Measurement] = {}
-        entrants: dict[int, Examination] = {}
+        contest = self._screening.open_race(kernels, lambda: self.own_time > deadline)
 
         def settle(index: int, measurement: Measurement) -> None:
             results[index] = measurement
             on_result(index, measurement)
 
-        for index, kernel in enumerate(kernels):
-            if self.own_time > deadline:
-                late = "the deadline of this batch came first"
-                settle(index, self._failed(Status.INTERRUPTED, late))
-                continue
-            self._on_event(f"checking candidate {index + 1} of {len(kernels)}")
-            outcome = self._examiner.examine(kernel, self._screening.check)
-            if isinstance(outcome, Measurement):
-                settle(index, outcome)
-            elif self._settings.gpu:
-                entrants[index] = outcome
-            else:
-                settle(index, self._passed(outcome, self._verification.estimate(kernel)))
-        if entrants:
-            self._screening.race(kernels, entrants, lambda: self.own_time > deadline, settle)
+        with self._examiner.within(lambda: deadline + _OVERTIME_S - self.own_time):
+            for index, kernel in enumerate(kernels):
+                if self.own_time > deadline:
+                    late = "the deadline of this batch came first"
+                    settle(index, self._failed(Status.INTERRUPTED, late))
+                    continue
+                self._on_event(f"checking candidate {index + 1} of {len(kernels)}")
+                outcome = self._screening.examine(kernel)
+                if isinstance(outcome, Measurement):
+                    settle(index, outcome)
+                elif self._settings.gpu:
+                    contest.enter(index, outcome, settle)
+                else:
+                    settle(index, self._passed(outcome, self._verification.estimate(kernel)))
+            contest.finish(settle)
         return [results[index] for index in range(len(kernels))]
 
     # ---- one kernel, with everything there is
 
-    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
+    def verify(self, kernel: Kernel, baselines: Sequence[Baseline] | Awaited) -> Measurement:
         """Judge one kernel with everything there is, in a fresh worker.
 
-        On a GPU it is timed in pairs against the best baseline. A kernel that passes leaves its
-        bundle, if there is a place for it; a bundle that cannot be written costs no verdict.
+        A kernel that this judge has passed before is timed again and not proved again. On a GPU it
+        is timed in pairs against the best baseline. A kernel that passes leaves its bundle, if
+        there is a place for it; a bundle that cannot be written costs no verdict.
+
+        Args:
+            baselines: those that are awaited are waited for once everything else is checked.
         """
         self._on_event("verifying")
-        if self._settings.gpu and (best := fastest_baseline(baselines)) is not None:
+        timed_already = () if isinstance(baselines, Awaited) else baselines
+        if self._settings.gpu and (best := fastest_baseline(timed_already)) is not None:
             self._resources.prepare_baseline_worker(best.name)
         timed: list[tuple[Timing, Mapping[str, str]]] = []
+        proved = self._proved.get(kernel.hash)
+
+        def step(examination: Examination) -> None:
+            if proved is None:
+                timed.append(self._verification.run(examination, baselines))
+            else:
+                timed.append(self._verification.time_again(examination, baselines, proved))
+
         worker = self._workers.take(then_prepare=False)  # there may be no other
         try:
-            outcome = self._examiner.examine(
-                kernel,
-                lambda examination: timed.append(self._verification.run(examination, baselines)),
-                worker,
-            )
+            if self._settings.gpu:
+                worker.prepare_profiler()
+            outcome = self._examiner.examine(kernel, step, worker)
         finally:
             self._workers.discard(worker)
         self._workers.refill()  # for the next verdict
         if isinstance(outcome, Measurement):
             return outcome
+        outcome = self._proved.setdefault(kernel.hash, outcome)
         measurement = self._passed(outcome, *timed[0])
-        self._leave_bundle(outcome, measurement, baselines)
+        known = baselines.known() if isinstance(baselines, Awaited) else baselines
+        self._leave_bundle(outcome, measurement, known)
         return measurement
 
     # ---- measurements

@@ -1,7 +1,7 @@
 """What one judge makes once and lends to its steps.
 
-References, timed inputs, workers, seeds, and the lease on the GPU. Workers are of three kinds: one
-for screening, shared by many candidates; fresh ones for verifying; and clean ones for baselines,
+References, timed inputs, workers, seeds, and the lease on the GPU. Workers are of two kinds: a
+fresh one for each candidate, whenever it is screened or verified; and clean ones for baselines,
 which never see a candidate nor a cache that candidates write to.
 """
 
@@ -88,7 +88,6 @@ class JudgeResources:
         self.has_small = "small" in workloads and self.main != "small"
         self._references: dict[str, Reference] = {}
         self._inputs: TimedInputs | None = None
-        self._screening: WorkerProcess | None = None
         self._baseline_workers: dict[str, WorkerProcess] = {}
         # processes of baselines that are still to be loaded
         self._starting: dict[str, WorkerProcess] = {}
@@ -200,20 +199,6 @@ class JudgeResources:
         return True
 
     # ---- workers
-
-    def screening_worker(self) -> WorkerProcess:
-        """The worker that candidates share while they are only screened.
-
-        Another one if the last has died.
-        """
-        with self._making:
-            if self._screening is None or not self._screening.alive:
-                self._screening = self.workers.take()
-            return self._screening
-
-    def is_screening(self, worker: WorkerProcess) -> bool:
-        """Whether this is the screening worker, still alive."""
-        return worker is self._screening and worker.alive
 
     def keep_baseline_worker(self, name: str, worker: WorkerProcess) -> None:
         """Have a worker with this baseline loaded at hand for paired timing."""

@@ -1,13 +1,14 @@
 """Judging many kernels cheaply: two input families each, a race, and every family for the fastest.
 
-`Judge.screen` tells the verdicts; here is what a kernel goes through. A kernel that would be the
-best so far is shown every family that the final verification shows it, so that no search goes on
-from a kernel which that refuses for its values. Answers are kept from kernel to kernel. Without a
-GPU the verification alone shows every family: the interpreter takes seconds for each.
+`Judge.screen` tells the verdicts; here is what a kernel goes through, in a worker that has seen no
+other. The next worker comes up meanwhile. A kernel that would be the best so far is shown every
+family that the final verification shows it, so that no search goes on from a kernel which that
+refuses for its values. Answers are kept from kernel to kernel. Without a GPU the verification alone
+shows every family: the interpreter takes seconds for each.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from kmem.measure.examine.cases import check_case
 from kmem.measure.examine.examination import Examination
@@ -15,6 +16,7 @@ from kmem.measure.examine.loading import load_candidate, unload_candidate
 from kmem.measure.examiner import Examiner
 from kmem.measure.oracle.expected import Expected
 from kmem.measure.oracle.families import FAMILIES, SCREENING_FAMILIES
+from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.resources import JudgeResources
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.timing.gpu_clock import Batch, ClockSettings, LoadedModule, sample_times
@@ -23,9 +25,12 @@ from kmem.measure.timing.statistics import summarize_samples
 from kmem.measure.verdicts import passed_measurement
 from kmem.records import Kernel, Measurement, Status, Timing
 
+#: Kernels that are raced together: each has a process on the GPU meanwhile, with memory of its own.
+ENTRANTS_AT_ONCE = 4
+
 
 class Screening:
-    """Checks kernels in the screening worker, and races them."""
+    """Checks kernels, each in a worker of its own; a `Contest` races them."""
 
     def __init__(
         self, examiner: Examiner, resources: JudgeResources, settings: JudgeSettings
@@ -41,14 +46,60 @@ class Screening:
         """Let go of the kept answers."""
         self._cases.clear()
 
-    def check(self, examination: Examination) -> None:
-        """The step of one kernel: the problem's own values, and signed ones. Raises Refused."""
+    def examine(self, kernel: Kernel) -> Measurement | Examination:
+        """Show a kernel the problem's own values, and signed ones.
+
+        Returns:
+            The verdict on one that failed, else the examination; its worker lives on with a GPU.
+        """
+        if (refused := self._examiner.refuse_source(kernel)) is not None:
+            return refused  # before a worker is taken
+        worker = self._resources.workers.take()
+        outcome = self._examiner.examine(kernel, self._check, worker)
+        if isinstance(outcome, Measurement) or not self._settings.gpu:
+            self.end(worker)
+        return outcome
+
+    def end(self, worker: WorkerProcess) -> None:
+        """End a worker; nobody waits for it but who wants its device memory."""
+        inputs = self._resources.reference().inputs
+        self._resources.workers.discard(worker, wait=inputs.is_large(inputs.values))
+
+    def open_race(self, kernels: Sequence[Kernel], is_late: Callable[[], bool]) -> "Contest":
+        """A race of the kernels of a batch; none has entered.
+
+        Args:
+            is_late: whether an entrant that has been timed once is not to be timed again.
+        """
+        return Contest(self, self._examiner, self._resources, self._settings, kernels, is_late)
+
+    def _check(self, examination: Examination) -> None:
         load_candidate(examination, self._resources.reference())
         self._check_families(examination, SCREENING_FAMILIES)
-        if not self._settings.gpu:
-            unload_candidate(examination)
 
-    def check_every_family(self, examination: Examination, entrant: Examination) -> None:
+    def refuse_as_best(
+        self, kernel: Kernel, entrant: Examination, timing: Timing
+    ) -> Measurement | None:
+        """The refusal of a kernel that would be the best so far; None if it holds or is slower."""
+        if timing.latency_ms >= self._best_ms:
+            return None
+        is_loaded = entrant.worker.alive
+        if not is_loaded:
+            entrant.worker = self._resources.workers.take()
+
+        def step(examination: Examination) -> None:
+            self._check_every_family(examination, entrant, is_loaded=is_loaded)
+
+        outcome = self._examiner.examine(kernel, step, entrant.worker)
+        if isinstance(outcome, Measurement):
+            return outcome if outcome.status is not Status.INTERRUPTED else None
+        entrant.errors += outcome.errors
+        self._best_ms = timing.latency_ms
+        return None
+
+    def _check_every_family(
+        self, examination: Examination, entrant: Examination, *, is_loaded: bool
+    ) -> None:
         """The step of a kernel that would be the best so far: what it has not seen, cheapest first.
 
         That is every family on the small workload, and on the full one those values that the
@@ -56,6 +107,7 @@ class Screening:
 
         Args:
             entrant: what was found about the kernel so far, on the full workload.
+            is_loaded: whether the worker has it loaded for that workload.
         """
         resources = self._resources
         rest = [family for family in FAMILIES if family not in SCREENING_FAMILIES]
@@ -66,7 +118,7 @@ class Screening:
             if examination.launches or not entrant.launches:  # else it stepped aside there
                 rest = ["large"]
         examination.reference = resources.reference()
-        if examination.worker is not entrant.worker:
+        if not is_loaded:
             load_candidate(examination, resources.reference())
         self._check_families(examination, rest)
 
@@ -78,73 +130,90 @@ class Screening:
             if case is not None and case.is_kept:
                 self._cases[workload, family] = case
 
-    def race(
+
+class Contest:
+    """Short timings of the kernels of one batch that passed, most for the fastest. Only with a GPU.
+
+    They are raced a few at a time, so that few processes are on the GPU; the fastest so far keeps
+    its worker.
+    """
+
+    def __init__(
         self,
+        screening: Screening,
+        examiner: Examiner,
+        resources: JudgeResources,
+        settings: JudgeSettings,
         kernels: Sequence[Kernel],
-        entrants: Mapping[int, Examination],
         is_late: Callable[[], bool],
-        settle: Callable[[int, Measurement], None],
     ) -> None:
-        """Short timings of the kernels that passed, most for the fastest. Only with a GPU.
+        self._screening, self._examiner = screening, examiner
+        self._resources, self._settings = resources, settings
+        self._kernels = kernels
+        self._is_late = is_late
+        self._heat: dict[int, Examination] = {}  # by index: passed, and not yet timed
+        self._timed: dict[int, tuple[Examination, Timing]] = {}
+
+    def enter(
+        self, index: int, examination: Examination, settle: Callable[[int, Measurement], None]
+    ) -> None:
+        """Take part with a kernel that passed, whose worker has it loaded.
 
         Args:
-            entrants: the examinations of the kernels that passed, by index.
-            is_late: whether an entrant that has been timed once is not to be timed again.
-            settle: told the verdict on each; an entrant that fails here drops out with its status.
+            settle: told the verdict on each entrant that fails while it is timed.
         """
+        self._heat[index] = examination
+        if len(self._heat) >= ENTRANTS_AT_ONCE:
+            self._race(settle)
+
+    def finish(self, settle: Callable[[int, Measurement], None]) -> None:
+        """Race who is left, and tell the verdicts on all, the fastest first."""
+        if self._heat:
+            self._race(settle)
+        for index in self._ranked():
+            entrant, timing = self._timed[index]
+            refusal = None
+            if not self._is_late():
+                refusal = self._screening.refuse_as_best(self._kernels[index], entrant, timing)
+            passed = passed_measurement(entrant, timing, {}, estimated=False)
+            settle(index, refusal or passed)
+            self._screening.end(entrant.worker)
+
+    def _ranked(self) -> list[int]:
+        return sorted(self._timed, key=lambda index: self._timed[index][1].latency_ms)
+
+    def _race(self, settle: Callable[[int, Measurement], None]) -> None:
         inputs = self._resources.timed_inputs()
         l2_bytes = self._resources.traced.device.l2_bytes
         clock = ClockSettings(l2_bytes, self._settings.run_timeout_s)
-        running = {str(index): examination for index, examination in entrants.items()}
-        timed: set[str] = set()
+        running = {str(index): examination for index, examination in self._heat.items()}
+        self._heat = {}
+        begun: set[str] = set()
 
         def sample(name: str, count: int) -> list[float] | None:
-            if is_late() and name in timed:
+            if self._is_late() and name in begun:
                 return []
             taken: list[float] = []
 
             def step(examination: Examination) -> None:
                 inputs.show(examination.worker)
-                # an entrant brought the worker down: load this one again
-                if running[name].worker is not examination.worker:
-                    load_candidate(examination, self._resources.reference())
-                    examination.errors = running[name].errors
-                    running[name] = examination
                 inputs.refresh(examination.worker)
                 names = inputs.names(examination.worker)
                 entrant = LoadedModule(examination.worker, running[name].key)
                 taken.extend(sample_times(entrant, Batch(names, count, warmup=1), clock).event_ms)
-                timed.add(name)
+                begun.add(name)
 
-            outcome = self._examiner.examine(kernels[int(name)], step)
+            outcome = self._examiner.examine(self._kernels[int(name)], step, running[name].worker)
             if isinstance(outcome, Measurement):
                 settle(int(name), outcome)
+                self._screening.end(running[name].worker)
             return None if isinstance(outcome, Measurement) else taken
 
+        self._resources.workers.wait_for_spare()
         # for the whole race at once: to get the GPU alone may take long
         with self._resources.hold_gpu(exclusive=True), inputs.while_timing():
             raced = race(list(running), sample)
-        timings = {name: summarize_samples(samples) for name, samples in raced.items()}
-        for name in sorted(timings, key=lambda name: timings[name].latency_ms):
-            kernel, entrant = kernels[int(name)], running[name]
-            refusal = None if is_late() else self._refuse_as_best(kernel, entrant, timings[name])
-            passed = passed_measurement(entrant, timings[name], {}, estimated=False)
-            settle(int(name), refusal or passed)
-        for examination in running.values():
-            if self._resources.is_screening(examination.worker):
-                unload_candidate(examination)
-
-    def _refuse_as_best(
-        self, kernel: Kernel, entrant: Examination, timing: Timing
-    ) -> Measurement | None:
-        """The refusal of a kernel that would be the best so far; None if it holds or is slower."""
-        if timing.latency_ms >= self._best_ms:
-            return None
-        outcome = self._examiner.examine(
-            kernel, lambda examination: self.check_every_family(examination, entrant)
-        )
-        if isinstance(outcome, Measurement):
-            return outcome if outcome.status is not Status.INTERRUPTED else None
-        entrant.errors += outcome.errors
-        self._best_ms = timing.latency_ms
-        return None
+        for name, samples in raced.items():
+            self._timed[int(name)] = running[name], summarize_samples(samples)
+        for index in self._ranked()[1:]:
+            self._screening.end(self._timed[index][0].worker)

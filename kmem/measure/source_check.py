@@ -50,7 +50,8 @@ _PLAIN_DUNDERS = frozenset(
     __enter__ __exit__ __eq__ __hash__ __repr__ __str__ __iter__ __next__ __contains__ __class__
     __post_init__ __all__ __annotations__ __add__ __mul__ __sub__ __truediv__ __matmul__
     __setattr__ __getattr__ __ne__ __lt__ __le__ __gt__ __ge__ __bool__ __int__ __float__
-    __index__ __copy__ __deepcopy__ __file__ __new__ __slots__ __match_args__ __set_name__
+    __index__ __copy__ __deepcopy__ __getstate__ __file__ __new__ __slots__ __match_args__
+    __set_name__
     """.split()  # noqa: SIM905 - so many quoted words read worse
 )
 #: Attributes that lead out of what was given, on whatever object, and methods that Python or torch

@@ -135,7 +135,7 @@ REFUSED_PATHS = {
     "dataclasses.make_dataclass": "makes code of text; write the class",
 }
 #: May be named although what they lie in may not, for the sake of what kmem itself writes.
-_ALLOWED_PATHS = ("triton.knobs.runtime.interpret",)
+_ALLOWED_PATHS = ("triton.knobs.runtime.interpret", "torch.cuda.is_current_stream_capturing")
 #: Where functions and classes of allowed modules come from.
 _ORIGINS = ALLOWED_MODULES | {
     "builtins",

@@ -101,6 +101,7 @@ def time_against_best(
                 graph_ms = time_graph(modules[0], inputs.names(modules[0].worker)[0], settings)
             timing = replace(
                 timing,
+                first_call_s=examination.first_call_s,
                 host_us=hosts[0].host_us,
                 back_to_back_ms=hosts[0].back_to_back_ms,
                 reference_back_to_back_ms=hosts[1].back_to_back_ms if best else None,

@@ -6,12 +6,15 @@ families of inputs, layouts and sizes, other parameters, the time, and all of it
 
 from collections.abc import Callable, Mapping, Sequence
 
+from kmem.measure.competition import Awaited, settle_baselines
 from kmem.measure.examine.cases import check_case, check_families, check_other_parameters
 from kmem.measure.examine.compiled import (
     CompiledForward,
     check_compiled,
     check_products,
     check_status,
+    find_changed_arguments,
+    plain_arguments,
 )
 from kmem.measure.examine.examination import Examination
 from kmem.measure.examine.loading import load_candidate, release_outputs
@@ -21,6 +24,7 @@ from kmem.measure.examine.repeats import (
     check_held,
     check_repeats,
     check_state,
+    check_with_arguments,
 )
 from kmem.measure.examine.variants import check_variants
 from kmem.measure.oracle.families import SCREENING_FAMILIES
@@ -56,7 +60,7 @@ class Verification:
         self._compile_at = compile_at
 
     def run(
-        self, examination: Examination, baselines: Sequence[Baseline]
+        self, examination: Examination, baselines: Sequence[Baseline] | Awaited
     ) -> tuple[Timing, Mapping[str, str]]:
         """The timing of a kernel that passes, and the state of the machine it was taken in.
 
@@ -88,14 +92,7 @@ class Verification:
         if not answer.eager_state:
             check_state(examination, answer)  # after all these calls
         check_other_parameters(examination, seed_for)
-        if gpu:
-            release_outputs(examination)
-            timing, environment = time_against_best(
-                examination, baselines, resources, self._settings.seed
-            )
-            check_case(examination, "drawn", seed_for("verify", "after timing"))
-        else:
-            timing, environment = self.estimate(examination.kernel), {}
+        timing, environment = self._time(examination, baselines)
         examination.take_flags(reference)
         if resources.has_small and not self._check_small(examination, launches):
             # At the small size the kernel stepped aside: what it was not tried with there is tried
@@ -106,6 +103,40 @@ class Verification:
             check_variants(examination, seed_for("verify", "variants"), own_size_only=True)
             check_all_runs(examination)
         return timing, environment
+
+    def time_again(
+        self,
+        examination: Examination,
+        baselines: Sequence[Baseline] | Awaited,
+        proved: Examination,
+    ) -> tuple[Timing, Mapping[str, str]]:
+        """The timing of a kernel that passed `run` before, with the values around it checked.
+
+        The same judge would check the rest on the very same inputs again.
+
+        Args:
+            proved: what was found about the kernel; takes over what the times show.
+        """
+        load_candidate(examination, self._resources.reference())
+        check_case(examination, "drawn", self._resources.seed_for("verify", "drawn"))
+        examination.gpu_kernels = proved.gpu_kernels
+        taken = self._time(examination, baselines)
+        proved.samples_ms = examination.samples_ms
+        proved.flags |= examination.flags
+        return taken
+
+    def _time(
+        self, examination: Examination, baselines: Sequence[Baseline] | Awaited
+    ) -> tuple[Timing, Mapping[str, str]]:
+        """Pairs against the best baseline and one more check on fresh inputs, or the estimate."""
+        if not self._settings.gpu:
+            return self.estimate(examination.kernel), {}
+        release_outputs(examination)
+        known = settle_baselines(examination, baselines)
+        taken = time_against_best(examination, known, self._resources, self._settings.seed)
+        after = self._resources.seed_for("verify", "after timing")
+        check_case(examination, "drawn", after)
+        return taken
 
     def _check_small(self, examination: Examination, launches: int) -> bool:
         """Every family, other sizes and layouts on the small workload.
@@ -138,6 +169,14 @@ class Verification:
         for each in compiled:
             check_status(each, self._target)
         check_compiled(examination, compiled, self._target)
+        later = examination.kernels_seen
+        for changed in find_changed_arguments(examination, compiled, self._target):
+            arguments = plain_arguments(changed, self._target)
+            seed = self._resources.seed_for("verify", "arguments of the target")
+            # a first call makes something of the parameters, and so does one after they changed
+            check_with_arguments(
+                examination, arguments, seed, state="" if changed.kernels == later else "written"
+            )
         for each in compiled:
             check_products(examination, each)
 

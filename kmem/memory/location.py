@@ -27,3 +27,16 @@ def default_db_path() -> Path:
 def added_skills_root(db_path: Path) -> Path:
     """The directory beside a database that holds the skills its user added, one directory each."""
     return db_path.parent / "skills"
+
+
+def vector_cache_path() -> Path:
+    """The file that keeps vectors of texts for memories that are not kept themselves.
+
+    Source: XDG Base Directory Specification 0.8 (XDG_CACHE_HOME, else ~/.cache); on macOS
+    ~/Library/Caches.
+    """
+    if sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "kmem" / "vectors.db"

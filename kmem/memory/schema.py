@@ -40,10 +40,14 @@ RUNS = (
         move text not null,
         skill text not null,
         status text not null,
+        latency_ms real,
+        estimated integer not null,
         record text not null,
         unique (run, kernel, move, skill)
     ) strict
     """,
+    # The list of runs has the best time of each.
+    "create index attempts_by_time on attempts (run, status, latency_ms, estimated)",
     """
     create table profiles (
         run text not null references runs(id),
@@ -153,7 +157,8 @@ LEDGER = (
     create index outcomes_by_graph
     on outcomes (graph_hash, arch, precision, purity, status, latency_ms)
     """,
-    "create index outcomes_by_skill on outcomes (skill)",
+    # With the status and the time: pages list a skill's outcomes by either.
+    "create index outcomes_by_skill on outcomes (skill, status, latency_ms)",
     # experience.py asks how a recipe's settings did on a graph.
     """
     create index outcomes_by_recipe
@@ -217,6 +222,7 @@ SUMS = (
         arch text not null,
         torch text not null,
         triton text not null,
+        recipe text not null,
         origin text not null,
         tried integer not null,
         passed integer not null,
@@ -227,7 +233,7 @@ SUMS = (
         recalled integer not null,
         recalled_log_speedup_e9 integer not null,
         revision integer not null,
-        unique (skill, bottleneck, operator, arch, torch, triton, origin)
+        unique (skill, bottleneck, operator, arch, torch, triton, recipe, origin)
     ) strict
     """,
     "create index skill_sums_by_revision on skill_sums (revision)",

@@ -139,7 +139,9 @@ class Storage:
                 what is in the file (`refuse_unreadable`).
         """
         self.path = path
-        if to_read and not _is_writable_database(path):
+        #: Whether what is written stays: not in main memory.
+        self.keeps = not to_read or _is_writable_database(path)
+        if not self.keeps:
             self._open_copy()
             return
         try:

@@ -21,6 +21,7 @@ from kmem.records import (
     Status,
     Task,
 )
+from kmem.rewrites import Rewrites
 
 #: An error up to so many times its allowance is one that better sums can mend.
 _NEAR = 10.0
@@ -38,10 +39,13 @@ def near_miss(measurement: Measurement) -> ErrorReport | None:
 
 
 def next_rungs(
-    kernel: Kernel, traced: TracedProblem, recipes: Mapping[str, Recipe]
+    kernel: Kernel, traced: TracedProblem, recipes: Mapping[str, Recipe], rewrites: Rewrites
 ) -> tuple[SiteChoice, ...] | None:
     """The choices of a kernel with every ladder one rung further up; None if none goes further."""
-    climbed = tuple(_climbed(choice, traced, recipes) for choice in kernel.choices)
+    form = rewrites.apply(traced, kernel.choices)
+    if form is None:
+        return None
+    climbed = tuple(_climbed(choice, form.traced, recipes) for choice in kernel.choices)
     return climbed if climbed != kernel.choices else None
 
 
@@ -82,6 +86,7 @@ def plan_climbs(
     history: Sequence[Attempt],
     traced: TracedProblem,
     recipes: Mapping[str, Recipe],
+    rewrites: Rewrites,
 ) -> list[Task]:
     """A task one rung up for each attempt that narrowly missed the accuracy contract.
 
@@ -96,7 +101,7 @@ def plan_climbs(
     for _, alike in groupby(sorted(near, key=kind), key=kind):
         for attempt in sorted(alike, key=_promise)[:_CLIMBS_AT_ONCE]:
             kernel = attempt.candidate.kernel
-            above = next_rungs(kernel, traced, recipes)
+            above = next_rungs(kernel, traced, recipes, rewrites)
             if above is None or above in tried:
                 continue
             tried.add(above)

@@ -105,8 +105,11 @@ def plan_after_recall(recalled: Plan, otherwise: Plan) -> Plan:
 def plan_seeds(directions: Sequence[Direction], samples: int) -> list[Task]:
     """One task per direction, in the order in which they are named, with equal samples.
 
-    Each has at least two samples.
+    Each has at least two samples; where there are fewer samples than directions, the first
+    directions have one each.
     """
+    if samples < len(directions):
+        return [make_task(direction, None, 1) for direction in directions[:samples]]
     share = max(2, samples // max(1, len(directions)))
     return [make_task(direction, None, share) for direction in directions]
 

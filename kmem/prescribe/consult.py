@@ -16,7 +16,7 @@ from kmem.memory.store import Memory
 from kmem.prescribe.gate import Gate, SkillQuery
 from kmem.prescribe.rank import MAX_PRESCRIPTIONS, Knowledge, prescribe_skills
 from kmem.records import Prescription
-from kmem.skills import DRAFT, Skill
+from kmem.skills import DRAFT, Skill, recipe_versions
 
 
 def consult_memory(
@@ -32,7 +32,8 @@ def consult_memory(
 
     Args:
         skills: must be synchronised with the memory's skill library.
-        versions: of torch and triton in use; outcomes under other versions count less.
+        versions: of torch and triton in use; outcomes under other versions, or of recipes that
+            are not those of `skills`, count less.
         outcomes: whether recorded outcomes count; without them only what the skills say of
             themselves does.
 
@@ -48,7 +49,7 @@ def consult_memory(
             bottleneck=diagnosis.bottleneck,
             operators=query.operators,
             arch=query.arch,
-            versions=versions,
+            versions={**versions, **recipe_versions(skills)},
         )
 
     def prescribe(

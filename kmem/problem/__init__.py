@@ -9,8 +9,10 @@ In the order in which a problem passes:
 - fake.py: tensors without memory, on which problems are checked and traced.
 - operators/: what every operator of a graph means, costs and is called: one table.
 - graph.py: the operator graph of one forward, as plain data.
+- evaluate.py: what a graph computes, node by node.
 - trace.py: from a forward to its graph.
 - mode.py: training or evaluation, and what that means for a kernel.
+- shrinking.py: ways to make the numbers of a problem smaller.
 - workload.py: sizes at which a problem is small enough for the interpreter.
 - traced.py: a problem with its workloads, graphs and bound, as the stages get it.
 - work.py: the arithmetic of one node.

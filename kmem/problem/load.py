@@ -11,6 +11,7 @@ import sys
 import types
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -182,11 +183,23 @@ def build_inputs(
     return moved
 
 
-def check_forward(module: types.ModuleType, precision: Precision = Precision.MATCH) -> None:
+@dataclass(frozen=True, slots=True)
+class ForwardSizes:
+    """Elements of all that a forward returns, and of its module's parameters and buffers."""
+
+    outputs: int
+    parameters: int
+
+
+def check_forward(
+    module: types.ModuleType, precision: Precision = Precision.MATCH
+) -> ForwardSizes | None:
     """Run one forward on fake tensors: nothing is computed, no memory is taken.
 
     Covered: shapes, dtypes, devices and numbers of arguments that do not fit. Not covered: what
     depends on values; such a forward passes.
+
+    Returns: How large it is; None if that depends on values.
 
     Raises ProblemError: if `get_inputs`, the constructor or the forward raises, with its own error
         in one line, or does not end, or no tensor is returned.
@@ -206,17 +219,34 @@ def check_forward(module: types.ModuleType, precision: Precision = Precision.MAT
     except ProblemError as ex:
         if not isinstance(ex.__cause__, DataDependentOutputException | DynamicOutputShapeException):
             raise
-        return
+        return None
     except DeadlinePassed as ex:
         raise ProblemError(
             f"{module.__file__}: get_inputs, Model and forward have not ended after "
             f"{FORWARD_DEADLINE_S:g} s on tensors without data; look for a loop that never ends"
         ) from ex
-    if all(isinstance(leaf, int | float | str | None) for leaf in tree_leaves(outputs)):
+    leaves = tree_leaves(outputs)
+    if all(isinstance(leaf, int | float | str | None) for leaf in leaves):
         raise ProblemError(
             f"{module.__file__}: forward returned {_shorten(outputs)}; "
             "it must return a tensor, or several"
         )
+    returned = sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
+    return ForwardSizes(returned, _count_elements(model))
+
+
+def count_parameters(module: types.ModuleType) -> int:
+    """Elements of the parameters and buffers of `Model`, which is built on fake tensors.
+
+    Raises ProblemError: if that fails.
+    """
+    with FakeTensorMode(allow_non_fake_inputs=True), quiet_fake_tensors():
+        return _count_elements(_construct_model(module, "cpu"))
+
+
+def _count_elements(model: torch.nn.Module) -> int:
+    held = {id(value): value for value in (*model.parameters(), *model.buffers())}
+    return sum(value.numel() for value in held.values())
 
 
 def _call(module: types.ModuleType, what: str, function: Callable[[], object]) -> object:

@@ -16,10 +16,7 @@ covered: whether the values still mean the same.
 """
 
 import logging
-import math
 import types
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -28,7 +25,14 @@ from kmem.errors import ProblemError
 from kmem.host.syntax import parse_python
 from kmem.problem.fake import quiet_fake_tensors
 from kmem.problem.graph import OpGraph
-from kmem.problem.load import FULL, build_inputs, check_forward, execute_problem
+from kmem.problem.load import (
+    FULL,
+    ForwardSizes,
+    build_inputs,
+    check_forward,
+    count_parameters,
+    execute_problem,
+)
 from kmem.problem.reach import (
     INPUT_FUNCTIONS,
     SIZE_FUNCTIONS,
@@ -37,6 +41,7 @@ from kmem.problem.reach import (
     reached_from,
     top_level_reads,
 )
+from kmem.problem.shrinking import KEEP_BELOW, STYLES, proposals, smallest_proposal
 from kmem.problem.substitution import Sizes, axes_of, place_of, written_sizes
 from kmem.problem.trace import trace_problem
 from kmem.records import Problem, TensorSpec, Workload
@@ -53,31 +58,9 @@ MAX_SMALL_PARAMETERS = 2**22
 #: is tried then.
 _AMPLE_ELEMENTS = 2048
 
-#: Constants up to this size are left alone: they are dimensions, kernel sizes, axes, or small
-#: already.
-_KEEP_BELOW = 4
-
-#: Sizes tried, largest first.
-_LADDER = sorted(
-    {2, 3} | {step * 2**power for power in range(14) for step in (4, 5, 6, 7)}, reverse=True
-)
-
 #: How many sizes in a row may fail before a style is given up: what a module refuses at these, it
 #: hardly takes at the next.
 _FAILURES = 6
-
-
-@dataclass(frozen=True, slots=True)
-class _Style:
-    """One way to make the numbers of constants about as large as a size.
-
-    `shrink(value, size, index)` does so with the `index`-th number. With `small_batch`, batches get
-    an eighth of the other sizes, for they repeat what one element shows.
-    """
-
-    name: str
-    shrink: Callable[[int, int, int], int]
-    small_batch: bool = False
 
 
 def derive_small_workload(problem: Problem) -> Workload:
@@ -119,7 +102,7 @@ def _first_that_fits(
     numbers = [
         number
         for number in written_sizes(problem, parse_python(problem.source))
-        if number.value > _KEEP_BELOW
+        if number.value > KEEP_BELOW
     ]
     written: Sizes = {str(number.value): number.value for number in numbers}
     every = find_constants(problem, full, SIZE_FUNCTIONS) | written
@@ -148,7 +131,7 @@ _PARAMETERS_STAY, _PARAMETERS_SHRINK = True, False
 def _large_axes(full: types.ModuleType) -> Sizes:
     with FakeTensorMode(allow_non_fake_inputs=True), quiet_fake_tensors():
         axes = axes_of(build_inputs(full, "cpu"))
-    return {name: size for name, size in axes.items() if size > _KEEP_BELOW}
+    return {name: size for name, size in axes.items() if size > KEEP_BELOW}
 
 
 def find_input_constants(problem: Problem, module: types.ModuleType) -> Sizes:
@@ -183,43 +166,9 @@ def find_constants(problem: Problem, module: types.ModuleType, functions: tuple[
         if name not in reached or name in computed or assigned.count(name) > 1:
             continue
         are_sizes = numbers and all(type(number) is int for number in numbers)
-        if are_sizes and max(numbers) > _KEEP_BELOW:
+        if are_sizes and max(numbers) > KEEP_BELOW:
             found[name] = value if isinstance(value, int) else tuple(value)
     return found
-
-
-def _odd_like(value: int, size: int) -> int:
-    """An odd size stays odd."""
-    return size | 1 if value % 2 else size
-
-
-def _off_powers_of_two(value: int, size: int, index: int) -> int:
-    """Sizes that exercise masks."""
-    return _odd_like(value, size + (1, 3, 2)[index % 3] if size > 3 else size)
-
-
-def _equal(value: int, size: int, index: int) -> int:
-    """Equal sizes stay equal, for modules that rely on it."""
-    return _odd_like(value, size + 1)
-
-
-def _power_of_two(value: int, size: int, index: int) -> int:
-    """Sizes for modules that divide."""
-    return _odd_like(value, 2 ** (size.bit_length() - 1))
-
-
-def _halved(value: int, size: int, index: int) -> int:
-    """Halves of the full size, for modules that divide."""
-    return value >> max(0, math.ceil(math.log2(value / size)))
-
-
-#: Ways to shrink, best first.
-_STYLES = (
-    _Style("off powers of two", _off_powers_of_two, small_batch=True),
-    _Style("equal sizes", _equal),
-    _Style("powers of two", _power_of_two, small_batch=True),
-    _Style("halves", _halved),
-)
 
 
 class _Search:
@@ -229,6 +178,8 @@ class _Search:
         self.problem = problem
         self.graph = graph
         self._graphs: dict[Workload, OpGraph] = {FULL: graph}
+        self._inputs: dict[Workload, int] = {}  # elements
+        self._parameters = _count_parameters(execute_problem(problem))
 
     def run(self, constants: Sizes, *, parameters_stay: bool) -> Workload | None:
         """The largest sizes within the budget; else the smallest that work.
@@ -256,31 +207,59 @@ class _Search:
         If none fits, the smallest sizes that work.
         """
         best, most = None, 0
-        smallest: Workload | None = None
-        for style in _STYLES:
+        too_large: Workload | None = None  # the smallest that runs, of the first style with one
+        for style in STYLES:
             failures = 0
             by_value = not parameters_stay
-            last = _propose(constants, style, _LADDER[-1], by_value)
-            for workload in _proposals(constants, style, by_value):
+            last = smallest_proposal(constants, style, by_value)
+            settled = too_large is not None
+            for workload in proposals(constants, style, by_value):
                 if self._input_elements(workload) > MAX_SMALL_ELEMENTS and workload != last:
                     continue
-                graph = self._trace(workload, parameters_stay)
+                # many times quicker than tracing what fails or is too large
+                runs, sizes = self._run_forward(workload, parameters_stay)
+                if runs and self._is_too_large(workload, sizes, parameters_stay):
+                    too_large = too_large if settled else workload
+                    continue
+                graph = self._trace(workload, parameters_stay) if runs else None
                 if graph is None:
                     failures += 1
                     if failures >= _FAILURES:
                         break
                     continue
                 total = self._input_elements(workload) + _output_elements(graph)
-                too_wide = not parameters_stay and self.has_large_parameters(workload)
-                if total <= MAX_SMALL_ELEMENTS and not too_wide:
-                    if total >= _AMPLE_ELEMENTS:
-                        return workload
-                    if total > most:
-                        best, most = workload, total
-                    break
-                if smallest is None:
-                    smallest = workload
-        return best or smallest
+                if total >= _AMPLE_ELEMENTS:
+                    return workload
+                if total > most:
+                    best, most = workload, total
+                break
+        if best is None and too_large is not None and self._trace(too_large, parameters_stay):
+            return too_large
+        return best
+
+    def _run_forward(
+        self, workload: Workload, parameters_stay: bool
+    ) -> tuple[bool, ForwardSizes | None]:
+        """Whether the forward runs at these sizes, and how large it then is, if that is known.
+
+        If parameters are to stay, it runs with as many of them.
+        """
+        try:
+            module = execute_problem(self.problem, workload)
+            if parameters_stay and _count_parameters(module) != self._parameters:
+                return False, None
+            return True, check_forward(module)
+        except ProblemError:
+            return False, None
+
+    def _is_too_large(
+        self, workload: Workload, sizes: ForwardSizes | None, parameters_stay: bool
+    ) -> bool:
+        if sizes is None:  # tracing says
+            graph = self._graph_at(workload)
+            sizes = ForwardSizes(_output_elements(graph), _parameter_elements(graph))
+        too_wide = not parameters_stay and sizes.parameters > MAX_SMALL_PARAMETERS
+        return too_wide or self._input_elements(workload) + sizes.outputs > MAX_SMALL_ELEMENTS
 
     def elements(self, workload: Workload) -> int:
         """Elements of all inputs and, if the graph can be traced, outputs."""
@@ -303,6 +282,11 @@ class _Search:
 
     def _input_elements(self, workload: Workload) -> int:
         """Without tracing; more than any budget if `get_inputs` does not work at these sizes."""
+        if workload not in self._inputs:
+            self._inputs[workload] = self._count_inputs(workload)
+        return self._inputs[workload]
+
+    def _count_inputs(self, workload: Workload) -> int:
         try:
             with FakeTensorMode(allow_non_fake_inputs=True), quiet_fake_tensors():
                 inputs = build_inputs(execute_problem(self.problem, workload), "cpu")
@@ -317,14 +301,17 @@ class _Search:
 
         It must run the same operators, on the same parameters if these are to stay.
         """
-        try:
-            # many times quicker than tracing what will fail
-            check_forward(execute_problem(self.problem, workload))
-            graph = self._graph_at(workload)
-        except ProblemError:
-            return None
+        graph = self._graph_at(workload)
         wanted = _shape_of_program(self.graph, parameters_stay)
         return graph if _shape_of_program(graph, parameters_stay) == wanted else None
+
+
+def _count_parameters(module: types.ModuleType) -> int | None:
+    """Elements; None where a constructor reads values, which fake tensors do not have."""
+    try:
+        return count_parameters(module)
+    except ProblemError:
+        return None
 
 
 def _shape_of_program(graph: OpGraph, parameters_stay: bool) -> tuple[object, ...]:
@@ -351,28 +338,3 @@ def _parameter_elements(graph: OpGraph) -> int:
         for placeholder in graph.placeholders
         if placeholder.kind in ("parameter", "buffer") and placeholder.spec is not None
     )
-
-
-def _proposals(constants: Sizes, style: _Style, by_value: bool) -> Iterator[Workload]:
-    """Workloads of one style, largest sizes first, each once."""
-    yield from dict.fromkeys(_propose(constants, style, size, by_value) for size in _LADDER)
-
-
-def _propose(constants: Sizes, style: _Style, size: int, by_value: bool) -> Workload:
-    """Every number shrunk to about `size`, in one style.
-
-    Args:
-        by_value: numbers that are equal stay equal, as those of inputs and of a constructor must.
-    """
-    places: dict[int, int] = {}
-    chosen: list[tuple[str, int | tuple[int, ...]]] = []
-    for name, value in constants.items():
-        numbers = []
-        aim = max(2, size // 8) if style.small_batch and "batch" in name.lower() else size
-        for number in value if isinstance(value, tuple) else (value,):
-            index = places.setdefault(number if by_value else -len(places), len(places))
-            if number > _KEEP_BELOW:
-                number = max(2, min(number, style.shrink(number, aim, index)))
-            numbers.append(number)
-        chosen.append((name, tuple(numbers) if isinstance(value, tuple) else numbers[0]))
-    return Workload("small", tuple(chosen))

@@ -3,7 +3,8 @@
 - description.py: what another process is told so that it can build a problem's inputs.
 - collect.py: which profiler is used: the first that can run here, the next if it fails.
 - job.py: the job that a GPU profiler gives its executor.
-- harness.py: the program in that job, which runs the forward that is looked at.
+- harness.py: the program in that job, confined as a worker is.
+- watched.py: what that program does: it runs the forward that is looked at.
 - build.py: a candidate's model, built from its file, for the processes that run one.
 - ncu.py: the `ncu` profiler: hardware counters, collected by Nsight Compute.
 - ncu_csv.py: Nsight Compute's CSV, read into launches with raw counters.

@@ -1,109 +1,61 @@
-"""The program a profiler watches: it warms up, and runs one forward to be looked at.
+"""The program a profiler watches: it is confined as a worker of the judge is, then runs a forward.
 
 Copied into the job's directory and run there (`python harness.py ncu|cupti`), beside the
-candidate's file and job.json; it imports kmem for building the forward and for the GPU's lease.
-`ncu` marks the forward with cudaProfilerStart and Stop; `cupti` records it with torch.profiler into
-out/trace.json. Other processes may time kernels while this program starts: the warm-up runs beside
-their checks, the forward that is looked at runs alone.
+candidate's file and job.json; it imports kmem for building the forward (watched.py).
+
+Under `cupti` the walls are those of a worker: no network, no other process, files of its own only.
+Not covered: `ncu`. It reaches into the program from outside, by sockets and files of its own and
+with the right to read counters, which a process without capabilities may not have. There nothing
+holds a candidate but the source check that it has passed and an environment without secrets.
 """
 
-import contextlib
-import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-import torch
+import kmem
+from kmem.host.confinement import Limits, Walls, restrict_files, restrict_process
+from kmem.host.lease import DIRECTORY_VARIABLE
+from kmem.host.project_modules import imported_directories
 
-from kmem.host.checked_text import import_text
-from kmem.host.lease import DIRECTORY_VARIABLE, GpuLease, gpu_uuid
-from kmem.problem.load import build_inputs, execute_problem
-from kmem.profile.build import build_model
-from kmem.profile.description import read_precision, read_problem
-from kmem.records import Precision
-
-WARM_UPS = 3
-#: Bytes written between warm-up and the forward looked at, so that it does not find its inputs in
-#: L2: twice the largest (B200: 126 MB).
-FLUSH_BYTES = 256 * 2**20
+#: Who watches from inside the program, so that it can have walls.
+CONFINED = ("cupti",)
+_KMEM = str(Path(kmem.__file__).resolve().parent)
 
 
-def build_forward(job: dict) -> Callable[[], object]:
-    """A call that runs one forward of the candidate's ModelNew on the GPU."""
-    problem, workload = read_problem(job)
-    precision = read_precision(job)
-    torch.backends.cuda.matmul.allow_tf32 = precision is Precision.TF32
-    module = execute_problem(problem, workload)
-    torch.manual_seed(0)
-    inputs = build_inputs(module, "cuda", precision)
-    file = Path(__file__).with_name("candidate.py")
-    candidate = import_text("candidate", str(file), file.read_text(encoding="utf-8"))
-    model = build_model(candidate, module, precision, "cuda")
-
-    def forward() -> object:
-        with torch.no_grad():
-            return model(*inputs)
-
-    return forward
-
-
-@contextlib.contextmanager
-def watched_by_ncu() -> Iterator[None]:
-    """Mark what runs inside with cudaProfilerStart and Stop, between which ncu profiles."""
-    runtime = torch.cuda.cudart()
-    runtime.cudaProfilerStart()
-    yield
-    torch.cuda.synchronize()
-    runtime.cudaProfilerStop()
-
-
-@contextlib.contextmanager
-def watched_by_cupti() -> Iterator[None]:
-    """Record what runs inside with torch.profiler; its trace goes to out/trace.json."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        yield
-        torch.cuda.synchronize()
-    profiler.export_chrome_trace("out/trace.json")
-
-
-@contextlib.contextmanager
-def hold_gpu(*, exclusive: bool) -> Iterator[None]:
-    """Hold the GPU's lease, if the environment says where it lies."""
-    if (directory := os.environ.get(DIRECTORY_VARIABLE)) is None:
-        yield
-        return
-    with (
-        GpuLease(Path(directory), gpu_uuid(), lambda text: None) as lease,
-        lease.hold(exclusive=exclusive),
+def confine(place: Path) -> None:
+    """Give up what no forward needs, with places to write of the job's own."""
+    for name, directory in (
+        ("HOME", "home"),
+        ("TMPDIR", "tmp"),
+        ("TRITON_CACHE_DIR", "cache/triton"),
+        ("TORCHINDUCTOR_CACHE_DIR", "cache/inductor"),
     ):
-        yield
+        (place / directory).mkdir(parents=True, exist_ok=True)
+        os.environ[name] = str(place / directory)
+    locks = os.environ.get(DIRECTORY_VARIABLE)
+    writes = (str(place), *([locks] if locks else []))
+    restrict_process(Limits(address_bytes=0), Walls(("/",), writes, gpu=True))
+
+
+def hide_rest(place: Path, job: dict) -> None:
+    """Leave no file of kmem, nor of the user, to the candidate that runs from now on."""
+    problem = job["problem"]
+    reads = imported_directories(problem["source"], problem["path"])
+    restrict_files(Walls((str(place), *reads), (str(place),), _KMEM, gpu=True))
 
 
 def main(watcher: str) -> None:
-    """Warm up, flush L2, run one forward under the watcher; with cupti also time the host."""
-    job = json.loads(Path(__file__).with_name("job.json").read_text(encoding="utf-8"))
-    with hold_gpu(exclusive=False):
-        forward = build_forward(job)
-        for _ in range(WARM_UPS):
-            forward()
-        torch.cuda.synchronize()
-    with hold_gpu(exclusive=True):
-        if watcher == "cupti":
-            # the first use of the profiler in a process sets CUPTI up and loses events
-            with watched_by_cupti():
-                forward()
-            start = time.perf_counter()
-            forward()
-            torch.cuda.synchronize()
-            Path("out/host.json").write_text(
-                json.dumps({"forward_ms": 1e3 * (time.perf_counter() - start)}), encoding="utf-8"
-            )
-        torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda").zero_()
-        torch.cuda.synchronize()
-        with watched_by_ncu() if watcher == "ncu" else watched_by_cupti():
-            forward()
+    """argv: who watches, ncu or cupti."""
+    place = Path(__file__).resolve().parent
+    is_confined = watcher in CONFINED
+    if is_confined:
+        confine(place)
+    # imported in here: what a process gives up is given up before torch starts threads
+    from kmem.profile.watched import run_watched
+
+    run_watched(watcher, place, partial(hide_rest, place) if is_confined else lambda job: None)
 
 
 if __name__ == "__main__":

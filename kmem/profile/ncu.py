@@ -128,13 +128,16 @@ class NcuProfiler(Profiler):
     name = "ncu"
     estimated = False
 
+    def __init__(self) -> None:
+        self._may_not: str | None = None  # read the counters: found out by profiling
+
     def unavailable_reason(self) -> str | None:
         """Why ncu cannot run here.
 
-        Whether it may read the counters shows when it profiles: trying costs as much (kmem doctor
-        does).
+        Whether it may read the counters shows when it first profiles: trying costs as much (kmem
+        doctor does).
         """
-        return _absent_reason()
+        return self._may_not or _absent_reason()
 
     def profile(self, kernel: Kernel, traced: TracedProblem, executor: Executor) -> Profile:
         """Profile every launch of one forward, at most LAUNCH_LIMIT.
@@ -147,6 +150,7 @@ class NcuProfiler(Profiler):
         result = executor.run(job, timeout_s=TIMEOUT_S)
         report = result.files.get("ncu.csv", b"").decode(errors="replace")
         if PERMISSION_ERROR in report + result.stdout + result.stderr:
+            self._may_not = PERMISSION_REMEDY
             raise ProfilerError(PERMISSION_REMEDY)
         check_result(result, "ncu", TIMEOUT_S)
         return Profile(

@@ -36,6 +36,7 @@ from kmem.records.outcome import (
     Outcome,
     Recalled,
     is_aged,
+    is_recipe_component,
     recipe_component,
 )
 from kmem.records.plan import Candidate, Lesson, Move, Plan, Task, Veto
@@ -111,5 +112,6 @@ __all__ = [
     "content_hash",
     "fastest_baseline",
     "is_aged",
+    "is_recipe_component",
     "recipe_component",
 ]

@@ -82,6 +82,11 @@ def recipe_component(recipe: str) -> str:
     return f"recipe {recipe}"
 
 
+def is_recipe_component(name: str) -> bool:
+    """Whether a key of `Outcome.versions` is that of a recipe."""
+    return name.startswith(recipe_component(""))
+
+
 def is_aged(outcome: Outcome, recipe_versions: Mapping[str, str]) -> bool:
     """Whether a recipe that wrote the kernel has changed since, or its version was not kept.
 

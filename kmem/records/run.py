@@ -100,3 +100,5 @@ class RunResult:
     looks_in_time: int | None = None
     # how many final verdicts it asked for before they were over; None if they never were
     verifications_in_time: int | None = None
+    # candidates that were timed faster than the answer and have no final verdict
+    unverified_faster: int = 0

@@ -66,6 +66,9 @@ class Timing:
     ratio_low: float | None = None
     ratio_high: float | None = None
     host_us: float | None = None  # what the host takes to issue one forward
+    # wall time of the first forward in a fresh process, after import and construction; Triton's
+    # disk cache is as it was found: warm for a kernel that was screened, cold for a stranger's
+    first_call_s: float | None = None
     back_to_back_ms: float | None = None  # wall time of one of many forwards without a pause
     reference_back_to_back_ms: float | None = None
     graph_ms: float | None = None  # of a CUDA graph of one forward; None if it was not captured

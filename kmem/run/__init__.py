@@ -20,6 +20,7 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - survey.py: stages 1 to 3 of a round: profile, diagnose, prescribe for every parent kernel.
 - authors.py: stage 5: who proposes directions and writes candidates (stage 4 is orchestrate/).
 - conversations.py: what was asked of language models, as files.
+- processes.py: compilers and workers, started before the problem is traced.
 - evaluator.py: the seam to the world: where kernels are compiled, judged and profiled.
 - baselines.py: how fast the unmodified module is.
 - measuring.py: stage 6: candidates through the evaluator, without the duplicates.

@@ -70,6 +70,11 @@ class Authors:
         return next((author.complaint for author in self._authors.values() if author.complaint), "")
 
     @property
+    def unanswered(self) -> int:
+        """Questions to language models so far without an answer that could be used."""
+        return sum(author.unanswered for author in self._authors.values())
+
+    @property
     def rewrite(self) -> bool:
         """Whether one of the authors writes a kernel again from remembered choices."""
         return "recipes" in self._authors
@@ -140,7 +145,7 @@ class Authors:
             self._context.announce(f"repairing {len(tasks)} candidates")
         if self.rewrite:
             about = next(iter(situations.values()))
-            climbs = plan_climbs(measured, history, about.traced, about.recipes)
+            climbs = plan_climbs(measured, history, about.traced, about.recipes, about.rewrites)
             if climbs:
                 self._context.announce(f"more accurate: {climbs[0].reason}")
             tasks += climbs

@@ -6,15 +6,18 @@ the winner the best of them is timed again, in pairs.
 """
 
 import math
+import re
 import threading
 import time
+from collections.abc import Collection
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from kmem.measure.timing.baseline import SLOW_BASELINE
 from kmem.memory.store import Memory
+from kmem.problem.load import FULL
 from kmem.problem.traced import TracedProblem
-from kmem.records import BASELINES, Baseline, Budget, Contract, fastest_baseline
+from kmem.records import BASELINES, Baseline, Budget, Contract, Device, Problem, fastest_baseline
 from kmem.run.evaluator import Evaluator
 from kmem.run.history import History
 from kmem.run.progress import Announce
@@ -22,6 +25,8 @@ from kmem.run.session import Session, versions
 
 #: What the time of the unmodified module depends on, besides what it is and where it runs.
 _COMPONENTS = ("torch", "triton", "cuda")
+#: In the log of a baseline that failed: what may be otherwise another time.
+_PASSING = re.compile(r"out of memory|OutOfMemory|CUDA error|the worker ", re.IGNORECASE)
 #: What timing the baselines is given at least.
 _LEAST_S = 1.0
 
@@ -31,18 +36,47 @@ def known_baselines(memory: Memory, traced: TracedProblem) -> tuple[Baseline, ..
     return tuple(memory.devices.baselines(*_key(traced)))
 
 
+def count_loaded_at_once(
+    memory: Memory, problem: Problem, device: Device, contract: Contract, names: Collection[str]
+) -> int:
+    """How many baselines a run on a GPU loads as soon as its problem is traced.
+
+    These are the quick ones that are not remembered; or else one of those that are.
+
+    Args:
+        names: of the baselines that the run asks for.
+    """
+    key = _make_key(problem, FULL.name, device, contract)
+    known = {baseline.name for baseline in memory.devices.baselines(*key)}
+    return len({*names} - known - {SLOW_BASELINE}) or min(1, len({*names} & known))
+
+
 def keep_baselines(memory: Memory, traced: TracedProblem, found: tuple[Baseline, ...]) -> None:
-    """Keep what was timed here for every later command; what timed out is tried again there."""
-    lasting = [baseline for baseline in found if not baseline.timed_out]
+    """Keep what was found here for every later command.
+
+    What timed out is tried again there, and so is what failed for want of memory or lost its
+    device: another time it may have more room, and a baseline that is missing flatters kernels.
+    """
+    lasting = [
+        baseline
+        for baseline in found
+        if not baseline.timed_out and (baseline.timing or not _PASSING.search(baseline.log))
+    ]
     memory.devices.put_baselines(*_key(traced), lasting)
 
 
 def _key(traced: TracedProblem) -> tuple[str, str, str, Contract, dict[str, str]]:
+    return _make_key(traced.problem, traced.workload.name, traced.device, traced.contract)
+
+
+def _make_key(
+    problem: Problem, workload: str, device: Device, contract: Contract
+) -> tuple[str, str, str, Contract, dict[str, str]]:
     return (
-        traced.problem.hash,
-        traced.workload.name,
-        traced.device.full_name,
-        Contract(traced.contract.precision),  # what kernels may call does not change the module
+        problem.hash,
+        workload,
+        device.full_name,
+        Contract(contract.precision),  # what kernels may call does not change the module
         {name: version for name, version in versions().items() if name in _COMPONENTS},
     )
 
@@ -111,6 +145,17 @@ class RunBaselines:
         """Whether those baselines are known that take seconds to time."""
         with self._changed:
             return self._are_quick_found()
+
+    def wait_for_first(self, at_most_s: float) -> tuple[Baseline, ...]:
+        """The baselines that are known once one has a time, all have come, or the wait is over."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    any(each.timing for each in self._found.values()) or self._are_quick_found()
+                ),
+                max(0.0, at_most_s),
+            )
+        return self._publish()
 
     def wait_for_quick(self, at_most_s: float = math.inf) -> tuple[Baseline, ...]:
         """The baselines that are known once eager and torch.compile are, or the wait is over.

@@ -67,8 +67,11 @@ class KernelCompiler:
             )
         own = [launch for launch in report.launches if "static__library" not in launch.metrics]
         return CompiledForward(
-            kernels=tuple(launch.name for launch in own),
+            kernels=report.first_kernels,
+            again=tuple(launch.name for launch in own),
             products=report.products,
+            described=report.described,
+            described_again=report.described_again,
             launches=len(report.launches),
         )
 

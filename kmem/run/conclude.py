@@ -6,6 +6,7 @@ Which kernels the judge upholds is found in verifying.py.
 from kmem.orchestrate.stop import is_improvement
 from kmem.records import Attempt, Kernel, Move, RunResult
 from kmem.run.history import History
+from kmem.run.outlook import find_unverified
 from kmem.run.parts import Parts
 from kmem.run.verifying import speedup_of
 
@@ -25,8 +26,7 @@ def conclude(
         seconds: what the run took so far.
     """
     session, history = parts.session, parts.history
-    bound, baselines = session.traced.bound, history.baselines
-    winner = verified
+    baselines, winner = history.baselines, verified
     speedup = speedup_of(winner.measurement.timing, baselines) if winner else None
     if why_none and history.attempts:
         reason += f"; {why_none}"
@@ -39,6 +39,7 @@ def conclude(
         winner = speedup = None
     parts.recorder.record_best(winner)
     parts.recorder.record_top(_top_kernels(history, winner))
+    bound = session.least_bound(winner.candidate.kernel if winner else None)
     recalled = winner is not None and winner.candidate.task.move is Move.RECALL
     return RunResult(
         run=parts.run.id,
@@ -57,6 +58,11 @@ def conclude(
         flags=_flags(winner, recalled=recalled),
         looks_in_time=parts.clock.looks_in_time,
         verifications_in_time=parts.clock.verifications_in_time,
+        unverified_faster=len(
+            find_unverified(
+                history.attempts, {*history.verdicts, *history.refused}, winner, baselines
+            )
+        ),
     )
 
 

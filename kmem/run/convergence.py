@@ -1,5 +1,6 @@
 """The plot of a run: every candidate's time by skill, the best so far, baselines and bound."""
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ def draw_convergence(path: Path, result: RunResult, attempts: Sequence[Attempt])
     timed = timed_attempts(attempts)
     if not timed:
         return False
-    import matplotlib  # half a second that no other command should pay
+    import matplotlib  # a second that no other command should pay
 
     matplotlib.use("Agg")
     from matplotlib import pyplot, ticker
@@ -49,6 +50,17 @@ def draw_convergence(path: Path, result: RunResult, attempts: Sequence[Attempt])
     figure.savefig(path, dpi=130)
     pyplot.close(figure)
     return True
+
+
+def load_plotting() -> None:
+    """Import what `draw_convergence` needs, in a thread beside whatever waits.
+
+    That takes a second, and several where its fonts are looked for the first time.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    importlib.import_module("matplotlib.pyplot")
 
 
 def timed_attempts(attempts: Sequence[Attempt]) -> list[tuple[int, Attempt, float]]:

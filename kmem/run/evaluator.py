@@ -7,8 +7,6 @@ very same loop without a GPU.
 """
 
 import math
-import os
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -16,30 +14,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kmem.explore.recipes.evidence import MeasuredEstimates
-from kmem.host.environment import own_cores
 from kmem.host.lease import DIRECTORY_VARIABLE
-from kmem.host.project_modules import imported_directories
 from kmem.interfaces import Executor, Job, JobResult
+from kmem.measure.competition import Awaited
 from kmem.measure.judge import Judge
-from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.settings import JudgeSettings
 from kmem.plugins import Registry
 from kmem.profile.collect import collect_profile
-from kmem.profile.compile.pool import CompilePool, CompileProcesses
+from kmem.profile.compile.pool import CompilePool
 from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_report_ms, library_part_ms
 from kmem.profile.job import reference_kernel
-from kmem.records import Attempt, Baseline, Kernel, Measurement, Problem, Profile, Run, Timing
+from kmem.records import Attempt, Baseline, Kernel, Measurement, Profile, Run, Status, Timing
 from kmem.run.compiling import KernelCompiler
+from kmem.run.processes import EvaluatorProcesses
 from kmem.run.progress import Announce
 from kmem.run.session import Session
 
 _COMPILE_TIMEOUT_S = 60.0
-#: Cores that compiling leaves to the processes that time the baselines meanwhile.
-_CORES_FOR_TIMING = 2
-#: Compile processes that come up before there is anything to compile: enough for a remembered
-#: winner.
-_COMPILERS_AHEAD = 2
 #: Without a GPU the interpreter runs programs one by one, so of a round only the candidates with
 #: the best estimates are proved.
 _PROVED_PER_ROUND = 3
@@ -50,7 +42,8 @@ _LEAST_S = 2.0
 _RESERVED_PART, _RESERVED_S = 0.25, 15.0
 _RESERVE_RATIO, _RESERVE_OFFSET_S = 1.5, 2.0
 #: What is under way on the GPU when the minutes end may take so much longer; then it is cut off.
-_GRACE_S = 8.0
+#: The rest of the ten seconds that a run may take beyond its minutes is for its end and its report.
+_GRACE_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +94,10 @@ class Evaluator(ABC):
             on_found: given each baseline the moment it is known, also one that failed.
         """
 
+    def expect(self, kernels: Sequence[Kernel]) -> None:
+        """Begin to compile kernels that `admit` will be asked about, in about this order."""
+        return
+
     @abstractmethod
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         """Compile kernels for the device.
@@ -120,8 +117,12 @@ class Evaluator(ABC):
         """
 
     @abstractmethod
-    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
-        """Everything the judge has, in a fresh process, against the best baseline."""
+    def verify(self, kernel: Kernel, baselines: Sequence[Baseline] | Awaited) -> Measurement:
+        """Everything the judge has, in a fresh process, against the best baseline.
+
+        Args:
+            baselines: those that are awaited are asked for when the kernel is to be timed.
+        """
 
     @abstractmethod
     def profile(self, attempt: Attempt) -> Profile:
@@ -138,77 +139,20 @@ class Evaluator(ABC):
 class _InTurn(Executor):
     """An executor whose jobs take turns with judges: it tells them where the GPU's lease lies.
 
-    None of them outlasts the run's minutes.
+    None of them outlasts the search, whose end leaves time for the final verification.
     """
 
-    def __init__(self, inner: Executor, locks: Path, seconds_left: Callable[[], float]) -> None:
+    def __init__(self, inner: Executor, locks: Path, at_most_s: Callable[[], float]) -> None:
         self.name = inner.name
         self._inner = inner
         self._locks = locks
-        self._seconds_left = seconds_left
+        self._at_most_s = at_most_s
 
     def run(self, job: Job, *, timeout_s: float) -> JobResult:
         return self._inner.run(
             replace(job, environment={**job.environment, DIRECTORY_VARIABLE: str(self._locks)}),
-            timeout_s=min(timeout_s, max(_LEAST_S, self._seconds_left())),
+            timeout_s=min(timeout_s, self._at_most_s()),
         )
-
-
-class EvaluatorProcesses:
-    """The processes of one run's evaluator: compilers and the judge's workers. A context manager.
-
-    With a GPU the processes start at once, before there is a session: their imports take as long as
-    tracing the problem does, and otherwise the GPU would wait for both. Without a GPU processes
-    start when they are first needed, because the interpreter takes minutes anyway.
-    """
-
-    def __init__(
-        self, out_dir: Path, cache_dir: Path, problem: Problem | None = None, *, present: bool
-    ) -> None:
-        """Start the processes if there is a GPU.
-
-        Args:
-            out_dir: the run's directory.
-            cache_dir: compiled kernels and locks, shared by all runs.
-            problem: whose project's modules candidates may import.
-            present: whether there is a GPU to judge on.
-
-        Raises:
-            ExecutorError: if a process cannot be started.
-            OSError: if out_dir cannot be written.
-        """
-        #: A run's minutes begin here.
-        self.started_at = time.monotonic()
-        self.cache_dir = cache_dir
-        cores, scratch = len(os.sched_getaffinity(0)), out_dir / "scratch"
-        scratch.mkdir(parents=True, exist_ok=True)
-        self.workers = WorkerPool(
-            Path(tempfile.mkdtemp(prefix="workers-", dir=scratch)),
-            "cuda:0" if present else "cpu",
-            cache_dir,
-            keep_spare=present,
-            reads=imported_directories(problem.source, problem.path) if problem else (),
-        )
-        processes = own_cores() or (max(1, cores - _CORES_FOR_TIMING) if present else cores)
-        self.compilers = CompileProcesses(processes, cache_dir / "triton")
-        try:
-            if present:
-                self.workers.prepare()
-                self.compilers.start(_COMPILERS_AHEAD)
-        except BaseException:  # a started process must not outlive an interrupt or a full disk
-            self.close()
-            raise
-
-    def __enter__(self) -> "EvaluatorProcesses":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End every process; a second time does nothing."""
-        self.workers.close()
-        self.compilers.close()
 
 
 class LiveEvaluator(Evaluator):
@@ -241,7 +185,9 @@ class LiveEvaluator(Evaluator):
         self._estimates: dict[str, float] = {}
         self._binaries: set[str] = set()
         measured = session.measured if run.memory_mode != "off" else ()
-        self._measured = MeasuredEstimates(session.traced, session.recipes, measured)
+        self._measured = MeasuredEstimates(
+            session.traced, session.recipes, measured, session.rewrites
+        )
         traced, out_dir = session.traced, Path(run.out_dir)
         self._pool = CompilePool(
             traced, processes=processes.compilers, read_binaries=not session.present
@@ -313,6 +259,11 @@ class LiveEvaluator(Evaluator):
     def load_baseline(self, name: str) -> None:
         self._judge.load_baseline(name)
 
+    def expect(self, kernels: Sequence[Kernel]) -> None:
+        """Compile on the cores that `admit` leaves; only with a GPU, which waits for compilers."""
+        if self._session.present:
+            self._pool.begin(kernels, timeout_s=_COMPILE_TIMEOUT_S, within_s=self._search_s())
+
     def admit(self, kernels: Sequence[Kernel]) -> Admitted:
         """Compile on all cores.
 
@@ -320,8 +271,9 @@ class LiveEvaluator(Evaluator):
         """
         self._announce("explore", f"compiling {len(kernels)} candidates")
         failed, ready = [], []
-        left_s = max(_LEAST_S, self.seconds_left) if self._session.present else math.inf
-        reports = self._pool.compile(kernels, timeout_s=_COMPILE_TIMEOUT_S, within_s=left_s)
+        reports = self._pool.compile(
+            kernels, timeout_s=_COMPILE_TIMEOUT_S, within_s=self._search_s()
+        )
         for kernel, report in zip(kernels, reports, strict=True):
             if report.status is CompileStatus.FAILED:
                 failed.append((kernel, report.log))
@@ -339,7 +291,8 @@ class LiveEvaluator(Evaluator):
 
     def _expect_ms(self, kernel: Kernel, report: CompileReport) -> float:
         """The estimate of the compiled module, held to what its recipes are known to take."""
-        traced = self._session.traced
+        form = self._session.rewrites.apply(self._session.traced, kernel.choices)
+        traced = form.traced if form is not None else self._session.traced
         library_ms = library_part_ms(report.launches, traced.device)
         return self._measured.expect_ms(
             kernel.choices, estimate_report_ms(report, traced), library_ms
@@ -351,20 +304,23 @@ class LiveEvaluator(Evaluator):
         left_s = self.seconds_left - self.reserve_s
         self._judge.screen(kernels, on_result, deadline_s=max(_LEAST_S, left_s))
 
-    def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
+    def _search_s(self) -> float:
+        """How long one step of the search may take, in seconds; no limit without a GPU."""
+        if not self._session.present:
+            return math.inf
+        return max(_LEAST_S, self.seconds_left - self.reserve_s)
+
+    def verify(self, kernel: Kernel, baselines: Sequence[Baseline] | Awaited) -> Measurement:
         started = time.monotonic()
         verdict = self._judge.verify(kernel, baselines)
-        longest_s, took_s = self._longest_verification_s or 0.0, time.monotonic() - started
-        self._longest_verification_s = max(longest_s, took_s)
+        took_s = time.monotonic() - started
+        if verdict.status is Status.PASSED:  # a refusal comes early: others take longer
+            self._longest_verification_s = max(self._longest_verification_s or 0.0, took_s)
         return verdict
 
     def profile(self, attempt: Attempt) -> Profile:
         present = self._session.present
-        executor = _InTurn(
-            self._registry.executors["local"],
-            self._judge.locks,
-            (lambda: self.seconds_left) if present else (lambda: math.inf),
-        )
+        executor = _InTurn(self._registry.executors["local"], self._judge.locks, self._search_s)
         return collect_profile(
             attempt.candidate.kernel,
             self._session.traced,

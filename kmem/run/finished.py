@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kmem.explore.models.cost.usage import Usage
 from kmem.memory.runs.runs import RoundDiagnosis, RoundPlan, Verdict
-from kmem.records import Attempt, Lesson, Run, RunResult, Status
+from kmem.records import Attempt, Lesson, Run, RunResult, SiteChoice, Status
 
 if TYPE_CHECKING:
     from kmem.run.session import Session  # torch, which `kmem runs --help` does not need
@@ -15,16 +15,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """What recipes could write in the run."""
+    """What recipes and rewrites could do in the run."""
 
-    recipes: frozenset[str]  # skills that have a recipe
-    matching: frozenset[str]  # those of them that match a site of this graph
+    recipes: frozenset[str]  # skills that have a recipe or a rewrite
+    matching: frozenset[str]  # those of them that match something in this graph
     nodes: Mapping[tuple[str, str], tuple[str, ...]]  # of the graph, by recipe and site
+    rewritings: Mapping[SiteChoice, str] = field(default_factory=dict)  # what each step did
 
     @classmethod
     def of(cls, session: "Session") -> "Executable":
         """What a run's session knows of it."""
-        return cls(frozenset(session.recipes), frozenset(session.writable), session.site_nodes)
+        forms = session.rewritten.values()
+        stepped = {step.recipe for form in forms for step in form.steps}
+        return cls(
+            frozenset({*session.recipes, *session.rewrites.loaded}),
+            frozenset({*session.writable, *stepped}),
+            session.site_nodes,
+            {step: form.reasons[place] for form in forms for place, step in enumerate(form.steps)},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ FLAGS = {
     "degenerate": "trivial outputs would pass on some inputs, so that the comparison says little "
     "there",
     "algebraic": "it leaves out work that exact algebra shows to be needless, such as the zeros of "
-    "a triangular matrix",
+    "a triangular matrix, or a product whose results are added up",
     "recalled": "it comes from memory: an earlier run found it, so its speedup is no new gain",
 }
 #: Offered skills that are named in what to try next.
@@ -89,6 +89,9 @@ def _fused(finished: FinishedRun) -> list[str]:
     lines = []
     for choice in choices:
         known = finished.executable
+        if known is not None and choice in known.rewritings:
+            lines.append(f"- rewritten by {choice.recipe}: {known.rewritings[choice]}")
+            continue
         nodes = known.nodes.get((choice.recipe, choice.site), ()) if known is not None else ()
         what = f": {', '.join(nodes)} as one" if len(nodes) > 1 else ""
         lines.append(

@@ -46,11 +46,6 @@ class History:
         self._taken_over = 0
 
     @property
-    def has_verified(self) -> bool:
-        """Whether a kernel of this run has been verified and holds."""
-        return bool(self.verdicts)
-
-    @property
     def was_verified(self) -> bool:
         """Whether there is a final verdict on any kernel of this run."""
         return bool(self.verdicts or self.refused)

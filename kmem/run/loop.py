@@ -7,6 +7,7 @@ from authors.py through measuring.py into the history, and from there into the s
 next round; recorder.py keeps a copy of everything.
 """
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,7 @@ from kmem.records import Candidate, Plan, Run, RunResult, RunState, Strategy, Ta
 from kmem.run.authors import Authors
 from kmem.run.clock import Clock
 from kmem.run.conclude import conclude
+from kmem.run.convergence import load_plotting
 from kmem.run.conversations import FiledArchive
 from kmem.run.parts import OpenEvaluator, Parts, open_parts
 from kmem.run.progress import Event
@@ -75,6 +77,8 @@ def optimize(
         reason = _go_through_rounds(parts, authors, remembered)
         if authors.complaint:
             reason += f"; {authors.complaint}"
+        if session.present:  # the verdicts are waited for
+            threading.Thread(target=load_plotting, daemon=True).start()
         blank = describe_situation(parts, run.budget.rounds, remembered)
         verified, why_none = verify_ranking(parts, authors, blank)
         seconds = time.monotonic() - started
@@ -103,7 +107,7 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
         if not plan.tasks:
             return authors.spent or plan.reason
         parts.announce("orchestrate", f"round {number}: {plan.reason}")
-        before_ms = history.best_ms
+        before_ms, unanswered = history.best_ms, authors.unanswered
         was_written = _write_and_measure(number, parts, plan, situations, authors, remembered)
         if number == 0 and is_recall_alone(plan):
             verify_early(parts, situations, authors, wait=True)
@@ -111,7 +115,8 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
                 was_written |= _begin_without_recall(plan, parts, situations, authors, remembered)
             elif not run.budget.rounds:
                 return "the remembered winner holds here as recorded"
-        if not was_written:
+        # a model whose answer could not be used may have a better one in the next round
+        if not was_written and authors.unanswered == unanswered:
             return _reason_nothing_was_written(parts, authors)
         reflect(number, parts, situations, authors)
         stale = 0 if has_gained(before_ms, history.best_ms) else stale + 1
@@ -222,7 +227,9 @@ def _measure_and_repair(
 
     It ends when all pass, nothing new comes back, or the chains of repairs are used up.
     """
-    for place, batch in enumerate(_batches(candidates, parts)):
+    batches = _batches(candidates, parts)
+    parts.measurer.expect([candidate for batch in batches for candidate in batch])
+    for place, batch in enumerate(batches):
         chosen = _raise_rungs(batch, parts, situations, authors) if place else batch
         measured = parts.measurer.measure(number, chosen, situations)
         while measured and not parts.clock.is_over():
@@ -234,8 +241,8 @@ def _measure_and_repair(
 def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Candidate]]:
     """The candidates in the order in which they are measured.
 
-    While nothing has passed, the best guesses of the first directions go ahead of all others, on a
-    GPU: so a run has a verified kernel long before it has measured the rest.
+    While nothing has passed, the best guess of all goes ahead, then those of the next directions,
+    on a GPU: so a run has a verified kernel long before it has compiled and measured the rest.
     """
     if parts.history.best is not None or not parts.session.present:
         return [candidates]
@@ -245,7 +252,7 @@ def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Can
             first.setdefault(candidate.task, candidate)
     scouts = list(first.values())
     others = [candidate for candidate in candidates if candidate not in scouts]
-    return [scouts, others] if others else [scouts]
+    return [batch for batch in (scouts[:1], scouts[1:], others) if batch]
 
 
 def _raise_rungs(

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from kmem.host.syntax import parse_python
 from kmem.interfaces import Situation
+from kmem.measure.competition import Awaited
 from kmem.orchestrate.accuracy import describe_climb, near_miss, next_rungs
 from kmem.orchestrate.lineage import base_of
 from kmem.records import (
@@ -48,6 +49,17 @@ class Measurer:
         self._announce = announce
         self._session = session
         self._sources: set[str] = set()
+
+    def expect(self, candidates: Sequence[Candidate]) -> None:
+        """Have candidates compiled that will be measured, in about this order."""
+        sources = self._sources
+        self._evaluator.expect(
+            [
+                candidate.kernel
+                for candidate in candidates
+                if normalised_source_hash(candidate.kernel.source) not in sources
+            ]
+        )
 
     def measure(
         self,
@@ -93,7 +105,7 @@ class Measurer:
         return history.attempts[before:]
 
     def verify(
-        self, attempt: Attempt, baselines: Sequence[Baseline], *, early: bool = False
+        self, attempt: Attempt, baselines: Sequence[Baseline] | Awaited, *, early: bool = False
     ) -> Attempt:
         """Ask everything the judge has, in a fresh process, against the best baseline.
 
@@ -103,7 +115,8 @@ class Measurer:
             early: whether the search goes on afterwards.
         """
         history, kernel = self._history, attempt.candidate.kernel
-        measurement = self._find_verdict(kernel, baselines)
+        known = baselines.known() if isinstance(baselines, Awaited) else baselines
+        measurement = self._find_verdict(kernel, known)
         if measurement is None:
             text = "verifying the fastest kernel in a fresh process"
             self._announce("measure", f"{text}, before the search goes on" if early else text)
@@ -150,7 +163,9 @@ class Measurer:
         """A refusal for accuracy also names the rung that is tried next."""
         if near_miss(measurement) is None or not kernel.choices:
             return measurement
-        above = next_rungs(kernel, self._session.traced, self._session.recipes)
+        above = next_rungs(
+            kernel, self._session.traced, self._session.recipes, self._session.rewrites
+        )
         told = describe_climb(kernel.choices, above)
         return replace(measurement, log=f"{measurement.log.rstrip()}; {told}")
 

@@ -4,12 +4,12 @@ A pure function of a run's records, so that it says the same whenever it is aske
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kmem.memory.runs.runs import RoundDiagnosis, Verdict
 from kmem.orchestrate.accuracy import near_miss
-from kmem.orchestrate.stop import MIN_IMPROVEMENT
-from kmem.records import Attempt, RunResult, Status, fastest_baseline
+from kmem.orchestrate.stop import has_gained
+from kmem.records import Attempt, Baseline, RunResult, Status, fastest_baseline
 
 #: Skills named at most.
 _SKILLS = 3
@@ -43,19 +43,44 @@ def describe_outlook(
     return [*lines, "", "Next would be:", "", *(f"- {line}" for line in open_ends)]
 
 
-def _unverified(
-    result: RunResult, attempts: Sequence[Attempt], verdicts: Mapping[str, Verdict]
-) -> list[str]:
-    """Candidates timed faster than the answer that no final verdict was given on."""
-    answer = result.best.measurement if result.best else fastest_baseline(result.baselines)
-    answer_ms = answer.timing.latency_ms if answer else math.inf
-    waiting = [
+def find_unverified(
+    attempts: Sequence[Attempt],
+    judged: Collection[str],
+    best: Attempt | None,
+    baselines: Sequence[Baseline],
+) -> list[Attempt]:
+    """Candidates timed faster than the answer that no final verdict was given on.
+
+    Args:
+        judged: hashes of the kernels with a final verdict.
+        best: the answer; None if it is the best baseline.
+    """
+    baseline = fastest_baseline(baselines)
+    answer_ms = baseline.timing.latency_ms if baseline else math.inf
+    if best is not None:  # as it was screened: final times are taken otherwise
+        answer_ms = min(
+            attempt.measurement.latency_ms
+            for attempt in (*attempts, best)
+            if attempt.candidate.kernel.hash == best.candidate.kernel.hash
+        )
+    return [
         attempt
         for attempt in attempts
         if attempt.measurement.status is Status.PASSED
-        and not _has_verdict(attempt, verdicts)
-        and attempt.measurement.latency_ms * MIN_IMPROVEMENT < answer_ms
+        and attempt.candidate.kernel.hash not in judged
+        and has_gained(answer_ms, attempt.measurement.latency_ms)
     ]
+
+
+def _unverified(
+    result: RunResult, attempts: Sequence[Attempt], verdicts: Mapping[str, Verdict]
+) -> list[str]:
+    judged = [
+        kernel_hash
+        for kernel_hash, verdict in verdicts.items()
+        if verdict.measurement.status is not Status.INTERRUPTED
+    ]
+    waiting = find_unverified(attempts, judged, result.best, result.baselines)
     if not waiting:
         return []
     fastest_ms = min(attempt.measurement.latency_ms for attempt in waiting)
@@ -63,11 +88,6 @@ def _unverified(
         f"verify {len(waiting)} candidates that were timed faster than the answer (the fastest at "
         f"{fastest_ms:.4g} ms): give more --minutes"
     ]
-
-
-def _has_verdict(attempt: Attempt, verdicts: Mapping[str, Verdict]) -> bool:
-    verdict = verdicts.get(attempt.candidate.kernel.hash)
-    return verdict is not None and verdict.measurement.status is not Status.INTERRUPTED
 
 
 def _narrowly_refused(attempts: Sequence[Attempt], verdicts: Mapping[str, Verdict]) -> list[str]:

@@ -15,11 +15,13 @@ from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Device, Run, RunResult, RunState
+from kmem.run.baselines import count_loaded_at_once
 from kmem.run.ceilings import measured_ceilings
 from kmem.run.directory import RunDirectory
-from kmem.run.evaluator import EvaluatorProcesses, LiveEvaluator
+from kmem.run.evaluator import LiveEvaluator
 from kmem.run.finished import Executable, FinishedRun
 from kmem.run.loop import optimize
+from kmem.run.processes import EvaluatorProcesses
 from kmem.run.progress import Announce, Event
 from kmem.run.report import write_report
 from kmem.run.session import Session, open_session
@@ -141,8 +143,13 @@ def _search(
     cache = memory.path.parent / "cache"
     left = run.budget.minutes - memory.runs.seconds_spent(run.id) / 60
     sitting = replace(run, budget=replace(run.budget, minutes=max(0.0, left)))
+    baselines = count_loaded_at_once(
+        memory, run.problem, device, run.contract, run.budget.baselines
+    )
     with (
-        EvaluatorProcesses(Path(run.out_dir), cache, run.problem, present=present) as processes,
+        EvaluatorProcesses(
+            Path(run.out_dir), cache, run.problem, present=present, baselines=baselines
+        ) as processes,
         audience.display as show,
     ):
         session = open_session(run.problem, run.contract, device, present, registry, memory)

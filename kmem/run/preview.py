@@ -10,9 +10,8 @@ from kmem.problem.graph import OpGraph
 from kmem.problem.naming import name_operators
 from kmem.problem.operators.table import find_operator
 from kmem.records import Bound, Contract, Device, Problem
-from kmem.run.session import load_library
 from kmem.run.tracing import trace_for_run
-from kmem.skills import load_recipe
+from kmem.skills import load_library, load_recipes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,10 @@ def preview_problem(
     """
     traced, notes = trace_for_run(problem, contract, device, needs_small=False)
     graph = traced.graph
+    recipes, left_out = load_recipes(load_library(registry.skills).values())
     found = [
         (name, site)
-        for name, skill in load_library(registry).items()
-        if (recipe := load_recipe(skill)) is not None
+        for name, recipe in recipes.items()
         for site in matching_sites(traced.graphs, recipe, contract)
     ]
     covered = {node for _, site in found for node in site.nodes}
@@ -76,7 +75,7 @@ def preview_problem(
         replaced=small.constants if small is not None else (),
         sites=tuple((name, site.name, site.operator) for name, site in found),
         library=tuple(sorted(left)),
-        notes=notes,
+        notes=(*notes, *left_out),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kmem.explore.models.cost.usage import Usage, total_usage
-from kmem.memory.runs.runs import RoundDiagnosis
+from kmem.memory.runs.runs import RoundDiagnosis, Verdict
 from kmem.records import Attempt, Baseline, Status, Timing
 from kmem.run.convergence import draw_convergence
 from kmem.run.directory import RunDirectory
@@ -20,6 +20,9 @@ _ATTEMPTS_HEAD = (
     "| # | round | kernel | from | move | skill | knobs | status | ms | vs parent | why |",
     "|---|---|---|---|---|---|---|---|---|---|---|",
 )
+
+#: Of the judge's reason: it names the family, the error, what is allowed and the rung tried next.
+_REASON_CHARACTERS = 240
 
 
 def write_report(directory: RunDirectory, finished: FinishedRun) -> Path:
@@ -50,7 +53,10 @@ def render_report(finished: FinishedRun, *, plotted: bool) -> str:
         lines += ["", "## Language models", "", *_USAGE_HEAD]
         lines += [_usage_row(row) for row in (*finished.usage, total_usage(finished.usage))]
     lines += ["", "## Attempts", "", *_ATTEMPTS_HEAD]
-    lines += [_attempt_row(number, each) for number, each in enumerate(finished.attempts, 1)]
+    lines += [
+        _attempt_row(number, each, finished.verdicts.get(each.candidate.kernel.hash))
+        for number, each in enumerate(finished.attempts, 1)
+    ]
     lines += ["", "## What is left", ""]
     lines += describe_outlook(result, finished.attempts, finished.diagnoses, finished.verdicts)
     return "\n".join(lines) + "\n"
@@ -84,6 +90,8 @@ def host_line(timing: Timing) -> str | None:
         f"host: {timing.host_us:.0f} us a call; calls one after another take "
         f"{timing.back_to_back_ms:.4g} ms each"
     )
+    if timing.first_call_s is not None:
+        text = f"first call: {timing.first_call_s:.2g} s; {text}"
     reference_ms = timing.reference_back_to_back_ms
     if reference_ms is not None:
         text += f", those of {timing.reference} {reference_ms:.4g} ms"
@@ -149,7 +157,7 @@ def _usage_row(row: Usage) -> str:
     )
 
 
-def _attempt_row(number: int, attempt: Attempt) -> str:
+def _attempt_row(number: int, attempt: Attempt, verdict: Verdict | None) -> str:
     task, kernel = attempt.candidate.task, attempt.candidate.kernel
     measurement = attempt.measurement
     knobs = "; ".join(
@@ -161,9 +169,13 @@ def _attempt_row(number: int, attempt: Attempt) -> str:
     time = ""
     if measurement.latency_ms is not None:
         time = f"{measurement.latency_ms:.4g}{' est.' if measurement.estimated else ''}"
-    why = task.reason
-    if measurement.status is not Status.PASSED and measurement.log:
-        why += f" -- {measurement.log.strip().splitlines()[-1][:160]}"
+    status, why = measurement.status.value, task.reason
+    final = verdict.measurement if verdict is not None else measurement
+    if verdict is not None:
+        is_upheld = final.status is Status.PASSED
+        status = "verified" if is_upheld else f"passed, at the end {final.status.value}"
+    if final.status is not Status.PASSED and final.log:
+        why += f" -- {final.log.strip().splitlines()[-1][:_REASON_CHARACTERS]}"
     cells = (
         number,
         attempt.round,
@@ -172,7 +184,7 @@ def _attempt_row(number: int, attempt: Attempt) -> str:
         task.move.value,
         task.skill,
         knobs,
-        measurement.status.value,
+        status,
         time,
         f"{attempt.speedup:.2f}x" if attempt.speedup is not None else "",
         why.replace("|", "/"),

@@ -11,6 +11,7 @@ import torch
 import kmem
 from kmem.errors import RecipeError
 from kmem.explore.recipes.cover import find_options
+from kmem.explore.recipes.rewriting import find_rewritten
 from kmem.memory.ledger.experience import recall_measured
 from kmem.memory.ledger.graphs import GraphKey
 from kmem.memory.store import Memory
@@ -19,9 +20,10 @@ from kmem.problem.graph import graph_sizes
 from kmem.problem.naming import name_operators
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe
-from kmem.records import Contract, Device, MeasuredKernel, Problem
+from kmem.records import Bound, Contract, Device, Kernel, MeasuredKernel, Problem
+from kmem.rewrites import Rewrites, Rewritten
 from kmem.run.tracing import trace_for_run
-from kmem.skills import Skill, load_recipes, recipe_version
+from kmem.skills import Skill, load_recipes, load_rewrites, recipe_version
 from kmem.skills import load_library as load_registered
 
 logger = logging.getLogger(__name__)
@@ -44,7 +46,11 @@ class Session:
     notes: tuple[str, ...]  # what the user should know of the problem
     # the nodes of every site that a recipe can write, by recipe and site
     site_nodes: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
-    recipe_versions: Mapping[str, str] = field(default_factory=dict)  # by name
+    # of recipes and rewrites, by the name of their skill
+    recipe_versions: Mapping[str, str] = field(default_factory=dict)
+    rewrites: Rewrites = field(default_factory=Rewrites)
+    # rewritten forms of the problem by the rewrite that is their direction, best first
+    rewritten: Mapping[str, Rewritten] = field(default_factory=dict)
     measured: tuple[MeasuredKernel, ...] = ()  # what the ledger holds of this graph on this card
 
     @property
@@ -59,6 +65,17 @@ class Session:
             self.traced.device.arch,
             self.traced.contract,
         )
+
+    def least_bound(self, kernel: Kernel | None) -> Bound | None:
+        """The bound of the problem, or that of the graph that a kernel was rewritten to if lower.
+
+        What algebra takes away the problem's own bound still counts.
+        """
+        own = self.traced.bound
+        form = self.rewrites.apply(self.traced, kernel.choices) if kernel else None
+        if own is None or form is None or form.traced.bound is None:
+            return own
+        return min(own, form.traced.bound, key=lambda bound: bound.time_ms)
 
 
 def open_session(
@@ -85,8 +102,12 @@ def open_session(
         except RecipeError as ex:  # one skill's fault must not end the run
             left_out.append(f"Skill {name} is left out: {ex}; mend or remove {skills[name].path}")
             del recipes[name]
+    rewrites, broken = _load_rewrites(traced, skills)
+    left_out += broken
     skills = {
-        name: skill for name, skill in skills.items() if name in recipes or not skill.has_recipe
+        name: skill
+        for name, skill in skills.items()
+        if (name in recipes or not skill.has_recipe) and (name in rewrites or not skill.has_rewrite)
     }
     for reason in left_out:
         logger.warning("Warning: %s", reason)
@@ -96,7 +117,7 @@ def open_session(
     parts = [(option.site.operator, option.site.nodes) for option in options]
     operators = name_operators(traced.graph, parts, device, contract)
     nodes = {(option.recipe.name, option.site.name): option.site.nodes for option in options}
-    recipe_versions = {name: recipe_version(skills[name]) for name in recipes}
+    recipe_versions = {name: recipe_version(skill) for name, skill in skills.items() if skill.acts}
     session = Session(
         traced,
         present,
@@ -107,9 +128,25 @@ def open_session(
         (*notes, *left_out),
         site_nodes=nodes,
         recipe_versions=recipe_versions,
+        rewrites=rewrites,
+        rewritten=find_rewritten(traced, rewrites),
     )
     measured = recall_measured(memory.storage, session.graph_key, device.full_name)
     return replace(session, measured=measured)
+
+
+def _load_rewrites(
+    traced: TracedProblem, skills: Mapping[str, Skill]
+) -> tuple[Rewrites, list[str]]:
+    """The rewrites of the skills, those that fail on this problem left out, with the reasons."""
+    loaded, left_out = load_rewrites(skills.values())
+    for name in sorted(loaded):
+        try:
+            find_rewritten(traced, Rewrites({name: loaded[name]}))
+        except RecipeError as ex:  # one skill's fault must not end the run
+            left_out.append(f"Skill {name} is left out: {ex}; mend or remove {skills[name].path}")
+            del loaded[name]
+    return Rewrites(loaded), left_out
 
 
 def load_library(registry: Registry) -> dict[str, Skill]:

@@ -68,6 +68,8 @@ def describe_situation(parts: Parts, number: int, remembered: Remembered) -> Sit
         lessons=tuple(history.lessons),
         recipes=session.recipes,
         writable=session.writable,
+        rewrites=session.rewrites,
+        rewritten=session.rewritten,
         skills=session.skills,
         experience=remembered.experience,
         rungs=needed_rungs(history.attempts, remembered.rungs),
@@ -96,7 +98,7 @@ def _examine(
     diagnosis = diagnose(
         profile,
         traced.device,
-        traced.bound,
+        parts.session.least_bound(kernel),
         latency_ms=parent.measurement.latency_ms,
         history=parts.history.attempts,
     )

@@ -6,12 +6,14 @@ refuses goes back to its author on the way, and what comes back takes its place 
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from kmem.interfaces import Situation
+from kmem.measure.competition import Awaited
 from kmem.orchestrate.lineage import base_of, kind
-from kmem.orchestrate.stop import is_improvement
+from kmem.orchestrate.stop import has_gained, is_improvement
 from kmem.recipes import ACCURACY
 from kmem.records import Attempt, Baseline, Measurement, Status, Timing, fastest_baseline
 from kmem.run.authors import Authors
@@ -21,6 +23,12 @@ from kmem.run.parts import Parts
 #: A kernel counts as timed faster than the baseline up to this ratio of their times: the two were
 #: not timed in pairs, and apart they vary by a few per cent.
 _MAY_BE_FASTER = 1.02
+#: How long a kernel waits for the first baseline, in seconds: a verdict on one that is slower than
+#: eager takes longer.
+_FIRST_BASELINE_S = 4.0
+#: How long a kernel that passed every check of an early verdict waits for torch.compile, in
+#: seconds.
+_QUICK_BASELINES_S = 8.0
 
 
 def verify_early(
@@ -30,33 +38,86 @@ def verify_early(
     *,
     wait: bool = False,
 ) -> None:
-    """Verify the best kernel so far, if none is verified and the quick baselines are timed.
+    """Verify the best kernel so far, unless one that beats the quick baselines is verified.
 
-    A run that is resumed or replayed verifies early where it did before, whatever is known now.
+    The judge checks it while these are still timed. What it refuses is repaired, and what comes
+    back is verified at once. A run that is resumed or replayed verifies early where it did before,
+    whatever is known now.
 
     Args:
         situations: of the round, for what is repaired.
         wait: for the quick baselines, because the search cannot go on without the verdict.
     """
-    history, best = parts.history, parts.history.best
-    if best is None or not parts.session.present or history.has_verified:
-        return
-    earlier = history.earlier
-    recorded, place = earlier.verdicts.get(best.candidate.kernel.hash), len(history.attempts)
-    is_due = recorded is not None and recorded.early and recorded.attempts == place
-    is_known = place < len(earlier.attempts)  # what happened here is on record
-    is_ready = not is_known and parts.clock.is_ready(parts.baselines.is_quick_known)
-    if not (is_due or is_ready or wait):
-        return
-    baselines = parts.baselines.wait_for_quick(max(0.0, parts.clock.seconds_left))
-    if not _may_be_faster(best, baselines):
-        return
-    verified = parts.measurer.verify(best, baselines, early=True)
-    timing = verified.measurement.timing
-    if timing is None:
+    while (best := _early_candidate(parts)) is not None:
+        baselines = _early_baselines(parts, best, wait=wait)
+        if baselines is None:
+            return
+        verified = parts.measurer.verify(best, baselines, early=True)
+        timing = verified.measurement.timing
+        if timing is not None:
+            _announce_verified(parts, timing)
+            return
+        if verified.measurement.status is Status.INTERRUPTED:
+            return
         _mend(verified, parts, situations, authors)
-        return
+
+
+def _early_candidate(parts: Parts) -> Attempt | None:
+    """The best kernel so far, if it has no verdict, nor has its arithmetic been refused."""
+    history, best = parts.history, parts.history.best
+    if best is None or not parts.session.present or best.candidate.kernel.hash in history.verdicts:
+        return None
+    return None if _arithmetic(best) in _refused_arithmetic(history) else best
+
+
+def _early_baselines(
+    parts: Parts, best: Attempt, *, wait: bool
+) -> Sequence[Baseline] | Awaited | None:
+    """What to verify the best kernel against now; None if that is not due."""
+    history, clock = parts.history, parts.clock
+    baselines, place = parts.baselines, len(history.attempts)
+    recorded = history.earlier.verdicts.get(best.candidate.kernel.hash)
+    if recorded is not None and recorded.early and recorded.attempts == place:
+        return baselines.wait_for_quick(max(0.0, clock.seconds_left))
+    if wait:
+        found = baselines.wait_for_quick(max(0.0, clock.seconds_left))
+        return found if _may_be_faster(best, found) and not _has_winner(history) else None
+    # what happened here is on record, or there is no time
+    if place < len(history.earlier.attempts) or not clock.is_ready(clock.seconds_left > 0):
+        return None
+    found = baselines.wait_for_first(min(_FIRST_BASELINE_S, clock.seconds_left))
+    if not found or not _may_be_faster(best, found) or _has_winner(history):
+        return None
+    if baselines.is_quick_known:
+        return found
+    return Awaited(_patience(parts), lambda: baselines.wait_for_quick(0.0))
+
+
+def _patience(parts: Parts) -> Callable[[], bool]:
+    """Whether a checked kernel is to wait no longer for the quick baselines, from the first look.
+
+    A large module compiles for a minute, in which the search goes on; its kernel is then timed
+    again.
+    """
+    began: float | None = None
+
+    def is_over() -> bool:
+        nonlocal began
+        if began is None:
+            began = time.monotonic()
+        is_late = time.monotonic() - began >= _QUICK_BASELINES_S or parts.clock.seconds_left <= 0
+        return is_late or parts.baselines.is_quick_known
+
+    return is_over
+
+
+def _announce_verified(parts: Parts, timing: Timing) -> None:
     against = "" if timing.ratio is None else f", {timing.ratio:.2f}x {timing.reference}"
+    if not is_winner(timing, parts.history.baselines):
+        parts.announce(
+            "measure", f"verified, and no improvement: {timing.latency_ms:.4g} ms{against}"
+        )
+        return
     seconds = 60 * parts.run.budget.minutes - parts.clock.run_seconds_left
     after = f" after {seconds:.0f} s" if math.isfinite(seconds) else ""
     parts.announce("measure", f"first verified kernel{after}: {timing.latency_ms:.4g} ms{against}")
@@ -113,28 +174,43 @@ def _go_down(
 def _next_to_verify(
     history: History, baselines: Sequence[Baseline], asked: Collection[str]
 ) -> Attempt | None:
-    """What to verify next; None if the fastest that holds beats the baseline, or nothing may.
+    """What to verify next; None if nothing was timed faster than a winner in hand, or nothing may.
 
     Kernels that differ from a refused one only in sizes share its arithmetic: others go first.
 
     Args:
         asked: hashes of kernels that have been verified against these very baselines.
     """
-    refused = {
-        _arithmetic(attempt)
-        for attempt in history.attempts
-        if attempt.candidate.kernel.hash in history.refused
-    }
+    refused = _refused_arithmetic(history)
     ranking = sorted(history.ranking(), key=lambda attempt: _arithmetic(attempt) in refused)
+    to_beat_ms = math.inf  # by the fastest that holds
     for attempt in ranking:
-        kernel_hash = attempt.candidate.kernel.hash
+        kernel_hash, time_ms = attempt.candidate.kernel.hash, attempt.measurement.latency_ms
+        if not has_gained(to_beat_ms, time_ms):
+            continue
         verdict = history.verdicts.get(kernel_hash)
         if verdict is None or (kernel_hash not in asked and not _is_current(verdict, baselines)):
             if not history.was_verified or _may_be_faster(attempt, baselines):
                 return attempt
         elif is_winner(verdict.timing, baselines):
-            return None
+            to_beat_ms = time_ms
     return None
+
+
+def _refused_arithmetic(history: History) -> set[tuple[object, ...]]:
+    """Of all kernels that a final verdict refused."""
+    return {
+        _arithmetic(attempt)
+        for attempt in history.attempts
+        if attempt.candidate.kernel.hash in history.refused
+    }
+
+
+def _has_winner(history: History) -> bool:
+    """Whether a kernel was verified that beats the baselines that are known."""
+    return any(
+        is_winner(verdict.timing, history.baselines) for verdict in history.verdicts.values()
+    )
 
 
 def _is_current(verdict: Measurement, baselines: Sequence[Baseline]) -> bool:

@@ -7,19 +7,23 @@ In the order in which a directory becomes a skill:
 - form.py: SKILL.md as a text: its keys, its sections, how a condition and a claim are read.
 - template.py: the files of a new skill, and what is left of them in one.
 - validate.py: every fault of a skill: of its directory, and among the skills of a library.
-- load.py: directories, the skill in one, and its recipe.py with the modules beside it.
+- load.py: directories, the skill in one, and its recipe.py or rewrite.py with the modules beside
+  them.
 """
 
 from kmem.skills.form import parse_claim, parse_condition
 from kmem.skills.load import (
     bundled_skills_root,
+    code_files,
     load_library,
     load_recipe,
     load_recipes,
+    load_rewrite,
+    load_rewrites,
     load_skill,
     read_library,
-    recipe_files,
     recipe_version,
+    recipe_versions,
     skill_directories,
 )
 from kmem.skills.skill import DRAFT, Condition, Skill, arch_matches, embedded_text
@@ -33,17 +37,20 @@ __all__ = [
     "Skill",
     "arch_matches",
     "bundled_skills_root",
+    "code_files",
     "embedded_text",
     "load_library",
     "load_recipe",
     "load_recipes",
+    "load_rewrite",
+    "load_rewrites",
     "load_skill",
     "parse_claim",
     "parse_condition",
     "read_library",
     "read_skill",
-    "recipe_files",
     "recipe_version",
+    "recipe_versions",
     "skill_directories",
     "skill_template",
     "validate_library",

@@ -1,9 +1,9 @@
-"""From directories to skills and recipes.
+"""From directories to skills, recipes and rewrites.
 
-A skill's recipe.py may have modules beside it: code that serves this skill alone, imported
-relatively (`from .kernels import TILE`). recipe.py is then the package and its directory the place
-of its modules; a skill has no packages below that. Code is imported only from directories that a
-plugin registered or the user added, and only when a recipe is needed.
+A skill's recipe.py or rewrite.py may have modules beside it: code that serves this skill alone,
+imported relatively (`from .kernels import TILE`). That file is then the package and its directory
+the place of its modules; a skill has no packages below that. Code is imported only from directories
+that a plugin registered or the user added, and only when a recipe or a rewrite is needed.
 
     skill = load_skill(Path("skills/tile-matmul"))  # SkillError, with every fault
     recipe = load_recipe(skill)  # None if it has none
@@ -20,7 +20,8 @@ from types import ModuleType
 
 from kmem.errors import SkillError
 from kmem.recipes import Recipe
-from kmem.records import content_hash
+from kmem.records import content_hash, recipe_component
+from kmem.rewrites import Rewrite
 from kmem.skills.skill import Skill
 from kmem.skills.validate import read_skill
 
@@ -95,15 +96,34 @@ def load_recipes(skills: Iterable[Skill]) -> tuple[dict[str, Recipe], list[str]]
     return recipes, left_out
 
 
-def recipe_files(path: Path) -> list[Path]:
-    """The code of the skill in a directory: the modules beside recipe.py, then recipe.py itself.
+def load_rewrites(skills: Iterable[Skill]) -> tuple[dict[str, Rewrite], list[str]]:
+    """The rewrites of skills by name, and a line for each that cannot be imported."""
+    rewrites: dict[str, Rewrite] = {}
+    left_out = []
+    for skill in skills:
+        try:
+            rewrite = load_rewrite(skill)
+        except SkillError as ex:
+            left_out.append(f"Skill {skill.name} is left out: {ex}; mend or remove {skill.path}")
+            continue
+        if rewrite is not None:
+            rewrites[skill.name] = rewrite
+    return rewrites, left_out
 
-    A directory without a recipe.py has none.
+
+#: The files of a skill that kmem imports.
+_ENTRIES = ("recipe.py", "rewrite.py")
+
+
+def code_files(path: Path) -> list[Path]:
+    """The code of the skill in a directory: the modules beside its entries, then these.
+
+    A directory without a recipe.py and a rewrite.py has none.
     """
-    recipe = path / "recipe.py"
-    if not recipe.is_file():
+    entries = [path / name for name in _ENTRIES if (path / name).is_file()]
+    if not entries:
         return []
-    return [*(file for file in sorted(path.glob("*.py")) if file != recipe), recipe]
+    return [*(file for file in sorted(path.glob("*.py")) if file not in entries), *entries]
 
 
 def load_recipe(skill: Skill) -> Recipe | None:
@@ -116,35 +136,61 @@ def load_recipe(skill: Skill) -> Recipe | None:
     if not skill.has_recipe:
         return None
     with _IMPORTING:
-        module = _import_recipe(skill)
+        module = _import_code(skill, "recipe.py")
     recipe = getattr(module, "RECIPE", None)
     if not isinstance(recipe, Recipe):
         raise SkillError(
             f"{skill.path / 'recipe.py'} defines no RECIPE that is a kmem.recipes.Recipe"
         )
-    recipe.name = skill.name
+    recipe.name, recipe.version = skill.name, recipe_version(skill)
     return recipe
 
 
+def load_rewrite(skill: Skill) -> Rewrite | None:
+    """Import a skill's rewrite.py as `load_recipe` does a recipe.py; None if it has none.
+
+    Raises SkillError: if importing fails or the file defines no REWRITE.
+    """
+    if not skill.has_rewrite:
+        return None
+    with _IMPORTING:
+        module = _import_code(skill, "rewrite.py")
+    rewrite = getattr(module, "REWRITE", None)
+    if not isinstance(rewrite, Rewrite):
+        raise SkillError(
+            f"{skill.path / 'rewrite.py'} defines no REWRITE that is a kmem.rewrites.Rewrite"
+        )
+    rewrite.name = skill.name
+    return rewrite
+
+
 def recipe_version(skill: Skill) -> str:
-    """A hash over a skill's code: what the recipe writes may be other text once it changes."""
-    files = recipe_files(skill.path)
+    """A hash over a skill's code: what it writes may be other text once it changes."""
+    files = code_files(skill.path)
     parts = [part for file in files for part in (file.name, file.read_text(encoding="utf-8"))]
     return content_hash(*parts)[:12]
 
 
-def _import_recipe(skill: Skill) -> ModuleType:
-    """recipe.py as a package under a name of its own.
+def recipe_versions(skills: Iterable[Skill]) -> dict[str, str]:
+    """The versions of the recipes of these skills, named as outcomes name them."""
+    return {
+        recipe_component(skill.name): recipe_version(skill) for skill in skills if skill.has_recipe
+    }
+
+
+def _import_code(skill: Skill, entry: str) -> ModuleType:
+    """recipe.py or rewrite.py as a package under a name of its own.
 
     The name holds a hash of the place and of every file, so that two skills, two copies of one, or
     one before and after an edit never share a module.
     """
     place = skill.path.resolve()
-    name = f"kmem_skill_{skill.name.replace('-', '_')}_{content_hash(str(place), skill.hash)[:12]}"
+    own = content_hash(str(place), skill.hash)[:12]
+    name = f"kmem_{Path(entry).stem}_{skill.name.replace('-', '_')}_{own}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(
-        name, place / "recipe.py", submodule_search_locations=[str(place)]
+        name, place / entry, submodule_search_locations=[str(place)]
     )
     assert spec is not None and spec.loader is not None  # the file has a suffix that says Python
     module = importlib.util.module_from_spec(spec)
@@ -158,14 +204,13 @@ def _import_recipe(skill: Skill) -> ModuleType:
         if isinstance(ex, KeyboardInterrupt):
             raise
         # The file is somebody else's code and may raise anything, an exit too; it is named with it.
-        raise SkillError(
-            f"{_failing_file(skill.path, place, ex)} fails on import: {type(ex).__name__}: {ex}"
-        ) from ex
+        failing = _failing_file(skill.path, place, entry, ex)
+        raise SkillError(f"{failing} fails on import: {type(ex).__name__}: {ex}") from ex
     return module
 
 
-def _failing_file(path: Path, place: Path, error: BaseException) -> Path:
+def _failing_file(path: Path, place: Path, entry: str, error: BaseException) -> Path:
     """The last of a skill's own files that was running when the error came."""
     running = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
     own = [file.name for file in running if file.parent == place]
-    return path / (own[-1] if own else "recipe.py")
+    return path / (own[-1] if own else entry)

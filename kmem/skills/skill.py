@@ -61,6 +61,12 @@ class Skill:
     has_recipe: bool
     status: str = ""  # DRAFT, or nothing
     claims: tuple[Claim, ...] = ()  # what the next profile must show if it worked
+    has_rewrite: bool = False
+
+    @property
+    def acts(self) -> bool:
+        """Whether the skill acts without a language model: it has a recipe, a rewrite, or both."""
+        return self.has_recipe or self.has_rewrite
 
     @property
     def files(self) -> list[Path]:

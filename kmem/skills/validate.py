@@ -75,9 +75,12 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
         conflicts=tuple(read_words(metadata.get("kmem-conflicts", ""))),
         source=metadata.get("kmem-source", ""),
         has_recipe=(path / "recipe.py").is_file(),
+        has_rewrite=(path / "rewrite.py").is_file(),
         status=metadata.get("kmem-status", ""),
         claims=_read_list(metadata, "kmem-claims", parse_claim, faults),
     )
+    if skill.has_recipe and skill.has_rewrite:
+        faults.append("recipe.py and rewrite.py in one directory: an idea a skill, so make two")
     return skill, [*faults, *_key_faults(skill), *_body_faults(form.body), *remains_of(form)]
 
 
@@ -236,16 +239,17 @@ def _section_faults(skill: Skill) -> list[str]:
         if section in sections and not sections[section]
     ]
     check = sections.get(CHECK_SECTION, "")
+    named = set(re.findall(r"\w+", check))
     faults += [
         f"kmem-claims '{claim}' is not explained in '{CHECK_SECTION}'"
         for claim in skill.claims
-        if not re.search(rf"\b{claim.metric}\b", check)
+        if claim.metric not in named
     ]
     if not skill.claims and _NUMBERED_METRIC.search(check):
         faults.append(
             f"'{CHECK_SECTION}' gives a number for a metric, but kmem-claims does not state it"
         )
-    if not any(re.search(rf"\b{metric}\b", check) for metric in SIGNATURE_METRICS):
+    if named.isdisjoint(SIGNATURE_METRICS):
         faults.append(
             f"'{CHECK_SECTION}' names no signature metric, such as traffic_ratio (kmem.vocabulary)"
         )

@@ -10,6 +10,7 @@ contract that the instance breaks. No suite needs a GPU or the network. A test o
 - sources.py: problems and emitted modules given as text: traced, written, imported.
 - scratch.py: uninitialised memory that holds NaN, so that reading it is noticed.
 - recipe.py: the suite of `kmem.recipes.Recipe`, run in Triton's interpreter.
+- rewrite.py: the suite of `kmem.rewrites.Rewrite`, computed in float64.
 - situations.py: a situation, a run and an archive of conversations for an author under test.
 - author.py: the suite of `kmem.interfaces.Author`.
 - provider.py: the suite of `kmem.interfaces.Provider`.
@@ -26,6 +27,7 @@ from kmem.testing.executor import check_executor
 from kmem.testing.profiler import check_profiler
 from kmem.testing.provider import check_provider
 from kmem.testing.recipe import check_recipe
+from kmem.testing.rewrite import check_rewrite
 from kmem.testing.scratch import poisoned_scratch
 from kmem.testing.situations import DictArchive, open_context, open_situation
 from kmem.testing.sources import emit_source, import_source, trace_once, trace_source
@@ -39,6 +41,7 @@ __all__ = [
     "check_profiler",
     "check_provider",
     "check_recipe",
+    "check_rewrite",
     "emit_source",
     "import_source",
     "open_context",

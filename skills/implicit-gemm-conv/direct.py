@@ -202,8 +202,8 @@ def emit_direct(detail: Convolution, knobs: DirectSettings) -> Emission:
     )
     statements = [
         # On the CPU (interpreter) nothing is rounded, as eager's convolution is exact there.
-        "tf32 = x.dtype is torch.float32 and not x.is_cpu",
-        f"packed = torch.empty({rows * padded_k}, dtype=x.dtype, device=x.device)",
+        "tf32 = not x.is_cpu" if detail.dtype == "float32" else "tf32 = False",
+        f"packed = torch.empty({rows * padded_k}, dtype=w.dtype, device=w.device)",
         pack,
         multiply,
     ]

@@ -359,7 +359,7 @@ def write_phase_launcher(kernel: str, detail: Transposed, knobs: PhaseSettings) 
     """
     parameters = ["x", "w", *(["bias"] if detail.has_bias else [])]
     statements = [
-        "tf32 = x.dtype is torch.float32 and not x.is_cpu",
+        "tf32 = not x.is_cpu" if detail.dtype == "float32" else "tf32 = False",
         *write_staging(detail, knobs),
         _write_phases(kernel, detail, knobs),
         "return y",

@@ -208,8 +208,9 @@ class ModelNew(nn.Module):
 
     def forward(self, x):
         weight = self.linear.weight
-        if self.version != weight._version:
-            self.packed, self.version = weight.detach().t().contiguous(), weight._version
+        version = weight._version, weight.data_ptr()
+        if self.version != version:
+            self.packed, self.version = weight.detach().t().contiguous(), version
         x = x.contiguous()
         y = torch.empty((x.shape[0], 12), device=x.device, dtype=x.dtype)
         rows, columns = x.shape

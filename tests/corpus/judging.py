@@ -31,10 +31,10 @@ class SharedWorkers(WorkerPool):
         self._workers = [worker for worker in self._workers if worker.alive]
         return (self._workers[0] if self._workers else self.start()).wait_ready()
 
-    def prepare(self) -> None:
+    def prepare(self, *, profiles: bool = False) -> None:
         """One worker is enough."""
 
-    def discard(self, worker: WorkerProcess) -> None:
+    def discard(self, worker: WorkerProcess, *, wait: bool = True) -> None:
         """Keep it."""
 
     def close(self) -> None:

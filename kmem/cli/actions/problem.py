@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from kmem.cli.display.problem import describe_preview
+from kmem.cli.options.stages import CheckOptions
 from kmem.devices import detect_device, named_target
 from kmem.errors import OutputError
 from kmem.plugins import Registry
@@ -63,20 +64,15 @@ def write_template(file: Path) -> None:
     click.echo(f"Put your module in, then: kmem problem check {file}", err=True)
 
 
-def check_file(
-    file: Path,
-    target: str | None,
-    precision: str,
-    mode: str | None,
-    registry: Registry,
-    *,
-    as_json: bool,
-) -> None:
+def check_file(file: Path, options: CheckOptions, registry: Registry, *, as_json: bool) -> None:
     """Print what a run would make of a problem file."""
-    present = detect_device()
+    target, present = options.target, detect_device()
     named = target is not None and not (present and target.lower() == present.name)
     device = named_target(target or _DEFAULT_TARGET) if named or present is None else present
     found = preview_problem(
-        in_mode(load_problem(file), mode), Contract(Precision(precision)), device, registry
+        in_mode(load_problem(file), options.mode),
+        Contract(Precision(options.precision)),
+        device,
+        registry,
     )
     click.echo(to_json(found) if as_json else describe_preview(found))

@@ -5,6 +5,7 @@ A problem's file is loaded with torch; a profile that is diagnosed without one w
 
 from pathlib import Path
 
+from kmem.cli.options.stages import DiagnoseOptions, PrescribeOptions, ProfileOptions
 from kmem.devices import detect_device, named_target, resolve_target
 from kmem.diagnose.bottleneck import diagnose
 from kmem.memory.ledger.track_records import installed_versions
@@ -33,27 +34,21 @@ _DEFAULT_REPORT_TARGET = "h200"
 
 
 def profile_problem(
-    problem: Path,
-    kernel: Path | None,
-    target: str | None,
-    profiler: str,
-    precision: str,
-    registry: Registry,
-    mode: str | None = None,
+    problem: Path, kernel: Path | None, options: ProfileOptions, registry: Registry
 ) -> Profile:
     """Profile one forward of a kernel file, by default of the problem's own Model."""
     from kmem.problem.load import load_problem  # loads torch
 
-    loaded = in_mode(load_problem(problem), mode)
-    device, present = resolve_target(target)
+    loaded = in_mode(load_problem(problem), options.mode)
+    device, present = resolve_target(options.target)
     candidate = Kernel(kernel.read_text(encoding="utf-8")) if kernel else reference_kernel(loaded)
     return collect_profile(
         candidate,
-        trace_at_full_size(loaded, Contract(Precision(precision)), device),
+        trace_at_full_size(loaded, Contract(Precision(options.precision)), device),
         registry.profilers,
         lookup(registry.executors, "local", "executor"),
         present=present,
-        name=profiler,
+        name=options.profiler,
     )
 
 
@@ -65,59 +60,42 @@ def read_report_profile(path: Path, target: str | None) -> Profile:
     return Profile("", "ncu", target or "", False, read_report(path))
 
 
-def diagnose_profile(
-    profile: Profile,
-    problem: Path | str | None,
-    target: str | None,
-    precision: str = "match",
-    latency_ms: float | None = None,
-) -> Diagnosis:
+def diagnose_profile(profile: Profile, options: DiagnoseOptions) -> Diagnosis:
     """Name the bottleneck of a profile.
 
-    Args:
-        problem: path of the problem file, for the bound; None: as the profile says, if it does.
-        target: name of the profile's device; None: as the profile says, else the GPU here, else
-            h200.
-        precision: of the contract of the bound.
-        latency_ms: time of one forward in ms; None: the sum over its launches.
+    Without a problem the bound is the profile's own, if it has one; without a target the device is
+    the profile's, else the GPU here, else h200.
+
     Raises:
         TargetError, ProblemError: as their names say.
     """
-    device = _resolve_device(target or profile.device or None)
-    bound = _trace_bound(problem, precision, device) if problem else profile.bound
-    return diagnose(profile, device, bound, latency_ms=latency_ms)
+    device = _resolve_device(options.target or profile.device or None)
+    bound = profile.bound
+    if options.problem:
+        bound = _trace_bound(options.problem, options.precision, device)
+    return diagnose(profile, device, bound, latency_ms=options.latency_ms)
 
 
-def diagnose_report(path: Path, problem: str | None, target: str | None = None) -> Diagnosis:
-    """Diagnose an Nsight Compute report file.
+def diagnose_report(path: Path) -> Diagnosis:
+    """Diagnose an Nsight Compute report file, a CSV or .ncu-rep, without its problem.
 
-    Args:
-        path: CSV or .ncu-rep.
-        problem: path of the problem file, for the bound; None if it is not known.
-        target: name of the device the report is from; None for the GPU here, else h200.
-    Raises:
-        ProfilerError: if the report cannot be read.
-        TargetError, ProblemError: as their names say.
+    Raises ProfilerError: if the report cannot be read.
     """
-    return diagnose_profile(read_report_profile(path, target), problem, target)
+    options = DiagnoseOptions(path, None, None, "match", None)
+    return diagnose_profile(read_report_profile(path, None), options)
 
 
 def prescribe(
-    diagnosis: Diagnosis,
-    operators: tuple[str, ...],
-    target: str | None,
-    precision: str,
-    limit: int,
-    registry: Registry,
+    diagnosis: Diagnosis, options: PrescribeOptions, registry: Registry
 ) -> tuple[Prescription, ...]:
     """Skills against what a diagnosis found, best first."""
-    device = _resolve_device(target)
-    contract = Contract(Precision(precision))
+    device = _resolve_device(options.target)
+    contract = Contract(Precision(options.precision))
     with Memory.to_read() as memory:
         library = list(load_library(registry.skills).values())
         memory.skills.sync(library)
-        query = SkillQuery(diagnosis, operators, device.arch, contract)
-        return consult_memory(memory, query, library, installed_versions(), limit=limit)
+        query = SkillQuery(diagnosis, options.operators, device.arch, contract)
+        return consult_memory(memory, query, library, installed_versions(), limit=options.limit)
 
 
 def _resolve_device(name: str | None) -> Device:

@@ -8,8 +8,8 @@ from kmem.cli.display.skills import print_table
 from kmem.codegen.module import EmittedModule, WorkloadPlan, assemble_module
 from kmem.devices import detect_device, named_target
 from kmem.errors import ProblemError
-from kmem.explore.recipes.author import plan_site
 from kmem.explore.recipes.cover import SiteOption, find_options
+from kmem.explore.recipes.writing import plan_site
 from kmem.problem.graph import OpGraph
 from kmem.problem.load import FULL, execute_problem, load_problem
 from kmem.problem.trace import trace_problem

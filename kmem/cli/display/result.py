@@ -46,6 +46,7 @@ def result_data(
         "flags": list(result.flags),
         "within_kernelbench": "beyond_kernelbench" not in result.flags if best else None,
         "measurements": result.measurements,
+        "unverified_faster": result.unverified_faster,
         "seconds": round(result.seconds, 1),
         "choices": [
             {

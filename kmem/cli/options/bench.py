@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from kmem.cli.options.baselines import BaselineOptions
+from kmem.cli.options.budget import minutes_option, rounds_option
 from kmem.cli.options.contract import ContractOptions, memory_option, target_option
 from kmem.cli.options.records import nested, option
 
@@ -28,20 +29,8 @@ class BenchOptions:
     contract: ContractOptions = nested(ContractOptions)
     target: str | None = target_option()
     memory_mode: str = memory_option()
-    rounds: int = option(
-        "--rounds",
-        type=click.IntRange(min=0),
-        default=4,
-        show_default=True,
-        help="Rounds after the first, for each problem.",
-    )
-    minutes: float = option(
-        "--minutes-per-problem",
-        type=click.FloatRange(min=0, min_open=True),
-        default=3.0,
-        show_default=True,
-        help="Wall-clock budget of each; baselines that take longer are apart.",
-    )
+    rounds: int = rounds_option("Rounds after the first, for each problem.")
+    minutes: float = minutes_option("--minutes-per-problem", "Wall-clock budget of each")
     timing: BaselineOptions = nested(BaselineOptions)
     root: Path | None = option(
         "--resume",

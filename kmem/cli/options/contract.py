@@ -12,12 +12,18 @@ from kmem.cli.options.records import option
 from kmem.records import Contract, Precision, Purity
 
 #: Mirrors kmem.problem.mode.MODES, whose package loads torch.
-MODES = ("train", "eval")
-PRECISIONS = tuple(item.value for item in Precision)
-MODE_HELP = (
-    "Mode of the module: train or eval; default: as the file leaves it, which is training unless "
-    "it calls eval()."
-)
+_MODES = ("train", "eval")
+
+
+def precision_option(text: str) -> Any:
+    """`--precision`, with the help that says whose accuracy the command means."""
+    return option(
+        "--precision",
+        type=click.Choice([item.value for item in Precision]),
+        default="match",
+        show_default=True,
+        help=text,
+    )
 
 
 def purity_option(text: str) -> Any:
@@ -33,16 +39,19 @@ def purity_option(text: str) -> Any:
 
 def mode_option() -> Any:
     """`--mode`."""
-    return option("--mode", type=click.Choice(MODES), help=MODE_HELP)
-
-
-def target_option() -> Any:
-    """`--target`."""
     return option(
-        "--target",
-        envvar="KMEM_TARGET",
-        help="Device to optimise for, such as h200; default: the GPU of this machine.",
+        "--mode",
+        type=click.Choice(_MODES),
+        help="Mode of the module: train or eval; default: as the file leaves it, which is training "
+        "unless it calls eval().",
     )
+
+
+def target_option(
+    text: str = "Device to optimise for, such as h200; default: the GPU of this machine.",
+) -> Any:
+    """`--target`, with the help that says what the device is for and what it is by default."""
+    return option("--target", envvar="KMEM_TARGET", help=text)
 
 
 def memory_option() -> Any:
@@ -60,13 +69,7 @@ def memory_option() -> Any:
 class ContractOptions:
     """What a kernel must keep, and what it may call."""
 
-    precision: str = option(
-        "--precision",
-        type=click.Choice([item.value for item in Precision]),
-        default="match",
-        show_default=True,
-        help="Accuracy contract, shared with the baselines.",
-    )
+    precision: str = precision_option("Accuracy contract, shared with the baselines.")
     purity: str = purity_option("Whether library calls may compete.")
 
     @property

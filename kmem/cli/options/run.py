@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from kmem.cli.options.baselines import BaselineOptions
+from kmem.cli.options.budget import minutes_option, rounds_option
 from kmem.cli.options.contract import (
     ContractOptions,
     memory_option,
@@ -24,20 +25,16 @@ AUTHORS = {"recipes": ("recipes",), "llm": ("llm",), "both": ("recipes", "llm")}
 class RunOptions:
     """The options of `kmem optimize` that a run is made from."""
 
-    rounds: int = option(
-        "--rounds",
-        type=click.IntRange(min=0),
-        default=4,
-        show_default=True,
-        help="Rounds after the first; 0 verifies a remembered kernel alone, if there is one.",
+    rounds: int = rounds_option(
+        "Rounds after the first; 0 verifies a remembered kernel alone, if there is one."
     )
-    minutes: float = option(
-        "--minutes",
-        type=click.FloatRange(min=0, min_open=True),
-        default=3.0,
+    minutes: float = minutes_option("--minutes", "Wall-clock budget, final verification included")
+    candidates: int = option(
+        "--candidates",
+        type=click.IntRange(min=1),
+        default=12,
         show_default=True,
-        help="Wall-clock budget, final verification included; baselines that take longer are "
-        "apart.",
+        help="Candidates of a round, about; fewer are quicker where compiling is slow.",
     )
     timing: BaselineOptions = nested(BaselineOptions)
     target: str | None = target_option()
@@ -86,6 +83,7 @@ class RunOptions:
         return Budget(
             self.rounds,
             self.minutes,
+            self.candidates,
             usd=self.usd,
             tokens=self.tokens,
             baselines=self.timing.baselines,

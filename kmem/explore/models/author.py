@@ -5,12 +5,11 @@ asks the diagnoser, then the planner. `write` asks the generator (SEED), the opt
 repairer (REPAIR), and moves knobs without asking anyone (TUNE, and the further samples of any
 answer). `reflect` asks the reflector.
 
-An answer that stays unusable after its re-ask counts as a failed attempt. Its candidate's source is
-the answer, word for word, below a line that says what is wrong with it, so that it fails to build
-and the run's attempts show why. It is not repaired, for the re-ask was its repair. An answer that
-was lost on the way as often as it may be asked for is unusable, too: that concerns one question,
-not the run. A diagnosis or plan that stays unusable yields no direction. A spent budget ends
-whatever needs a model, and is announced once.
+An answer that stays unusable after its re-ask yields no candidate, for there is no code to try: it
+is announced, and kept word for word with the run's conversations. An answer that was lost
+on the way as often as it may be asked for is unusable, too: that concerns one question, not the
+run. A diagnosis or plan that stays unusable yields no direction. A spent budget ends whatever needs
+a model, and is announced once.
 """
 
 import threading
@@ -30,8 +29,8 @@ from kmem.explore.models.answers.reading import (
     read_reflector,
     read_repairer,
 )
-from kmem.explore.models.answers.schema import ALGEBRAIC, UNUSABLE, DiagnoserAnswer, short_hash
-from kmem.explore.models.conversation import REASK_TOKENS, Conversation, Unusable
+from kmem.explore.models.answers.schema import ALGEBRAIC, DiagnoserAnswer, short_hash
+from kmem.explore.models.conversation import REASK_TOKENS, Conversation
 from kmem.explore.models.granularity import seed_instructions
 from kmem.explore.models.knobs import knob_variants
 from kmem.explore.models.prompts import briefs
@@ -112,6 +111,11 @@ class LlmRunAuthor(LlmAuthor):
         """See `Author`."""
         return self._conversation.complaint
 
+    @property
+    def unanswered(self) -> int:
+        """See `Author`."""
+        return self._conversation.unanswered
+
     def propose(self, situation: Situation) -> list[Direction]:
         """Seeds of several sizes, or from a parent the planner's directions and its knobs."""
         if situation.parent is None:
@@ -162,7 +166,7 @@ class LlmRunAuthor(LlmAuthor):
             briefs.reflector_brief(situation, telling),
             lambda text: read_reflector(text, telling),
         )
-        if answer is None or isinstance(answer, Unusable):
+        if answer is None:
             return []
         known = {
             short_hash(attempt.candidate.kernel.hash): attempt.candidate for attempt in telling
@@ -199,7 +203,7 @@ class LlmRunAuthor(LlmAuthor):
             briefs.planner_brief(situation, finding, allowed),
             lambda text: read_planner(text, allowed, signature),
         )
-        if planned is None or isinstance(planned, Unusable):
+        if planned is None:
             return []
         return [
             Direction(
@@ -275,7 +279,7 @@ class LlmRunAuthor(LlmAuthor):
 
     def _candidates(
         self,
-        answer: WrittenFile | Unusable | None,
+        answer: WrittenFile | None,
         assignment: Assignment,
         parent: Kernel | None,
         samples: int,
@@ -283,15 +287,6 @@ class LlmRunAuthor(LlmAuthor):
         if answer is None:
             return []
         derived_from = parent.hash if parent else None
-        if isinstance(answer, Unusable):
-            # The first line is no Python, so that an answer which happens to run is not taken for a
-            # kernel either.
-            source = f"The model's answer could not be used: {answer.reason}\n\n{answer.text}"
-            return [
-                Candidate(
-                    Kernel(source, derived_from, flags=(UNUSABLE,)), assignment.task, self.name
-                )
-            ]
         # What an edit starts from has saved its arithmetic already, whether or not the model says
         # so again.
         inherited = (ALGEBRAIC,) if parent is not None and ALGEBRAIC in parent.flags else ()
@@ -312,11 +307,11 @@ class LlmRunAuthor(LlmAuthor):
         slot: str,
         sections: Sequence[Section],
         read: Callable[[str], AnswerT],
-    ) -> AnswerT | Unusable | None:
+    ) -> AnswerT | None:
         """The model's answer.
 
-        None, with an announcement, if the question is too long or cannot be paid for; None if the
-        run's minutes ended before the answer came.
+        None, with an announcement, if the question is too long, cannot be paid for, or has no
+        answer that can be used; None if the run's minutes ended before the answer came.
         """
         system = system_prompt(role, situation.traced.contract)
         try:

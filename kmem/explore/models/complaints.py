@@ -1,6 +1,6 @@
 """What the user hears of models none of whose answers could be used in a role.
 
-A run goes on with bad answers (each is a failed attempt), so its end must say that a model never
+A run goes on with bad answers (none becomes an attempt), so its end must say that a model never
 gave a good one: what was wrong, and what the user can do.
 """
 
@@ -45,6 +45,12 @@ class Complaints:
         """Note that no answer to a question was of use, and what the model heard of the last."""
         with self._lock:
             self._faults[key] = _explain(completion, told)
+
+    @property
+    def count(self) -> int:
+        """How many questions had no answer of use."""
+        with self._lock:
+            return len(self._faults)
 
     @property
     def text(self) -> str:

@@ -6,7 +6,7 @@ gets. The re-ask says exactly what was wrong. The budget is cost/budget.py's, th
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar, cast
 
 from kmem.errors import NotRegistered
@@ -36,14 +36,6 @@ _TURNS = 2
 #: words around it less than 100 tokens.
 REASK_TOKENS = 1_100
 _FAULT_BYTES = 3_000
-
-
-@dataclass(frozen=True, slots=True)
-class Unusable:
-    """An answer that was no use after its re-ask either: the last text, and its fault."""
-
-    text: str
-    reason: str
 
 
 class Conversation:
@@ -77,6 +69,11 @@ class Conversation:
         """What the user hears of models none of whose answers could be used; may be empty."""
         return self._complaints.text
 
+    @property
+    def unanswered(self) -> int:
+        """How many questions had no answer of use."""
+        return self._complaints.count
+
     def ask(
         self,
         role: Role,
@@ -85,7 +82,7 @@ class Conversation:
         system: str,
         user: str,
         read: Callable[[str], AnswerT],
-    ) -> AnswerT | Unusable:
+    ) -> AnswerT | None:
         """What `read` makes of the model's answer; asked again once if it raises Malformed.
 
         Args:
@@ -95,7 +92,7 @@ class Conversation:
                 `usable` set, that is the result.
 
         Returns:
-            Unusable if the second answer is no better, or if every answer was lost on the way.
+            None if the second answer is no better, or if every answer was lost on the way.
 
         Raises:
             BudgetExhausted: if the next call might cost more than is left; nothing was asked then.
@@ -110,7 +107,7 @@ class Conversation:
                 self._context.announce(
                     f"the {role.name} of round {round_number} gave no answer: {completion.text}"
                 )
-                return Unusable("", completion.text)
+                return None
             text = completion.text
             try:
                 _check_finished(completion)
@@ -135,7 +132,7 @@ class Conversation:
             self._complaints.usable(key)
             return cast(AnswerT, fault.usable)
         self._complaints.unusable(key, completion, str(fault))
-        return Unusable(text, str(fault))
+        return None
 
     def _complete(
         self, key: CompletionKey, role: Role, messages: tuple[Message, ...]

@@ -6,7 +6,6 @@ worth a lesson. Everything follows from the situation, so that a resumed run cho
 
 from collections.abc import Iterator, Sequence
 
-from kmem.explore.models.answers.schema import UNUSABLE
 from kmem.explore.models.knobs import differ_in_knobs_only, knob_variants
 from kmem.explore.models.prompts.sections import MAX_SKILLS
 from kmem.interfaces import UNAIDED, Situation
@@ -55,11 +54,10 @@ def untried_variants(situation: Situation) -> Iterator[Kernel]:
 def is_worth_repairing(failed: Attempt, history: Sequence[Attempt]) -> bool:
     """Whether a failed attempt is put before the repairer.
 
-    An unusable answer is not. Of kernels that differ in knobs only, just the first is, and only if
-    none of them passed.
+    Of kernels that differ in knobs only, just the first is, and only if none of them passed.
     """
     kernel = failed.candidate.kernel
-    if UNUSABLE in kernel.flags or failed.candidate.task.move is Move.TUNE:
+    if failed.candidate.task.move is Move.TUNE:
         return False
     alike = [
         attempt
@@ -76,11 +74,7 @@ def telling_attempts(attempts: Sequence[Attempt]) -> list[Attempt]:
     chosen: dict[Task, Attempt] = {}
     for attempt in attempts:
         task, status = attempt.candidate.task, attempt.measurement.status
-        if (
-            task.move is Move.TUNE
-            or status is Status.INTERRUPTED
-            or UNUSABLE in attempt.candidate.kernel.flags
-        ):
+        if task.move is Move.TUNE or status is Status.INTERRUPTED:
             continue
         kept = chosen.setdefault(task, attempt)
         kept_ms, ms = kept.measurement.latency_ms, attempt.measurement.latency_ms

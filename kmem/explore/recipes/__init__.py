@@ -3,5 +3,7 @@
 - cover.py: which recipe writes which part of the graph.
 - calibration.py: the cost model's ranking of knob settings, corrected by what was measured.
 - evidence.py: the times that kernels of recipes are expected to take, held to measured ones.
+- rewriting.py: the rewritten forms of a problem that are worth writing for.
+- writing.py: the module that recipes write at chosen settings.
 - author.py: which settings to try, and the candidates written at them.
 """

@@ -4,27 +4,29 @@ Settings are ranked by the cost model, corrected by what was measured on other g
 run (calibration.py). A seed task takes a recipe's sites first and the best-ranked settings; a
 recall task takes remembered knobs as they are, a climb task those of the next rung; a tune task
 moves from the parent's knobs to legal neighbours and to well-ranked settings not tried yet. No site
-stands below the rung that its accuracy was found to need. Everything is a pure function of the
-assignment and its seed.
+stands below the rung that its accuracy was found to need. A task of a rewrite, and all that comes
+of it, is written for the rewritten graph; what no site covers there is left to the library.
+Everything is a pure function of the assignment and its seed.
 """
 
 import logging
 import math
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from importlib import metadata
 
-from kmem import __version__
-from kmem.codegen.module import SitePlan, WorkloadPlan, assemble_module
-from kmem.errors import RecipeError, foreign_code
+from kmem.errors import RecipeError
 from kmem.explore.recipes.calibration import calibrate_option, own_experience
 from kmem.explore.recipes.cover import SiteOption, cover_graph, find_options
+from kmem.explore.recipes.writing import total_ms, write_kernel
 from kmem.interfaces import Assignment, Author, Direction, Situation
 from kmem.problem.graph import OpGraph
-from kmem.recipes import ACCURACY, Settings
-from kmem.records import Candidate, Contract, Device, Kernel, Move, SiteChoice
+from kmem.problem.traced import TracedProblem
+from kmem.recipes import ACCURACY, Recipe, Settings
+from kmem.records import Candidate, Move, SiteChoice
+from kmem.rewrites import Rewritten
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +37,8 @@ class RecipeAuthor(Author):
     name = "recipes"
 
     def __init__(self) -> None:
-        self._kept: tuple[Assignment, list[SiteOption]] | None = None
+        # by problem, as traced and in rewritten forms
+        self._kept: dict[int, tuple[TracedProblem, Mapping[str, Recipe], list[SiteOption]]] = {}
         self._told: set[str] = set()  # faults of recipes, so that each is one warning
         # Tasks are written side by side, but this is Python at work, which threads do not speed up;
         # and Python 3.11's parser, which assembling a module asks, fails in two threads at once.
@@ -46,10 +49,10 @@ class RecipeAuthor(Author):
         """Seeds in the first round; later tuning of the parent, what is offered, and the rest.
 
         The order is: skills in the parent, those offered, then every other one that matches.
+        Rewritten forms of the problem come before the seeds, and after the parent's own skills.
         """
-        in_parent = (
-            [choice.recipe for choice in situation.parent.choices] if situation.parent else []
-        )
+        chosen = situation.parent.choices if situation.parent else ()
+        in_parent = [choice.recipe for choice in chosen if choice.recipe not in situation.rewrites]
         offered = [
             prescription.skill
             for prescription in situation.prescriptions
@@ -58,7 +61,7 @@ class RecipeAuthor(Author):
         largest_first = sorted(
             situation.writable, key=lambda name: (-situation.writable[name], name)
         )
-        directions = []
+        directions: list[Direction] = []
         for name in dict.fromkeys([*in_parent, *offered, *largest_first]):
             if name in in_parent:
                 move, reason = Move.TUNE, f"move the knobs of {name} from the best so far"
@@ -70,7 +73,24 @@ class RecipeAuthor(Author):
                 move = Move.SEED
                 reason = f"{name} matches sites that move {situation.writable[name] / 1e6:.3g} MB"
             directions.append(Direction(self.name, move, name, reason))
-        return directions
+        place = len(set(in_parent))
+        return [*directions[:place], *self._propose_rewritten(situation), *directions[place:]]
+
+    def _propose_rewritten(self, situation: Situation) -> list[Direction]:
+        """The rewritten forms that the parent is not of."""
+        parent = situation.parent
+        steps = situation.rewrites.steps_of(parent.choices) if parent else ()
+        offered = {prescription.skill for prescription in situation.prescriptions}
+        return [
+            Direction(
+                self.name,
+                Move.FIX if parent and name in offered else Move.SEED,
+                name,
+                "; ".join(form.reasons),
+            )
+            for name, form in situation.rewritten.items()
+            if form.steps != steps
+        ]
 
     def write(self, assignment: Assignment) -> list[Candidate]:
         """Candidates for a task, best guess first.
@@ -81,33 +101,49 @@ class RecipeAuthor(Author):
             return self._write(assignment)
 
     def _write(self, assignment: Assignment) -> list[Candidate]:
+        for form in _forms(assignment):
+            about = replace(assignment, traced=form.traced)
+            cover = _cover(about.traced.graph, self._options(about), about)
+            if cover is not None:
+                return self._write_on(form, cover, about)
+        return []
+
+    def _write_on(
+        self, form: Rewritten, cover: Sequence[SiteOption], assignment: Assignment
+    ) -> list[Candidate]:
+        """Candidates for one form of the problem, which the assignment has in place of the own."""
         graph = assignment.traced.graph
-        cover = _cover(graph, self._options(assignment), assignment)
-        if not cover:
-            return []
         candidates: list[Candidate] = []
         seen = {attempt.candidate.kernel.choices for attempt in assignment.history}
-        measured = [*assignment.experience, *own_experience(assignment.history, graph)]
+        like = [
+            attempt
+            for attempt in assignment.history
+            if assignment.rewrites.steps_of(attempt.candidate.kernel.choices) == form.steps
+        ]
+        measured = [*assignment.experience, *own_experience(like, graph)]
         calibrated = [calibrate_option(option, measured, graph) for option in cover]
         for proposed in _proposals(calibrated, assignment):
             settings = [
                 _raise_to_rung(option, setting, assignment)
                 for option, setting in zip(cover, proposed, strict=True)
             ]
-            choices = tuple(
-                SiteChoice(
-                    option.site.name,
-                    option.site.operator,
-                    option.recipe.name,
-                    tuple(sorted(setting.items())),
-                )
-                for option, setting in zip(cover, settings, strict=True)
+            choices = (
+                *form.steps,
+                *(
+                    SiteChoice(
+                        option.site.name,
+                        option.site.operator,
+                        option.recipe.name,
+                        tuple(sorted(setting.items())),
+                    )
+                    for option, setting in zip(cover, settings, strict=True)
+                ),
             )
             if choices in seen:
                 continue
             seen.add(choices)
             try:
-                kernel = write_kernel(assignment, cover, settings, choices)
+                kernel = write_kernel(assignment, cover, settings, choices, form.flags)
             except RecipeError as ex:  # one skill's fault must not end the run
                 if str(ex) not in self._told:
                     logger.warning("%s is passed over: %s", assignment.task.skill, ex)
@@ -118,7 +154,7 @@ class RecipeAuthor(Author):
                     kernel,
                     assignment.task,
                     self.name,
-                    _total_ms(cover, settings, assignment.traced.device),
+                    total_ms(cover, settings, assignment.traced.device) if cover else None,
                 )
             )
             if len(candidates) >= assignment.task.samples:
@@ -130,29 +166,53 @@ class RecipeAuthor(Author):
 
         All tasks of a run ask about the same graphs, and ranking a large space takes seconds.
         """
-        if self._kept is None or not _ask_the_same(self._kept[0], assignment):
-            traced = assignment.traced
-            options = find_options(
-                traced.graphs, assignment.recipes, traced.contract, traced.device
-            )
-            self._kept = (assignment, options)
-        return self._kept[1]
+        traced, recipes = assignment.traced, assignment.recipes
+        # Identity, not equality: comparing graphs node by node would cost as much as it saves.
+        kept = self._kept.get(id(traced))
+        if kept is None or kept[0] is not traced or kept[1] is not recipes:
+            options = find_options(traced.graphs, recipes, traced.contract, traced.device)
+            self._kept[id(traced)] = kept = traced, recipes, options
+        return kept[2]
 
 
-def _ask_the_same(one: Assignment, other: Assignment) -> bool:
-    # Identity, not equality: comparing graphs node by node would cost as much as it saves.
-    return one.traced is other.traced and one.recipes is other.recipes
+def _forms(assignment: Assignment) -> list[Rewritten]:
+    """The forms of the problem that a task may be written for, the likeliest first.
+
+    That is the form of the task's own rewrite, else that of what the task goes on from, else the
+    problem as traced. None where a remembered rewrite does not apply any more.
+    """
+    task, rewrites = assignment.task, assignment.rewrites
+    if task.skill in assignment.rewritten and task.move in (Move.SEED, Move.FIX):
+        return [assignment.rewritten[task.skill]]
+    as_traced = Rewritten(assignment.traced, (), (), ())
+    form = rewrites.apply(assignment.traced, _inherited(assignment))
+    if task.move in (Move.RECALL, Move.CLIMB, Move.TUNE):
+        return [] if form is None else [form]
+    return [as_traced] if form is None or not form.steps else [form, as_traced]
+
+
+def _inherited(assignment: Assignment) -> tuple[SiteChoice, ...]:
+    """The choices that a task goes on from."""
+    parent = assignment.parent
+    return assignment.task.choices or (parent.choices if parent else ())
+
+
+def _inherited_sites(assignment: Assignment) -> tuple[SiteChoice, ...]:
+    """Those of them that recipes made."""
+    choices = _inherited(assignment)
+    return tuple(choice for choice in choices if choice.recipe not in assignment.rewrites)
 
 
 def _cover(
     graph: OpGraph, options: Sequence[SiteOption], assignment: Assignment
-) -> list[SiteOption]:
-    """The sites this task writes.
+) -> list[SiteOption] | None:
+    """The sites this task writes; None if there is nothing for it to write.
 
-    Remembered or inherited choices keep their sites; the task's own skill goes first.
+    Remembered or inherited choices keep their sites; the task's own skill goes first. A rewritten
+    graph may be left to the library as a whole.
     """
     task, traced = assignment.task, assignment.traced
-    inherited = task.choices or (assignment.parent.choices if assignment.parent else ())
+    inherited = _inherited_sites(assignment)
     own = [
         (option.recipe.name, option.site.name)
         for option in options
@@ -163,22 +223,29 @@ def _cover(
         # Knobs remembered from another module name its sites, not ours: then every site of the same
         # recipe takes them.
         recipes = {choice.recipe for choice in inherited}
+        if not recipes:
+            return [] if _inherited(assignment) else None
         like = [
             (option.recipe.name, option.site.name)
             for option in options
             if option.recipe.name in recipes
         ]
         chosen = cover_graph(graph, options, traced.contract, traced.device, prefer=kept + like)
-        return chosen if {option.recipe.name for option in chosen} & recipes else []
+        return chosen if {option.recipe.name for option in chosen} & recipes else None
+    if task.skill in assignment.rewritten:
+        return cover_graph(graph, options, traced.contract, traced.device)
     if not own:
-        return []
+        return None
     return cover_graph(graph, options, traced.contract, traced.device, prefer=own + kept)
 
 
 def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[list[Settings]]:
     """Settings for all sites of a cover, best guess first."""
+    if not cover:
+        yield []
+        return
     task = assignment.task
-    inherited = task.choices or (assignment.parent.choices if assignment.parent else ())
+    inherited = _inherited_sites(assignment)
     base = [_start(option, inherited) for option in cover]
     generator = random.Random(f"{assignment.seed}:{task.move.value}:{task.skill}:{task.parent}")
     if task.move in (Move.RECALL, Move.CLIMB, Move.TUNE):
@@ -275,62 +342,3 @@ def _ranked_ms(cover: Sequence[SiteOption], settings: Sequence[Settings]) -> flo
 
 def _replace(base: Sequence[Settings], place: int, setting: Settings) -> list[Settings]:
     return [*base[:place], setting, *base[place + 1 :]]
-
-
-def _total_ms(cover: Sequence[SiteOption], settings: Sequence[Settings], device: Device) -> float:
-    return sum(
-        option.recipe.cost_ms(option.site, setting, device)
-        for option, setting in zip(cover, settings, strict=True)
-    )
-
-
-def write_kernel(
-    assignment: Assignment,
-    cover: Sequence[SiteOption],
-    settings: Sequence[Settings],
-    choices: tuple[SiteChoice, ...],
-) -> Kernel:
-    """One module with these settings at its sites, for every workload."""
-    plans, traced = [], assignment.traced
-    for name, graph in traced.graphs.items():
-        sites = tuple(
-            plan_site(graph, option, setting, traced.contract)
-            for option, setting in zip(cover, settings, strict=True)
-        )
-        plans.append(WorkloadPlan(name, graph, sites))
-    title = f"{traced.problem.name}: " + ", ".join(
-        f"{choice.recipe} at {choice.site}" for choice in choices
-    )
-    flags = sorted({flag for option in cover for flag in option.site.flags})
-    estimated_ms = _total_ms(cover, settings, traced.device)
-    provenance = (
-        f"Written by kmem {__version__} for {traced.device.full_name}, precision "
-        f"{traced.contract.precision.value}, with torch {metadata.version('torch')} and Triton "
-        f"{metadata.version('triton')}; estimated at {estimated_ms:.3g} ms."
-    )
-    module = assemble_module(title, traced.problem.source, plans, provenance)
-    return Kernel(
-        module.source,
-        parent=assignment.parent.hash if assignment.parent else None,
-        choices=choices,
-        flags=tuple(flags),
-        small_constants=module.constants.get("small", ""),
-    )
-
-
-def plan_site(
-    graph: OpGraph, option: SiteOption, setting: Settings, contract: Contract
-) -> SitePlan:
-    """What the recipe of an option writes for its site in one workload's graph.
-
-    Raises RecipeError if the recipe's code raises anything.
-    """
-    # found: find_options leaves out a site that one of the workloads lacks
-    site = next(
-        site for site in option.recipe.match(graph, contract) if site.name == option.site.name
-    )
-    knobs = ", ".join(f"{name} {value}" for name, value in sorted(setting.items()))
-    origin = f"{option.recipe.name} with {knobs}" if knobs else option.recipe.name
-    with foreign_code(f"the recipe of {option.recipe.name}", RecipeError):
-        emission = option.recipe.emit_like(site, setting, option.site)
-    return SitePlan(site, emission, origin)

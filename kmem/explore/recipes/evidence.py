@@ -10,13 +10,15 @@ around the mean of the residuals.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from kmem.explore.recipes.calibration import setting_distances
 from kmem.problem.bound import node_cost_ms
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe, Site
 from kmem.records import MeasuredKernel, SiteChoice
+from kmem.rewrites import Rewrites
 
 #: Knobs apart at which two settings tell 1/e of each other, in doublings of a number; and what
 #: knobs do not tell of a time, as a share of what they do.
@@ -45,16 +47,19 @@ class MeasuredEstimates:
         traced: TracedProblem,
         recipes: Mapping[str, Recipe],
         measured: Sequence[MeasuredKernel],
+        rewrites: Rewrites | None = None,
     ) -> None:
         """Nothing is computed yet.
 
         Args:
             measured: of this graph, on this card, under this contract.
+            rewrites: by which kernels may have been written.
         """
+        self._rewrites = rewrites or Rewrites()
         self._traced = traced
         self._recipes = recipes
-        self._measured = {kernel.choices: kernel.latency_ms for kernel in measured}
-        self._sites: dict[str, dict[str, Site]] = {}
+        self._given = measured
+        self._sites: dict[tuple[str, str], dict[str, Site]] = {}
         self._costs: dict[Choices, _Parts | None] = {}  # every candidate asks about all measured
 
     def expect_ms(self, choices: Choices, compiled_ms: float, library_ms: float) -> float:
@@ -65,15 +70,52 @@ class MeasuredEstimates:
             compiled_ms: what its compiled launches are estimated to take.
             library_ms: the part of that in launches of a vendor's kernels.
         """
-        parts = self._parts(choices) if choices else None
-        if parts is None or not math.isfinite(compiled_ms):
+        completed = self._complete(choices)
+        parts = self._parts(completed) if completed else None
+        if not completed or parts is None or not math.isfinite(compiled_ms):
             return compiled_ms
-        if choices in self._measured:
-            return self._measured[choices]
-        residual = self._residual(choices)
+        taken_ms = self._measured.get(completed)
+        if taken_ms is not None:
+            return taken_ms
+        residual = self._residual(completed)
         if residual is not None:
             return parts.total_ms * math.exp(residual)
         return max(compiled_ms, parts.sites_ms + library_ms)
+
+    @cached_property
+    def _measured(self) -> dict[Choices, float]:
+        """What was measured, in settings of today's recipes: those without a rung had the lowest.
+
+        Of what is the same setting today, the least time.
+        """
+        found: dict[Choices, float] = {}
+        for kernel in self._given:
+            completed = self._complete(kernel.choices)
+            if completed:
+                found[completed] = min(kernel.latency_ms, found.get(completed, math.inf))
+        return found
+
+    def _complete(self, choices: Choices) -> Choices | None:
+        """Choices as today's recipes have them; None if there is no such site or setting any more.
+
+        A setting that names no rung, as those measured before its recipe had a ladder, is on the
+        lowest.
+        """
+        form = self._rewrites.apply(self._traced, choices)
+        if form is None:
+            return None
+        steps = len(form.steps)
+        completed = list(choices[:steps])
+        for choice in choices[steps:]:
+            site = self._find_site(choice, form.traced)
+            if site is None:
+                return None
+            space = self._recipes[choice.recipe].space(site, form.traced.device)
+            settings = space.completed(dict(choice.knobs))
+            if set(settings) != set(space.knobs):
+                return None
+            completed.append(replace(choice, knobs=tuple(sorted(settings.items()))))
+        return tuple(completed)
 
     def _residual(self, choices: Choices) -> float | None:
         """The log of measured over predicted time that measured kernels like this one suggest.
@@ -108,15 +150,17 @@ class MeasuredEstimates:
         return self._costs[choices]
 
     def _predict(self, choices: Choices) -> _Parts | None:
+        form = self._rewrites.apply(self._traced, choices)
+        if form is None:
+            return None
+        traced = form.traced
         sites_ms, covered = 0.0, set()
-        for choice in choices:
-            site = self._find_site(choice)
-            if site is None:
-                return None
+        for choice in choices[len(form.steps) :]:
+            site = self._find_site(choice, traced)
+            assert site is not None, "choices are completed before they are asked about"
             recipe = self._recipes[choice.recipe]
-            sites_ms += recipe.cost_ms(site, dict(choice.knobs), self._traced.device)
+            sites_ms += recipe.cost_ms(site, dict(choice.knobs), traced.device)
             covered |= set(site.nodes)
-        traced = self._traced
         library_ms = sum(
             node_cost_ms(traced.graph, node, traced.device, traced.contract)
             for node in traced.graph.nodes
@@ -126,17 +170,13 @@ class MeasuredEstimates:
             return None
         return _Parts(sites_ms, library_ms)
 
-    def _find_site(self, choice: SiteChoice) -> Site | None:
-        """The site of a choice, if its recipe still finds it and has such a setting."""
+    def _find_site(self, choice: SiteChoice, traced: TracedProblem) -> Site | None:
+        """The site of a choice in a form of the problem, if its recipe still finds it."""
         recipe = self._recipes.get(choice.recipe)
         if recipe is None:
             return None
-        if choice.recipe not in self._sites:
-            matched = recipe.match(self._traced.graph, self._traced.contract)
-            self._sites[choice.recipe] = {site.name: site for site in matched}
-        site = self._sites[choice.recipe].get(choice.site)
-        if site is None or set(recipe.space(site, self._traced.device).knobs) != {
-            name for name, _ in choice.knobs
-        }:
-            return None
-        return site
+        key = choice.recipe, traced.graph.hash
+        if key not in self._sites:
+            matched = recipe.match(traced.graph, traced.contract)
+            self._sites[key] = {site.name: site for site in matched}
+        return self._sites[key].get(choice.site)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kmem.codegen.module import WorkloadPlan, assemble_module
-from kmem.explore.recipes.author import write_kernel
 from kmem.explore.recipes.cover import find_options
+from kmem.explore.recipes.writing import write_kernel
 from kmem.interfaces import Assignment
 from kmem.learning.landscape import (
     FORMAT,

@@ -4,6 +4,7 @@ In the order in which a kernel passes them:
 
 - examination.py: what has been found about one kernel, one run of it, and one comparison.
 - loading.py: gives a worker the candidate's file and the reference's parameters, and takes it back.
+- places.py: the memory that outputs lie in.
 - cases.py: one input family: outputs, mutation of inputs, accuracy.
 - repeats.py: state after a forward, the same call again, and results that a later call must leave.
 - provenance.py: who did the work: operators, launches, GPU kernels.

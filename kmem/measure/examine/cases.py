@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from kmem.measure.examine.examination import Examination, Refused, check_places
-from kmem.measure.examine.loading import load_candidate, unload_candidate
+from kmem.measure.examine.examination import Examination, HowToRun, Refused
+from kmem.measure.examine.places import check_places
 from kmem.measure.oracle.expected import Expected
 from kmem.measure.oracle.families import NON_FINITE
 from kmem.measure.pool.arguments import SharedArguments
@@ -19,6 +19,7 @@ def check_case(
     expected: Expected | None = None,
     *,
     name: str | None = None,
+    how: HowToRun | None = None,
 ) -> Expected | None:
     """One family on the workload's own inputs.
 
@@ -26,6 +27,7 @@ def check_case(
         expected: computed before for the same family and seed (screening judges many kernels on one
             case).
         name: of the case, if it is more than its family.
+        how: what is special about the forward.
 
     Returns:
         The right answer; None where the module itself refuses such values, and so defines no answer
@@ -45,7 +47,7 @@ def check_case(
             reference.inputs.fill(family, seed)
     examination.answer = expected.answer
     outputs = reference.output_arguments(expected)
-    check_run(examination, reference.inputs.shared, outputs, expected, name or family, seed)
+    check_run(examination, reference.inputs.shared, outputs, expected, name or family, seed, how)
     if name is None and family not in NON_FINITE:
         reference.note_adversaries(expected)
     return expected
@@ -61,23 +63,26 @@ def check_families(
 
 
 def check_other_parameters(examination: Examination, seed_for: Callable[..., int]) -> None:
-    """The kernel once more, with other values in parameters and buffers that are born constant.
+    """The kernel once more, with other values in its parameters, as after a step of training.
 
-    It is made anew, so that what it worked out from its parameters is worked out again. Raises
-    Refused, WorkerFailure, WorkerLost.
+    They are written where the kernel found them before, then replaced by the initial ones in other
+    memory: what a kernel made of them at an earlier call must be made anew. Raises Refused,
+    WorkerFailure, WorkerLost.
     """
     reference = examination.loaded_reference
     purpose = ("parameters", "varied", reference.name)
-    with reference.varied_state(seed_for(*purpose)) as is_varied:
-        if not is_varied:
-            return
-        examination.variation = "-varied"
-        load_candidate(examination, reference)
-        family = "drawn" if "normal" in reference.refused else "normal"
+    family = "drawn" if "normal" in reference.refused else "normal"
+
+    def check(state: str) -> None:
+        name = f"{family}, parameters {state} after a call"
         seed = seed_for(*purpose, family)
-        check_case(examination, family, seed, name=f"{family}, other parameters")
-        unload_candidate(examination)
-    examination.variation = ""
+        check_case(examination, family, seed, name=name, how=HowToRun(state=state))
+
+    with reference.varied_state(seed_for(*purpose)) as is_varied:
+        if is_varied:
+            check("written")
+    if is_varied:
+        check("replaced")
 
 
 def check_run(
@@ -87,6 +92,7 @@ def check_run(
     expected: Expected,
     family: str,
     seed: int,
+    how: HowToRun | None = None,
 ) -> None:
     """One forward: it changes the inputs that the module changes, and no others, and is accurate.
 
@@ -99,7 +105,7 @@ def check_run(
             Status.MUTATED_INPUT,
             f"{family}: an input was changed while no forward ran; nothing may outlive a call",
         )
-    values = examination.run(inputs, outputs, expected, seed)
+    values = examination.run(inputs, outputs, expected, seed, how)
     inputs.fetch()
     after = inputs.checksums()
     tensors = [

@@ -2,15 +2,18 @@
 
 Pure functions of a compile report and of what the interpreter saw at the same sizes.
 
-Covered: a kernel that does not compile, that launches other kernels than were interpreted, and
-products in less than the declared precision. Not covered: a kernel that does something else on a
-GPU without a launch, or a product, that differs.
+Covered: a kernel that does not compile, that launches other kernels than were interpreted, by name
+and by text, the same with other constants or arguments at the same sizes (the interpreter is given
+these too, in a run of its own), and products in less than the declared precision. Not covered:
+constants that only other sizes change, and what a library's operators do beside the kernels.
 """
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kmem.measure.examine.examination import Examination, Refused
+from kmem.host.kernel_identity import LaunchedKernel
+from kmem.measure.examine.examination import Examination, Refused, SeenLaunch
 from kmem.records import Precision, Status
 
 #: Operand types that no contract has a place for unless an input is of that type.
@@ -22,15 +25,19 @@ class CompiledForward:
     """What one forward came to when it was compiled for the target.
 
     `failure` is why it does not compile, None if it does; `needs_values` says that its forward
-    looks at values, so that nobody can tell. `kernels` are the Triton kernels that it launches, in
-    order, and `products` the kinds of `tt.dot` in each ("f32 tf32"). `launches` counts the
-    libraries' too.
+    looks at values, so that nobody can tell. `kernels` are the Triton kernels that the first call
+    launches, in order, `again` those of the next, and `products` the kinds of `tt.dot` in each of
+    the first call's ("f32 tf32"); `described` and `described_again` are what their launches were.
+    `launches` counts the libraries' of the next call too.
     """
 
     failure: str | None = None
     needs_values: bool = False
     kernels: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
     products: tuple[tuple[str, ...], ...] = ()
+    described: tuple[LaunchedKernel, ...] = ()
+    described_again: tuple[LaunchedKernel, ...] = ()
     launches: int = 0
 
 
@@ -48,7 +55,7 @@ def check_compiled(
 
     Raises Refused.
     """
-    seen = examination.kernels_seen
+    seen, again = examination.first_kernels, examination.kernels_seen
     if not seen and any(each.kernels for each in compiled):
         raise Refused(
             Status.WRONG_CONTRACT,
@@ -56,17 +63,98 @@ def check_compiled(
             f"them, on {device} {_listed(compiled[-1].kernels)}; have it take any sizes, or judge "
             "it on a GPU",
         )
-    if seen and not any(each.kernels == seen for each in compiled):
+    if seen and not any((each.kernels, each.again) == (seen, again) for each in compiled):
+        own = compiled[0]
+        is_later = own.kernels == seen
+        found, proved = (own.again, again) if is_later else (own.kernels, seen)
         raise Refused(
             Status.WRONG_CONTRACT,
-            f"compiled for {device} it launches {_listed(compiled[0].kernels)}, in the interpreter "
-            f"{_listed(seen)}: what was proved is not what runs",
+            f"compiled for {device} it launches {_listed(found)}, in the interpreter "
+            f"{_listed(proved)}{' at a later call' if is_later else ''}: what was proved is not "
+            f"what runs",
         )
     if seen and not compiled[-1].launches:
         raise Refused(
             Status.WRONG_CONTRACT,
             f"at full size it launches nothing on {device}, at the small size it did",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedArguments:
+    """What the launches of a call are given on the target and were not in the interpreter.
+
+    `kernels` are those that the call launches, in order; `arguments` what is changed, as text by
+    name, by the number of the launch.
+    """
+
+    kernels: tuple[str, ...]
+    arguments: Mapping[int, Mapping[str, str]]
+
+
+def find_changed_arguments(
+    examination: Examination, compiled: Sequence[CompiledForward], device: str
+) -> list[ChangedArguments]:
+    """The calls whose launches are given something else, the first call before later ones.
+
+    At the same sizes: sizes decide some constants. An argument that is no constant may count calls;
+    it is held to what it was if that was the same in every call.
+
+    Raises Refused: if a kernel is not the one that was interpreted.
+    """
+    seen = examination.first_kernels, examination.kernels_seen
+    same = next((each for each in compiled if (each.kernels, each.again) == seen), None)
+    if same is None:
+        return []
+    calls = {same.kernels: same.described, same.again: same.described_again}
+    found = []
+    for kernels, launches in calls.items():
+        changed = {
+            index: arguments
+            for index, launch in enumerate(launches)
+            if (there := examination.described_seen.get((kernels, index))) is not None
+            and (arguments := _find_changed(kernels[index], there, launch, device))
+        }
+        if changed and same is compiled[0]:
+            found.append(ChangedArguments(kernels, changed))
+    return found
+
+
+def _find_changed(
+    name: str, there: SeenLaunch, here: LaunchedKernel, device: str
+) -> dict[str, str]:
+    """The arguments of one launch that are others. Raises Refused: if its kernel is another."""
+    if here.identity != there.identity:
+        raise Refused(
+            Status.WRONG_CONTRACT,
+            f"{name} is another function when it is compiled for {device} than in the "
+            f"interpreter: what was proved is not what runs",
+        )
+    return {
+        argument: value
+        for argument, value in here.arguments.items()
+        if value not in (known := there.arguments.get(argument, {value}))
+        and (argument in here.constants or len(known) == 1)
+    }
+
+
+def plain_arguments(changed: ChangedArguments, device: str) -> dict[str, dict[str, object]]:
+    """Changed arguments as values, for the interpreter to take them too.
+
+    Raises Refused: if one is a function or the like.
+    """
+    found: dict[str, dict[str, object]] = {}
+    for index, arguments in changed.arguments.items():
+        for name, text in arguments.items():
+            try:
+                found.setdefault(str(index), {})[name] = ast.literal_eval(text)
+            except (ValueError, SyntaxError):
+                raise Refused(
+                    Status.WRONG_CONTRACT,
+                    f"{changed.kernels[index]} is given another {name} on {device} than in the "
+                    f"interpreter, at the same sizes: what was proved is not what runs",
+                ) from None
+    return found
 
 
 def check_status(compiled: CompiledForward, device: str) -> None:

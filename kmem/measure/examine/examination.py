@@ -25,7 +25,7 @@ from kmem.measure.pool.arguments import SharedArguments
 from kmem.measure.pool.checksum import bit_sum
 from kmem.measure.pool.process import WorkerProcess
 from kmem.measure.worker.commands import Run
-from kmem.measure.worker.overlap import overlaps_itself
+from kmem.measure.worker.lineage import UNSEEN
 from kmem.records import Contract, ErrorReport, Kernel, Purity, Status
 
 #: A worker is given at least so long to answer, whatever is left of the run's minutes.
@@ -44,7 +44,8 @@ class HowToRun:
     `keep` is a name under which the worker holds on to the result. With `suppress` Triton launches
     do nothing; `shuffle` is a seed for the order of their programs, where an interpreter sets it.
     With `grad` it is recorded for gradients. With `goes_on` the module keeps the state that earlier
-    calls left.
+    calls left; with `state` it is given its parameters again, "written" or "replaced" by others.
+    `arguments` are given to launches in place of their own (worker/launches.py).
     """
 
     keep: str | None = None
@@ -52,6 +53,8 @@ class HowToRun:
     shuffle: int | None = None
     grad: bool = False
     goes_on: bool = False
+    state: str = ""
+    arguments: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
 class Refused(Exception):
@@ -60,6 +63,17 @@ class Refused(Exception):
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
         self.status = status
+
+
+@dataclass(slots=True)
+class SeenLaunch:
+    """What one launch of a forward was in the interpreter: a kernel, and its arguments.
+
+    `arguments` are by name all that were seen, as text.
+    """
+
+    identity: str
+    arguments: dict[str, set[str]] = field(default_factory=dict)
 
 
 @dataclass
@@ -76,20 +90,21 @@ class Examination:
     load_limit_s: float
     run_limit_s: float
     lease: GpuLease | None = None  # None without a GPU
-    # processor time of the worker that forwards may take together; None for any
-    budget_s: float | None = None
+    budget_s: float | None = None  # processor time that forwards may take together; None for any
     spent_s: float = 0.0
     seconds_left: Callable[[], float] = lambda: math.inf  # until the examination is cut off
     reference: Reference | None = None  # whose parameters the kernel was given last
-    variation: str = ""  # which of the reference's parameters these are, if not its own
     errors: list[ErrorReport] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     # families and sizes left out, with what the module itself raises
     refused: dict[str, str] = field(default_factory=dict)
     launches: int = 0  # of Triton kernels, in the last run
     kernels_seen: tuple[str, ...] = ()  # their names in order, in the interpreter alone
-    # results of this workload that the worker holds on to, with the bits that they had
-    held: dict[str, list[int]] = field(default_factory=dict)
+    first_call_s: float | None = None  # of the first run in this worker; None without a GPU
+    first_kernels: tuple[str, ...] | None = None  # those of the first call after loading
+    # what launches were in all runs so far, by the kernels of their forward and the number in it
+    described_seen: dict[tuple[tuple[str, ...], int], SeenLaunch] = field(default_factory=dict)
+    held: dict[str, list[int]] = field(default_factory=dict)  # results' names, with their bits
     holds: bool = False  # whether results are to be held at all
     # where the outputs of the last run lay (worker/overlap.py)
     places: Mapping[str, list] = field(default_factory=dict)
@@ -98,6 +113,10 @@ class Examination:
     operators: Mapping[str, int] = field(default_factory=dict)  # what one forward dispatched
     # what any run at the first reference's own sizes did, where purity asks for it
     run_operators: dict[str, int] = field(default_factory=dict)
+    # outputs that in one of these runs held bytes which nobody was seen to make, and those of which
+    # that is true in the module itself
+    unseen: set[int] = field(default_factory=set)
+    unseen_by_module: frozenset[int] = frozenset()
     first_reference: Reference | None = None
     gpu_kernels: tuple[tuple[str, float], ...] = ()  # what one forward ran, with microseconds
     binaries: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of the PTX by Triton kernel
@@ -119,7 +138,7 @@ class Examination:
     def key(self) -> str:
         """What the kernel is called in the worker."""
         name = self.kernel.hash[:16]
-        return f"{name}-{self.reference.name}{self.variation}" if self.reference else name
+        return f"{name}-{self.reference.name}" if self.reference else name
 
     @property
     def loaded_reference(self) -> Reference:
@@ -171,7 +190,7 @@ class Examination:
         outputs.poison()
         reference, wanted = self.loaded_reference, expected.answer
         keep = how.keep or self._name_to_hold(outputs, wanted, how)
-        has_state = wanted.eager_state and not how.goes_on
+        has_state = how.state or (wanted.eager_state and not how.goes_on)
         command = Run(
             self.key,
             inputs.name,
@@ -180,14 +199,17 @@ class Examination:
             suppress=how.suppress,
             keep=keep,
             state=reference.state_places if has_state else None,
+            replace=how.state == "replaced",
             shuffle=how.shuffle,
             grad=how.grad,
             observe=self._is_observed(inputs) and not how.suppress,
+            arguments={index: dict(changed) for index, changed in how.arguments.items()},
         )
         started_s = self.worker.processor_s
         answer = self.worker.request(command, timeout_s=self.run_timeout_s)
         self._spend(self.worker.processor_s - started_s)
         self.run_operators |= answer["operators"]
+        self.note_origins(answer["origins"])
         check_description(answer, wanted, reference.device)
         self.places = answer["places"]
         if answer["races"]:
@@ -199,11 +221,29 @@ class Examination:
         if not how.suppress:
             self.launches = int(answer["launches"])
             self.kernels_seen = tuple(map(str, answer["names"]))
+            self._note_described(answer["described"])
+            if self.first_call_s is None and not self.interpreted:
+                self.first_call_s = float(answer["seconds"])
+            if self.first_kernels is None:
+                self.first_kernels = self.kernels_seen
         outputs.fetch()
         values = [value for value in outputs.values if isinstance(value, torch.Tensor)]
         if keep is not None and how.keep is None:
             self.held[keep] = [bit_sum(value) for value in values]
         return values
+
+    def _note_described(self, launches: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+        for index, (identity, arguments) in enumerate(launches):
+            place = self.kernels_seen, index
+            seen = self.described_seen.get(place)
+            if seen is None or seen.identity != identity:
+                seen = self.described_seen[place] = SeenLaunch(identity)
+            for name, value in arguments.items():
+                seen.arguments.setdefault(name, set()).add(value)
+
+    def note_origins(self, outputs: Sequence[int]) -> None:
+        """Take over where each output of a run came from (worker/lineage.py)."""
+        self.unseen |= {index for index, origins in enumerate(outputs) if origins & UNSEEN}
 
     def _spend(self, seconds: float) -> None:
         """Count a forward's processor time. Raises Refused: if all of it is spent."""
@@ -352,47 +392,3 @@ def check_description(answer: Mapping[str, object], wanted: Answer, device: torc
                 Status.WRONG_CONTRACT,
                 f"output {index} is an expanded view; the module writes every element",
             )
-
-
-def check_places(places: Mapping[str, list], wanted: Answer, *, same_layout: bool) -> None:
-    """Hold the memory that outputs lie in to the reference's.
-
-    Args:
-        places: as worker/overlap.py describes them.
-        same_layout: whether the inputs have the strides that the problem gives them; others may
-            lead to other strides of outputs.
-
-    Raises Refused.
-    """
-    for index, (strides, overlaps, right) in enumerate(
-        zip(places["strides"], places["overlapping"], wanted.layouts, strict=True)
-    ):
-        if overlaps and not overlaps_itself(right.shape, right.stride()):
-            raise Refused(
-                Status.WRONG_CONTRACT,
-                f"output {index} has elements that lie in one another's memory (strides "
-                f"{tuple(strides)}); the module writes every element",
-            )
-        if same_layout and right.is_contiguous() and not _is_row_major(right.shape, strides):
-            raise Refused(
-                Status.WRONG_CONTRACT,
-                f"output {index} has strides {tuple(strides)}, the module's are "
-                f"{right.stride()}; return it contiguous",
-            )
-    for one, two in places["sharing"]:
-        if not wanted.shares_outputs:
-            raise Refused(
-                Status.WRONG_CONTRACT, f"outputs {one} and {two} share memory; the module's do not"
-            )
-    if places["of_inputs"] and not wanted.aliases_inputs:
-        raise Refused(
-            Status.WRONG_CONTRACT,
-            f"output {places['of_inputs'][0]} lies in the memory of an input, the module's does "
-            f"not; return a copy",
-        )
-
-
-def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether strides fall from the first dimension to the last, with or without gaps."""
-    steps = [step for size, step in zip(shape, strides, strict=True) if size > 1]
-    return steps == sorted(steps, reverse=True)

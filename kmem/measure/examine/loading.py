@@ -18,6 +18,7 @@ def load_candidate(examination: Examination, reference: Reference) -> None:
     """
     examination.pause()
     examination.reference = reference
+    examination.first_kernels = None
     worker = examination.worker
     source = source_at(examination.kernel, reference.name)
     path = _write_candidate(source, worker.directory)

@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
+from kmem.host.own_operators import own_body
 from kmem.measure.examine.examination import Examination, HowToRun, Refused
 from kmem.measure.oracle.expected import InputsChanged
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.pool.process import WorkerFailure
 from kmem.measure.worker.commands import Kernels, Operators
+from kmem.measure.worker.lineage import COMPUTED, LIBRARY, UNSEEN, Lineage
 from kmem.measure.worker.operators import OperatorLog
 from kmem.records import Purity, Status
 
@@ -91,6 +93,15 @@ NOT_COMPUTING = frozenset(
     }
 )
 
+#: Operators that only move values about, as some modules do; a library's kernel does it.
+_MOVING = frozenset(
+    """
+    cat stack index_select embedding gather index take flip roll repeat constant_pad_nd
+    reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+    replication_pad3d pixel_shuffle pixel_unshuffle im2col tril triu channel_shuffle
+    """.split()  # noqa: SIM905 - so many quoted words read worse
+)
+
 
 def check_provenance(examination: Examination, seed: int, *, gpu: bool) -> None:
     """Note what one forward ran: operators, Triton launches, GPU kernels and their binaries.
@@ -103,7 +114,7 @@ def check_provenance(examination: Examination, seed: int, *, gpu: bool) -> None:
     reference.inputs.fill("drawn", seed)
     seen = worker.request(Operators(key, inputs, seed), timeout_s=timeout_s)
     examination.operators = seen["operators"]
-    only_copies = seen["computed"] is False
+    examination.note_origins(seen["origins"])
     needs_launches = not examination.launches or _needs_launches(examination, seed)
     if gpu:
         # beside other work kernels take longer than they do
@@ -123,13 +134,29 @@ def check_provenance(examination: Examination, seed: int, *, gpu: bool) -> None:
     )
     if reason is not None:
         raise Refused(Status.IMPURE, reason)
-    if (
-        examination.contract.purity is Purity.TRITON
-        and examination.launches
-        and only_copies
-        and _computes(reference, seed)
-    ):
+    passed_on = not any(origins & COMPUTED for origins in seen["origins"])
+    if passed_on and any(origins & LIBRARY for origins in seen["origins"]):
+        examination.share = 1.0 if gpu else None  # what its own kernels did was to copy
+    if examination.contract.purity is not Purity.TRITON:
+        return
+    computing, own = _of_module(reference, seed)
+    if passed_on and examination.launches and computing:
         raise Refused(Status.IMPURE, "its Triton kernels only copy: nothing they store is computed")
+    examination.unseen_by_module = frozenset(
+        index for index, origins in enumerate(own) if origins & UNSEEN
+    )
+    _check_origins(examination, "")
+
+
+def _check_origins(examination: Examination, when: str) -> None:
+    """Outputs hold what operators and kernels were seen to make. Raises Refused."""
+    unseen = sorted(examination.unseen - examination.unseen_by_module)
+    if unseen:
+        raise Refused(
+            Status.IMPURE,
+            f"{when}output {unseen[0]} holds values that no operator and no kernel was seen to "
+            f"make, only to copy: compute in the file's Triton kernels",
+        )
 
 
 def check_all_runs(examination: Examination) -> None:
@@ -141,6 +168,8 @@ def check_all_runs(examination: Examination) -> None:
     reason = impurity(examination.contract.purity, computing, None, 1, needs_launches=True)
     if reason is not None:
         raise Refused(Status.IMPURE, f"in some runs {reason}")
+    if examination.contract.purity is Purity.TRITON:
+        _check_origins(examination, "in some runs ")
 
 
 def _needs_launches(examination: Examination, seed: int) -> bool:
@@ -166,14 +195,17 @@ def _needs_launches(examination: Examination, seed: int) -> bool:
         raise Refused(Status.MUTATED_INPUT, str(ex)) from ex
 
 
-def _computes(reference: Reference, seed: int) -> bool:
-    """Whether the module does more than move values about."""
-    log = OperatorLog(lambda: False)
+def _of_module(reference: Reference, seed: int) -> tuple[bool, list[int]]:
+    """Whether the module does more than move values about, and the origins of its outputs."""
+    lineage = Lineage(by_bytes=False)
+    log = OperatorLog(lambda: False, lineage, own_body)
+    lineage.begin()
     with log:
-        reference.run_eager(reference.inputs.values, seed)
+        outputs = reference.run_eager(reference.inputs.values, seed)
     # the judge itself looks at the storage of what comes back
     operators = {name: count for name, count in log.counts.items() if name.startswith("aten.")}
-    return bool(computing_operators(operators))
+    computing = {_short_name(name) for name in computing_operators(operators)} - _MOVING
+    return bool(computing), lineage.end(outputs)
 
 
 def computing_operators(operators: Mapping[str, int]) -> dict[str, int]:

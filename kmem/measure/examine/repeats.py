@@ -1,6 +1,7 @@
 """State after forwards, the same call again, and results that a later call must leave alone."""
 
 import random
+from collections.abc import Mapping
 
 import torch
 
@@ -186,6 +187,38 @@ def check_gradient_mode(examination: Examination, seed: int) -> None:
     except WorkerFailure:
         return
     examination.compare(values, expected, "with gradients", seed)
+
+
+def check_with_arguments(
+    examination: Examination,
+    arguments: Mapping[str, Mapping[str, object]],
+    seed: int,
+    *,
+    state: str = "",
+) -> None:
+    """With the arguments that launches are given on the target the values are right too.
+
+    A kernel may be told that it is interpreted, and do there what an interpreter can.
+
+    Args:
+        arguments: by name, by the number of the launch.
+        state: how the kernel is given its parameters before, as `HowToRun` has it.
+
+    Raises Refused, WorkerFailure, WorkerLost.
+    """
+    reference = examination.loaded_reference
+    known = ", ".join(sorted({name for changed in arguments.values() for name in changed}))
+    for family in ("drawn", "normal"):
+        if family in reference.refused:
+            continue
+        reference.inputs.fill(family, seed)
+        expected = reference.expect(reference.inputs.values, seed)
+        if expected.answer.changed_inputs:
+            reference.inputs.fill(family, seed)
+        inputs, outputs = reference.inputs.shared, reference.output_arguments(expected)
+        how = HowToRun(arguments=arguments, state=state)
+        values = examination.run(inputs, outputs, expected, seed, how)
+        examination.compare(values, expected, f"{family}, with {known} as on the target", seed)
 
 
 def check_held(examination: Examination) -> None:

@@ -1,13 +1,15 @@
 """The inputs of one workload: draws of the problem, input families, and the memory they lie in.
 
 The problem's own `get_inputs()` draws values under a seed; families.py turns a draw into a family.
-Both happen in place, in tensors that workers see too. Of large inputs there is never room for two
-draws.
+Both happen in place, in memory of the judge's own, from which they are copied to where workers see
+them; large inputs lie in shared memory alone where there is no room for two. Of large inputs there
+is never room for two draws.
 
     inputs.fill("normal", seed)  # the same values for the same family and seed
     worker.attach(inputs.shared)
 """
 
+import os
 from collections.abc import Sequence
 from functools import partial
 
@@ -25,6 +27,9 @@ from kmem.measure.worker.tensors import Placement
 #: oracle whole; float64 copies and intermediates of larger ones would crowd the device.
 _WHOLE_BYTES = 2**27
 _WHOLE_SHARE = 1 / 64
+#: How much of the memory that is free then a copy that no worker maps may take: little, for oracle,
+#: workers and baselines want theirs.
+_PRIVATE_SHARE = 1 / 16
 
 
 def find_whole_bytes(device: torch.device) -> int:
@@ -32,6 +37,15 @@ def find_whole_bytes(device: torch.device) -> int:
     if device.type != "cuda":
         return _WHOLE_BYTES
     return min(_WHOLE_BYTES, int(torch.cuda.mem_get_info(device)[0] * _WHOLE_SHARE))
+
+
+def has_room_for_copy(device: torch.device, nbytes: int) -> bool:
+    """Whether large inputs may lie in memory twice, once where no worker sees them."""
+    if device.type == "cuda":
+        free_bytes = torch.cuda.mem_get_info(device)[0]
+    else:
+        free_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return nbytes <= _PRIVATE_SHARE * free_bytes
 
 
 class ReferenceInputs:
@@ -68,8 +82,10 @@ class ReferenceInputs:
                 # of large inputs there is no room for two draws beside what else is on the device
                 del first
                 torch.cuda.empty_cache()
-            # a worker that changes what it sees changes nothing that it is judged by
-            self.shared = SharedArguments(f"{name}-inputs", like, placement, private=not is_large)
+            # A worker that changes what it sees changes nothing that it is judged by. Where there
+            # is no room, checksums say what it was given.
+            private = not is_large or has_room_for_copy(placement.device, tensor_bytes(like))
+            self.shared = SharedArguments(f"{name}-inputs", like, placement, private=private)
             self.shared.describe()
         if is_large:
             write = partial(self.write_draw, self.shared)

@@ -3,8 +3,9 @@
 A layer norm is born with weights of one, a running mean of zero, a gate closed: a candidate that
 leaves them out is right until somebody trains the module.
 
-Covered: floating parameters and buffers that are constant, or too small to matter. Left alone: the
-rest, integers, and what is not finite, as the mask of an attention.
+Covered: floating parameters and buffers that are constant, or too small to matter; the elements of
+other parameters change places, so that what a candidate made of them before is wrong. Left alone:
+other buffers, integers, and what is not finite, as the mask of an attention.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +26,7 @@ def vary_state(
     *,
     signed: bool,
 ) -> dict[str, torch.Tensor]:
-    """Other values for what is constant or small, with the names and types of the initial ones.
+    """Other values for parameters, and for buffers that are constant, under their names and types.
 
     Zeros become normal numbers. Other constants are changed by up to half of themselves, and some
     elements of parameters get the other sign; a buffer keeps it, for it may be a variance.
@@ -52,6 +53,8 @@ def vary_state(
             if signed and is_parameter:
                 factors = torch.where(coins < _NEGATIVE_SHARE, -factors, factors)
             varied[name] = value * factors.to(value.dtype)
+        elif is_parameter:
+            varied[name] = value.flatten().roll(1).view(value.shape)
     return varied
 
 

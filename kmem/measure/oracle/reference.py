@@ -166,10 +166,10 @@ class Reference:
 
     @contextmanager
     def varied_state(self, seed: int) -> Iterator[bool]:
-        """Meanwhile have other parameters and buffers, here and for workers that load a module.
+        """Meanwhile have other parameters and buffers, here and for workers given the state.
 
-        The context is whether there are any: there are none where nothing was constant, or the
-        module is not finite with others.
+        The context is whether there are any: there are none where the module has no parameters, or
+        is not finite with others.
         """
         initial = self.module.initial_state
         is_varied = self._vary_state(initial, seed)

@@ -2,6 +2,7 @@
 
 In the order in which they are used:
 
+- template.py: the process that workers are forked from.
 - process.py: one worker process: started, questioned, killed.
 - workers.py: all workers of one judge: started ahead of need, handed out fresh, ended for certain.
 - shared_directory.py: the directory that shared memory lies in, gone when its judge is gone.

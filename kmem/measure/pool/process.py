@@ -9,20 +9,33 @@ bytes that are no answer) is a `WorkerLost` with a `Status`; whatever a candidat
 import logging
 import os
 import secrets
-import shutil
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kmem.errors import ExecutorError
 from kmem.host.confinement import Limits, Walls, hide_memory
+from kmem.measure.pool.template import (
+    START_TIMEOUT_S,
+    ForkedProcess,
+    WorkerTemplate,
+    copy_files,
+    kept_environment,
+    start_script,
+)
 from kmem.measure.worker.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
-from kmem.measure.worker.commands import Attach, Command, Detach, encode_command
+from kmem.measure.worker.commands import (
+    Attach,
+    Command,
+    Detach,
+    PrepareProfiler,
+    encode_command,
+)
 from kmem.records import Status
 
 if TYPE_CHECKING:  # it loads torch, and `kmem doctor` asks only for the isolation
@@ -31,31 +44,6 @@ if TYPE_CHECKING:  # it loads torch, and `kmem doctor` asks only for the isolati
 logger = logging.getLogger(__name__)
 
 _KMEM = Path(__file__).parents[2]
-#: Files that make up a worker, copied into its directory: it must run without kmem.
-WORKER_FILES = (
-    *sorted(
-        path for path in (_KMEM / "measure" / "worker").glob("*.py") if path.name != "__init__.py"
-    ),
-    _KMEM / "host" / "lease.py",
-    _KMEM / "host" / "project_modules.py",
-    _KMEM / "host" / "checked_text.py",
-    _KMEM / "host" / "confinement.py",
-    _KMEM / "host" / "imitated_device.py",
-)
-#: Variables a worker keeps: where programs, libraries, compilers and the GPU are. Everything else
-#: (keys, tokens, proxies, home) is dropped.
-KEPT_VARIABLES = (
-    "PATH",
-    "LANG",
-    "LC_ALL",
-    "LD_LIBRARY_PATH",
-    "CUDA_HOME",
-    "CUDA_PATH",
-    "CUDA_VISIBLE_DEVICES",
-    "CC",
-    "TRITON_PTXAS_PATH",
-    "OMP_NUM_THREADS",
-)
 #: Raised by compilers rather than by code. Source: triton.compiler.errors, triton.runtime.errors.
 _BUILD_ERRORS = frozenset(
     {
@@ -66,7 +54,6 @@ _BUILD_ERRORS = frozenset(
         "SyntaxError",
     }
 )
-START_TIMEOUT_S = 120.0
 #: For opening and letting go of shared arguments.
 _ATTACH_TIMEOUT_S = 60.0
 
@@ -124,12 +111,16 @@ class WorkerProcess:
         cache_dir: Path,
         hostile: bool = True,
         reads: Sequence[str] = (),
+        template: WorkerTemplate | None = None,
+        profiles: bool = False,
     ) -> None:
         """Start the process.
 
         Args:
             hostile: the process will see candidates (see confinement.py).
             reads: files and directories that it may read beside its own.
+            template: to fork it from, for the same device; else it is started anew.
+            profiles: have the GPU's profiler ready from the start (`prepare_profiler`).
 
         Raises:
             ExecutorError: if the directory cannot be written or Python cannot be started.
@@ -139,8 +130,8 @@ class WorkerProcess:
         self.directory = directory
         self.hostile = hostile
         self.ready: Mapping[str, str] | None = None
+        self._profiles = profiles
         self.attached: set[str] = set()  # names of lists of arguments this worker has been shown
-        host = directory / "host"
         try:
             for place in (cache_dir / "triton", cache_dir / "inductor"):
                 place.mkdir(parents=True, exist_ok=True)
@@ -149,25 +140,10 @@ class WorkerProcess:
                 f"Cannot make {place}: {ex.strerror}; free space there or choose another place "
                 f"with KMEM_DB"
             ) from ex
+        self._log_path = directory / "log.txt"
         ours, theirs = socket.socketpair()
         try:
-            for place in (host, directory / "tmp"):
-                place.mkdir(parents=True, exist_ok=True)
-            for file in WORKER_FILES:
-                shutil.copyfile(file, host / file.name)
-            self._log_path = directory / "log.txt"
-            script = str(host / "serve.py")
-            with open(self._log_path, "wb") as log:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-E", "-s", "-B", script, str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=directory,
-                    env=_environment(directory, device, cache_dir),
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                )
+            self._process = self._start(device, cache_dir, theirs, template)
         except OSError as ex:
             ours.close()
             raise ExecutorError(
@@ -178,8 +154,9 @@ class WorkerProcess:
             theirs.close()
         self._channel = Channel(ours)
         self._nonce = secrets.token_hex(8)
+        host = () if template is None else (str(template.directory / "host"),)
         walls = Walls(
-            reads=(str(directory), *reads),
+            reads=(str(directory), *host, *reads),
             writes=(str(directory), str(cache_dir / "triton"), str(cache_dir / "inductor")),
             hidden=str(_KMEM),
             gpu=device != "cpu",
@@ -191,8 +168,29 @@ class WorkerProcess:
                 "nonce": self._nonce,
                 "walls": asdict(walls) if hostile else None,
                 "limits": asdict(limits),
+                "profiles": profiles,
             }
         )
+
+    def _start(
+        self,
+        device: str,
+        cache_dir: Path,
+        channel: socket.socket,
+        template: WorkerTemplate | None,
+    ) -> subprocess.Popen | ForkedProcess:
+        caches = {
+            # shared with the precompile step, so that nothing is compiled twice
+            "TRITON_CACHE_DIR": str(cache_dir / "triton"),
+            "TORCHINDUCTOR_CACHE_DIR": str(cache_dir / "inductor"),
+        }
+        if template is None:
+            script = copy_files(self.directory) / "serve.py"
+            return start_script(script, channel, self._log_path, device, caches)
+        (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
+        environment = {**kept_environment(self.directory, device), **caches}
+        with open(self._log_path, "wb") as log:
+            return template.fork(self.directory, environment, channel, log.fileno())
 
     def wait_ready(self) -> "WorkerProcess":
         """Wait until it answers.
@@ -200,13 +198,28 @@ class WorkerProcess:
         Raises ExecutorError: if the worker, which has seen no candidate yet, does not come up.
         """
         if self.ready is None:
-            try:
+            with self._starting():
                 self.ready = self._answer(START_TIMEOUT_S)["ready"]
-            except WorkerLost as ex:
-                raise ExecutorError(
-                    f"A worker process does not start: {ex}; see {self._log_path}"
-                ) from ex
         return self
+
+    def prepare_profiler(self) -> None:
+        """Have the GPU's profiler initialise itself, unless it has, so that no check waits for it.
+
+        Raises ExecutorError: as `wait_ready`.
+        """
+        if not self._profiles:
+            with self._starting():
+                self.request(PrepareProfiler(), timeout_s=START_TIMEOUT_S)
+            self._profiles = True
+
+    @contextmanager
+    def _starting(self) -> Iterator[None]:
+        try:
+            yield
+        except WorkerLost as ex:
+            raise ExecutorError(
+                f"A worker process does not start: {ex}; see {self._log_path}"
+            ) from ex
 
     def request(
         self, command: Command, *, timeout_s: float, files: Sequence[int] = ()
@@ -306,11 +319,23 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """End the process group and wait for it."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            logger.debug("worker %s had already ended", self._process.pid)
+        self.end()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for the end of a process that was ended."""
         self._process.wait()
+
+    def end(self) -> None:
+        """End the process group; `alive` says when it is gone."""
+        pid = self._process.pid
+        if pid:  # else it was never made
+            # what it started may outlive it; a fork that has just been made leads no group yet
+            for kill in (os.killpg, os.kill) if self.alive else (os.killpg,):
+                try:
+                    kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    logger.debug("worker %s had already ended", pid)
         self._channel.close()
 
 
@@ -319,15 +344,3 @@ def _ending(code: int | None) -> str:
     if code is None:
         return "closed its channel"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-
-
-def _environment(directory: Path, device: str, cache_dir: Path) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
-    own = {
-        "HOME": str(directory),
-        "TMPDIR": str(directory / "tmp"),
-        # shared with the precompile step, so that nothing is compiled twice
-        "TRITON_CACHE_DIR": str(cache_dir / "triton"),
-        "TORCHINDUCTOR_CACHE_DIR": str(cache_dir / "inductor"),
-    }
-    return {**kept, **own, "TRITON_INTERPRET": "1"} if device == "cpu" else {**kept, **own}

@@ -5,7 +5,7 @@ Each is timed in a process that never saw a candidate.
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -77,40 +77,72 @@ def call_baseline(
     baseline.worker.request(command, timeout_s=timeout_s)
 
 
-def time_baseline(
+def prepare_baseline(
     baseline: LoadedModule,
     inputs: Sequence[str],
     reference: Reference,
+    turns: tuple[str, str] | None,
+    *,
+    l2_bytes: int,
+    limit_s: float = math.inf,
+) -> Baseline | None:
+    """Load one baseline and compile it; what failed is a Baseline without timing and with its log.
+
+    Args:
+        baseline: a clean worker, and the baseline's name.
+        inputs: names of attached lists of arguments, which the calls take in turn.
+        turns: the lease of the GPU, which is held alone wherever Inductor tunes.
+        limit_s: seconds from now; one that is not compiled by then is `timed_out`.
+    """
+    deadline = time.monotonic() + limit_s
+
+    def prepare() -> None:
+        start_baseline(baseline, reference, timeout_s=_settings(l2_bytes, deadline).timeout_s)
+        batch = Batch(inputs, 1, warmup=1, turns=turns)
+        sample_times(baseline, batch, _settings(l2_bytes, deadline))
+
+    return _failure_of(prepare, baseline.key, limit_s)
+
+
+def time_baseline(
+    baseline: LoadedModule,
+    inputs: Sequence[str],
     lease: GpuLease | None,
     *,
     l2_bytes: int,
     limit_s: float = math.inf,
 ) -> Baseline:
-    """Load and time one baseline, with the GPU to itself while it is timed.
+    """Time one baseline that was prepared, with the GPU to itself.
 
     A failure is a Baseline without timing and with its log.
 
     Args:
-        baseline: a clean worker, and the baseline's name.
+        baseline: its worker and its name.
         inputs: names of attached lists of arguments, which the calls take in turn.
         lease: of the GPU; None without one.
         limit_s: seconds from now; one that is not timed by then is `timed_out`.
     """
-    name, deadline = baseline.key, time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s
+    samples: list[float] = []
 
-    def settings() -> ClockSettings:
-        left_s = max(1.0, deadline - time.monotonic())
-        return ClockSettings(l2_bytes, min(COMPILE_TIMEOUT_S, left_s))
-
-    turns = lease.place if lease is not None else None
-    try:
-        start_baseline(baseline, reference, timeout_s=settings().timeout_s)
-        # compiles, and has the GPU alone wherever Inductor tunes
-        sample_times(baseline, Batch(inputs, 1, warmup=1, turns=turns), settings())
+    def take() -> None:
+        batch = Batch(inputs, SAMPLES, warmup=WARMUP_CALLS)
         with lease.hold(exclusive=True) if lease is not None else nullcontext():
-            samples = sample_times(
-                baseline, Batch(inputs, SAMPLES, warmup=WARMUP_CALLS), settings()
-            ).event_ms
+            samples.extend(sample_times(baseline, batch, _settings(l2_bytes, deadline)).event_ms)
+
+    failed = _failure_of(take, baseline.key, limit_s)
+    return failed or Baseline(baseline.key, summarize_samples(samples), estimated=False)
+
+
+def _settings(l2_bytes: int, deadline: float) -> ClockSettings:
+    left_s = max(1.0, deadline - time.monotonic())
+    return ClockSettings(l2_bytes, min(COMPILE_TIMEOUT_S, left_s))
+
+
+def _failure_of(step: Callable[[], None], name: str, limit_s: float) -> Baseline | None:
+    """The baseline that a step fails for; None if it does not."""
+    try:
+        step()
     except WorkerFailure as failure:
         return Baseline(name, None, estimated=False, log=f"{failure}\n{failure.traceback}")
     except WorkerLost as ex:
@@ -119,7 +151,7 @@ def time_baseline(
         return Baseline(name, None, estimated=False, log=str(ex))
     except ClocksDisagree as ex:
         return Baseline(name, None, estimated=False, log=str(ex))
-    return Baseline(name, summarize_samples(samples), estimated=False)
+    return None
 
 
 def untimed_baseline(name: str, limit_s: float) -> Baseline:

@@ -7,7 +7,8 @@ judge's side too, as `kmem.measure.worker.channel`: channel, commands, tensors.
 
 In the order in which a process uses them:
 
-- serve.py: where the process starts, and how it answers commands until the judge is gone.
+- template.py: a process with everything imported that forks workers and sees no candidate.
+- serve.py: where a worker starts, and how it answers commands until the judge is gone.
 - channel.py: how judge and worker talk: JSON messages over a socket pair.
 - commands.py: what a worker can be asked: one record for each command.
 - runner.py: carries commands out, with the loaded modules and the tensors they are called with.
@@ -17,8 +18,10 @@ In the order in which a process uses them:
 - results.py: what a forward returned: a description for the judge, and copies for it.
 - overlap.py: where the outputs of a forward lie.
 - operators.py: the operators that one call dispatches, and the values that it reads into Python.
-- copying.py: which interpreted launches compute, and which only copy.
 - patching.py: Triton's interpreter without half of its work, which changes nothing.
+- lineage.py: where the bytes of outputs came from, through operators and launches.
+- copying.py: what interpreted kernels carry, and what they work out.
+- kernel_flow.py: the same of compiled kernels, read in their Triton IR.
 - interpreting.py: makes Triton's interpreter answer as a GPU would.
 - waiting.py: interpreted programs of one launch that wait for each other take turns.
 - races.py: programs that read what others of the same launch write.

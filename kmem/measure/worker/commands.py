@@ -30,6 +30,11 @@ class Detach:
 
 
 @dataclass(frozen=True, slots=True)
+class PrepareProfiler:
+    """Have the GPU's profiler initialise itself, which takes seconds once in a process."""
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Import a text, construct its class and give the module its parameters.
 
@@ -66,10 +71,12 @@ class Unload:
 class Run:
     """One forward, whose outputs are described and copied to `outputs`.
 
-    `state` is given to the module before, as by `Load`; None leaves it as it is. With `suppress`
+    `state` is given to the module before, as by `Load`; None leaves it as it is. With `replace` its
+    tensors get other memory (`.data`), else they are written. With `suppress`
     Triton launches do nothing, with `shuffle` (a seed) their programs run in another order. With
     `grad` the forward is recorded for gradients. With `keep` the worker holds on to the result
-    under that name. With `observe` the answer names what was dispatched.
+    under that name. With `observe` the answer names what was dispatched. `arguments` are
+    given to Triton launches in place of their own, by name, by their number in the forward.
     """
 
     key: str
@@ -79,9 +86,11 @@ class Run:
     suppress: bool = False
     keep: str | None = None
     state: list[list[object]] | None = None
+    replace: bool = False
     shuffle: int | None = None
     grad: bool = False
     observe: bool = False
+    arguments: dict[str, dict[str, object]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,7 @@ class TimeHost:
 Command = (
     Attach
     | Detach
+    | PrepareProfiler
     | Load
     | Unload
     | Run

@@ -1,85 +1,100 @@
-"""Which interpreted launches compute, and which only carry values from one place to another.
+"""What interpreted kernels carry from one place to another, and what they work out.
 
-Runs inside the worker, from a copy of this file. A value that was loaded is followed through
-conversions and changes of shape; one that reaches a store like that was copied, not computed.
+Runs inside the worker, from a copy of this file. A value that was loaded is followed, with the
+origins of the memory that it came from (lineage.py), through conversions, changes of shape and
+arithmetic that leaves it as it is, to where it is stored.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
+import numpy
+from lineage import COMPUTED, LIBRARY, UNSEEN, Lineage
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 #: What leaves every value what it was, but for its type and place.
 _CARRYING = """
 create_si_to_fp create_ui_to_fp create_fp_to_si create_fp_to_ui create_fp_ext create_fp_trunc
 create_int_cast create_fp_to_fp create_bitcast create_reshape create_trans create_expand_dims
-create_broadcast create_cat create_join create_split create_splat create_unsplat
+create_broadcast create_cat create_join create_split create_splat create_unsplat create_gather
 """
-_COPIED = "_kmem_copied"
+#: What may leave a value as it is: times one, and nothing added.
+_ARITHMETIC = "binary_op unary_op ternary_op create_fma create_clampf create_fabs create_idiv"
+_ORIGINS = "_kmem_origins"
 
 
-class CopyDetector:
-    """Notices stores of computed values, while it is asked to watch.
+class CopyFollower:
+    """Tells a lineage of every load and store, while it is on."""
 
-    It makes every operation slower, and only one forward of a verdict asks for it.
-    """
+    def __init__(self, lineage: Lineage) -> None:
+        self._lineage = lineage
+        self._wrap("create_masked_load", self._load)
+        for name in _CARRYING.split():
+            self._wrap(name, self._carry)
+        for name in _ARITHMETIC.split():
+            self._wrap(name, self._compute)
+        self._wrap("create_masked_store", self._store)
+        self._wrap("create_atomic_rmw", self._add)
+        self._wrap("create_atomic_cas", self._exchange)
 
-    def __init__(self) -> None:
-        self.computed = False  # whether what was watched last stored a computed value
-        self._around: dict[str, Callable] = {
-            "create_masked_load": self._load,
-            "create_atomic_load": self._load,
-            **dict.fromkeys(_CARRYING.split(), self._carry),
-            "create_masked_store": self._store,
-            "create_atomic_rmw": self._combine,
-            "create_atomic_cas": self._combine,
-        }
+    def _wrap(self, name: str, around: Callable) -> None:
+        method = getattr(InterpreterBuilder, name, None)
+        if method is None:  # another version of Triton
+            return
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Watch the launches meanwhile."""
-        self.computed = False
-        usual = {
-            name: getattr(InterpreterBuilder, name)
-            for name in self._around
-            if hasattr(InterpreterBuilder, name)  # another version of Triton may lack it
-        }
-        for name, method in usual.items():
-            setattr(InterpreterBuilder, name, _watched(method, self._around[name]))
-        try:
-            yield
-        finally:
-            for name, method in usual.items():
-                setattr(InterpreterBuilder, name, method)
+        # a pass-through
+        def operation(builder, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
+            result = method(builder, *args, **kwargs)
+            if self._lineage.is_on:
+                around(args, result)
+            return result
 
-    def _load(self, args: tuple, result: object) -> object:
-        _mark(result)
-        return result
+        setattr(InterpreterBuilder, name, operation)
 
-    def _carry(self, args: tuple, result: object) -> object:
+    def _load(self, args: tuple, result: object) -> None:
+        pointers, mask = args[:2]
+        _mark(result, self._lineage.read(_places(pointers, mask)))
+
+    def _carry(self, args: tuple, result: object) -> None:
         handles = [value for value in args if isinstance(value, TensorHandle)]
-        if handles and all(hasattr(value, _COPIED) for value in handles):
-            _mark(result)
-        return result
+        found = [getattr(value, _ORIGINS, None) for value in handles]
+        if found and None not in found:
+            _mark(result, _union(found))
 
-    def _store(self, args: tuple, result: object) -> object:
-        if not hasattr(args[1], _COPIED):
-            self.computed = True
-        return result
+    def _compute(self, args: tuple, result: object) -> None:
+        """Arithmetic makes a value of another origin, unless a foreign one comes out of it."""
+        for value in args:
+            origins = getattr(value, _ORIGINS, 0)
+            if origins & (LIBRARY | UNSEEN) and numpy.array_equal(value.data, result.data):
+                _mark(result, origins | COMPUTED | getattr(result, _ORIGINS, 0))
 
-    def _combine(self, args: tuple, result: object) -> object:
-        self.computed = True
-        return result
+    def _store(self, args: tuple, result: object) -> None:
+        self._write(args[0], args[2], args[1])
+
+    def _add(self, args: tuple, result: object) -> None:
+        self._write(args[1], args[3], args[2], COMPUTED)
+
+    def _exchange(self, args: tuple, result: object) -> None:
+        self._write(args[0], None, args[2], COMPUTED)
+
+    def _write(self, pointers: TensorHandle, mask: object, value: object, also: int = 0) -> None:
+        origins = getattr(value, _ORIGINS, COMPUTED) | also
+        element_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        self._lineage.write(_places(pointers, mask), element_bytes, origins)
 
 
-def _watched(method: Callable, around: Callable) -> Callable:
-    def operation(builder, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
-        return around(args, method(builder, *args, **kwargs))
+def _places(pointers: TensorHandle, mask: TensorHandle | None) -> numpy.ndarray:
+    """The addresses that are really touched."""
+    places = numpy.asarray(pointers.data)
+    if mask is None:
+        return places.reshape(-1)
+    return places[numpy.broadcast_to(mask.data, places.shape)]
 
-    return operation
+
+def _union(found: list[int]) -> int:
+    return int(numpy.bitwise_or.reduce(found))
 
 
-def _mark(result: object) -> None:
+def _mark(result: object, origins: int) -> None:
     for value in result if isinstance(result, list | tuple) else (result,):
         if isinstance(value, TensorHandle):
-            setattr(value, _COPIED, True)
+            setattr(value, _ORIGINS, origins)

@@ -25,9 +25,16 @@ class CandidateFailed(Exception):
             "failed": self.stage,
             "type": type(cause).__name__,
             "bases": [base.__name__ for base in type(cause).__mro__],
-            "message": str(cause)[:_MESSAGE_CHARACTERS],
+            "message": _message_of(cause)[:_MESSAGE_CHARACTERS],
             "traceback": "".join(traceback.format_exception(cause))[-_TRACEBACK_CHARACTERS:],
         }
+
+
+def _message_of(cause: BaseException) -> str:
+    try:
+        return str(cause)
+    except Exception as ex:  # noqa: BLE001 - the candidate's own __str__ may raise anything
+        return f"(its message cannot be shown: {type(ex).__name__})"
 
 
 def guarded(stage: str, function: Callable[..., _T], *args: object) -> _T:

@@ -3,8 +3,9 @@
 Runs inside the worker, from a copy of this file. What follows from it is for the judge to say.
 
 Covered: functions of torch, triton, time and Python's builtins, names that shadow inherited ones,
-global flags, hooks for all modules, modes, tracers, threads and child processes. Not covered: code
-that rewrites this check too; it must get past the source check first.
+global flags, hooks for all modules, modes, tracers, threads of Python and child processes. Not
+covered: code that rewrites this check too, and threads that native code starts (libraries keep
+pools of these): both must get past the source check first.
 """
 
 import _thread

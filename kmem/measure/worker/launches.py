@@ -4,26 +4,53 @@ Runs inside the worker, from a copy of this file, and is imported before any can
 functions it uses are bound before a candidate could replace them.
 """
 
+import functools
 import hashlib
+import inspect
 import math
+import operator
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from types import ModuleType
 from weakref import WeakKeyDictionary
 
 import numpy
 import torch
 import triton
-from copying import CopyDetector
+from copying import CopyFollower
+from kernel_flow import read_stores
+from kernel_identity import GLOBAL, describe_launch, identify_function
+from lineage import COMPUTED, Lineage
 from races import RaceLog
 from torch.profiler import ProfilerActivity, profile
+from triton.compiler.compiler import CompiledKernel
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.interpreter import GridExecutor, InterpretedFunction, InterpreterBuilder
 from triton.runtime.jit import JITFunction
 
 _synchronize = torch.cuda.synchronize
+#: What a launcher is given before the kernel's own arguments: grid, stream, function, metadata and
+#: hooks. Source: triton.backends.nvidia.driver.CudaLauncher.
+_LAUNCHER_ARGUMENTS = 9
+#: Launches of one forward whose kernels and arguments the judge is told.
+DESCRIBED = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is changed about the launches of one call.
+
+    With `suppress` they do nothing. `shuffle` is a seed for the order of their programs, None for
+    the usual one; races are looked for meanwhile. `arguments` are given in place of their own, by
+    name, by the number of the launch; in the interpreter alone.
+    """
+
+    suppress: bool = False
+    shuffle: int | None = None
+    arguments: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
 
 class LaunchCounter:
@@ -38,22 +65,24 @@ class LaunchCounter:
         self.count = 0
         self.running = 0  # how many are at work, one in another
         self.names: list[str] = []  # of the kernels, in order; in the interpreter alone
+        # beside the names: the function's identity, and its arguments as text
+        self.described: list[tuple[str, dict[str, str]]] = []
         self.compiled: Counter[str] = Counter()  # launches of compiled kernels, by name
-        # names of compiled kernels by what launches them
-        self._launchers: WeakKeyDictionary[object, str] = WeakKeyDictionary()
-        self.copies: CopyDetector | None = None  # where Triton interprets
-        self._races: RaceLog | None = None  # likewise
+        # compiled kernels by what launches them
+        self._launchers: WeakKeyDictionary[object, CompiledKernel] = WeakKeyDictionary()
+        self.lineage = Lineage(by_bytes=triton.knobs.runtime.interpret)
+        self._races: RaceLog | None = None  # where Triton interprets
         self._suppressed, self._shuffle = False, None
+        self._arguments: Mapping[str, Mapping[str, object]] = {}
         if triton.knobs.runtime.interpret:
-            self.copies = CopyDetector()
+            CopyFollower(self.lineage)
             self._wrap(GridExecutor, "__call__")
             self._races = RaceLog()
             self._let_shuffle()
         else:
             # where every launch ends, also those through the handle of a compiled kernel
-            launcher_class = triton.runtime.driver.active.launcher_cls
-            self._note_names(launcher_class)
-            self._wrap(launcher_class, "__call__")
+            self._note_kernels()
+            self._wrap(triton.runtime.driver.active.launcher_cls, "__call__")
 
     def is_running(self) -> bool:
         """Whether a launch is at work."""
@@ -68,42 +97,100 @@ class LaunchCounter:
             if self._suppressed:
                 return None
             if self._races is not None:
-                self.names.append(function.fn.__name__)
+                args, kwargs = self._change_arguments(function, args, kwargs)
+                self._note_interpreted(function.fn, args, kwargs)
                 self._races.begin_launch()
             self.running += 1
             try:
-                done = original(function, *args, **kwargs)
+                self.lineage.note_arguments([args, kwargs])
+                with self._globals_changed(function) if self._arguments else nullcontext():
+                    done = original(function, *args, **kwargs)
             finally:
                 self.running -= 1
             if self._races is not None:
                 self._races.end_launch()
             else:
-                self.compiled[self._launchers.get(function, "")] += 1
+                self._note_compiled(self._launchers.get(function), args[_LAUNCHER_ARGUMENTS:])
             return done
 
         setattr(owner, name, launch)
 
-    def _note_names(self, launcher_class: type) -> None:
-        """Remember of each launcher which compiled kernel it was made for."""
-        original = launcher_class.__init__
-
-        def make(launcher, source, metadata):  # noqa: ANN001, ANN202 - a pass-through
-            original(launcher, source, metadata)
-            self._launchers[launcher] = str(getattr(metadata, "name", ""))
-
-        launcher_class.__init__ = make
+    def _change_arguments(
+        self, function: GridExecutor, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
+        changed = self._arguments.get(str(self.count - 1), {})
+        names = function.arg_names[: len(args)]
+        by_place = [changed.get(name, value) for name, value in zip(names, args, strict=False)]
+        by_name = {name: value for name, value in changed.items() if name not in names}
+        return (*by_place, *args[len(names) :]), {**kwargs, **by_name}
 
     @contextmanager
-    def observing(self, *, suppress: bool = False, shuffle: int | None = None) -> Iterator[None]:
-        """Count from zero, with launches changed as asked for.
+    def _globals_changed(self, executor: GridExecutor) -> Iterator[None]:
+        """Meanwhile the kernel reads other globals, if it is to."""
+        changed = {
+            name.removeprefix(GLOBAL): value
+            for name, value in self._arguments.get(str(self.count - 1), {}).items()
+            if name.startswith(GLOBAL)
+        }
+        place = executor.fn.__globals__
+        before = {name: place[name] for name in changed}
+        place.update(changed)
+        try:
+            yield
+        finally:
+            place.update(before)
 
-        Args:
-            suppress: they do nothing.
-            shuffle: a seed for the order of their programs; None for the usual one. Races are
-                looked for meanwhile.
-        """
-        self.count, self.names = 0, []
-        self._suppressed = suppress
+    def _note_interpreted(
+        self, rewritten: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
+        self.names.append(rewritten.__name__)
+        if len(self.described) < DESCRIBED:
+            functions = InterpretedFunction.rewritten_fn.items()
+            written = inspect.unwrap(rewritten)
+            own = next((one for one, other in functions if other is written), written)
+            arguments = describe_launch(own, args, kwargs)
+            self.described.append((identify_function(own), arguments))
+
+    def _note_kernels(self) -> None:
+        """Remember of each launcher which compiled kernel it was made for."""
+        original = CompiledKernel._init_handles
+
+        def prepare(kernel: CompiledKernel) -> None:
+            original(kernel)
+            self._launchers[kernel._run] = kernel
+
+        CompiledKernel._init_handles = prepare
+
+    def _note_compiled(self, kernel: CompiledKernel | None, values: Sequence[object]) -> None:
+        """One launch of a compiled kernel with these arguments, constants among them."""
+        self.compiled[kernel.name if kernel is not None else ""] += 1
+        if kernel is None or not self.lineage.is_on:
+            return
+        names = getattr(getattr(kernel.src, "fn", None), "arg_names", ())
+        places = {
+            name: place
+            for name, value in zip(names, values)  # noqa: B905 - hidden ones come after
+            if (place := _address(value)) is not None
+        }
+        stores = read_stores(kernel.asm["ttir"]) if len(names) == len(values) else None
+        if stores is None:  # whatever it is given it may have worked out
+            for place in places.values():
+                self.lineage.add(place, COMPUTED)
+            return
+        for stored in stores:
+            carried = [self.lineage.origins_at(places[name]) for name in stored.carried & {*places}]
+            origins = functools.reduce(operator.or_, carried, COMPUTED if stored.computed else 0)
+            for name in stored.targets & {*places}:
+                self.lineage.add(places[name], origins)
+
+    @contextmanager
+    def observing(self, change: Change) -> Iterator[None]:
+        """Count from zero, with launches changed."""
+        shuffle = change.shuffle
+        self._arguments = change.arguments
+        self.count = 0
+        self.names, self.described = [], []
+        self._suppressed = change.suppress
         self._shuffle = None if shuffle is None else random.Random(shuffle)
         if self._races is not None:
             self._races.is_on, self._races.found = shuffle is not None, 0
@@ -111,6 +198,7 @@ class LaunchCounter:
             yield
         finally:
             self._suppressed, self._shuffle = False, None
+            self._arguments = {}
             if self._races is not None:
                 self._races.is_on = False
 
@@ -146,6 +234,13 @@ class LaunchCounter:
             set_grid_dim,
             set_grid_idx,
         )
+
+
+def _address(value: object) -> int | None:
+    """Where the memory begins that a pointer or a tensor descriptor leads to."""
+    value = getattr(value, "base", value)
+    ask = getattr(value, "data_ptr", None)
+    return ask() if callable(ask) else None
 
 
 def gpu_kernels(

@@ -7,10 +7,18 @@ of it may be there is for the judge to say.
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
+import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+if TYPE_CHECKING:
+    from lineage import Lineage
+
+#: What the lineage asks a tensor is no reading of the call's.
+_untold = torch._C.DisableTorchFunction
+BodyOf = Callable[[object], Callable[..., object] | None]
 #: Methods that hand a tensor's values to Python or NumPy, which no dispatcher sees.
 _READINGS = frozenset(
     """
@@ -29,10 +37,14 @@ class OperatorLog:
 
     Args:
         in_launch: says whether Triton's interpreter is at work, which reads tensors as well.
+        lineage: told of every operator outside of launches.
+        body_of: what an operator of the file's own is made of (kmem/host/own_operators.py).
     """
 
-    def __init__(self, in_launch: Callable[[], bool]) -> None:
+    def __init__(self, in_launch: Callable[[], bool], lineage: "Lineage", body_of: BodyOf) -> None:
         self.counts: dict[str, int] = {}
+        self.lineage = lineage
+        self.body_of = body_of
         self._in_launch = in_launch
         self._stack = ExitStack()
 
@@ -55,6 +67,12 @@ class OperatorLog:
     def count(self, name: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + 1
 
+    def follow(self, func: object, args: object, kwargs: object, result: object) -> None:
+        """Tell the lineage of an operator, if it is the call's own."""
+        if not self._in_launch():
+            with _untold():
+                self.lineage.note_operator(func, args, kwargs, result)
+
     def count_reading(self, name: str) -> None:
         """Count a reading of values by the call itself."""
         if name in _READINGS and not self._in_launch():
@@ -73,8 +91,13 @@ class _Dispatches(TorchDispatchMode):
 
     # torch's own signature
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        if (body := self._log.body_of(func)) is not None:
+            with self:  # what it is made of counts, not what it is called
+                return body(*args, **(kwargs or {}))
         self._log.count(str(func))
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        self._log.follow(func, args, kwargs or {}, result)
+        return result
 
 
 class _Readings(TorchFunctionMode):

@@ -6,6 +6,7 @@ reference nor a tolerance. Everything it uses is imported before any candidate i
 In order: tensors and modules, running, observing.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -23,10 +24,11 @@ from free_memory import poison_free_memory
 from imitated_device import ImitatedDevice, imitate_cuda
 from integrity import Integrity
 from interpreting import imitate_driver, prepare_interpreter
-from launches import LaunchCounter, binary_digest, find_triton_functions, gpu_kernels
+from launches import Change, LaunchCounter, binary_digest, find_triton_functions, gpu_kernels
 from lease import GpuLease
 from operators import OperatorLog
 from overlap import describe_places
+from own_operators import own_body
 from project_modules import use_project
 from results import Result, SpotCopies, deliver_result, is_plain, read_result
 from tensors import SharedTensor, decode_value, open_shared
@@ -34,6 +36,7 @@ from tuning import tuning_in_turn
 
 _no_grad, _enable_grad = torch.no_grad, torch.enable_grad
 _copy, _equal = torch.Tensor.copy_, torch.equal
+_clone, _set_data = torch.Tensor.clone, torch.Tensor.data.__set__
 _manual_seed, _synchronize = torch.manual_seed, torch.cuda.synchronize
 #: Beyond this the allocator's free blocks go back to the driver after a call: the judge has use for
 #: the memory.
@@ -105,14 +108,12 @@ class Runner:
             prepare_interpreter()
             self._as_on_gpu = partial(ImitatedDevice, "cpu")
         self.integrity = Integrity(_own_parts)
+        gc.freeze()  # what candidates bring is looked through for tensors, again and again
 
-    def prepare_profiler(self) -> None:
-        """Have the GPU's profiler initialise itself now, so that no verdict waits for it.
-
-        The first use in a process takes seconds.
-        """
+    def prepare_profiler(self, command: commands.PrepareProfiler) -> dict[str, object]:
         if self.device.type == "cuda":
             gpu_kernels(lambda: torch.zeros(1, device=self.device))
+        return {}
 
     def _imitate(self, target: dict[str, object]) -> None:
         """Answer questions about the GPU as this one would, from now on."""
@@ -196,14 +197,17 @@ class Runner:
             shared.fetch()
         return {target: shared.value for target, shared in state.items()}
 
-    def _give_state(self, model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
-        """Copy into parameters and buffers, also those that no state_dict holds."""
+    def _give_state(
+        self, model: torch.nn.Module, state: dict[str, torch.Tensor], replace: bool = False
+    ) -> None:
+        """Write parameters and buffers, or `replace` their memory; also those of no state_dict."""
         own = dict(registered_state(model))
         with _no_grad():
             for name, value in state.items():
                 target = own.get(name)
-                if target is not None and not _equal(target, value):
-                    _copy(target, value)
+                if target is None or _equal(target, value):
+                    continue
+                _set_data(target, _clone(value)) if replace else _copy(target, value)
 
     def unload(self, command: commands.Unload) -> dict[str, object]:
         self.models.pop(command.key, None)
@@ -220,15 +224,16 @@ class Runner:
         poison_free_memory(layouts, self.device, self.reserved_bytes)
         if command.state is not None:
             model, state = self.models[command.key][0], self._shared_state(command.state)
-            guarded("state_dict", self._give_state, model, state)
+            guarded("state_dict", self._give_state, model, state, command.replace)
         self._seed(command.seed)
-        call = self._forward(command.key, command.inputs, grad=command.grad)
-        log = OperatorLog(self.launches.is_running)
-        with (
-            self.launches.observing(suppress=command.suppress, shuffle=command.shuffle),
-            log if command.observe else nullcontext(),
-        ):
-            result = guarded("forward", call)
+        forward = self._forward(command.key, command.inputs, grad=command.grad)
+        call = clocks.Timed(forward, on_gpu=self.device.type == "cuda")
+        log = OperatorLog(self.launches.is_running, self.launches.lineage, own_body)
+        change = Change(command.suppress, command.shuffle, command.arguments or {})
+        with self.launches.observing(change):
+            result, origins = (
+                self._observed(call, log) if command.observe else (guarded("forward", call), [])
+            )
         described = deliver_result(result, targets, self.device)
         described.update(self._places(result, command.inputs))
         if command.keep:
@@ -241,9 +246,24 @@ class Runner:
             **described,
             "launches": seen.count,
             "names": seen.names[:_NAMES],
+            "described": seen.described,
             "races": seen.races,
             "operators": log.counts,
+            "origins": origins,
+            "seconds": call.seconds,
         }
+
+    def _observed(self, call: Callable[[], Result], log: OperatorLog) -> tuple[Result, list[int]]:
+        """What a call returns, with the origins of each output; the log is filled."""
+        leaves: tuple[object, ...] = ()
+        log.lineage.begin()
+        try:
+            with log:
+                result = guarded("forward", call)
+            leaves = result.leaves
+        finally:
+            origins = log.lineage.end(leaves)
+        return result, origins
 
     def reread(self, command: commands.Reread) -> dict[str, object]:
         return deliver_result(self.kept[command.keep], self.attached[command.outputs], self.device)
@@ -314,12 +334,10 @@ class Runner:
     def operators(self, command: commands.Operators) -> dict[str, object]:
         self._seed(command.seed)
         call = self._forward(command.key, command.inputs)
-        log, copies = OperatorLog(self.launches.is_running), self.launches.copies
-        with log, copies.watching() if copies is not None else nullcontext():
-            guarded("forward", call)
+        log = OperatorLog(self.launches.is_running, self.launches.lineage, own_body)
+        origins = self._observed(call, log)[1]
         self._join()
-        computed = None if copies is None else copies.computed
-        return {"operators": log.counts, "computed": computed}
+        return {"operators": log.counts, "origins": origins}
 
     def kernels(self, command: commands.Kernels) -> dict[str, object]:
         names = self.launches.compiled

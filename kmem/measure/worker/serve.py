@@ -28,6 +28,7 @@ def serve(link: Channel, runner: "Runner", *, hostile: bool) -> None:
     handlers = {
         commands.Attach: runner.attach,
         commands.Detach: runner.detach,
+        commands.PrepareProfiler: runner.prepare_profiler,
         commands.Load: runner.load,
         commands.Unload: runner.unload,
         commands.Run: runner.run,
@@ -72,22 +73,28 @@ def take_files(link: Channel, message: dict) -> None:
         descriptor["file"] = file
 
 
-def main() -> None:
-    """argv: file descriptor of the channel."""
-    link = Channel(socket.socket(fileno=int(sys.argv[1])))
+def import_libraries() -> None:
+    """What takes a second, and needs neither a GPU nor anything of one worker's own."""
+    import runner  # noqa: F401
+    import torch  # noqa: F401
+    import triton  # noqa: F401
+
+
+def run(link: Channel) -> None:
+    """Be the worker of this channel until the judge is gone."""
     options = link.receive()
     walls = Walls(**options["walls"]) if options["walls"] else None
     die_with_parent()
+    # libraries start threads when they are imported, so what a process gives up is given up before
     restrict_process(Limits(**options["limits"]), walls)
     sys.modules["kmem"] = None  # importing the judge fails
-    # torch starts threads when it is imported, so what a process gives up is given up before
     import torch
     import triton
     from runner import Runner
 
     runner = Runner(options["device"], hostile=walls is not None)
-    if walls is not None:  # what kernels a baseline runs is never asked
-        runner.prepare_profiler()
+    if options["profiles"]:
+        runner.prepare_profiler(commands.PrepareProfiler())
     versions = {
         "python": sys.version.split()[0],
         "torch": torch.__version__,
@@ -98,4 +105,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(Channel(socket.socket(fileno=int(sys.argv[1]))))  # the file descriptor of the channel

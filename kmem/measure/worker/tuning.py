@@ -8,6 +8,7 @@ of its `benchmarker`.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -20,6 +21,9 @@ _synchronize = torch.cuda.synchronize
 #: two it loads the next. A lease that was given back there would have to wait for others' checks
 #: thirty times (a minute for a convolution, beside five other runs).
 _LINGER_S = 0.2
+#: How long the lease is kept through alternatives that follow each other closely: then whoever
+#: waits goes first, once. A tuning of half a minute so waits fifteen times at most.
+_LONGEST_S = 2.0
 #: An alternative that takes longer is timed once.
 _SLOW_S = 0.1
 _METHODS = ("benchmark", "benchmark_gpu", "benchmark_gpu_with_cuda_graph")
@@ -73,14 +77,20 @@ class _Turn:
         self._lease, self._held = lease, ExitStack()
         # how deep it is entered now, and how often that has changed
         self._depth, self._changes = 0, 0
+        self._held_since: float | None = None
         self._lock = threading.Lock()
 
     def __enter__(self) -> None:
         with self._lock:
+            since = self._held_since
+            if self._depth == 0 and since is not None and time.monotonic() - since > _LONGEST_S:
+                self._let_go()
             self._depth += 1
             self._changes += 1  # a timer that is about to give the GPU back comes too late
             # does nothing where it is held
             self._held.enter_context(self._lease.hold(exclusive=True))
+            if self._held_since is None:
+                self._held_since = time.monotonic()
             if self._depth == 1:
                 _synchronize()
 
@@ -96,12 +106,16 @@ class _Turn:
     def _give_back(self, changes: int) -> None:
         with self._lock:
             if changes == self._changes:
-                self._held.close()
+                self._let_go()
+
+    def _let_go(self) -> None:
+        self._held.close()
+        self._held_since = None
 
     def close(self) -> None:
         with self._lock:
             self._changes += 1
-            self._held.close()
+            self._let_go()
             self._lease.close()
 
 

@@ -93,6 +93,7 @@ class _Programs:
         # what Triton asks of the function
         self.__name__, self.__globals__ = function.__name__, function.__globals__
         self.__signature__ = inspect.signature(function)
+        self.__wrapped__ = function
         self._arguments: dict[str, object] = {}
         self._begun: set[Place] = set()
         self._unbegun: Iterator[Place] | None = None

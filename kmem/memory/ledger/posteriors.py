@@ -16,19 +16,22 @@ question, and counts less the further away that level is:
 Sums are added up as integers and weighed afterwards, so that the same ledger gives the same floats
 however it was filled.
 
-Covered: outcomes weigh by the trust in their origin and by the age of their versions; nothing is
-deleted. Not covered: outcomes of one run are treated as independent, though tuning the same kernel
-makes them alike; outcomes age by the versions of torch and Triton, not by those of drivers.
+Covered: outcomes weigh by the trust in their origin and by the age of their versions, that of the
+recipe that wrote the kernel among them; nothing is deleted. Not covered: outcomes of one run are
+treated as independent, though tuning the same kernel makes them alike; outcomes age by the versions
+of torch, Triton and the recipe, not by those of drivers, nor by that of the code that recipes
+share.
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kmem.memory.ledger.sum_columns import Count, Name, SumColumns
 from kmem.memory.ledger.sums import LOG_UNIT
+from kmem.records import is_recipe_component
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +51,11 @@ PRIOR_WEIGHT = 4.0
 HALF_LIFE_RELEASES = 4.0
 RELEASES_PER_MAJOR = 10
 AGING_COMPONENTS = ("torch", "triton")
+#: Outcomes of a recipe that has changed since count half, as those of a compiler a year older do.
+#: An edit mostly mends one fault or adds one way, and leaves most kernels as they were: what was
+#: learnt is a good guess still, but half as many outcomes of the new text must outweigh it. How
+#: often it changed does not matter, for versions are hashes, which have no distance.
+CHANGED_RECIPE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +130,17 @@ class AverageSkill:
 def average_skill(columns: SumColumns, versions: Mapping[str, str], trust: Trust) -> AverageSkill:
     """Add up and weigh all rows.
 
-    `versions` are those in use, of torch and triton; outcomes do not age by a missing one.
+    `versions` are those in use, of torch, triton and recipes; outcomes do not age by a missing
+    one.
     """
     import numpy as np  # start-up of commands that ask for no posterior need not pay for it
 
+    recipes = {version for name, version in versions.items() if is_recipe_component(name)}
     by_source = [
-        trust.weight(origin) * age_weight({"torch": torch, "triton": triton}, versions)
-        for origin, torch, triton in columns.source_names
+        trust.weight(origin)
+        * age_weight({"torch": torch, "triton": triton}, versions)
+        * recipe_weight(recipe, recipes)
+        for origin, torch, triton, recipe in columns.source_names
     ]
     weights, bucket_of_source = np.unique(np.array(by_source or [1.0]), return_inverse=True)
     buckets = bucket_of_source[columns.sources].astype(np.int64)
@@ -259,6 +271,16 @@ def age_weight(versions: Mapping[str, str], now: Mapping[str, str]) -> float:
         if then is not None and current is not None:
             distance += abs(then - current)
     return 0.5 ** (distance / HALF_LIFE_RELEASES)
+
+
+def recipe_weight(recipe: str, current: Collection[str]) -> float:
+    """What outcomes of a recipe's version count now: 1 while it is in use, else CHANGED_RECIPE.
+
+    Args:
+        recipe: the version, a hash that no two recipes share; empty for kernels that none wrote.
+        current: versions of the recipes in use; empty if nobody said, and then nothing ages.
+    """
+    return CHANGED_RECIPE if recipe and current and recipe not in current else 1.0
 
 
 def _release(version: str) -> int | None:

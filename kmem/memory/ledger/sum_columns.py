@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
-#: A row as `SumColumns` takes it: id; its names; origin, torch, triton; its counts.
-SumRow: TypeAlias = "tuple[int, str, str, str, str, str, str, str, int, int, int, int, int]"
+#: A row as `SumColumns` takes it: id; its names; origin, torch, triton, recipe; its counts.
+SumRow: TypeAlias = "tuple[int, str, str, str, str, str, str, str, str, int, int, int, int, int]"
 
 
 class Name(IntEnum):
@@ -42,6 +42,7 @@ class SkillSums:
     arch: str
     torch: str
     triton: str
+    recipe: str
     origin: str
     tried: int
     passed: int
@@ -56,8 +57,8 @@ class SumColumns:
     Names are kept as codes: `skills`, `bottlenecks`, `operators` and `archs` map them.
 
     `names` (Name, rows) int32 are codes. `sources` (rows,) int32 indexes `source_names`, which maps
-    (origin, torch, triton) to a place. `counts` is (Count, rows) int64. A row that nobody filled is
-    zero everywhere and counts nothing.
+    (origin, torch, triton, recipe) to a place. `counts` is (Count, rows) int64. A row that nobody
+    filled is zero everywhere and counts nothing.
     """
 
     def __init__(self) -> None:
@@ -67,7 +68,7 @@ class SumColumns:
         self.bottlenecks: dict[str, int] = {}
         self.operators: dict[str, int] = {}
         self.archs: dict[str, int] = {}
-        self.source_names: dict[tuple[str, str, str], int] = {}
+        self.source_names: dict[tuple[str, str, str, str], int] = {}
         self.names = np.zeros((len(Name), 0), dtype=np.int32)
         self.sources = np.zeros(0, dtype=np.int32)
         self.counts = np.zeros((len(Count), 0), dtype=np.int64)
@@ -92,8 +93,8 @@ class SumColumns:
                     archs.setdefault(row[4], len(archs)),
                 )
             )
-            sources.append(self.source_names.setdefault(row[5:8], len(self.source_names)))
-            counts.append(row[8:])
+            sources.append(self.source_names.setdefault(row[5:9], len(self.source_names)))
+            counts.append(row[9:])
         if not places:
             return
         self._grow(max(places) + 1)

@@ -1,9 +1,9 @@
 """The sums that posteriors are made of, kept up to date in the transaction that adds an outcome.
 
 Table `skill_sums` has one row for the outcomes of one skill that agree in everything a question can
-ask for: bottleneck, operator, architecture, versions, origin. `skill_signature_sums` adds up how
-the problems looked on which a skill helped. outcomes.py calls `add_outcomes` and
-`withdraw_outcome`; track_records.py reads what they keep.
+ask for: bottleneck, operator, architecture, versions (of torch, Triton and its recipe), origin.
+`skill_signature_sums` adds up how the problems looked on which a skill helped. outcomes.py calls
+`add_outcomes` and `withdraw_outcome`; track_records.py reads what they keep.
 
 Every sum is an integer (log-speedup in units of 1e-9), so it does not depend on the order in which
 outcomes and retractions arrived: two memories with the same ledger have the same sums, bit for bit,
@@ -21,10 +21,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kmem.records import Move, Outcome, Status
+from kmem.records import Move, Outcome, Status, recipe_component
 from kmem.serialize import from_json
 
 LOG_UNIT = 1e-9
+#: The version of a recipe that an outcome does not name.
+UNKNOWN_RECIPE = "unknown"
 SIGNATURE_UNIT = 1e-6
 _PAGE = 5000
 
@@ -56,7 +58,7 @@ class _Sums:
         )
 
 
-#: (skill, bottleneck, operator, arch, torch, triton, origin): what the outcomes of a row share.
+#: (skill, bottleneck, operator, arch, torch, triton, recipe, origin): what a row's outcomes share.
 _Shared: TypeAlias = "tuple[str, ...]"
 #: Metric -> [outcomes, total in units of 1e-6].
 _SignatureSums: TypeAlias = "dict[str, list[int]]"
@@ -167,12 +169,13 @@ def _apply(connection: sqlite3.Connection, outcomes: Iterable[Outcome], sign: in
     connection.executemany(
         """
         insert into skill_sums (
-            skill, bottleneck, operator, arch, torch, triton, origin,
+            skill, bottleneck, operator, arch, torch, triton, recipe, origin,
             tried, passed, timed, improved, log_speedup_e9, log_speedup_squared_e9,
             recalled, recalled_log_speedup_e9, revision
         )
-        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-        on conflict (skill, bottleneck, operator, arch, torch, triton, origin) do update set
+        values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        on conflict (skill, bottleneck, operator, arch, torch, triton, recipe, origin)
+        do update set
             tried = tried + excluded.tried,
             passed = passed + excluded.passed,
             timed = timed + excluded.timed,
@@ -259,10 +262,13 @@ def _units(value: float, unit: float) -> int:
 def _shared(outcome: Outcome) -> _Shared:
     """The names of the row that an outcome belongs to.
 
-    Its operator is the one that its skill's recipe wrote, else the first of the graph's.
+    Its operator is the one that its skill's recipe wrote, else the first of the graph's. Its recipe
+    is the version of that recipe, empty where none wrote it.
     """
-    written = (choice.operator for choice in outcome.choices if choice.recipe == outcome.skill)
-    operator = next(written, outcome.operators[0] if outcome.operators else "opaque")
+    written = [choice.operator for choice in outcome.choices if choice.recipe == outcome.skill]
+    first = outcome.operators[0] if outcome.operators else "opaque"
+    operator = written[0] if written else first
+    kept = outcome.versions.get(recipe_component(outcome.skill), UNKNOWN_RECIPE)
     bottleneck = outcome.bottleneck.value if outcome.bottleneck else ""
     versions = outcome.versions
     return (
@@ -272,5 +278,6 @@ def _shared(outcome: Outcome) -> _Shared:
         outcome.arch,
         versions.get("torch", ""),
         versions.get("triton", ""),
+        kept if written else "",
         outcome.origin,
     )

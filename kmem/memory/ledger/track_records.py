@@ -83,7 +83,8 @@ class TrackRecords(Tables):
         Outcomes are weighed by the trust in their origin and by age.
 
         Args:
-            versions: of torch and triton in use now; see `posteriors.age_weight`.
+            versions: of torch, triton and recipes in use now, these named as
+                `recipe_component` does; see `posteriors.age_weight` and `recipe_weight`.
         """
         loaded, trust = self._load_columns(), self._contributors.trust()
         known_for = (loaded.generation, loaded.revision, trust, tuple(sorted(versions.items())))
@@ -98,11 +99,11 @@ class TrackRecords(Tables):
         rows = self._storage.read(
             """
             select
-                skill, bottleneck, operator, arch, torch, triton, origin,
+                skill, bottleneck, operator, arch, torch, triton, recipe, origin,
                 tried, passed, timed, log_speedup_e9, log_speedup_squared_e9
             from skill_sums
             where tried > 0
-            order by skill, bottleneck, operator, arch, torch, triton, origin
+            order by skill, bottleneck, operator, arch, torch, triton, recipe, origin
             """
         )
         return [SkillSums(**row) for row in rows]
@@ -241,7 +242,7 @@ def _changed_rows(connection: sqlite3.Connection, seen: int) -> Iterator[SumRow]
     cursor = connection.execute(
         """
         select
-            id, skill, bottleneck, operator, arch, origin, torch, triton,
+            id, skill, bottleneck, operator, arch, origin, torch, triton, recipe,
             tried, passed, timed, log_speedup_e9, log_speedup_squared_e9
         from skill_sums
         where revision > ?
@@ -257,7 +258,7 @@ def _contents(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
     rows = connection.execute(
         """
         select
-            skill, bottleneck, operator, arch, torch, triton, origin,
+            skill, bottleneck, operator, arch, torch, triton, recipe, origin,
             tried, passed, timed, improved, log_speedup_e9, log_speedup_squared_e9,
             recalled, recalled_log_speedup_e9
         from skill_sums

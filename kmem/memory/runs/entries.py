@@ -67,8 +67,8 @@ class Entries(Tables):
                 r.state,
                 r.result,
                 r.failure,
-                min(json_extract(a.record, '$.measurement.timing.latency_ms')) as best_ms,
-                max(json_extract(a.record, '$.measurement.estimated')) as estimated
+                min(a.latency_ms) as best_ms,
+                max(a.estimated) as estimated
             from runs r
             left join attempts a on a.run = r.id and a.status = 'passed'
             {condition}

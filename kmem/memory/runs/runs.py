@@ -191,10 +191,14 @@ class Runs(Tables):
             self.put_kernel(kernel)
             changed = connection.execute(
                 """
-                insert into attempts (run, kernel, move, skill, status, record)
-                values (?, ?, ?, ?, ?, ?)
+                insert into attempts (
+                    run, kernel, move, skill, status, latency_ms, estimated, record
+                )
+                values (?, ?, ?, ?, ?, ?, ?, ?)
                 on conflict (run, kernel, move, skill) do update set
                     status = excluded.status,
+                    latency_ms = excluded.latency_ms,
+                    estimated = excluded.estimated,
                     record = excluded.record
                 where status = ?
                 """,
@@ -204,6 +208,8 @@ class Runs(Tables):
                     task.move.value,
                     task.skill,
                     status,
+                    attempt.measurement.latency_ms,
+                    attempt.measurement.estimated,
                     json.dumps(data),
                     Status.INTERRUPTED.value,
                 ],

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kmem.errors import OutputError, SkillError
 from kmem.memory.location import added_skills_root
-from kmem.skills import Skill, load_skill, read_skill, recipe_files
+from kmem.skills import Skill, code_files, load_skill, read_skill
 
 #: Unpacked size above which an archive is taken for a mistake or an attack; a skill is text of a
 #: few hundred kilobytes.
@@ -77,7 +77,7 @@ def _same_or_completed(skill: Skill, other: Path, was_added: bool) -> Skill:
     if present is not None and present.hash == skill.hash:
         return present
     if present is not None and was_added and _is_but_for_recipe(present, skill):
-        for file in recipe_files(skill.path):
+        for file in code_files(skill.path):
             os.replace(file, other / file.name)
         return load_skill(other)
     raise SkillError(
@@ -87,8 +87,8 @@ def _same_or_completed(skill: Skill, other: Path, was_added: bool) -> Skill:
 
 
 def _is_but_for_recipe(present: Skill, new: Skill) -> bool:
-    """Whether the new skill is the one that is there, and a recipe.py with its modules."""
-    if present.has_recipe or not new.has_recipe:
+    """Whether the new skill is the one that is there, and the code that makes it act."""
+    if present.acts or not new.acts:
         return False
     with tempfile.TemporaryDirectory(prefix="kmem-add-") as scratch:
         bare = _copy(new.path, Path(scratch) / new.name, with_recipe=False)
@@ -97,7 +97,7 @@ def _is_but_for_recipe(present: Skill, new: Skill) -> bool:
 
 def _copy(directory: Path, target: Path, *, with_recipe: bool) -> Path:
     """Copy a skill's directory without caches, and on request without its code."""
-    code = set() if with_recipe else set(recipe_files(directory))
+    code = set() if with_recipe else set(code_files(directory))
 
     def left_out(folder: str, names: list[str]) -> list[str]:
         return [

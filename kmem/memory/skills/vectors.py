@@ -1,11 +1,13 @@
 """Vectors of texts, made by an embedder and kept: each text that comes back is embedded once."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kmem.errors import EmbeddingError
+from kmem.memory.location import vector_cache_path
 from kmem.memory.skills.embeddings import Embedder, load_embedder
+from kmem.memory.skills.vector_cache import VectorCache
 from kmem.memory.storage import Storage, Tables
 from kmem.records import content_hash
 
@@ -22,6 +24,7 @@ class Vectors(Tables):
         self._embed = embed
         self._embed_loaded = embed is not None
         self._last_query: tuple[str, np.ndarray] | None = None
+        self._cache = None if storage.keeps else VectorCache(vector_cache_path())
 
     @property
     def embedder(self) -> Embedder | None:
@@ -50,19 +53,9 @@ class Vectors(Tables):
         if missing:
             embedder.verify()
             made = _embed_now(embedder, list(missing.values()))
-            rows = [
-                (embedder.model, key, vector.tobytes())
-                for key, vector in zip(missing, made, strict=True)
-            ]
-            with self._storage.write() as connection:
-                connection.executemany(
-                    """
-                    insert or ignore into embeddings (model, content_hash, vector)
-                    values (?, ?, ?)
-                    """,
-                    rows,
-                )
-            vectors.update((key, vector) for _, key, vector in rows)
+            new = {key: vector.tobytes() for key, vector in zip(missing, made, strict=True)}
+            self._keep(embedder.model, new)
+            vectors.update(new)
         together = b"".join(vectors[key] for key in hashes)
         return np.frombuffer(together, dtype="<f4").reshape(len(hashes), -1)
 
@@ -97,7 +90,23 @@ class Vectors(Tables):
             """,
             [model, json.dumps(hashes)],
         )
-        return {row["content_hash"]: row["vector"] for row in rows}
+        stored = {row["content_hash"]: row["vector"] for row in rows}
+        missing = [key for key in hashes if key not in stored]
+        if self._cache is not None and missing:
+            stored |= self._cache.read(model, missing)
+        return stored
+
+    def _keep(self, model: str, vectors: Mapping[str, bytes]) -> None:
+        with self._storage.write() as connection:
+            connection.executemany(
+                """
+                insert or ignore into embeddings (model, content_hash, vector)
+                values (?, ?, ?)
+                """,
+                [(model, key, vector) for key, vector in vectors.items()],
+            )
+        if self._cache is not None:
+            self._cache.write(model, vectors)
 
 
 def _embed_now(embedder: Embedder, texts: list[str]) -> "np.ndarray":

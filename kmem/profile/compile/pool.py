@@ -149,6 +149,8 @@ class CompilePool:
             "read_binaries": read_binaries,
         }
         self._setup = json.dumps(setup)
+        # what was begun ahead of the question, by source, in order; with its time limits
+        self._begun: dict[str, tuple[Future[dict[str, Any]], float, float]] = {}
 
     def __enter__(self) -> "CompilePool":
         return self
@@ -160,6 +162,44 @@ class CompilePool:
         """End the pool's own processes."""
         if self._own is not None:
             self._own.close()
+
+    def begin(
+        self, kernels: Sequence[Kernel], *, timeout_s: float, within_s: float = math.inf
+    ) -> None:
+        """Have modules compiled that `compile` will be asked for, after what it is asked for now.
+
+        Args:
+            timeout_s: for each kernel.
+            within_s: for all of them.
+        """
+        deadline = time.monotonic() + within_s
+        for kernel in kernels:
+            if kernel.source not in self._begun:
+                answer = self._submit(kernel.source, timeout_s, deadline)
+                self._begun[kernel.source] = (answer, timeout_s, deadline)
+
+    def _submit(self, source: str, timeout_s: float, deadline: float) -> "Future[dict[str, Any]]":
+        return self._processes.submit(self._setup, source, timeout_s, deadline)
+
+    def _submit_all(
+        self, kernels: Sequence[Kernel], timeout_s: float, deadline: float
+    ) -> "dict[Future[dict[str, Any]], int]":
+        """The answers by the index of the kernel; what was begun and waits stands behind them."""
+        waiting = {
+            source: (timeout_s, deadline)
+            for source, (answer, timeout_s, deadline) in self._begun.items()
+            if answer.cancel()
+        }
+        for source in waiting:
+            del self._begun[source]
+        answers = {}
+        for index, kernel in enumerate(kernels):
+            waiting.pop(kernel.source, None)
+            answer, *_ = self._begun.pop(kernel.source, (None,))
+            answers[answer or self._submit(kernel.source, timeout_s, deadline)] = index
+        for source, limits in waiting.items():
+            self._begun[source] = (self._submit(source, *limits), *limits)
+        return answers
 
     def compile(
         self,
@@ -180,11 +220,7 @@ class CompilePool:
         Raises:
             ProblemError: if the problem's inputs cannot be built on the meta device.
         """
-        deadline = time.monotonic() + within_s
-        answers = {
-            self._processes.submit(self._setup, kernel.source, timeout_s, deadline): index
-            for index, kernel in enumerate(kernels)
-        }
+        answers = self._submit_all(kernels, timeout_s, time.monotonic() + within_s)
         done: queue.SimpleQueue[Future[dict[str, Any]]] = queue.SimpleQueue()
         # not as_completed: it never hears of what is cancelled by a shutdown
         for answer in answers:

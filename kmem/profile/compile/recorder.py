@@ -20,6 +20,8 @@ from torch.utils.flop_counter import flop_registry
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+from kmem.host.kernel_identity import describe_globals, describe_value, identify_function
+from kmem.host.own_operators import own_body
 from kmem.profile.compile.sass import read_instructions, read_resources
 from kmem.profile.compile.target_driver import tool_paths
 from kmem.profile.compile.ttir import count_program_work, list_products
@@ -78,12 +80,17 @@ class Recorder:
             value = arguments.get(parameter.name)
             if parameter.is_constexpr and isinstance(value, int | float):
                 metrics[f"constexpr__{parameter.name}"] = float(value)
+        given = {name: describe_value(value) for name, value in arguments.items()}
+        read = describe_globals(function.fn)
         launch = {
             "name": kernel.metadata.name,
             "grid": (*grid, 1, 1, 1)[:3],
             "block": (warps * 32, 1, 1),
             "metrics": metrics,
             "products": list_products(kernel.asm["ttir"]),
+            "identity": identify_function(function.fn),
+            "arguments": {**given, **read},
+            "constants": [*read, *(each.name for each in function.params if each.is_constexpr)],
         }
         scalars = [repr(value) for value in arguments.values() if isinstance(value, int | float)]
         self._add(launch, strip_debug(kernel.asm["ptx"]), scalars)
@@ -129,6 +136,9 @@ class VendorOperators(TorchDispatchMode):
 
     # torch's own signature
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        if (body := own_body(func)) is not None:
+            with self:  # what it is made of is recorded
+                return body(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         if str(func.overloadpacket) not in _FREE_OPERATORS:
             metrics = _vendor_metrics(func, args, kwargs or {}, result)

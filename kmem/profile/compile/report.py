@@ -1,9 +1,11 @@
 """What compiling one module found: a compile process's answer as launches with their figures."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from kmem.host.kernel_identity import LaunchedKernel
 from kmem.profile.compile.occupancy import compute_occupancy
 from kmem.records import Device, Launch
 
@@ -25,7 +27,9 @@ class CompileStatus(Enum):
 class CompileReport:
     """What compiling one module found.
 
-    `launches` are in order of execution, vendor operators included (metrics `static__library`).
+    `launches` are those of a call that is not the first, in order of execution, vendor operators
+    included (metrics `static__library`). `first_kernels` are the Triton kernels of the first call,
+    in order, which may also make something of the weights that later calls read.
     What is read out of the binaries (registers, instructions, occupancy) is among their metrics
     only if the pool was asked for it. `ptx_hash` is over the PTX, grids and scalars of all launches
     and over the vendor operators, so that modules with equal hashes do the same; None unless status
@@ -39,8 +43,11 @@ class CompileReport:
     ptx_hash: str | None
     seconds: float
     vendor_ops: tuple[str, ...]
-    # kinds of tt.dot by launch, vendor operators left out: ("f32 ieee",)
+    first_kernels: tuple[str, ...] = ()
+    # kinds of tt.dot in each of these: ("f32 ieee",)
     products: tuple[tuple[str, ...], ...] = ()
+    described: tuple[LaunchedKernel, ...] = ()  # the launches of these
+    described_again: tuple[LaunchedKernel, ...] = ()  # `launches` without vendor operators
 
 
 def last_line(report: CompileReport) -> str:
@@ -59,9 +66,18 @@ def read_report(kernel: str, answer: dict[str, Any], device: Device) -> CompileR
         ptx_hash=answer.get("ptx_hash"),
         seconds=answer["seconds"],
         vendor_ops=tuple(launch.name for launch in launches if "static__library" in launch.metrics),
-        products=tuple(
-            tuple(entry["products"]) for entry in answer.get("launches", ()) if "products" in entry
-        ),
+        first_kernels=tuple(entry["name"] for entry in answer.get("first", ())),
+        products=tuple(tuple(entry["products"]) for entry in answer.get("first", ())),
+        described=_describe(answer.get("first", ())),
+        described_again=_describe(answer.get("launches", ())),
+    )
+
+
+def _describe(entries: Sequence[dict[str, Any]]) -> tuple[LaunchedKernel, ...]:
+    return tuple(
+        LaunchedKernel(entry["identity"], entry["arguments"], frozenset(entry["constants"]))
+        for entry in entries
+        if "identity" in entry
     )
 
 

@@ -71,7 +71,13 @@ def serve(
         start = time.monotonic()
         try:
             ptx_hash = session.compile(request["source"])
-            answer = {"status": "ok", "log": "", "ptx_hash": ptx_hash}
+            told = ("name", "products", "identity", "arguments", "constants")
+            first = [
+                {name: launch[name] for name in told}
+                for launch in session.first_launches
+                if "products" in launch
+            ]
+            answer = {"status": "ok", "log": "", "ptx_hash": ptx_hash, "first": first}
         # a candidate may raise anything, SystemExit and KeyboardInterrupt included: its report
         except BaseException as ex:  # noqa: BLE001
             answer = {

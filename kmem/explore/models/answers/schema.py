@@ -20,9 +20,6 @@ MAX_DIRECTIONS = 3
 #: The flag of a kernel that exact algebra lets do less arithmetic than the module as written (see
 #: records.Kernel.flags).
 ALGEBRAIC = "algebraic"
-#: The flag of a kernel that is an answer which could not be used: its first line says why, and no
-#: repair is asked for.
-UNUSABLE = "unusable_answer"
 _SHORT_HASH = 8
 
 

@@ -6,7 +6,7 @@ they read.
 
 from collections.abc import Sequence
 
-from kmem.explore.models.answers.schema import UNUSABLE, issue_of, short_hash
+from kmem.explore.models.answers.schema import issue_of, short_hash
 from kmem.explore.models.knobs import current_settings
 from kmem.explore.models.prompts.message import Section, Worth
 from kmem.explore.models.prompts.rendering import (
@@ -140,9 +140,7 @@ def _history_row(number: int, attempt: Attempt) -> str:
     measurement = attempt.measurement
     kernel = candidate.kernel
     what = [one_line(task.instruction or task.reason), _settings(kernel)]
-    if UNUSABLE in kernel.flags:
-        what.append(one_line(kernel.source.splitlines()[0]))
-    elif measurement.status is not Status.PASSED:
+    if measurement.status is not Status.PASSED:
         what.append(one_line(_telling_line(measurement.log, measurement.status)))
     cells = [
         str(number),

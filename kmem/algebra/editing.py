@@ -1,0 +1,232 @@
+"""A graph with other nodes in place of some: what a rewrite works with.
+
+The editor computes nothing: shapes, dtypes and strides of new nodes are those that torch gives fake
+tensors. A value that is made anew keeps its name, so that whatever reads it, and every recipe's
+site behind it, is named as before.
+
+    editor = GraphEditor(graph, "mean")
+    total = editor.call("aten.sum.dim_IntList", Ref("x"), (1,))
+    return editor.replaced(total)  # "mean" is that sum now; what nothing reads is gone
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from kmem.problem.evaluate import evaluate_node
+from kmem.problem.fake import quiet_fake_tensors
+from kmem.problem.graph import Arg, Literal, Node, OpGraph, Ref
+from kmem.problem.trace import tensor_spec
+from kmem.records import TensorSpec
+
+CONTIGUOUS = Literal("torch.contiguous_format")
+
+
+class CannotRewrite(Exception):
+    """New nodes that torch refuses, or that make a value of another kind than the old one."""
+
+
+class GraphEditor:
+    """Writes nodes in front of one node of a graph, and puts the last in its place."""
+
+    def __init__(self, graph: OpGraph, at: str) -> None:
+        """Nothing is changed yet.
+
+        Args:
+            at: the node that new nodes stand in front of.
+        """
+        self.graph = graph
+        self.at = at
+        self._new: list[Node] = []
+        self._after: list[Node] = []
+        self._specs = {
+            placeholder.name: placeholder.spec
+            for placeholder in graph.placeholders
+            if placeholder.spec is not None
+        }
+        self._specs |= {
+            node.name: node.output for node in graph.nodes if isinstance(node.output, TensorSpec)
+        }
+
+    def spec(self, value: Ref) -> TensorSpec:
+        """Shape, dtype and strides of a value, old or new."""
+        return self._specs[value.name]
+
+    def call(self, target: str, *args: Arg, **kwargs: Arg) -> Ref:
+        """A new node, and the value that it makes.
+
+        Raises CannotRewrite: if torch refuses the call, or its result is no single tensor.
+        """
+        node = self._inferred(Node(self._free_name(), target, args, kwargs, None))
+        self._new.append(node)
+        self._specs[node.name] = node.spec
+        return Ref(node.name)
+
+    def after(self, target: str, *args: Arg) -> None:
+        """A node behind the one that is replaced, for what it does to a value that it is given."""
+        self._after.append(self._inferred(Node(self._free_name(), target, args, {}, None)))
+
+    def shaped(self, value: Ref, shape: tuple[int, ...]) -> Ref:
+        """A value in another shape of as many elements."""
+        if self.spec(value).shape == shape:
+            return value
+        return self.call("aten.reshape.default", value, shape)
+
+    def replaced(self, value: Ref) -> OpGraph:
+        """The graph in which a value, a new one or another, stands for what the node `at` makes.
+
+        Raises CannotRewrite: if that has another shape or dtype than the old value, or if what
+            reads it does not take its strides.
+        """
+        old, new = self.graph.spec(self.at), self.spec(value)
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise CannotRewrite(f"{self.at} is {old}, what replaces it {new}")
+        is_output = self.at in self.graph.outputs
+        if not self._new or value.name != self._new[-1].name:
+            value = self.call("aten.clone.default", value)
+        if is_output and not _same_layout(old, self.spec(value)):
+            self.call("aten.clone.default", value, memory_format=CONTIGUOUS)
+        last = self._new[-1]
+        nodes = []
+        for node in self.graph.nodes:
+            if node.name == self.at:
+                nodes += [new for new in self._new if new is not last]
+                nodes.append(replace(last, name=self.at))
+                nodes += self._after
+            else:
+                nodes.append(node)
+        return self._inferred_anew(_without_dead(nodes, self.graph.outputs))
+
+    def forgotten(self, value: Ref) -> OpGraph:
+        """The graph in which every reader of the node `at` reads an older value instead.
+
+        Raises CannotRewrite: if the node's value is an output, or differs in shape or dtype.
+        """
+        old, new = self.graph.spec(self.at), self.spec(value)
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise CannotRewrite(f"{self.at} is {old}, {value.name} {new}")
+        if self.at in self.graph.outputs:
+            return self.replaced(value)
+        nodes = [_reading(node, self.at, value) for node in self.graph.nodes]
+        return self._inferred_anew(_without_dead(nodes, self.graph.outputs))
+
+    def _free_name(self) -> str:
+        taken = {*self._specs, *(node.name for node in (*self.graph.nodes, *self._after))}
+        number = 1
+        while f"{self.at}_r{number}" in taken:
+            number += 1
+        return f"{self.at}_r{number}"
+
+    def _inferred(self, node: Node) -> Node:
+        return replace(node, output=_infer(node, self._specs))
+
+    def _inferred_anew(self, nodes: list[Node]) -> OpGraph:
+        """The graph of these nodes, with strides as torch makes them from the new values."""
+        specs = {
+            placeholder.name: placeholder.spec
+            for placeholder in self.graph.placeholders
+            if placeholder.spec is not None
+        }
+        found: list[Node] = []
+        several: dict[str, tuple[TensorSpec, ...]] = {}
+        for node in nodes:
+            if node.target == "getitem":
+                source, place = node.args
+                node = replace(node, output=several.get(source.name, ())[place])
+            elif isinstance(node.output, TensorSpec):
+                node = replace(node, output=_infer(node, specs))
+            elif isinstance(node.output, tuple):
+                several[node.name] = node.output
+            if isinstance(node.output, TensorSpec):
+                specs[node.name] = node.output
+            found.append(node)
+        for name in self.graph.outputs:
+            if not _same_layout(specs[name], self.graph.spec(name)):
+                raise CannotRewrite(f"the output {name} would lie otherwise in memory")
+        return replace(self.graph, nodes=tuple(found))
+
+
+def _infer(node: Node, specs: dict[str, TensorSpec]) -> TensorSpec:
+    try:
+        with quiet_fake_tensors(), FakeTensorMode(), torch.no_grad():
+            values = {
+                name: torch.empty_strided(
+                    specs[name].shape,
+                    specs[name].stride,
+                    dtype=getattr(torch, specs[name].dtype),
+                    device="cpu",
+                )
+                for name in set(node.refs())
+            }
+            result = evaluate_node(node, values, device=torch.device("cpu"))
+    except Exception as ex:  # torch raises anything for arguments that do not fit
+        raise CannotRewrite(f"{node.target}: {ex}") from ex
+    if not isinstance(result, torch.Tensor):
+        raise CannotRewrite(f"{node.target} makes no single tensor")
+    return tensor_spec(result)
+
+
+def _same_layout(one: TensorSpec, other: TensorSpec) -> bool:
+    return all(
+        size == 1 or a == b for size, a, b in zip(one.shape, one.stride, other.stride, strict=True)
+    )
+
+
+def _reading(node: Node, old: str, new: Ref) -> Node:
+    def swap(arg: Arg) -> Arg:
+        if isinstance(arg, tuple):
+            return tuple(swap(item) for item in arg)
+        return new if arg == Ref(old) else arg
+
+    return replace(
+        node,
+        args=tuple(swap(arg) for arg in node.args),
+        kwargs={key: swap(arg) for key, arg in node.kwargs.items()},
+    )
+
+
+def _without_dead(nodes: Sequence[Node], outputs: Iterable[str]) -> list[Node]:
+    """Nodes that an output or an in-place change depends on, in their order."""
+    wanted = set(outputs)
+    live = []
+    for node in reversed(nodes):
+        if node.name in wanted or changes_state(node):
+            live.append(node)
+            wanted.update(node.refs())
+    return live[::-1]
+
+
+#: Arguments of a norm that say that it updates running statistics: its place of `training`.
+_UPDATES = {"aten.batch_norm.default": 5, "aten.instance_norm.default": 5}
+
+
+def changes_state(node: Node) -> bool:
+    """Whether a node changes a value that it reads."""
+    place = _UPDATES.get(node.target)
+    if place is not None:
+        return bool(node.args[place]) and node.args[3] is not None
+    return node.is_in_place
+
+
+def is_of_parameters(graph: OpGraph, value: Arg) -> bool:
+    """Whether a value is computed from parameters and buffers alone, and none of them changes.
+
+    Such values are the module's own: what a caller hands in, whatever family it is of, is not in
+    them.
+    """
+    if not isinstance(value, Ref):
+        return False
+    placeholder = graph.placeholder(value.name)
+    if placeholder is not None:
+        return placeholder.kind in ("parameter", "buffer") and not any(
+            changes_state(user) for user in graph.users(value.name)
+        )
+    node = graph.node(value.name)
+    return (
+        node is not None
+        and not changes_state(node)
+        and any(True for _ in node.refs())
+        and all(is_of_parameters(graph, Ref(name)) for name in node.refs())
+    )

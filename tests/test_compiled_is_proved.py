@@ -1,0 +1,133 @@
+"""What is compiled for a device is what the interpreter proved: kernels, constants, arguments."""
+
+from pathlib import Path
+
+import pytest
+from corpus import problems
+from module_problems import problem, recipe
+
+from kmem.devices import named_target
+from kmem.measure.judge import Judge
+from kmem.measure.settings import JudgeSettings
+from kmem.problem.traced import TracedProblem
+from kmem.records import Contract, Kernel, Measurement, Problem, Purity, Status, Workload
+from kmem.run.compiling import KernelCompiler
+from kmem.testing import emit_source, trace_source
+
+HEAD = """
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+"""
+KERNEL = """
+@triton.jit
+def scale_relu(x_ptr, y_ptr, n, scale, flag, FAST: tl.constexpr, BLOCK: tl.constexpr):
+    o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + o, mask=o < n) * scale
+    if {without}:
+        tl.store(y_ptr + o, x, mask=o < n)
+    else:
+        tl.store(y_ptr + o, tl.where(x < 0.0, 0.0, x), mask=o < n)
+
+"""
+MODULE = """
+class ModelNew(nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        grid = (triton.cdiv(x.numel(), 128),)
+        {launch}
+        return y
+"""
+LAUNCH = "scale_relu[grid](x, y, x.numel(), self.scale, {flag}, FAST={fast}, BLOCK=128)"
+
+
+def candidate(
+    before: str = "", *, without: str = "FAST", flag: str = "0", fast: str = "False", end: str = ""
+) -> str:
+    """Leaves the maximum out where it is told to."""
+    launch = LAUNCH.format(flag=flag, fast=fast)
+    kernel = KERNEL.format(without=without)
+    return HEAD + before + kernel + end + MODULE.format(launch=launch)
+
+
+def verify(problem: str, source: str, place: Path) -> Measurement:
+    traced = TracedProblem(
+        Problem("small", "<small>", problem),
+        Contract(purity=Purity.TRITON),
+        named_target("h200"),
+        {"full": Workload("full")},
+        {},
+        None,
+    )
+    settings = JudgeSettings(seed=1, gpu=False, work_dir=place, cache_dir=place / "cache")
+    with (
+        KernelCompiler(traced, lambda _: None, cache_dir=place / "triton") as compiler,
+        Judge(traced, settings, estimate_ms=lambda _: 1.0, compile_at=compiler.compile_at) as judge,
+    ):
+        return judge.verify(Kernel(source), ())
+
+
+IS_COMPILED = "not triton.knobs.runtime.interpret"
+OTHER = KERNEL.format(without="FAST").replace("tl.where(x < 0.0, 0.0, x)", "x")
+
+
+@pytest.mark.slow(after=2)
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (candidate(fast=IS_COMPILED), "drawn, with FAST as on the target|normal, with FAST"),
+        (candidate(fast="isinstance(scale_relu, triton.JITFunction)"), "with FAST as on the"),
+        (candidate(fast="x.data_ptr() == 0"), "with FAST as on the target"),
+        (candidate(without="flag > 0", flag="int(x.data_ptr() == 0)"), "with flag as on the"),
+        (
+            candidate(f"FAST_HERE = tl.constexpr({IS_COMPILED})\n", without="FAST_HERE"),
+            "with global FAST_HERE as on the target",
+        ),
+        (
+            candidate(end=f"if {IS_COMPILED}:\n" + OTHER.replace("\n", "\n    ") + "\n"),
+            "scale_relu is another function",
+        ),
+    ],
+    ids=["constant", "type", "address", "argument", "global", "redefined"],
+)
+def test_a_kernel_that_is_another_one_on_a_device_is_refused(
+    source: str, said: str, tmp_path: Path
+) -> None:
+    measurement = verify(problems.SCALE_RELU, source, tmp_path)
+    assert measurement.status is not Status.PASSED
+    assert any(each in measurement.log for each in said.split("|")), measurement.log
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize(
+    "source",
+    [
+        # exact both ways
+        candidate(without="scale > 1e30", fast=IS_COMPILED),
+        candidate(without="flag > 1000000", flag="self.calls"),
+    ],
+    ids=["a constant that changes no value", "a count of calls"],
+)
+def test_arguments_that_change_nothing_may_differ(source: str, tmp_path: Path) -> None:
+    measurement = verify(problems.SCALE_RELU, source, tmp_path)
+    assert measurement.status is Status.PASSED, measurement.log
+
+
+@pytest.mark.slow
+def test_a_shipped_kernel_that_asks_where_it_runs_passes(tmp_path: Path) -> None:
+    text = problem("torch.mm(x, x.t())", "torch.randn(33, 40, dtype=torch.bfloat16)")
+    chosen, graph = recipe("tile-matmul"), trace_source(text)[1]
+    (site,) = chosen.match(graph, Contract())
+    tile = {"block_m": 16, "block_n": 16, "block_k": 16, "warps": 4, "stages": 3}
+    settings = {**tile, "group": 2, "splits": 1}
+    measurement = verify(text, emit_source(text, graph, [(chosen, site, settings)]), tmp_path)
+    assert measurement.status is Status.PASSED, measurement.log
