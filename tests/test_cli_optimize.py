@@ -20,12 +20,12 @@ import pytest
 from click.testing import CliRunner
 
 from kmem.cli import cli
-from kmem.cli.actions.ceilings import measured_ceilings
 from kmem.devices import named_target
 from kmem.errors import ExecutorError
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.records import Device, Run
+from kmem.run.ceilings import measured_ceilings
 
 PROBLEM = """
 import torch
@@ -298,7 +298,7 @@ def test_an_interrupt_before_the_run_began_is_one_line_and_exit_code_130(
     def interrupt(target: str | None) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kmem.cli.actions.optimize.resolve_target", interrupt)
+    monkeypatch.setattr("kmem.run.settings.resolve_target", interrupt)
     result = CliRunner().invoke(cli, ["optimize", str(problem), "--target", "h200"], obj=registry)
     assert (result.exit_code, result.output) == (130, "\nInterrupted\n")
 
@@ -414,7 +414,7 @@ def test_a_run_that_fails_keeps_its_reason(
         raise ExecutorError("The judge's process could not be started; free some memory")
 
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
-    monkeypatch.setattr("kmem.cli.actions.optimize.optimize", fail)
+    monkeypatch.setattr("kmem.run.perform.optimize", fail)
     words = ["optimize", str(problem), "--target", "h200", "--out", str(tmp_path / "out")]
     assert "could not be started" in invoke(registry, *words)
     for arguments in (["runs", "show", "2"], ["runs", "list"], ["why", "2"]):
@@ -432,7 +432,7 @@ def test_a_resumed_run_has_the_minutes_that_its_sittings_left(
         raise ExecutorError("The judge's process could not be started; free some memory")
 
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
-    monkeypatch.setattr("kmem.cli.actions.optimize.LiveEvaluator", open_evaluator)
+    monkeypatch.setattr("kmem.run.perform.LiveEvaluator", open_evaluator)
     words = ["--target", "h200", "--minutes", "3", "--out", str(tmp_path / "out")]
     invoke(registry, "optimize", str(problem), *words)
     with Memory() as memory:
@@ -538,7 +538,7 @@ def ceilings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Device],
 
     def install(measure: Callable[[Device], Device]) -> None:
         monkeypatch.setattr("kmem.measure.resources.gpu_uuid", lambda: "GPU-1")
-        monkeypatch.setattr("kmem.cli.actions.ceilings.measure_ceilings", measure)
+        monkeypatch.setattr("kmem.run.ceilings.measure_ceilings", measure)
 
     return install
 
@@ -560,7 +560,7 @@ def test_who_waits_while_a_gpu_is_measured_takes_what_was_found(
 
     def start() -> None:
         with Memory(database) as memory:
-            found.append(measured_ceilings(device, memory))
+            found.append(measured_ceilings(device, memory, print))
 
     ceilings_of(measure)
     Memory(database).close()
@@ -591,4 +591,5 @@ def test_gpus_of_one_name_that_are_measured_at_once_have_the_same_ceilings(
 
     ceilings_of(measure)
     with Memory(tmp_path / "kmem.db") as memory:
-        assert measured_ceilings(device, memory) == memory.devices.ceilings(device.name) == first
+        assert measured_ceilings(device, memory, print) == first
+        assert memory.devices.ceilings(device.name) == first

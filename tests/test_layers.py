@@ -31,6 +31,8 @@ FLOORS = (
     STAGES,
     ("curate", "default_plugins"),
     ("run",),
+    ("deploy",),
+    ("api",),
     ("learning", "mcp", "testing", "ui"),
     ("cli",),
 )

@@ -23,6 +23,7 @@ the command runs.
 - registered_skills.py: the skills that plugins and users registered, for the commands on them.
 - runs.py: `kmem runs`, with `resume` and `replay`.
 - past_runs.py: `kmem runs compare`, `diff` and `prune`.
+- export.py: `kmem export`, winners of runs as a package.
 - why.py: `kmem why`, the reasons of a round.
 - rounds.py: what was kept of a round, and its words for people and data for programs.
 - report.py: `kmem report`, what came of a run, also as one file to share.

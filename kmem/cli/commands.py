@@ -17,6 +17,7 @@ _TABLE = (
         "List, search, show, add, check, learn and export skills (default: list).",
     ),
     ("runs", "runs", "List, show, compare, resume, replay and prune runs (default: list)."),
+    ("export", "export", "Write the kernels that runs found as a package to ship."),
     ("why", "why", "Say why RUN did what it did in ROUND (default: in every round)."),
     ("report", "report", "Show the report of a run, or write its page as one HTML file."),
     ("ui", "ui", "Show runs, kernels, skills and the memory in a browser, live."),

@@ -6,9 +6,10 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from kmem.cli.options.models import check_models, choose_models
+from kmem.cli.options.models import choose_models
 from kmem.cli.options.records import takes
 from kmem.cli.options.run import RunOptions
+from kmem.explore.models.roles import check_models
 from kmem.plugins import Registry
 from kmem.records import ModelChoice
 

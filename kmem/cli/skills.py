@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -19,16 +19,13 @@ from kmem.cli.display.skills import (
 from kmem.cli.group import LazyCommand
 from kmem.cli.options.records import option, takes
 from kmem.cli.registered_skills import find_skill, load_skills
-from kmem.memory.ledger.track_records import installed_versions
+from kmem.curate.search import Question, search_library
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Bottleneck
 from kmem.serialize import to_data
-from kmem.skills import Skill, recipe_versions
+from kmem.skills import Skill
 from kmem.vocabulary import OPERATORS
-
-#: Descriptions that take a second to embed: then a search says what it waits for.
-_MANY = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,50 +167,32 @@ def search_skills(registry: Registry, query: str, options: SearchOptions, as_jso
         from kmem.cli.actions.stages import diagnose_report  # loads torch, for this option alone
 
         diagnosis = diagnose_report(options.report)
-    library = load_skills(registry)
-    with Memory.to_read() as memory:
-        memory.skills.sync(library)
-        unread = memory.skills.count_unembedded()
-        if unread > _MANY:
-            click.echo(f"reading {unread} descriptions, once ...", err=True)
-        fits = diagnosis is not None or memory.skills.fits(query)
-        hits = memory.skills.search(
-            " ".join(filter(None, (query, diagnosis.summary if diagnosis else ""))),
-            operators=options.operators or None,
-            arch=options.arch,
-            bottlenecks=(diagnosis.bottleneck, *diagnosis.secondary) if diagnosis else (),
-            signature=diagnosis.signature.values if diagnosis else None,
-            limit=max(1, len(library)) if fits else 0,
-        )
-        by_name = {skill.name: skill for skill in library}
-        hits = memory.standings.order_hits(by_name, hits, options.limit)
-        earned = memory.track_records.posteriors(
-            [hit.name for hit in hits],
-            bottleneck=diagnosis.bottleneck if diagnosis else None,
-            operators=options.operators,
-            arch=options.arch or "",
-            versions={**installed_versions(), **recipe_versions(library)},
-        )
-        standings = memory.standings.of_each(by_name[hit.name] for hit in hits)
-    hits = [replace(hit, reasons=(*hit.reasons, earned[hit.name].reason)) for hit in hits]
+    found = search_library(
+        registry,
+        Question(query, options.operators, options.arch, diagnosis, options.limit),
+        lambda text: click.echo(text, err=True),
+    )
     if as_json:
-        found = {
+        data = {
             "diagnosis": to_data(diagnosis) if diagnosis else None,
-            "fits": fits,
-            "skills": [hit_data(hit, by_name[hit.name], standings[hit.name]) for hit in hits],
+            "fits": found.fits,
+            "skills": [
+                hit_data(hit, found.skills[hit.name], found.standings[hit.name])
+                for hit in found.hits
+            ],
         }
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(data, indent=2))
         return
     if diagnosis is not None:
         click.echo(diagnosis.summary)
-    print_hits(hits, by_name, standings)
-    if not fits:
+    print_hits(found.hits, found.skills, found.standings)
+    if not found.fits:
         click.echo(
             f"No skill is about '{query}': none is near enough in meaning. Name an operator, a "
             "bottleneck or what a profile shows; `kmem skills vocabulary` lists the words",
             err=True,
         )
-    elif not hits:
+    elif not found.hits:
         click.echo("No skill fits; leave out --op or --arch, or use other words", err=True)
 
 

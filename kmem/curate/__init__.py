@@ -10,6 +10,7 @@ In the order in which a skill passes through them:
 - wins.py: the measured improvements of a run.
 - draft.py: a win as a skill directory.
 - distill.py: from runs to drafts, by change.py, wins.py and draft.py.
+- search.py: skills found by meaning and by words, with what each earned.
 - export.py: the library as folders for coding agents.
 
 Where a skill stands is kmem/memory/skills/standing.py; where added skills lie is

@@ -4,11 +4,14 @@ Data passes in one direction: what is remembered and what the authors write beco
 evaluator's verdicts on them become attempts in the history, the history becomes the situations of
 the next round, and the recorder keeps a copy of everything in memory and in the run directory.
 
+- settings.py: what a new run is told, and the run made of it.
+- perform.py: a run carried out: the search, its state in memory, its results written.
 - loop.py: the order of the stages, round after round: the map of a run.
 - parts.py: the parts of a run, put together and carried from stage to stage.
 - tracing.py: a problem traced for a run, and what to know of it.
 - preview.py: what a run would make of a problem, without a run.
 - session.py: what a run works with and never changes: traced problem, skills, recipes.
+- ceilings.py: what the GPU can do at most, measured once and kept.
 - resume.py: where a run is resumed: what an earlier process finished of it.
 - recall.py: what memory offers when the run begins.
 - directory.py: the run directory and its files.
@@ -32,6 +35,8 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - convergence.py: the plot of a run.
 - outlook.py: the end of a report: why a run stopped, and what would be tried next.
 - report.py: report.md.
+- result.py: what a run came to, for a program or a notebook.
+- loading.py: a finished run, found by its directory or its id.
 - replay.py: `kmem runs replay`: walk a finished run again from its records.
 - single.py: one kernel before the judge, outside a run.
 """

@@ -1,7 +1,6 @@
 """What commands do that loads torch; the modules of commands import these when a command runs.
 
 - stages.py: profile, diagnose and prescribe, each on its own.
-- ceilings.py: what the GPU can do at most, measured once and kept.
 - problem.py: begin a problem file, or say what a run would make of one.
 - optimize.py: carry out a run, new or resumed.
 - replay.py: walk a finished run again.

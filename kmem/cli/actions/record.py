@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from kmem.bench.problems import find_problems
-from kmem.cli.actions.ceilings import measured_ceilings
 from kmem.cli.actions.termination import interrupt_on_termination
 from kmem.cli.display.landscapes import recording_progress
 from kmem.cli.exit_codes import EXIT_INTERRUPTED
@@ -21,6 +20,7 @@ from kmem.learning.suite import SUFFIX, load_suite
 from kmem.memory.store import Memory
 from kmem.problem.load import load_problem
 from kmem.records import Problem
+from kmem.run.ceilings import measured_ceilings
 
 _SEED = 0
 
@@ -44,7 +44,9 @@ def record_suite(paths: tuple[Path, ...], options: BenchOptions, root: Path) -> 
         with interrupt_on_termination(), recording_progress() as show:
             if present:
                 with Memory() as memory:
-                    device = measured_ceilings(device, memory)
+                    device = measured_ceilings(
+                        device, memory, lambda text: click.echo(text, err=True)
+                    )
             asked = Asked(
                 device,
                 present,

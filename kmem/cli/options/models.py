@@ -17,8 +17,6 @@ import click
 from kmem.cli.options.records import option
 from kmem.errors import ProviderError
 from kmem.explore.models.roles import ANY_ROLE, ROLES
-from kmem.interfaces import Provider
-from kmem.plugins import lookup
 from kmem.records import ModelChoice
 
 EFFORTS = ("low", "medium", "high")
@@ -105,16 +103,6 @@ def choose_models(options: ModelOptions, providers: Collection[str]) -> tuple[Mo
         )
         for role, choice in chosen.items()
     )
-
-
-def check_models(models: Sequence[ModelChoice], providers: Mapping[str, Provider]) -> None:
-    """See that every model can be asked at all, before anything is begun.
-
-    Raises NotRegistered for a provider that nobody registered, and ProviderError with the remedy.
-    """
-    for choice in models:
-        provider = lookup(providers, choice.provider, "provider")
-        provider.check(choice.model, choice.base_url)
 
 
 def _setting(of_role: Mapping[str, Value], role: str) -> Value | None:

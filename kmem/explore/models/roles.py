@@ -3,10 +3,12 @@
 What a role is told is put together in prompts/; what it may answer is in answers/schema.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kmem.errors import ProviderError
+from kmem.interfaces import Provider
+from kmem.plugins import lookup
 from kmem.records import ModelChoice
 
 #: A `ModelChoice` with this role serves every role without one of its own.
@@ -66,3 +68,13 @@ def choose_models(models: tuple[ModelChoice, ...]) -> Mapping[str, ModelChoice]:
                 f"No language model for the role {role.name}; name one with -m MODEL"
             )
     return {role.name: chosen.get(role.name) or chosen[ANY_ROLE] for role in ROLES}
+
+
+def check_models(models: Sequence[ModelChoice], providers: Mapping[str, Provider]) -> None:
+    """See that every model can be asked at all, before anything is begun.
+
+    Raises NotRegistered for a provider that nobody registered, and ProviderError with the remedy.
+    """
+    for choice in models:
+        provider = lookup(providers, choice.provider, "provider")
+        provider.check(choice.model, choice.base_url)

@@ -1,0 +1,31 @@
+"""`kmem.apply`: kernels into the modules of a model, with undo."""
+
+from torch import nn
+
+from kmem.deploy.entries import entries_of
+from kmem.deploy.package import Package
+from kmem.deploy.shipped.patch import Handle
+from kmem.deploy.shipped.patch import apply as bind
+from kmem.run.result import Result
+
+
+def apply(model: nn.Module, *sources: Result | Package) -> Handle:
+    """Bind kernels to those modules of a model that compute what the kernels were made for.
+
+    Only `forward` of single instances is replaced. Calls that a kernel does not support (other
+    shapes, gradients recorded, autocast, another device) run the module's own code.
+
+        handle = kmem.apply(model, result)
+        print(handle)           # what is active, what is not, and why
+        handle.undo()           # every module has the very forward that it had
+
+    Args:
+        model: on its device and in the mode in which it will run.
+        sources: results of `kmem.optimize`, and runs and packages from `kmem.load`.
+
+    Raises OutputError: if a result has no kernel. ValueError: if the model has kernels already.
+    """
+    entries = []
+    for source in sources:
+        entries += source.entries if isinstance(source, Package) else entries_of([source])
+    return bind(model, entries)

@@ -1,0 +1,8 @@
+"""Winners of runs as packages that a team ships, and bound to the modules of a model.
+
+- shipped/: the code that every package holds.
+- beside/: the scripts that lie beside a package: its tests and its benchmark.
+- entries.py: the winner of a run as an entry of a table.
+- card.py: the README of a package: what is in it, how good it is, and whose it is.
+- package.py: an exported package, written and found again.
+"""

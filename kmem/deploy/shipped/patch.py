@@ -1,0 +1,365 @@
+"""Kernels bound to the modules of a model, and taken away again.
+
+Only `forward` of single instances is replaced, never a class and nothing global. A module is
+replaced if it computes what the kernel's own module computes (`fingerprint`) and keeps the same
+parameters. Every call that a kernel does not support runs the module's own code, as it was.
+"""
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import update_wrapper
+from inspect import signature
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+from kmem.deploy.shipped.fingerprint import NoFingerprint, fingerprint
+from kmem.deploy.shipped.ops import operator
+from kmem.deploy.shipped.sharing import CannotShare, holder_of, make_shell, share_state
+from kmem.deploy.shipped.supports import (
+    objection_to_context,
+    objection_to_gradients,
+    objection_to_inputs,
+    objection_to_tensors,
+)
+from kmem.deploy.shipped.table import Entry, PackageError
+
+#: What a kernel can read in an ordinary call, and what tracers put in its place.
+_PLAIN = (torch.Tensor, nn.Parameter)
+_TRACED = (FakeTensor, FunctionalTensor)
+#: Modules that are named in the reason why an entry is not used.
+_NAMED_AT_MOST = 3
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one entry of the table stands in a model."""
+
+    entry: str
+    module: str | None  # path in the model; None where it fits no module
+    active: bool
+    reason: str  # why it is not active, or why the last call ran the module's own code
+    served: int = 0  # calls outside of compiled code that the kernel answered
+    passed_on: int = 0  # calls outside of compiled code that ran the module's own code
+    first_call_s: float | None = None  # what the first served call took, compiling included
+
+    def __str__(self) -> str:
+        if self.module is None:
+            return f"{self.entry}: not active, {self.reason}"
+        where = f"{self.entry} at {self.module or 'the model itself'}"
+        if not self.active:
+            return f"{where}: not active, {self.reason}"
+        text = f"{where}: active, {self.served} calls served, {self.passed_on} passed on"
+        return f"{text}; last: {self.reason}" if self.reason else text
+
+
+class Handle:
+    """What `apply` did to a model; also a context manager that undoes it at its end."""
+
+    def __init__(self, forwards: Sequence["Forward"], unused: Sequence[Standing]) -> None:
+        self._forwards = list(forwards)
+        self._unused = list(unused)
+
+    def __enter__(self) -> "Handle":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.undo()
+
+    @property
+    def replaced(self) -> list[str]:
+        """Paths of the modules that have kernels; "" is the model itself."""
+        return [forward.path for forward in self._forwards]
+
+    def undo(self) -> None:
+        """Give every module the very forward that it had; doing so again changes nothing.
+
+        Raises RuntimeError: if somebody else has replaced a forward since; the others are undone.
+        """
+        foreign = [forward.path for forward in self._forwards if not forward.remove()]
+        self._forwards = [each for each in self._forwards if each.path in foreign]
+        if foreign:
+            raise RuntimeError(
+                f"Somebody replaced the forward of {', '.join(map(repr, foreign))} after kmem did; "
+                "undo that first, then undo this again"
+            )
+
+    def status(self) -> list[Standing]:
+        """What is active, what is not, and why."""
+        return [
+            *(kernel.standing(forward) for forward in self._forwards for kernel in forward.kernels),
+            *self._unused,
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.status())) or "nothing is replaced"
+
+
+def apply(model: nn.Module, entries: Sequence[Entry]) -> Handle:
+    """Bind kernels to the modules of a model that compute the same, and return how to undo it.
+
+    Args:
+        model: on its device and in the mode in which it will run.
+        entries: of one package or several.
+
+    Raises ValueError: if a module of the model has kernels already.
+    """
+    for path, module in model.named_modules():
+        if isinstance(vars(module).get("forward"), Forward):
+            raise ValueError(
+                f"{path or 'The model'} has kernels already; call undo() on their handle first"
+            )
+    forwards: list[Forward] = []
+    objections: dict[str, list[str]] = {entry.name: [] for entry in entries}
+    for path, module in model.named_modules():
+        if any(_is_inside(path, each.path) for each in forwards):
+            continue  # the kernel of the module around it computes this one too
+        kernels = []
+        for entry in entries:
+            kernel, objection = _fit(module, entry)
+            if kernel is not None:
+                kernels.append(kernel)
+            elif objection:
+                objections[entry.name].append(f"{path or 'the model itself'}: {objection}")
+        if kernels:
+            forwards.append(Forward(path, module, kernels))
+    for forward in forwards:
+        forward.install()
+    used = {kernel.entry.name for forward in forwards for kernel in forward.kernels}
+    unused = [
+        Standing(entry.name, None, False, _name_objections(objections[entry.name]))
+        for entry in entries
+        if entry.name not in used
+    ]
+    return Handle(forwards, unused)
+
+
+def find_kernels(module: nn.Module, entries: Sequence[Entry]) -> list["Kernel"]:
+    """The kernels of those entries that compute what a module computes."""
+    found = (_fit(module, entry)[0] for entry in entries)
+    return [kernel for kernel in found if kernel is not None]
+
+
+def _name_objections(objections: Sequence[str]) -> str:
+    if not objections:
+        return "no module of the model has its parameters"
+    more = len(objections) - _NAMED_AT_MOST
+    text = "; ".join(objections[:_NAMED_AT_MOST])
+    return f"{text}; and {more} more modules" if more > 0 else text
+
+
+def _is_inside(path: str, outer: str) -> bool:
+    return not outer or path == outer or path.startswith(f"{outer}.")
+
+
+def _fit(module: nn.Module, entry: Entry) -> tuple["Kernel | None", str]:
+    """A kernel for a module, or why there is none; no reason where they are plainly different."""
+    if tuple(name for name, _ in module.named_parameters()) != entry.parameters:
+        return None, ""
+    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    for each in entry.state:
+        found = state.get(each.name)
+        if found is None or tuple(found.shape) != each.shape:
+            return None, ""
+        if found.dtype != each.dtype:
+            return None, f"its {each.name} is of {found.dtype}, the kernel is for {each.dtype}"
+    device = next((tensor.device for tensor in state.values()), torch.device("cpu"))
+    try:
+        if fingerprint(module, entry.inputs, device) != entry.graph:
+            return None, _why_another(module, entry)
+        return Kernel(entry, module), ""
+    except (NoFingerprint, CannotShare, PackageError) as ex:
+        return None, str(ex)
+
+
+def _why_another(module: nn.Module, entry: Entry) -> str:
+    text = "it computes something else than the kernel from such inputs"
+    if module.training is entry.training:
+        return text
+    here, there = ("training", "eval") if module.training else ("eval", "training")
+    return f"{text} (it is in {here} mode, the kernel was made in {there} mode)"
+
+
+class Kernel:
+    """One entry's kernel on the state of one module."""
+
+    def __init__(self, entry: Entry, module: nn.Module) -> None:
+        self.entry = entry
+        self._shell = make_shell(entry)
+        share_state(self._shell, module)
+        self._state = [holder_of(module, each.name) for each in entry.state]
+        self._modes = [(each, each.training) for each in module.modules()]
+        self._operator = operator(entry)
+        self._devices = _devices_for(entry)
+        self._is_proven: set[torch.device] = set()  # where a first call went well
+        self._fault = ""  # why no further call is tried
+        self.served = 0
+        self.first_call_s: float | None = None
+
+    def standing(self, forward: "Forward") -> Standing:
+        return Standing(
+            self.entry.name,
+            forward.path,
+            not self._fault,
+            self._fault or forward.reason,
+            self.served,
+            forward.passed_on,
+            self.first_call_s,
+        )
+
+    def objection(self, inputs: Sequence[Any]) -> str | None:
+        """Why the kernel cannot answer this call; None if it can."""
+        if self._fault:
+            return self._fault
+        reason = objection_to_inputs(self.entry, inputs)
+        if reason is not None:
+            return reason
+        tensors = [*inputs, *self._read_state()]
+        reason = objection_to_gradients(tensors) or objection_to_tensors(tensors, _PLAIN + _TRACED)
+        return reason or self._objection_to_state() or self._objection_to_place(tensors)
+
+    def _read_state(self) -> list[torch.Tensor]:
+        return [holder[name] for holder, name in self._state]
+
+    def _objection_to_state(self) -> str | None:
+        for each, tensor in zip(self.entry.state, self._read_state(), strict=True):
+            if tensor is None or tuple(tensor.shape) != each.shape or tensor.dtype != each.dtype:
+                return f"{each.name} is not what the kernel was written for"
+        for module, training in self._modes:
+            if module.training is not training:
+                return "the module is in another mode than when the kernel was applied"
+        for module, _ in self._modes[1:]:
+            if module._forward_hooks or module._forward_pre_hooks:
+                return "a module inside has hooks, which the kernel would leave out"
+        return None
+
+    def _objection_to_place(self, tensors: Sequence[Any]) -> str | None:
+        for tensor in tensors:
+            if isinstance(tensor, torch.Tensor):
+                device = tensor.device
+                if (device.type, device.index) not in self._devices:
+                    return f"it was verified on {self.entry.device}, this call is on {device}"
+                return objection_to_context(device.type)
+        return "no argument is a tensor"
+
+    def run(self, inputs: Sequence[Any], original: Any) -> Any:
+        """The kernel's answer to a call to which there is no objection."""
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+            return self._operator(inputs, self._read_state())
+        device = next(each.device for each in inputs if isinstance(each, torch.Tensor))
+        if device in self._is_proven:
+            self.served += 1
+            return self._shell(*inputs)
+        return self._run_first(inputs, original, device)
+
+    def _run_first(self, inputs: Sequence[Any], original: Any, device: torch.device) -> Any:
+        """The first call on a device, which compiles: if that fails, the module's own code runs."""
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return original(*inputs)  # a compiler must not run under capture: warm up before it
+        started = time.perf_counter()
+        try:
+            found = self._shell(*inputs)
+        except Exception as ex:  # noqa: BLE001  # a driver or compiler that is missing
+            if os.environ.get("KMEM_STRICT") == "1":
+                raise
+            text = str(ex).strip().splitlines()
+            self._fault = f"its first call failed: {type(ex).__name__}: {text[0] if text else ''}"
+            warnings.warn(f"{self.entry.name} is not used: {self._fault}", stacklevel=3)
+            return original(*inputs)
+        self._is_proven.add(device)
+        self.first_call_s = self.first_call_s or time.perf_counter() - started
+        self.served += 1
+        return found
+
+
+def _devices_for(entry: Entry) -> list[tuple[str, int | None]]:
+    """Where an entry's kernel may run: GPUs of the name that it was verified on."""
+    import triton  # only a model that gets kernels pays for it
+
+    if triton.knobs.runtime.interpret:
+        return [("cpu", None)]
+    if not torch.cuda.is_available():
+        return []
+    return [
+        ("cuda", index)
+        for index in range(torch.cuda.device_count())
+        if torch.cuda.get_device_name(index) == entry.device
+    ]
+
+
+class Forward:
+    """What stands in the place of one instance's forward."""
+
+    def __init__(
+        self,
+        path: str,
+        module: nn.Module,
+        kernels: Sequence[Kernel],
+        original: Callable[..., Any] | None = None,
+    ) -> None:
+        self.path = path
+        self.kernels = list(kernels)
+        self.passed_on = 0
+        self.reason = ""  # why the last call that was passed on was
+        self._module = module
+        self._had_its_own = "forward" in vars(module)
+        self._original = original or module.forward
+        self._names = list(signature(self._original).parameters)
+        update_wrapper(self, self._original)
+
+    @property
+    def __code__(self) -> CodeType:
+        """The original's: torch.export asks a forward where it is written."""
+        return self._original.__code__
+
+    def install(self) -> None:
+        self._module.forward = self
+
+    def remove(self) -> bool:
+        """Give the module its forward back; False if somebody else has replaced it since."""
+        if vars(self._module).get("forward") is not self:
+            return False
+        if self._had_its_own:
+            self._module.forward = self._original
+        else:
+            del self._module.forward
+        return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles of a model have its own code: a kernel reads this very module."""
+        if self._had_its_own:
+            return _same, (self._original,)
+        return getattr, (self._module, "forward")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        inputs = self._in_order(args, kwargs)
+        reason: str | None = "it is called with arguments that have no order"
+        if inputs is not None:
+            for kernel in self.kernels:
+                reason = kernel.objection(inputs)
+                if reason is None:
+                    return kernel.run(inputs, self._original)
+        if not torch.compiler.is_compiling():
+            self.passed_on += 1
+            self.reason = reason or ""
+        return self._original(*args, **kwargs)
+
+    def _in_order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
+        """The arguments of a call by position; None where keywords leave gaps."""
+        if not kwargs:
+            return list(args)
+        following = self._names[len(args) : len(args) + len(kwargs)]
+        if any(name not in kwargs for name in following) or len(following) != len(kwargs):
+            return None
+        return [*args, *(kwargs[name] for name in following)]
+
+
+def _same(value: Any) -> Any:
+    return value

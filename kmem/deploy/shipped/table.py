@@ -1,0 +1,131 @@
+"""The entries of table.json: which kernel serves which inputs on which device."""
+
+import ast
+import hashlib
+import importlib.util
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+#: Raised when a field changes its meaning.
+FORMAT = 1
+
+
+class PackageError(Exception):
+    """A package is damaged, or of another format; the message names the remedy."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One argument of a forward: a tensor of one layout, or a number that is always the same."""
+
+    shape: tuple[int, ...] | None
+    stride: tuple[int, ...] | None
+    dtype: torch.dtype | None
+    value: Any = None
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.shape is not None
+
+
+@dataclass(frozen=True)
+class State:
+    """One parameter or buffer that a forward reads, by its name in state_dict."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel: what it computes, for which inputs, and where it was measured."""
+
+    name: str
+    graph: str  # fingerprint of the module that it replaces
+    inputs: tuple[Input, ...]
+    outputs: tuple[Input, ...]
+    returns_tuple: bool
+    state: tuple[State, ...]
+    parameters: tuple[str, ...]  # names of all parameters of the module
+    training: bool
+    init: tuple[Any, ...]  # arguments of ModelNew
+    device: str  # "NVIDIA H200"
+    kernel: Path
+    kernel_sha256: str
+
+
+def read_table(path: Path) -> tuple[Entry, ...]:
+    """The entries of a table.
+
+    Raises PackageError: if the file is missing, damaged or of another format.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            raise PackageError(
+                f"{path} is of format {data['format']}, this code reads {FORMAT}; export it again"
+            )
+        return tuple(read_entry(entry, path.parent) for entry in data["entries"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as ex:
+        raise PackageError(f"{path} is damaged ({ex}); export the package again") from ex
+
+
+def read_entry(data: dict[str, Any], root: Path) -> Entry:
+    """An entry from its row in a table whose files lie below `root`."""
+    return Entry(
+        data["name"],
+        data["graph"],
+        tuple(_read_input(each) for each in data["inputs"]),
+        tuple(_read_input(each) for each in data["outputs"]),
+        data["returns_tuple"],
+        tuple(
+            State(each["name"], tuple(each["shape"]), getattr(torch, each["dtype"]))
+            for each in data["state"]
+        ),
+        tuple(data["parameters"]),
+        data["training"],
+        tuple(ast.literal_eval(data["init"])),
+        data["device"],
+        root / data["kernel"],
+        data["kernel_sha256"],
+    )
+
+
+def _read_input(data: dict[str, Any]) -> Input:
+    if "value" in data:
+        return Input(None, None, None, data["value"])
+    return Input(tuple(data["shape"]), tuple(data["stride"]), getattr(torch, data["dtype"]))
+
+
+def load_kernel(entry: Entry) -> type[torch.nn.Module]:
+    """The class ModelNew of an entry's file; loaded once in a process.
+
+    Raises PackageError: if the file is missing or is not the one that was verified.
+    """
+    name = f"kmem_kernel_{entry.kernel_sha256[:16]}"
+    if name in sys.modules:
+        return sys.modules[name].ModelNew
+    try:
+        text = entry.kernel.read_bytes()
+    except OSError as ex:
+        raise PackageError(f"{entry.kernel} cannot be read ({ex}); export it again") from ex
+    if hashlib.sha256(text).hexdigest() != entry.kernel_sha256:
+        raise PackageError(
+            f"{entry.kernel} is not the kernel that was verified: its hash is another; export the "
+            "package again"
+        )
+    spec = importlib.util.spec_from_file_location(name, entry.kernel)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module.ModelNew
