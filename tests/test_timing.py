@@ -105,6 +105,10 @@ def test_work_on_another_stream_shows_in_the_kernels_and_launches_excuse_the_hos
     assert "work ran outside" in (implausible_reason(0.05, None, None, [0.06, 0.07]) or "")
     assert "host" in (implausible_reason(0.05, 0.3, None, [0.05]) or "")
     assert implausible_reason(0.05, 0.3, None, [0.02, 0.02, 0.01]) is None  # three launches
+    # a forward of many steps in Python: the host takes as long to issue it
+    assert implausible_reason(0.01, 0.2, None, [0.01], 0.1) is None
+    assert "host" in (implausible_reason(0.01, 0.6, None, [0.01], 0.4) or "")
+    assert "host" in (implausible_reason(0.2, 0.5, None, [0.2], 0.4) or "")
 
 
 def test_the_floor_leaves_out_what_may_still_lie_in_l2() -> None:

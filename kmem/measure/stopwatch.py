@@ -136,7 +136,8 @@ def _check_plausible(
         parameter_bytes=parameter_bytes(traced.graph) if traced.bound else 0,
     )
     kernels_ms = [time_us / 1e3 for _, time_us in examination.gpu_kernels]
-    reason = implausible_reason(timing.latency_ms, host_ms, floor_ms, kernels_ms)
+    issue_ms = (timing.host_us or 0.0) / 1e3
+    reason = implausible_reason(timing.latency_ms, host_ms, floor_ms, kernels_ms, issue_ms)
     if reason is not None:
         raise Refused(Status.IMPLAUSIBLE, reason)
     if timing.ratio is not None and timing.ratio > SURPRISING_RATIO:

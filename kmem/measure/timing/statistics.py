@@ -25,6 +25,9 @@ FLOOR_SHARE = 0.95
 #: offset per launch, work ran outside the timed region.
 HOST_RATIO = 1.3
 HOST_OFFSET_MS = 0.1
+#: For a short call the offset may also be what the host took to issue it, so often and at most so
+#: much: a forward of many small steps in Python on a busy host is no work elsewhere.
+ISSUE_RATIO, ISSUE_OFFSET_MS = 2.0, 0.5
 #: Work also ran outside the timed region if the kernels of one call, as the profiler saw them, take
 #: more together than this ratio and offset allow. The profiler's call may find lower clocks, but
 #: warmer caches.
@@ -116,6 +119,7 @@ def implausible_reason(
     host_ms: float | None,
     floor_ms: float | None,
     kernels_ms: Sequence[float] = (),
+    issue_ms: float = 0.0,
 ) -> str | None:
     """Why a time cannot be, or None.
 
@@ -125,6 +129,7 @@ def implausible_reason(
         floor_ms: see `physical_floor_ms`; at measured ceilings.
         kernels_ms: times of every kernel, copy and fill of one call on whatever stream; none if
             unknown.
+        issue_ms: what the host takes to issue a call while the device is busy.
     """
     if floor_ms is not None and latency_ms < FLOOR_SHARE * floor_ms:
         return f"{latency_ms:.4f} ms is below the physical floor of {floor_ms:.4f} ms"
@@ -133,9 +138,10 @@ def implausible_reason(
             f"events say {latency_ms:.4f} ms, the kernels of one call take {sum(kernels_ms):.4f} "
             f"ms: work ran outside the timed region"
         )
-    if host_ms is not None and host_ms > HOST_RATIO * latency_ms + HOST_OFFSET_MS * max(
-        1, len(kernels_ms)
-    ):
+    offset_ms = HOST_OFFSET_MS * max(1, len(kernels_ms))
+    if latency_ms < GRAPH_BELOW_MS:
+        offset_ms = max(offset_ms, min(ISSUE_RATIO * issue_ms, ISSUE_OFFSET_MS))
+    if host_ms is not None and host_ms > HOST_RATIO * latency_ms + offset_ms:
         return (
             f"events say {latency_ms:.4f} ms, the host's clock {host_ms:.4f} ms: work ran outside "
             f"the timed region"
