@@ -121,7 +121,9 @@ CREATE TABLE outcomes (
 CREATE INDEX outcomes_by_graph
 on outcomes (graph_hash, arch, precision, purity, status, latency_ms);
 
-CREATE INDEX outcomes_by_skill on outcomes (skill, status, latency_ms);
+CREATE INDEX outcomes_by_skill on outcomes (skill);
+
+CREATE INDEX outcomes_by_skill_and_time on outcomes (skill, status, latency_ms);
 
 CREATE INDEX outcomes_by_recipe
 on outcomes (skill, graph_hash, arch, precision, purity)

@@ -571,7 +571,7 @@ def test_who_waits_while_a_gpu_is_measured_takes_what_was_found(
     for thread in threads:
         thread.join(10)
     assert found == [known, known]
-    said = capsys.readouterr().err
+    said = capsys.readouterr().out
     assert (said.count("measuring what this GPU can do"), said.count("waiting for the GPU")) == (
         1,
         1,

@@ -248,7 +248,7 @@ def test_kernels_are_profiled_alone_so_that_nobody_else_makes_them_slow(tmp_path
             alone[type(command)] = is_taken(tmp_path)
             return {
                 "operators": {},
-                "computed": None,
+                "origins": [],
                 "kernels": [["scale", 5.0]],
                 "own": {"scale": 1},
                 "binaries": {},

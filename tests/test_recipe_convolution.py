@@ -182,10 +182,15 @@ def test_one_term_errs_as_tf32_does_at_any_magnitude(name: str, scale: float) ->
     x = torch.rand(1, 32, 8, 8) * scale
     (setting,) = variants(RECIPES[name], source, 1)
     on_gpu = {
-        "implicit-gemm-conv": ("tf32 = x.dtype is torch.float32 and (not x.is_cpu)", "tf32 = True"),
-        "staged-half-conv": ("torch.float32 if x.is_cpu else torch.float16", "torch.float16"),
+        "implicit-gemm-conv": {
+            "weights": ("tf32 = not w.is_cpu", "tf32 = True"),
+            "image": ("tf32 = not x.is_cpu", "tf32 = True"),
+        },
+        "staged-half-conv": {
+            "both": ("torch.float32 if x.is_cpu else torch.float16", "torch.float16")
+        },
     }
-    found, model = run_at(RECIPES[name], source, setting, x, rounding=on_gpu[name])
+    found, model = run_at(RECIPES[name], source, setting, x, **on_gpu[name])
     assert 1e-6 < relative_error(found, model, x) <= 1.3 * tf32_error(model, x)
 
 

@@ -157,8 +157,10 @@ LEDGER = (
     create index outcomes_by_graph
     on outcomes (graph_hash, arch, precision, purity, status, latency_ms)
     """,
-    # With the status and the time: pages list a skill's outcomes by either.
-    "create index outcomes_by_skill on outcomes (skill, status, latency_ms)",
+    # experience.py asks for the newest of a skill.
+    "create index outcomes_by_skill on outcomes (skill)",
+    # Pages list a skill's outcomes by their status or time.
+    "create index outcomes_by_skill_and_time on outcomes (skill, status, latency_ms)",
     # experience.py asks how a recipe's settings did on a graph.
     """
     create index outcomes_by_recipe

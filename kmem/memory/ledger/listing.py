@@ -93,7 +93,11 @@ class Listing(Tables):
         condition, parameters = chosen.condition
         column = ORDERS[order]
         # the index has all that is asked; the rows beside it are two kilobytes each
-        by = "" if condition == "true" and column == "id" else "indexed by outcomes_by_skill"
+        by = (
+            ""
+            if condition == "true" and column == "id"
+            else "indexed by outcomes_by_skill_and_time"
+        )
         way = "desc" if descending else "asc"
         last = "latency_ms is null," if column == "latency_ms" else ""
         rows = self._storage.read(
@@ -120,7 +124,7 @@ class Listing(Tables):
         gone = {row["id"] for row in retracted}
         rows = self._storage.read(
             """
-            select id, status from outcomes indexed by outcomes_by_skill
+            select id, status from outcomes indexed by outcomes_by_skill_and_time
             where skill = ?
             order by id
             """,

@@ -1,6 +1,6 @@
 # problem: batch_norm_eval
 # class: statistics as born are left out
-# says: other parameters
+# says: parameters written
 import torch
 import torch.nn as nn
 

@@ -1,6 +1,6 @@
 # problem: gated_block
 # class: two products behind a gate of zero are left out
-# says: other parameters|not finite
+# says: parameters written|not finite
 import torch
 import torch.nn as nn
 

@@ -1,6 +1,6 @@
 # problem: gated_block
 # class: a gate is looked at once and taken for open or shut
-# says: other parameters|not finite
+# says: parameters written|not finite
 import torch
 import torch.nn as nn
 

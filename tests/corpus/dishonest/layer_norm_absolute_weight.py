@@ -1,6 +1,6 @@
 # problem: layer_norm
 # class: a weight is taken for positive
-# says: other parameters
+# says: parameters written
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
 # problem: layer_norm
 # class: parameters as born are left out
-# says: other parameters
+# says: parameters written
 import torch
 import torch.nn as nn
 import torch.nn.functional as F

@@ -1,6 +1,6 @@
 # problem: rms_norm
 # class: one weight for all
-# says: other parameters
+# says: parameters written
 import torch
 import torch.nn as nn
 

@@ -1,6 +1,6 @@
 # problem: rms_norm
 # class: a weight of ones is left out
-# says: other parameters
+# says: parameters written
 import torch
 import torch.nn as nn
 
