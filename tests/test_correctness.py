@@ -491,7 +491,10 @@ def test_every_family_fills_any_shape_and_stride(shape: list[int], seed: int, fa
         before = value.clone()
         apply_family(family, [value], [InputTraits(fixed=False)], generator)
         assert value.shape == before.shape
-        assert torch.equal(value, before) is (family == "drawn")
+        if family == "sparse":  # of few elements it may leave all
+            assert ((value == before) | (value == 0)).all()
+        else:
+            assert torch.equal(value, before) is (family == "drawn")
         assert value.isnan().any().item() is (family == "nan")
         assert value.isinf().any().item() is (family in ("infinite", "infinite rows"))
 

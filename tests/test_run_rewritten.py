@@ -164,7 +164,7 @@ def test_a_run_without_a_gpu_ends_with_the_rewritten_kernel(tmp_path: Path) -> N
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
         [sys.executable, "-m", "kmem", "optimize", str(problem), "--target", "h200"]
-        + ["--rounds", "0", "--json", "--out", str(tmp_path / "run")],
+        + ["--rounds", "0", "--candidates", "2", "--json", "--out", str(tmp_path / "run")],
         capture_output=True,
         text=True,
         check=False,
