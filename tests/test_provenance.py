@@ -35,6 +35,8 @@ def test_constants_that_are_written_are_nobodys_computing() -> None:
     kernels = [("row_sum", 10.0), (fill, 5.0), ("Memset (Device)", 5.0)]
     assert library_share(kernels, {"row_sum": 1}) == 0.0
     assert library_share([*kernels, ("ampere_sgemm", 20.0)], {"row_sum": 1}) == 0.5
+    # a kernel of another file that only calls itself so
+    assert library_share([("Memset_gelu", 5.0), ("FillFunctor_gelu", 5.0)], {}) == 1.0
 
 
 @pytest.mark.parametrize(

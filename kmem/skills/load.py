@@ -14,9 +14,10 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any, TypeVar
 
 from kmem.errors import SkillError
 from kmem.recipes import Recipe
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 #: Two threads must not import one recipe at once: the second would find it half made.
 _IMPORTING = threading.RLock()
+#: What a file of a skill defines.
+_Code = TypeVar("_Code", Recipe, Rewrite)
 
 
 def bundled_skills_root() -> Path:
@@ -83,32 +86,28 @@ def load_library(paths: Mapping[str, Path]) -> dict[str, Skill]:
 
 def load_recipes(skills: Iterable[Skill]) -> tuple[dict[str, Recipe], list[str]]:
     """The recipes of skills by name, and a line for each that cannot be imported."""
-    recipes: dict[str, Recipe] = {}
-    left_out = []
-    for skill in skills:
-        try:
-            recipe = load_recipe(skill)
-        except SkillError as ex:
-            left_out.append(f"Skill {skill.name} is left out: {ex}; mend or remove {skill.path}")
-            continue
-        if recipe is not None:
-            recipes[skill.name] = recipe
-    return recipes, left_out
+    return _load_each(skills, load_recipe)
 
 
 def load_rewrites(skills: Iterable[Skill]) -> tuple[dict[str, Rewrite], list[str]]:
     """The rewrites of skills by name, and a line for each that cannot be imported."""
-    rewrites: dict[str, Rewrite] = {}
+    return _load_each(skills, load_rewrite)
+
+
+def _load_each(
+    skills: Iterable[Skill], load: Callable[[Skill], _Code | None]
+) -> tuple[dict[str, _Code], list[str]]:
+    found: dict[str, _Code] = {}
     left_out = []
     for skill in skills:
         try:
-            rewrite = load_rewrite(skill)
+            code = load(skill)
         except SkillError as ex:
             left_out.append(f"Skill {skill.name} is left out: {ex}; mend or remove {skill.path}")
             continue
-        if rewrite is not None:
-            rewrites[skill.name] = rewrite
-    return rewrites, left_out
+        if code is not None:
+            found[skill.name] = code
+    return found, left_out
 
 
 #: The files of a skill that kmem imports.
@@ -135,13 +134,7 @@ def load_recipe(skill: Skill) -> Recipe | None:
     """
     if not skill.has_recipe:
         return None
-    with _IMPORTING:
-        module = _import_code(skill, "recipe.py")
-    recipe = getattr(module, "RECIPE", None)
-    if not isinstance(recipe, Recipe):
-        raise SkillError(
-            f"{skill.path / 'recipe.py'} defines no RECIPE that is a kmem.recipes.Recipe"
-        )
+    recipe: Recipe = _load_entry(skill, "recipe.py", Recipe)
     recipe.name, recipe.version = skill.name, recipe_version(skill)
     return recipe
 
@@ -153,15 +146,22 @@ def load_rewrite(skill: Skill) -> Rewrite | None:
     """
     if not skill.has_rewrite:
         return None
-    with _IMPORTING:
-        module = _import_code(skill, "rewrite.py")
-    rewrite = getattr(module, "REWRITE", None)
-    if not isinstance(rewrite, Rewrite):
-        raise SkillError(
-            f"{skill.path / 'rewrite.py'} defines no REWRITE that is a kmem.rewrites.Rewrite"
-        )
+    rewrite: Rewrite = _load_entry(skill, "rewrite.py", Rewrite)
     rewrite.name = skill.name
     return rewrite
+
+
+def _load_entry(skill: Skill, entry: str, kind: type) -> Any:
+    """What a file of a skill defines under the name of its kind in capitals."""
+    with _IMPORTING:
+        module = _import_code(skill, entry)
+    name = kind.__name__.upper()
+    code = getattr(module, name, None)
+    if not isinstance(code, kind):
+        raise SkillError(
+            f"{skill.path / entry} defines no {name} that is a {kind.__module__}.{kind.__name__}"
+        )
+    return code
 
 
 def recipe_version(skill: Skill) -> str:

@@ -48,5 +48,6 @@ def _make_forward(entries: Sequence[Entry], inputs: int) -> Callable[..., Any]:
     # kernels compares signatures by the number and the kinds of arguments
     names = ["self", *(f"input{place}" for place in range(inputs))]
     kind = Parameter.POSITIONAL_OR_KEYWORD
-    forward.__signature__ = Signature([Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    parameters = [Parameter(name, kind) for name in names]
+    forward.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return forward

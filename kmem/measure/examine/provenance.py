@@ -24,8 +24,8 @@ from kmem.records import Purity, Status
 #: copies).
 FOREIGN_SHARE = 0.01
 #: In the names of GPU kernels that write a constant, or what the host knew before: beside a problem
-#: of a few kilobytes they take half of the time.
-_FILLS = ("Memset", "FillFunctor", "Memcpy HtoD")
+#: of a few kilobytes they take half of the time. No function of Python can be called so.
+_FILLS = ("Memset (", "::FillFunctor<", "Memcpy HtoD (")
 #: Operators that compute nothing: allocation, fills, copies and views. Everything else is a vendor
 #: kernel doing the work.
 NOT_COMPUTING = frozenset(

@@ -27,6 +27,7 @@ from kmem.measure.pool.template import (
     copy_files,
     kept_environment,
     start_script,
+    starting_in,
 )
 from kmem.measure.worker.channel import Channel, ChannelClosed, ChannelTimeout, ProtocolError
 from kmem.measure.worker.commands import (
@@ -141,17 +142,8 @@ class WorkerProcess:
                 f"with KMEM_DB"
             ) from ex
         self._log_path = directory / "log.txt"
-        ours, theirs = socket.socketpair()
-        try:
+        with starting_in(directory) as (ours, theirs):
             self._process = self._start(device, cache_dir, theirs, template)
-        except OSError as ex:
-            ours.close()
-            raise ExecutorError(
-                f"Cannot start a worker in {directory}: {ex}; free space there or choose another "
-                f"with --out"
-            ) from ex
-        finally:
-            theirs.close()
         self._channel = Channel(ours)
         self._nonce = secrets.token_hex(8)
         host = () if template is None else (str(template.directory / "host"),)

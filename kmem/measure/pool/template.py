@@ -14,7 +14,8 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from kmem.errors import ExecutorError
@@ -96,6 +97,25 @@ def start_script(
         )
 
 
+@contextmanager
+def starting_in(directory: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The judge's end of a channel and that of a process which is started meanwhile.
+
+    Afterwards only the judge's is open. Raises ExecutorError: if the process cannot be started.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        yield ours, theirs
+    except OSError as ex:
+        ours.close()
+        raise ExecutorError(
+            f"Cannot start a worker in {directory}: {ex}; free space there or choose another "
+            f"with --out"
+        ) from ex
+    finally:
+        theirs.close()
+
+
 class WorkerTemplate:
     """One process with everything imported. May be asked by several threads."""
 
@@ -109,18 +129,9 @@ class WorkerTemplate:
             ExecutorError: if the directory cannot be written or Python cannot be started.
         """
         self.directory = directory
-        ours, theirs = socket.socketpair()
-        try:
+        with starting_in(directory) as (ours, theirs):
             script = copy_files(directory) / "template.py"
             self._process = start_script(script, theirs, directory / "log.txt", device)
-        except OSError as ex:
-            ours.close()
-            raise ExecutorError(
-                f"Cannot start a worker in {directory}: {ex}; free space there or choose another "
-                f"with --out"
-            ) from ex
-        finally:
-            theirs.close()
         self._channel = Channel(ours)
         self._asking = threading.RLock()
         self._coming: deque[ForkedProcess] = deque()  # forks whose ids are still to be told

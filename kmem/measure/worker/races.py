@@ -35,7 +35,8 @@ class RaceLog:
     def _watch(self, name: str, kind: str) -> None:
         original = getattr(InterpreterBuilder, name)
 
-        def access(builder, pointers, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202 - a pass-through
+        # a pass-through
+        def access(builder, pointers, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
             if self.is_on:
                 self._note(kind, pointers, args)
             return original(builder, pointers, *args, **kwargs)
