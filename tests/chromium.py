@@ -37,8 +37,14 @@ class Browser:
         return self.send("POST", "/execute/sync", {"script": script, "args": []})
 
     def click(self, selector: str) -> None:
-        """Press an element with the pointer."""
-        self.send("POST", f"/element/{self._find(selector)}/click", {})
+        """Press an element with the pointer; a page that lives may just have renewed it."""
+        for last in (False, False, False, True):
+            try:
+                self.send("POST", f"/element/{self._find(selector)}/click", {})
+                return
+            except AssertionError as ex:
+                if last or "stale element" not in str(ex):
+                    raise
 
     def type(self, selector: str, text: str) -> None:
         """Type into a field."""

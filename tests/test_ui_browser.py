@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -163,9 +163,9 @@ def test_a_run_is_started_stopped_and_resumed_by_pressing_and_outlives_the_serve
         browser.open(address)
         browser.click("tbody tr a")
         assert "running" in browser.text or "finished" in browser.text
-        if "running" in browser.text:
+        with suppress(AssertionError):  # it may end before it is pressed
             browser.click("form[action$='/stop'] button")
-            browser.wait(lambda: "interrupted" in browser.text or "finished" in browser.text, 120)
+        browser.wait(lambda: "interrupted" in browser.text or "finished" in browser.text, 120)
     with Memory(tmp_path / "kmem.db") as memory:
         assert len(memory.runs.attempts(run_id)) >= before
 
