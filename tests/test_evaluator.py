@@ -66,12 +66,16 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[evaluator.
     with Memory(tmp_path / "kmem.db") as memory:
         session = replace(open_traced_session(memory), present=True)
         processes = SimpleNamespace(
-            compilers=None, workers=None, cache_dir=tmp_path / "cache", started_at=clock.now - 5.0
+            compilers=None,
+            workers=None,
+            cores=SimpleNamespace(waited_s=0.0),
+            cache_dir=tmp_path / "cache",
+            started_at=clock.now - 5.0,
         )
         judge.evaluator = made = evaluator.LiveEvaluator(
             run, session, Registry(), processes, lambda stage, text: None
         )
-    made.clock, made.judge = clock, judge
+    made.clock, made.judge, made.cores = clock, judge, processes.cores
     yield made
 
 
@@ -82,6 +86,9 @@ def test_minutes_begin_with_the_processes_and_do_not_count_waiting_for_others(
     live.clock.now += 20.0
     live.judge.waited_s += 12.0
     assert live.seconds_left == 47.0
+    live.clock.now += 9.0
+    live.cores.waited_s += 4.0  # runs of the same bench had all cores
+    assert live.seconds_left == 42.0
 
 
 def test_minutes_count_what_the_search_waits_for_its_own_baselines_meanwhile(

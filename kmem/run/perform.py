@@ -152,7 +152,8 @@ def _search(
         ) as processes,
         audience.display as show,
     ):
-        session = open_session(run.problem, run.contract, device, present, registry, memory)
+        with processes.cores.hold():
+            session = open_session(run.problem, run.contract, device, present, registry, memory)
         memory.runs.start(run)
         for note in session.notes:
             audience.say(f"note: {note}")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from kmem.errors import ExecutorError
 from kmem.host.confinement import Limits, Walls, hide_memory
+from kmem.host.environment import own_cores
 from kmem.measure.pool.template import (
     START_TIMEOUT_S,
     ForkedProcess,
@@ -177,6 +178,8 @@ class WorkerProcess:
             "TORCHINDUCTOR_CACHE_DIR": str(cache_dir / "inductor"),
         }
         if template is None:
+            if (cores := own_cores()) is not None:  # else Inductor starts a process for each core
+                caches["TORCHINDUCTOR_COMPILE_THREADS"] = str(cores)
             script = copy_files(self.directory) / "serve.py"
             return start_script(script, channel, self._log_path, device, caches)
         (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
