@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kmem.errors import ExecutorError
+from kmem.errors import RUN_AGAIN, ExecutorError
 from kmem.host.confinement import Limits, Walls, hide_memory
 from kmem.host.environment import own_cores
 from kmem.measure.pool.template import (
@@ -213,7 +213,7 @@ class WorkerProcess:
             yield
         except WorkerLost as ex:
             raise ExecutorError(
-                f"A worker process does not start: {ex}; see {self._log_path}"
+                f"A worker process does not start: {ex}; see {self._log_path}, or {RUN_AGAIN}"
             ) from ex
 
     def request(
