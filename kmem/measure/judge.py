@@ -257,6 +257,7 @@ class Judge:
         on_result: Callable[[int, Measurement], None],
         *,
         deadline_s: float,
+        verified_next: bool = False,
     ) -> list[Measurement]:
         """Judge a batch cheaply: two input families each, then a race of short timings.
 
@@ -267,13 +268,16 @@ class Judge:
             on_result: called once per kernel with its index, as soon as its verdict is known.
             deadline_s: seconds from now, less what others keep the GPU; kernels not reached are
                 INTERRUPTED, and so is one that is under way `_OVERTIME_S` later.
+            verified_next: the fastest is to be verified at once, which shows it every family.
 
         Returns:
             One measurement per kernel, in order.
         """
         deadline = self.own_time + deadline_s
         results: dict[int, Measurement] = {}
-        contest = self._screening.open_race(kernels, lambda: self.own_time > deadline)
+        contest = self._screening.open_race(
+            kernels, lambda: self.own_time > deadline, shows_families=not verified_next
+        )
 
         def settle(index: int, measurement: Measurement) -> None:
             results[index] = measurement

@@ -175,6 +175,7 @@ class LiveEvaluator(Evaluator):
         self._minutes_s = run.budget.minutes * 60
         self._deadline = processes.started_at + self._minutes_s
         self._cores = processes.cores
+        self._was_asked = False  # to screen kernels
         self._longest_verification_s: float | None = None
         self._granted_s = 0.0
         # Seconds that this run waited for its own baselines to leave the GPU and, while these are
@@ -305,9 +306,16 @@ class LiveEvaluator(Evaluator):
     def screen(
         self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
     ) -> None:
+        # The first kernel of all comes alone and is verified next: that shows it every family.
+        is_first, self._was_asked = not self._was_asked and len(kernels) == 1, True
         with self._core():
             left_s = self.seconds_left - self.reserve_s
-            self._judge.screen(kernels, on_result, deadline_s=max(_LEAST_S, left_s))
+            self._judge.screen(
+                kernels,
+                on_result,
+                deadline_s=max(_LEAST_S, left_s),
+                verified_next=is_first and self._session.present,
+            )
 
     def _core(self) -> AbstractContextManager[None]:
         """A core of the bench's for the interpreter; the work on a GPU goes by turns there."""
