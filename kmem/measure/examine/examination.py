@@ -296,6 +296,10 @@ class Examination:
             values = expected.without_undefined(values)
         try:
             compared = expected.compare(values)
+            if compared.fails_in_rows:
+                # a row that cancels is as far off in eager, by luck more or less
+                find = self.loaded_reference.origins_finder(seed)
+                compared = expected.compare(values, find) if find else compared
             noise: Sequence[Difference | None] = [None] * len(compared.found)
             if forgive_noise and family != "drawn" and not compared.is_within:
                 noise = self.loaded_reference.input_noise(expected, seed)
