@@ -19,6 +19,7 @@ from kmem.measure.oracle.correctness import (
 from kmem.measure.oracle.elements import UNLIKE_AT_MOST
 from kmem.measure.oracle.expected import Answer, Comparison, Expected, InputsChanged
 from kmem.measure.oracle.families import NON_FINITE
+from kmem.measure.oracle.lost import find_lost
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.spots import TimedResult
 from kmem.measure.pool.arguments import SharedArguments
@@ -316,6 +317,8 @@ class Examination:
                 f"family {family}: {share:.0%} of the elements are wrong beside their own size; "
                 f"the module takes each by itself",
             )
+        if (lost := find_lost(expected, values, self.loaded_reference, seed)) is not None:
+            raise Refused(Status.WRONG_VALUES, f"family {family}: {lost}")
         return compared
 
     def compare_spots(self, result: TimedResult, expected: Expected, family: str) -> None:

@@ -19,6 +19,7 @@ Nothing of this runs in a worker. In the order in which data passes:
 - expected.py: the right answer to one case, whole or in slices.
 - correctness.py: how wrong an output is, and how wrong it may be.
 - reference.py: all of this for one workload: the problem, and the right answer to a case.
+- lost.py: small results that are lost, where eager keeps them.
 - domain.py: which families and sizes the module itself refuses, found on the CPU.
 - spots.py: a few elements of every timed result, to be held to the reference afterwards.
 """

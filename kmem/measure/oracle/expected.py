@@ -142,7 +142,7 @@ class Expected(ABC):
 class WholeExpected(Expected):
     """Oracle and eager outputs in memory.
 
-    `earlier` is eager's answer to another case, an adversary.
+    `values` are the inputs; `earlier` is eager's answer to another case, an adversary.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class WholeExpected(Expected):
     ) -> None:
         super().__init__(answer)
         self.oracle, self.eager = oracle, eager
-        self._values, self._run_oracle = values, run_oracle
+        self.values, self._run_oracle = values, run_oracle
         self._earlier = earlier
         self._differences = self._errors_of(eager)
         self._passing: set[str] | None = None  # known once asked for
@@ -181,7 +181,7 @@ class WholeExpected(Expected):
         return _compare_elements(values, oracle, eager, self.answer.floors)
 
     def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
-        moved = self._run_oracle(shake(self._values))
+        moved = self._run_oracle(shake(self.values))
         return tuple(
             measure_error(one, right, right) for one, right in zip(moved, self.oracle, strict=True)
         )
@@ -199,7 +199,7 @@ class WholeExpected(Expected):
         if not self.answer.is_elementwise:
             return 0.0
         return max(
-            unlike_share(output, oracle, eager, input_magnitude(self._values, oracle.shape), floor)
+            unlike_share(output, oracle, eager, input_magnitude(self.values, oracle.shape), floor)
             for output, oracle, eager, floor in zip(
                 outputs, self.oracle, self.eager, self.answer.floors, strict=True
             )
@@ -223,7 +223,7 @@ class WholeExpected(Expected):
         earlier = self._earlier
         for index, (eager, oracle) in enumerate(zip(self.eager, self.oracle, strict=True)):
             same_sizes = earlier is not None and earlier[index].shape == eager.shape
-            trivial = trivial_outputs(eager, self._values, earlier[index] if same_sizes else None)
+            trivial = trivial_outputs(eager, self.values, earlier[index] if same_sizes else None)
             difference, floor = self._differences[index], self.answer.floors[index]
             here = {
                 name
