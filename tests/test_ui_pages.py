@@ -17,6 +17,10 @@ from kmem.ui.posterior import draw_posterior
 
 DONE = "/runs/20260101-done"
 PAGES = ("/", DONE, "/runs/20260101-evil", "/skills", "/skills/online-softmax", "/memory", "/new")
+OUR_SCRIPTS = {
+    f"/static/{name}"
+    for name in ("htmx.min.js", "htmx-ext-sse.min.js", "idiomorph-ext.min.js", "page.js")
+}
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +158,7 @@ def check_harmless(html: str) -> None:
     """Only kmem's own scripts, no handlers, no styles, no addresses elsewhere."""
     page = Elements(html)
     sources = {script.get("src") for script in page.all("script")}
-    assert sources <= {"/static/htmx.min.js", "/static/htmx-ext-sse.min.js"}
+    assert sources <= OUR_SCRIPTS
     for tag, attributes in page.found:
         assert tag not in {"img", "iframe", "object", "embed", "base"}
         assert not [name for name in attributes if name.startswith("on") or name == "style"]

@@ -23,7 +23,7 @@ from kmem.ui.staircase import draw_staircase
 from kmem.ui.tables import Cell, Column, Row, TableView, view_table
 
 COLUMNS = (
-    Column("number", "#", numeric=True),
+    Column("number", "#", numeric=True, names_row=True),
     Column("round", "Round", numeric=True),
     Column("kernel", "Kernel"),
     Column("parent", "From"),

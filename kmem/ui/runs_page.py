@@ -12,7 +12,7 @@ from kmem.ui.requests import Export, Page, PageRequest
 from kmem.ui.tables import Cell, Column, Row, view_table
 
 COLUMNS = (
-    Column("run", "Run"),
+    Column("run", "Run", names_row=True),
     Column("problem", "Problem"),
     Column("state", "State"),
     Column("target", "Device"),
