@@ -145,7 +145,7 @@ def test_a_filter_and_a_diff_are_reached_by_pressing(browser: Browser, server: P
     browser.type("input[name=q]", "softmax h200")
     browser.click("form.filter button")
     rows = "return [...document.querySelectorAll('tbody tr')].map(row => row.cells[0].innerText)"
-    assert browser.run(rows) == ["20260101-done"]
+    browser.wait(lambda: browser.run(rows) == ["20260101-done"])
     browser.click("tbody tr a")
     browser.click("tr.best a.mono")
     added = "return [...document.querySelectorAll('.gi')].pop().innerText"
