@@ -49,7 +49,7 @@ from kmem.records import (
     Veto,
 )
 from kmem.ui.app import Parts
-from kmem.ui.machine_page import Checked
+from kmem.ui.pages.machine import Checked
 from kmem.ui.security import Keys
 from kmem.ui.server import make_service
 

@@ -12,8 +12,8 @@ from test_memory_store import make_outcome
 from kmem.cli.report import report
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
-from kmem.ui.genealogy import grow_tree
-from kmem.ui.posterior import draw_posterior
+from kmem.ui.plots.genealogy import grow_tree
+from kmem.ui.plots.posterior import draw_posterior
 
 DONE = "/runs/20260101-done"
 PAGES = ("/", DONE, "/runs/20260101-evil", "/skills", "/skills/online-softmax", "/memory", "/new")
@@ -169,7 +169,7 @@ def check_harmless(html: str) -> None:
 
 
 def test_markdown_of_a_skill_cannot_bring_html_or_scripts() -> None:
-    from kmem.ui.skills_page import show_prose
+    from kmem.ui.pages.skills import show_prose
 
     text = "\n\n".join([*HOSTILE, "[x](javascript:alert(1))", "![x](javascript:alert(1))"])
     page = Elements(str(show_prose(text)))

@@ -29,19 +29,19 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.ui.addresses import run_address
 from kmem.ui.form import command_words, fields_of, find_fault, is_first
-from kmem.ui.kernel_page import show_kernel
 from kmem.ui.live import state_of_all, state_of_run, watch
-from kmem.ui.machine_page import Checked, Machine
-from kmem.ui.memory_page import show_memory
+from kmem.ui.pages.kernel import show_kernel
+from kmem.ui.pages.machine import Checked, Machine
+from kmem.ui.pages.memory import show_memory
+from kmem.ui.pages.run import show_run
+from kmem.ui.pages.run_story import read_story
+from kmem.ui.pages.runs import show_runs
+from kmem.ui.pages.skills import Shelf, show_skill, show_skills
 from kmem.ui.processes import Processes, stop
 from kmem.ui.reader import Reader
 from kmem.ui.rendering import STATIC, render
 from kmem.ui.requests import Export, NoSuchPage, Page, PageRequest
-from kmem.ui.run_page import show_run
-from kmem.ui.run_story import read_story
-from kmem.ui.runs_page import show_runs
 from kmem.ui.security import Guard, Keys, read_form, refusal
-from kmem.ui.skills_page import Shelf, show_skill, show_skills
 
 Show: TypeAlias = "Callable[[Memory, PageRequest], Page | Export]"
 

@@ -24,6 +24,16 @@ class Origin:
         return f"{self.kind} {place} {self.device}, {describe_date(self.date)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One figure of the head of a page: what it is, its value, and what is to be known of it."""
+
+    name: str
+    value: str
+    note: str = ""
+    kind: str = ""
+
+
 def describe_date(moment: str) -> str:
     """A date of a record with its minutes: "2026-01-31 14:05 UTC"; any other text as it is."""
     if len(moment) >= 16 and moment[10:11] == "T":

@@ -1,11 +1,11 @@
 """A run as one file for sharing: the page of the server without scripts, with its kernels."""
 
 from kmem.memory.store import Memory
-from kmem.ui.kernel_page import kernel_content
+from kmem.ui.pages.kernel import kernel_content
+from kmem.ui.pages.run import candidates, run_content
+from kmem.ui.pages.run_story import read_story
 from kmem.ui.rendering import render_alone
 from kmem.ui.requests import Export, Page, PageRequest
-from kmem.ui.run_page import candidates, run_content
-from kmem.ui.run_story import read_story
 
 #: Kernels whose source is in the file, fastest first: each is ten kilobytes and more.
 MOST_KERNELS = 20

@@ -34,7 +34,9 @@ class Column:
     sortable: bool = True
     shown: bool = True  # False: in exports alone
     wraps: bool = False  # long texts, in several lines
-    names_row: bool = False  # no two rows have the same: a row is known again when a page is renewed
+    names_row: bool = (
+        False  # no two rows have the same: a row is known again when a page is renewed
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from kmem.cli.actions.doctor import check_machine
 from kmem.cli.optimize import optimize
 from kmem.plugins import Registry
 from kmem.ui.app import Parts
-from kmem.ui.machine_page import Checked
+from kmem.ui.pages.machine import Checked
 
 
 def page_parts(registry: Registry, database: Path) -> Parts:

@@ -14,10 +14,9 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.skills import Skill, load_library
 from kmem.ui.addresses import skill_address
-from kmem.ui.figures import describe_date, describe_factor
-from kmem.ui.posterior import draw_posterior
+from kmem.ui.figures import Fact, describe_date, describe_factor
+from kmem.ui.plots.posterior import draw_posterior
 from kmem.ui.requests import Export, NoSuchPage, Page, PageRequest
-from kmem.ui.run_page import Fact
 from kmem.ui.source import show_python
 from kmem.ui.tables import Cell, Column, Row, view_table
 

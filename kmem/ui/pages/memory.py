@@ -4,9 +4,8 @@ from kmem.memory.ledger.listing import DEEPEST, ORDERS, ListedOutcome, OutcomeFi
 from kmem.memory.store import Memory
 from kmem.records import Status
 from kmem.ui.addresses import skill_address
-from kmem.ui.figures import Origin, date_cell, describe_factor, time_cell
+from kmem.ui.figures import Fact, Origin, date_cell, describe_factor, time_cell
 from kmem.ui.requests import Export, Page, PageRequest
-from kmem.ui.run_page import Fact
 from kmem.ui.tables import (
     ROWS_ON_A_PAGE,
     Cell,

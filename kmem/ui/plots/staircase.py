@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kmem.records import Attempt, Baseline
 from kmem.run.convergence import best_so_far, timed_attempts
 from kmem.ui.figures import describe_ms
-from kmem.ui.plot import (
+from kmem.ui.plots.frame import (
     LEFT,
     RIGHT,
     WIDTH,

@@ -8,6 +8,7 @@ from kmem.records import Attempt, Diagnosis, Prescription, RunResult, Veto
 from kmem.run.first_screen import describe_knobs
 from kmem.ui.addresses import kernel_address, skill_address
 from kmem.ui.figures import (
+    Fact,
     Origin,
     describe_date,
     describe_factor,
@@ -15,11 +16,11 @@ from kmem.ui.figures import (
     describe_share,
     time_cell,
 )
-from kmem.ui.genealogy import grow_tree
 from kmem.ui.live import listen_to_run
+from kmem.ui.pages.run_story import RunStory, read_story
+from kmem.ui.plots.genealogy import grow_tree
+from kmem.ui.plots.staircase import draw_staircase
 from kmem.ui.requests import Export, Page, PageRequest
-from kmem.ui.run_story import RunStory, read_story
-from kmem.ui.staircase import draw_staircase
 from kmem.ui.tables import Cell, Column, Row, TableView, view_table
 
 COLUMNS = (
@@ -38,16 +39,6 @@ COLUMNS = (
 )
 
 KernelLink = Callable[[str], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """One figure of the head of a page: what it is, its value, and what is to be known of it."""
-
-    name: str
-    value: str
-    note: str = ""
-    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,9 @@ from kmem.memory.store import Memory
 from kmem.records import Attempt, Kernel
 from kmem.run.first_screen import describe_knobs
 from kmem.ui.addresses import kernel_address, run_address, skill_address
-from kmem.ui.figures import Origin, describe_factor, describe_ms
+from kmem.ui.figures import Fact, Origin, describe_factor, describe_ms
+from kmem.ui.pages.run_story import RunStory, read_story
 from kmem.ui.requests import NoSuchPage, Page, PageRequest
-from kmem.ui.run_page import Fact
-from kmem.ui.run_story import RunStory, read_story
 from kmem.ui.source import show_diff, show_python
 
 

@@ -1,0 +1,10 @@
+"""What each page shows: functions of a memory and a request, free of any web server.
+
+- run_story.py: all that memory has of one run.
+- runs.py: the list of runs.
+- run.py: one run: verdict, staircase, candidates, descent, rounds.
+- kernel.py: one candidate: verdict, errors, times, profile, diff, source.
+- skills.py: the skill library, and one skill.
+- memory.py: what the memory holds, and its outcomes.
+- machine.py: what this machine can do.
+"""
