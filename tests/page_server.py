@@ -67,6 +67,7 @@ HOSTILE = (
     "a" * 3000,
 )
 EVIL = " ".join(HOSTILE)
+LANDSCAPES = Path(__file__).parent.parent / "db" / "evidence" / "landscapes"
 
 
 def attempt(
@@ -219,7 +220,7 @@ def serve_page(
 ) -> Iterator[PageServer]:
     """The page over a database, until the block ends."""
     checks = [Checked("gpu", None, EVIL, EVIL), Checked("compiler", True, "works", None)]
-    service = make_service(Parts(database, registry, start, lambda: checks), 0)
+    service = make_service(Parts(database, registry, start, lambda: checks, LANDSCAPES), 0)
     server, keys = service.server, service.keys
     thread = threading.Thread(target=service.run, daemon=True)
     thread.start()

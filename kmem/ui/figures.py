@@ -48,6 +48,14 @@ def describe_ms(time_ms: float | None) -> str:
     return f"{1e3 * time_ms:.3g} µs" if time_ms < 0.1 else f"{time_ms:.4g} ms"
 
 
+def describe_rate(per_second: float) -> str:
+    """A rate without its unit: "4.8 T", "310 G"."""
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if per_second >= factor:
+            return f"{per_second / factor:.3g} {letter}"
+    return f"{per_second:.3g} "
+
+
 def describe_factor(factor: float | None) -> str:
     """A speedup; empty if there is none."""
     return f"{factor:.2f}×" if factor is not None else ""

@@ -12,6 +12,15 @@ from kmem.ui.requests import Page
 
 ROOT = Path(__file__).parent
 STATIC = ROOT / "static"
+#: What stands at the top of every page: names and addresses.
+SECTIONS = (
+    ("Runs", "/"),
+    ("Problems", "/problems"),
+    ("Skills", "/skills"),
+    ("Landscapes", "/landscapes"),
+    ("Memory", "/memory"),
+    ("Machine", "/machine"),
+)
 
 
 @cache
@@ -60,6 +69,9 @@ def render(page: Page, **frame: object) -> str:
         "section": "",
         "database": "",
         "self_href": "",
+        "sections": SECTIONS,
+        "refresh": "",  # seconds after which the page asks for itself, until it has no more to ask
+        "refresh_plain": "",  # the same where it has events, for browsers without scripts
     }
     template = environment().get_template(page.template)
     return template.render({**around, **frame, "title": page.title, **page.content})

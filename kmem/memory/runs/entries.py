@@ -61,10 +61,15 @@ class RunLine:
 class Entries(Tables):
     """`memory.run_entries`: the list of runs."""
 
-    def lines(self) -> list[RunLine]:
-        """Every run as a line, newest first."""
+    def lines(self, problem: str | None = None) -> list[RunLine]:
+        """Every run as a line, newest first.
+
+        Args:
+            problem: only the runs of problems with this name.
+        """
+        condition = "" if problem is None else "where json_extract(r.record, '$.problem.name') = ?"
         rows = self._storage.read(
-            """
+            f"""
             select
                 r.id,
                 r.state,
@@ -83,9 +88,11 @@ class Entries(Tables):
                 count(a.run) as attempts
             from runs r
             left join attempts a on a.run = r.id
+            {condition}
             group by r.id
             order by r.created_at desc, r.rowid desc
-            """
+            """,
+            [] if problem is None else [problem],
         )
         return [
             RunLine(

@@ -3,7 +3,11 @@
 - run_story.py: all that memory has of one run.
 - runs.py: the list of runs.
 - run.py: one run: verdict, staircase, candidates, descent, rounds.
-- kernel.py: one candidate: verdict, errors, times, profile, diff, source.
+- kernel_tables.py: the tables of a candidate: errors, claims, metrics, launches.
+- kernel.py: one candidate: verdict, times, roofline, profile, diff, source.
+- problems.py: problems over all their runs.
+- compare.py: two runs side by side.
+- landscapes.py: recorded landscapes of knobs.
 - skills.py: the skill library, and one skill.
 - memory.py: what the memory holds, and its outcomes.
 - machine.py: what this machine can do.
