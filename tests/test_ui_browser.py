@@ -74,7 +74,7 @@ def test_a_run_appears_and_grows_while_it_is_written(
         browser.type("input[name=q]", "half a wo")
         time.sleep(1.0)
         memory.runs.record_attempt(run.id, attempt("# the fifth\n", 0.5))
-        assert browser.wait(lambda: "Best so far 0.5 ms" in browser.text) < 1.5
+        assert browser.wait(lambda: "Best so far 500 µs" in browser.text) < 1.5
         dots = "return document.querySelectorAll('circle').length"
         assert browser.run(dots) == 4
         typed = "return document.querySelector('input[name=q]').value"

@@ -88,7 +88,7 @@ def test_a_run_shows_its_verdict_its_staircase_and_its_descent(server: PageServe
     page = Elements(server.ask(DONE).text)
     assert "4.00× faster by a new kernel, proved correct" in page.text
     assert "Best kernel 1 ms measured" in page.text
-    assert "4 candidates, 3 passed; the best takes 1 ms, the bound is 0.4 ms" in page.text
+    assert "4 candidates, 3 passed; the best takes 1 ms, the bound is 400 µs" in page.text
     assert "eager 4 ms" in page.text
     assert [dot["class"] for dot in page.all("circle")] == ["dot leads", "dot leads", "dot"]
     assert len([line for line in page.all("line") if line["class"] == "refused"]) == 1
@@ -112,7 +112,7 @@ def test_a_candidate_shows_its_diff_against_its_parent_and_its_source(server: Pa
 def test_a_skill_shows_its_text_its_record_and_its_posterior_over_time(server: PageServer) -> None:
     page = Elements(server.ask("/skills/online-softmax").text)
     assert "1 of 2 outcomes passed; the next does with probability 50%" in page.text
-    assert "sm_90 2 1" in page.text
+    assert "architecture sm_90 2 1" in page.text
     listed = json.loads(server.ask("/skills?format=json&q=online-softmax").text)["skills"]
     assert [(row["name"], row["tried"], row["passed"]) for row in listed] == [
         ("online-softmax", 2, 1)

@@ -29,6 +29,7 @@ from kmem.records import (
     Move,
     Plan,
     Prescription,
+    Problem,
     Profile,
     Run,
     RunResult,
@@ -66,6 +67,19 @@ class ModelNew(torch.nn.Module):
         y = torch.empty_like(x)
         softmax_rows[(x.shape[0],)](x, y, x.shape[1], BLOCK=BLOCK, num_warps={warps})
         return y
+'''
+PROBLEM = '''"""A {name} over rows, as a module of a language model has it."""
+
+import torch
+
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
+
+
+def get_inputs():
+    return [torch.randn(65536, {width})]
 '''
 SKILLS = ("online-softmax", "split-reduction", "online-softmax", "vectorised-loads")
 MOVES = (Move.SEED, Move.TUNE, Move.FIX, Move.TUNE)
@@ -198,7 +212,9 @@ def make_named_run(run_id: str, root: Path, name: str) -> Run:
     """A run whose id says when it began."""
     day, hour = run_id.split("-")[:2]
     when = f"{day[:4]}-{day[4:6]}-{day[6:]}T{hour[:2]}:{hour[2:4]}:00+00:00"
-    return replace(make_run(run_id, root, name), created_at=when)
+    path = f"/home/ada/problems/{name}.py"
+    problem = Problem(name, path, PROBLEM.format(name=name, width=2048))
+    return replace(make_run(run_id, root, name), problem=problem, created_at=when)
 
 
 def fill_memory(path: Path, root: Path) -> Run:

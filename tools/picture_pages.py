@@ -26,8 +26,15 @@ from kmem.memory.store import Memory
 from kmem.plugins import build_plugin_manager, collect
 from kmem.run.diary import write_entry
 from kmem.run.directory import RunDirectory
+from kmem.ui.pages.machine import Checked
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+CHECKS = (
+    Checked("Python", True, "3.12.4 on Linux", None),
+    Checked("Triton", True, "3.6.0 compiles for sm_90", None),
+    Checked("GPU", None, "none here: every time is an estimate", "name one with `--target`"),
+    Checked("ncu", False, "not on the path", "install Nsight Compute, or go on with `cupti`"),
+)
 #: How each page is shown: name, pixels across and down, and whether the system is dark.
 LOOKS = (("light", 1280, 1500, False), ("narrow", 390, 1200, True))
 EVERY_LOOK = (
@@ -51,7 +58,7 @@ def check(browser: Browser, axe: str) -> list[str]:
 
 def save(picture: bytes, place: Path) -> None:
     """Keep a picture with few colours: a quarter of the bytes, and nobody sees it."""
-    Image.open(io.BytesIO(picture)).convert("RGB").quantize(96).save(place, optimize=True)
+    Image.open(io.BytesIO(picture)).convert("RGB").quantize(160).save(place, optimize=True)
 
 
 def main() -> None:
@@ -92,7 +99,7 @@ def main() -> None:
             write_entry(root / LIVE, stage, text, 97.0)
         with (
             RunDirectory(root / LIVE).work(live),
-            serve_page(root / "kmem.db", collect(build_plugin_manager())) as server,
+            serve_page(root / "kmem.db", collect(build_plugin_manager()), checks=CHECKS) as server,
             open_browser(root / "profile") as browser,
         ):
             browser.open(f"{server.origin}/?token={server.keys.token}")

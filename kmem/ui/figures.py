@@ -45,7 +45,7 @@ def describe_ms(time_ms: float | None) -> str:
     """A time with its unit; empty if there is none."""
     if time_ms is None:
         return ""
-    return f"{1e3 * time_ms:.3g} µs" if time_ms < 0.1 else f"{time_ms:.4g} ms"
+    return f"{1e3 * time_ms:.4g} µs" if time_ms < 1.0 else f"{time_ms:.4g} ms"
 
 
 def describe_rate(per_second: float) -> str:

@@ -136,6 +136,19 @@ class Listing(Tables):
             if row["id"] not in gone
         ]
 
+    def latest(self, skill: str, most: int) -> list[ListedOutcome]:
+        """A skill's newest outcomes, newest first."""
+        rows = self._storage.read(
+            """
+            select id from outcomes indexed by outcomes_by_skill
+            where skill = ?
+            order by id desc
+            limit ?
+            """,
+            [skill, most],
+        )
+        return self._read([int(row["id"]) for row in rows])
+
     def dates(self, numbers: Sequence[int]) -> list[str]:
         """When these outcomes were measured; ISO 8601."""
         return [entry.outcome.created_at for entry in self._read(numbers)]

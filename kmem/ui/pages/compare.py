@@ -1,4 +1,4 @@
-"""Two runs side by side: figures, staircases on one scale, options, and the best kernels."""
+"""Two runs side by side: figures, staircases, options, and the best kernels."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ def _figure_rows(first: RunStory, second: RunStory) -> list[Row]:
     """The facts of both; a figure that one lacks stays empty."""
     sides: list[Mapping[str, str]] = [
         {
-            fact.name: " ".join(filter(None, (fact.value, fact.kind, fact.note)))
+            fact.name: ", ".join(filter(None, (fact.value, fact.kind, fact.note)))
             for fact in run_facts(story)
         }
         for story in (first, second)

@@ -127,7 +127,8 @@ def _metric_rows(
 def _change(old: float | None, new: float | None) -> Cell:
     if old is None or new is None or not old:
         return Cell(None)
-    return Cell(new / old - 1, f"{new / old - 1:+.0%}")
+    change = new / old - 1
+    return Cell(change, f"{change:+.0%}" if abs(change) >= 0.005 else "none")
 
 
 def _launch_row(launch: Launch, origin: Origin) -> Row:

@@ -7,6 +7,7 @@ from pathlib import Path
 from kmem.errors import LandscapeError
 from kmem.learning.landscape import Landscape, LandscapeDirectory, Point
 from kmem.memory.store import Memory
+from kmem.run.first_screen import describe_knobs
 from kmem.ui.addresses import landscape_address
 from kmem.ui.figures import (
     Fact,
@@ -187,8 +188,9 @@ def _point_row(point: Point, landscape: Landscape) -> Row:
     best_ms, time_ms = _best_ms(landscape), point.latency_ms
     ratio = time_ms / best_ms if time_ms and best_ms else None
     origin = _origin(landscape)
+    several = len(landscape.header.sites) > 1
     knobs = "; ".join(
-        f"{choice.recipe} {', '.join(f'{name}={value}' for name, value in choice.knobs)}"
+        f"{f'{choice.recipe} at {choice.site}: ' if several else ''}{describe_knobs(choice)}"
         for choice in point.choices
     )
     log = point.log.strip().splitlines()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 860, 340
-LEFT, RIGHT = 64, 132
+LEFT, RIGHT = 72, 162
 TOP, BOTTOM = 14, 40
 #: Labels beside a plot keep this distance in pixels, so that none lies over another.
 _LABEL_PX = 15

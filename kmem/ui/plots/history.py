@@ -78,7 +78,7 @@ def _draw(
         tuple(dots),
         tuple(labels),
         tuple(count_ticks(across, len(runs))),
-        tuple(log_ticks(up)),
+        tuple(log_ticks(up, describe_ms)),
         f"{len(runs)} runs, the best takes {describe_ms(best_ms)}; {kind} "
         f"{'for' if first.estimated else 'on'} {device}, {describe_date(first.date)} to "
         f"{describe_date(last.date)}",

@@ -74,7 +74,7 @@ def draw_staircase(
         ),
         tuple(spread_labels(levels)),
         tuple(count_ticks(across, len(attempts))),
-        tuple(log_ticks(scale)),
+        tuple(log_ticks(scale, describe_ms)),
         _summary(len(attempts), len(timed), best_ms, bound_ms),
     )
 
