@@ -1,10 +1,10 @@
 """`kmem ui`: serve the page to a browser of this machine."""
 
-import webbrowser
 from pathlib import Path
 
 import click
 
+from kmem.cli.page_beside import open_in_browser
 from kmem.memory.location import default_db_path
 from kmem.plugins import Registry
 
@@ -39,5 +39,5 @@ def ui(registry: Registry | None, port: int | None, opens: bool, landscapes: Pat
     click.echo(service.keys.address)
     click.echo("Ctrl-C ends the page; runs go on.", err=True)
     if opens:
-        webbrowser.open(service.keys.address)
+        open_in_browser(service.keys.address)
     service.run()

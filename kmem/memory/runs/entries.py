@@ -82,14 +82,21 @@ class Entries(Tables):
                 coalesce(json_extract(r.result, '$.reason'), '') as reason,
                 json_extract(r.result, '$.speedup') as speedup,
                 json_extract(r.result, '$.best.measurement.timing.latency_ms') as latency_ms,
-                min(case when a.status = 'passed' then a.latency_ms end) as best_ms,
+                a.best_ms,
                 json_extract(r.result, '$.speed_of_light') as speed_of_light,
-                max(a.estimated) as estimated,
-                count(a.run) as attempts
+                a.estimated,
+                coalesce(a.attempts, 0) as attempts
             from runs r
-            left join attempts a on a.run = r.id
+            left join (
+                select
+                    run,
+                    min(case when status = 'passed' then latency_ms end) as best_ms,
+                    max(estimated) as estimated,
+                    count(*) as attempts
+                from attempts indexed by attempts_by_time
+                group by run
+            ) a on a.run = r.id
             {condition}
-            group by r.id
             order by r.created_at desc, r.rowid desc
             """,
             [] if problem is None else [problem],
