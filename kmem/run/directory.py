@@ -24,6 +24,8 @@ Record = TypeVar("Record")
 
 _LOCK, _KILLS = "run.lock", "kills.txt"
 _OWNER = "run.json"
+#: What a run said and when: written and read by diary.py.
+DIARY = "diary.jsonl"
 #: What a run writes for its user: a directory with one of these and no owner is somebody's.
 _RESULTS = ("best_kernel.py", "report.md", "result.json", "top_kernels", "attempts")
 
@@ -86,7 +88,7 @@ class RunDirectory:
     # For the user:     best_kernel.py  top_kernels/{1,2,3}.py (fastest first)  report.md
     #                   convergence.png  result.json
     # What was tried:   attempts/NNN-<hash>/{kernel.py,kernel.small.py,attempt.json,log.txt}
-    #                   profiles/  verdicts/  evidence/  conversations/  kills.txt
+    #                   profiles/  verdicts/  evidence/  conversations/  kills.txt  diary.jsonl
     # For resuming:     run.json (whose directory this is)  recalled-<run>.json
     #                   experience-<run>.json
     # While it is made: scratch/  run.lock (held by the process at work)
@@ -164,6 +166,7 @@ class RunDirectory:
         """Take away what a run that never began has left: its mark and the directories it made."""
         if _owner_of(self.root) == run.id:
             (self.root / _OWNER).unlink()
+            (self.root / DIARY).unlink(missing_ok=True)
         with suppress(OSError):  # not empty: somebody else's files
             for place in self._made:
                 place.rmdir()

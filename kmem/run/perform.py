@@ -19,6 +19,7 @@ from kmem.plugins import Registry
 from kmem.records import Device, Run, RunResult, RunState
 from kmem.run.baselines import count_loaded_at_once
 from kmem.run.ceilings import measured_ceilings
+from kmem.run.diary import noted, write_entry
 from kmem.run.directory import RunDirectory
 from kmem.run.evaluator import LiveEvaluator
 from kmem.run.finished import Executable, FinishedRun
@@ -154,9 +155,11 @@ def _search(
     baselines = count_loaded_at_once(
         memory, run.problem, device, run.contract, run.budget.baselines
     )
+    root = Path(run.out_dir)
+    write_entry(root, "trace", f"tracing {run.problem.name} and finding the bound for {run.target}")
     with (
         EvaluatorProcesses(
-            Path(run.out_dir), cache, run.problem, present=present, baselines=baselines
+            root, cache, run.problem, present=present, baselines=baselines
         ) as processes,
         audience.display as show,
     ):
@@ -169,5 +172,7 @@ def _search(
         def open_evaluator(announce: Announce) -> LiveEvaluator:
             return LiveEvaluator(sitting, session, registry, processes, announce)
 
-        result = optimize(run, session, memory, registry, show, open_evaluator=open_evaluator)
+        result = optimize(
+            run, session, memory, registry, noted(root, show), open_evaluator=open_evaluator
+        )
     return result, session
