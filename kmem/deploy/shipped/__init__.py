@@ -10,5 +10,7 @@ here. In the order in which a package uses them:
 - launches.py: a kernel's launches as torch can trace them.
 - ops.py: each kernel as an operator of torch.library, for torch.compile and torch.export.
 - patch.py: kernels bound to the modules of a model, and taken away again.
+- patterns.py: what a kernel computes as a pattern of ATen operators, and where a graph holds it.
+- inductor.py: a pass for Inductor that puts kernels where a graph computes the same.
 - hub_layers.py: layers for `kernelize` of Hugging Face's `kernels`.
 """
