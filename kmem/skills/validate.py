@@ -26,6 +26,7 @@ from kmem.skills.form import (
     is_name,
     parse_claim,
     parse_condition,
+    parse_move,
     read_form,
     read_sections,
     read_words,
@@ -78,9 +79,13 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
         has_rewrite=(path / "rewrite.py").is_file(),
         status=metadata.get("kmem-status", ""),
         claims=_read_list(metadata, "kmem-claims", parse_claim, faults),
+        moves=_read_list(metadata, "kmem-moves", parse_move, faults, between=";"),
     )
-    if skill.has_recipe and skill.has_rewrite:
-        faults.append("recipe.py and rewrite.py in one directory: an idea a skill, so make two")
+    ways = {"recipe.py": skill.has_recipe, "rewrite.py": skill.has_rewrite}
+    ways["kmem-moves"] = bool(skill.moves)
+    if sum(ways.values()) > 1:
+        named = " and ".join(name for name, is_there in ways.items() if is_there)
+        faults.append(f"{named} in one directory: an idea a skill, so make two")
     return skill, [*faults, *_key_faults(skill), *_body_faults(form.body), *remains_of(form)]
 
 
@@ -144,11 +149,16 @@ def _read_bottlenecks(metadata: dict[str, str], faults: list[str]) -> tuple[Bott
 
 
 def _read_list(
-    metadata: dict[str, str], key: str, parse: Callable[[str], Value], faults: list[str]
+    metadata: dict[str, str],
+    key: str,
+    parse: Callable[[str], Value],
+    faults: list[str],
+    *,
+    between: str = ",",
 ) -> tuple[Value, ...]:
-    """What `parse` makes of each entry between commas; what it refuses is added to `faults`."""
+    """What `parse` makes of each entry of a key; what it refuses is added to `faults`."""
     found = []
-    for entry in filter(None, (part.strip() for part in metadata.get(key, "").split(","))):
+    for entry in filter(None, (part.strip() for part in metadata.get(key, "").split(between))):
         try:
             found.append(parse(entry))
         except ValueError as ex:
