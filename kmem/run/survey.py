@@ -85,7 +85,8 @@ def _examine(
     changed the ranking since. Without a profile there is no diagnosis, and the round goes on with
     what it knows from times alone.
     """
-    number, kernel, traced = situation.round, parent.candidate.kernel, parts.session.traced
+    number, kernel = situation.round, parent.candidate.kernel
+    traced = parts.session.traced
     kept = parts.history.earlier.diagnoses.get((number, kernel.hash))
     if kept is not None:
         return kept.diagnosis, kept.prescriptions

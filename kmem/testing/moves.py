@@ -115,7 +115,8 @@ def moves_fault(skill: Skill, recipes: Mapping[str, Recipe] | None = None) -> st
 
 def movable_sites(recipes: Mapping[str, Recipe]) -> list[MovableSite]:
     """Every site that these recipes find in the examples."""
-    device, contract, found = named_target("h200"), Contract(), []
+    device, contract = named_target("h200"), Contract()
+    found = []
     for layer, given in EXAMPLES:
         source = _SOURCE.format(layer=layer, given=given)
         graph = trace_once(Problem("inline", "<inline>", source))
