@@ -291,6 +291,14 @@ class Author(ABC):
         """The author that works for this run; the same object if it keeps nothing about runs."""
         return self
 
+    def uses(self, skill: Skill, situation: Situation) -> bool:
+        """Whether the author could act on a skill, were it prescribed for the parent kernel.
+
+        What no author of a run uses is prescribed only if they use nothing else either. By default
+        every skill is used: its text can be read.
+        """
+        return True
+
     @abstractmethod
     def propose(self, situation: Situation) -> list[Direction]:
         """What the author could try in a situation."""

@@ -23,6 +23,7 @@ FLOORS = (
     ("recipes", "rewrites"),
     ("algebra", "codegen"),
     ("skills",),
+    ("moves",),
     ("interfaces",),
     ("hookspecs",),
     ("plugins",),

@@ -22,7 +22,7 @@ from kmem.codegen.staged_operands import (
 )
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device
 
 HALF = 2  # bytes of a staged value
@@ -58,6 +58,15 @@ class StagedConv(Recipe):
     """
 
     operators = ("conv", "pointwise_conv", "conv_transpose")
+    roles = {
+        "terms": (Role("precision"),),
+        "block_p": (Role("tile"),),
+        "block_co": (Role("tile"),),
+        "block_k": (Role("depth"),),
+        "copy_bytes": (Role("vector"),),
+        "warps": (Role("warps"),),
+        "stages": (Role("stages"),),
+    }
 
     def __init__(self, terms: int) -> None:
         self.terms = terms

@@ -5,7 +5,7 @@ whatever the ledger has learnt since.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kmem.diagnose.bottleneck import diagnose
@@ -18,32 +18,31 @@ from kmem.orchestrate.vetoes import find_vetoes
 from kmem.prescribe.consult import consult_memory
 from kmem.prescribe.gate import SkillQuery
 from kmem.records import Attempt, Diagnosis, Prescription
+from kmem.run.authors import Authors
 from kmem.run.parts import Parts
 from kmem.run.recall import Remembered
 from kmem.run.session import versions
+from kmem.skills import Skill
 
 logger = logging.getLogger(__name__)
 
 
 def survey(
-    number: int, parts: Parts, repairs: Mapping[str, int], remembered: Remembered
+    number: int, parts: Parts, authors: Authors, remembered: Remembered
 ) -> dict[str | None, Situation]:
     """The situations of a round by the hash of the parent kernel, best first.
 
     One situation without a parent where no kernel has passed.
-
-    Args:
-        repairs: by author, how many repairs in a chain it is granted.
     """
     history = parts.history
     blank = replace(
         describe_situation(parts, number, remembered),
-        vetoes=find_vetoes(history.attempts, history.best, history.lessons, repairs),
+        vetoes=find_vetoes(history.attempts, history.best, history.lessons, authors.repairs),
     )
     situations: dict[str | None, Situation] = {}
     for parent in choose_parents(parts.run.strategy, history.ranking()):
-        diagnosis, prescriptions = _examine(number, parent, parts)
         kernel = parent.candidate.kernel
+        diagnosis, prescriptions = _examine(parent, replace(blank, parent=kernel), parts, authors)
         records = {entry.skill: entry.record for entry in prescriptions if entry.record}
         situations[kernel.hash] = replace(
             blank,
@@ -78,7 +77,7 @@ def describe_situation(parts: Parts, number: int, remembered: Remembered) -> Sit
 
 
 def _examine(
-    number: int, parent: Attempt, parts: Parts
+    parent: Attempt, situation: Situation, parts: Parts, authors: Authors
 ) -> tuple[Diagnosis | None, tuple[Prescription, ...]]:
     """Profile, diagnose, prescribe.
 
@@ -86,7 +85,8 @@ def _examine(
     changed the ranking since. Without a profile there is no diagnosis, and the round goes on with
     what it knows from times alone.
     """
-    kernel, traced = parent.candidate.kernel, parts.session.traced
+    number, kernel = situation.round, parent.candidate.kernel
+    traced = parts.session.traced
     kept = parts.history.earlier.diagnoses.get((number, kernel.hash))
     if kept is not None:
         return kept.diagnosis, kept.prescriptions
@@ -102,13 +102,17 @@ def _examine(
         latency_ms=parent.measurement.latency_ms,
         history=parts.history.attempts,
     )
-    prescriptions = _prescribe(diagnosis, parts)
+    known = replace(situation, diagnosis=diagnosis)
+    skills = authors.used(list(parts.session.skills.values()), known)
+    prescriptions = _prescribe(diagnosis, skills, parts)
     parts.recorder.record_diagnosis(number, kernel, diagnosis, prescriptions)
     parts.announce("diagnose", diagnosis.summary)
     return diagnosis, prescriptions
 
 
-def _prescribe(diagnosis: Diagnosis, parts: Parts) -> tuple[Prescription, ...]:
+def _prescribe(
+    diagnosis: Diagnosis, skills: Sequence[Skill], parts: Parts
+) -> tuple[Prescription, ...]:
     """The skills to offer, each with what it has earned; a run without memory knows no outcomes."""
     session, memory = parts.session, parts.memory
     traced = session.traced
@@ -116,7 +120,7 @@ def _prescribe(diagnosis: Diagnosis, parts: Parts) -> tuple[Prescription, ...]:
     prescriptions = consult_memory(
         memory,
         SkillQuery(diagnosis, session.operators, traced.device.arch, traced.contract),
-        list(session.skills.values()),
+        skills,
         versions(),
         outcomes=outcomes_count,
     )

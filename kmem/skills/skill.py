@@ -40,6 +40,42 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A role of knobs (vocabulary.KNOB_ROLES), and whether there is to be more of it."""
+
+    role: str
+    is_up: bool
+
+    def __str__(self) -> str:
+        return f"{self.role} {'up' if self.is_up else 'down'}"
+
+
+@dataclass(frozen=True, slots=True)
+class KnobMove:
+    """A change of the knobs of whatever recipe wrote a kernel, and what it should do to a profile.
+
+    All steps are taken together; it is for profiles of which no condition is known to be false.
+    """
+
+    steps: tuple[Step, ...]
+    conditions: tuple[Condition, ...]
+    claims: tuple[Claim, ...]
+
+    def suits(self, values: Mapping[str, float]) -> bool:
+        """Whether nothing known of a profile (metric -> value) speaks against it."""
+        return all(condition.holds(values) is not False for condition in self.conditions)
+
+    @property
+    def change(self) -> str:
+        """Its steps in words: `tile down and warps up`."""
+        return " and ".join(map(str, self.steps))
+
+    def __str__(self) -> str:
+        cause = f" if {' and '.join(map(str, self.conditions))}" if self.conditions else ""
+        return f"{self.change}{cause} then {' and '.join(map(str, self.claims))}"
+
+
+@dataclass(frozen=True, slots=True)
 class Skill:
     """One directory of knowledge.
 
@@ -62,11 +98,26 @@ class Skill:
     status: str = ""  # DRAFT, or nothing
     claims: tuple[Claim, ...] = ()  # what the next profile must show if it worked
     has_rewrite: bool = False
+    moves: tuple[KnobMove, ...] = ()  # of the knobs of other skills' recipes, the best first
 
     @property
     def acts(self) -> bool:
-        """Whether the skill acts without a language model: it has a recipe, a rewrite, or both."""
+        """Whether the skill acts without a language model."""
+        return self.has_code or bool(self.moves)
+
+    @property
+    def has_code(self) -> bool:
+        """Whether it acts by code of its own: a recipe or a rewrite."""
         return self.has_recipe or self.has_rewrite
+
+    @property
+    def manner(self) -> str:
+        """How it acts: `recipe`, `rewrite`, `moves`, or `prose for a model`."""
+        if self.has_rewrite:
+            return "rewrite"
+        if self.has_recipe:
+            return "recipe"
+        return "moves" if self.moves else "prose for a model"
 
     @property
     def files(self) -> list[Path]:

@@ -21,7 +21,7 @@ from kmem.codegen.product_tuning import (
 from kmem.codegen.rates import ceiling
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div
-from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device, Precision
 
 from .ahead import write_ahead
@@ -58,6 +58,16 @@ class SplitMatmul(Recipe):
     """
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")
+    roles = {
+        "block_m": (Role("tile"),),
+        "block_n": (Role("tile"),),
+        "block_k": (Role("depth"),),
+        "warps": (Role("warps"),),
+        "stages": (Role("stages"),),
+        "group": (Role("grouping"),),
+        "splits": (Role("split"),),
+        "split": (Role("fusion", (("ahead",), ("in_loop",))),),
+    }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         return [

@@ -20,7 +20,7 @@ from .empty_rows import FILL_RUN
 from .operands import MULTIPLY, PACK_WEIGHT, STAGE_INPUT
 from .phases import write_phase_kernel, write_phase_launcher
 from .transposed import Transposed, read_knobs, staged_size
-from .tuning import phase_cost_ms, phase_space, takes_bands
+from .tuning import PHASE_ROLES, phase_cost_ms, phase_space, takes_bands
 
 MAX_ROW_STRIDE = 8  # phases along a row that one program keeps in registers
 MAX_PARTS = 64  # phases of depth times height: branches of one kernel text
@@ -34,6 +34,7 @@ _NAMES = ("input", "weight", "bias", "stride", "padding", "output_padding", "gro
 
 class TransposedConvPhases(Recipe):
     operators = ("conv_transpose",)
+    roles = PHASE_ROLES
 
     def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
         sites = []

@@ -116,7 +116,7 @@ def _row(skill: Skill, status: str, record: TrackRecord | None) -> Row:
     return {
         "name": Cell(skill.name, href=skill_address(skill.name), hint=skill.description),
         "status": Cell(status, kind="status"),
-        "acts": Cell("recipe" if skill.has_recipe else "prose"),
+        "acts": Cell(skill.manner if skill.acts else "prose"),
         "tried": Cell(tried),
         "passed": Cell(record.passed if record is not None else 0),
         "improved": Cell(record.improved if record is not None else 0),
