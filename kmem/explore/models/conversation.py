@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar, cast
 
-from kmem.errors import NotRegistered
-from kmem.explore.models.answers.parsing import Malformed, encodable
+from kmem.errors import BudgetExhausted, NotRegistered
+from kmem.explore.models.answers.blocks import encodable
+from kmem.explore.models.answers.malformed import Malformed
 from kmem.explore.models.complaints import Complaints
 from kmem.explore.models.cost.budget import Spending
 from kmem.explore.models.prompts.message import estimate_tokens
@@ -88,8 +89,8 @@ class Conversation:
         Args:
             slot: what the question is about; unique within a role and round.
             user: leaves REASK_TOKENS of the role's limit free.
-            read: raises Malformed for an answer that cannot be used. If the second Malformed has
-                `usable` set, that is the result.
+            read: raises Malformed for an answer that cannot be used. Of two such answers, what
+                the later one has that is `usable` is the result.
 
         Returns:
             None if the second answer is no better, or if every answer was lost on the way.
@@ -99,9 +100,17 @@ class Conversation:
             ProviderError: if the provider cannot answer.
         """
         messages = [Message("system", system), Message("user", user)]
+        usable: object | None = None
         for turn in range(_TURNS):
             key = CompletionKey(role.name, round_number, slot, turn)
-            completion = self._complete(key, role, tuple(messages))
+            try:
+                completion = self._complete(key, role, tuple(messages))
+            except BudgetExhausted:
+                if usable is None:
+                    raise
+                return cast(AnswerT, usable)  # of the first answer, which is paid for
+            if completion.stop is StopReason.LOST and usable is not None:
+                return cast(AnswerT, usable)
             if completion.stop is StopReason.LOST:
                 self._complaints.unusable(key, completion, "")
                 self._context.announce(
@@ -116,6 +125,7 @@ class Conversation:
                 return answer
             except Malformed as ex:
                 fault = ex
+                usable = ex.usable if ex.usable is not None else usable
             logger.info("%s, round %d, %s, turn %d: %s", role.name, round_number, slot, turn, fault)
             again = _ask_again(fault)
             room = (
@@ -124,13 +134,17 @@ class Conversation:
                 - estimate_tokens(again)
             )
             messages += [Message("assistant", _echo(text, room)), Message("user", again)]
+        if usable is not None:
+            self._context.announce(
+                f"of two faulty answers of the {role.name} of round {round_number} only what has "
+                f"no fault is used: {fault}"
+            )
+            self._complaints.usable(key)
+            return cast(AnswerT, usable)
         self._context.announce(
             f"the {role.name} of round {round_number} answered twice in a way that cannot be "
             f"used: {fault}"
         )
-        if fault.usable is not None:
-            self._complaints.usable(key)
-            return cast(AnswerT, fault.usable)
         self._complaints.unusable(key, completion, str(fault))
         return None
 
