@@ -8,6 +8,7 @@ import pytest
 from kmem import records
 from kmem.records import (
     Attempt,
+    Background,
     Baseline,
     Bottleneck,
     Bound,
@@ -21,6 +22,7 @@ from kmem.records import (
     ErrorReport,
     Evidence,
     Experience,
+    Fault,
     Kernel,
     Launch,
     Lesson,
@@ -171,6 +173,8 @@ EXAMPLES = [
     Plan((TASK,), (Veto("x", "y"),), "because"),
     ErrorReport("normal", 0, 0.0, 1e-7, 1e-6),
     Recalled(OUTCOME, None, False, math.inf),
+    Fault(Status.BUILD_FAILED, "no such name", 3),
+    Background((BASELINE,), versions={"triton": "3.9.0"}),
     Budget(3, 1.5, 8, 0.9),
     Run(
         "r1",

@@ -16,9 +16,11 @@ In the order in which a run makes them:
 - verdict.py: what the judge says of a kernel: status, errors, times; and an attempt, which is a
   candidate with its verdict.
 - outcome.py: what the ledger keeps of an attempt, and what a run gets back from it.
+- background.py: what a run knows beside its own attempts.
 - run.py: a run: what it was asked, what it may spend, and what it ended with.
 """
 
+from kmem.records.background import Background, Fault
 from kmem.records.diagnosis import (
     Bottleneck,
     Claim,
@@ -67,6 +69,7 @@ __all__ = [
     "ABSENT_IF_NONE",
     "Attempt",
     "BASELINES",
+    "Background",
     "Baseline",
     "Bottleneck",
     "Bound",
@@ -81,6 +84,7 @@ __all__ = [
     "ErrorReport",
     "Evidence",
     "Experience",
+    "Fault",
     "Kernel",
     "Knob",
     "Launch",

@@ -141,7 +141,7 @@ def _history_row(number: int, attempt: Attempt) -> str:
     kernel = candidate.kernel
     what = [one_line(task.instruction or task.reason), _settings(kernel)]
     if measurement.status is not Status.PASSED:
-        what.append(one_line(_telling_line(measurement.log, measurement.status)))
+        what.append(one_line(measurement.telling_line))
     cells = [
         str(number),
         str(attempt.round),
@@ -162,15 +162,6 @@ def _settings(kernel: Kernel) -> str:
     else:
         pairs = [pair for choice in kernel.choices for pair in choice.knobs]
     return one_line(" ".join(f"{name}={value}" for name, value in pairs))
-
-
-def _telling_line(log: str, status: Status) -> str:
-    """Of a traceback its last line, of a verdict its first."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    ends_in_traceback = status in (Status.BUILD_FAILED, Status.CRASHED, Status.OUT_OF_MEMORY)
-    return lines[-1] if ends_in_traceback else lines[0]
 
 
 def _lesson_line(lesson: Lesson) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from kmem.explore.models.answers.schema import short_hash
+from kmem.explore.models.prompts.excerpts import kernel_excerpt
 from kmem.explore.models.prompts.message import Section, Worth
 from kmem.explore.models.prompts.rendering import describe_result, fenced
 from kmem.interfaces import Situation
@@ -198,7 +199,16 @@ def _skill_section(situation: Situation, name: str, chosen: bool) -> Section:
     if reasons:
         lines.append(f"Offered because: {'; '.join(reasons)}")
     top = "\n".join(lines)
-    texts = (f"{top}\n\n{_nested(skill.body)}", f"{top}\n\n{_essential(skill)}", top)
+    example = kernel_excerpt(skill.example)
+    code = (
+        f"\n\n### Its example, what matters of it\n{fenced(example, 'python')}" if example else ""
+    )
+    texts = (
+        f"{top}\n\n{_nested(skill.body)}{code}",
+        f"{top}\n\n{_essential(skill)}{code}",
+        f"{top}\n\n{_essential(skill)}",
+        top,
+    )
     return Section(
         f"Skill: {name}",
         texts if chosen else (*texts, ""),
@@ -216,11 +226,8 @@ def _nested(body: str) -> str:
 
 
 def _essential(skill: Skill) -> str:
-    parts = re.split(r"^## ", skill.body, flags=re.MULTILINE)
     return "\n".join(
-        f"### {part.strip()}"
-        for part in parts
-        if part.split("\n", 1)[0].strip() in _ESSENTIAL_PARTS
+        f"### {heading}\n{text}" for heading in _ESSENTIAL_PARTS if (text := skill.section(heading))
     )
 
 
