@@ -8,6 +8,7 @@ import pytest
 from scripted_models import (
     EDITED,
     KERNEL,
+    ROOT,
     DictArchive,
     ScriptedProvider,
     answer,
@@ -33,6 +34,7 @@ from kmem.errors import (
 )
 from kmem.explore.models.author import LlmAuthor
 from kmem.explore.models.conversation import REASK_TOKENS
+from kmem.explore.models.lessons import standing_lessons
 from kmem.explore.models.prompts.message import estimate_tokens
 from kmem.explore.models.roles import DIAGNOSER
 from kmem.explore.models.selection import allowed_skills
@@ -40,18 +42,23 @@ from kmem.interfaces import Completion, ModelRequest, Situation, StopReason
 from kmem.plugins import build_plugin_manager, collect
 from kmem.records import (
     Attempt,
+    Background,
     Budget,
     Candidate,
     Contract,
+    Effect,
     Kernel,
+    Lesson,
     ModelChoice,
     Move,
+    Prescription,
     Purity,
     SiteChoice,
     Status,
     Strategy,
     Veto,
 )
+from kmem.skills import load_recipe, load_skill
 
 PARENT = Kernel(KERNEL)
 BROKEN = Kernel(EDITED.replace("tl.load", "tl.lood"), PARENT.hash)
@@ -132,6 +139,84 @@ def test_seeds_are_offered_at_the_granularities_a_module_has() -> None:
     ]
     assert "takes most time, linear, in Triton" in seeds[2].instruction
     assert len({seed.instruction for seed in seeds}) == 4
+
+
+def with_first_skills(situation: Situation, *names: str) -> Situation:
+    """The situation with skills for a first kernel."""
+    return replace(
+        situation,
+        skills={name: load_skill(ROOT / "skills" / name) for name in names},
+        background=Background(
+            first_skills=tuple(Prescription(name, 0.5, (), "never tried yet") for name in names)
+        ),
+    )
+
+
+def test_seeds_rest_on_different_skills_and_one_on_none() -> None:
+    situation = with_first_skills(make_situation("softmax"), "online-softmax", "row-norm")
+    offered = begin(ScriptedProvider()).propose(situation)
+    assert [seed.skill for seed in offered] == ["online-softmax", "unaided"]
+    assert [seed.reason for seed in offered] == ["full rewrite, by online-softmax", "full rewrite"]
+    several = with_first_skills(make_situation("linear_swish_scale"), "tile-matmul", "row-norm")
+    assert [seed.skill for seed in begin(ScriptedProvider()).propose(several)] == [
+        "tile-matmul",
+        "row-norm",
+        "unaided",
+        "unaided",
+    ]
+
+
+def test_a_seed_is_told_its_skill_with_its_code_and_a_free_one_is_told_none() -> None:
+    situation = with_first_skills(make_situation("softmax"), "row-norm", "welford-one-pass")
+    provider = ScriptedProvider(generator=[KERNEL, KERNEL])
+    author = begin(provider)
+    for seed in author.propose(situation):
+        author.write(assign(situation, Move.SEED, seed.skill, instruction=seed.instruction))
+    led, free = (request.messages[1].text for request in provider.asked("generator"))
+    assert "## Skill: row-norm" in led
+    assert "Track record: never tried yet" in led
+    assert "## Skill" not in free
+
+
+def test_a_model_alone_begins_from_the_kernel_that_a_recipe_writes() -> None:
+    recipe = load_recipe(load_skill(ROOT / "skills" / "online-softmax"))
+    situation = make_situation(
+        "softmax", recipes={"online-softmax": recipe}, writable={"online-softmax": 1e6}
+    )
+    provider = ScriptedProvider(generator=[KERNEL, KERNEL])
+    author = begin(provider)
+    author.write(assign(situation, Move.SEED, "unaided"))
+    told = provider.asked("generator")[0].messages[1].text
+    assert "## A kernel to begin from\nkmem's own recipe (online-softmax) writes this" in told
+    assert "def softmax_" in told
+    assert "_fall_back" not in told, "what launches it is left out"
+    by_recipe = Kernel(EDITED, choices=(SiteChoice("softmax", "softmax", "online-softmax", ()),))
+    seeded = replace(situation, history=(attempted(by_recipe),))
+    author.write(assign(seeded, Move.SEED, "unaided", instruction="again"))
+    assert "A kernel to begin from" not in provider.asked("generator")[1].messages[1].text
+
+
+def test_seeds_are_asked_for_at_rising_temperatures_where_the_user_set_one() -> None:
+    situation = make_situation("linear_swish_scale")
+    asked = {}
+    for temperature in (None, 0.2, 0.95, 1.4):
+        provider = ScriptedProvider(generator=[KERNEL] * 4)
+        author = begin(
+            provider,
+            models=(ModelChoice("any", "scripted", "scripted-1", temperature=temperature),),
+        )
+        for seed in author.propose(situation):
+            author.write(assign(situation, Move.SEED, seed.skill, instruction=seed.instruction))
+        asked[temperature] = [
+            request.temperature and round(request.temperature, 3)
+            for _, request in provider.requests
+        ]
+    assert asked == {
+        None: [None] * 4,
+        0.2: [0.2, 0.3, 0.4, 0.5],
+        0.95: [0.95, 1.0, 1.0, 1.0],
+        1.4: [1.4] * 4,
+    }
 
 
 def test_nothing_is_left_to_torch_where_all_time_must_be_tritons() -> None:
@@ -411,11 +496,11 @@ def test_half_a_character_in_an_answer_breaks_nothing() -> None:
 
 
 def test_a_very_long_answer_is_not_sent_back() -> None:
-    provider = ScriptedProvider(generator=["x" * 50_000, seed_answer(["softmax"])])
+    provider = ScriptedProvider(generator=["x" * 100_000, seed_answer(["softmax"])])
     begin(provider).write(assign(make_situation(), Move.SEED, "unaided"))
     assert (
         provider.asked("generator")[1].messages[2].text
-        == "(an answer of 50000 characters, left out here)"
+        == "(an answer of 100000 characters, left out here)"
     )
 
 
@@ -769,6 +854,43 @@ def test_lessons_are_about_attempts_of_the_round() -> None:
     )
     assert (lesson.text, lesson.worth_a_skill) == ("reading once does not help here", True)
     assert "'12345678' is no attempt of this round" in provider.requests[1][1].messages[3].text
+
+
+def test_a_lesson_that_the_measurement_contradicts_is_asked_again_and_then_dropped() -> None:
+    situation, failed = failing()
+    won = attempted(Kernel(EDITED, PARENT.hash), ms=0.8, move=Move.FIX, skill="row-norm", round=1)
+    lessons = [
+        {"kernel": failed.candidate.kernel.hash[:8], "text": "it failed", "effect": "failed"},
+        {"kernel": won.candidate.kernel.hash[:8], "text": "it is slower", "effect": "slower"},
+    ]
+    said = answer({"lessons": [lesson | {"worth_a_skill": False} for lesson in lessons]})
+    provider = ScriptedProvider(reflector=[said, said])
+    (kept,) = begin(provider).reflect(replace(situation, parent=PARENT), [failed, won])
+    assert (kept.text, kept.effect) == ("it failed", Effect.FAILED)
+    assert "is said to be slower, but what was measured is faster" in (
+        provider.requests[1][1].messages[3].text
+    )
+
+
+@pytest.mark.parametrize(
+    ("effect", "later_ms", "stands"),
+    [
+        (Effect.SLOWER, 1.5, False),
+        (Effect.FAILED, 1.5, False),
+        (Effect.SLOWER, 3.0, True),
+        (Effect.FASTER, 3.0, False),
+        (Effect.FASTER, 1.5, True),
+        (None, 1.5, True),
+    ],
+)
+def test_a_lesson_that_a_later_round_contradicts_is_told_to_nobody(
+    effect: Effect | None, later_ms: float, stands: bool
+) -> None:
+    lesson = Lesson(1, PARENT.hash, "row-norm", "so it is", effect=effect)
+    later = attempted(Kernel(EDITED, PARENT.hash), ms=later_ms, skill="row-norm", round=2)
+    assert standing_lessons([lesson], [later]) == ([lesson] if stands else [])
+    other = attempted(Kernel(EDITED, PARENT.hash), ms=later_ms, skill="unaided", round=2)
+    assert standing_lessons([lesson], [other]) == [lesson]
 
 
 def test_an_attempt_has_one_lesson() -> None:

@@ -41,7 +41,7 @@ from kmem.records.outcome import (
     is_recipe_component,
     recipe_component,
 )
-from kmem.records.plan import Candidate, Lesson, Move, Plan, Task, Veto
+from kmem.records.plan import Candidate, Effect, Lesson, Move, Plan, Task, Veto
 from kmem.records.problem import (
     DTYPE_BYTES,
     Bound,
@@ -81,6 +81,7 @@ __all__ = [
     "DTYPE_BYTES",
     "Device",
     "Diagnosis",
+    "Effect",
     "ErrorReport",
     "Evidence",
     "Experience",

@@ -16,6 +16,7 @@ Nothing of this runs in a worker. In the order in which data passes:
 - elements.py: single elements, for modules that take each by itself.
 - expected.py: the right answer to one case, whole or in slices.
 - correctness.py: how wrong an output is, and how wrong it may be.
+- wrong_elements.py: the first wrong elements of a refused output, in words.
 - reference.py: all of this for one workload: the problem, and the right answer to a case.
 - domain.py: which families and sizes the module itself refuses, found on the CPU.
 - spots.py: a few elements of every timed result, to be held to the reference afterwards.

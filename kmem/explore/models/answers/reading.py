@@ -30,6 +30,7 @@ from kmem.explore.models.answers.schema import (
     short_hash,
 )
 from kmem.explore.models.knobs import KnobSpace, make_knob_space
+from kmem.explore.models.lessons import effect_of
 from kmem.host.syntax import parse_python
 from kmem.records import Attempt, Claim, Kernel, Knob, Signature, Status
 
@@ -168,7 +169,11 @@ def read_repairer(text: str, failed: Attempt) -> WrittenFile:
 
 
 def read_reflector(text: str, attempts: Sequence[Attempt]) -> tuple[TaughtLesson, ...]:
-    """Lessons about attempts of the round, one each at most."""
+    """Lessons about attempts of the round, one each at most, that its measurements bear out.
+
+    Raises:
+        Malformed: with the lessons that are borne out as what is usable, if another is not.
+    """
     lessons = read_fields(ReflectorAnswer, text).lessons
     known = [short_hash(attempt.candidate.kernel.hash) for attempt in attempts]
     if unknown := [lesson.kernel for lesson in lessons if lesson.kernel not in known]:
@@ -177,6 +182,20 @@ def read_reflector(text: str, attempts: Sequence[Attempt]) -> tuple[TaughtLesson
         )
     if len({lesson.kernel for lesson in lessons}) < len(lessons):
         raise Malformed("lessons: at most one for each attempt")
+    found = {short_hash(attempt.candidate.kernel.hash): effect_of(attempt) for attempt in attempts}
+    wrong = [
+        lesson
+        for lesson in lessons
+        if None not in (lesson.effect, found[lesson.kernel])
+        and lesson.effect is not found[lesson.kernel]
+    ]
+    if wrong:
+        right = tuple(lesson for lesson in lessons if lesson not in wrong)
+        raise Malformed(
+            f"lessons: {wrong[0].kernel} is said to be {wrong[0].effect.value}, but what was "
+            f"measured is {found[wrong[0].kernel].value}",
+            usable=right,
+        )
     return lessons
 
 

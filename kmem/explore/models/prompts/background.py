@@ -3,20 +3,19 @@
 Pure functions of a situation, like sections.py; what of a file is shown is excerpts.py's.
 """
 
-import re
 from collections.abc import Sequence
 
 from kmem.explore.models.answers.schema import short_hash
 from kmem.explore.models.prompts.excerpts import (
     KernelShape,
+    failing_lines,
     kernel_excerpt,
     kernel_shapes,
-    lines_around,
 )
 from kmem.explore.models.prompts.message import Section, Worth
 from kmem.explore.models.prompts.rendering import fenced, one_line
 from kmem.interfaces import Situation
-from kmem.records import Attempt, Kernel, Launch, Recalled, Status, fastest_baseline
+from kmem.records import Kernel, Launch, Recalled, Status, fastest_baseline
 from kmem.skills import PITFALLS
 
 #: Remembered kernels, launches of a forward, common errors and failures shown at most.
@@ -24,8 +23,6 @@ _REMEMBERED = 2
 _LAUNCHES = 8
 _FAULTS = 8
 _FAILURES = 3
-#: Where a log names a line of the candidate's file.
-_AT_LINE = re.compile(r'(?:File "[^"]*", line |\.py:|\bat )(\d+)(?=[,:)\s]|$)')
 
 
 def times_section(situation: Situation) -> Section:
@@ -144,15 +141,6 @@ def failures_section(situation: Situation) -> Section:
     blocks = list(shown.values())
     texts = ["\n\n".join(blocks[:count]) for count in range(len(blocks), -1, -1)]
     return Section("What failed, and where", tuple(texts), Worth.FAILURES)
-
-
-def failing_lines(attempt: Attempt) -> str:
-    """The lines of a failed file around the last one that its log names; empty if it names none."""
-    source = attempt.candidate.kernel.source
-    count = len(source.split("\n"))
-    named = [int(match[1]) for match in _AT_LINE.finditer(attempt.measurement.log)]
-    inside = [line for line in named if 1 < line <= count]
-    return lines_around(source, inside[-1]) if inside else ""
 
 
 def pitfalls_section(situation: Situation) -> Section:

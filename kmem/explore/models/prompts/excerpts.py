@@ -5,12 +5,16 @@ Whole functions and statements only, in the order of the file; what a reader nee
 """
 
 import ast
+import re
 from dataclasses import dataclass
 
 from kmem.host.syntax import parse_python
+from kmem.records import Attempt
 
 #: A constant longer than this is a table, which shows nothing.
 _LONGEST_CONSTANT = 200
+#: Where a log names a line of the candidate's file.
+_AT_LINE = re.compile(r'(?:File "[^"]*", line |\.py:|\bat )(\d+)(?=[,:)\s]|$)')
 _UNTOLD = frozenset({"get_inputs", "get_init_inputs", "get_small_inputs"})
 
 
@@ -83,7 +87,16 @@ def kernel_shapes(source: str) -> list[KernelShape]:
     return shapes
 
 
-def lines_around(source: str, line: int, reach: int = 4) -> str:
+def failing_lines(attempt: Attempt) -> str:
+    """The lines of a failed file around the last one that its log names; empty if it names none."""
+    source = attempt.candidate.kernel.source
+    count = len(source.split("\n"))
+    named = [int(match[1]) for match in _AT_LINE.finditer(attempt.measurement.log)]
+    inside = [line for line in named if 1 < line <= count]
+    return _lines_around(source, inside[-1]) if inside else ""
+
+
+def _lines_around(source: str, line: int, reach: int = 4) -> str:
     """The lines around one of a file, numbered, the line itself marked."""
     lines = source.split("\n")
     first, last = max(1, line - reach), min(len(lines), line + reach)

@@ -13,7 +13,7 @@ from kmem.explore.models.prompts.rendering import describe_result, fenced
 from kmem.interfaces import Situation
 from kmem.problem.bound import node_cost_ms
 from kmem.problem.graph import Arg, Literal, Node, Ref
-from kmem.records import Attempt, Claim, Kernel, TensorSpec
+from kmem.records import Attempt, Bound, Claim, Kernel, Prescription, TensorSpec
 from kmem.skills import Skill
 from kmem.vocabulary import SIGNATURE_METRICS
 
@@ -85,12 +85,24 @@ def device_section(situation: Situation) -> Section:
             for unit, amount in sorted(bound.flops.items())
             if amount
         )
+        if _is_split(situation, bound):
+            lines.append(
+                "A product of fp32 matrices counts as three products of fp16: each operand split "
+                "into two halves, which is as accurate, and the fastest that there is."
+            )
         lines.append(
             f"The forward must move {bound.bytes / 1e6:.4g} "
             f"MB{f' and do {work}' if work else ''}: at least {bound.time_ms:.4g} ms, limited by "
             f"{bound.limiter}."
         )
     return Section("Device and bound", ("\n".join(lines),), Worth.TASK)
+
+
+def _is_split(situation: Situation, bound: Bound) -> bool:
+    """Whether the bound counts fp16 operations, though the module has no value of that type."""
+    graph = situation.traced.graph
+    specs = [item.spec for item in graph.placeholders if item.spec is not None]
+    return bool(bound.flops.get("fp16")) and not any(spec.dtype == "float16" for spec in specs)
 
 
 def diagnosis_section(situation: Situation) -> Section:
@@ -133,7 +145,7 @@ def skill_sections(situation: Situation, chosen: str = "") -> list[Section]:
 
     Each comes with what it has earned and why it is offered.
     """
-    offered = [prescription.skill for prescription in situation.prescriptions]
+    offered = [prescription.skill for prescription in _offered(situation)]
     names = [name for name in dict.fromkeys([chosen, *offered]) if name in situation.skills][
         :MAX_SKILLS
     ]
@@ -183,12 +195,16 @@ def task_section(text: str) -> Section:
     return Section("The task", (text,), Worth.TASK)
 
 
+def _offered(situation: Situation) -> Sequence[Prescription]:
+    """The skills for the diagnosis; before there is one, those for a first kernel."""
+    return situation.prescriptions or situation.background.first_skills
+
+
 def _skill_section(situation: Situation, name: str, chosen: bool) -> Section:
     skill = situation.skills[name]
-    record = situation.track_records.get(name, "none is known")
-    offered = [
-        prescription for prescription in situation.prescriptions if prescription.skill == name
-    ]
+    offered = [prescription for prescription in _offered(situation) if prescription.skill == name]
+    records = {entry.skill: entry.record for entry in offered if entry.record}
+    record = situation.track_records.get(name) or records.get(name, "none is known")
     reasons = [
         reason
         for prescription in offered
