@@ -15,6 +15,7 @@ from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe
 from kmem.records import (
     Attempt,
+    Background,
     Candidate,
     Claim,
     Diagnosis,
@@ -213,6 +214,7 @@ class Situation:
     experience: Sequence[Experience] = ()  # what settings of these recipes took on other graphs
     # the lowest rung of a recipe's precision ladder that is worth trying, by recipe and site
     rungs: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    background: Background = field(default_factory=Background)
     seed: int
 
 
