@@ -1,8 +1,10 @@
 """A run: what it was asked, what it may spend, and what it ended with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
+from kmem.records.identity import ABSENT_IF_NONE
+from kmem.records.kernel import Kernel
 from kmem.records.problem import Bound, Contract, Problem
 from kmem.records.verdict import BASELINES, Attempt, Baseline
 
@@ -67,6 +69,8 @@ class Run:
     authors: tuple[str, ...] = ("recipes",)  # in the order in which they seed
     strategy: Strategy = Strategy.BANDIT
     models: tuple[ModelChoice, ...] = ()
+    # the user's own kernel to start from
+    start: Kernel | None = field(default=None, metadata=ABSENT_IF_NONE)
 
 
 class RunState(Enum):

@@ -41,7 +41,7 @@ def survey(
         vetoes=find_vetoes(history.attempts, history.best, history.lessons, repairs),
     )
     situations: dict[str | None, Situation] = {}
-    for parent in choose_parents(parts.run.strategy, history.ranking()):
+    for parent in _parents(number, parts):
         diagnosis, prescriptions = _examine(number, parent, parts)
         kernel = parent.candidate.kernel
         records = {entry.skill: entry.record for entry in prescriptions if entry.record}
@@ -53,6 +53,20 @@ def survey(
             track_records=records,
         )
     return situations or {None: blank}
+
+
+def _parents(number: int, parts: Parts) -> list[Attempt]:
+    """Whom the strategy goes on from; in the first round after the seeds also the given kernel.
+
+    So that it is profiled and diagnosed, whatever was faster at once.
+    """
+    ranking = parts.history.ranking()
+    parents = choose_parents(parts.run.strategy, ranking)
+    start = parts.run.start
+    given = [each for each in ranking if start and each.candidate.kernel.hash == start.hash]
+    if number == 1 and parents and given and given[0] not in parents:
+        parents.append(given[0])
+    return parents
 
 
 def describe_situation(parts: Parts, number: int, remembered: Remembered) -> Situation:

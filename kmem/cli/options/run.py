@@ -50,6 +50,13 @@ class RunOptions:
         "seed and models go on.",
     )
     models: ModelOptions = nested(ModelOptions)
+    start: Path | None = option(
+        "--from",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="KERNEL",
+        help="Your own Triton kernel, a file with ModelNew, to start from: it is judged as it "
+        "stands, its numbers are moved, models rewrite it, and recipes compete with it.",
+    )
     strategy: str = option(
         "--strategy",
         type=click.Choice([item.value for item in Strategy]),

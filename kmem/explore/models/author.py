@@ -35,6 +35,7 @@ from kmem.explore.models.granularity import seed_instructions
 from kmem.explore.models.knobs import knob_variants
 from kmem.explore.models.prompts import briefs
 from kmem.explore.models.prompts.message import PromptTooLong, Section, fit_prompt
+from kmem.explore.models.prompts.sections import start_section
 from kmem.explore.models.prompts.system import system_prompt
 from kmem.explore.models.roles import (
     DIAGNOSER,
@@ -231,7 +232,7 @@ class LlmRunAuthor(LlmAuthor):
                 GENERATOR,
                 assignment,
                 slot,
-                briefs.generator_brief(assignment),
+                [start_section(self._context.run.start), *briefs.generator_brief(assignment)],
                 lambda text: read_generator(text, names),
             )
             return self._candidates(
