@@ -286,15 +286,14 @@ class ModelNew(torch.nn.Module):
 
 
 @pytest.mark.slow(after=15)
-@pytest.mark.parametrize("factor", ["2.0", "2.5"])
-def test_recipes_compete_with_a_real_kernel_whether_or_not_it_holds(
-    factor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_recipes_compete_with_a_real_kernel_that_does_not_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KMEM_DB", str(tmp_path / "kmem.db"))
     monkeypatch.setenv("KMEM_EMBEDDING_MODEL", "none")
     problem, kernel = tmp_path / "problem.py", tmp_path / "mine.py"
     problem.write_text(PROBLEM)
-    kernel.write_text(OWN.replace("* 2.0, mask", f"* {factor}, mask"))
+    kernel.write_text(OWN.replace("* 2.0, mask", "* 2.5, mask"))
     options = ["--target", "h200", "--rounds", "0", "--candidates", "2", "--json"]
     told = CliRunner().invoke(
         cli,
@@ -303,7 +302,4 @@ def test_recipes_compete_with_a_real_kernel_whether_or_not_it_holds(
     )
     assert told.exit_code == 0, told.stderr
     assert json.loads(told.stdout)["choices"][0]["recipe"] == "fuse-pointwise-chain"
-    verdict = (
-        "passed and takes an estimated" if factor == "2.0" else "fails the judge (wrong_values"
-    )
-    assert f"The kernel to start from {verdict}" in told.stderr
+    assert "The kernel to start from fails the judge (wrong_values" in told.stderr

@@ -54,6 +54,15 @@ class ModelChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class UserTest:
+    """A test of the user's own, as it was when the run was begun: for pytest, or a script."""
+
+    path: str
+    source: str
+    is_pytest: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One `kmem optimize`: what was asked, so that the run can be resumed exactly."""
 
@@ -71,6 +80,8 @@ class Run:
     models: tuple[ModelChoice, ...] = ()
     # the user's own kernel to start from
     start: Kernel | None = field(default=None, metadata=ABSENT_IF_NONE)
+    # what a kernel must pass beside all that the judge asks
+    test: UserTest | None = field(default=None, metadata=ABSENT_IF_NONE)
 
 
 class RunState(Enum):

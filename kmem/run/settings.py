@@ -9,7 +9,7 @@ from kmem.devices import resolve_target
 from kmem.interfaces import GIVEN
 from kmem.problem.load import load_problem
 from kmem.problem.mode import in_mode
-from kmem.records import Budget, Contract, Kernel, ModelChoice, Run, Strategy
+from kmem.records import Budget, Contract, Kernel, ModelChoice, Run, Strategy, UserTest
 from kmem.run.directory import default_run_directory
 
 
@@ -28,6 +28,7 @@ class RunSettings:
     out: Path | None = None  # None: <problem>-<run id> in KMEM_OUT, or in runs/ here
     seed: int = 0
     start: Kernel | None = None  # the user's own kernel to start from
+    test: UserTest | None = None  # the user's own, which a winner must pass as well
 
 
 def new_run(problem: Path, settings: RunSettings) -> Run:
@@ -54,4 +55,5 @@ def new_run(problem: Path, settings: RunSettings) -> Run:
         strategy=settings.strategy,
         models=settings.models,
         start=settings.start,
+        test=settings.test,
     )

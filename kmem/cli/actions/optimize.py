@@ -18,6 +18,7 @@ from kmem.cli.options.run import RunOptions
 from kmem.devices import resolve_target
 from kmem.errors import KmemError, TargetError
 from kmem.explore.models.roles import check_models
+from kmem.measure.user_test import read_user_test
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import Kernel, ModelChoice, Run, RunState, Strategy
@@ -56,6 +57,7 @@ def make_run(problem: Path, options: RunOptions, models: tuple[ModelChoice, ...]
         options.out,
         options.seed,
         _start(problem, options) if options.start else None,
+        read_user_test(options.test) if options.test else None,
     )
     return new_run(problem, settings)
 
@@ -159,10 +161,11 @@ def _tell_result(performed: Performed, *, as_json: bool) -> None:
 
 def _tell_people(finished: FinishedRun, report: Path) -> None:
     """Say on stderr what came of the run and where its report lies."""
-    run, result, lessons = finished.run, finished.result, finished.lessons
+    run, result = finished.run, finished.result
     _say(summarise(result))
     if started := describe_start(run, result, finished.attempts):
         _say(started)
+    lessons = finished.lessons
     if worth := sum(lesson.worth_a_skill for lesson in lessons):
         _say(
             f"{worth} of {len(lessons)} lessons may hold for other modules: kmem skills distill "
