@@ -225,9 +225,11 @@ class Assignment(Situation):
     task: Task
 
 
-#: The skill of a language model's own idea, and of a move among the knobs that one named.
+#: The skill of an idea that no skill gave, and of a move among the knobs that a kernel names.
 UNAIDED = "unaided"
 KNOBS = "knobs"
+#: The author that brings the kernel a run was told to start from.
+GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +285,8 @@ class Author(ABC):
 
     name: str
     repairs: int = 0
+    # the author that mends what this one wrote; empty: itself
+    mended_by: str = ""
     # why the author asks no language model any more, once a budget does not cover the next question
     spent: str = ""
     # questions to language models so far without an answer that could be used: no attempts, but no

@@ -48,6 +48,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -67,6 +68,7 @@ from kmem.measure.pool.workers import WorkerPool
 from kmem.measure.resources import JudgeResources, open_lease
 from kmem.measure.screening import Screening
 from kmem.measure.settings import JudgeSettings
+from kmem.measure.user_test import run_user_test
 from kmem.measure.verdicts import failed_measurement, make_bundle, passed_measurement
 from kmem.measure.verification import Verification
 from kmem.problem.traced import TracedProblem
@@ -335,11 +337,22 @@ class Judge:
         self._workers.refill()  # for the next verdict
         if isinstance(outcome, Measurement):
             return outcome
+        if kernel.hash not in self._proved and (why := self._why_test_fails(kernel)):
+            return self._failed(Status.WRONG_VALUES, why)
         outcome = self._proved.setdefault(kernel.hash, outcome)
         measurement = self._passed(outcome, *timed[0])
         known = baselines.known() if isinstance(baselines, Awaited) else baselines
         self._leave_bundle(outcome, measurement, known)
         return measurement
+
+    def _why_test_fails(self, kernel: Kernel) -> str:
+        """Why the user's own test fails on a kernel that passed all else; empty if it does not."""
+        test, lease = self._settings.test, self._resources.lease
+        if test is None:
+            return ""
+        self._on_event(f"running {Path(test.path).name}")
+        with lease.hold(exclusive=True) if lease else nullcontext():
+            return run_user_test(test, kernel, self._traced.problem, gpu=self._settings.gpu)
 
     # ---- measurements
 

@@ -53,7 +53,15 @@ from kmem.records.problem import (
     TensorSpec,
     Workload,
 )
-from kmem.records.run import Budget, ModelChoice, Run, RunResult, RunState, Strategy
+from kmem.records.run import (
+    Budget,
+    ModelChoice,
+    Run,
+    RunResult,
+    RunState,
+    Strategy,
+    UserTest,
+)
 from kmem.records.verdict import (
     BASELINES,
     Attempt,
@@ -112,6 +120,7 @@ __all__ = [
     "Task",
     "TensorSpec",
     "Timing",
+    "UserTest",
     "Veto",
     "Workload",
     "content_hash",

@@ -9,6 +9,7 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - loop.py: the order of the stages, round after round: the map of a run.
 - parts.py: the parts of a run, put together and carried from stage to stage.
 - tracing.py: a problem traced for a run, and what to know of it.
+- worded_problem.py: a problem file from a description, by a language model.
 - preview.py: what a run would make of a problem, without a run.
 - session.py: what a run works with and never changes: traced problem, skills, recipes.
 - ceilings.py: what the GPU can do at most, measured once and kept.
@@ -35,6 +36,7 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - finished.py: a finished run as its report tells it, with its counts.
 - first_screen.py: the verdict, how the kernel is used, what limits it, what to try next.
 - convergence.py: the plot of a run.
+- starting.py: what became of the user's own kernel, where a run started from one.
 - outlook.py: the end of a report: why a run stopped, and what would be tried next.
 - report.py: report.md.
 - result.py: what a run came to, for a program or a notebook.

@@ -203,6 +203,7 @@ class LiveEvaluator(Evaluator):
                 work_dir=out_dir / "scratch",
                 cache_dir=processes.cache_dir,
                 bundle_dir=out_dir / "evidence",
+                test=run.test,
             ),
             estimate_ms=lambda kernel: self._estimates[kernel.hash],
             compile_at=KernelCompiler(

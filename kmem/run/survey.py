@@ -36,7 +36,7 @@ def survey(
         vetoes=find_vetoes(history.attempts, history.best, history.lessons, authors.repairs),
     )
     situations: dict[str | None, Situation] = {}
-    for parent in choose_parents(parts.run.strategy, history.ranking()):
+    for parent in _parents(number, parts):
         kernel = parent.candidate.kernel
         diagnosis, prescriptions = _examine(parent, replace(blank, parent=kernel), parts, authors)
         records = {entry.skill: entry.record for entry in prescriptions if entry.record}
@@ -49,6 +49,20 @@ def survey(
             background=replace(blank.background, profile=history.profiles.get(kernel.hash)),
         )
     return situations or {None: blank}
+
+
+def _parents(number: int, parts: Parts) -> list[Attempt]:
+    """Whom the strategy goes on from; in the first round after the seeds also the given kernel.
+
+    So that it is profiled and diagnosed, whatever was faster at once.
+    """
+    ranking = parts.history.ranking()
+    parents = choose_parents(parts.run.strategy, ranking)
+    start = parts.run.start
+    given = [each for each in ranking if start and each.candidate.kernel.hash == start.hash]
+    if number == 1 and parents and given and given[0] not in parents:
+        parents.append(given[0])
+    return parents
 
 
 def describe_situation(parts: Parts, number: int, remembered: Remembered) -> Situation:

@@ -35,6 +35,7 @@ from kmem.explore.models.granularity import seeds
 from kmem.explore.models.knobs import knob_variants
 from kmem.explore.models.prompts import briefs
 from kmem.explore.models.prompts.message import PromptTooLong, Section, fit_prompt
+from kmem.explore.models.prompts.sections import own_kernel_section
 from kmem.explore.models.prompts.system import system_prompt
 from kmem.explore.models.roles import (
     DIAGNOSER,
@@ -237,7 +238,10 @@ class LlmRunAuthor(LlmAuthor):
                 GENERATOR,
                 assignment,
                 slot,
-                briefs.generator_brief(assignment, start),
+                [
+                    own_kernel_section(self._context.run.start),
+                    *briefs.generator_brief(assignment, start),
+                ],
                 lambda text: read_generator(text, names),
                 warmer=warmer + place,
             )

@@ -183,6 +183,12 @@ def other_kernels_section(situation: Situation) -> Section:
     return Section("Other fast kernels of this run", texts, Worth.OTHER_KERNELS)
 
 
+def own_kernel_section(start: Kernel | None) -> Section:
+    """The user's own kernel, for a first kernel of a run that starts from one."""
+    text = fenced(start.source, "python") if start is not None else ""
+    return Section("The user's own kernel, to begin from", (text,), Worth.TASK)
+
+
 def claims_section(claims: Sequence[Claim]) -> Section:
     """What the next profile is to show."""
     return Section(
