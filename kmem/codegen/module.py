@@ -36,6 +36,7 @@ from kmem.codegen.layout import WIDTH, lay_out
 from kmem.codegen.lint_excuses import excuse_rules
 from kmem.codegen.reference_text import reference_source
 from kmem.codegen.runtime_text import RUNTIME, SCRATCH, STAGED
+from kmem.codegen.shared_scratch import share_scratch
 from kmem.codegen.specialising import Specialiser
 from kmem.host.syntax import parse_python
 from kmem.problem.graph import OpGraph
@@ -183,11 +184,17 @@ def _assemble(
         entry = plans[0].sites[place]
         emissions = [plan.sites[place].emission for plan in plans]
         specialiser.add_site(label, emissions, entry.origin, steady_inputs(entry.site, steady))
-    kernels, launchers = specialiser.write()
+    kernels, own = specialiser.write()
+    kept = [
+        place
+        for place, entry in enumerate(plans[0].sites)
+        if all(operand.name in steady.made for operand in entry.site.outputs)
+    ]
+    launchers, scratch_bytes = share_scratch(own, kept, constants)
     by_site = {
         entry.site.name: launcher for entry, launcher in zip(plans[0].sites, launchers, strict=True)
     }
-    forwards: list[Forward] = [write_forward(plan, by_site) for plan in plans]
+    forwards: list[Forward] = [write_forward(plan, by_site, scratch_bytes) for plan in plans]
     forward = writer.align_texts([one.text for one in forwards], "forward")
     staging = writer.align_texts([one.staging for one in forwards], "staging")
     constants.add("INPUTS", [write_expected(plan) for plan in plans])
