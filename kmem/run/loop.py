@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from kmem.interfaces import CompletionArchive, Situation
+from kmem.interfaces import UNAIDED, CompletionArchive, Situation
 from kmem.memory.runs.conversations import RunArchive
 from kmem.memory.store import Memory
 from kmem.orchestrate.accuracy import needed_rungs
@@ -227,7 +227,7 @@ def _measure_and_repair(
 
     It ends when all pass, nothing new comes back, or the chains of repairs are used up.
     """
-    batches = _batches(candidates, parts)
+    batches = _batches(_credit_unaided(candidates), parts)
     parts.measurer.expect([candidate for batch in batches for candidate in batch])
     for place, batch in enumerate(batches):
         chosen = _raise_rungs(batch, parts, situations, authors) if place else batch
@@ -236,6 +236,17 @@ def _measure_and_repair(
             repaired = authors.write_repairs(measured, situations)
             measured = parts.measurer.measure(number, repaired, situations)
         verify_early(parts, situations, authors)
+
+
+def _credit_unaided(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """One candidate for each text: a skill earns nothing by what is written without it too."""
+    kept: dict[str, Candidate] = {}
+    for candidate in candidates:
+        if candidate.task.skill == UNAIDED:
+            kept[candidate.kernel.hash] = candidate
+        else:
+            kept.setdefault(candidate.kernel.hash, candidate)
+    return list(kept.values())
 
 
 def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Candidate]]:
