@@ -21,7 +21,7 @@ from kmem.measure.examine.examination import Examination
 from kmem.measure.examine.loading import load_candidate, release_outputs
 from kmem.measure.examine.provenance import check_all_runs, check_provenance
 from kmem.measure.examine.repeats import (
-    check_gradient_mode,
+    check_gradient_modes,
     check_held,
     check_repeats,
     check_state,
@@ -91,7 +91,7 @@ class Verification:
         check_all_runs(examination)
         if not resources.has_small:
             check_variants(examination, seed_for("verify", "variants"))
-        check_gradient_mode(examination, seed_for("verify", "gradients"))
+        check_gradient_modes(examination, seed_for("verify", "gradients"))
         check_held(examination)
         if not answer.eager_state:
             check_state(examination, answer)  # after all these calls

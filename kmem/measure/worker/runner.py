@@ -34,7 +34,8 @@ from results import Result, SpotCopies, deliver_result, is_plain, read_result
 from tensors import SharedTensor, decode_value, open_shared
 from tuning import tuning_in_turn
 
-_no_grad, _enable_grad = torch.no_grad, torch.enable_grad
+_no_grad = torch.no_grad
+_MODES = {"": _no_grad, "grad": torch.enable_grad, "inference": torch.inference_mode}
 _copy, _equal = torch.Tensor.copy_, torch.equal
 _clone, _set_data = torch.Tensor.clone, torch.Tensor.data.__set__
 _manual_seed, _synchronize = torch.manual_seed, torch.cuda.synchronize
@@ -226,7 +227,7 @@ class Runner:
             model, state = self.models[command.key][0], self._shared_state(command.state)
             guarded("state_dict", self._give_state, model, state, command.replace)
         self._seed(command.seed)
-        forward = self._forward(command.key, command.inputs, grad=command.grad)
+        forward = self._forward(command.key, command.inputs, mode=command.mode)
         call = clocks.Timed(forward, on_gpu=self.device.type == "cuda")
         log = OperatorLog(self.launches.is_running, self.launches.lineage, own_body)
         change = Change(command.suppress, command.shuffle, command.arguments or {})
@@ -279,14 +280,14 @@ class Runner:
         given = [value for value in self._values(inputs) if isinstance(value, torch.Tensor)]
         return {"places": describe_places(result.leaves, given)}
 
-    def _forward(self, key: str, inputs: str, *, grad: bool = False) -> Callable[[], Result]:
+    def _forward(self, key: str, inputs: str, *, mode: str = "") -> Callable[[], Result]:
         """A forward of what the inputs hold now; its result is read within the call."""
         self._fetch(inputs)
         model, values = self.models[key][0], self._values(inputs)
-        mode = _enable_grad if grad else _no_grad
+        entered = _MODES[mode]
 
         def call() -> Result:
-            with mode():
+            with entered():
                 return read_result(model(*values))
 
         def call_as_on_gpu() -> Result:
