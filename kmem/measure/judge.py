@@ -38,8 +38,9 @@ Only made dearer, not closed:
   is seen as operators, readings of values, threads, or GPU kernels.
 - Without a GPU a candidate can find out that there is none, by what no process here can imitate
   (addresses, times, the build of torch). What it launches, computes by the library and gives its
-  kernels is held to what was interpreted at the same sizes; constants and kernels that only the
-  full size brings are compiled and not run. A verdict on a GPU runs what it judges.
+  kernels is held to what was interpreted at the same sizes. Constants that only the full size
+  brings are run at sizes between where some bring them (problem/between.py); others are compiled
+  and not run, which the flag "constants_unproved" says. A verdict on a GPU runs what it judges.
 - A candidate that goes wrong after a time, that knows problems by name, or in a narrow window of
   values.
 """
@@ -75,6 +76,7 @@ from kmem.records import (
     Measurement,
     Status,
     Timing,
+    Workload,
     fastest_baseline,
 )
 
@@ -101,7 +103,7 @@ class Judge:
         settings: JudgeSettings,
         *,
         estimate_ms: Callable[[Kernel], float] | None = None,
-        compile_at: Callable[[Kernel, str], CompiledForward] | None = None,
+        compile_at: Callable[[Kernel, Workload], CompiledForward] | None = None,
         workers: WorkerPool | None = None,
         on_event: Callable[[str], None] | None = None,
         seconds_left: Callable[[], float] | None = None,
@@ -112,7 +114,7 @@ class Judge:
             traced: the graphs are not used and may be left out. The time of the bound, at measured
                 ceilings, is the physical floor.
             estimate_ms: predicts a latency where there is no GPU; required there.
-            compile_at: compiles a kernel for the device at a workload, by name; where there is no
+            compile_at: compiles a kernel for the device at a workload; where there is no
                 GPU, what it compiles is held to what was proved. None where that was done.
             workers: processes to use instead of own ones; closed with the judge.
             on_event: told in a few words what is being done.
