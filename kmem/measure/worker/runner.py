@@ -24,6 +24,7 @@ from free_memory import poison_free_memory
 from imitated_device import ImitatedDevice, imitate_cuda
 from integrity import Integrity
 from interpreting import imitate_driver, prepare_interpreter
+from kernel_identity import find_own
 from launches import Change, LaunchCounter, binary_digest, find_triton_functions, gpu_kernels
 from lease import GpuLease
 from operators import OperatorLog
@@ -328,17 +329,17 @@ class Runner:
         return {"operators": log.counts, "origins": origins}
 
     def kernels(self, command: commands.Kernels) -> dict[str, object]:
-        names = self.launches.compiled
+        compiled = self.launches.compiled
         call = self._forward(command.key, command.inputs)
-        ran = guarded("forward", gpu_kernels, call, names.clear)
-        own = find_triton_functions(self.models[command.key][1])
+        ran = guarded("forward", gpu_kernels, call, compiled.clear)
+        module = self.models[command.key][1]
+        functions = dict(find_triton_functions(module))
+        own, launched = find_own(compiled, vars(module), functions)
         binaries = {
             name: digest
-            for name, function in own
+            for name, function in own.items()
             if (digest := binary_digest(function)) is not None
         }
-        # a name counts for as many kernels as were launched under it: a library's may be called so
-        launched = {name: names[name] for name, _ in own}
         return {"kernels": ran, "own": launched, "binaries": binaries}
 
     def time(self, command: commands.Time) -> dict[str, object]:
