@@ -10,8 +10,8 @@ recorded, results of the first calls once more, other parameters, paired timing 
 timed result, floor, one more check on fresh inputs after the timing, bundle.
 
 Made dearer, but not closed: a candidate that is wrong after more calls than are made here, in a
-window of scales between those of the families, for one element in some hundred, or for a problem
-that it knows by name; one that does something else on a GPU in the same launches.
+window so narrow that not two elements of a draw fall into it, for one small element in a thousand,
+or for a problem that it knows by name; one that does something else on a GPU in the same launches.
 
 Covered: candidates that compute the wrong thing, that compute it elsewhere or at another time, that
 hang, crash or leak, and that patch what they are observed with. A result is read inside the
