@@ -59,12 +59,18 @@ def candidate(
     return HEAD + before + kernel + end + MODULE.format(launch=launch)
 
 
-def verify(problem: str, source: str, place: Path, purity: Purity = Purity.TRITON) -> Measurement:
+def verify(
+    problem: str,
+    source: str,
+    place: Path,
+    purity: Purity = Purity.TRITON,
+    small: Workload | None = None,
+) -> Measurement:
     traced = TracedProblem(
         Problem("small", "<small>", problem),
         Contract(purity=purity),
         named_target("h200"),
-        {"full": Workload("full")},
+        {"full": Workload("full")} | ({"small": small} if small else {}),
         {},
         None,
     )
@@ -149,3 +155,64 @@ def test_a_shipped_kernel_that_asks_where_it_runs_passes(tmp_path: Path) -> None
     settings = {**tile, "group": 2, "splits": 1}
     measurement = verify(text, emit_source(text, graph, [(chosen, site, settings)]), tmp_path)
     assert measurement.status is Status.PASSED, measurement.log
+
+
+ROWS = """
+import torch
+import torch.nn as nn
+
+rows = 4000
+columns = 3000
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.rand(rows, columns)]
+"""
+ROW_KERNEL = """
+@triton.jit
+def relu_rows(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    o = tl.arange(0, BLOCK)
+    m = o < columns
+    x = tl.load(x_ptr + tl.program_id(0) * columns + o, mask=m)
+    y = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    {more}
+    tl.store(y_ptr + tl.program_id(0) * columns + o, y, mask=m)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        columns = x.shape[-1]
+        block = {block}
+        relu_rows[(x.numel() // columns,)](x, y, columns, BLOCK=block)
+        return y
+"""
+BY_ROW = "triton.next_power_of_2(columns)"
+# only at the full size
+BY_ALL = f"{BY_ROW} * (2 if x.numel() > 10**7 else 1)"
+
+
+@pytest.mark.slow(after=1)
+@pytest.mark.parametrize(
+    ("more", "block", "said", "flags"),
+    [
+        ("y = tl.where(BLOCK == 4096, x, y)", BY_ROW, "with the constants of full size", ()),
+        ("", BY_ROW, "", ()),
+        ("", BY_ALL, "", ("constants_unproved",)),
+    ],
+)
+def test_constants_of_the_full_size_are_run_at_a_size_that_an_interpreter_can_take(
+    more: str, block: str, said: str, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    source = HEAD + ROW_KERNEL.format(more=more, block=block)
+    small = Workload("small", (("rows", 5), ("columns", 58)))
+    measurement = verify(ROWS, source, tmp_path, small=small)
+    assert measurement.status is (Status.WRONG_VALUES if said else Status.PASSED), measurement.log
+    assert said in measurement.log
+    assert said or measurement.flags == flags

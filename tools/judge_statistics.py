@@ -5,7 +5,10 @@ pairs in two workers; agreement with triton.testing.do_bench; time, GPU lease an
 verifying one candidate. Prints tables; rows go to $OUT/judge_statistics.json.
 
     python tools/judge_statistics.py [--repeats 20] [--only self bench cost memory]
-        [--problems matvec ...]
+        [--problems matvec ...] [--dry]
+
+With --dry nothing is timed and no GPU is wanted: the same kernels are judged in the interpreter, at
+a few rows, so that a call on a GPU does not end in an error of this file's own.
 """
 
 import argparse
@@ -25,7 +28,7 @@ import torch  # noqa: E402 - after the checkout is on the path
 from gpu_memory_use import PeakMemory, own_memory  # noqa: E402 - beside this file
 from triton.testing import do_bench  # noqa: E402
 
-from kmem.devices import detect_device  # noqa: E402
+from kmem.devices import detect_device, named_target  # noqa: E402
 from kmem.errors import DeviceMemoryError  # noqa: E402
 from kmem.host.lease import GpuLease, gpu_uuid  # noqa: E402
 from kmem.measure.examine.cases import check_case  # noqa: E402
@@ -89,6 +92,9 @@ class ModelNew(nn.Module):
 """
 _STORE = "tl.store(y_ptr + row * columns + column, {value}, mask=mask)"
 ROWS, COLUMNS = 65536, 4096
+#: The same without a GPU.
+DRY_ROWS, DRY_COLUMNS = 12, 40
+DRY_TARGET = "h200"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +126,8 @@ CASES = {
 }
 
 
-def problem_of(name: str) -> Problem:
-    source = _PROBLEM.format(rows=ROWS, columns=COLUMNS, expression=CASES[name].expression)
+def problem_of(name: str, rows: int = ROWS, columns: int = COLUMNS) -> Problem:
+    source = _PROBLEM.format(rows=rows, columns=columns, expression=CASES[name].expression)
     return Problem(name, f"<{name}>", source)
 
 
@@ -298,6 +304,23 @@ def measure_memory(device: Device, place: Path, names: Sequence[str]) -> list[di
     return rows
 
 
+def judge_dry(place: Path) -> list[dict[str, object]]:
+    """Verdicts of the interpreter on every kernel that is timed elsewhere, the slower one too."""
+    device = named_target(DRY_TARGET)
+    rows = []
+    for name, extra in [("relu", 0.02), *((name, 0.0) for name in CASES)]:
+        problem = problem_of(name, DRY_ROWS, DRY_COLUMNS)
+        traced = TracedProblem(problem, Contract(), device, {"full": FULL}, {}, None)
+        settings = JudgeSettings(seed=9, gpu=False, work_dir=place, cache_dir=place / "cache")
+        started = time.monotonic()
+        with Judge(traced, settings, estimate_ms=lambda kernel: 1.0) as judge:
+            measurement = judge.verify(kernel_of(name, extra), ())
+        seconds = time.monotonic() - started
+        row = {"problem": name, "extra": extra, "status": measurement.status.value}
+        rows.append({**row, "log": measurement.log[:500], "verify_s": seconds})
+    return rows
+
+
 def print_rows(rows: list[dict[str, object]]) -> None:
     for row in rows:
         cells = [
@@ -325,12 +348,17 @@ def main() -> None:
         default=SHOW_PIECES,
         help="whose memory is measured",
     )
+    parser.add_argument("--dry", action="store_true", help="judge in the interpreter, time nothing")
     options = parser.parse_args()
-    device = detect_device()
-    if device is None:
-        raise SystemExit("No GPU here: the judge's statistics need one")
+    if options.repeats < 1:
+        parser.error("--repeats must be at least 1")
+    device = None if options.dry else detect_device()
+    if device is None and not options.dry:
+        raise SystemExit("No GPU here: run it where there is one, or with --dry to try this file")
     out = Path(os.environ.get("OUT", "."))
-    found: dict[str, object] = {"device": device.full_name, "torch": torch.__version__}
+    out.mkdir(parents=True, exist_ok=True)
+    name_of_device = "interpreter" if device is None else device.full_name
+    found: dict[str, object] = {"device": name_of_device, "torch": torch.__version__}
 
     def keep(key: str, value: object) -> None:
         found[key] = value
@@ -340,6 +368,10 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="kmem-statistics-", ignore_cleanup_errors=True) as name:
         place = Path(name)
+        if device is None:
+            rows = judge_dry(place)
+            keep("dry", rows)
+            sys.exit(any(row["status"] != "passed" for row in rows))
         if "self" in options.only:
             keep("pairs", measure_pairs(device, place, options.repeats))
         if "bench" in options.only:

@@ -40,6 +40,31 @@ def identify_function(function: FunctionType) -> str:
     return hashlib.sha256(_describe_function(function, (), function).encode()).hexdigest()
 
 
+def find_own(
+    launched: Mapping[tuple[object, str], int],
+    namespace: Mapping[str, object],
+    named: Mapping[str, object],
+) -> tuple[dict[str, object], dict[str, int]]:
+    """The `@triton.jit` functions of a file, and how often each was launched, by name.
+
+    A function is the file's own if it was written there or is among its names, however it is held.
+    A name says nothing: a library's kernel may be called so. So a name counts for as many kernels
+    as the file launched under it.
+
+    Args:
+        launched: how often, by function and name of the compiled kernel.
+        namespace: the globals of the file.
+        named: the functions among them.
+    """
+    own, counts = dict(named), dict.fromkeys(named, 0)
+    for (function, name), count in launched.items():
+        written = getattr(getattr(function, "fn", None), "__globals__", None) is namespace
+        if written or any(known is function for known in named.values()):
+            own.setdefault(name, function)
+            counts[name] = counts.get(name, 0) + count
+    return own, counts
+
+
 def describe_value(value: object) -> str:
     """A plain value as text; of others only what kind it is."""
     return _describe(value, (), None)

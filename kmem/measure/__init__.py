@@ -13,6 +13,7 @@ which data passes from the innermost to the outermost:
 - resources.py: what one judge makes once and lends to its steps.
 - source_scopes.py: what the names of a file stand for, scope by scope.
 - source_names.py: what a kernel file may name: modules, and everything else by what it really is.
+- source_calls.py: calls by which a file would say one thing and run another.
 - source_check.py: refuses what no kernel needs, before anything runs.
 - bundle.py: everything that stands behind one verdict, in one file that `kmem verify` repeats.
 - verdicts.py: what is made of an examination: a measurement and a bundle.

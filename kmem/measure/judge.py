@@ -10,8 +10,8 @@ recorded, results of the first calls once more, other parameters, paired timing 
 timed result, floor, one more check on fresh inputs after the timing, bundle.
 
 Made dearer, but not closed: a candidate that is wrong after more calls than are made here, in a
-window of scales between those of the families, for one element in some hundred, or for a problem
-that it knows by name; one that does something else on a GPU in the same launches.
+window so narrow that not two elements of a draw fall into it, for one small element in a thousand,
+or for a problem that it knows by name; one that does something else on a GPU in the same launches.
 
 Covered: candidates that compute the wrong thing, that compute it elsewhere or at another time, that
 hang, crash or leak, and that patch what they are observed with. A result is read inside the
@@ -38,8 +38,9 @@ Only made dearer, not closed:
   is seen as operators, readings of values, threads, or GPU kernels.
 - Without a GPU a candidate can find out that there is none, by what no process here can imitate
   (addresses, times, the build of torch). What it launches, computes by the library and gives its
-  kernels is held to what was interpreted at the same sizes; constants and kernels that only the
-  full size brings are compiled and not run. A verdict on a GPU runs what it judges.
+  kernels is held to what was interpreted at the same sizes. Constants that only the full size
+  brings are run at sizes between where some bring them (problem/between.py); others are compiled
+  and not run, which the flag "constants_unproved" says. A verdict on a GPU runs what it judges.
 - A candidate that goes wrong after a time, that knows problems by name, or in a narrow window of
   values.
 """
@@ -79,6 +80,7 @@ from kmem.records import (
     Measurement,
     Status,
     Timing,
+    Workload,
     fastest_baseline,
 )
 
@@ -120,7 +122,7 @@ class Judge:
         settings: JudgeSettings,
         *,
         estimate_ms: Callable[[Kernel], float] | None = None,
-        compile_at: Callable[[Kernel, str], CompiledForward] | None = None,
+        compile_at: Callable[[Kernel, Workload], CompiledForward] | None = None,
         workers: WorkerPool | None = None,
         on_event: Callable[[str], None] | None = None,
         seconds_left: Callable[[], float] | None = None,
@@ -131,7 +133,7 @@ class Judge:
             traced: the graphs are not used and may be left out. The time of the bound, at measured
                 ceilings, is the physical floor.
             estimate_ms: predicts a latency where there is no GPU; required there.
-            compile_at: compiles a kernel for the device at a workload, by name; where there is no
+            compile_at: compiles a kernel for the device at a workload; where there is no
                 GPU, what it compiles is held to what was proved. None where that was done.
             workers: processes to use instead of own ones; closed with the judge.
             on_event: told in a few words what is being done.

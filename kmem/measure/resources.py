@@ -8,7 +8,7 @@ which never see a candidate nor a cache that candidates write to.
 import hashlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,9 @@ from kmem.measure.timing.baseline import COMPILE_TIMEOUT_S, call_baseline, start
 from kmem.measure.timing.gpu_clock import LoadedModule
 from kmem.measure.timing.inputs import TimedInputs
 from kmem.measure.worker.tensors import Placement
+from kmem.problem.between import workloads_between
 from kmem.problem.traced import TracedProblem
-from kmem.records import Status
+from kmem.records import Status, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class JudgeResources:
         #: if there is one.
         self.main = "full" if self.gpu or "small" not in workloads else "small"
         self.has_small = "small" in workloads and self.main != "small"
+        self._workloads = dict(workloads)
         self._references: dict[str, Reference] = {}
         self._inputs: TimedInputs | None = None
         self._baseline_workers: dict[str, WorkerProcess] = {}
@@ -138,13 +140,25 @@ class JudgeResources:
                     made.is_tried = self._is_tried
             return self._references[workload]
 
+    def workload(self, name: str) -> Workload:
+        """The workload of a name."""
+        return self._workloads[name]
+
+    def between(self) -> Iterator[str]:
+        """Names of workloads between the small one and the full, in the order to try them."""
+        small = self.traced.workloads.get("small")
+        if small is not None:
+            for workload in workloads_between(self.traced.problem, small):
+                self._workloads[workload.name] = workload
+                yield workload.name
+
     def _placement(self, device: torch.device, *, ipc: bool) -> Placement:
         return Placement(device, self._shared.path, ipc)
 
     def _make_reference(self, workload: str, placement: Placement) -> Reference:
         return Reference(
             self.traced.problem,
-            self.traced.workloads[workload],
+            self._workloads[workload],
             self.traced.contract,
             placement,
             seed=self.seed_for("parameters", workload),

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 
 from kmem.host.syntax import parse_python
+from kmem.measure.source_calls import attribute_faults, call_faults
 from kmem.measure.source_names import find_object, import_advice, why_refused
 from kmem.measure.source_scopes import CLASS_OF, Scope, Scopes
 
@@ -152,6 +153,7 @@ class _Checker(ast.NodeVisitor):
         self.extra = extra
         self.lines = lines
         self.refusals: list[Refusal] = []
+        self.in_kernel = False
 
     # ---- scopes
 
@@ -168,7 +170,13 @@ class _Checker(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._check_defined(node)
         defaults = [each for each in node.args.defaults + node.args.kw_defaults if each]
+        before, self.in_kernel = self.in_kernel, self.in_kernel or self._is_kernel(node)
         self._visit_scope(node, [*node.decorator_list, *defaults])
+        self.in_kernel = before
+
+    def _is_kernel(self, node: ast.FunctionDef) -> bool:
+        called = (each.func if isinstance(each, ast.Call) else each for each in node.decorator_list)
+        return any("triton.jit" in self.scopes.paths(each, self.scope) for each in called)
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
@@ -246,6 +254,8 @@ class _Checker(ast.NodeVisitor):
             node.attr in _MODULES_IN_MODULES and not _is_self(node.value)
         ):
             self._refuse(node, f".{node.attr}", _INTERNALS)
+        for what, why in attribute_faults(node, in_kernel=self.in_kernel):
+            self._refuse(node, what, why)
         if not isinstance(node.ctx, ast.Load):
             self._check_changed(node, node.value, f".{node.attr}")
             self.visit(node.value)
@@ -317,6 +327,8 @@ class _Checker(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         name = node.func.id if isinstance(node.func, ast.Name) else None
+        for what, why in call_faults(node, in_kernel=self.in_kernel):
+            self._refuse(node, what, why)
         reflects = name in _REFLECTION and self.scopes.may_be_builtin(name, self.scope)
         if not reflects:
             self.generic_visit(node)

@@ -5,6 +5,7 @@ families of inputs, layouts and sizes, other parameters, the time, and all of it
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 
 from kmem.measure.competition import Awaited, settle_baselines
 from kmem.measure.examine.cases import check_case, check_families, check_other_parameters
@@ -16,12 +17,13 @@ from kmem.measure.examine.compiled import (
     check_status,
     find_changed_arguments,
     plain_arguments,
+    specialisations,
 )
-from kmem.measure.examine.examination import Examination
+from kmem.measure.examine.examination import Examination, Refused
 from kmem.measure.examine.loading import load_candidate, release_outputs
 from kmem.measure.examine.provenance import check_all_runs, check_provenance
 from kmem.measure.examine.repeats import (
-    check_gradient_mode,
+    check_gradient_modes,
     check_held,
     check_repeats,
     check_state,
@@ -33,7 +35,10 @@ from kmem.measure.resources import JudgeResources
 from kmem.measure.settings import JudgeSettings
 from kmem.measure.stopwatch import time_against_best
 from kmem.measure.timing.statistics import estimated_timing
-from kmem.records import Baseline, Kernel, Timing
+from kmem.records import Baseline, Kernel, Status, Timing, Workload
+
+#: Sizes between the small ones and the full at which constants of full size are looked for.
+_SIZES_BETWEEN = 4
 
 
 class Verification:
@@ -45,7 +50,7 @@ class Verification:
         settings: JudgeSettings,
         target: str,
         estimate_ms: Callable[[Kernel], float] | None,
-        compile_at: Callable[[Kernel, str], CompiledForward] | None,
+        compile_at: Callable[[Kernel, Workload], CompiledForward] | None,
     ) -> None:
         """Nothing runs yet.
 
@@ -91,7 +96,7 @@ class Verification:
         check_all_runs(examination)
         if not resources.has_small:
             check_variants(examination, seed_for("verify", "variants"))
-        check_gradient_mode(examination, seed_for("verify", "gradients"))
+        check_gradient_modes(examination, seed_for("verify", "gradients"))
         check_held(examination)
         if not answer.eager_state:
             check_state(examination, answer)  # after all these calls
@@ -106,6 +111,8 @@ class Verification:
             check_families(examination, untried, seed_for)
             check_variants(examination, seed_for("verify", "variants"), own_size_only=True)
             check_all_runs(examination)
+        if len(compiled) > 1 and not examination.kernel.small_constants:
+            self._check_full_constants(examination, compiled)
         return timing, environment
 
     def time_again(
@@ -171,9 +178,10 @@ class Verification:
             What it came to, at the sizes of the proof first.
         """
         kernel, main = examination.kernel, self._resources.main
-        compiled = [self._compile_at(kernel, main)]
+        at = self._resources.workload
+        compiled = [self._compile_at(kernel, at(main))]
         if main != "full":
-            compiled.append(self._compile_at(kernel, "full"))
+            compiled.append(self._compile_at(kernel, at("full")))
         for each in compiled:
             check_status(each, self._target)
         check_compiled(examination, compiled, self._target)
@@ -188,6 +196,37 @@ class Verification:
         for each in compiled:
             check_products(examination, each)
         return compiled
+
+    def _check_full_constants(
+        self, examination: Examination, compiled: Sequence[CompiledForward]
+    ) -> None:
+        """Kernels are right with the constants of full size, at sizes between that bring these too.
+
+        Flags what remains as "constants_unproved". Raises Refused, WorkerFailure, WorkerLost.
+
+        Args:
+            compiled: at the sizes of the proof, and at full size.
+        """
+        assert self._compile_at is not None, "it compiled these"
+        proved, shipped = map(specialisations, compiled)
+        missing = shipped - proved
+        for name in islice(self._resources.between(), _SIZES_BETWEEN) if missing else ():
+            between = self._compile_at(examination.kernel, self._resources.workload(name))
+            found = missing & specialisations(between)
+            if not found:
+                continue
+            try:
+                load_candidate(examination, self._resources.reference(name))
+                check_families(examination, SCREENING_FAMILIES, self._resources.seed_for)
+            except Refused as ex:
+                if ex.status is Status.TIMED_OUT:
+                    break
+                raise Refused(ex.status, f"with the constants of full size: {ex}") from ex
+            missing -= found
+            if not missing:
+                break
+        if missing:
+            examination.flags.add("constants_unproved")
 
     def estimate(self, kernel: Kernel) -> Timing:
         """The time that is predicted for a kernel, where there is no GPU."""

@@ -15,6 +15,7 @@ In the order in which a problem passes:
 - mode.py: training or evaluation, and what that means for a kernel.
 - shrinking.py: ways to make the numbers of a problem smaller.
 - workload.py: sizes at which a problem is small enough for the interpreter.
+- between.py: workloads of which some sizes are those of the file.
 - traced.py: a problem with its workloads, graphs and bound, as the stages get it.
 - work.py: the arithmetic of one node.
 - bound.py: the least time of a graph on a device, and what each node costs eager.

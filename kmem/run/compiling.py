@@ -16,7 +16,7 @@ from kmem.profile.compile.pool import CompilePool, CompileProcesses
 from kmem.profile.compile.report import CompileReport, CompileStatus
 from kmem.profile.estimate import estimate_report_ms
 from kmem.profile.job import reference_kernel
-from kmem.records import Baseline, Kernel, Measurement, Timing
+from kmem.records import Baseline, Kernel, Measurement, Timing, Workload
 
 _COMPILE_TIMEOUT_S = 120.0
 #: How much of a compiler's message a verdict quotes.
@@ -46,7 +46,7 @@ class KernelCompiler:
         self._traced, self._announce = traced, announce
         self._cache_dir, self._given = cache_dir, processes
         self._processes = processes
-        self._reports: dict[tuple[str, str], CompileReport] = {}
+        self._reports: dict[tuple[str, Workload], CompileReport] = {}
         self._triton_launches: int | None = None
         self.baselines: tuple[Baseline, ...] = ()
 
@@ -57,8 +57,8 @@ class KernelCompiler:
         if self._processes is not None and self._given is None:
             self._processes.close()
 
-    def compile_at(self, kernel: Kernel, workload: str) -> CompiledForward:
-        """What a kernel comes to at a workload, by name. Raises ProfilerError, ProblemError."""
+    def compile_at(self, kernel: Kernel, workload: Workload) -> CompiledForward:
+        """What a kernel comes to at a workload. Raises ProfilerError, ProblemError."""
         report = self._report(kernel, workload)
         if report.status is not CompileStatus.OK:
             return CompiledForward(
@@ -76,26 +76,25 @@ class KernelCompiler:
             launches=len(report.launches),
         )
 
-    def _report(self, kernel: Kernel, workload: str) -> CompileReport:
+    def _report(self, kernel: Kernel, workload: Workload) -> CompileReport:
         key = kernel.hash, workload
         if key not in self._reports:
             if self._processes is None:
                 self._processes = CompileProcesses(1, self._cache_dir)
-            sizes = {"full": self._traced.workloads[workload]}
             pool = CompilePool(
-                replace(self._traced, workloads=sizes),
+                replace(self._traced, workloads={"full": workload}),
                 processes=self._processes,
-                read_binaries=workload == "full",
+                read_binaries=workload.name == "full",
             )
-            at_size = Kernel(source_at(kernel, workload))
+            at_size = Kernel(source_at(kernel, workload.name))
             (self._reports[key],) = pool.compile([at_size], timeout_s=_COMPILE_TIMEOUT_S)
         return self._reports[key]
 
     def estimate_ms(self, kernel: Kernel) -> float:
         """The static estimate at full size in ms; infinite where the compiler gives none."""
         try:
-            report = self._report(kernel, "full")
-            eager = self._report(reference_kernel(self._traced.problem), "full")
+            report = self._report(kernel, self._traced.workload)
+            eager = self._report(reference_kernel(self._traced.problem), self._traced.workload)
         except ProfilerError as ex:
             self._announce(f"No estimate: {ex}")
             return math.inf

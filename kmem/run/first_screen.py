@@ -15,6 +15,8 @@ FLAGS = {
     "else goes to the module's own operators, which is right and no faster",
     "abridged": "the judge's time did not suffice for every artificial family of inputs or every "
     "other size; all that it did compare agreed",
+    "constants_unproved": "without a GPU some constants that only the full size brings were "
+    "compiled and not run; `kmem verify` on a GPU runs them",
     "beyond_kernelbench": "some elements differ from eager by more than KernelBench's own "
     "tolerance, though the kernel is as accurate as this contract asks",
     "degenerate": "trivial outputs would pass on some inputs, so that the comparison says little "

@@ -4,8 +4,9 @@ Pure functions of a compile report and of what the interpreter saw at the same s
 
 Covered: a kernel that does not compile, that launches other kernels than were interpreted, by name
 and by text, the same with other constants or arguments at the same sizes (the interpreter is given
-these too, in a run of its own), and products in less than the declared precision. Not covered:
-constants that only other sizes change, and what a library's operators do beside the kernels.
+these too, in a run of its own), and products in less than the declared precision. Constants that
+only other sizes bring are named here (`specialisations`). Not covered: what a library's operators
+do beside the kernels.
 """
 
 import ast
@@ -162,6 +163,14 @@ def plain_arguments(changed: ChangedArguments, device: str) -> dict[str, dict[st
                     f"interpreter, at the same sizes: what was proved is not what runs",
                 ) from None
     return found
+
+
+def specialisations(compiled: CompiledForward) -> set[tuple[str, frozenset[tuple[str, str]]]]:
+    """The kernels of a forward by what is compiled: each function, with its constants."""
+    return {
+        (launch.identity, frozenset((name, launch.arguments[name]) for name in launch.constants))
+        for launch in (*compiled.described, *compiled.described_again)
+    }
 
 
 def check_operators(

@@ -46,15 +46,16 @@ class HowToRun:
 
     `keep` is a name under which the worker holds on to the result. With `suppress` Triton launches
     do nothing; `shuffle` is a seed for the order of their programs, where an interpreter sets it.
-    With `grad` it is recorded for gradients. With `goes_on` the module keeps the state that earlier
-    calls left; with `state` it is given its parameters again, "written" or "replaced" by others.
+    `mode` is "grad" or "inference" where gradients are not merely left unrecorded. With `goes_on`
+    the module keeps the state that earlier calls left; with `state` it is given its parameters
+    again, "written" or "replaced" by others.
     `arguments` are given to launches in place of their own (worker/launches.py).
     """
 
     keep: str | None = None
     suppress: bool = False
     shuffle: int | None = None
-    grad: bool = False
+    mode: str = ""
     goes_on: bool = False
     state: str = ""
     arguments: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
@@ -204,7 +205,7 @@ class Examination:
             state=reference.state_places if has_state else None,
             replace=how.state == "replaced",
             shuffle=how.shuffle,
-            grad=how.grad,
+            mode=how.mode,
             observe=self._is_observed(inputs) and not how.suppress,
             arguments={index: dict(changed) for index, changed in how.arguments.items()},
         )

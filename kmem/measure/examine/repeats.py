@@ -136,10 +136,11 @@ def _check_many_calls(examination: Examination, expected: Expected, seed: int) -
 
 
 def _check_neighbour(examination: Examination, seed: int) -> None:
-    """Inputs that differ from those of the last call in one element have an answer of their own.
+    """Inputs that differ from those of the last call in two elements have an answer of their own.
 
-    The element becomes the one of its tensor that is furthest from it, so that the module accepts
-    it if it accepts the others. Raises Refused, WorkerFailure, WorkerLost.
+    They change places: no sum tells the two inputs apart. Then one element becomes the one of its
+    tensor that is furthest from it, so that the module accepts it if it accepts the others. Raises
+    Refused, WorkerFailure, WorkerLost.
     """
     reference = examination.loaded_reference
     inputs = reference.inputs
@@ -156,26 +157,43 @@ def _check_neighbour(examination: Examination, seed: int) -> None:
     choice = random.Random(seed)
     value = max(tensors, key=torch.Tensor.numel)
     place = tuple(choice.randrange(size) for size in value.shape)
+    other = tuple(choice.randrange(size) for size in value.shape)
+    there = value[other].clone()
+    value[other], value[place] = value[place].clone(), there
+    _check_changed(examination, "two elements exchanged", seed)
     low, high = value.min(), value.max()
     value[place] = high if value[place] - low < high - value[place] else low
+    _check_changed(examination, "one element changed", seed)
+
+
+def _check_changed(examination: Examination, name: str, seed: int) -> None:
+    """What the inputs hold now, after the judge has changed them in place."""
+    reference = examination.loaded_reference
+    inputs = reference.inputs
     inputs.shared.publish()
     before = [
         given.clone() if isinstance(given, torch.Tensor) else given for given in inputs.values
     ]
-    expected = reference.expect_case("one element changed", inputs.values, seed)
+    expected = reference.expect_case(name, inputs.values, seed)
     if expected is None:
         return
     if expected.answer.changed_inputs:
         inputs.shared.write(before)
     outputs = reference.output_arguments(expected)
-    check_run(examination, inputs.shared, outputs, expected, "one element changed", seed)
+    check_run(examination, inputs.shared, outputs, expected, name, seed)
 
 
-def check_gradient_mode(examination: Examination, seed: int) -> None:
-    """With gradients recorded, as they are unless somebody says otherwise, the values are the same.
+def check_gradient_modes(examination: Examination, seed: int) -> None:
+    """With gradients recorded, and in inference mode, the values are the same.
 
-    A kernel that raises then has said so. Raises Refused, WorkerLost.
+    The one is what users get who say nothing, the other what servers ask for. A kernel that raises
+    then has said so. Raises Refused, WorkerLost.
     """
+    for mode, name in (("grad", "with gradients"), ("inference", "in inference mode")):
+        _check_mode(examination, seed, mode, name)
+
+
+def _check_mode(examination: Examination, seed: int, mode: str, name: str) -> None:
     reference = examination.loaded_reference
     reference.inputs.fill("drawn", seed)
     expected = reference.expect(reference.inputs.values, seed)
@@ -183,10 +201,10 @@ def check_gradient_mode(examination: Examination, seed: int) -> None:
         reference.inputs.fill("drawn", seed)
     inputs, outputs = reference.inputs.shared, reference.output_arguments(expected)
     try:
-        values = examination.run(inputs, outputs, expected, seed, HowToRun(grad=True))
+        values = examination.run(inputs, outputs, expected, seed, HowToRun(mode=mode))
     except WorkerFailure:
         return
-    examination.compare(values, expected, "with gradients", seed)
+    examination.compare(values, expected, name, seed)
 
 
 def check_with_arguments(

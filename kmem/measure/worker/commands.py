@@ -74,7 +74,8 @@ class Run:
     `state` is given to the module before, as by `Load`; None leaves it as it is. With `replace` its
     tensors get other memory (`.data`), else they are written. With `suppress`
     Triton launches do nothing, with `shuffle` (a seed) their programs run in another order. With
-    `grad` the forward is recorded for gradients. With `keep` the worker holds on to the result
+    `mode` the forward is recorded for gradients ("grad") or under inference mode ("inference"),
+    else under neither. With `keep` the worker holds on to the result
     under that name. With `observe` the answer names what was dispatched. `arguments` are
     given to Triton launches in place of their own, by name, by their number in the forward.
     """
@@ -88,7 +89,7 @@ class Run:
     state: list[list[object]] | None = None
     replace: bool = False
     shuffle: int | None = None
-    grad: bool = False
+    mode: str = ""
     observe: bool = False
     arguments: dict[str, dict[str, object]] | None = None
 

@@ -67,7 +67,8 @@ class LaunchCounter:
         self.names: list[str] = []  # of the kernels, in order; in the interpreter alone
         # beside the names: the function's identity, and its arguments as text
         self.described: list[tuple[str, dict[str, str]]] = []
-        self.compiled: Counter[str] = Counter()  # launches of compiled kernels, by name
+        # launches of compiled kernels, by function and name; what came without a function has None
+        self.compiled: Counter[tuple[object, str]] = Counter()
         # compiled kernels by what launches them
         self._launchers: WeakKeyDictionary[object, CompiledKernel] = WeakKeyDictionary()
         self.lineage = Lineage(by_bytes=triton.knobs.runtime.interpret)
@@ -163,7 +164,8 @@ class LaunchCounter:
 
     def _note_compiled(self, kernel: CompiledKernel | None, values: Sequence[object]) -> None:
         """One launch of a compiled kernel with these arguments, constants among them."""
-        self.compiled[kernel.name if kernel is not None else ""] += 1
+        source = getattr(kernel, "src", None)
+        self.compiled[getattr(source, "fn", None), getattr(kernel, "name", "")] += 1
         if kernel is None or not self.lineage.is_on:
             return
         names = getattr(getattr(kernel.src, "fn", None), "arg_names", ())

@@ -24,6 +24,7 @@ from free_memory import poison_free_memory
 from imitated_device import ImitatedDevice, imitate_cuda
 from integrity import Integrity
 from interpreting import imitate_driver, prepare_interpreter
+from kernel_identity import find_own
 from launches import Change, LaunchCounter, binary_digest, find_triton_functions, gpu_kernels
 from lease import GpuLease
 from operators import OperatorLog
@@ -34,7 +35,8 @@ from results import Result, SpotCopies, deliver_result, is_plain, read_result
 from tensors import SharedTensor, decode_value, open_shared
 from tuning import tuning_in_turn
 
-_no_grad, _enable_grad = torch.no_grad, torch.enable_grad
+_no_grad = torch.no_grad
+_MODES = {"": _no_grad, "grad": torch.enable_grad, "inference": torch.inference_mode}
 _copy, _equal = torch.Tensor.copy_, torch.equal
 _clone, _set_data = torch.Tensor.clone, torch.Tensor.data.__set__
 _manual_seed, _synchronize = torch.manual_seed, torch.cuda.synchronize
@@ -226,7 +228,7 @@ class Runner:
             model, state = self.models[command.key][0], self._shared_state(command.state)
             guarded("state_dict", self._give_state, model, state, command.replace)
         self._seed(command.seed)
-        forward = self._forward(command.key, command.inputs, grad=command.grad)
+        forward = self._forward(command.key, command.inputs, mode=command.mode)
         call = clocks.Timed(forward, on_gpu=self.device.type == "cuda")
         log = OperatorLog(self.launches.is_running, self.launches.lineage, own_body)
         change = Change(command.suppress, command.shuffle, command.arguments or {})
@@ -279,14 +281,14 @@ class Runner:
         given = [value for value in self._values(inputs) if isinstance(value, torch.Tensor)]
         return {"places": describe_places(result.leaves, given)}
 
-    def _forward(self, key: str, inputs: str, *, grad: bool = False) -> Callable[[], Result]:
+    def _forward(self, key: str, inputs: str, *, mode: str = "") -> Callable[[], Result]:
         """A forward of what the inputs hold now; its result is read within the call."""
         self._fetch(inputs)
         model, values = self.models[key][0], self._values(inputs)
-        mode = _enable_grad if grad else _no_grad
+        entered = _MODES[mode]
 
         def call() -> Result:
-            with mode():
+            with entered():
                 return read_result(model(*values))
 
         def call_as_on_gpu() -> Result:
@@ -327,17 +329,17 @@ class Runner:
         return {"operators": log.counts, "origins": origins}
 
     def kernels(self, command: commands.Kernels) -> dict[str, object]:
-        names = self.launches.compiled
+        compiled = self.launches.compiled
         call = self._forward(command.key, command.inputs)
-        ran = guarded("forward", gpu_kernels, call, names.clear)
-        own = find_triton_functions(self.models[command.key][1])
+        ran = guarded("forward", gpu_kernels, call, compiled.clear)
+        module = self.models[command.key][1]
+        functions = dict(find_triton_functions(module))
+        own, launched = find_own(compiled, vars(module), functions)
         binaries = {
             name: digest
-            for name, function in own
+            for name, function in own.items()
             if (digest := binary_digest(function)) is not None
         }
-        # a name counts for as many kernels as were launched under it: a library's may be called so
-        launched = {name: names[name] for name, _ in own}
         return {"kernels": ran, "own": launched, "binaries": binaries}
 
     def time(self, command: commands.Time) -> dict[str, object]:

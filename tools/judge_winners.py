@@ -1,0 +1,188 @@
+"""Judges the winners of the shipped evidence again, by the judge as it is today.
+
+    python tools/judge_winners.py [--problems PATH ...] [--only 'PATTERN' ...] [--out FILE]
+
+For each problem under the paths (kmem's own in problems/, others as KernelBench/level1 too) it
+takes the best kernel that db/evidence remembers for exactly this graph, writes it anew from its
+recipe and knobs, and gives it a whole verdict: on a GPU at full size with times, else in the
+interpreter at small sizes. A line for each verdict goes to the file at once, and a call goes on
+where an earlier one was cut off; with --again what did not pass is judged once more. In the end it
+says which winners fall and why, and exits with 1 if one does. What is to be retracted, a person
+decides.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kmem.bench.problems import BenchProblem, find_problems
+from kmem.devices import detect_device, named_target
+from kmem.errors import KmemError, first_line
+from kmem.explore.recipes.author import RecipeAuthor
+from kmem.interfaces import Assignment
+from kmem.memory.store import Memory
+from kmem.memory.team.exchange import import_outcomes
+from kmem.plugins import build_plugin_manager, collect
+from kmem.problem.load import load_problem
+from kmem.records import (
+    Contract,
+    Device,
+    Kernel,
+    Move,
+    Precision,
+    Purity,
+    Recalled,
+    Status,
+    Task,
+    fastest_baseline,
+)
+from kmem.run.session import Session, open_session
+from kmem.run.single import Case, Terms, judge_case
+
+ROOT = Path(__file__).resolve().parent.parent
+#: On a lent GPU machine only what lies under $OUT comes back.
+OUT = Path(os.environ.get("OUT", ".")) / "judged_winners.jsonl"
+#: What the row of a problem says that has no winner, or whose winner is written no more.
+NONE, LOST = "no winner", "not written"
+TARGET = "h200"
+SEED = 20
+
+
+def remembered_kernel(session: Session, hit: Recalled) -> Kernel | None:
+    """The kernel of a remembered outcome, as it was or written anew; None if no recipe does."""
+    if hit.source is not None:
+        return Kernel(hit.source, choices=hit.outcome.choices, flags=hit.outcome.flags)
+    task = Task(Move.RECALL, hit.outcome.skill, None, 1, "remembered", hit.outcome.choices)
+    written = RecipeAuthor().write(
+        Assignment(
+            traced=session.traced,
+            parent=None,
+            diagnosis=None,
+            prescriptions=(),
+            history=(),
+            recipes=session.recipes,
+            writable=session.writable,
+            rewrites=session.rewrites,
+            rewritten=session.rewritten,
+            skills=session.skills,
+            seed=SEED,
+            task=task,
+        )
+    )
+    return written[0].kernel if written else None
+
+
+def judge_winner(
+    bench: BenchProblem, contract: Contract, device: Device, memory: Memory, *, gpu: bool
+) -> dict[str, object]:
+    """The row of one problem; errors of kmem's own become rows too."""
+    problem = load_problem(bench.path)
+    registry = collect(build_plugin_manager())
+    session = open_session(problem, contract, device, gpu, registry, memory)
+    hits = [hit for hit in memory.winners.recall(session.graph_key) if hit.exact]
+    if not hits:
+        return {"status": NONE}
+    outcome = hits[0].outcome
+    found: dict[str, object] = {
+        "skill": outcome.skill,
+        "knobs": [[choice.recipe, dict(choice.knobs)] for choice in outcome.choices],
+        "remembered_ms": outcome.latency_ms,
+    }
+    kernel = remembered_kernel(session, hits[0])
+    if kernel is None:
+        return {**found, "status": LOST, "log": "no recipe writes it any more"}
+    case = Case(problem, kernel, Terms(contract, seed=SEED))
+    measurement, baselines = judge_case(case, device, gpu=gpu, announce=lambda text: None)
+    best = fastest_baseline(baselines)
+    return {
+        **found,
+        "status": measurement.status.value,
+        "log": measurement.log.strip()[:2000],
+        "flags": list(measurement.flags),
+        "latency_ms": measurement.latency_ms,
+        "estimated": measurement.estimated,
+        "baseline": best.name if best is not None else None,
+        "baseline_ms": best.timing.latency_ms if best is not None else None,
+    }
+
+
+def read_rows(path: Path) -> dict[str, dict[str, object]]:
+    """Rows by key; the last of a key counts, and a line that was cut off does not."""
+    rows = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        rows[row["key"]] = row
+    return rows
+
+
+def has_fallen(row: dict[str, object]) -> bool:
+    return row["status"] not in (Status.PASSED.value, NONE)
+
+
+def judge_all(
+    options: argparse.Namespace, memory: Memory, done: dict[str, dict[str, object]]
+) -> Iterator[dict[str, object]]:
+    """Rows that are not there yet, as they come."""
+    present = detect_device()
+    device = present or named_target(TARGET)
+    for precision in options.precision:
+        contract = Contract(Precision(precision), Purity.LIBRARY)
+        for bench in find_problems(options.problems, only=options.only):
+            key = f"{bench.key}/{precision}/{device.name if present else 'interpreter'}"
+            if key in done and not (options.again and has_fallen(done[key])):
+                continue
+            started = time.monotonic()
+            try:
+                row = judge_winner(bench, contract, device, memory, gpu=present is not None)
+            except KmemError as ex:
+                row = {"status": "error", "log": first_line(ex)}
+            seconds = round(time.monotonic() - started, 1)
+            yield {"key": key, "problem": bench.name, "precision": precision, **row, "s": seconds}
+
+
+def main() -> int:
+    """Judge, and say which winners fall."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--problems", nargs="+", type=Path, default=[ROOT / "problems"])
+    parser.add_argument("--only", nargs="+", default=(), help="shell patterns of problems' names")
+    parser.add_argument("--evidence", type=Path, default=ROOT / "db" / "evidence")
+    parser.add_argument(
+        "--precision", nargs="+", choices=[each.value for each in Precision], default=["match"]
+    )
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--again", action="store_true", help="judge what has fallen once more")
+    options = parser.parse_args()
+    rows = read_rows(options.out)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="kmem-winners-", ignore_cleanup_errors=True) as place,
+        Memory(Path(place) / "evidence.db") as memory,
+        options.out.open("a", encoding="utf-8") as lines,
+    ):
+        import_outcomes(memory, options.evidence)
+        for row in judge_all(options, memory, rows):
+            rows[row["key"]] = row
+            lines.write(json.dumps(row) + "\n")
+            lines.flush()
+            said = " ".join(str(row.get("log", "")).split())[:160]
+            print(f"{row['problem']} {row['precision']}: {row['status']} {said}", flush=True)
+    fallen = [row for row in rows.values() if has_fallen(row)]
+    held = sum(row["status"] == Status.PASSED.value for row in rows.values())
+    print(f"{held} winners hold, {len(fallen)} fall, {len(rows) - held - len(fallen)} have none")
+    for row in fallen:
+        print(f"  {row['problem']} ({row['precision']}, {row.get('skill')}): {row['status']}")
+    return 1 if fallen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
