@@ -72,8 +72,9 @@ def load_problem(path: str | Path) -> Problem:
             raise ProblemError(
                 f"{place} defines no {name}; the KernelBench contract wants {name}, {what}"
             )
-    name = place.parent.name if place.name == "problem.py" else place.stem
-    return Problem(name, str(place.resolve()), source)
+    absolute = place.resolve()
+    directory = absolute.parent.name if place.name == "problem.py" else ""
+    return Problem(directory or place.stem, str(absolute), source)
 
 
 def _top_level_names(tree: ast.Module) -> set[str]:
