@@ -264,9 +264,11 @@ def _call(module: types.ModuleType, what: str, function: Callable[[], object]) -
             "make its size constants smaller"
         ) from ex
     except (Exception, SystemExit) as ex:
-        raise ProblemError(
-            f"{module.__file__}: {what} raised {first_line(ex)}; it must run in PyTorch as it is"
-        ) from ex
+        reason = first_line(ex)
+        remedy = "it must run in PyTorch as it is"
+        if "cuda" in reason.lower():
+            remedy = "name no device in the file: kmem puts the module and its inputs on the GPU"
+        raise ProblemError(f"{module.__file__}: {what} raised {reason}; {remedy}") from ex
 
 
 def _shorten(value: object) -> str:
