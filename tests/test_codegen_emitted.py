@@ -1,5 +1,6 @@
 """The text of emitted modules: what a reader sees, and what other sizes change in it."""
 
+import ast
 import subprocess
 import sys
 import warnings
@@ -92,6 +93,7 @@ def test_an_emitted_module_reads_well(skill: str, tmp_path: Path) -> None:
     for gone in ("import math", "UNUSED", "get_inputs", "__main__", "_small"):
         assert gone not in text
     assert f"by {skill} with some knobs\n@triton.jit" in text
+    assert "\nWritten by kmem.\n" in ast.get_docstring(ast.parse(text))
 
 
 @pytest.mark.parametrize("skill", CASES)
