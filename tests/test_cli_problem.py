@@ -66,12 +66,29 @@ def test_a_check_says_the_mode_and_what_it_means(registry: Registry, tmp_path: P
     assert not in_eval["training"] and in_eval["notes"][0].startswith("eval mode")
 
 
+def test_what_cannot_be_traced_is_said_to_be_unknown(registry: Registry, tmp_path: Path) -> None:
+    file = tmp_path / "norm.py"
+    returned = "torch.relu(self.norm(x))"
+    file.write_text(NORM.replace(returned, f"{{'y': {returned}}}"), encoding="utf-8")
+    code, text = invoke(registry, "check", str(file), "--target", "h200")
+    assert code == 0
+    for line in (
+        "mode         as the file leaves it; whether it matters is unknown",
+        "memory       unknown",
+        "recipes      none: only a language model can write this",
+        "library      the whole forward",
+        "note         the forward is one opaque call: it returns a dict",
+    ):
+        assert line in text
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (NORM.replace("BatchNorm1d(64)", "BatchNorm1d(65)"), "running_mean"),
         (NORM.replace("4096, 64", "1 << 34, 64"), "needs 8.8 TB"),
         (NORM.replace("class Model", "class Modell"), "defines no Model"),
+        (NORM.replace("64)]", "64).cuda()]"), "name no device in the file"),
     ],
 )
 def test_what_breaks_the_contract_is_one_line(

@@ -99,6 +99,7 @@ def test_an_emitted_module_reads_well(skill: str, tmp_path: Path) -> None:
     for gone in ("import math", "UNUSED", "get_inputs", "__main__", "_small"):
         assert gone not in text
     assert f"by {skill} with some knobs\n@triton.jit" in text
+    assert "\nWritten by kmem.\n" in ast.get_docstring(ast.parse(text))
 
 
 @pytest.mark.parametrize("skill", CASES)

@@ -1,5 +1,7 @@
 """Reading, checking and building a problem: every fault of the file is one line with the remedy."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -44,13 +46,17 @@ def problem_of(source: str) -> Problem:
     return Problem("inline", "inline.py", source)
 
 
-def test_a_directory_stands_for_the_problem_in_it_and_gives_its_name(tmp_path) -> None:
+def test_a_directory_stands_for_the_problem_in_it_and_gives_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = tmp_path / "my_softmax"
     place.mkdir()
     (place / "problem.py").write_text(GOOD)
     problem = load_problem(place)
     assert problem.name == "my_softmax" and problem.source == GOOD
     assert load_problem(place / "problem.py") == problem
+    monkeypatch.chdir(place)
+    assert load_problem(Path("problem.py")) == problem
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -50,8 +51,9 @@ def test_an_interrupt_ends_a_server_that_waits_for_input() -> None:
 def test_on_a_terminal_it_says_that_it_is_for_agents() -> None:
     ours, its = pty.openpty()
     with start(its) as server:
-        line = server.stderr.readline()
+        spoke, _, _ = select.select([server.stderr], [], [], 60)
         server.kill()
+        line = server.stderr.readline() if spoke else ""
     os.close(its)
     os.close(ours)
     assert "is a server for coding agents" in line

@@ -137,6 +137,10 @@ def test_a_name_goes_along_and_is_whom_colleagues_trust(person, remote: Path) ->
     assert "Ann Lee (kmem-" in shown
     assert "Ann Lee (kmem-" in bob(memory_group, "trust", "Ann Lee", "0.8").stdout
     assert "trust 0.8, 1 outcome" in bob(memory_group, "trust").stdout
+    listed = bob(memory_group, "trust").stdout
+    mistyped = bob(memory_group, "trust", "Anne", "0.5")
+    assert "Nobody here is called 'Anne'" in str(mistyped.exception)
+    assert bob(memory_group, "trust").stdout == listed, "a typing error adds nobody"
     authors = subprocess.run(
         ["git", "log", "--format=%an", "kmem-memory"], cwd=remote, capture_output=True, text=True
     ).stdout

@@ -72,8 +72,9 @@ def load_problem(path: str | Path) -> Problem:
             raise ProblemError(
                 f"{place} defines no {name}; the KernelBench contract wants {name}, {what}"
             )
-    name = place.parent.name if place.name == "problem.py" else place.stem
-    return Problem(name, str(place.resolve()), source)
+    absolute = place.resolve()
+    directory = absolute.parent.name if place.name == "problem.py" else ""
+    return Problem(directory or place.stem, str(absolute), source)
 
 
 def _top_level_names(tree: ast.Module) -> set[str]:
@@ -263,9 +264,11 @@ def _call(module: types.ModuleType, what: str, function: Callable[[], object]) -
             "make its size constants smaller"
         ) from ex
     except (Exception, SystemExit) as ex:
-        raise ProblemError(
-            f"{module.__file__}: {what} raised {first_line(ex)}; it must run in PyTorch as it is"
-        ) from ex
+        reason = first_line(ex)
+        remedy = "it must run in PyTorch as it is"
+        if "cuda" in reason.lower():
+            remedy = "name no device in the file: kmem puts the module and its inputs on the GPU"
+        raise ProblemError(f"{module.__file__}: {what} raised {reason}; {remedy}") from ex
 
 
 def _shorten(value: object) -> str:

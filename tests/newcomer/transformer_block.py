@@ -19,8 +19,8 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(2, 32, 64)]
+    return [torch.randn(8, 512, 768)]
 
 
 def get_init_inputs():
-    return [64, 2]
+    return [768, 12]

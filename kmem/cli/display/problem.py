@@ -12,9 +12,9 @@ def describe_preview(preview: Preview) -> str:
         ("operators", ", ".join(preview.operators)),
         ("mode", _mode(preview)),
         ("bound", _bound(preview)),
-        ("memory", f"at least {in_units(preview.least_bytes)}"),
+        ("memory", _memory(preview)),
         ("recipes", _recipes(preview)),
-        ("library", ", ".join(preview.library) or "nothing: recipes can write all of it"),
+        ("library", _library(preview)),
         ("small sizes", _small(preview)),
     ]
     text = [f"{name:12} {value}" for name, value in lines]
@@ -26,6 +26,8 @@ def _shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
 
 
 def _mode(preview: Preview) -> str:
+    if preview.bound is None:
+        return "as the file leaves it; whether it matters is unknown"
     mode = "training" if preview.training else "evaluation"
     return f"{mode}, which matters" if preview.mode_matters else "the same in training and eval"
 
@@ -38,6 +40,16 @@ def _bound(preview: Preview) -> str:
         f"{bound.time_ms:.4g} ms on {preview.device}, limited by {bound.limiter} "
         f"({in_units(bound.bytes)} moved)"
     )
+
+
+def _memory(preview: Preview) -> str:
+    return "unknown" if preview.bound is None else f"at least {in_units(preview.least_bytes)}"
+
+
+def _library(preview: Preview) -> str:
+    if preview.bound is None:
+        return "the whole forward"
+    return ", ".join(preview.library) or "nothing: recipes can write all of it"
 
 
 def _recipes(preview: Preview) -> str:
