@@ -78,7 +78,7 @@ def create_app(parts: Parts, keys: Keys) -> Starlette:
         site.page("/runs/{run}/kernels/{kernel}", show_kernel, "Runs"),
         site.page("/compare", show_comparison, "Runs"),
         site.page("/problems", show_problems, "Problems"),
-        site.page("/problems/{problem}", show_problem, "Problems"),
+        site.page("/problems/{problem:path}", show_problem, "Problems"),
         site.page("/landscapes", show_landscapes(atlas), "Landscapes"),
         site.page("/landscapes/{landscape}", show_landscape(atlas), "Landscapes"),
         site.page("/skills", show_skills(shelf), "Skills"),

@@ -239,6 +239,6 @@ def _problem_row(problem: str, outcomes: Sequence[Outcome]) -> Row:
 
 
 def show_prose(text: str) -> Markup:
-    """Markdown as HTML; HTML inside it is shown as text, and links lead nowhere but to pages."""
-    shown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
-    return Markup(shown.render(text))
+    """Markdown as HTML; HTML, pictures and links inside it are shown as the text that they are."""
+    shown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    return Markup(shown.disable(["image", "link", "autolink"]).render(text))
