@@ -28,7 +28,7 @@ from kmem.cli.report import report
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.ui.plots.genealogy import grow_tree
-from kmem.ui.plots.posterior import draw_posterior
+from kmem.ui.plots.posterior import POINTS, draw_posterior
 
 DONE = "/runs/20260101-done"
 EVIL_RUN = "/runs/20260101-evil"
@@ -369,11 +369,11 @@ def test_a_posterior_of_many_outcomes_is_drawn_with_few_points(tmp_path: Path) -
     with Memory(tmp_path / "kmem.db") as memory:
         for number in range(600):
             memory.ledger.record(make_outcome(1.0 if number % 3 else None, seed=number))
-        outcomes = memory.listing.successes("online-softmax")
+        outcomes = memory.listing.successes("online-softmax", POINTS)
         memory.ledger.retract(make_outcome(None, seed=0).hash, "a mistake", "me")
-        left = memory.listing.successes("online-softmax")
+        left = memory.listing.successes("online-softmax", POINTS)
     plot = draw_posterior(outcomes)
     assert plot is not None and 100 < plot.line.count("L") < 250
     assert plot.summary.startswith("400 of 600 outcomes passed")
-    assert len(left) == 599
+    assert (left[0].count, left[-1].count, left[-1].passed) == (1, 599, 400)
     assert draw_posterior([]) is None

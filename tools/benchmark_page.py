@@ -3,7 +3,8 @@
 python tools/benchmark_page.py [--runs 1000] [--outcomes 1000000] [--database FILE]
 
 The database is made once and kept if a file is named. Each page is asked for by HTTP from the real
-server: first once, as the first visitor finds it, then several times. Exit code 1 if a page takes
+server: first once, as the first visitor finds it, then several times; the time of the processor
+is what counts on a machine that has other work. Exit code 1 if a page takes
 longer than --limit milliseconds in the median.
 """
 
@@ -154,16 +155,16 @@ def shelve(registry: Registry, scratch: Path) -> Registry:
     return replace(registry, skills={**registry.skills, POPULAR: place})
 
 
-def ask(port: int, path: str) -> float:
-    """Milliseconds until the whole answer is here."""
-    start = time.perf_counter()
+def ask(port: int, path: str) -> tuple[float, float]:
+    """Milliseconds until the whole answer is here: by the clock, and of the processor."""
+    start, busy = time.perf_counter(), time.process_time()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("GET", path)
     answer = connection.getresponse()
     answer.read()
     connection.close()
     assert answer.status == 200, (path, answer.status)
-    return (time.perf_counter() - start) * 1e3
+    return (time.perf_counter() - start) * 1e3, (time.process_time() - busy) * 1e3
 
 
 def main() -> None:
@@ -186,16 +187,22 @@ def main() -> None:
         while not service.server.started:
             time.sleep(0.01)
         warm = ask(service.keys.port, "/new"), ask(service.keys.port, "/?q=none")
-        print(f"{'first answer':28} {warm[1]:9.1f} ms")
-        slow, medians = [], []
+        print(f"{'first answer':28} {warm[1][0]:9.1f} ms")
+        slow, medians, busiest = [], [], []
         for name, address in asked.items():
-            first = ask(service.keys.port, address)
-            median = statistics.median(ask(service.keys.port, address) for _ in range(TIMES))
+            first, _ = ask(service.keys.port, address)
+            taken = [ask(service.keys.port, address) for _ in range(TIMES)]
+            median = statistics.median(wall_ms for wall_ms, _ in taken)
+            busy = statistics.median(busy_ms for _, busy_ms in taken)
             medians.append(median)
             slow += [name] if median > arguments.limit else []
-            print(f"{name:28} {median:9.1f} ms, the first time {first:7.1f} ms")
+            busiest.append(busy)
+            print(
+                f"{name:28} {median:9.1f} ms, of the processor {busy:7.1f} ms, "
+                f"the first time {first:7.1f} ms"
+            )
         print(f"{'median of pages':28} {statistics.median(medians):9.1f} ms")
-        print(f"{'worst page':28} {max(medians):9.1f} ms")
+        print(f"{'worst page':28} {max(medians):9.1f} ms, of the processor {max(busiest):7.1f} ms")
         service.server.should_exit = True
     if slow:
         raise SystemExit(f"slower than {arguments.limit:g} ms: {', '.join(slow)}")

@@ -16,7 +16,7 @@ from kmem.records import Outcome, Status
 from kmem.skills import Skill, load_library
 from kmem.ui.addresses import problem_address, skill_address
 from kmem.ui.figures import Fact, date_cell, describe_date, describe_factor
-from kmem.ui.plots.posterior import draw_posterior
+from kmem.ui.plots.posterior import POINTS, draw_posterior
 from kmem.ui.requests import Export, NoSuchPage, Page, PageRequest
 from kmem.ui.source import show_python
 from kmem.ui.tables import Cell, Column, Row, find_export, view_table
@@ -157,7 +157,7 @@ def show_skill(shelf: Shelf) -> Callable[[Memory, PageRequest], Page | Export]:
 
 
 def _content(memory: Memory, skill: Skill) -> dict[str, object]:
-    outcomes = memory.listing.successes(skill.name)
+    outcomes = memory.listing.successes(skill.name, POINTS)
     posterior = memory.track_records.posteriors(
         [skill.name], bottleneck=None, operators=(), arch="", versions=installed_versions()
     )[skill.name]
