@@ -3,9 +3,9 @@
 python tools/benchmark_page.py [--runs 1000] [--outcomes 1000000] [--database FILE]
 
 The database is made once and kept if a file is named. Each page is asked for by HTTP from the real
-server: first once, as the first visitor finds it, then several times; the time of the processor
-is what counts on a machine that has other work. Exit code 1 if a page takes
-longer than --limit milliseconds in the median.
+server: first once, as the first visitor finds it, then several times; the time of the processor is
+what counts on a machine that has other work. Exit code 1 if a page takes longer than --limit
+milliseconds of the processor in the median; exports are listed and not held to it.
 """
 
 import argparse
@@ -194,9 +194,10 @@ def main() -> None:
             taken = [ask(service.keys.port, address) for _ in range(TIMES)]
             median = statistics.median(wall_ms for wall_ms, _ in taken)
             busy = statistics.median(busy_ms for _, busy_ms in taken)
-            medians.append(median)
-            slow += [name] if median > arguments.limit else []
-            busiest.append(busy)
+            if "format=" not in address:
+                medians.append(median)
+                busiest.append(busy)
+                slow += [name] if busy > arguments.limit else []
             print(
                 f"{name:28} {median:9.1f} ms, of the processor {busy:7.1f} ms, "
                 f"the first time {first:7.1f} ms"
