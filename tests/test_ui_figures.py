@@ -11,7 +11,7 @@ from kmem.devices import TARGETS
 from kmem.learning.landscape import LandscapeDirectory
 from kmem.records import Bound, Launch, Profile
 from kmem.ui.figures import Origin, describe_ms, describe_rate
-from kmem.ui.plots.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH
+from kmem.ui.plots.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, log_scale, log_ticks
 from kmem.ui.plots.heat_map import axes_of, draw_heat_map
 from kmem.ui.plots.history import draw_history
 from kmem.ui.plots.roofline import Timed, draw_roofline, moved_bytes
@@ -109,6 +109,16 @@ def test_histories_keep_devices_and_estimates_apart() -> None:
     assert set(drawn) == {"h200, estimated", "h200, measured"}
     assert [dot.leads for dot in drawn["h200, measured"].dots] == [True, False]
     assert "estimated for h200" in drawn["h200, estimated"].summary
+
+
+@given(st.floats(1e-4, 1e4), st.floats(1.0, 1e5))
+def test_an_axis_has_a_few_ticks_that_rise_and_stay_inside(low: float, factor: float) -> None:
+    scale = log_scale([low, low * factor])
+    ticks = log_ticks(scale, describe_ms)
+    places = [tick.place for tick in ticks]
+    assert 2 <= len(ticks) <= 16
+    assert places == sorted(places, reverse=True) and len({tick.text for tick in ticks}) > 1
+    assert all(TOP <= place <= HEIGHT - BOTTOM for place in places)
 
 
 @pytest.mark.parametrize(
