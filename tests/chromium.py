@@ -56,6 +56,12 @@ class Browser:
         pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}}
         self.send("POST", "/actions", {"actions": [{**pointer, "actions": steps}]})
 
+    def press_tab(self) -> None:
+        """Press the Tab key."""
+        keys = [{"type": kind, "value": "\ue004"} for kind in ("keyDown", "keyUp")]
+        keyboard = {"type": "key", "id": "keyboard", "actions": keys}
+        self.send("POST", "/actions", {"actions": [keyboard]})
+
     def type(self, selector: str, text: str) -> None:
         """Type into a field."""
         self.send("POST", f"/element/{self._find(selector)}/value", {"text": text})

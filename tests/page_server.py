@@ -17,6 +17,7 @@ import click
 from test_memory_store import RUN, make_outcome
 
 from kmem.cli.optimize import optimize
+from kmem.learning.landscape import LandscapeDirectory
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.records import (
@@ -48,6 +49,7 @@ from kmem.records import (
     Timing,
     Veto,
 )
+from kmem.run.diary import write_entry
 from kmem.ui.app import Parts
 from kmem.ui.pages.machine import Checked
 from kmem.ui.security import Keys
@@ -152,8 +154,54 @@ def make_run(name: str, out_dir: Path, text: str = "softmax") -> Run:
     return replace(RUN, id=name, problem=problem, out_dir=str(out_dir / name))
 
 
+def write_hostile_landscape(root: Path) -> str:
+    """A landscape whose texts are hostile; its name, which is that of a file too."""
+    name = "\"><svg onload=x>'{{7*191}}"
+    landscape = LandscapeDirectory(LANDSCAPES).find("argmax_columns_4k")
+    assert landscape is not None
+    site = landscape.header.sites[0]
+    sites = (replace(site, recipe=EVIL, name=EVIL, knobs=((EVIL, (EVIL, "b")), ("K", (1, EVIL)))),)
+    problem = replace(landscape.header.problem, name=name)
+    header = replace(landscape.header, problem=problem, sites=sites, family=EVIL, operators=(EVIL,))
+    directory = LandscapeDirectory(root)
+    directory.begin(header)
+    for knobs in (((EVIL, EVIL), ("K", 1)), ((EVIL, "b"), ("K", EVIL))):
+        choices = (SiteChoice(EVIL, EVIL, EVIL, knobs),)
+        directory.append(name, replace(landscape.points[1], choices=choices, log=EVIL))
+    return name
+
+
+SECTIONS = (
+    "Mechanism",
+    "Use when",
+    "Do not use when",
+    "In Triton",
+    "Pitfalls",
+    "How to check it worked",
+)
+
+
+def write_hostile_skill(root: Path) -> Path:
+    """A skill whose texts are hostile."""
+    place = root / "evil-skill"
+    place.mkdir()
+    lines = "\n".join(f"    {text}" for text in HOSTILE)
+    links = "![x](https://evil.example/x.png) [x](javascript:alert(1)) <https:javascript:1>"
+    texts = ["\n\n".join([*HOSTILE, links])] * len(SECTIONS)
+    (place / "SKILL.md").write_text(
+        f"---\nname: evil-skill\ndescription: |-\n  Use when it hurts.\n{lines[2:900]}\n"
+        "license: Apache-2.0\nmetadata:\n  kmem-ops: softmax\n  kmem-bottlenecks: latency\n---\n"
+        + "\n\n".join(f"## {title}\n{text}" for title, text in zip(SECTIONS, texts, strict=True))
+    )
+    return place
+
+
 def fill_memory(path: Path, out_dir: Path) -> list[Attempt]:
     """A finished run `20260101-done`, a killed one, a hostile one, and two outcomes."""
+    for name in ("20260101-dead", "20260101-evil"):
+        (out_dir / name).mkdir(parents=True)
+    write_entry(out_dir / "20260101-evil", "measure", EVIL)
+    write_entry(out_dir / "20260101-dead", "measure", "3 of 12: online-softmax: passed")
     with Memory(path) as memory:
         done = make_run("20260101-done", out_dir)
         made = fill(memory, done)

@@ -29,7 +29,29 @@ from kmem.run.directory import RunDirectory
 
 pytestmark = pytest.mark.slow
 
-PAGES = ("/", "/runs/20260101-done", "/runs/20260101-evil", "/skills", "/memory", "/new")
+PAGES = (
+    "/",
+    "/runs/20260101-done",
+    "/runs/20260101-evil",
+    "/problems",
+    "/problems/softmax",
+    "/compare?a=20260101-evil&b=20260101-done",
+    "/landscapes",
+    "/landscapes/softmax_64k",
+    "/skills",
+    "/memory",
+    "/new",
+)
+#: What scrolls or is pressed and is reached by no key, or is pressed and has no name.
+LOST = """
+    const scrolls = [...document.querySelectorAll('main *')].filter(each =>
+        ['auto', 'scroll'].includes(getComputedStyle(each).overflowX)
+        && each.scrollWidth > each.clientWidth + 1 && each.tabIndex < 0
+        && !each.closest('details:not([open])'));
+    const nameless = [...document.querySelectorAll('a, button')].filter(each =>
+        !each.textContent.trim() && !each.getAttribute('aria-label'));
+    return [...scrolls, ...nameless].map(each => each.outerHTML.slice(0, 120));
+"""
 TINY = """
 import torch
 class Model(torch.nn.Module):
@@ -124,6 +146,8 @@ def test_nothing_hostile_runs(browser: Browser, server: PageServer) -> None:
         time.sleep(0.2)
         assert browser.run("return document.title") != "owned"
         assert browser.run("return document.images.length") == 0
+        handlers = "return document.querySelectorAll('[onload], [onerror], [style]').length"
+        assert browser.run(handlers) == 0
     browser.open(f"{server.origin}/runs/20260101-evil")
     browser.click("table td a.mono")
     assert "<script>document.title='owned'</script>" in browser.text
@@ -137,6 +161,7 @@ def test_no_page_is_wider_than_the_screen(browser: Browser, server: PageServer, 
         browser.open(server.origin + path)
         wide = browser.run("return document.documentElement.scrollWidth")
         assert wide <= width, f"{path} is {wide} pixels wide"
+        assert browser.run(LOST) == [], f"reached by no key, or without a name: {path}"
     browser.set_size(1280, 800)
 
 
@@ -150,6 +175,29 @@ def test_a_filter_and_a_diff_are_reached_by_pressing(browser: Browser, server: P
     browser.click("tr.best a.mono")
     added = "return [...document.querySelectorAll('.gi')].pop().innerText"
     assert browser.run(added) == "+A = 2"
+
+
+def test_every_link_is_reached_by_the_tab_key_and_shows_that_it_is(
+    browser: Browser, server: PageServer
+) -> None:
+    browser.open(f"{server.origin}/runs/20260101-done")
+    links = "[...document.querySelectorAll('main a, header a')].filter(a => a.checkVisibility())"
+    count = browser.run(f"return {links}.length")
+    seen, bare = set(), []
+    for _ in range(2 * count + 20):
+        browser.press_tab()
+        place, outlined = browser.run(
+            "const at = document.activeElement; const style = getComputedStyle(at);"
+            "const inner = at.querySelector('circle');"
+            "const drawn = style.outlineStyle !== 'none' && style.outlineWidth !== '0px'"
+            " || inner && getComputedStyle(inner).strokeWidth === '3px';"
+            f"return [{links}.indexOf(at), drawn]"
+        )
+        seen.add(place)
+        if place >= 0 and not outlined:
+            bare.append(place)
+    assert seen - {-1} == set(range(count))
+    assert bare == []
 
 
 def test_every_page_reads_the_same_without_scripts(

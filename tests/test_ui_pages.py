@@ -1,22 +1,56 @@
 """The pages as the real server gives them: what they show, sort, filter, export, and never run."""
 
+import csv
+import io
 import json
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 import pytest
 from click.testing import CliRunner
-from page_server import HOSTILE, Elements, PageServer, fill_memory, serve_page
+from page_server import (
+    EVIL,
+    HOSTILE,
+    LANDSCAPES,
+    Elements,
+    PageServer,
+    fill_memory,
+    serve_page,
+    write_hostile_landscape,
+    write_hostile_skill,
+)
 from test_memory_store import make_outcome
 
 from kmem.cli.report import report
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
 from kmem.ui.plots.genealogy import grow_tree
-from kmem.ui.plots.posterior import draw_posterior
+from kmem.ui.plots.posterior import POINTS, draw_posterior
 
 DONE = "/runs/20260101-done"
-PAGES = ("/", DONE, "/runs/20260101-evil", "/skills", "/skills/online-softmax", "/memory", "/new")
+EVIL_RUN = "/runs/20260101-evil"
+PAGES = (
+    "/",
+    DONE,
+    EVIL_RUN,
+    "/problems",
+    f"/problems/{quote(EVIL, safe='')}",
+    "/compare?a=20260101-evil&b=20260101-dead",
+    f"/compare?{urlencode({'a': HOSTILE[0], 'b': HOSTILE[1]})}",
+    "/landscapes",
+    f"/starting/{quote(HOSTILE[1], safe='')}",
+    "/skills",
+    "/skills/online-softmax",
+    "/skills/evil-skill",
+    "/memory",
+    f"/memory?{urlencode({'q': HOSTILE[1], 'sort': HOSTILE[0], 'status': HOSTILE[2]})}",
+    f"{DONE}?{urlencode({'q': HOSTILE[1], 'baselines.q': HOSTILE[0], HOSTILE[1]: HOSTILE[0]})}",
+    "/machine",
+    "/new",
+)
 OUR_SCRIPTS = {
     f"/static/{name}"
     for name in ("htmx.min.js", "htmx-ext-sse.min.js", "idiomorph-ext.min.js", "page.js")
@@ -36,8 +70,19 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(database: Path, registry: Registry) -> Iterator[PageServer]:
-    with serve_page(database, registry) as server:
+def landscapes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("landscapes")
+    shutil.copy(LANDSCAPES / "softmax_64k.jsonl.xz", root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(
+    database: Path, registry: Registry, landscapes: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[PageServer]:
+    evil = write_hostile_skill(tmp_path_factory.mktemp("skills"))
+    shelf = replace(registry, skills={**registry.skills, "evil-skill": evil})
+    with serve_page(database, shelf, landscapes=landscapes) as server:
         yield server
 
 
@@ -98,6 +143,65 @@ def test_a_run_shows_its_verdict_its_staircase_and_its_descent(server: PageServe
     assert page.text.index(f"{first} seed") < page.text.index(f"├─ {third}")
 
 
+def test_a_run_shows_what_it_does_and_its_baselines(server: PageServer) -> None:
+    dead = Elements(server.ask("/runs/20260101-dead").text)
+    assert "Last: measure 3 of 12: online-softmax: passed" in dead.text
+    assert "Last:" not in Elements(server.ask(DONE).text).text, "a finished run is done"
+    rows = json.loads(server.ask(f"{DONE}?baselines.format=json").text)["baselines"]
+    assert [(row["baseline"], row["time_ms"]) for row in rows] == [("eager", 4.0)]
+
+
+def test_a_candidate_shows_its_roofline_its_claims_and_its_profile(server: PageServer) -> None:
+    first, best, _, _ = kernels(server)
+    address = f"{DONE}/kernels/{best}"
+    page = Elements(server.ask(address).text)
+    assert "traffic_ratio <= 0.7x unknown" in page.text
+    claims = json.loads(server.ask(f"{address}?claims.format=json").text)["claims"]
+    assert [(row["claim"], row["held"]) for row in claims] == [("traffic_ratio <= 0.7x", "unknown")]
+    errors = server.ask(f"{address}?errors.format=csv&errors.sort=seed").text
+    assert errors.splitlines()[0] == "family,seed,error,eager,allowed,excess"
+    launches = json.loads(server.ask(f"{DONE}/kernels/{first}?launches.format=json").text)
+    assert [row["time_ms"] for row in launches["launches"]] == [0.5]
+    links = [link["href"] for link in page.all("a") if "sort=-allowed" in link["href"]]
+    assert not links
+    links = [link["href"] for link in page.all("a") if "errors.sort=allowed" in link["href"]]
+    assert links == [f"{address}?errors.sort=allowed#errors"]
+
+
+def test_a_problem_shows_all_its_runs(server: PageServer) -> None:
+    listed = json.loads(server.ask("/problems?format=json&q=softmax").text)["problems"]
+    assert [(row["problem"], row["runs"], row["speedup"]) for row in listed] == [
+        ("softmax", 1, 4.0)
+    ]
+    page = Elements(server.ask("/problems/softmax").text)
+    assert "Best, h200 1 ms measured 20260101-done" in page.text
+    assert "# softmax A = 0" in page.text
+    assert server.ask("/problems/nothing").status == 404
+
+
+def test_two_runs_stand_side_by_side(server: PageServer) -> None:
+    page = Elements(server.ask("/compare?a=20260101-done&b=20260101-dead").text)
+    assert "4.00× faster by a new kernel, proved correct" in page.text
+    assert "Best kernel 1 ms, measured 1 ms, measured" in page.text
+    assert "budget.rounds 4 4 same" in page.text
+    assert "Choose two runs" in server.ask("/compare").text
+    faulty = Elements(server.ask("/compare?a=20260101-done&b=nothing").text)
+    assert "No run 'nothing' in this database" in faulty.text
+
+
+def test_a_landscape_is_a_heat_map_over_any_two_knobs(server: PageServer) -> None:
+    address = "/landscapes/softmax_64k"
+    axes = Elements(server.ask(address).text).all("option")
+    first, second = (axis["value"] for axis in axes[:2])
+    turned = server.ask(f"{address}?x={second}&y={first}").text
+    assert f"across) and {str(first).partition('.')[2]} (down)" in turned
+    assert 'class="h0"' in turned and "measured on h200, 2026-11" in turned
+    same = server.ask(f"{address}?x={first}&y={first}")
+    assert same.status == 200 and 'class="map"' in same.text
+    rows = json.loads(server.ask(f"{address}?format=json").text)["settings"]
+    assert rows[0]["ratio"] == 1.0 and len(rows) > 20
+
+
 def test_a_candidate_shows_its_diff_against_its_parent_and_its_source(server: PageServer) -> None:
     _, best, refused, _ = kernels(server)
     page = server.ask(f"{DONE}/kernels/{best}").text
@@ -143,6 +247,55 @@ def test_nothing_hostile_becomes_an_element(server: PageServer, path: str) -> No
     answer = server.ask(path)
     assert answer.status == 200
     check_harmless(answer.text)
+
+
+def test_no_hostile_landscape_becomes_an_element(server: PageServer, landscapes: Path) -> None:
+    name = write_hostile_landscape(landscapes)
+    (landscapes / "torn.jsonl").write_text("{<script>")
+    listed = server.ask("/landscapes").text
+    check_harmless(listed)
+    assert name in Elements(listed).text and "torn.jsonl cannot be read" in Elements(listed).text
+    page = server.ask(f"/landscapes/{quote(name, safe='')}")
+    assert page.status == 200
+    check_harmless(page.text)
+    assert 'class="map"' in page.text
+    for path in ("/landscapes/..%2F..%2Fpasswd", "/landscapes/%00"):
+        assert server.ask(path).status == 404
+    (landscapes / "torn.jsonl").unlink()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/?",
+        f"{EVIL_RUN}?",
+        f"{EVIL_RUN}?baselines.",
+        "/problems?",
+        "/compare?a=20260101-evil&b=20260101-dead&figures.",
+        "/compare?a=20260101-evil&b=20260101-dead&options.",
+        "/landscapes?",
+        "/skills?",
+        "/skills/evil-skill?record.",
+        "/memory?",
+    ],
+)
+def test_no_cell_of_an_export_is_a_formula(server: PageServer, path: str) -> None:
+    exported = server.ask(f"{path}format=csv")
+    assert exported.headers["content-type"].startswith("text/csv")
+    assert "attachment" in exported.headers["content-disposition"]
+    for row in csv.reader(io.StringIO(exported.text)):
+        for cell in row:
+            number = cell.lstrip("-").replace(".", "", 1).replace("e-", "", 1).isdigit()
+            assert number or not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")), cell
+    told = server.ask(f"{path}format=json")
+    assert told.headers["content-type"].startswith("application/json")
+    assert isinstance(json.loads(told.text), dict)
+
+
+def test_what_turns_the_direction_of_a_text_is_shown(server: PageServer) -> None:
+    page = server.ask(EVIL_RUN).text
+    assert "\u202e" not in page and "\u2066" not in page
+    assert "⟨U+202E⟩gnp.exe⟨U+2066⟩" in page
 
 
 def test_no_hostile_candidate_becomes_an_element(server: PageServer) -> None:
@@ -216,11 +369,11 @@ def test_a_posterior_of_many_outcomes_is_drawn_with_few_points(tmp_path: Path) -
     with Memory(tmp_path / "kmem.db") as memory:
         for number in range(600):
             memory.ledger.record(make_outcome(1.0 if number % 3 else None, seed=number))
-        outcomes = memory.listing.successes("online-softmax")
+        outcomes = memory.listing.successes("online-softmax", POINTS)
         memory.ledger.retract(make_outcome(None, seed=0).hash, "a mistake", "me")
-        left = memory.listing.successes("online-softmax")
+        left = memory.listing.successes("online-softmax", POINTS)
     plot = draw_posterior(outcomes)
     assert plot is not None and 100 < plot.line.count("L") < 250
     assert plot.summary.startswith("400 of 600 outcomes passed")
-    assert len(left) == 599
+    assert (left[0].count, left[-1].count, left[-1].passed) == (1, 599, 400)
     assert draw_posterior([]) is None

@@ -6,18 +6,19 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
-from page_server import PageServer, fill_memory, make_run, serve_page
+from page_server import EVIL, PageServer, fill_memory, make_run, serve_page
 
 from kmem.cli.optimize import optimize
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.run.directory import RunDirectory
 from kmem.ui.form import command_words, fields_of, find_fault
-from kmem.ui.processes import find_holder
+from kmem.ui.processes import Processes, find_holder
 from kmem.ui.server import HOST, open_socket
 
 CHANGES = ("/new", "/machine", "/runs/20260101-dead/stop", "/runs/20260101-dead/resume")
@@ -119,6 +120,37 @@ def test_every_option_of_the_command_is_a_field_and_no_value_becomes_an_option()
     assert words == ["--target=--out=/etc", "--model=a", "--model=b"]
     assert find_fault(optimize, [*words, "--", "--help"]) == ""
     assert "--minutes" in find_fault(optimize, ["--minutes=0", "--", "p.py"])
+
+
+def test_the_form_offers_the_problems_of_earlier_runs_that_are_still_there(
+    tmp_path: Path,
+) -> None:
+    there = tmp_path / "there.py"
+    there.write_text("x = 1")
+    with Memory(tmp_path / "kmem.db") as memory:
+        for name, path in (("a", str(there)), ("b", "/gone.py")):
+            run = make_run(name, tmp_path)
+            memory.runs.start(replace(run, problem=replace(run.problem, path=path)))
+    with serve_page(tmp_path / "kmem.db", Registry()) as server:
+        page = server.ask(f"/new?path={EVIL[:60]}".replace(" ", "+")).text
+        assert f'<option value="{there}">' in page and "/gone.py" not in page
+        assert "<script>document" not in page
+
+
+@pytest.mark.slow
+def test_several_runs_are_started_at_once_and_told_apart(tmp_path: Path) -> None:
+    processes = Processes(tmp_path, tmp_path / "kmem.db")
+    names = [processes.start(["problem", "check", f"{number}.py"]) for number in range(2)]
+    seen = [processes.started(name) for name in names]
+    assert [one.name for one in seen if one is not None and one.running] == names
+    deadline = time.monotonic() + 60
+    while any(one is not None and one.running for one in seen) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        seen = [processes.started(name) for name in names]
+    assert ["0.py" in seen[0].log, "1.py" in seen[1].log] == [True, True]
+    later = Processes(tmp_path, tmp_path / "kmem.db")
+    assert later.started(names[0]) is not None, "a new server knows what an earlier one started"
+    assert later.started("../../etc/passwd") is None
 
 
 def test_who_holds_a_lock_is_found_and_nobody_else(tmp_path: Path) -> None:

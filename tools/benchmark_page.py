@@ -3,8 +3,9 @@
 python tools/benchmark_page.py [--runs 1000] [--outcomes 1000000] [--database FILE]
 
 The database is made once and kept if a file is named. Each page is asked for by HTTP from the real
-server: first once, as the first visitor finds it, then several times. Exit code 1 if a page takes
-longer than --limit milliseconds in the median.
+server: first once, as the first visitor finds it, then several times; the time of the processor is
+what counts on a machine that has other work. Exit code 1 if a page takes longer than --limit
+milliseconds of the processor in the median; exports are listed and not held to it.
 """
 
 import argparse
@@ -115,7 +116,8 @@ def fill(memory: Memory, runs: int, outcomes: int) -> None:
 
 def pages(memory: Memory) -> dict[str, str]:
     """What is asked for, by what it is called."""
-    run = memory.run_entries.lines()[0].id
+    lines = memory.run_entries.lines()
+    run, other = lines[0].id, lines[1].id
     kernel = memory.runs.attempts(run)[5].candidate.kernel.hash
     return {
         "runs": "/",
@@ -123,27 +125,46 @@ def pages(memory: Memory) -> dict[str, str]:
         "runs as JSON": "/?format=json",
         "a run": f"/runs/{run}",
         "a candidate": f"/runs/{run}/kernels/{kernel}",
+        "problems": "/problems",
+        "a problem": f"/problems/{lines[0].problem}",
+        "two runs": f"/compare?a={run}&b={other}",
+        "landscapes": "/landscapes",
+        "a landscape": "/landscapes/softmax_64k",
         "skills": "/skills",
+        "a popular skill": f"/skills/{POPULAR}",
         "a skill": "/skills/online-softmax",
         "memory": "/memory",
         "memory by time": "/memory?sort=latency_ms",
+        "memory by time, descending": "/memory?sort=-latency_ms",
+        "memory by status alone": "/memory?sort=status",
+        "memory as CSV": "/memory?format=csv",
         "memory by status": "/memory?status=build_failed&sort=-recorded",
         "memory of a popular skill": f"/memory?q={POPULAR}&sort=-latency_ms",
         "memory, deep": "/memory?page=90&sort=skill",
         "new run": "/new",
+        "machine": "/machine",
     }
 
 
-def ask(port: int, path: str) -> float:
-    """Milliseconds until the whole answer is here."""
-    start = time.perf_counter()
+def shelve(registry: Registry, scratch: Path) -> Registry:
+    """The registry with the most popular skill of the ledger, made of a bundled one."""
+    place = scratch / POPULAR
+    place.mkdir()
+    text = (registry.skills["online-softmax"] / "SKILL.md").read_text(encoding="utf-8")
+    (place / "SKILL.md").write_text(text.replace("online-softmax", POPULAR), encoding="utf-8")
+    return replace(registry, skills={**registry.skills, POPULAR: place})
+
+
+def ask(port: int, path: str) -> tuple[float, float]:
+    """Milliseconds until the whole answer is here: by the clock, and of the processor."""
+    start, busy = time.perf_counter(), time.process_time()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     connection.request("GET", path)
     answer = connection.getresponse()
     answer.read()
     connection.close()
     assert answer.status == 200, (path, answer.status)
-    return (time.perf_counter() - start) * 1e3
+    return (time.perf_counter() - start) * 1e3, (time.process_time() - busy) * 1e3
 
 
 def main() -> None:
@@ -160,19 +181,29 @@ def main() -> None:
             fill(memory, arguments.runs, arguments.outcomes)
             asked = pages(memory)
         print(f"filled in {time.perf_counter() - start:.0f} s", file=sys.stderr)
-        registry: Registry = collect(build_plugin_manager())
+        registry = shelve(collect(build_plugin_manager()), Path(scratch))
         service = make_service(Parts(path, registry, optimize, list, LANDSCAPES), 0)
         threading.Thread(target=service.run, daemon=True).start()
         while not service.server.started:
             time.sleep(0.01)
         warm = ask(service.keys.port, "/new"), ask(service.keys.port, "/?q=none")
-        print(f"{'first answer':28} {warm[1]:9.1f} ms")
-        slow = []
+        print(f"{'first answer':28} {warm[1][0]:9.1f} ms")
+        slow, medians, busiest = [], [], []
         for name, address in asked.items():
-            first = ask(service.keys.port, address)
-            median = statistics.median(ask(service.keys.port, address) for _ in range(TIMES))
-            slow += [name] if median > arguments.limit else []
-            print(f"{name:28} {median:9.1f} ms, the first time {first:7.1f} ms")
+            first, _ = ask(service.keys.port, address)
+            taken = [ask(service.keys.port, address) for _ in range(TIMES)]
+            median = statistics.median(wall_ms for wall_ms, _ in taken)
+            busy = statistics.median(busy_ms for _, busy_ms in taken)
+            if "format=" not in address:
+                medians.append(median)
+                busiest.append(busy)
+                slow += [name] if busy > arguments.limit else []
+            print(
+                f"{name:28} {median:9.1f} ms, of the processor {busy:7.1f} ms, "
+                f"the first time {first:7.1f} ms"
+            )
+        print(f"{'median of pages':28} {statistics.median(medians):9.1f} ms")
+        print(f"{'worst page':28} {max(medians):9.1f} ms, of the processor {max(busiest):7.1f} ms")
         service.server.should_exit = True
     if slow:
         raise SystemExit(f"slower than {arguments.limit:g} ms: {', '.join(slow)}")

@@ -29,6 +29,8 @@ from kmem.run.directory import RunDirectory
 from kmem.ui.pages.machine import Checked
 
 PICTURES = Path(__file__).parent.parent / "docs" / "pictures"
+#: Pages that are looked at, but not shown in docs/.
+BESIDE = ("choose", "starting", "none")
 CHECKS = (
     Checked("Python", True, "3.12.4 on Linux", None),
     Checked("Triton", True, "3.6.0 compiles for sm_90", None),
@@ -56,9 +58,10 @@ def check(browser: Browser, axe: str) -> list[str]:
     return [" ".join(map(str, each)) for each in json.loads(browser.run(script))]
 
 
-def save(picture: bytes, place: Path) -> None:
+def save(taken: bytes, place: Path) -> None:
     """Keep a picture with few colours: a quarter of the bytes, and nobody sees it."""
-    Image.open(io.BytesIO(picture)).convert("RGB").quantize(160).save(place, optimize=True)
+    picture = Image.open(io.BytesIO(taken)).convert("RGB")
+    picture.quantize(200, Image.Quantize.MAXCOVERAGE).save(place, optimize=True)
 
 
 def main() -> None:
@@ -105,6 +108,8 @@ def main() -> None:
             browser.open(f"{server.origin}/?token={server.keys.token}")
             for name, address in pages.items():
                 if arguments.only and not name.startswith(arguments.only):
+                    continue
+                if name in BESIDE and not arguments.whole:
                     continue
                 for look, width, height, dark in EVERY_LOOK if arguments.whole else LOOKS:
                     browser.set_dark(dark)

@@ -46,6 +46,9 @@ from kmem.ui.rendering import STATIC, render
 from kmem.ui.requests import Export, NoSuchPage, Page, PageRequest
 from kmem.ui.security import Guard, Keys, read_form, refusal
 
+#: Problems of earlier runs that the form offers.
+_PROBLEMS_OFFERED = 200
+
 Show: TypeAlias = "Callable[[Memory, PageRequest], Page | Export]"
 
 
@@ -78,7 +81,7 @@ def create_app(parts: Parts, keys: Keys) -> Starlette:
         site.page("/runs/{run}/kernels/{kernel}", show_kernel, "Runs"),
         site.page("/compare", show_comparison, "Runs"),
         site.page("/problems", show_problems, "Problems"),
-        site.page("/problems/{problem}", show_problem, "Problems"),
+        site.page("/problems/{problem:path}", show_problem, "Problems"),
         site.page("/landscapes", show_landscapes(atlas), "Landscapes"),
         site.page("/landscapes/{landscape}", show_landscape(atlas), "Landscapes"),
         site.page("/skills", show_skills(shelf), "Skills"),
@@ -218,14 +221,25 @@ class _Site:
     async def show_form(self, request: Request) -> Response:
         """The form that starts a run."""
         values = {f"option-{field.name}": field.default for field in self._fields}
-        return self._form(request, values, "", 200)
+        values["path"] = request.query_params.get("path", "")
+        return await self._form(request, values, "", 200)
 
-    def _form(
+    async def _form(
         self, request: Request, values: Mapping[str, str], fault: str, status: int
     ) -> Response:
+        known = await self._reader.ask(
+            lambda memory: memory.run_entries.problem_paths(_PROBLEMS_OFFERED)
+        )
+        offered = [path for path in known if Path(path).exists()]
         first = [field for field in self._fields if is_first(field)]
         rest = [field for field in self._fields if not is_first(field)]
-        content = {"first": first, "rest": rest, "values": values, "fault": fault}
+        content: dict[str, object] = {
+            "first": first,
+            "rest": rest,
+            "values": values,
+            "fault": fault,
+        }
+        content["offered"] = offered
         return self._respond(request, Page("new.html", "New run", content), "Runs", status)
 
     async def start_run(self, request: Request) -> Response:
@@ -235,7 +249,7 @@ class _Site:
             return self._say(request, "Refused", fault, 403)
         words, fault = self._words(form)
         if fault:
-            return self._form(request, form, fault, 422)
+            return await self._form(request, form, fault, 422)
         return RedirectResponse(f"/started/{self._processes.start(['optimize', *words])}", 303)
 
     def _words(self, form: Mapping[str, str]) -> tuple[list[str], str]:

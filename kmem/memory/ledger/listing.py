@@ -4,6 +4,7 @@ Every question is answered from an index, so that a ledger of a million outcomes
 milliseconds.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -49,10 +50,11 @@ class ListedOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """Whether an outcome of a skill passed, by its number in the ledger."""
+    """How many of a skill's first `count` outcomes passed; `number` is the last one's."""
 
+    count: int
+    passed: int
     number: int
-    passed: bool
 
 
 class Listing(Tables):
@@ -135,30 +137,42 @@ class Listing(Tables):
         )
         return [int(row["id"]) for row in rows]
 
-    def successes(self, skill: str) -> list[Success]:
-        """What became of a skill's outcomes, as they came; retracted ones are left out."""
-        retracted = self._storage.read(
-            """
+    def successes(self, skill: str, points: int) -> list[Success]:
+        """What became of a skill's outcomes, as they came; retracted ones are left out.
+
+        Args:
+            points: about how many there are of a skill with many outcomes; the first and the last
+                outcome are always among them.
+        """
+        # a cross join keeps this order: retractions are few
+        gone = """
             select o.id from retractions r
-            join outcomes o on o.hash = r.outcome_hash
+            cross join outcomes o on o.hash = r.outcome_hash
             where o.skill = ?
+        """
+        (row,) = self._storage.read(
+            f"""
+            select count(*) as total from outcomes indexed by outcomes_by_skill_and_time
+            where skill = ? and id not in ({gone})
             """,
-            [skill],
+            [skill, skill],
         )
-        gone = {row["id"] for row in retracted}
         rows = self._storage.read(
-            """
-            select id, status from outcomes indexed by outcomes_by_skill_and_time
-            where skill = ?
-            order by id
+            f"""
+            select count, passed, number from (
+                select
+                    id as number,
+                    row_number() over in_order as count,
+                    sum(status = 'passed') over in_order as passed
+                from outcomes indexed by outcomes_by_skill_and_time
+                where skill = ? and id not in ({gone})
+                window in_order as (order by id rows unbounded preceding)
+            )
+            where count = 1 or count = ? or count % ? = 0
             """,
-            [skill],
+            [skill, skill, row["total"], max(1, int(row["total"]) // points)],
         )
-        return [
-            Success(int(row["id"]), row["status"] == "passed")
-            for row in rows
-            if row["id"] not in gone
-        ]
+        return [Success(**row) for row in rows]
 
     def latest(self, skill: str, most: int) -> list[ListedOutcome]:
         """A skill's newest outcomes, newest first."""
@@ -178,23 +192,20 @@ class Listing(Tables):
         return [entry.outcome.created_at for entry in self._read(numbers)]
 
     def _read(self, numbers: Sequence[int]) -> list[ListedOutcome]:
-        found: list[ListedOutcome] = []
-        for number in numbers:
-            rows = self._storage.read(
-                """
-                select
-                    o.hash,
-                    o.record,
-                    exists (select 1 from retractions r where r.outcome_hash = o.hash) as retracted
-                from outcomes o
-                where o.id = ?
-                """,
-                [number],
-            )
-            found += [
-                ListedOutcome(
-                    row["hash"], from_json(Outcome, row["record"]), bool(row["retracted"])
-                )
-                for row in rows
-            ]
-        return found
+        """The outcomes with these numbers, in this order."""
+        rows = self._storage.read(
+            """
+            select
+                o.hash,
+                o.record,
+                exists (select 1 from retractions r where r.outcome_hash = o.hash) as retracted
+            from json_each(?) given
+            cross join outcomes o on o.id = given.value
+            order by given.key
+            """,
+            [json.dumps(list(numbers))],
+        )
+        return [
+            ListedOutcome(row["hash"], from_json(Outcome, row["record"]), bool(row["retracted"]))
+            for row in rows
+        ]

@@ -112,6 +112,20 @@ class Entries(Tables):
             for row in rows
         ]
 
+    def problem_paths(self, most: int) -> list[str]:
+        """Where the problems of runs lay, those run last first."""
+        rows = self._storage.read(
+            """
+            select json_extract(record, '$.problem.path') as path
+            from runs
+            group by path
+            order by max(created_at) desc
+            limit ?
+            """,
+            [most],
+        )
+        return [str(row["path"]) for row in rows]
+
     def all(self) -> list[RunEntry]:
         """Every run, newest first."""
         return self._read("", [])

@@ -114,7 +114,7 @@ def _figure_rows(first: RunStory, second: RunStory) -> list[Row]:
 
 def _option_rows(first: RunStory, second: RunStory) -> list[Row]:
     sides = [dict(_flat(to_data(story.run))) for story in (first, second)]
-    rows = []
+    rows: list[Row] = []
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         values = [side.get(name, "") for side in sides]
         same = "same" if values[0] == values[1] else "different"

@@ -15,7 +15,7 @@ from kmem.ui.plots.roofline import Roofline, Timed, draw_roofline, moved_bytes
 from kmem.ui.plots.treemap import draw_treemap
 from kmem.ui.requests import Export, NoSuchPage, Page, PageRequest
 from kmem.ui.source import show_diff, show_python
-from kmem.ui.tables import find_export
+from kmem.ui.tables import TableView, find_export
 
 
 def show_kernel(memory: Memory, request: PageRequest) -> Page | Export:
@@ -37,7 +37,7 @@ def show_kernel(memory: Memory, request: PageRequest) -> Page | Export:
 
 def _tables(
     memory: Memory, story: RunStory, attempt: Attempt, request: PageRequest
-) -> Mapping[str, object]:
+) -> Mapping[str, TableView | Export]:
     profiles: dict[str, list[Profile]] = {}
     for profile in story.profiles:
         profiles.setdefault(profile.kernel, []).append(profile)

@@ -16,7 +16,7 @@ from kmem.records import Outcome, Status
 from kmem.skills import Skill, load_library
 from kmem.ui.addresses import problem_address, skill_address
 from kmem.ui.figures import Fact, date_cell, describe_date, describe_factor
-from kmem.ui.plots.posterior import draw_posterior
+from kmem.ui.plots.posterior import POINTS, draw_posterior
 from kmem.ui.requests import Export, NoSuchPage, Page, PageRequest
 from kmem.ui.source import show_python
 from kmem.ui.tables import Cell, Column, Row, find_export, view_table
@@ -157,7 +157,7 @@ def show_skill(shelf: Shelf) -> Callable[[Memory, PageRequest], Page | Export]:
 
 
 def _content(memory: Memory, skill: Skill) -> dict[str, object]:
-    outcomes = memory.listing.successes(skill.name)
+    outcomes = memory.listing.successes(skill.name, POINTS)
     posterior = memory.track_records.posteriors(
         [skill.name], bottleneck=None, operators=(), arch="", versions=installed_versions()
     )[skill.name]
@@ -239,6 +239,6 @@ def _problem_row(problem: str, outcomes: Sequence[Outcome]) -> Row:
 
 
 def show_prose(text: str) -> Markup:
-    """Markdown as HTML; HTML inside it is shown as text, and links lead nowhere but to pages."""
-    shown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
-    return Markup(shown.render(text))
+    """Markdown as HTML; HTML, pictures and links inside it are shown as the text that they are."""
+    shown = MarkdownIt("commonmark", {"html": False}).enable("table")
+    return Markup(shown.disable(["image", "link", "autolink"]).render(text))

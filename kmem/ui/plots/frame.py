@@ -60,15 +60,25 @@ def log_scale(values: Sequence[float]) -> Scale:
 
 
 def log_ticks(scale: Scale, describe: Callable[[float], str] = "{:.3g}".format) -> list[Tick]:
-    """1, 2 and 5 of each decade in range; all nine where that makes fewer than three."""
-    for steps in ((1,), (1, 2, 5), range(1, 10), [tenth / 10 for tenth in range(10, 100)]):
-        decades = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
+    """1, 2 and 5 of each decade in range; equal steps where that makes fewer than three."""
+    decades = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
+    for steps in ((1,), (1, 2, 5)):
         values = [step * 10.0**decade for decade in decades for step in steps]
         values = [value for value in values if scale.low <= value <= scale.high]
         if len(values) >= 3:
             break
+    else:
+        values = _equal_steps(scale.low, scale.high)
     values = values[:: max(1, len(values) // 8)]
     return [Tick(scale.place(value), describe(value)) for value in values]
+
+
+def _equal_steps(low: float, high: float) -> list[float]:
+    """About five round values between two that are less than a decade apart."""
+    least = (high - low) / 5
+    size = 10.0 ** math.floor(math.log10(least))
+    step = next(factor * size for factor in (1, 2, 5, 10) if factor * size >= least)
+    return [step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def count_ticks(scale: Scale, last: int) -> list[Tick]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from kmem.memory.ledger.listing import Success
 from kmem.ui.plots.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, Tick, count_ticks
 
-#: Points of the line; a skill may have a hundred thousand outcomes.
-_POINTS = 160
+#: Points of the line, about; a skill may have a hundred thousand outcomes.
+POINTS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,34 +29,29 @@ class PosteriorPlot:
 
 
 def draw_posterior(outcomes: Sequence[Success]) -> PosteriorPlot | None:
-    """The plot of a skill's outcomes, oldest first; None without any."""
+    """The plot of a skill's outcomes, summed up as they came; None without any."""
     if not outcomes:
         return None
-    across = Scale(0, len(outcomes), LEFT, WIDTH - RIGHT)
+    total, passed = outcomes[-1].count, outcomes[-1].passed
+    across = Scale(0, total, LEFT, WIDTH - RIGHT)
     up = Scale(0.0, 1.0, HEIGHT - BOTTOM, TOP)
     middle: list[str] = []
     upper: list[str] = []
     lower: list[str] = []
-    step = max(1, len(outcomes) // _POINTS)
-    passed = 0
-    for count in range(len(outcomes) + 1):
-        if count:
-            passed += outcomes[count - 1].passed
-        if count % step and count != len(outcomes):
-            continue
-        mean, deviation = _beta(1 + passed, 1 + count - passed)
+    for count, successes in [(0, 0), *((each.count, each.passed) for each in outcomes)]:
+        mean, deviation = _beta(1 + successes, 1 + count - successes)
         x = across.place(count)
         middle.append(f"{x} {up.place(mean)}")
         upper.append(f"{x} {up.place(min(1.0, mean + 2 * deviation))}")
         lower.append(f"{x} {up.place(max(0.0, mean - 2 * deviation))}")
-    mean, deviation = _beta(1 + passed, 1 + len(outcomes) - passed)
+    mean, deviation = _beta(1 + passed, 1 + total - passed)
     return PosteriorPlot(
         "M" + "L".join(middle),
         "M" + "L".join([*upper, *reversed(lower)]) + "Z",
-        tuple(count_ticks(across, len(outcomes))),
+        tuple(count_ticks(across, total)),
         tuple(Tick(up.place(share / 4), f"{share / 4:.0%}") for share in range(5)),
         Tick(up.place(mean), f"{mean:.0%} ± {2 * deviation:.0%}"),
-        f"{passed} of {len(outcomes)} outcomes passed; the next does with probability {mean:.0%}",
+        f"{passed} of {total} outcomes passed; the next does with probability {mean:.0%}",
     )
 
 
