@@ -7,5 +7,6 @@
 - package.py: an exported package, written and found again.
 - sources.py: kernels as callers name them: results, packages, and their directories.
 - installed.py: packages that `kmem install` has put on this machine.
+- installing.py: `kmem install`: a package checked, judged again and kept.
 - backend.py: `torch.compile(model, backend="kmem")`.
 """

@@ -93,8 +93,8 @@ def _combinations(line: str, constants: dict[str, str], problem: Problem) -> Ite
 
 def _sizes(text: str) -> Iterator[int]:
     """One size, or the borders of a range and the powers of two between them."""
-    first, _, last = text.partition("..")
-    low, high = int(first), int(last or first)
+    borders = [int(each) for each in text.split("..")]
+    low, high = borders[0], borders[-1]
     if not 0 < low <= high:
         raise ProblemError(f"{text} is no range of sizes; write the smaller one first, from 1 on")
     yield low
