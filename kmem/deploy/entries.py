@@ -152,8 +152,11 @@ def _refuse_kernel(kernel: str, graph: OpGraph, what: str, *, estimated: bool) -
             f"{what} cannot be shipped: its kernel tunes itself when it is called, which a CUDA "
             "graph cannot capture and no two processes do alike; write the best settings into it"
         )
-    specs = [each.spec for each in graph.placeholders] + [each.spec for each in graph.nodes]
-    far = max((_extent(spec) for spec in specs if spec is not None), default=0)
+    made = (each.output for each in graph.nodes)
+    specs = [each.spec for each in graph.placeholders if each.spec is not None]
+    for output in made:
+        specs += [output] if isinstance(output, TensorSpec) else list(output or ())
+    far = max(map(_extent, specs), default=0)
     if estimated and far > _MAX_OFFSET and "int64" not in kernel:
         raise OutputError(
             f"{what} cannot be shipped: a tensor of it reaches {far} elements, past 32-bit "
