@@ -117,8 +117,15 @@ def test_a_name_that_is_taken_and_a_directory_without_a_package_are_refused(
     with pytest.raises(OutputError, match="--force replaces it"):
         install(package.directory)
     assert install(package.directory, force=True).package.name == "norms"
-    with pytest.raises(OutputError, match="holds no package"):
-        install(tmp_path / "run")
+    (tmp_path / "nothing").mkdir()
+    with pytest.raises(OutputError, match="holds no finished run"):
+        install(tmp_path / "nothing")
+
+
+def test_a_run_of_this_machine_becomes_an_installed_package(tmp_path: Path) -> None:
+    finished_run(tmp_path / "rms-norm-run")
+    assert install(tmp_path / "rms-norm-run").package.name == "rms_norm_run"
+    assert [entry.name for entry in installed_entries()] == ["rms_norm"]
 
 
 def test_a_repository_of_the_hub_is_fetched_then_checked_alike(

@@ -48,13 +48,20 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/shipped"), help="where runs lie")
     parser.add_argument("--minutes", type=float, default=1.0, help="budget of a run (default: 1)")
     parser.add_argument("--winners", type=int, default=20, help="stop after so many (default: 20)")
+    parser.add_argument(
+        "--seconds", type=float, default=540.0, help="begin no problem after this (default: 540)"
+    )
     options = parser.parse_args()
+    began = time.monotonic()
     if not GPU and os.environ.get("TRITON_INTERPRET") != "1":  # read when triton is imported
         sys.exit("No GPU here: set TRITON_INTERPRET=1 to check small sizes in the interpreter")
     names = options.problems or sorted(each.parent.name for each in PROBLEMS.glob("*/problem.py"))
     rows: list[dict[str, Any]] = []
     for name in names:
         if sum("opcheck" in row for row in rows) >= options.winners:
+            break
+        if time.monotonic() - began > options.seconds:
+            print(f"out of time: begin again with {name}")
             break
         row = check_problem(name, options.runs, options.minutes)
         rows.append({"problem": name, **row})

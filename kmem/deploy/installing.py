@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from kmem.deploy.installed import installed_place
-from kmem.deploy.package import Package, find_package
+from kmem.deploy.package import Package, export_package, find_package
 from kmem.deploy.shipped.table import Entry, PackageError, read_verified
+from kmem.deploy.sources import find_source
 from kmem.devices import detect_device
 from kmem.errors import BundleError, OutputError, first_line
 from kmem.measure.bundle import Bundle, read_bundle
@@ -36,21 +37,21 @@ def install(source: str, *, trust: bool, force: bool, announce: Callable[[str], 
     """Check a package, judge its kernels again, and keep a copy beside the database.
 
     Args:
-        source: the directory of a package, or `HUB:owner/name` for a repository of Hugging Face's.
+        source: the directory of a package or of a run, a run's id, or `HUB:owner/name` for a
+            repository of Hugging Face's.
         trust: whether the recorded verdicts stand without being repeated here.
         force: whether an installed package of the same name is replaced.
         announce: told in a line what is being done.
 
-    Raises OutputError: if there is no package, a hash or a verdict does not hold, or the name is
+    Raises OutputError: if there is no package and no run, a hash or a verdict does not hold, or the name is
         taken. ProblemError, BundleError: where evidence cannot be judged.
     """
     with tempfile.TemporaryDirectory(prefix="kmem-install-", ignore_cleanup_errors=True) as place:
         directory = _fetch(source, Path(place)) if source.startswith(HUB) else Path(source)
-        package = find_package(directory)
-        if package is None:
-            raise OutputError(
-                f"{source} holds no package: there is no table.json of `kmem export` in it"
-            )
+        found = find_source(directory)
+        if not isinstance(found, Package):  # a run of this machine's own memory
+            found = export_package([found], Path(place) / found.directory.name)
+        package = found
         bundles = [check_entry(entry, package) for entry in package.entries]
         verdicts = tuple(
             _recorded(bundle) if trust else _judge_again(entry, bundle, announce)
