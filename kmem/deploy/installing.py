@@ -43,8 +43,8 @@ def install(source: str, *, trust: bool, force: bool, announce: Callable[[str], 
         force: whether an installed package of the same name is replaced.
         announce: told in a line what is being done.
 
-    Raises OutputError: if there is no package and no run, a hash or a verdict does not hold, or the name is
-        taken. ProblemError, BundleError: where evidence cannot be judged.
+    Raises OutputError: if there is no package and no run, a hash or a verdict does not hold, or
+        the name is taken. ProblemError, BundleError: where evidence cannot be judged.
     """
     with tempfile.TemporaryDirectory(prefix="kmem-install-", ignore_cleanup_errors=True) as place:
         directory = _fetch(source, Path(place)) if source.startswith(HUB) else Path(source)
