@@ -5,13 +5,14 @@ package is put through `torch.library.opcheck`, `torch.compile(fullgraph=True)` 
 and with `backend="kmem"`, `torch.export`, and on a GPU CUDA-graph capture and AOTInductor: the same
 values as the module within twice what its contract allows, and no recompilation. Prints a row for
 each and writes shipped.json under $OUT (default: the working directory). Without a GPU the kernels
-are those for the small sizes, in the Triton interpreter.
+are those for the small sizes, in the interpreter (set TRITON_INTERPRET=1).
 """
 
 import argparse
 import ast
 import json
 import os
+import sys
 import tempfile
 import time
 import traceback
@@ -21,10 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-GPU = torch.cuda.is_available()
-if not GPU:
-    os.environ["TRITON_INTERPRET"] = "1"  # read when triton is first imported
 
 import kmem
 from kmem.codegen.constants import source_at
@@ -41,6 +38,7 @@ from kmem.problem.workload import derive_small_workload
 from kmem.records import Kernel
 from kmem.run.result import Result
 
+GPU = torch.cuda.is_available()
 PROBLEMS = Path(__file__).parent.parent / "problems"
 
 
@@ -50,11 +48,20 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/shipped"), help="where runs lie")
     parser.add_argument("--minutes", type=float, default=1.0, help="budget of a run (default: 1)")
     parser.add_argument("--winners", type=int, default=20, help="stop after so many (default: 20)")
+    parser.add_argument(
+        "--seconds", type=float, default=540.0, help="begin no problem after this (default: 540)"
+    )
     options = parser.parse_args()
+    began = time.monotonic()
+    if not GPU and os.environ.get("TRITON_INTERPRET") != "1":  # read when triton is imported
+        sys.exit("No GPU here: set TRITON_INTERPRET=1 to check small sizes in the interpreter")
     names = options.problems or sorted(each.parent.name for each in PROBLEMS.glob("*/problem.py"))
     rows: list[dict[str, Any]] = []
     for name in names:
         if sum("opcheck" in row for row in rows) >= options.winners:
+            break
+        if time.monotonic() - began > options.seconds:
+            print(f"out of time: begin again with {name}")
             break
         row = check_problem(name, options.runs, options.minutes)
         rows.append({"problem": name, **row})
@@ -172,7 +179,9 @@ def compare(found: Any, expected: Any, allowed: float) -> None:
     """Raise AssertionError if values differ by more than what is allowed; None is not compared."""
     if found is None:
         return
-    pairs = zip(*([v] if isinstance(v, torch.Tensor) else v for v in (found, expected)))
+    pairs = zip(
+        *([v] if isinstance(v, torch.Tensor) else v for v in (found, expected)), strict=True
+    )
     for mine, theirs in pairs:
         error = (mine.double() - theirs.double()).norm() / theirs.double().norm().clamp_min(1e-30)
         assert error <= allowed, f"relative error {error:.2g}, allowed {allowed:.2g}"

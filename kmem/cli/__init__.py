@@ -24,6 +24,7 @@ the command runs.
 - runs.py: `kmem runs`, with `resume` and `replay`.
 - past_runs.py: `kmem runs compare`, `diff` and `prune`.
 - export.py: `kmem export`, winners of runs as a package.
+- install.py: `kmem install`, a package checked and kept on this machine.
 - why.py: `kmem why`, the reasons of a round.
 - rounds.py: what was kept of a round, and its words for people and data for programs.
 - report.py: `kmem report`, what came of a run, also as one file to share.

@@ -18,6 +18,7 @@ _TABLE = (
     ),
     ("runs", "runs", "List, show, compare, resume, replay and prune runs (default: list)."),
     ("export", "export", "Write the kernels that runs found as a package to ship."),
+    ("install", "install", "Install a package of kernels, after judging each of them again here."),
     ("why", "why", "Say why RUN did what it did in ROUND (default: in every round)."),
     ("report", "report", "Show the report of a run, or write its page as one HTML file."),
     ("ui", "ui", "Show runs, kernels, skills and the memory in a browser, live."),

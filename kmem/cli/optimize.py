@@ -19,11 +19,23 @@ from kmem.records import ModelChoice
 @click.command()
 @click.argument("problem", type=click.Path(path_type=Path))
 @takes(RunOptions)
+@click.option(
+    "--shapes",
+    metavar="TEXT|FILE",
+    help="Sizes of the file's top-level integers, as in 'batch=1,8,64 seq=128..4096', or a file of "
+    "such lines; a range is its borders and the powers of two between. A run for each, which share "
+    "--minutes; what they find becomes one package, in DIR/package.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.option("--ui", is_flag=True, help="Serve the page and open it on this run.")
 @click.pass_obj
 def optimize(
-    registry: Registry, problem: Path, options: RunOptions, as_json: bool, ui: bool
+    registry: Registry,
+    problem: Path,
+    options: RunOptions,
+    shapes: str | None,
+    as_json: bool,
+    ui: bool,
 ) -> None:
     """Make the module in PROBLEM fast.
 
@@ -35,8 +47,15 @@ def optimize(
     options = _completed(options)
     models = _models(registry, options)
     check_models(models, registry.providers)
-    from kmem.cli.actions.optimize import execute_run, make_run  # loads torch
+    from kmem.cli.actions.optimize import execute_run, make_run, run_settings  # loads torch
 
+    if shapes is not None:
+        if ui:
+            raise click.UsageError("--ui opens on one run; for --shapes start kmem ui beside it")
+        from kmem.cli.actions.shapes import execute_shapes
+
+        execute_shapes(problem, shapes, run_settings(options, models), registry, as_json=as_json)
+        return
     run = make_run(problem, options, models)
     with page_beside(run) if ui else nullcontext():
         execute_run(run, registry, as_json=as_json)

@@ -5,7 +5,9 @@
 - entries.py: the winner of a run as an entry of a table.
 - card.py: the README of a package: what is in it, how good it is, and whose it is.
 - package.py: an exported package, written and found again.
+- flashinfer.py: winners as a data set of FlashInfer-Bench.
 - sources.py: kernels as callers name them: results, packages, and their directories.
 - installed.py: packages that `kmem install` has put on this machine.
+- installing.py: `kmem install`: a package checked, judged again and kept.
 - backend.py: `torch.compile(model, backend="kmem")`.
 """

@@ -24,8 +24,10 @@ is tuned or timed at run time; the table decides, the same way in every process.
 at its first call, so call the model once before capturing it in a CUDA graph. If a driver or a
 compiler is missing, there is one warning and the module's own code runs; `KMEM_STRICT=1` raises.
 
-Under `torch.compile` and `torch.export` each kernel is one opaque operator of `torch.library`
-(`{name}.ops`), with exact strides in front of it and no backward.
+Under `torch.compile` and `torch.export` each kernel is one operator of `torch.library`
+(`{name}.ops`), with exact strides in front of it and no backward; Inductor sees through it where
+the launches can be traced. `{name}.inductor.KernelPass({name}.ENTRIES)` is a pass for
+`torch._inductor.config.joint_custom_pre_pass`, which finds what the kernels compute in any graph.
 
 `python -m pytest` tests the package on a GPU of the kind it was measured on (with
 `TRITON_INTERPRET=1` small entries without one), `python benchmark.py` times it.

@@ -23,6 +23,9 @@ from kmem.problem.trace import trace_problem
 from kmem.records import Measurement, Precision, TensorSpec
 from kmem.run.result import Result
 
+#: The last element that a signed 32-bit offset reaches.
+_MAX_OFFSET = 2**31 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -78,6 +81,7 @@ def _draft(result: Result, name: str) -> Draft:
     precision = result.run.contract.precision
     graph = trace_problem(module, precision)
     _refuse_graph(graph, what)
+    _refuse_kernel(kernel, graph, what, estimated=result.estimated)
     inputs = [_input_data(each.spec, each.value) for each in _inputs(graph)]
     init = list(getattr(module, "get_init_inputs", list)())
     _refuse_constructor(init, what)
@@ -136,6 +140,36 @@ def _refuse_graph(graph: OpGraph, what: str) -> None:
         reason = "it changes its buffers or inputs when it is called; optimise it in eval mode"
     if reason:
         raise OutputError(f"{what} cannot be shipped: {reason}")
+
+
+def _refuse_kernel(kernel: str, graph: OpGraph, what: str, *, estimated: bool) -> None:
+    """Raise OutputError for a kernel that tunes when it is called, or whose offsets may overflow.
+
+    A kernel that was judged on the GPU has been there at its very sizes; an estimate has not.
+    """
+    if "autotune(" in kernel:
+        raise OutputError(
+            f"{what} cannot be shipped: its kernel tunes itself when it is called, which a CUDA "
+            "graph cannot capture and no two processes do alike; write the best settings into it"
+        )
+    made = (each.output for each in graph.nodes)
+    specs = [each.spec for each in graph.placeholders if each.spec is not None]
+    for output in made:
+        specs += [output] if isinstance(output, TensorSpec) else list(output or ())
+    far = max(map(_extent, specs), default=0)
+    if estimated and far > _MAX_OFFSET and "int64" not in kernel:
+        raise OutputError(
+            f"{what} cannot be shipped: a tensor of it reaches {far} elements, past 32-bit "
+            "offsets, and its kernel has no 64-bit ones and never ran at this size; run it on a "
+            "GPU, or use .to(tl.int64) in the kernel"
+        )
+
+
+def _extent(spec: TensorSpec) -> int:
+    """How many elements of memory a tensor reaches over."""
+    if 0 in spec.shape:
+        return 0
+    return 1 + sum((size - 1) * step for size, step in zip(spec.shape, spec.stride, strict=True))
 
 
 def _refuse_constructor(init: list[object], what: str) -> None:

@@ -128,12 +128,12 @@ def export_package(
     name = name or re.sub(r"\W+", "_", directory.name).lower()
     if not name.isidentifier() or not re.search(r"[a-z]", name):
         raise OutputError(f"{name!r} is no name of a Python package; give one by --name")
-    _refuse_foreign(directory, force=force)
+    refuse_foreign(directory, force=force)
     drafts = draft_entries(results)
     files = _scripts(name) | _inside(name, drafts)
     files[f"{name}/__init__.py"] = _INIT
     files["README.md"] = render_card(name, [draft.data for draft in drafts])
-    _replace(directory, files)
+    replace_directory(directory, files)
     return Package(directory, name, read_table(directory / name / _TABLE))
 
 
@@ -156,7 +156,7 @@ def export_hub_kernel(
         raise OutputError(
             f"{name!r} is no name of a kernel: lower case, digits and dashes; give one by --name"
         )
-    _refuse_foreign(directory, force=force)
+    refuse_foreign(directory, force=force)
     drafts = draft_entries(results)
     files = _inside(_VARIANT, drafts)
     mark = hashlib.sha256("".join(map(files.get, sorted(files))).encode()).hexdigest()[:12]
@@ -171,19 +171,28 @@ def export_hub_kernel(
     files[f"{_VARIANT}/__init__.py"] = _INIT + _HUB_INIT
     files[f"{_VARIANT}/metadata.json"] = json.dumps(about, indent=1) + "\n"
     files["README.md"] = render_hub_card(name, [draft.data for draft in drafts])
-    _replace(directory, files)
+    replace_directory(directory, files)
     return Package(directory, name, read_table(directory / _VARIANT / _TABLE))
 
 
-def _refuse_foreign(directory: Path, *, force: bool) -> None:
+def refuse_foreign(directory: Path, *, force: bool, marks: Sequence[str] = ()) -> None:
+    """Raise OutputError if a directory holds something that no export may replace.
+
+    Args:
+        force: whether another export may be.
+        marks: names that such an export has, other than a package.
+    """
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         return
-    if force and directory.is_dir() and find_package(directory) is not None:
+    is_export = find_package(directory) is not None
+    if marks and directory.is_dir():
+        is_export = {each.name for each in directory.iterdir()} >= set(marks)
+    if force and is_export:
         return
     remedy = (
-        "choose another with --to"
-        if find_package(directory) is None
-        else "--force replaces it, with whatever was changed in it"
+        "--force replaces it, with whatever was changed in it"
+        if is_export
+        else "choose another with --to"
     )
     raise OutputError(f"{directory} is not empty; {remedy}")
 
@@ -228,7 +237,7 @@ def _major_minor(distribution: str) -> str:
     return ".".join(metadata.version(distribution).split("+")[0].split(".")[:2])
 
 
-def _replace(directory: Path, files: dict[str, str]) -> None:
+def replace_directory(directory: Path, files: dict[str, str]) -> None:
     """Write files beside a directory and rename; raises OutputError if that cannot be done."""
     place = directory.resolve()
     try:

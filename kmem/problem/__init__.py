@@ -5,6 +5,7 @@ In the order in which a problem passes:
 - described/: a problem file from a description in words.
 - reach.py: which constants, functions and classes of a file reach which function.
 - substitution.py: other sizes put in place of those that a file gives.
+- shapes.py: a range of shapes, and the problem at each of them.
 - load.py: a problem file read, held to the contract, and built at a workload.
 - constructor.py: how a class of a file may be called, read from its text.
 - fake.py: tensors without memory, on which problems are checked and traced.

@@ -5,6 +5,7 @@ evaluator's verdicts on them become attempts in the history, the history becomes
 the next round, and the recorder keeps a copy of everything in memory and in the run directory.
 
 - settings.py: what a new run is told, and the run made of it.
+- shapes.py: one run for each shape of a problem.
 - perform.py: a run carried out: the search, its state in memory, its results written.
 - loop.py: the order of the stages, round after round: the map of a run.
 - parts.py: the parts of a run, put together and carried from stage to stage.

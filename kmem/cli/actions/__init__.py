@@ -4,6 +4,7 @@
 - problem.py: begin a problem file, or say what a run would make of one.
 - describe.py: write a problem file from a description in words.
 - optimize.py: carry out a run, new or resumed.
+- shapes.py: carry out a run for each shape, and ship what they found as one table.
 - replay.py: walk a finished run again.
 - judge.py: judge one kernel, or repeat a bundle.
 - termination.py: SIGTERM taken for a Ctrl-C.

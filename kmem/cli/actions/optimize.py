@@ -40,12 +40,9 @@ from kmem.run.starting import describe_start
 _say = partial(click.echo, err=True)
 
 
-def make_run(problem: Path, options: RunOptions, models: tuple[ModelChoice, ...]) -> Run:
-    """A new run, as the options say.
-
-    Raises ProblemError, and TargetError for its device.
-    """
-    settings = RunSettings(
+def run_settings(options: RunOptions, models: tuple[ModelChoice, ...]) -> RunSettings:
+    """What the options tell a run."""
+    return RunSettings(
         options.budget,
         options.contract.contract,
         options.target,
@@ -59,7 +56,14 @@ def make_run(problem: Path, options: RunOptions, models: tuple[ModelChoice, ...]
         _start(problem, options) if options.start else None,
         read_user_test(options.test) if options.test else None,
     )
-    return new_run(problem, settings)
+
+
+def make_run(problem: Path, options: RunOptions, models: tuple[ModelChoice, ...]) -> Run:
+    """A new run, as the options say.
+
+    Raises ProblemError, and TargetError for its device.
+    """
+    return new_run(problem, run_settings(options, models))
 
 
 def _start(problem: Path, options: RunOptions) -> Kernel:
@@ -105,10 +109,14 @@ def resume(run_id: str, registry: Registry, *, as_json: bool) -> None:
 
 def execute_run(run: Run, registry: Registry, *, as_json: bool) -> None:
     """Search, with progress on stderr, print the result on stdout, and exit with its code."""
+    _tell_result(carry_out(run, registry), as_json=as_json)
+
+
+def carry_out(run: Run, registry: Registry) -> Performed:
+    """Search, with progress on stderr."""
     display = RunDisplay(run)
     with _told_how_to_go_on(run, display):
-        performed = perform(run, registry, Audience(display, _say))
-    _tell_result(performed, as_json=as_json)
+        return perform(run, registry, Audience(display, _say))
 
 
 @contextmanager

@@ -22,6 +22,7 @@ import torch
 
 from kmem.deploy.shipped.launches import can_trace, traceable_kernel
 from kmem.deploy.shipped.sharing import holder_of, make_shell
+from kmem.deploy.shipped.supports import is_capturing
 from kmem.deploy.shipped.table import Entry, load_kernel, load_original
 
 _registered: dict[str, "Operator"] = {}
@@ -90,7 +91,7 @@ class Operator:
         device = tensors[0].device
         if device in self._proven:
             return self._run(self._shells, tensors)
-        if self.fault or _is_capturing(device):  # a compiler must not run under capture
+        if self.fault or is_capturing(device):  # a compiler must not run under capture
             return self._run(self._originals, tensors)
         try:
             found = self._run(self._shells, tensors)
@@ -156,10 +157,6 @@ def _make_launch(entry: Entry) -> Callable[..., Any]:
         return_annotation=kinds[0] if len(kinds) == 1 else tuple[tuple(kinds)],
     )
     return launch
-
-
-def _is_capturing(device: torch.device) -> bool:
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _arguments(entry: Entry, tensors: Sequence[torch.Tensor]) -> list[Any]:

@@ -25,6 +25,9 @@ from kmem.deploy.shipped.ops import operator
 from kmem.deploy.shipped.sharing import CannotShare, holder_of, make_shell, share_state
 from kmem.deploy.shipped.supports import (
     devices_for,
+    is_capturing,
+    key_for,
+    key_of,
     objection_to_context,
     objection_to_gradients,
     objection_to_inputs,
@@ -199,6 +202,8 @@ class Kernel:
         self._modes = [(each, each.training) for each in module.modules()]
         self._operator = operator(entry)
         self._devices = devices_for(entry)
+        self._has_values = not all(each.is_tensor for each in entry.inputs)  # beyond the key
+        self._adds_in_any_order = b"tl.atomic_" in entry.kernel.read_bytes()
         self._is_proven: set[torch.device] = set()  # where a first call went well
         self._fault = ""  # why no further call is tried
         self.served = 0
@@ -216,12 +221,15 @@ class Kernel:
         )
 
     def objection(self, inputs: Sequence[Any]) -> str | None:
-        """Why the kernel cannot answer this call; None if it can."""
+        """Why the kernel, which is for such inputs, cannot answer this call; None if it can."""
         if self._fault:
             return self._fault
-        reason = objection_to_inputs(self.entry, inputs)
-        if reason is not None:
-            return reason
+        if self._has_values:
+            reason = objection_to_inputs(self.entry, inputs)
+            if reason is not None:
+                return reason
+        if any(name not in holder for holder, name in self._state):
+            return "a parameter is computed from others now, as parametrizations and pruning do"
         tensors = [*inputs, *self._read_state()]
         reason = objection_to_gradients(tensors) or objection_to_tensors(tensors, _PLAIN + _TRACED)
         return reason or self._objection_to_state() or self._objection_to_place(tensors)
@@ -247,7 +255,7 @@ class Kernel:
                 device = tensor.device
                 if (device.type, device.index) not in self._devices:
                     return f"it was verified on {self.entry.device}, this call is on {device}"
-                return objection_to_context(device.type)
+                return objection_to_context(device.type, any_order=self._adds_in_any_order)
         return "no argument is a tensor"
 
     def run(self, inputs: Sequence[Any], original: Any) -> Any:
@@ -262,7 +270,7 @@ class Kernel:
 
     def _run_first(self, inputs: Sequence[Any], original: Any, device: torch.device) -> Any:
         """The first call on a device, which compiles: if that fails, the module's own code runs."""
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        if is_capturing(device):
             return original(*inputs)  # a compiler must not run under capture: warm up before it
         started = time.perf_counter()
         try:
@@ -298,6 +306,9 @@ class Forward:
         self._had_its_own = "forward" in vars(module)
         self._original = original or module.forward
         self._names = list(signature(self._original).parameters)
+        self._by_inputs: dict[tuple[Any, ...], Kernel] = {}
+        for kernel in self.kernels:  # where two serve the same, the table's first does everywhere
+            self._by_inputs.setdefault(key_for(kernel.entry), kernel)
         update_wrapper(self, self._original)
 
     @property
@@ -328,14 +339,27 @@ class Forward:
         inputs = self._in_order(args, kwargs)
         reason: str | None = "it is called with arguments that have no order"
         if inputs is not None:
-            for kernel in self.kernels:
-                reason = kernel.objection(inputs)
-                if reason is None:
-                    return kernel.run(inputs, self._original)
+            kernel, reason = self._choose(inputs)
+            if reason is None:
+                return kernel.run(inputs, self._original)
         if not torch.compiler.is_compiling():
             self.passed_on += 1
             self.reason = reason or ""
         return self._original(*args, **kwargs)
+
+    def _choose(self, inputs: Sequence[Any]) -> tuple[Kernel, str | None]:
+        """The kernel for such inputs and why it cannot answer this call; any other's reason."""
+        if torch.compiler.is_compiling():  # sizes become guards one by one, not as a key
+            objections = ((each, objection_to_inputs(each.entry, inputs)) for each in self.kernels)
+            found = [kernel for kernel, reason in objections if reason is None]
+            kernel = found[0] if found else None
+        else:
+            kernel = self._by_inputs.get(key_of(inputs))
+        reason = None
+        if kernel is None:  # sizes under a tracer are no keys
+            kernel = self.kernels[0]
+            reason = objection_to_inputs(kernel.entry, inputs)
+        return kernel, reason or kernel.objection(inputs)
 
     def _in_order(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any] | None:
         """The arguments of a call by position; None where keywords leave gaps."""

@@ -29,6 +29,8 @@ def objection_to_inputs(entry: Entry, inputs: Sequence[Any]) -> str | None:
             return f"argument {place} is no tensor"
         elif value.dtype != expected.dtype:
             return f"argument {place} is of {value.dtype}, the kernel is for {expected.dtype}"
+        elif value.layout is not torch.strided:
+            return f"argument {place} is {value.layout}, the kernel is for plain memory"
         elif tuple(value.shape) != expected.shape:
             return f"argument {place} is {tuple(value.shape)}, the kernel is for {expected.shape}"
         elif tuple(value.stride()) != expected.stride:
@@ -61,16 +63,25 @@ def objection_to_tensors(tensors: Sequence[Any], plain: tuple[type, ...]) -> str
             continue
         if type(tensor) not in plain:
             return f"a tensor is a {type(tensor).__name__}, whose memory a kernel cannot read"
+        if not torch.compiler.is_compiling() and (tensor.is_neg() or tensor.is_conj()):
+            return "a tensor is a view that negates or conjugates what is in memory"
         if device is not None and tensor.device != device:
             return f"tensors are on {device} and on {tensor.device}"
         device = tensor.device
     return None
 
 
-def objection_to_context(device_type: str) -> str | None:
-    """Why what is under way around the call forbids a kernel; None if nothing does."""
+def objection_to_context(device_type: str, *, any_order: bool) -> str | None:
+    """Why what is under way around the call forbids a kernel; None if nothing does.
+
+    Args:
+        device_type: of the call's tensors.
+        any_order: whether the kernel adds in any order, so that two calls may differ.
+    """
     if torch.is_autocast_enabled(device_type):
         return "autocast is on, which changes what the module computes"
+    if any_order and torch.are_deterministic_algorithms_enabled():
+        return "deterministic algorithms are asked for, and the kernel adds by atomics"
     if torch.compiler.is_compiling():
         return None
     if torch.jit.is_tracing():
@@ -78,6 +89,35 @@ def objection_to_context(device_type: str) -> str | None:
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "a transform of torch.func (vmap, grad) is under way"
     return None
+
+
+def is_capturing(device: torch.device) -> bool:
+    """Whether a CUDA graph is being captured, in which no compiler may run."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def key_of(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """What a table is asked by: shape, strides and dtype of each tensor, and the other values."""
+    return tuple(
+        (value.shape, value.stride(), value.dtype)
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided
+        else _key_of_value(value)
+        for value in inputs
+    )
+
+
+def key_for(entry: Entry) -> tuple[Any, ...]:
+    """The key of the inputs that an entry's kernel is for."""
+    return tuple(
+        (each.shape, each.stride, each.dtype) if each.is_tensor else _key_of_value(each.value)
+        for each in entry.inputs
+    )
+
+
+def _key_of_value(value: object) -> tuple[Any, ...]:
+    """A number or a text itself, of anything else the type: it may be large, or not hashable."""
+    plain = value if isinstance(value, int | float | str | None) else None
+    return type(value), plain
 
 
 def devices_for(entry: Entry) -> list[tuple[str, int | None]]:

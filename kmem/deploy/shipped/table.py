@@ -124,7 +124,7 @@ def load_module(entry: Entry, purpose: str) -> ModuleType:
     name = f"kmem_{purpose}_{entry.kernel_sha256[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    _read_verified(entry.kernel, entry.kernel_sha256, "kernel")
+    read_verified(entry.kernel, entry.kernel_sha256, "kernel")
     spec = importlib.util.spec_from_file_location(name, entry.kernel)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -143,7 +143,7 @@ def load_original(entry: Entry) -> ModuleType:
     """
     name = f"kmem_original_{entry.evidence_sha256[:16]}"
     if name not in sys.modules:
-        text = _read_verified(entry.evidence, entry.evidence_sha256, "evidence")
+        text = read_verified(entry.evidence, entry.evidence_sha256, "evidence")
         problem = json.loads(text)["problem"]
         module = ModuleType(name)
         exec(compile(problem["source"], problem["name"], "exec"), vars(module))
@@ -151,7 +151,8 @@ def load_original(entry: Entry) -> ModuleType:
     return sys.modules[name]
 
 
-def _read_verified(place: Path, digest: str, what: str) -> bytes:
+def read_verified(place: Path, digest: str, what: str) -> bytes:
+    """A file that has this SHA-256. Raises PackageError: if it has not, or cannot be read."""
     try:
         text = place.read_bytes()
     except OSError as ex:
