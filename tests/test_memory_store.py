@@ -25,6 +25,7 @@ from kmem.records import (
     Bottleneck,
     Budget,
     Candidate,
+    Claim,
     Contract,
     Diagnosis,
     Kernel,
@@ -248,6 +249,15 @@ def test_the_ledger_takes_an_outcome_once_and_never_changes_it(memory: Memory) -
     for change in ("update outcomes set status = 'crashed'", "delete from outcomes"):
         with pytest.raises(sqlite3.IntegrityError, match="append-only"):
             memory.storage.db.execute(change)
+
+
+def test_the_ledger_keeps_what_a_prescribed_change_was_predicted_to_do(memory: Memory) -> None:
+    plain = make_outcome()
+    told = replace(plain, claims=(Claim("waves", ">=", 2.0, relative=True),))
+    assert told.hash != plain.hash == ledger_entry(plain).hash
+    assert memory.ledger.record(told)
+    assert memory.ledger.outcomes() == [told]
+    assert "claims" not in ledger_entry(plain).record  # as before there were predictions
 
 
 def test_the_hash_of_an_entry_is_the_outcomes_own_whatever_type_its_numbers_had() -> None:

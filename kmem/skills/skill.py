@@ -110,6 +110,10 @@ class Skill:
         """Whether it acts by code of its own: a recipe or a rewrite."""
         return self.has_recipe or self.has_rewrite
 
+    def predictions(self, values: Mapping[str, float]) -> tuple[Claim, ...]:
+        """What a change by the skill should do to a profile: that of its first move that suits."""
+        return next((move.claims for move in self.moves if move.suits(values)), self.claims)
+
     @property
     def manner(self) -> str:
         """How it acts: `recipe`, `rewrite`, `moves`, or `prose for a model`."""
