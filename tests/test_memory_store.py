@@ -394,6 +394,7 @@ def test_a_skills_record_is_the_geometric_mean_of_its_steps(memory: Memory) -> N
     memory.ledger.record(make_outcome(None, arch="sm_80"))
     ampere, hopper = memory.track_records.of_skill("online-softmax")
     assert (hopper.arch, hopper.tried, hopper.passed, hopper.improved) == ("sm_90", 4, 3, 2)
+    assert hopper.compared == 3
     assert hopper.speedup == pytest.approx((2 * 8 * 0.5) ** (1 / 3))
     assert (ampere.arch, ampere.tried, ampere.passed, ampere.speedup) == ("sm_80", 1, 0, None)
     assert memory.track_records.of_skill("never-tried") == []
