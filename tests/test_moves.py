@@ -42,7 +42,7 @@ from kmem.skills import (
 )
 from kmem.skills.validate import needs_change
 from kmem.testing import check_moves, open_situation
-from kmem.testing.moves import MovableSite, movable_sites
+from kmem.testing.moves import MovableSite, shipped_sites
 from kmem.vocabulary import KNOB_ROLES
 
 PASSED = Measurement(Status.PASSED, Timing(1.0, 1.0, 1.0, 1), estimated=False)
@@ -63,7 +63,7 @@ def get_inputs():
 
 @pytest.fixture(scope="module")
 def sites() -> list[MovableSite]:
-    return movable_sites(RECIPES)
+    return shipped_sites()
 
 
 def test_every_knob_of_every_recipe_has_a_role_with_grades(sites: list[MovableSite]) -> None:
