@@ -15,6 +15,7 @@ from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe
 from kmem.records import (
     Attempt,
+    Background,
     Candidate,
     Claim,
     Diagnosis,
@@ -213,6 +214,7 @@ class Situation:
     experience: Sequence[Experience] = ()  # what settings of these recipes took on other graphs
     # the lowest rung of a recipe's precision ladder that is worth trying, by recipe and site
     rungs: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    background: Background = field(default_factory=Background)
     seed: int
 
 
@@ -223,9 +225,11 @@ class Assignment(Situation):
     task: Task
 
 
-#: The skill of a language model's own idea, and of a move among the knobs that one named.
+#: The skill of an idea that no skill gave, and of a move among the knobs that a kernel names.
 UNAIDED = "unaided"
 KNOBS = "knobs"
+#: The author that brings the kernel a run was told to start from.
+GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +285,8 @@ class Author(ABC):
 
     name: str
     repairs: int = 0
+    # the author that mends what this one wrote; empty: itself
+    mended_by: str = ""
     # why the author asks no language model any more, once a budget does not cover the next question
     spent: str = ""
     # questions to language models so far without an answer that could be used: no attempts, but no

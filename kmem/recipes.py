@@ -19,10 +19,15 @@ from kmem.records import Contract, Device, Knob, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A value of the graph that a site reads or makes, under its graph name."""
+    """A value of the graph that a site reads or makes, under its graph name.
+
+    One that is `kept` follows from parameters alone: what a launcher makes of it and nothing else,
+    as split weights, is made once and costs no call anything.
+    """
 
     name: str
     spec: TensorSpec
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,8 @@ FLOORS = (
     ("run",),
     ("deploy",),
     ("api",),
-    ("learning", "mcp", "testing", "ui"),
+    ("learning", "mcp", "testing"),
+    ("ui",),
     ("cli",),
 )
 RANK = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

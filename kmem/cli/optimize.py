@@ -1,5 +1,6 @@
 """`kmem optimize`: the main job."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from click.core import ParameterSource
 from kmem.cli.options.models import choose_models
 from kmem.cli.options.records import takes
 from kmem.cli.options.run import RunOptions
+from kmem.cli.page_beside import page_beside
 from kmem.explore.models.roles import check_models
 from kmem.plugins import Registry
 from kmem.records import ModelChoice
@@ -18,8 +20,11 @@ from kmem.records import ModelChoice
 @click.argument("problem", type=click.Path(path_type=Path))
 @takes(RunOptions)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@click.option("--ui", is_flag=True, help="Serve the page and open it on this run.")
 @click.pass_obj
-def optimize(registry: Registry, problem: Path, options: RunOptions, as_json: bool) -> None:
+def optimize(
+    registry: Registry, problem: Path, options: RunOptions, as_json: bool, ui: bool
+) -> None:
     """Make the module in PROBLEM fast.
 
     PROBLEM is a Python file (or a directory with problem.py) that defines Model, get_inputs() and
@@ -32,7 +37,9 @@ def optimize(registry: Registry, problem: Path, options: RunOptions, as_json: bo
     check_models(models, registry.providers)
     from kmem.cli.actions.optimize import execute_run, make_run  # loads torch
 
-    execute_run(make_run(problem, options, models), registry, as_json=as_json)
+    run = make_run(problem, options, models)
+    with page_beside(run) if ui else nullcontext():
+        execute_run(run, registry, as_json=as_json)
 
 
 def _completed(options: RunOptions) -> RunOptions:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from kmem.cli.options.models import ModelOptions, choose_models
 from kmem.cli.options.records import takes
 from kmem.cli.options.stages import CheckOptions
 from kmem.plugins import Registry
@@ -15,15 +16,32 @@ def problem() -> None:
 
 
 @problem.command()
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-def new(file: Path) -> None:
-    """Write a problem file to start from; a file that is there stays.
+@click.argument("what", metavar="FILE|DESCRIPTION")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write a description to; default: a name made of its words, here.",
+)
+@takes(ModelOptions)
+@click.pass_obj
+def new(registry: Registry, what: str, out: Path | None, options: ModelOptions) -> None:
+    """Write a problem file; a file that is there stays.
 
-    It holds a module, the inputs it is run on, and what each part is for.
+    A name that ends in .py becomes a file to start from: a module, the inputs it is run on, and what each part is
+    for. A DESCRIPTION in words, such as "fused RMSNorm over the last dimension of bf16[32, 4096,
+    8192] with a residual", becomes that problem: with -m a language model writes it, without one it
+    is read for operators and sizes that kmem knows, and what is missing is asked for on a terminal.
+    The file is shown and checked.
     """
-    from kmem.cli.actions.problem import write_template
+    if what.endswith(".py"):
+        from kmem.cli.actions.problem import write_template
 
-    write_template(file)
+        write_template(Path(what))
+        return
+    from kmem.cli.actions.describe import describe_problem  # loads torch
+
+    models = choose_models(options, registry.providers) if options.models else ()
+    describe_problem(what, out, models, registry)
 
 
 @problem.command()

@@ -131,7 +131,8 @@ class StagedConv(Recipe):
         waits_s = (steps - 1) * STEP_S / min(MOST_AHEAD, knobs.stages - 1) + PROGRAM_S
         seconds = (product_s, copy_s, memory_s, tiles / (device.sm_count * resident) * waits_s)
         exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
-        return 1e3 * (stage_s + max(seconds) + exposed) + 4 * device.launch_ms
+        launches = 3 + (not site.inputs[1].kept)  # the filter is packed once
+        return 1e3 * (stage_s + max(seconds) + exposed) + launches * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail = _convolution(site)

@@ -1,7 +1,8 @@
 """Explore: who writes the candidate kernels of a run.
 
-Both authors implement `kmem.interfaces.Author`; kmem/default_plugins/authors.py registers them.
+The authors implement `kmem.interfaces.Author`; kmem/default_plugins/authors.py registers them.
 
+- given/: the author that brings the user's own kernel, and moves its numbers.
 - recipes/: the author that writes by executable skills, without a language model.
 - models/: the author that asks language models.
 """

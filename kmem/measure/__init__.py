@@ -20,6 +20,8 @@ which data passes from the innermost to the outermost:
 - screening.py: many kernels, cheaply: two input families each, then a race.
 - stopwatch.py: the time of a kernel that passed every check, and whether that time can be true.
 - competition.py: the baselines of a problem, loaded side by side and timed.
+- user_test.py: the user's own test of a kernel, as a further check of a final verdict.
+- user_test_process.py: what runs in the process of a user's test: the walls, then the test.
 - verification.py: the steps of a final verdict, cheapest and most telling first.
 - judge.py: the judge itself: baselines, screening, verification.
 """

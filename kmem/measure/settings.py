@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kmem.interfaces import Checker
+from kmem.records import UserTest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +18,9 @@ class JudgeSettings:
 
     `bundle_dir` is where `Judge.verify` leaves a bundle, <kernel hash>.json, for each kernel that
     passes; None for none. `checkers` are source checks beside the judge's own; each must be
-    available. With `keep_spare` a further worker comes up whenever one is taken: a waste of device
-    memory where only one kernel is judged.
+    available. `test` is the user's own, which a kernel must pass in the end as well. With
+    `keep_spare` a further worker comes up whenever one is taken: a waste of device memory where
+    only one kernel is judged.
     """
 
     seed: int
@@ -27,6 +29,7 @@ class JudgeSettings:
     cache_dir: Path
     bundle_dir: Path | None = None
     checkers: tuple[Checker, ...] = ()
+    test: UserTest | None = None
     keep_spare: bool = True
     load_timeout_s: float = 90.0
     run_timeout_s: float = 60.0

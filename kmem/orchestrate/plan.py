@@ -4,7 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from kmem.interfaces import Direction
+from kmem.interfaces import GIVEN, Direction
 from kmem.orchestrate.stop import has_won
 from kmem.orchestrate.strategies import Offer, share_samples
 from kmem.orchestrate.vetoes import Past, is_vetoed
@@ -36,10 +36,10 @@ def plan_first_round(
     """Round 0: what memory recalls, and a seed in every direction.
 
     Best-of-n spends the samples of all rounds here. An exact hit is verified alone, before anything
-    else is spent, unless a recipe that wrote it has changed since: then it goes in front of the
-    seeds. A near hit goes in front of the seeds if its graph is known for little
-    else; where memory tells how many settings fared there, the ranking of the seeds has learnt from
-    all of them (explore/recipes/calibration.py).
+    else is spent, unless a recipe that wrote it has changed since, or the user's own kernel
+    competes with it: then it goes in front of the seeds. A near hit goes in front of the seeds if
+    its graph is known for little else; where memory tells how many settings fared there, the
+    ranking of the seeds has learnt from all of them (explore/recipes/calibration.py).
 
     Args:
         experience: what memory knows of other graphs' settings.
@@ -51,7 +51,8 @@ def plan_first_round(
         for hit in recalled
         if hit.exact and has_won(hit.outcome) and (hit.source or (hit.outcome.choices and rewrites))
     ]
-    if exact and not exact[0].aged:
+    has_start = any(direction.author == GIVEN for direction in directions)
+    if exact and not exact[0].aged and not has_start:
         outcome = exact[0].outcome
         reason = (
             f"memory holds a winner for this very graph ({outcome.latency_ms:.4g} ms on "
@@ -72,11 +73,15 @@ def plan_first_round(
             for choice in hit.outcome.choices
         ):
             continue
+        if has_start and hit in exact[:1] and not hit.outcome.choices:  # a model's own text
+            reason = "memory holds a winner for this very graph"
+            tasks.append(Task(Move.RECALL, hit.outcome.skill, None, 1, reason))
         if rewrites and hit.outcome.choices and hit.outcome.choices not in seen and len(seen) < 2:
             seen.add(hit.outcome.choices)
             reason = f"memory holds a winner for a like graph (size distance {hit.distance:.2f})"
             if hit in exact[:1]:
-                reason = "memory holds a winner for this very graph, by a recipe that has changed"
+                changed = ", by a recipe that has changed" if hit.aged else ""
+                reason = f"memory holds a winner for this very graph{changed}"
             tasks.append(Task(Move.RECALL, hit.outcome.skill, None, 1, reason, hit.outcome.choices))
     samples = budget.candidates_per_round * (
         budget.rounds + 1 if strategy is Strategy.BEST_OF_N else 1

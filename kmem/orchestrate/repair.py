@@ -5,10 +5,13 @@ repaired kernel that wins is booked on the idea that won.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from kmem.orchestrate.lineage import chain_length, origin
 from kmem.records import Attempt, Move, Status, Task
 
+#: Every author mends its own.
+_THEMSELVES: Mapping[str, str] = MappingProxyType({})
 #: What is mended first: a kernel that does not build hides every other fault, one that crashes
 #: hides its numbers, and so on.
 _PRIORITY: Mapping[Status, int] = {
@@ -27,7 +30,10 @@ _PRIORITY: Mapping[Status, int] = {
 
 
 def plan_repairs(
-    failed: Sequence[Attempt], history: Sequence[Attempt], repairs: Mapping[str, int]
+    failed: Sequence[Attempt],
+    history: Sequence[Attempt],
+    repairs: Mapping[str, int],
+    menders: Mapping[str, str] = _THEMSELVES,
 ) -> list[Task]:
     """A repair task for each failed attempt whose author has repairs left in its chain.
 
@@ -36,6 +42,7 @@ def plan_repairs(
     Args:
         failed: attempts just measured; those that passed or were interrupted are passed over.
         repairs: by author, how many in a chain.
+        menders: by author, who mends what it wrote, if another does.
     """
     tasks = []
     for attempt in sorted(
@@ -53,7 +60,7 @@ def plan_repairs(
                     attempt.candidate.kernel.hash,
                     1,
                     reason,
-                    author=attempt.candidate.author,
+                    author=menders.get(attempt.candidate.author, attempt.candidate.author),
                     claims=first.claims,
                     instruction=first.instruction,
                 )

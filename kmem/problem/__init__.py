@@ -2,6 +2,7 @@
 
 In the order in which a problem passes:
 
+- described/: a problem file from a description in words.
 - reach.py: which constants, functions and classes of a file reach which function.
 - substitution.py: other sizes put in place of those that a file gives.
 - load.py: a problem file read, held to the contract, and built at a workload.

@@ -1,8 +1,10 @@
 """A run: what it was asked, what it may spend, and what it ended with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
+from kmem.records.identity import ABSENT_IF_NONE
+from kmem.records.kernel import Kernel
 from kmem.records.problem import Bound, Contract, Problem
 from kmem.records.verdict import BASELINES, Attempt, Baseline
 
@@ -52,6 +54,15 @@ class ModelChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class UserTest:
+    """A test of the user's own, as it was when the run was begun: for pytest, or a script."""
+
+    path: str
+    source: str
+    is_pytest: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One `kmem optimize`: what was asked, so that the run can be resumed exactly."""
 
@@ -67,6 +78,10 @@ class Run:
     authors: tuple[str, ...] = ("recipes",)  # in the order in which they seed
     strategy: Strategy = Strategy.BANDIT
     models: tuple[ModelChoice, ...] = ()
+    # the user's own kernel to start from
+    start: Kernel | None = field(default=None, metadata=ABSENT_IF_NONE)
+    # what a kernel must pass beside all that the judge asks
+    test: UserTest | None = field(default=None, metadata=ABSENT_IF_NONE)
 
 
 class RunState(Enum):

@@ -9,14 +9,17 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - loop.py: the order of the stages, round after round: the map of a run.
 - parts.py: the parts of a run, put together and carried from stage to stage.
 - tracing.py: a problem traced for a run, and what to know of it.
+- worded_problem.py: a problem file from a description, by a language model.
 - preview.py: what a run would make of a problem, without a run.
 - session.py: what a run works with and never changes: traced problem, skills, recipes.
 - ceilings.py: what the GPU can do at most, measured once and kept.
 - resume.py: where a run is resumed: what an earlier process finished of it.
+- consulting.py: stage 3: the skills offered for a diagnosis, and what they earned.
 - recall.py: what memory offers when the run begins.
 - directory.py: the run directory and its files.
 - clock.py: the minutes of a run, and providers of language models that keep to them.
 - progress.py: what a run tells its display.
+- diary.py: the same as lines in the run directory, for who looks at a run from outside.
 - survey.py: stages 1 to 3 of a round: profile, diagnose, prescribe for every parent kernel.
 - authors.py: stage 5: who proposes directions and writes candidates (stage 4 is orchestrate/).
 - conversations.py: what was asked of language models, as files.
@@ -33,6 +36,7 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - finished.py: a finished run as its report tells it, with its counts.
 - first_screen.py: the verdict, how the kernel is used, what limits it, what to try next.
 - convergence.py: the plot of a run.
+- starting.py: what became of the user's own kernel, where a run started from one.
 - outlook.py: the end of a report: why a run stopped, and what would be tried next.
 - report.py: report.md.
 - result.py: what a run came to, for a program or a notebook.

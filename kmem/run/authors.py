@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from kmem.errors import OutOfTime
 from kmem.host.parallel import in_parallel
-from kmem.interfaces import Assignment, CompletionArchive, Direction, RunContext, Situation
+from kmem.interfaces import GIVEN, Assignment, CompletionArchive, Direction, RunContext, Situation
 from kmem.orchestrate.accuracy import plan_climbs
 from kmem.orchestrate.lineage import base_of
 from kmem.orchestrate.repair import plan_repairs
@@ -57,6 +57,11 @@ class Authors:
         return {name: author.repairs for name, author in self._authors.items()}
 
     @property
+    def _menders(self) -> Mapping[str, str]:
+        """By author, who mends what it wrote."""
+        return {name: author.mended_by or name for name, author in self._authors.items()}
+
+    @property
     def spent(self) -> str:
         """Why language models are asked nothing more; empty while they are asked.
 
@@ -89,9 +94,9 @@ class Authors:
     def propose(self, situations: Mapping[str | None, Situation]) -> list[Offer]:
         """What could be done in each situation, most promising first.
 
-        Without a parent kernel the first author that has an idea seeds; where kernels are to be
-        independent, every author does. With a parent kernel the author named last goes first:
-        models go on from what recipes seeded.
+        Without a parent kernel the given one seeds, and the first other author that has an idea;
+        where kernels are to be independent, every author does. With a parent kernel the author
+        named last goes first: models go on from what recipes seeded.
         """
         offers = []
         for kernel_hash, situation in situations.items():
@@ -101,7 +106,8 @@ class Authors:
                     directions += self._ask(author.propose, situation)
             else:
                 for author in self._authors.values():
-                    if not directions or self._context.run.strategy is Strategy.BEST_OF_N:
+                    has_ideas = any(each.author != GIVEN for each in directions)
+                    if not has_ideas or self._context.run.strategy is Strategy.BEST_OF_N:
                         directions += self._ask(author.propose, situation)
             claimed = tuple(_with_claims(direction, situation.skills) for direction in directions)
             offers.append(Offer(self._history.find(kernel_hash), claimed))
@@ -147,7 +153,7 @@ class Authors:
         None if every candidate passed, or the chains of repairs and the ladders are used up.
         """
         history = self._history.attempts
-        tasks = plan_repairs(measured, history, self.repairs)
+        tasks = plan_repairs(measured, history, self.repairs, self._menders)
         if tasks:
             self._context.announce(f"repairing {len(tasks)} candidates")
         if self.rewrite:

@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator
 
+from kmem.explore.models.knobs import current_settings
+from kmem.interfaces import GIVEN
 from kmem.memory.runs.runs import RoundDiagnosis
 from kmem.records import RunResult, SiteChoice, fastest_baseline
 from kmem.run.finished import FinishedRun, why_not_tried
+from kmem.run.starting import describe_start
 
 #: What the judge's and the authors' flags on a kernel mean to who uses it.
 FLAGS = {
@@ -56,6 +59,8 @@ def render_first_screen(finished: FinishedRun) -> list[str]:
     """The lines of Markdown down to what to try next."""
     run, result = finished.run, finished.result
     lines = [f"# {run.problem.name} on {result.target}", "", f"**{summarise(result)}**", ""]
+    if started := describe_start(run, result, finished.attempts):
+        lines += [started, ""]
     if result.estimated:
         lines += [
             "No GPU was used: correctness was proved in the Triton interpreter on small sizes, and "
@@ -85,6 +90,8 @@ def _fused(finished: FinishedRun) -> list[str]:
     choices = finished.result.best.candidate.kernel.choices
     if not choices:
         task = finished.result.best.candidate.task
+        if finished.result.best.candidate.author == GIVEN:
+            return [f"- {_given_as(finished)}"]
         return [f"- the whole module, written by a language model ({task.skill})"]
     lines = []
     for choice in choices:
@@ -99,6 +106,16 @@ def _fused(finished: FinishedRun) -> list[str]:
             f"{describe_knobs(choice)}"
         )
     return [*lines, "- all else stays with the library's operators"]
+
+
+def _given_as(finished: FinishedRun) -> str:
+    """In how far the winner is the kernel that the user gave."""
+    start, best = finished.run.start, finished.result.best
+    if start is not None and best.candidate.kernel.hash == start.hash:
+        return "nothing: it is the kernel that you gave, as it stands"
+    settings = current_settings(best.candidate.kernel.source, best.candidate.kernel.knob_space)
+    told = " ".join(f"{name}={value}" for name, value in settings.items())
+    return f"nothing: it is the kernel that you gave, at other numbers: {told}"
 
 
 def describe_knobs(choice: SiteChoice) -> str:

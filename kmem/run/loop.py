@@ -241,9 +241,15 @@ def _measure_and_repair(
 def _batches(candidates: Sequence[Candidate], parts: Parts) -> list[Sequence[Candidate]]:
     """The candidates in the order in which they are measured.
 
-    While nothing has passed, the best guess of all goes ahead, then those of the next directions,
-    on a GPU: so a run has a verified kernel long before it has compiled and measured the rest.
+    The kernel that a run starts from is measured by itself, ahead of all others. While nothing has
+    passed, the best guess of all goes ahead, then those of the next directions, on a GPU: so a run
+    has a verified kernel long before it has compiled and measured the rest.
     """
+    start = parts.run.start
+    own = [each for each in candidates if start and each.kernel.hash == start.hash]
+    if own:
+        others = [candidate for candidate in candidates if candidate not in own]
+        return [own, *_batches(others, parts)]
     if parts.history.best is not None or not parts.session.present:
         return [candidates]
     first: dict[Task, Candidate] = {}

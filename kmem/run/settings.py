@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kmem.devices import resolve_target
+from kmem.interfaces import GIVEN
 from kmem.problem.load import load_problem
 from kmem.problem.mode import in_mode
-from kmem.records import Budget, Contract, ModelChoice, Run, Strategy
+from kmem.records import Budget, Contract, Kernel, ModelChoice, Run, Strategy, UserTest
 from kmem.run.directory import default_run_directory
 
 
@@ -26,6 +27,8 @@ class RunSettings:
     strategy: Strategy = Strategy.BANDIT
     out: Path | None = None  # None: <problem>-<run id> in KMEM_OUT, or in runs/ here
     seed: int = 0
+    start: Kernel | None = None  # the user's own kernel to start from
+    test: UserTest | None = None  # the user's own, which a winner must pass as well
 
 
 def new_run(problem: Path, settings: RunSettings) -> Run:
@@ -48,7 +51,9 @@ def new_run(problem: Path, settings: RunSettings) -> Run:
         settings.seed,
         str(place.resolve()),
         now.isoformat(timespec="seconds"),
-        authors=settings.authors,
+        authors=(GIVEN, *settings.authors) if settings.start else settings.authors,
         strategy=settings.strategy,
         models=settings.models,
+        start=settings.start,
+        test=settings.test,
     )

@@ -34,6 +34,7 @@ from kmem.records import (
     Kernel,
     Measurement,
     Problem,
+    UserTest,
 )
 from kmem.run.baselines import keep_baselines, known_baselines
 from kmem.run.compiling import KernelCompiler
@@ -51,6 +52,7 @@ class Terms:
     checkers: tuple[Checker, ...] = ()  # source checks beside the judge's own
     evidence_dir: Path | None = None  # where a bundle is left; None: nowhere
     mode: str | None = None  # train or eval; None: as the problem's file leaves the module
+    test: UserTest | None = None  # the user's own, which the kernel must pass as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,7 @@ def judge_case(
                 cache_dir=_cache_dir(),
                 bundle_dir=terms.evidence_dir,
                 checkers=terms.checkers,
+                test=terms.test,
                 keep_spare=False,
             ),
             estimate_ms=compiler.estimate_ms,

@@ -5,24 +5,20 @@ whatever the ledger has learnt since.
 """
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 
 from kmem.diagnose.bottleneck import diagnose
 from kmem.errors import ProfilerError
 from kmem.interfaces import Situation
-from kmem.memory.ledger.track_records import TrackRecord
 from kmem.orchestrate.accuracy import needed_rungs
 from kmem.orchestrate.strategies import choose_parents
 from kmem.orchestrate.vetoes import find_vetoes
-from kmem.prescribe.consult import consult_memory
-from kmem.prescribe.gate import SkillQuery
-from kmem.records import Attempt, Diagnosis, Prescription
+from kmem.records import Attempt, Background, Diagnosis, Prescription
 from kmem.run.authors import Authors
+from kmem.run.consulting import prescribe
 from kmem.run.parts import Parts
 from kmem.run.recall import Remembered
 from kmem.run.session import versions
-from kmem.skills import Skill
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +36,7 @@ def survey(
         vetoes=find_vetoes(history.attempts, history.best, history.lessons, authors.repairs),
     )
     situations: dict[str | None, Situation] = {}
-    for parent in choose_parents(parts.run.strategy, history.ranking()):
+    for parent in _parents(number, parts):
         kernel = parent.candidate.kernel
         diagnosis, prescriptions = _examine(parent, replace(blank, parent=kernel), parts, authors)
         records = {entry.skill: entry.record for entry in prescriptions if entry.record}
@@ -50,8 +46,23 @@ def survey(
             diagnosis=diagnosis,
             prescriptions=prescriptions,
             track_records=records,
+            background=replace(blank.background, profile=history.profiles.get(kernel.hash)),
         )
     return situations or {None: blank}
+
+
+def _parents(number: int, parts: Parts) -> list[Attempt]:
+    """Whom the strategy goes on from; in the first round after the seeds also the given kernel.
+
+    So that it is profiled and diagnosed, whatever was faster at once.
+    """
+    ranking = parts.history.ranking()
+    parents = choose_parents(parts.run.strategy, ranking)
+    start = parts.run.start
+    given = [each for each in ranking if start and each.candidate.kernel.hash == start.hash]
+    if number == 1 and parents and given and given[0] not in parents:
+        parents.append(given[0])
+    return parents
 
 
 def describe_situation(parts: Parts, number: int, remembered: Remembered) -> Situation:
@@ -72,6 +83,13 @@ def describe_situation(parts: Parts, number: int, remembered: Remembered) -> Sit
         skills=session.skills,
         experience=remembered.experience,
         rungs=needed_rungs(history.attempts, remembered.rungs),
+        background=Background(
+            baselines=tuple(history.baselines),
+            recalled=remembered.winners,
+            first_skills=remembered.first_skills,
+            versions={name: versions()[name] for name in ("torch", "triton")},
+            faults=remembered.faults,
+        ),
         seed=parts.run.seed,
     )
 
@@ -104,46 +122,7 @@ def _examine(
     )
     known = replace(situation, diagnosis=diagnosis)
     skills = authors.used(list(parts.session.skills.values()), known)
-    prescriptions = _prescribe(diagnosis, skills, parts)
+    prescriptions = prescribe(diagnosis, skills, parts.run, parts.session, parts.memory)
     parts.recorder.record_diagnosis(number, kernel, diagnosis, prescriptions)
     parts.announce("diagnose", diagnosis.summary)
     return diagnosis, prescriptions
-
-
-def _prescribe(
-    diagnosis: Diagnosis, skills: Sequence[Skill], parts: Parts
-) -> tuple[Prescription, ...]:
-    """The skills to offer, each with what it has earned; a run without memory knows no outcomes."""
-    session, memory = parts.session, parts.memory
-    traced = session.traced
-    outcomes_count = parts.run.memory_mode != "off"
-    prescriptions = consult_memory(
-        memory,
-        SkillQuery(diagnosis, session.operators, traced.device.arch, traced.contract),
-        skills,
-        versions(),
-        outcomes=outcomes_count,
-    )
-    if not outcomes_count:
-        return prescriptions
-    return tuple(
-        replace(entry, record=describe_record(memory.track_records.of_skill(entry.skill)))
-        for entry in prescriptions
-    )
-
-
-def describe_record(records: Sequence[TrackRecord]) -> str:
-    """What the ledger says a skill has earned, by architecture, in a sentence."""
-    told = []
-    for item in records:
-        gain = f", {item.speedup:.2f}x in the geometric mean" if item.speedup is not None else ""
-        again = (
-            f"; remembered kernels of it passed {item.recalled} times again"
-            if item.recalled
-            else ""
-        )
-        told.append(
-            f"on {item.arch} {item.tried} tried, {item.passed} passed, {item.improved} of the "
-            f"{item.compared} compared with a parent or baseline improved{gain}{again}"
-        )
-    return "; ".join(told) or "never tried yet"

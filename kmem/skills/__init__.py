@@ -26,13 +26,23 @@ from kmem.skills.load import (
     recipe_versions,
     skill_directories,
 )
-from kmem.skills.skill import DRAFT, Condition, KnobMove, Skill, Step, arch_matches, embedded_text
+from kmem.skills.skill import (
+    DRAFT,
+    PITFALLS,
+    Condition,
+    KnobMove,
+    Skill,
+    Step,
+    arch_matches,
+    embedded_text,
+)
 from kmem.skills.template import skill_template
 from kmem.skills.validate import NEAR_DUPLICATE_COSINE, read_skill, validate_library
 
 __all__ = [
     "DRAFT",
     "NEAR_DUPLICATE_COSINE",
+    "PITFALLS",
     "Condition",
     "KnobMove",
     "Skill",

@@ -11,6 +11,9 @@ from kmem.records import Bottleneck, Claim, content_hash
 #: derived from the ledger.
 DRAFT = "draft"
 
+#: The skill that every author of code is told, whatever the task; it is never prescribed.
+PITFALLS = "triton-pitfalls"
+
 #: An architecture, or with a + that one and later: sm_90, sm_80+, gfx942.
 ARCH_PATTERN = re.compile(r"^(?:(sm_)(\d+)|(gfx)([0-9a-f]+))(\+?)$")
 
@@ -113,6 +116,18 @@ class Skill:
     def predictions(self, values: Mapping[str, float]) -> tuple[Claim, ...]:
         """What a change by the skill should do to a profile: that of its first move that suits."""
         return next((move.claims for move in self.moves if move.suits(values)), self.claims)
+
+    def section(self, heading: str) -> str:
+        """The text below a heading of the body; empty if there is none."""
+        parts = re.split(r"^## ", self.body, flags=re.MULTILINE)
+        found = [part for part in parts[1:] if part.split("\n", 1)[0].strip() == heading]
+        return found[0].partition("\n")[2].strip() if found else ""
+
+    @property
+    def example(self) -> str:
+        """The module as the skill writes it, in the problem contract; empty if it has none."""
+        file = self.path / "examples" / "after.py"
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
 
     @property
     def manner(self) -> str:

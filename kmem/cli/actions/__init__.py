@@ -2,6 +2,7 @@
 
 - stages.py: profile, diagnose and prescribe, each on its own.
 - problem.py: begin a problem file, or say what a run would make of one.
+- describe.py: write a problem file from a description in words.
 - optimize.py: carry out a run, new or resumed.
 - replay.py: walk a finished run again.
 - judge.py: judge one kernel, or repeat a bundle.

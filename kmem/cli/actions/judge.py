@@ -15,6 +15,7 @@ from kmem.cli.options.judge import JudgeOptions
 from kmem.devices import detect_device, named_target
 from kmem.errors import TargetError
 from kmem.measure.bundle import Deviation, compare_bundles, read_bundle
+from kmem.measure.user_test import read_user_test
 from kmem.plugins import Registry
 from kmem.records import Baseline, Kernel, Measurement, Status
 from kmem.run.single import (
@@ -103,7 +104,10 @@ def _read_case(
     problem: Path, kernel: Path, options: JudgeOptions, registry: Registry | None
 ) -> Case:
     checkers = find_checkers(registry, options.checks)
-    terms = Terms(options.contract, options.seed, checkers, options.evidence_dir, options.mode)
+    test = read_user_test(options.test) if options.test else None
+    terms = Terms(
+        options.contract, options.seed, checkers, options.evidence_dir, options.mode, test
+    )
     return make_case(
         problem,
         read_kernel(kernel),

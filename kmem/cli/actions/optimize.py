@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,12 @@ from kmem.cli.options.run import RunOptions
 from kmem.devices import resolve_target
 from kmem.errors import KmemError, TargetError
 from kmem.explore.models.roles import check_models
+from kmem.measure.user_test import read_user_test
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
-from kmem.records import Lesson, ModelChoice, Run, RunResult, RunState, Strategy
+from kmem.records import Kernel, ModelChoice, Run, RunState, Strategy
 from kmem.run.directory import RunDirectory
+from kmem.run.finished import FinishedRun
 from kmem.run.first_screen import summarise
 from kmem.run.perform import (
     Audience,
@@ -32,6 +34,8 @@ from kmem.run.perform import (
     write_results,
 )
 from kmem.run.settings import RunSettings, new_run
+from kmem.run.single import Terms, make_case, read_kernel, read_small_constants
+from kmem.run.starting import describe_start
 
 _say = partial(click.echo, err=True)
 
@@ -52,8 +56,22 @@ def make_run(problem: Path, options: RunOptions, models: tuple[ModelChoice, ...]
         Strategy(options.strategy),
         options.out,
         options.seed,
+        _start(problem, options) if options.start else None,
+        read_user_test(options.test) if options.test else None,
     )
     return new_run(problem, settings)
+
+
+def _start(problem: Path, options: RunOptions) -> Kernel:
+    """The kernel to start from, checked as one that is to be judged.
+
+    Raises CaseError: if it is no kernel for the problem.
+    """
+    file = options.start
+    terms = Terms(options.contract.contract, mode=options.mode)
+    constants = read_small_constants(file)
+    case = make_case(problem, read_kernel(file), terms, name=str(file), small_constants=constants)
+    return case.kernel
 
 
 def resume(run_id: str, registry: Registry, *, as_json: bool) -> None:
@@ -132,7 +150,7 @@ def _tell_result(performed: Performed, *, as_json: bool) -> None:
     run, result = finished.run, finished.result
     if sys.stdout.isatty():
         show_picture(Console(stderr=True), result, finished.attempts)
-    _tell_people(run, result, finished.lessons, performed.report)
+    _tell_people(finished, performed.report)
     if as_json:
         click.echo(json.dumps(result_data(run, result, directory, finished.usage)))
     elif result.best is not None:
@@ -141,9 +159,13 @@ def _tell_result(performed: Performed, *, as_json: bool) -> None:
         raise SystemExit(EXIT_NOTHING_BEAT_BASELINE)
 
 
-def _tell_people(run: Run, result: RunResult, lessons: Sequence[Lesson], report: Path) -> None:
+def _tell_people(finished: FinishedRun, report: Path) -> None:
     """Say on stderr what came of the run and where its report lies."""
+    run, result = finished.run, finished.result
     _say(summarise(result))
+    if started := describe_start(run, result, finished.attempts):
+        _say(started)
+    lessons = finished.lessons
     if worth := sum(lesson.worth_a_skill for lesson in lessons):
         _say(
             f"{worth} of {len(lessons)} lessons may hold for other modules: kmem skills distill "

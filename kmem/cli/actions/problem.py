@@ -12,7 +12,7 @@ from kmem.plugins import Registry
 from kmem.problem.load import load_problem
 from kmem.problem.mode import in_mode
 from kmem.records import Contract, Precision
-from kmem.run.preview import preview_problem
+from kmem.run.preview import Preview, preview_problem
 from kmem.serialize import to_json
 
 _DEFAULT_TARGET = "h200"
@@ -49,30 +49,39 @@ def get_init_inputs() -> list[int]:
 
 
 def write_template(file: Path) -> None:
-    """Write a problem file to start from.
+    """Write a problem file to start from. Raises OutputError as `write_new` does."""
+    write_new(file, _TEMPLATE)
+    click.echo(str(file))
+    click.echo(f"Put your module in, then: kmem problem check {file}", err=True)
+
+
+def write_new(file: Path, text: str) -> None:
+    """Write a file that is not there yet.
 
     Raises OutputError: if there is a file, or none can be written.
     """
     try:
         with open(file, "x", encoding="utf-8") as opened:
-            opened.write(_TEMPLATE)
+            opened.write(text)
     except FileExistsError as ex:
         raise OutputError(f"{file} is there already; give another name") from ex
     except OSError as ex:
         raise OutputError(f"Cannot write {file}: {ex.strerror}; give another place") from ex
-    click.echo(str(file))
-    click.echo(f"Put your module in, then: kmem problem check {file}", err=True)
+
+
+def preview_file(file: Path, options: CheckOptions, registry: Registry) -> Preview:
+    """What a run would make of a problem file.
+
+    Raises ProblemError, TargetError: as their names say.
+    """
+    target, present = options.target, detect_device()
+    named = target is not None and not (present and target.lower() == present.name)
+    device = named_target(target or _DEFAULT_TARGET) if named or present is None else present
+    problem = in_mode(load_problem(file), options.mode)
+    return preview_problem(problem, Contract(Precision(options.precision)), device, registry)
 
 
 def check_file(file: Path, options: CheckOptions, registry: Registry, *, as_json: bool) -> None:
     """Print what a run would make of a problem file."""
-    target, present = options.target, detect_device()
-    named = target is not None and not (present and target.lower() == present.name)
-    device = named_target(target or _DEFAULT_TARGET) if named or present is None else present
-    found = preview_problem(
-        in_mode(load_problem(file), options.mode),
-        Contract(Precision(options.precision)),
-        device,
-        registry,
-    )
+    found = preview_file(file, options, registry)
     click.echo(to_json(found) if as_json else describe_preview(found))

@@ -4,6 +4,7 @@ Each function gives a field for a record of options (see records.py).
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -52,6 +53,16 @@ def target_option(
 ) -> Any:
     """`--target`, with the help that says what the device is for and what it is by default."""
     return option("--target", envvar="KMEM_TARGET", help=text)
+
+
+def user_test_option() -> Any:
+    """`--test`."""
+    return option(
+        "--test",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="A test of your own that a kernel must pass as well, for pytest or a script that "
+        "exits with 0: it imports ModelNew from kernel and Model from problem, and runs confined.",
+    )
 
 
 def memory_option() -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from kmem.cli.options.contract import ContractOptions, mode_option, purity_option
+from kmem.cli.options.contract import ContractOptions, mode_option, purity_option, user_test_option
 from kmem.cli.options.records import option
 
 
@@ -30,6 +30,7 @@ class JudgeOptions(ContractOptions):
         metavar="NAME",
         help="Ask a further source check as well, such as kernelguard.",
     )
+    test: Path | None = user_test_option()
     evidence_dir: Path | None = option(
         "--evidence",
         type=click.Path(path_type=Path, file_okay=False),

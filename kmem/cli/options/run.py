@@ -12,6 +12,7 @@ from kmem.cli.options.contract import (
     memory_option,
     mode_option,
     target_option,
+    user_test_option,
 )
 from kmem.cli.options.models import ModelOptions
 from kmem.cli.options.records import nested, option
@@ -50,6 +51,14 @@ class RunOptions:
         "seed and models go on.",
     )
     models: ModelOptions = nested(ModelOptions)
+    start: Path | None = option(
+        "--from",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="KERNEL",
+        help="Your own Triton kernel, a file with ModelNew, to start from: it is judged as it "
+        "stands, its numbers are moved, models rewrite it, and recipes compete with it.",
+    )
+    test: Path | None = user_test_option()
     strategy: str = option(
         "--strategy",
         type=click.Choice([item.value for item in Strategy]),

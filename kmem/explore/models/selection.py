@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from kmem.explore.models.knobs import differ_in_knobs_only, knob_variants
 from kmem.explore.models.prompts.sections import MAX_SKILLS
-from kmem.interfaces import UNAIDED, Situation
+from kmem.interfaces import GIVEN, UNAIDED, Situation
 from kmem.records import Attempt, Kernel, Move, Status, Task
 
 
@@ -54,10 +54,12 @@ def untried_variants(situation: Situation) -> Iterator[Kernel]:
 def is_worth_repairing(failed: Attempt, history: Sequence[Attempt]) -> bool:
     """Whether a failed attempt is put before the repairer.
 
-    Of kernels that differ in knobs only, just the first is, and only if none of them passed.
+    Of kernels that differ in knobs only, just the first is, and only if none of them passed. So it
+    is for the user's own kernel at other numbers, which names its parent.
     """
     kernel = failed.candidate.kernel
-    if failed.candidate.task.move is Move.TUNE:
+    is_given_again = failed.candidate.author == GIVEN and kernel.parent is not None
+    if failed.candidate.task.move is Move.TUNE or is_given_again:
         return False
     alike = [
         attempt
