@@ -88,6 +88,7 @@ def test_show_renders_the_text_and_the_track_record(registry: SimpleNamespace) -
             "arch": "sm_90",
             "tried": 1,
             "passed": 1,
+            "compared": 1,
             "improved": 1,
             "speedup": pytest.approx(2.0),
             "recalled": 0,

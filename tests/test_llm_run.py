@@ -625,7 +625,9 @@ def test_what_a_skill_has_earned_is_told_as_the_ledger_has_it(tmp_path: Path) ->
     told = re.findall(r"## Skill: widen-vector-access\n.*\nTrack record: (.*)", second)
     assert len(told) == 1
     assert re.fullmatch(
-        r"on sm_90 1 tried, 1 passed, 1 improved, \d+\.\d\dx in the geometric mean", told[0]
+        r"on sm_90 1 tried, 1 passed, 1 of the 1 compared with a parent or baseline improved, "
+        r"\d+\.\d\dx in the geometric mean",
+        told[0],
     )
     with Memory(tmp_path / "kmem.db") as memory:
         assert (

@@ -25,6 +25,7 @@ from kmem.records import (
     Bottleneck,
     Budget,
     Candidate,
+    Claim,
     Contract,
     Diagnosis,
     Kernel,
@@ -250,6 +251,15 @@ def test_the_ledger_takes_an_outcome_once_and_never_changes_it(memory: Memory) -
             memory.storage.db.execute(change)
 
 
+def test_the_ledger_keeps_what_a_prescribed_change_was_predicted_to_do(memory: Memory) -> None:
+    plain = make_outcome()
+    told = replace(plain, claims=(Claim("waves", ">=", 2.0, relative=True),))
+    assert told.hash != plain.hash == ledger_entry(plain).hash
+    assert memory.ledger.record(told)
+    assert memory.ledger.outcomes() == [told]
+    assert "claims" not in ledger_entry(plain).record  # as before there were predictions
+
+
 def test_the_hash_of_an_entry_is_the_outcomes_own_whatever_type_its_numbers_had() -> None:
     outcome = make_outcome(1.5)
     assert ledger_entry(outcome).hash == outcome.hash
@@ -384,6 +394,7 @@ def test_a_skills_record_is_the_geometric_mean_of_its_steps(memory: Memory) -> N
     memory.ledger.record(make_outcome(None, arch="sm_80"))
     ampere, hopper = memory.track_records.of_skill("online-softmax")
     assert (hopper.arch, hopper.tried, hopper.passed, hopper.improved) == ("sm_90", 4, 3, 2)
+    assert hopper.compared == 3
     assert hopper.speedup == pytest.approx((2 * 8 * 0.5) ** (1 / 3))
     assert (ampere.arch, ampere.tried, ampere.passed, ampere.speedup) == ("sm_80", 1, 0, None)
     assert memory.track_records.of_skill("never-tried") == []

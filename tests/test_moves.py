@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kmem.cli.rounds import Round, describe_round, round_data
 from kmem.devices import named_target
 from kmem.explore.recipes.author import RecipeAuthor
 from kmem.interfaces import Assignment, Direction, Situation
@@ -16,7 +17,9 @@ from kmem.records import (
     Attempt,
     Bottleneck,
     Candidate,
+    ClaimCheck,
     Diagnosis,
+    Lesson,
     Measurement,
     Move,
     Prescription,
@@ -39,7 +42,7 @@ from kmem.skills import (
 )
 from kmem.skills.validate import needs_change
 from kmem.testing import check_moves, open_situation
-from kmem.testing.moves import MovableSite, movable_sites
+from kmem.testing.moves import MovableSite, shipped_sites
 from kmem.vocabulary import KNOB_ROLES
 
 PASSED = Measurement(Status.PASSED, Timing(1.0, 1.0, 1.0, 1), estimated=False)
@@ -60,7 +63,7 @@ def get_inputs():
 
 @pytest.fixture(scope="module")
 def sites() -> list[MovableSite]:
-    return movable_sites(RECIPES)
+    return shipped_sites()
 
 
 def test_every_knob_of_every_recipe_has_a_role_with_grades(sites: list[MovableSite]) -> None:
@@ -271,3 +274,26 @@ def test_the_template_of_moves_acts_and_lacks_only_its_text(tmp_path: Path) -> N
     assert skill is not None and skill.manner == "moves"
     assert all("still the template's" in fault for fault in faults)
     check_moves(skill)
+
+
+def test_why_shows_what_was_predicted_beside_what_came_of_it() -> None:
+    author = RecipeAuthor()
+    situation = prescribed(["no-giant-tiles"], {"registers_per_thread": 200})
+    assert situation.parent is not None
+    direction = author.propose(situation)[0]
+    (made,) = author.write(assigned(situation, make_task(direction, situation.parent.hash, 1)))
+    attempt = Attempt(1, made, PASSED, parent_ms=1.25)
+    (claim,) = direction.claims
+    check = ClaimCheck(claim, 200.0, 128.0, held=True)
+    lesson = Lesson(1, made.kernel.hash, "no-giant-tiles", "it held", (check,))
+    told = describe_round(Round(1, [], None, [attempt], [lesson]))
+    assert (
+        f"no-giant-tiles predicted registers_per_thread <= 0.9x: kernel {made.kernel.hash[:12]} "
+        f"came to 1.25x over its parent {situation.parent.hash[:12]}; the claim "
+        "registers_per_thread <= 0.9x held (200 before, 128 after)"
+    ) in told
+    unsettled = describe_round(Round(1, [], None, [attempt], []))
+    assert "; not settled by a profile" in unsettled
+    (data,) = round_data(Round(1, [], None, [attempt], []))["attempts"]
+    assert (data["predicted"], data["speedup"]) == (["registers_per_thread <= 0.9x"], 1.25)
+    assert data["parent"] == situation.parent.hash

@@ -1,7 +1,9 @@
 """Gates in three-valued logic; rankings that are never empty, keep ceilings and say why."""
 
+import math
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,15 @@ from kmem.prescribe.gate import Gate, SkillQuery, gate_skill
 from kmem.prescribe.likeness import signature_distance, skill_likeness
 from kmem.prescribe.rank import Knowledge, prescribe_skills
 from kmem.records import Bottleneck, Contract, Diagnosis, Precision, Signature
-from kmem.skills import Condition, Skill, bundled_skills_root, load_skill, skill_directories
+from kmem.skills import (
+    Condition,
+    Skill,
+    bundled_skills_root,
+    load_skill,
+    parse_claim,
+    parse_move,
+    skill_directories,
+)
 from kmem.vocabulary import OPERATORS
 
 
@@ -373,6 +383,25 @@ def test_no_skill_promises_more_than_the_headroom(log_speedup: float, reason: st
         [skill()], slow(0.9, 0.2), posteriors={"s": posterior(0.9, log_speedup=log_speedup)}
     )
     assert only.reasons[-1] == reason
+
+
+def test_a_prescription_carries_its_prediction_and_the_time_it_should_save() -> None:
+    moving = skill(
+        "moving",
+        claims=(parse_claim("waves >= 2x"),),
+        moves=(
+            parse_move("tile down if waves > 8 then registers_per_thread <= 0.9x"),
+            parse_move("split up then waves >= 1.5x"),
+        ),
+    )
+    seen = replace(slow(0.9, 0.2), signature=Signature({"waves": 1.0}))
+    (offer,) = rank([moving], seen, posteriors={"moving": posterior(0.9, log_speedup=0.1)})
+    assert [str(claim) for claim in offer.claims] == ["waves >= 1.5x"]  # of the move that suits
+    assert offer.saves_ms == pytest.approx(2.0 * (1 - math.exp(-0.1)))
+    (offer,) = rank([moving], seen, posteriors={"moving": posterior(0.9, log_speedup=1.0)})
+    assert offer.saves_ms == 0.2
+    (untried,) = rank([replace(moving, moves=())], seen)
+    assert (untried.claims, untried.saves_ms) == (moving.claims, None)
 
 
 def test_at_the_bound_only_a_skill_that_changes_the_work_keeps_its_place() -> None:

@@ -13,7 +13,8 @@ from kmem.errors import MemoryStoreError
 from kmem.interfaces import CompletionRecord
 from kmem.memory.runs.runs import RoundDiagnosis
 from kmem.memory.store import Memory
-from kmem.records import Attempt, Lesson, Measurement, Plan, Profile
+from kmem.orchestrate.vetoes import describe_check
+from kmem.records import Attempt, Claim, Lesson, Measurement, Plan, Profile
 from kmem.run.conversations import render_conversation
 from kmem.run.finished import describe_unjudged
 from kmem.serialize import to_data
@@ -102,6 +103,8 @@ def describe_round(found: Round) -> str:
         for prescription in entry.prescriptions:
             lines.append(f"  Offered: {prescription.skill} (score {prescription.score:.3f})")
             lines += [f"    - {reason}" for reason in prescription.reasons]
+            if prescription.claims:
+                lines.append(f"    - predicts {_listed(prescription.claims)}")
     if found.plan is not None:
         lines.append(f"  Plan: {found.plan.reason}")
         lines += [
@@ -111,8 +114,31 @@ def describe_round(found: Round) -> str:
         lines += [f"    vetoed {veto.skill}: {veto.reason}" for veto in found.plan.vetoes]
     if found.attempts:
         lines.append(f"  Came of it: {_describe_attempts(found)}")
+        lines += [f"    {line}" for line in _describe_predictions(found)]
     lines += [f"  Learnt: {lesson.text}" for lesson in found.lessons]
     return "\n".join(lines)
+
+
+def _describe_predictions(found: Round) -> list[str]:
+    """What was predicted of each attempt, beside what came of it, the greatest gain first."""
+    checks = {lesson.kernel: lesson.checks for lesson in found.lessons if lesson.checks}
+    predicted = [attempt for attempt in found.attempts if attempt.candidate.task.claims]
+    lines = []
+    for attempt in sorted(predicted, key=lambda attempt: -(attempt.speedup or 0.0)):
+        task, kernel = attempt.candidate.task, attempt.candidate.kernel.hash
+        came = attempt.measurement.status.value
+        if attempt.speedup is not None:
+            came = f"{attempt.speedup:.3g}x over its parent {(task.parent or '')[:12]}"
+        settled = "; ".join(describe_check(check) for check in checks.get(kernel, ()))
+        lines.append(
+            f"{task.skill} predicted {_listed(task.claims)}: kernel {kernel[:12]} came to {came}; "
+            f"{settled or 'not settled by a profile'}"
+        )
+    return lines
+
+
+def _listed(claims: Iterable[Claim]) -> str:
+    return ", ".join(map(str, claims))
 
 
 def _describe_attempts(found: Round) -> str:
@@ -153,6 +179,9 @@ def round_data(found: Round) -> dict[str, object]:
             {
                 "kernel": attempt.candidate.kernel.hash,
                 "skill": attempt.candidate.task.skill,
+                "parent": attempt.candidate.task.parent,
+                "predicted": [str(claim) for claim in attempt.candidate.task.claims],
+                "speedup": attempt.speedup,
                 "status": attempt.measurement.status.value,
                 "latency_ms": attempt.measurement.latency_ms,
                 "estimated": attempt.measurement.estimated,

@@ -18,7 +18,8 @@ def why(run_id: str, number: int | None, as_json: bool) -> None:
     """Say why RUN did what it did in ROUND (default: in every round).
 
     Shows the diagnosis with its evidence, each skill offered with its reasons, what was planned and
-    what was vetoed, what came of it, and what was learnt: claims that the next profile falsified.
+    what was vetoed, what came of it beside what was predicted, and what was learnt: claims that the
+    next profile settled.
     RUN may be a unique prefix of its id.
     """
     with Memory.to_read() as memory:

@@ -111,6 +111,8 @@ def prescribe_skills(
             entry.skill.name,
             entry.score,
             (*_reasons(entry, gate.test(entry.skill), query.diagnosis), *displaced),
+            claims=entry.skill.predictions(query.diagnosis.signature.values),
+            saves_ms=_saved_ms(entry.skill, query.diagnosis, entry.candidate.posterior),
         )
         for entry, displaced in _without_conflicts(offered, limit)
     )
@@ -203,12 +205,35 @@ def _is_worthless(skill: Skill, diagnosis: Diagnosis) -> bool:
     return _BEYOND_THE_BOUND.isdisjoint(skill.bottlenecks)
 
 
-def _ceiling(skill: Skill, diagnosis: Diagnosis, posterior: Posterior | None) -> list[str]:
-    """What a skill can save at most, in words; nothing is said where the bound is unknown.
+def _saved_ms(skill: Skill, diagnosis: Diagnosis, posterior: Posterior | None) -> float | None:
+    """The time that a skill should save by its record, at most what there is to save.
 
-    The time is headroom / (1 - speed of light), for headroom = time - bound and speed of light =
-    bound / time.
+    None where the bound is unknown or does not limit the skill, or nothing was earned yet.
     """
+    if _BEYOND_THE_BOUND & set(skill.bottlenecks):
+        return None
+    promised_ms = _promised_ms(diagnosis, posterior)
+    if promised_ms is None or diagnosis.headroom_ms is None:
+        return None
+    return min(promised_ms, diagnosis.headroom_ms)
+
+
+def _promised_ms(diagnosis: Diagnosis, posterior: Posterior | None) -> float | None:
+    """What a record alone promises to save, whatever there is to save.
+
+    The time now is headroom / (1 - speed of light), for headroom = time - bound and speed of light
+    = bound / time.
+    """
+    headroom_ms, speed_of_light = diagnosis.headroom_ms, diagnosis.speed_of_light
+    if headroom_ms is None or speed_of_light is None or speed_of_light >= 1.0:
+        return None
+    if posterior is None or posterior.log_speedup <= 0:
+        return None
+    return (1.0 - math.exp(-posterior.log_speedup)) * headroom_ms / (1.0 - speed_of_light)
+
+
+def _ceiling(skill: Skill, diagnosis: Diagnosis, posterior: Posterior | None) -> list[str]:
+    """What a skill can save at most, in words; nothing is said where the bound is unknown."""
     headroom_ms, speed_of_light = diagnosis.headroom_ms, diagnosis.speed_of_light
     if headroom_ms is None or speed_of_light is None or _BEYOND_THE_BOUND & set(skill.bottlenecks):
         return []
@@ -219,16 +244,15 @@ def _ceiling(skill: Skill, diagnosis: Diagnosis, posterior: Posterior | None) ->
                 "the speed of light"
             )
         ]
-    if posterior is None or posterior.log_speedup <= 0:
+    promised_ms = _promised_ms(diagnosis, posterior)
+    if promised_ms is None:
         return [f"can save at most {headroom_ms:.3g} ms"]
-    time_ms = headroom_ms / (1.0 - speed_of_light)
-    expected_ms = time_ms * (1.0 - math.exp(-posterior.log_speedup))
-    if expected_ms > headroom_ms:
+    if promised_ms > headroom_ms:
         return [
             f"expected to save {headroom_ms:.3g} ms, its ceiling (its record alone would promise "
-            f"{expected_ms:.3g} ms)"
+            f"{promised_ms:.3g} ms)"
         ]
-    return [f"expected to save {expected_ms:.3g} ms of at most {headroom_ms:.3g} ms"]
+    return [f"expected to save {promised_ms:.3g} ms of at most {headroom_ms:.3g} ms"]
 
 
 def _without_conflicts(ranked: Iterable[_Ranked], limit: int) -> list[tuple[_Ranked, list[str]]]:

@@ -70,17 +70,6 @@ class Diagnosis:
 
 
 @dataclass(frozen=True, slots=True)
-class Prescription:
-    """A skill offered for a diagnosis, with its score and why."""
-
-    skill: str
-    score: float
-    reasons: tuple[str, ...]
-    # what it had earned when a run was offered it, in a sentence
-    record: str | None = field(default=None, metadata=ABSENT_IF_NONE)
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
     """What the next profile must show if a change did what it was for.
 
@@ -109,3 +98,17 @@ class ClaimCheck:
     before: float | None
     after: float | None
     held: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Prescription:
+    """A skill offered for a diagnosis, with its score, why, and what it is predicted to do."""
+
+    skill: str
+    score: float
+    reasons: tuple[str, ...]
+    # what it had earned when a run was offered it, in a sentence
+    record: str | None = field(default=None, metadata=ABSENT_IF_NONE)
+    claims: tuple[Claim, ...] = ()  # what the next profile must show if it works
+    # the time that it should save by its record, at most the headroom; None if either is unknown
+    saves_ms: float | None = field(default=None, metadata=ABSENT_IF_NONE)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from kmem.records.diagnosis import Bottleneck, Signature
+from kmem.records.diagnosis import Bottleneck, Claim, Signature
 from kmem.records.identity import ABSENT_IF_NONE, Knob, content_hash
 from kmem.records.kernel import SiteChoice
 from kmem.records.plan import Move
@@ -62,6 +62,8 @@ class Outcome:
     seed: int | None = field(default=None, metadata=ABSENT_IF_NONE)
     # the cost model's prediction, where one was asked
     predicted_ms: float | None = field(default=None, metadata=ABSENT_IF_NONE)
+    # what the change was predicted to do to the parent's profile, where it was prescribed
+    claims: tuple[Claim, ...] | None = field(default=None, metadata=ABSENT_IF_NONE)
 
     @property
     def hash(self) -> str:
@@ -71,7 +73,7 @@ class Outcome:
         such fields keep their hash.
         """
         data = asdict(self)
-        for name in ("seed", "predicted_ms"):
+        for name in ("seed", "predicted_ms", "claims"):
             if data[name] is None:
                 del data[name]
         return content_hash(json.dumps(data, sort_keys=True, default=lambda value: value.value))

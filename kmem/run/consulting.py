@@ -48,7 +48,7 @@ def describe_record(records: Sequence[TrackRecord]) -> str:
             else ""
         )
         told.append(
-            f"on {item.arch} {item.tried} tried, {item.passed} passed, {item.improved} "
-            f"improved{gain}{again}"
+            f"on {item.arch} {item.tried} tried, {item.passed} passed, {item.improved} of the "
+            f"{item.compared} compared with a parent or baseline improved{gain}{again}"
         )
     return "; ".join(told) or "never tried yet"

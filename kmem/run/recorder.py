@@ -201,4 +201,5 @@ def make_outcome(
         created_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         seed=seed,
         predicted_ms=predicted_ms if is_predicted else None,
+        claims=task.claims or None,
     )

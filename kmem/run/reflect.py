@@ -57,7 +57,7 @@ def reflect(
 def _check_attempt(number: int, attempt: Attempt, parts: Parts) -> Lesson | None:
     """Profile an attempt and hold its claims against the profile of its parent kernel.
 
-    None if that cannot be done, or if every claim held or stays unknown.
+    None if that cannot be done, or if every claim stays unknown.
     """
     history = parts.history
     parent = history.find(base_of(attempt.candidate.task, history.attempts))
@@ -71,10 +71,10 @@ def _check_attempt(number: int, attempt: Attempt, parts: Parts) -> Lesson | None
         return None
     task = attempt.candidate.task
     checks = check_claims(task.claims, before, history.signature(attempt))
-    falsified = [check for check in checks if check.held is False]
-    if not falsified:
+    settled = [check for check in checks if check.held is not None]
+    if not settled:
         return None
-    text = f"{task.skill}: " + "; ".join(describe_check(check) for check in falsified)
+    text = f"{task.skill}: " + "; ".join(describe_check(check) for check in settled)
     parts.announce("reflect", text)
     return Lesson(number, attempt.candidate.kernel.hash, task.skill, text, checks)
 

@@ -113,6 +113,10 @@ class Skill:
         """Whether it acts by code of its own: a recipe or a rewrite."""
         return self.has_recipe or self.has_rewrite
 
+    def predictions(self, values: Mapping[str, float]) -> tuple[Claim, ...]:
+        """What a change by the skill should do to a profile: that of its first move that suits."""
+        return next((move.claims for move in self.moves if move.suits(values)), self.claims)
+
     def section(self, heading: str) -> str:
         """The text below a heading of the body; empty if there is none."""
         parts = re.split(r"^## ", self.body, flags=re.MULTILINE)

@@ -97,7 +97,7 @@ def check_moves(skill: Skill, recipes: Mapping[str, Recipe] | None = None) -> No
 
 def moves_fault(skill: Skill, recipes: Mapping[str, Recipe] | None = None) -> str:
     """Which move of a skill changes no knob, and the roles that could be changed; "" if none."""
-    sites = _shipped_sites() if recipes is None else movable_sites(recipes)
+    sites = shipped_sites() if recipes is None else movable_sites(recipes)
     fitting = [site for site in sites if _is_about(skill, site.operators)]
     for move in skill.moves:
         if not any(
@@ -130,7 +130,8 @@ def movable_sites(recipes: Mapping[str, Recipe]) -> list[MovableSite]:
 
 
 @cache
-def _shipped_sites() -> list[MovableSite]:
+def shipped_sites() -> list[MovableSite]:
+    """Those of the recipes that ship, found once in a process."""
     skills = [load_skill(path) for path in skill_directories(bundled_skills_root())]
     return movable_sites(load_recipes(skills)[0])
 

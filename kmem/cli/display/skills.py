@@ -59,12 +59,16 @@ def describe_track_record(records: Sequence[TrackRecord]) -> str:
     if not records:
         return "Never measured in this memory."
     lines = [
-        "| arch | tried | passed | improved | geometric-mean speedup of its steps | recalled |",
-        "|---|---|---|---|---|---|",
+        "| arch | tried | passed | compared with a parent or baseline | improved of these | "
+        "geometric-mean speedup of these | recalled |",
+        "|---|---|---|---|---|---|---|",
     ]
     for item in records:
         speedup = "unknown" if item.speedup is None else f"{item.speedup:.2f}x"
-        cells = (item.arch, item.tried, item.passed, item.improved, speedup, item.recalled)
+        cells = (
+            *(item.arch, item.tried, item.passed, item.compared, item.improved),
+            *(speedup, item.recalled),
+        )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 

@@ -33,7 +33,9 @@ _ROWS_AT_ONCE = 10_000
 class TrackRecord:
     """What the ledger says about a skill on one architecture.
 
-    `speedup` is the geometric mean over measured passes; None without any.
+    `compared` are the passes that were timed beside what they went on from: a parent kernel, or the
+    best baseline where there was none. `improved` and `speedup`, their geometric mean (None without
+    any), are over these.
 
     `recalled` counts kernels of the skill that were remembered and passed again; they are not among
     those tried.
@@ -42,6 +44,7 @@ class TrackRecord:
     arch: str
     tried: int
     passed: int
+    compared: int
     improved: int
     speedup: float | None
     recalled: int
@@ -272,6 +275,7 @@ def _track_record(arch: str, row: Row) -> TrackRecord:
         arch,
         row["tried"],
         row["passed"],
+        timed,
         row["improved"],
         math.exp(row["total_e9"] * sums.LOG_UNIT / timed) if timed else None,
         row["recalled"],
