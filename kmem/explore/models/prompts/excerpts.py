@@ -6,6 +6,7 @@ Whole functions and statements only, in the order of the file; what a reader nee
 
 import ast
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kmem.host.syntax import parse_python
@@ -15,6 +16,8 @@ from kmem.records import Attempt
 _LONGEST_CONSTANT = 200
 #: Where a log names a line of the candidate's file.
 _AT_LINE = re.compile(r'(?:File "[^"]*", line |\.py:|\bat )(\d+)(?=[,:)\s]|$)')
+#: What kmem's recipes write for the small workload, which the judge alone runs.
+_SMALL = "_launch_small"
 _UNTOLD = frozenset({"get_inputs", "get_init_inputs", "get_small_inputs"})
 
 
@@ -32,8 +35,12 @@ class KernelShape:
     atomics: int
 
 
-def kernel_excerpt(source: str) -> str:
-    """The part of a file that shows how its kernels work; all of it if it has none."""
+def kernel_excerpt(source: str, limit: int | None = None) -> str:
+    """The part of a file that shows how its kernels work; all of it if it has none.
+
+    Args:
+        limit: of characters; functions that do not fit are left out whole, and counted.
+    """
     tree = _tree(source)
     kernels = _kernels(tree)
     if tree is None or not kernels:
@@ -48,10 +55,16 @@ def kernel_excerpt(source: str) -> str:
         for statement in tree.body
         if isinstance(statement, ast.FunctionDef | ast.ClassDef)
         and statement.name not in _UNTOLD
+        and not statement.name.startswith(_SMALL)
         and (statement in kernels or statement.name in called or _names_in(statement) & launchers)
     ]
-    read = set().union(*map(_names_in, kept))
     lines = source.split("\n")
+    everything = kept
+    if limit is not None:
+        kept = _that_fit(everything, lines, limit)
+    read = set().union(*map(_names_in, kept))
+    constants = [each for each in tree.body if isinstance(each, ast.Assign | ast.AnnAssign)]
+    read = read.union(*(_names_in(each) for each in constants if _targets(each) & read))
     parts = []
     for statement in tree.body:
         if statement in kept:
@@ -60,7 +73,21 @@ def kernel_excerpt(source: str) -> str:
             text = _text(statement, lines)
             if len(text) <= _LONGEST_CONSTANT:
                 parts.append(text)
+    if len(kept) < len(everything):
+        parts.append(f"\n# {len(everything) - len(kept)} more functions are left out")
     return "\n".join(parts).strip("\n")
+
+
+def _that_fit(
+    statements: Sequence[ast.FunctionDef | ast.ClassDef], lines: list[str], limit: int
+) -> list[ast.FunctionDef | ast.ClassDef]:
+    """The statements, in their order, as long as there is room; one at least."""
+    kept: list[ast.FunctionDef | ast.ClassDef] = []
+    for statement in statements:
+        limit -= len(_text(statement, lines))
+        if limit >= 0 or not kept:
+            kept.append(statement)
+    return kept
 
 
 def kernel_shapes(source: str) -> list[KernelShape]:
