@@ -18,8 +18,9 @@ from kmem.explore.models.prompts.background import (
     structure_section,
     times_section,
 )
-from kmem.explore.models.prompts.excerpts import kernel_excerpt
+from kmem.explore.models.prompts.excerpts import failing_lines, kernel_excerpt
 from kmem.explore.models.prompts.message import Section, Worth, fit_prompt
+from kmem.explore.models.prompts.rendering import without_foreign_frames
 from kmem.explore.models.roles import Role
 from kmem.memory.store import Memory
 from kmem.records import (
@@ -147,6 +148,30 @@ def test_of_failures_with_one_error_the_latest_is_shown_with_its_lines() -> None
     assert text.count("NameError: no such name") == 1
     assert ">  12 " in text
     assert text.index("output 0 is wrong") < text.index("NameError"), "the latest comes first"
+
+
+def test_a_compilers_line_counts_from_its_kernel_and_foreign_frames_are_left_out() -> None:
+    log = (
+        "Traceback (most recent call last):\n"
+        '  File "/site-packages/torch/nn/module.py", line 1778, in _wrapped_call_impl\n'
+        "    return self._call_impl(*args)\n           ^^^^^^\n"
+        '  File "/tmp/x/kmem_candidate_1_2.py", line 20, in forward\n'
+        "    scale_kernel[grid](x)\n"
+        '  File "/site-packages/triton/compiler.py", line 80, in make_ir\n'
+        "triton.compiler.errors.CompilationError: at 2:27:\n"
+        "def scale_kernel(x_ptr, y_ptr, n, BLOCK: tl.constexpr):\n"
+        "    columns = tl.program_id(0) * BLOCK\n"
+        "                     ^\n"
+        "NameError('no such name')"
+    )
+    failed = attempted(Kernel(KERNEL), Status.BUILD_FAILED, log=log)
+    line = next(row for row in failing_lines(failed).splitlines() if row.startswith(">"))
+    assert line == ">  11     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)"
+    shown = without_foreign_frames(log)
+    assert "site-packages" not in shown
+    assert "_call_impl" not in shown
+    for part in ("line 20, in forward", "scale_kernel[grid]", "at 2:27:", "NameError"):
+        assert part in shown
 
 
 def test_the_sheet_of_pitfalls_comes_with_versions_and_what_models_got_wrong() -> None:

@@ -14,8 +14,10 @@ from kmem.records import Attempt
 
 #: A constant longer than this is a table, which shows nothing.
 _LONGEST_CONSTANT = 200
-#: Where a log names a line of the candidate's file.
-_AT_LINE = re.compile(r'(?:File "[^"]*", line |\.py:|\bat )(\d+)(?=[,:)\s]|$)')
+#: Where a traceback names a line of the candidate's file, which has many names.
+_AT_LINE = re.compile(r'File "[^"]*candidate[^"/]*\.py", line (\d+)')
+#: Where Triton's compiler names a line of a kernel, counted from its first.
+_IN_KERNEL = re.compile(r"^.*\bat (\d+):\d+:\s*\ndef (\w+)\(", re.MULTILINE)
 #: What kmem's recipes write for the small workload, which the judge alone runs.
 _SMALL = "_launch_small"
 _UNTOLD = frozenset({"get_inputs", "get_init_inputs", "get_small_inputs"})
@@ -115,11 +117,19 @@ def kernel_shapes(source: str) -> list[KernelShape]:
 
 
 def failing_lines(attempt: Attempt) -> str:
-    """The lines of a failed file around the last one that its log names; empty if it names none."""
-    source = attempt.candidate.kernel.source
-    count = len(source.split("\n"))
-    named = [int(match[1]) for match in _AT_LINE.finditer(attempt.measurement.log)]
-    inside = [line for line in named if 1 < line <= count]
+    """The lines of a failed file around the one that its log names; empty if it names none.
+
+    Where the compiler points into a kernel that is the line, else the innermost of a traceback.
+    """
+    source, log = attempt.candidate.kernel.source, attempt.measurement.log
+    begins = {kernel.name: kernel.lineno for kernel in _kernels(_tree(source))}
+    named = [int(match[1]) for match in _AT_LINE.finditer(log)]
+    named += [
+        begins[match[2]] + int(match[1]) - 1
+        for match in _IN_KERNEL.finditer(log)
+        if match[2] in begins
+    ]
+    inside = [line for line in named if line <= len(source.split("\n"))]
     return _lines_around(source, inside[-1]) if inside else ""
 
 
