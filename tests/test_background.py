@@ -82,6 +82,8 @@ def test_an_excerpt_has_the_kernels_their_launches_and_the_constants_they_read()
         assert part in shown
     for part in ("import", "UNUSED", "class Model(", "get_inputs", "A file"):
         assert part not in shown
+    order = "\n\ndef _launch(x):\n    second[(1,)](x)\n\n\ndef _forward(x):\n    _launch(x)\n"
+    assert "def _forward" in kernel_excerpt(TWO_KERNELS + order), "the order of launches is told"
     short = kernel_excerpt(TWO_KERNELS, 60)
     assert "def helper" in short
     assert short.endswith("# 3 more functions are left out")

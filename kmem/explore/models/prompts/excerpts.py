@@ -60,6 +60,13 @@ def kernel_excerpt(source: str, limit: int | None = None) -> str:
         and not statement.name.startswith(_SMALL)
         and (statement in kernels or statement.name in called or _names_in(statement) & launchers)
     ]
+    hosts = {statement.name for statement in kept if statement not in kernels}
+    kept = [
+        statement
+        for statement in tree.body
+        if statement in kept
+        or (isinstance(statement, ast.FunctionDef) and _names_in(statement) & hosts)
+    ]
     lines = source.split("\n")
     everything = kept
     if limit is not None:
