@@ -242,7 +242,11 @@ def test_the_least_valuable_section_shrinks_first_and_the_later_of_equals() -> N
         (60, 60, 60),
         (30, 60, 60),
         (0, 60, 60),
+        (60, 60, 0),  # what fits in place of a larger section comes back
+        (30, 60, 0),
         (0, 60, 0),
+        (60, 0, 0),
+        (30, 0, 0),
         (0, 0, 0),
     ]
 

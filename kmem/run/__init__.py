@@ -16,6 +16,8 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - ceilings.py: what the GPU can do at most, measured once and kept.
 - resume.py: where a run is resumed: what an earlier process finished of it.
 - consulting.py: stage 3: the skills offered for a diagnosis, and what they earned.
+- first_skills.py: the skills that a model is told for a first kernel.
+- background.py: what models are told beside attempts, kept for every round.
 - recall.py: what memory offers when the run begins.
 - directory.py: the run directory and its files.
 - clock.py: the minutes of a run, and providers of language models that keep to them.

@@ -90,7 +90,7 @@ class RunDirectory:
     # What was tried:   attempts/NNN-<hash>/{kernel.py,kernel.small.py,attempt.json,log.txt}
     #                   profiles/  verdicts/  evidence/  conversations/  kills.txt  diary.jsonl
     # For resuming:     run.json (whose directory this is)  recalled-<run>.json
-    #                   experience-<run>.json
+    #                   experience-<run>.json  rungs-<run>.jsonl  background-<run>-*.json
     # While it is made: scratch/  run.lock (held by the process at work)
 
     def __init__(self, root: Path) -> None:

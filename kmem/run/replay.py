@@ -42,6 +42,7 @@ from kmem.records import (
     RunResult,
     Status,
 )
+from kmem.run.background import copy_backgrounds
 from kmem.run.clock import Clock
 from kmem.run.directory import RunDirectory
 from kmem.run.evaluator import Admitted, Evaluator
@@ -295,6 +296,7 @@ def _copy_what_was_recalled(run: Run, out: Path) -> None:
     target.write_recalled(run.id, source.read_recalled(run.id) or [])
     target.write_experience(run.id, source.read_experience(run.id) or ())
     write_rungs(target, run.id, read_rungs(source, run.id) or ())
+    copy_backgrounds(run.id, source.root, target)
 
 
 def _copy_what_was_known(run: Run, memory: Memory, scratch: Memory) -> None:

@@ -15,10 +15,10 @@ from kmem.orchestrate.strategies import choose_parents
 from kmem.orchestrate.vetoes import find_vetoes
 from kmem.records import Attempt, Background, Diagnosis, Prescription
 from kmem.run.authors import Authors
+from kmem.run.background import keep_background
 from kmem.run.consulting import prescribe
 from kmem.run.parts import Parts
 from kmem.run.recall import Remembered
-from kmem.run.session import versions
 
 logger = logging.getLogger(__name__)
 
@@ -83,15 +83,23 @@ def describe_situation(parts: Parts, number: int, remembered: Remembered) -> Sit
         skills=session.skills,
         experience=remembered.experience,
         rungs=needed_rungs(history.attempts, remembered.rungs),
-        background=Background(
-            baselines=tuple(history.baselines),
-            recalled=remembered.winners,
-            first_skills=remembered.first_skills,
-            versions={name: versions()[name] for name in ("torch", "triton")},
-            faults=remembered.faults,
-        ),
+        background=_background(parts, number, remembered),
         seed=parts.run.seed,
     )
+
+
+def _background(parts: Parts, number: int, remembered: Remembered) -> Background:
+    """What models are told beside in a round: the baselines known by then are part of it."""
+    run, known = parts.run, remembered.background
+    if not run.models:
+        return known
+    at_round = keep_background(
+        parts.directory,
+        run.id,
+        f"round-{number}",
+        lambda: Background(baselines=tuple(parts.history.baselines)),
+    )
+    return replace(known, baselines=at_round.baselines)
 
 
 def _examine(

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 from kmem.explore.recipes.author import RecipeAuthor
 from kmem.interfaces import Assignment
-from kmem.records import Candidate, Move
+from kmem.records import Candidate, Move, Task
 
-#: Recipes asked for their kernel, and the share of the largest one's bytes that each must move.
+#: Recipes that are asked for their kernel, until one has written.
 _RECIPES = 3
-_NEARLY = 0.9
+_KERNEL = "@triton.jit"
 
 
 class StartingPoint:
@@ -24,7 +24,7 @@ class StartingPoint:
         self._lock = threading.Lock()
 
     def find(self, assignment: Assignment) -> Candidate | None:
-        """The kernel of the recipe that covers most of the graph; of equals the faster.
+        """The kernel of the recipe that is most about this graph.
 
         None if no recipe matches, or one wrote a kernel of this run.
         """
@@ -37,14 +37,26 @@ class StartingPoint:
             return self._found[graph]
 
     def _write(self, assignment: Assignment) -> Candidate | None:
-        most = max(assignment.writable.values(), default=0.0)
-        names = sorted(
-            (name for name, size in assignment.writable.items() if size >= _NEARLY * most),
-            key=lambda name: (-assignment.writable[name], name),
-        )
-        written = []
-        for name in names[:_RECIPES]:
-            task = replace(assignment.task, move=Move.SEED, skill=name, samples=1, parent=None)
+        """By a remembered winner for this very graph, else by the first skill that writes.
+
+        A form that leaves everything to the library shows nothing.
+        """
+        background = assignment.background
+        exact = [hit.outcome for hit in background.recalled if hit.exact and hit.outcome.choices]
+        tasks = [
+            Task(Move.RECALL, outcome.skill, None, 1, "remembered", outcome.choices)
+            for outcome in exact[:1]
+        ]
+        largest_first = sorted(assignment.writable, key=lambda name: -assignment.writable[name])
+        names = [entry.skill for entry in background.first_skills] + largest_first
+        tasks += [
+            Task(Move.SEED, name, None, 1, "it matches")
+            for name in dict.fromkeys(names)
+            if name in assignment.writable or name in assignment.rewritten
+        ][:_RECIPES]
+        for task in tasks:
             about = replace(assignment, task=task, parent=None, history=())
-            written += self._author.write(about)[:1]
-        return min(written, key=lambda candidate: candidate.estimated_ms or 0.0, default=None)
+            written = self._author.write(about)
+            if written and _KERNEL in written[0].kernel.source:
+                return written[0]
+        return None

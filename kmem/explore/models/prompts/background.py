@@ -3,6 +3,7 @@
 Pure functions of a situation, like sections.py; what of a file is shown is excerpts.py's.
 """
 
+import math
 from collections.abc import Sequence
 
 from kmem.explore.models.answers.schema import short_hash
@@ -19,10 +20,12 @@ from kmem.records import Kernel, Launch, Recalled, Status, fastest_baseline
 from kmem.skills import PITFALLS
 
 #: Remembered kernels, launches of a forward, common errors and failures shown at most.
-_REMEMBERED = 2
+_REMEMBERED = 3
 _LAUNCHES = 8
 _FAULTS = 8
 _FAILURES = 3
+#: Characters of a kernel to begin from, at each step of trimming.
+_START_CHARACTERS = (30_000, 15_000, 6_000)
 
 
 def times_section(situation: Situation) -> Section:
@@ -92,12 +95,23 @@ def structure_section(kernel: Kernel | None) -> Section:
 
 
 def remembered_section(situation: Situation) -> Section:
-    """The best kernels of like graphs: what made them fast, and what matters of their source."""
-    hits = [hit for hit in situation.background.recalled if hit.source][:_REMEMBERED]
-    told = [_describe_hit(hit) for hit in hits]
+    """The best kernels of like graphs: what made them fast, and what matters of their source.
+
+    Of kernels by recipes memory may keep the settings alone. One of another structure is shown if
+    it was made with a skill for a first kernel: else an operator that matters little is all that
+    the graphs share.
+    """
+    about = {entry.skill for entry in situation.background.first_skills}
+    like = [
+        hit
+        for hit in situation.background.recalled
+        if math.isfinite(hit.distance) or hit.outcome.skill in about
+    ]
+    best = list({hit.outcome.problem: hit for hit in reversed(like)}.values())[::-1][:_REMEMBERED]
+    told = [_describe_hit(hit) for hit in best]
     shown = [
-        f"{said}\n{fenced(kernel_excerpt(hit.source or ''), 'python')}"
-        for said, hit in zip(told, hits, strict=True)
+        f"{said}\n{fenced(kernel_excerpt(hit.source), 'python')}" if hit.source else said
+        for said, hit in zip(told, best, strict=True)
     ]
     texts = ["\n\n".join([*shown[:count], *told[count:]]) for count in range(len(shown), -1, -1)]
     return Section(
@@ -105,6 +119,18 @@ def remembered_section(situation: Situation) -> Section:
         tuple(dict.fromkeys([*texts, ""])),
         Worth.REMEMBERED,
     )
+
+
+def algebra_section(situation: Situation) -> Section:
+    """The forms that exact algebra gives this module, with the work that each leaves."""
+    lines = []
+    for name, form in situation.rewritten.items():
+        least = form.traced.bound
+        bound = f"; then at least {least.time_ms:.4g} ms" if least is not None else ""
+        lines.append(f"- {name}: {'; '.join(form.reasons)}{bound}")
+    if lines:
+        lines.append('A file that uses one says `"algebraic": true` if it computes less.')
+    return Section("Exact algebra that applies here", ("\n".join(lines), ""), Worth.START)
 
 
 def start_section(kernel: Kernel | None, estimated_ms: float | None) -> Section:
@@ -116,11 +142,16 @@ def start_section(kernel: Kernel | None, estimated_ms: float | None) -> Section:
     time = f", estimated at {estimated_ms:.3g} ms" if estimated_ms is not None else ""
     said = (
         f"kmem's own recipe ({recipes}) writes this for the module{time}; it was not measured. "
-        "The parts that matter; what launches it is left out. Use what is good in it, do better "
-        "where you can, and write a plain file of your own: kernels, sizes as arguments, a launch."
+        "These are its kernels and how they are launched; imports, wrappers and `ModelNew` are "
+        "left out. `constant(n)` is `tl.constexpr(n)`; `_name = _Launch(kernel, grid)` and "
+        "`_name(key, ...)` launch a kernel. Use what is good in it, do better where you can, and "
+        "write a plain file of your own: kernels, sizes as arguments, a launch."
     )
-    excerpt = kernel_excerpt(kernel.source)
-    return Section(title, (f"{said}\n{fenced(excerpt, 'python')}", ""), Worth.START)
+    texts = [
+        f"{said}\n{fenced(kernel_excerpt(kernel.source, limit), 'python')}"
+        for limit in _START_CHARACTERS
+    ]
+    return Section(title, (*dict.fromkeys(texts), ""), Worth.START)
 
 
 def failures_section(situation: Situation) -> Section:

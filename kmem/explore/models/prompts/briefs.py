@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from kmem.explore.models.answers.schema import DiagnoserAnswer, short_hash
 from kmem.explore.models.prompts.background import (
+    algebra_section,
     failures_section,
     launches_section,
     pitfalls_section,
@@ -53,6 +54,7 @@ def generator_brief(assignment: Assignment, start: Candidate | None = None) -> l
     return [
         *_setting(assignment),
         *(skill_sections(assignment, skill) if skill != UNAIDED else []),
+        algebra_section(assignment),
         start_section(start.kernel if start else None, start.estimated_ms if start else None),
         remembered_section(assignment),
         other_kernels_section(assignment),
@@ -95,6 +97,7 @@ def planner_brief(
         diagnosis_section(situation),
         Section("The reason found in the code", (finding,), Worth.TASK),
         *skill_sections(situation),
+        algebra_section(situation),
         remembered_section(situation),
         other_kernels_section(situation),
         *_run_so_far(situation),

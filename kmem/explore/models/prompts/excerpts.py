@@ -6,6 +6,7 @@ Whole functions and statements only, in the order of the file; what a reader nee
 
 import ast
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kmem.host.syntax import parse_python
@@ -13,8 +14,12 @@ from kmem.records import Attempt
 
 #: A constant longer than this is a table, which shows nothing.
 _LONGEST_CONSTANT = 200
-#: Where a log names a line of the candidate's file.
-_AT_LINE = re.compile(r'(?:File "[^"]*", line |\.py:|\bat )(\d+)(?=[,:)\s]|$)')
+#: Where a traceback names a line of the candidate's file, which has many names.
+_AT_LINE = re.compile(r'File "[^"]*candidate[^"/]*\.py", line (\d+)')
+#: Where Triton's compiler names a line of a kernel, counted from its first.
+_IN_KERNEL = re.compile(r"^.*\bat (\d+):\d+:\s*\ndef (\w+)\(", re.MULTILINE)
+#: What kmem's recipes write for the small workload, which the judge alone runs.
+_SMALL = "_launch_small"
 _UNTOLD = frozenset({"get_inputs", "get_init_inputs", "get_small_inputs"})
 
 
@@ -32,8 +37,12 @@ class KernelShape:
     atomics: int
 
 
-def kernel_excerpt(source: str) -> str:
-    """The part of a file that shows how its kernels work; all of it if it has none."""
+def kernel_excerpt(source: str, limit: int | None = None) -> str:
+    """The part of a file that shows how its kernels work; all of it if it has none.
+
+    Args:
+        limit: of characters; functions that do not fit are left out whole, and counted.
+    """
     tree = _tree(source)
     kernels = _kernels(tree)
     if tree is None or not kernels:
@@ -48,10 +57,23 @@ def kernel_excerpt(source: str) -> str:
         for statement in tree.body
         if isinstance(statement, ast.FunctionDef | ast.ClassDef)
         and statement.name not in _UNTOLD
+        and not statement.name.startswith(_SMALL)
         and (statement in kernels or statement.name in called or _names_in(statement) & launchers)
     ]
-    read = set().union(*map(_names_in, kept))
+    hosts = {statement.name for statement in kept if statement not in kernels}
+    kept = [
+        statement
+        for statement in tree.body
+        if statement in kept
+        or (isinstance(statement, ast.FunctionDef) and _names_in(statement) & hosts)
+    ]
     lines = source.split("\n")
+    everything = kept
+    if limit is not None:
+        kept = _that_fit(everything, lines, limit)
+    read = set().union(*map(_names_in, kept))
+    constants = [each for each in tree.body if isinstance(each, ast.Assign | ast.AnnAssign)]
+    read = read.union(*(_names_in(each) for each in constants if _targets(each) & read))
     parts = []
     for statement in tree.body:
         if statement in kept:
@@ -60,7 +82,21 @@ def kernel_excerpt(source: str) -> str:
             text = _text(statement, lines)
             if len(text) <= _LONGEST_CONSTANT:
                 parts.append(text)
+    if len(kept) < len(everything):
+        parts.append(f"\n# {len(everything) - len(kept)} more functions are left out")
     return "\n".join(parts).strip("\n")
+
+
+def _that_fit(
+    statements: Sequence[ast.FunctionDef | ast.ClassDef], lines: list[str], limit: int
+) -> list[ast.FunctionDef | ast.ClassDef]:
+    """The statements, in their order, as long as there is room; one at least."""
+    kept: list[ast.FunctionDef | ast.ClassDef] = []
+    for statement in statements:
+        limit -= len(_text(statement, lines))
+        if limit >= 0 or not kept:
+            kept.append(statement)
+    return kept
 
 
 def kernel_shapes(source: str) -> list[KernelShape]:
@@ -88,11 +124,19 @@ def kernel_shapes(source: str) -> list[KernelShape]:
 
 
 def failing_lines(attempt: Attempt) -> str:
-    """The lines of a failed file around the last one that its log names; empty if it names none."""
-    source = attempt.candidate.kernel.source
-    count = len(source.split("\n"))
-    named = [int(match[1]) for match in _AT_LINE.finditer(attempt.measurement.log)]
-    inside = [line for line in named if 1 < line <= count]
+    """The lines of a failed file around the one that its log names; empty if it names none.
+
+    Where the compiler points into a kernel that is the line, else the innermost of a traceback.
+    """
+    source, log = attempt.candidate.kernel.source, attempt.measurement.log
+    begins = {kernel.name: kernel.lineno for kernel in _kernels(_tree(source))}
+    named = [int(match[1]) for match in _AT_LINE.finditer(log)]
+    named += [
+        begins[match[2]] + int(match[1]) - 1
+        for match in _IN_KERNEL.finditer(log)
+        if match[2] in begins
+    ]
+    inside = [line for line in named if line <= len(source.split("\n"))]
     return _lines_around(source, inside[-1]) if inside else ""
 
 

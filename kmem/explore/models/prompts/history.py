@@ -17,6 +17,7 @@ from kmem.explore.models.prompts.rendering import (
     fenced,
     one_line,
     shrinking,
+    without_foreign_frames,
 )
 from kmem.interfaces import Situation
 from kmem.records import Attempt, Kernel, Lesson, Measurement, Status
@@ -68,7 +69,7 @@ def failure_sections(failed: Attempt) -> list[Section]:
     """A failed file, its status and its log; of a long log the beginning and the end."""
     measurement, kernel = failed.measurement, failed.candidate.kernel
     issue = issue_of(measurement.status)
-    log = measurement.log.strip() or measurement.status.value
+    log = without_foreign_frames(measurement.log).strip() or measurement.status.value
     texts = shrinking(len(log), _LOG_CHARACTERS, lambda limit: fenced(both_ends(log, limit)))
     verdict = (
         f"Status: {measurement.status.value}. The issue to cure first: "

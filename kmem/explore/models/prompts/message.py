@@ -64,7 +64,8 @@ def fit_prompt(role: Role, system: str, sections: Sequence[Section], *, reserved
     """The user message: sections in order, shrunk until it fits beside the system message.
 
     Sections shrink one step at a time, the least worth first; of two sections of one worth the
-    later shrinks first. `reserved` tokens of the role's limit stay free.
+    later shrinks first. What then fits again, because a larger section of more worth had to shrink
+    too, comes back, the most worth first. `reserved` tokens of the role's limit stay free.
 
     Raises:
         PromptTooLong: if the shortest texts do not fit.
@@ -88,6 +89,11 @@ def fit_prompt(role: Role, system: str, sections: Sequence[Section], *, reserved
                 f"{limit}"
             )
         steps[place] += 1
+    for place in reversed(by_worth):
+        size, step = sizes[place], steps[place]
+        room = limit - tokens + size[step]
+        steps[place] = next(fuller for fuller in range(len(size)) if size[fuller] <= room)
+        tokens += size[steps[place]] - size[step]
     return "".join(
         _render(section.title, section.texts[step])
         for section, step in zip(sections, steps, strict=True)

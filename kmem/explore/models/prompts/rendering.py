@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from kmem.records import Attempt
 
 _CELL_CHARACTERS = 140
+#: A frame of a traceback: two spaces, then four before what it quotes.
+_FRAME = re.compile(r'^  File "([^"]*)", line \d+')
 
 
 def fenced(text: str, label: str = "") -> str:
@@ -45,3 +47,17 @@ def describe_result(attempt: Attempt) -> str:
     estimated = " (estimated)" if measurement.estimated else ""
     against = f", {attempt.speedup:.3f}x its parent" if attempt.speedup is not None else ""
     return f"passed, {measurement.latency_ms:.4g} ms{estimated}{against}"
+
+
+def without_foreign_frames(log: str) -> str:
+    """A log whose tracebacks show the candidate's own frames alone, for no other can be mended."""
+    kept: list[str] = []
+    is_foreign = False
+    for line in log.splitlines():
+        if match := _FRAME.match(line):
+            is_foreign = "candidate" not in match[1]
+        elif not line.startswith("    "):
+            is_foreign = False
+        if not is_foreign:
+            kept.append(line)
+    return "\n".join(kept)

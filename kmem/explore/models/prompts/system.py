@@ -17,7 +17,9 @@ _PRECISION_RULES = {
         "Match eager PyTorch at its default flags: fp32 matrix products are exact fp32 (no TF32, "
         "no bf16: give every fp32 `tl.dot` an "
         'explicit `input_precision="ieee"` or split its operands), convolutions may use TF32 as '
-        "cuDNN does. Accumulate in fp32."
+        "cuDNN does. It does not everywhere: grouped convolutions, and some with three input "
+        "channels or three dimensions, it computes in full fp32, and then so must you. Accumulate "
+        "in fp32."
     ),
     Precision.TF32: (
         "TF32 is allowed in matrix products and convolutions, for the baseline too; accumulate "
