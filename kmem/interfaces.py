@@ -51,6 +51,9 @@ class ModelRequest:
     effort: str | None = None  # low, medium, high: where the model has such a setting
     base_url: str | None = None
     timeout_s: float = 600.0
+    # characters of the first user message that further questions of the role begin with, too: a
+    # provider that has to be told may cache the prompt so far
+    stable_chars: int = 0
 
 
 class StopReason(Enum):
@@ -76,6 +79,9 @@ class Completion:
     input_tokens: int | None
     output_tokens: int | None
     stop: StopReason = StopReason.END
+    # of the input tokens, those read from the provider's cache and those written to it
+    cached_tokens: int = 0
+    written_tokens: int = 0
 
 
 class Provider(ABC):
