@@ -700,6 +700,11 @@ def test_a_purse_shares_what_is_left_and_is_empty_when_it_pays_for_no_more() -> 
     assert not richer.is_empty
     with richer.share(problems[1]) as again:
         assert again == pytest.approx(1.7), "what it has spent before is in its share"
+    careful = Purse(1.0, problems, lambda each: spent[each.name] / 100)
+    assert not careful.is_empty
+    with careful.share(problems[2]):
+        careful.was_spent(problems[2])
+    assert careful.is_empty, "not a question was put for all that is left"
 
 
 def test_a_bench_without_money_ends_with_the_rows_it_has(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from kmem.bench.problems import BenchProblem
 from kmem.bench.purse import Purse
 from kmem.bench.results import Settings
 from kmem.bench.rows import Exit
-from kmem.errors import TargetError
+from kmem.errors import BUDGET_SPENT, TargetError
 from kmem.host.environment import CORES_VARIABLE
 
 #: A run's minutes do not count waiting for the GPU, nor baselines that have a limit of their own.
@@ -122,7 +122,10 @@ class OptimizeProcess:
             None if `stop` was set meanwhile: the process is then ended and there is no outcome.
         """
         with self._purse.share(problem) if self._purse else nullcontext() as usd:
-            return self._run(problem, on_stage, stop, environment, usd)
+            ended = self._run(problem, on_stage, stop, environment, usd)
+            if self._purse and ended is not None and BUDGET_SPENT in ended.stdout:
+                self._purse.was_spent(problem)
+            return ended
 
     def run_directory(self, problem: BenchProblem) -> Path:
         """Where the run of a problem keeps its files."""

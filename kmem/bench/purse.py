@@ -33,6 +33,7 @@ class Purse:
         self._problems = problems
         self._spent_usd = spent_usd
         self._jobs = jobs
+        self._too_little = 0.0  # dollars that did not pay for a question
         self._held: dict[str, float] = {}  # by problem under way, counted in it what it has spent
         self._lock = threading.Lock()
 
@@ -43,7 +44,7 @@ class Purse:
             ended = [spent for spent in self._by_problem().values() if spent > 0]
             usual = sum(ended) / len(ended) if ended else 0.0
             left = self._left()
-            return left <= 0 or left < usual
+            return left <= self._too_little or left < usual
 
     @property
     def spent(self) -> float:
@@ -64,6 +65,12 @@ class Purse:
         finally:
             with self._lock:
                 self._held.pop(problem.key)
+
+    def was_spent(self, problem: BenchProblem) -> None:
+        """Note that the share of a problem under way did not pay for its next question."""
+        with self._lock:
+            rest = self._held[problem.key] - self._spent(problem)
+            self._too_little = max(self._too_little, rest)
 
     def _left(self) -> float:
         return self._usd - sum(self._by_problem().values()) - sum(self._held.values())

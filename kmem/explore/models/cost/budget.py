@@ -27,7 +27,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kmem.errors import AnswerLost, BudgetExhausted, Interrupted, PriceError, ProviderError
+from kmem.errors import (
+    BUDGET_SPENT,
+    AnswerLost,
+    BudgetExhausted,
+    Interrupted,
+    PriceError,
+    ProviderError,
+)
 from kmem.explore.models.cost.prices import (
     PICODOLLARS,
     Price,
@@ -303,7 +310,7 @@ class Spending:
                 room = min(room, left // asked.price.output_picodollars)
         if room < min(MIN_OUTPUT_TOKENS, asked.request.max_output_tokens):
             raise BudgetExhausted(
-                f"The budget for language models is spent: {self._standing()} left, and the next "
+                f"{BUDGET_SPENT}: {self._standing()} left, and the next "
                 f"question may take {asked.tokens} tokens; raise --tokens or --usd"
             )
         return replace(asked, request=replace(asked.request, max_output_tokens=room))
