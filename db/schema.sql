@@ -125,6 +125,8 @@ CREATE INDEX outcomes_by_skill on outcomes (skill);
 
 CREATE INDEX outcomes_by_skill_and_time on outcomes (skill, status, latency_ms);
 
+CREATE INDEX outcomes_by_status_and_time on outcomes (status, latency_ms);
+
 CREATE INDEX outcomes_by_recipe
 on outcomes (skill, graph_hash, arch, precision, purity)
 where status = 'passed';

@@ -18,19 +18,31 @@ if TYPE_CHECKING:
     from kmem.api.loading import load
     from kmem.api.optimizing import optimize
     from kmem.api.searching import search_skills
+    from kmem.deploy.backend import compile_report
     from kmem.run.result import Result
 
     hookimpl: HookimplMarker
 
 __version__ = "0.1.0"
 
-__all__ = ["Result", "Verdict", "apply", "hookimpl", "load", "optimize", "search_skills", "verify"]
+__all__ = [
+    "Result",
+    "Verdict",
+    "apply",
+    "compile_report",
+    "hookimpl",
+    "load",
+    "optimize",
+    "search_skills",
+    "verify",
+]
 
 #: Where each name of the API is defined.
 _LAZY = {
     "Result": "kmem.run.result",
     "Verdict": "kmem.api.judging",
     "apply": "kmem.api.applying",
+    "compile_report": "kmem.deploy.backend",
     "load": "kmem.api.loading",
     "optimize": "kmem.api.optimizing",
     "search_skills": "kmem.api.searching",

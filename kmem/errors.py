@@ -31,6 +31,11 @@ NO_ROOM = "leaves no room on the device"
 BUDGET_SPENT = "The budget for language models is spent"
 
 
+#: Part of the message of an ExecutorError about a process that ended by itself, as those do that
+#: the system kills for want of memory; `kmem bench` runs such a problem once more.
+RUN_AGAIN = "run again with less beside it"
+
+
 class DeviceMemoryError(KmemError):
     """The problem does not fit the device's memory; make the problem smaller."""
 

@@ -15,6 +15,7 @@ from kmem.problem.traced import TracedProblem
 from kmem.recipes import Recipe
 from kmem.records import (
     Attempt,
+    Background,
     Candidate,
     Claim,
     Diagnosis,
@@ -51,9 +52,7 @@ class ModelRequest:
     effort: str | None = None  # low, medium, high: where the model has such a setting
     base_url: str | None = None
     timeout_s: float = 600.0
-    # characters of the first user message that further questions of the role begin with, too: a
-    # provider that has to be told may cache the prompt so far
-    stable_chars: int = 0
+    stable_chars: int = 0  # of the first user message: other questions of the role begin so, too
 
 
 class StopReason(Enum):
@@ -79,9 +78,8 @@ class Completion:
     input_tokens: int | None
     output_tokens: int | None
     stop: StopReason = StopReason.END
-    # of the input tokens, those read from the provider's cache and those written to it
-    cached_tokens: int = 0
-    written_tokens: int = 0
+    cached_tokens: int = 0  # of the input: read from the provider's cache
+    written_tokens: int = 0  # of the input: written to it
 
 
 class Provider(ABC):
@@ -219,6 +217,7 @@ class Situation:
     experience: Sequence[Experience] = ()  # what settings of these recipes took on other graphs
     # the lowest rung of a recipe's precision ladder that is worth trying, by recipe and site
     rungs: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    background: Background = field(default_factory=Background)
     seed: int
 
 
@@ -229,10 +228,9 @@ class Assignment(Situation):
     task: Task
 
 
-#: The skill of an idea that no skill gave, and of a move among the knobs that a kernel names.
-UNAIDED = "unaided"
-KNOBS = "knobs"
-#: The author that brings the kernel a run was told to start from.
+#: The skill of an idea that no skill gave, and of a move among the knobs that a kernel names; the
+#: author that brings the kernel a run was told to start from.
+UNAIDED, KNOBS = "unaided", "knobs"
 GIVEN = "given"
 
 
@@ -289,8 +287,7 @@ class Author(ABC):
 
     name: str
     repairs: int = 0
-    # the author that mends what this one wrote; empty: itself
-    mended_by: str = ""
+    mended_by: str = ""  # the author that mends what this one wrote; empty: itself
     # why the author asks no language model any more, once a budget does not cover the next question
     spent: str = ""
     # questions to language models so far without an answer that could be used: no attempts, but no
@@ -300,6 +297,14 @@ class Author(ABC):
     def begin(self, context: RunContext) -> "Author":
         """The author that works for this run; the same object if it keeps nothing about runs."""
         return self
+
+    def uses(self, skill: Skill, situation: Situation) -> bool:
+        """Whether the author could act on a skill, were it prescribed for the parent kernel.
+
+        What no author of a run uses is prescribed only if they use nothing else either. By default
+        every skill is used: its text can be read.
+        """
+        return True
 
     @abstractmethod
     def propose(self, situation: Situation) -> list[Direction]:

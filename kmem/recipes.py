@@ -19,10 +19,15 @@ from kmem.records import Contract, Device, Knob, TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A value of the graph that a site reads or makes, under its graph name."""
+    """A value of the graph that a site reads or makes, under its graph name.
+
+    One that is `kept` follows from parameters alone: what a launcher makes of it and nothing else,
+    as split weights, is made once and costs no call anything.
+    """
 
     name: str
     spec: TensorSpec
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,25 @@ class Site:
 
 
 Settings = Mapping[str, Knob]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a knob changes, in a word that the moves of skills speak (vocabulary.KNOB_ROLES).
+
+    `levels` grade the values of a knob of words, least first, those of one level together; numbers
+    grade themselves.
+    """
+
+    name: str
+    levels: tuple[tuple[Knob, ...], ...] = ()
+
+    def grade(self, value: Knob) -> int | None:
+        """How much of the role a value has; None if it has no grade."""
+        if not self.levels:
+            return value if isinstance(value, int) else None
+        return next((place for place, level in enumerate(self.levels) if value in level), None)
+
 
 #: The knob of a recipe's precision ladder: rungs 0, 1, 2 ..., each more accurate and dearer than
 #: the one before. See `Recipe.more_accurate`.
@@ -95,6 +119,12 @@ class Space:
         if not self.rungs:
             return dict(settings)
         return {**settings, ACCURACY: self.rungs[0] if rung is None else rung}
+
+    def like_rung(self, settings: Settings, known: Settings) -> Settings:
+        """A setting on the rung of a known one, which had to be climbed to, if it is legal."""
+        rung = known.get(ACCURACY)
+        raised = self.on_rung(settings, rung if isinstance(rung, int) else None)
+        return raised if self.allows(raised) else settings
 
     def completed(self, settings: Settings) -> dict[str, Knob]:
         """A remembered setting as one of this space.
@@ -150,6 +180,9 @@ class Recipe(ABC):
     name: str = ""  # set by the loader: the skill's name
     version: str = ""  # set by the loader: a hash of the skill's code
     operators: tuple[str, ...] = ()
+    #: What each knob changes, so that moves of any skill can change it; every knob but `ACCURACY`,
+    #: which is climbed, has at least one role.
+    roles: Mapping[str, tuple[Role, ...]] = {}
 
     @abstractmethod
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:

@@ -2,7 +2,8 @@
 
 `OPERATORS` maps every operator name to its family; which name an operator of a traced graph has
 stands in kmem/problem/operators/. `SIGNATURE_METRICS` are the dimensions that a diagnosis can use,
-whatever profiler filled them. A name outside these tables is a load error wherever it is read, so
+whatever profiler filled them; `KNOB_ROLES` are the words in which recipes and moves speak of knobs.
+A name outside these tables is a load error wherever it is read, so
 that a rule can never silently not match.
 """
 
@@ -147,4 +148,23 @@ BOTTLENECK_MEANINGS: dict[str, str] = {
     "host_overhead": "the GPU waits for Python and the CPU",
     "algorithmic": "more arithmetic is done than the result needs",
     "at_bound": "near the speed of light: only another algorithm or fewer bytes help",
+}
+
+#: Role of a recipe's knob (kmem.recipes.Role) -> what there is more of when the knob goes up.
+KNOB_ROLES: dict[str, str] = {
+    "tile": "results or elements of a row that a program holds at once",
+    "rows": "rows, or rows of results, that a program makes",
+    "depth": "elements of the summed axis that a step loads",
+    "split": "programs that share one result or one row",
+    "warps": "warps of a program",
+    "stages": "steps whose loads are under way at once",
+    "vector": "neighbouring bytes that one load of a thread takes",
+    "eviction": "loads of what is read once are marked to leave the cache first",
+    "residency": "what is read twice stays nearer: DRAM, L2, registers of several programs, of one",
+    "exchange": "values of neighbours come from registers instead of loads of their own",
+    "fusion": "work is done inside the main kernel instead of in launches of its own",
+    "layout": "tensors are put into the layout that the library computes in",
+    "grouping": "tiles that run side by side share operands in L2",
+    "search": "the library's algorithms are measured instead of guessed",
+    "precision": "bits of each product",
 }

@@ -37,14 +37,24 @@ class Browser:
         return self.send("POST", "/execute/sync", {"script": script, "args": []})
 
     def click(self, selector: str) -> None:
-        """Press an element with the pointer; a page that lives may just have renewed it."""
-        for last in (False, False, False, True):
-            try:
-                self.send("POST", f"/element/{self._find(selector)}/click", {})
-                return
-            except AssertionError as ex:
-                if last or "stale element" not in str(ex):
-                    raise
+        """Press an element with the pointer."""
+        self.send("POST", f"/element/{self._find(selector)}/click", {})
+
+    @contextmanager
+    def pressed(self, selector: str) -> Iterator[None]:
+        """Hold the pointer down on an element until the block ends, then let it go."""
+        over = {_ELEMENT: self._find(selector)}
+        steps = [
+            {"type": "pointerMove", "x": 0, "y": 0, "origin": over},
+            {"type": "pointerDown", "button": 0},
+        ]
+        self._point(steps)
+        yield
+        self._point([{"type": "pointerUp", "button": 0}])
+
+    def _point(self, steps: list[dict[str, Any]]) -> None:
+        pointer = {"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}}
+        self.send("POST", "/actions", {"actions": [{**pointer, "actions": steps}]})
 
     def type(self, selector: str, text: str) -> None:
         """Type into a field."""

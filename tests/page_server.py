@@ -6,9 +6,9 @@
 import http.client
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlencode
@@ -49,7 +49,7 @@ from kmem.records import (
     Veto,
 )
 from kmem.ui.app import Parts
-from kmem.ui.machine_page import Checked
+from kmem.ui.pages.machine import Checked
 from kmem.ui.security import Keys
 from kmem.ui.server import make_service
 
@@ -67,6 +67,8 @@ HOSTILE = (
     "a" * 3000,
 )
 EVIL = " ".join(HOSTILE)
+CHECKS = (Checked("gpu", None, EVIL, EVIL), Checked("compiler", True, "works", None))
+LANDSCAPES = Path(__file__).parent.parent / "db" / "evidence" / "landscapes"
 
 
 def attempt(
@@ -179,7 +181,6 @@ class PageServer:
     """A server at work, and a client that has opened its address unless it is told otherwise."""
 
     keys: Keys
-    machine: list[Checked] = field(default_factory=list)
 
     @property
     def origin(self) -> str:
@@ -215,11 +216,14 @@ class PageServer:
 
 @contextmanager
 def serve_page(
-    database: Path, registry: Registry, start: click.Command = optimize
+    database: Path,
+    registry: Registry,
+    start: click.Command = optimize,
+    checks: Sequence[Checked] = CHECKS,
+    landscapes: Path = LANDSCAPES,
 ) -> Iterator[PageServer]:
     """The page over a database, until the block ends."""
-    checks = [Checked("gpu", None, EVIL, EVIL), Checked("compiler", True, "works", None)]
-    service = make_service(Parts(database, registry, start, lambda: checks), 0)
+    service = make_service(Parts(database, registry, start, lambda: checks, landscapes), 0)
     server, keys = service.server, service.keys
     thread = threading.Thread(target=service.run, daemon=True)
     thread.start()
@@ -227,7 +231,7 @@ def serve_page(
     while not server.started and time.monotonic() < deadline:
         time.sleep(0.01)
     try:
-        yield PageServer(keys, checks)
+        yield PageServer(keys)
     finally:
         server.should_exit = True
         thread.join(30)

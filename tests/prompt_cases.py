@@ -1,13 +1,13 @@
 """Prompts of every role for ten problems of the repository, as the snapshots have them.
 
-The snapshot tests and tools/write_prompt_snapshots.py render them. The run they are about is made
-up and the same for all: a first kernel that passed, an edit that did not build, a lesson, a veto,
-one skill. The skill is made up too, so that editing the skill library changes no snapshot.
+The snapshot tests and tools/write_prompt_snapshots.py render them. The skills are the library's
+own: editing one of them changes the snapshots that show it. The run is made up and the same for
+all: a first kernel that passed, an edit that did not build, a lesson, a veto, what memory holds.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import cache
 
 from scripted_models import EDITED, KERNEL, ROOT, assign, attempted, make_situation
 
@@ -29,32 +29,39 @@ from kmem.explore.models.roles import (
 from kmem.explore.models.selection import allowed_skills
 from kmem.interfaces import Situation
 from kmem.records import (
+    Background,
+    Baseline,
     Bottleneck,
     Claim,
     ClaimCheck,
     Contract,
+    Fault,
     Kernel,
+    Launch,
     Lesson,
     Move,
     Prescription,
+    Profile,
     Status,
+    Timing,
     Veto,
 )
-from kmem.skills import Skill
+from kmem.skills import PITFALLS, Skill, load_skill
 
 SNAPSHOTS = ROOT / "tests" / "snapshots"
-PROBLEMS = (
-    "attention",
-    "conv2d_relu_bias",
-    "cross_entropy",
-    "cumsum",
-    "layer_norm",
-    "linear_swish_scale",
-    "matmul_odd",
-    "max_pool2d",
-    "separable_conv2d",
-    "softmax",
-)
+#: Problems, each with a skill that is about it.
+PROBLEMS = {
+    "attention": "flash-attention",
+    "conv2d_relu_bias": "implicit-gemm-conv",
+    "cross_entropy": "fused-cross-entropy",
+    "cumsum": "blocked-row-scan",
+    "layer_norm": "row-norm",
+    "linear_swish_scale": "gemm-epilogue-fusion",
+    "matmul_odd": "tile-matmul",
+    "max_pool2d": "separable-pooling",
+    "separable_conv2d": "fuse-depthwise-pointwise",
+    "softmax": "online-softmax",
+}
 CLAIM = Claim("traffic_ratio", "<=", 0.7, relative=True)
 PARENT = Kernel(KERNEL, knob_space=(("BLOCK", (128, 256, 512)),))
 FAILED = Kernel(EDITED.replace("tl.load", "tl.lood"), PARENT.hash)
@@ -64,27 +71,36 @@ FINDING = DiagnoserAnswer(
     evidence=("traffic_ratio",),
     claim=CLAIM,
 )
-SKILL = Skill(
-    name="read-once",
-    description=(
-        "Keep a row in registers between its statistics and its result. Use when a row is read "
-        "twice."
+#: A second skill for every problem: one with an example.
+BESIDE = "more-loads-in-flight"
+BACKGROUND = Background(
+    baselines=(
+        Baseline("eager", Timing(2.0, 1.99, 2.02, 50), estimated=False),
+        Baseline("compile", Timing(1.6, 1.59, 1.61, 50), estimated=False),
+        Baseline("max_autotune", None, estimated=False, log="failed"),
     ),
-    body=(
-        "# Read once\n\n## Mechanism\nWhat is in a register need not be loaded again.\n\n"
-        "## In Triton\nOne program per row.\n"
+    profile=Profile(
+        PARENT.hash,
+        "cupti",
+        "NVIDIA H200",
+        False,
+        (
+            Launch("scale_kernel", 1.1, (4096, 1, 1), (128, 1, 1), {}),
+            Launch("void at::native::fill_kernel", 0.05, (64, 1, 1), (256, 1, 1), {}),
+            Launch("void at::native::fill_kernel", 0.05, (64, 1, 1), (256, 1, 1), {}),
+        ),
     ),
-    path=Path("read-once"),
-    license="MIT",
-    operators=("any",),
-    bottlenecks=(),
-    signature=(),
-    arch=(),
-    precision="exact",
-    conflicts=(),
-    source="",
-    has_recipe=False,
+    versions={"torch": "2.13.0", "triton": "3.9.0"},
+    faults=(
+        Fault(Status.BUILD_FAILED, "ValueError: arange's range must be a power of N", 7),
+        Fault(Status.CRASHED, "OutOfResources: out of resource: shared memory", 3),
+    ),
 )
+
+
+@cache
+def real_skill(name: str) -> Skill:
+    return load_skill(ROOT / "skills" / name)
 
 
 def make_run(problem: str, **changes: object) -> Situation:
@@ -94,7 +110,7 @@ def make_run(problem: str, **changes: object) -> Situation:
         Status.BUILD_FAILED,
         log="Traceback (most recent call last):\nAttributeError: no attribute 'lood'",
         move=Move.FIX,
-        skill="read-once",
+        skill=PROBLEMS.get(problem, "online-softmax"),
         instruction="keep the row in registers",
         round=1,
     )
@@ -114,11 +130,16 @@ def make_run(problem: str, **changes: object) -> Situation:
         ),
         vetoes=(Veto("no-giant-tiles", "3 candidates, none passed: wrong_values", author="llm"),),
     )
+    offered = PROBLEMS.get(problem, "online-softmax")
     situation = replace(
         situation,
-        skills={"read-once": SKILL},
-        prescriptions=(Prescription("read-once", 0.5, ("traffic_ratio 2.1 fits",)),),
-        track_records={"read-once": "won 3 of 5 on sm_90"},
+        skills={name: real_skill(name) for name in (offered, BESIDE, PITFALLS)},
+        prescriptions=(
+            Prescription(offered, 0.5, ("traffic_ratio 2.1 fits",)),
+            Prescription(BESIDE, 0.3, ("latency fits",)),
+        ),
+        track_records={offered: "won 3 of 5 on sm_90"},
+        background=BACKGROUND,
     )
     return replace(situation, **changes)
 
@@ -138,7 +159,7 @@ def all_briefs(situation: Situation) -> list[tuple[Role, Sequence[Section]]]:
     last = situation.history[-1]
     repair = assign(situation, Move.REPAIR, fix.task.skill, parent=last.candidate.kernel.hash)
     first = replace(
-        assign(situation, Move.SEED, "unaided", instruction="Write the whole forward in Triton."),
+        assign(situation, Move.SEED, fix.task.skill, instruction="Write the whole forward."),
         parent=None,
     )
     return [

@@ -26,7 +26,7 @@ from kmem.bench.rows import Exit, Row, RowStatus, make_row
 from kmem.bench.schedule import BenchEvent, run_problems
 from kmem.bench.scores import compute_scores
 from kmem.cli import cli
-from kmem.errors import NO_ROOM, OutputError, ProblemError, TargetError
+from kmem.errors import NO_ROOM, RUN_AGAIN, OutputError, ProblemError, TargetError
 from kmem.host.environment import own_cores
 
 CONTRACT = "class Model:\n    pass\ndef get_inputs():\n    return []\n"
@@ -418,13 +418,48 @@ def test_a_crash_is_one_row_and_the_bench_goes_on(tmp_path: Path) -> None:
         ("b", "crashed"),
         ("c", "passed"),
     ]
-    assert read_rows(tmp_path) == rows
+    assert sorted(read_rows(tmp_path), key=lambda found: found.problem) == rows
     assert [(event.problem.name, event.stage, len(event.rows)) for event in events][:4] == [
         ("a", "start", 0),
         ("a", "explore", 0),
         ("a", "passed", 1),
         ("b", "start", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        Exit(-9, "", "", 1.0),
+        Exit(1, "", "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA\n", 1.0),
+        Exit(1, "", f"Error: Baseline eager ran before and fails now; {RUN_AGAIN}\n", 1.0),
+    ],
+)
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_what_is_killed_or_loses_a_process_is_run_once_more_alone_and_says_so(
+    tmp_path: Path, lost: Exit, jobs: int
+) -> None:
+    said: list[tuple[str, str]] = []
+
+    class Once(Runner):
+        def __call__(self, asked, on_stage, stop) -> Exit | None:
+            if asked.name == "b" and self.ran.count("b"):
+                assert self._running == 0
+                del self.ends["b"]
+            return super().__call__(asked, on_stage, stop)
+
+    runner = Once(b=lost, d=lost)
+    rows = run(
+        tmp_path,
+        runner,
+        *"abcd",
+        jobs=jobs,
+        on_event=lambda event: said.append((event.stage, event.text)),
+    )
+    assert [found.failed for found in rows] == [False, False, False, True]
+    assert sorted(runner.ran) == list("abbcdd")
+    told = [text for stage, text in said if stage == "later"]
+    assert len(told) == 2 and all(rows[3].reason in text for text in told)
 
 
 def test_what_is_finished_is_not_repeated_but_a_changed_problem_is(tmp_path: Path) -> None:

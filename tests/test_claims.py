@@ -28,7 +28,11 @@ HALVED = Claim("l1_throughput_pct", "<=", 0.5, relative=True)
     [
         ("traffic_ratio <= 1.05", 2.0, 1.05, True),
         ("traffic_ratio <= 1.05", 2.0, 1.06, False),
-        ("traffic_ratio <= 1.05", None, 1.0, True),
+        ("traffic_ratio <= 1.05", None, 1.0, None),  # it may have been so before
+        ("traffic_ratio <= 1.05", None, 1.1, False),
+        ("traffic_ratio <= 1.05", 1.0, 1.0, None),  # nothing had to change
+        ("traffic_ratio <= 1.05", 1.0, 1.1, False),
+        ("spill_bytes_per_thread <= 0.5x", 0.0, 0.0, None),
         ("traffic_ratio <= 1.05", 2.0, None, None),
         ("l1_throughput_pct <= 0.5x", 80.0, 40.0, True),
         ("l1_throughput_pct <= 0.5x", 80.0, 41.0, False),

@@ -1,5 +1,6 @@
 """The text of emitted modules: what a reader sees, and what other sizes change in it."""
 
+import ast
 import subprocess
 import sys
 import warnings
@@ -12,14 +13,20 @@ import torch
 from kmem.codegen.alignment import Misaligned, align
 from kmem.codegen.constants import BEGIN, END, swap_constants
 from kmem.codegen.folding import fold
-from kmem.codegen.module import EmittedModule, SitePlan, WorkloadPlan, assemble_module
+from kmem.codegen.module import (
+    EmittedModule,
+    SitePlan,
+    WorkloadPlan,
+    assemble_module,
+    with_evidence,
+)
 from kmem.codegen.runtime_text import RUNTIME, SCRATCH
 from kmem.codegen.unused import drop_unused
 from kmem.devices import named_target
 from kmem.host.syntax import parse_python
 from kmem.records import Contract
 from kmem.skills import load_recipe, load_skill
-from kmem.testing import import_source, trace_source
+from kmem.testing import emit_source, import_source, trace_source
 
 SKILLS = Path(__file__).parents[1] / "skills"
 PROBLEM = """
@@ -112,6 +119,18 @@ def test_other_constants_serve_another_size_with_the_same_kernels(skill: str) ->
         torch.testing.assert_close(candidate(x), model(x))
 
 
+def test_the_evidence_stands_in_the_docstring_and_nowhere_else() -> None:
+    source = emitted("row-norm").source
+    said = "Run r1: 0.5 ms (measured), 2.5 times as fast as compile; evidence/abc.json holds it."
+    changed = with_evidence(source, said)
+    tree, before = parse_python(changed), parse_python(source)
+    told = ast.get_docstring(tree)
+    assert told is not None and said in " ".join(told.split())
+    assert max(map(len, changed.splitlines())) <= 100
+    assert ast.dump(ast.Module(tree.body[1:])) == ast.dump(ast.Module(before.body[1:]))
+    assert with_evidence("# another's kernel\n", said) == "# another's kernel\n"
+
+
 def test_launches_pass_tensors_alone() -> None:
     text = emitted("row-norm").source
     assert "    _layer_norm_norm_registers(key, p0, p1, p2, q0)\n" in text
@@ -123,6 +142,40 @@ def test_scratch_is_one_allocation() -> None:
     text = emitted("split-fp16-matmul").source
     launcher = text.partition("def _launch_")[2].partition("\ndef ")[0]
     assert launcher.count("torch.empty(") == 1 and "_parts(scratch" in launcher
+
+
+TWO_PRODUCTS = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = torch.nn.Linear(40, 33)
+        self.b = torch.nn.Linear(33, 21)
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)))
+def get_inputs():
+    return [torch.randn(19, 40)]
+"""
+
+
+def test_sites_have_their_scratch_in_one_allocation() -> None:
+    """The second product begins when the first is done with it."""
+    recipe = load_recipe(load_skill(SKILLS / "split-fp16-matmul"))
+    problem, graph = trace_source(TWO_PRODUCTS)
+    sites = recipe.match(graph, Contract())
+    settings = [recipe.space(site, named_target("h200")).settings()[0] for site in sites]
+    chosen = list(zip([recipe] * 2, sites, settings, strict=True))
+    source = emit_source(TWO_PRODUCTS, graph, chosen)
+    called = source.partition("\ndef _forward(")[2]
+    assert called.count("torch.empty(SCRATCH_BYTES") == source.count("dtype=torch.uint8") == 1
+    assert called.count("kmem_scratch\n") == 2
+    reference, new = problem.Model(), import_source(source).ModelNew()
+    new.load_state_dict(reference.state_dict())
+    (x,) = problem.get_inputs()
+    with torch.no_grad():
+        torch.testing.assert_close(new(x), reference(x), rtol=1e-5, atol=1e-6)
+    alone = emit_source(TWO_PRODUCTS, graph, chosen[:1])
+    assert "SCRATCH_BYTES, dtype" in alone and "kmem_scratch" not in alone
 
 
 def test_sizes_whose_text_differs_have_no_constants(caplog: pytest.LogCaptureFixture) -> None:

@@ -47,7 +47,7 @@ def verdict(kernel: CorpusKernel, workers: SharedWorkers, place: Path) -> Measur
         )
     finally:
         if kernel.by:
-            workers.end()
+            workers.renew()
 
 
 @pytest.mark.parametrize("kernel", named(HONEST))

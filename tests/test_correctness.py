@@ -24,6 +24,7 @@ from kmem.measure.oracle.correctness import (
 from kmem.measure.oracle.expected import Answer, Comparison, InputsChanged, SlicedExpected
 from kmem.measure.oracle.families import FLOATING_FAMILIES, NON_FINITE, apply_family
 from kmem.measure.oracle.forward import room_for
+from kmem.measure.oracle.lost import find_lost
 from kmem.measure.oracle.reference import Reference
 from kmem.measure.oracle.slices import PIECES, find_slicing
 from kmem.measure.oracle.traits import InputTraits, input_traits
@@ -337,7 +338,8 @@ def test_the_short_way_for_finite_values_finds_the_errors_of_the_long_way(
     short, long = measure_error(output, oracle, eager), ErrorTally()
     long._elements, long._is_floating = output.numel(), True
     by_row = len(shape) > 0 and shape[-1] >= SHORTEST_ROW
-    long._add_any(output.double(), oracle, eager.double(), torch.finfo(dtype).max, by_row=by_row)
+    largest = torch.finfo(dtype).max
+    long._add_any(output.double(), oracle, eager.double(), None, largest=largest, by_row=by_row)
     right = long.difference()
     assert (short.relative_error, short.row_error) == pytest.approx(
         (right.relative_error, right.row_error), rel=1e-9, abs=1e-30
@@ -778,3 +780,33 @@ def test_a_large_case_has_the_same_oracle_as_a_small_one(
 def test_kernelbenchs_tolerance_is_reported_beside_eager(output, eager, beyond):
     oracle = eager.double() if eager.is_floating_point() else eager
     assert measure_error(output, oracle, eager).beyond_kernelbench is beyond
+
+
+@pytest.mark.parametrize(
+    ("forward", "candidate", "lost"),
+    [
+        ("torch.exp(x)", lambda x: torch.where(x < -80, 0.0, torch.exp(x)), True),
+        ("torch.exp(x)", lambda x: torch.exp2(x * 1.4426950408889634), False),
+        ("torch.softmax(x, -1)", lambda x: torch.softmax(x, -1).relu().half().float(), True),
+        ("torch.softmax(x, -1)", lambda x: (x - x.logsumexp(-1, True)).exp(), False),
+        # what is small here cancels, in eager too
+        (
+            "x - x.mean(-1, keepdim=True)",
+            lambda x: x - x.sum(-1, keepdim=True) / x.shape[-1],
+            False,
+        ),
+        # another form may be more accurate than eager, or less where both cancel
+        ("x * x - x", lambda x: x * (x - 1), False),
+        ("1 - torch.cos(x)", lambda x: 2 * torch.sin(x / 2) ** 2, False),
+    ],
+)
+def test_small_results_are_lost_where_eager_keeps_them(
+    forward: str, candidate: Callable[[torch.Tensor], torch.Tensor], lost: bool, tmp_path: Path
+) -> None:
+    reference = reference_of(re.sub(r"\bx\b", "args[0]", forward), "torch.randn(12, 64)", tmp_path)
+    reference.inputs.fill("tails", 3)
+    values = reference.inputs.values
+    expected = reference.expect(values, 5)
+    found = find_lost(expected, [candidate(values[0])], reference, 5)
+    assert (found is not None) is lost, found
+    reference.close()

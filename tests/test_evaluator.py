@@ -35,6 +35,7 @@ class StandingJudge:
     def __init__(self, clock: Clock) -> None:
         self._clock, self.waited_s = clock, 0.0
         self.left: list[float] = []
+        self.verified_next: list[bool] = []
         self.verdict_takes_s, self.status = 4.0, Status.PASSED
 
     def open(self) -> None:
@@ -46,6 +47,16 @@ class StandingJudge:
         self._clock.now += 10.0
         self.waited_s += 3.0
         self.left.append(self.evaluator.seconds_left)
+
+    def screen(
+        self,
+        kernels: Sequence[Kernel],
+        on_result: object,
+        *,
+        deadline_s: float,
+        verified_next: bool,
+    ) -> None:
+        self.verified_next.append(verified_next)
 
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline]) -> Measurement:
         self._clock.now += self.verdict_takes_s
@@ -66,12 +77,16 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[evaluator.
     with Memory(tmp_path / "kmem.db") as memory:
         session = replace(open_traced_session(memory), present=True)
         processes = SimpleNamespace(
-            compilers=None, workers=None, cache_dir=tmp_path / "cache", started_at=clock.now - 5.0
+            compilers=None,
+            workers=None,
+            cores=SimpleNamespace(waited_s=0.0),
+            cache_dir=tmp_path / "cache",
+            started_at=clock.now - 5.0,
         )
         judge.evaluator = made = evaluator.LiveEvaluator(
             run, session, Registry(), processes, lambda stage, text: None
         )
-    made.clock, made.judge = clock, judge
+    made.clock, made.judge, made.cores = clock, judge, processes.cores
     yield made
 
 
@@ -82,6 +97,9 @@ def test_minutes_begin_with_the_processes_and_do_not_count_waiting_for_others(
     live.clock.now += 20.0
     live.judge.waited_s += 12.0
     assert live.seconds_left == 47.0
+    live.clock.now += 9.0
+    live.cores.waited_s += 4.0  # runs of the same bench had all cores
+    assert live.seconds_left == 42.0
 
 
 def test_minutes_count_what_the_search_waits_for_its_own_baselines_meanwhile(
@@ -111,6 +129,15 @@ def test_the_minutes_that_are_kept_follow_how_long_a_verification_takes(
     live.judge.verdict_takes_s = 100.0
     live.verify(Kernel("# a slow one"), ())
     assert live.reserve_s == 30.0, "never more than half of them"
+
+
+def test_the_first_kernel_of_all_that_comes_alone_is_verified_next(
+    live: evaluator.LiveEvaluator,
+) -> None:
+    one, two = Kernel("# one"), Kernel("# two")
+    for kernels in ([one], [two], [one, two]):
+        live.screen(kernels, lambda index, verdict: None)
+    assert live.judge.verified_next == [True, False, False]
 
 
 def test_a_quick_refusal_does_not_say_how_long_a_verification_takes(

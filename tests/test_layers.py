@@ -23,6 +23,7 @@ FLOORS = (
     ("recipes", "rewrites"),
     ("algebra", "codegen"),
     ("skills",),
+    ("moves",),
     ("interfaces",),
     ("hookspecs",),
     ("plugins",),
@@ -33,7 +34,8 @@ FLOORS = (
     ("run",),
     ("deploy",),
     ("api",),
-    ("learning", "mcp", "testing", "ui"),
+    ("learning", "mcp", "testing"),
+    ("ui",),
     ("cli",),
 )
 RANK = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}

@@ -58,3 +58,20 @@ def test_who_is_alone_gets_in_whatever_the_size_and_a_torn_file_is_an_empty_one(
     done = threading.Event()
     threading.Thread(target=lambda: (share.acquire(5000), done.set())).start()
     assert done.wait(5)
+
+
+def test_who_has_neighbours_waits_until_as_much_is_free_as_it_asks_for(tmp_path: Path) -> None:
+    """They may fill more than their shares."""
+    other, may_end = start(tmp_path, 100)
+    free = [200]
+
+    def leave(text: str) -> None:
+        free[0] = 700
+
+    share = MemoryShare(tmp_path, "GPU-1", 1000, leave, lambda: free[0])
+    assert share.acquire(700) > 0 and free == [700]
+    free[0] = 0
+    may_end.set()
+    other.join(30)
+    assert share.acquire(700) < 0.4  # alone
+    share.release()

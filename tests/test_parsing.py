@@ -1,17 +1,17 @@
 """Reading a model's answer: what is found, and what is said of an answer that cannot be used."""
 
+import ast
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scripted_models import KERNEL, answer, diagnosis_answer, plan_answer
 
-from kmem.explore.models.answers.parsing import (
-    Block,
-    Malformed,
-    find_blocks,
-    read_fields,
-    read_file,
-)
+from kmem.explore.models.answers.blocks import Block, find_blocks
+from kmem.explore.models.answers.files import read_file
+from kmem.explore.models.answers.malformed import Malformed
+from kmem.explore.models.answers.objects import read_fields
 from kmem.explore.models.answers.schema import (
     DiagnoserAnswer,
     GeneratorAnswer,
@@ -39,6 +39,13 @@ PARSED = GeneratorAnswer(plan="one pass", operators=("x",), algebraic=True, knob
         f"{FIELDS}\n```python\nx = 1\n```",
         f"The answer is\n  {FIELDS} and that is all",
         FIELDS.replace(", ", ",\n  "),
+        FIELDS.replace("]}", "],}").replace('"x"]', '"x",]'),
+        FIELDS.replace('"plan"', '// a remark\n"plan"', 1),
+        FIELDS.replace("true", "True").replace('"', "'"),
+        f"<think>\n{{}} might do\n</think>\n```json\n{FIELDS}\n```",
+        f"```json\n{FIELDS}\n```python\nx = 1\n```",
+        f'For example:\n```json\n{{"plan": 1}}\n```\nMine:\n```json\n{FIELDS}\n```',
+        f"````markdown\n```json\n{FIELDS}\n```\n````",
     ],
 )
 def test_the_json_object_is_found(text: str) -> None:
@@ -51,13 +58,13 @@ def test_the_json_object_is_found(text: str) -> None:
         ("", "there is no JSON object"),
         ("I would rather talk about it.", "there is no JSON object"),
         ("[1, 2]", "there is no JSON object"),
-        ("```json\n{'plan': 1}\n```", "the JSON block is not valid JSON: Expecting property name"),
+        ("```json\n{'plan': 1}\n```", "plan: Input should be a valid string"),
+        ("```json\n{'plan': x}\n```", "the JSON block is not valid JSON: Expecting property name"),
         (
             '```json\n{"plan": "one',
             r"not valid JSON: .* \(the block is not closed: the answer is cut off\)",
         ),
-        ('```json\n{"plan": "p", "operators": ["x"],}\n```', "not valid JSON"),
-        ("```json\n[]\n```", "the object: Input should be an object"),
+        ("```json\n[]\n```", "the JSON block holds no object"),
         (
             '```json\n{"plan": "p", "operators": ["x"], "algebraic": false}\n```',
             "knobs: Field required",
@@ -163,16 +170,38 @@ def test_no_lesson_is_an_answer() -> None:
     assert read_fields(ReflectorAnswer, answer({"lessons": []})).lessons == ()
 
 
+OTHER = KERNEL.replace("* 2,", "* 3,")
+SKETCH = "class ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return 2 * x"
+
+
 @pytest.mark.parametrize(
     "text",
     [
         answer({}, KERNEL),
+        f"```python\n{KERNEL}```\n```json\n{{}}\n```",
         f"```py\n{KERNEL}```",
         f"```\n{KERNEL}```",
+        f"~~~python\n{KERNEL}~~~",
         f"```python\n\n\n{KERNEL}\n\n```",
         f"First a sketch:\n```python\nx = 1\n```\nNow the file:\n```python\n{KERNEL}```",
+        f"The class:\n```python\n{SKETCH}\n```\nThe file:\n```python\n{KERNEL}```",
         f"````python\n{KERNEL}````\n",
+        f"````markdown\nHere:\n```python\n{KERNEL}```\n````",
         f"```python\r\n{KERNEL}```".replace("\n", "\r\n"),
+        f"\ufeff```python\n\ufeff{KERNEL}```",
+        f"```python\n{KERNEL}",
+        f"```json\n{{}}\n```python\n{KERNEL}```",
+        f"```json\n{{}}\n```python\n{KERNEL}",
+        f'```python\n{{"plan": "p"}}\n{KERNEL}```',
+        f"<think>\n```python\n{OTHER}```\nno, twice\n</think>\n```python\n{KERNEL}```",
+        f"```python\n{OTHER}```\nno, twice\n</think>\n\n```python\n{KERNEL}```",
+        f"```python\n{KERNEL}```\nOnce more:\n```python\n# the file\n{KERNEL}```",
+        json.dumps({"plan": "p", "code": KERNEL}),
+        json.dumps({"plan": "p", "code": f"```python\n{KERNEL}```"}, indent=1),
+        f"```json\n{json.dumps({'code': KERNEL})}\n```",
+        KERNEL,
+        f"Here is the file.\n\n{KERNEL}",
+        f"{KERNEL}\nThis uses a block of 256; it's fast.\n",
     ],
 )
 def test_the_file_is_found(text: str) -> None:
@@ -184,13 +213,27 @@ def test_a_fence_inside_a_longer_fence_belongs_to_the_file() -> None:
     assert read_file(f"````python\n{code}````") == code
 
 
+def test_the_file_that_the_model_was_given_is_a_quotation_beside_its_own() -> None:
+    both = f"Before:\n```python\n{KERNEL}```\nAfter:\n```python\n{OTHER}```"
+    assert read_file(both, KERNEL) == OTHER
+    assert read_file(f"```python\n{KERNEL}```", KERNEL) == KERNEL, "alone it is the answer"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (answer({}), "there is no ```python block"),
         ("def f(): pass", "there is no ```python block"),
-        (f"```python\n{KERNEL}", "not closed: the file is cut off"),
-        (f"```python\n{KERNEL}```\n```python\n{KERNEL}```", "2 blocks with a class ModelNew"),
+        (
+            f"```python\n{KERNEL[: KERNEL.index('        return')]}",
+            "not closed: the file is cut off",
+        ),
+        (f"```python\n{KERNEL}    def extra(self, x", "is the file cut off"),
+        (
+            f"```python\n{KERNEL}```\n```python\n{OTHER}```",
+            "2 different files with a class ModelNew",
+        ),
+        (f"{KERNEL}    x = (\n        2\nand so on.\n", "not valid Python"),
         ("```python\nx = (\n```", "not valid Python: line 1: '\\(' was never closed"),
         ("```python\nclass ModelNew:\n  x = '\0'\n```", "not valid Python"),
         ("```python\nclass Model:\n    pass\n```", "defines no class ModelNew"),
@@ -204,6 +247,58 @@ def test_a_fence_inside_a_longer_fence_belongs_to_the_file() -> None:
 def test_an_answer_without_one_whole_file_is_told_so(text: str, said: str) -> None:
     with pytest.raises(Malformed, match=said):
         read_file(text)
+
+
+_PIECES = st.sampled_from(
+    [
+        "Here is the kernel, it's quick:",
+        "```",
+        "```python",
+        "~~~~",
+        "````markdown",
+        "<think>",
+        "</think>",
+        "{",
+        '{"plan": "p", "knobs": {"BLOCK": [1]},}',
+        "\ufeff",
+        "\r\n",
+        "class ModelNew(torch.nn.Module):",
+        "    def forward(self, x",
+        "x = (",
+        KERNEL,
+        OTHER,
+        SKETCH,
+        json.dumps({"code": KERNEL}),
+    ]
+)
+
+
+@given(st.lists(_PIECES, max_size=9).map("\n".join))
+def test_whatever_is_read_as_a_file_is_code_that_stood_in_the_answer(text: str) -> None:
+    try:
+        source = read_file(text)
+    except Malformed as ex:
+        assert str(ex)
+        return
+    names = [each.name for each in ast.parse(source).body if isinstance(each, ast.ClassDef)]
+    assert "ModelNew" in names
+    said = text.replace("\r\n", "\n").replace("\ufeff", "").replace("\\n", "\n")
+    lines = set(said.replace('\\"', '"').split("\n"))
+    assert all(line in lines or line in said for line in source.splitlines())
+
+
+@given(
+    st.lists(st.sampled_from(["Sure.", "\n", "Notes: a, b; it's done", '{"plan": 1}']), max_size=4),
+    st.lists(st.sampled_from(["Enjoy.", "\n", "It is 2x as fast!", '{"knobs": {}}']), max_size=4),
+    st.sampled_from(["```", "```python", "~~~", "`````py"]),
+    st.booleans(),
+)
+def test_one_fenced_file_is_found_whatever_surrounds_it(
+    before: list[str], after: list[str], fence: str, carriage: bool
+) -> None:
+    end = fence.rstrip("python")
+    text = "\n".join([*before, fence, KERNEL + end, *after])
+    assert read_file(text.replace("\n", "\r\n") if carriage else text) == KERNEL
 
 
 def test_blocks_are_listed_with_labels() -> None:

@@ -101,12 +101,22 @@ def test_doctor_lists_what_is_left_out_and_plugins_what_is_not(tmp_path: Path) -
     install(tmp_path, "greeting", GREETING)
     (tmp_path / "skills" / "swish-fast").mkdir(parents=True)
     (tmp_path / "skills" / "swish-fast" / "SKILL.md").write_text("garbage")
+    write_skill(tmp_path / "skills", "bad-recipe", recipe="raise ValueError('recipe bug')\n")
+    bad_rewrite = write_skill(tmp_path / "skills", "bad-rewrite")
+    (bad_rewrite / "rewrite.py").write_text("import nowhere_to_be_found\n")
     done = kmem(tmp_path, "doctor", "--no-measure", "--json", KMEM_EMBEDDING_MODEL="none")
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["plugins"]["ok"] is False
     assert "kmem-broken:broken" in checks["plugins"]["detail"]
     assert checks["skills"]["ok"] is False
     assert "swish-fast" in checks["skills"]["detail"]
+    for name, file, reason in (
+        ("bad-recipe", "recipe.py", "ValueError: recipe bug"),
+        ("bad-rewrite", "rewrite.py", "ModuleNotFoundError"),
+    ):
+        assert f"Skill {name} is left out: " in checks["skills"]["detail"]
+        assert f"{file} fails on import: {reason}" in checks["skills"]["detail"]
+        assert f"mend or remove {tmp_path / 'skills' / name}" in checks["skills"]["detail"]
     listed = json.loads(kmem(tmp_path, "plugins", "--json").stdout)["plugins"]
     assert {"kind": "command", "name": "greet", "plugin": "kmem-greeting:greeting"} in listed
     assert {each["kind"] for each in listed} >= {"skill", "author", "provider", "executor"}

@@ -89,6 +89,11 @@ def reports(cache: Path) -> list[CompileReport]:
         "def broken(:",
         CANDIDATE.replace("tl.exp(", "tl.no_such_function("),
         CANDIDATE.replace(
+            'print("this must not break the channel")',
+            "x, places = x.clone(), (x[1:].data_ptr(), x.view(-1)[1:].data_ptr())\n"
+            "        assert places == (0, 4), places",
+        ),
+        CANDIDATE.replace(
             "return result", "kept, self.kept = getattr(self, 'kept', None), result; return result"
         ).replace("exponential[grid]", "if not hasattr(self, 'kept'): exponential[grid]"),
     ]
@@ -109,6 +114,12 @@ def test_what_is_launched_at_the_first_call_alone_is_compiled_and_not_counted(
     assert report.first_kernels == reports[0].first_kernels == ("exponential",)
     assert [launch.name for launch in report.launches] == ["aten.addmm.default"]
     assert report.ptx_hash == reports[0].ptx_hash
+
+
+def test_a_part_of_a_tensor_lies_nowhere_too_and_keeps_how_it_divides(
+    reports: list[CompileReport],
+) -> None:
+    assert reports[-2].status is CompileStatus.OK, reports[-2].log
 
 
 def test_a_module_compiles_without_a_gpu_and_every_launch_is_recorded(

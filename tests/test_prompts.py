@@ -8,16 +8,17 @@ import pytest
 from prompt_cases import (
     PARENT,
     PROBLEMS,
-    SKILL,
     SNAPSHOTS,
     all_briefs,
     make_run,
+    real_skill,
     render_user_messages,
     snapshots,
 )
 from scripted_models import KERNEL, assign, attempted, make_diagnosis, make_situation
 
 from kmem.explore.models.prompts.briefs import optimiser_brief
+from kmem.explore.models.prompts.excerpts import kernel_excerpt
 from kmem.explore.models.prompts.history import history_section
 from kmem.explore.models.prompts.message import (
     PromptTooLong,
@@ -195,12 +196,14 @@ def test_what_is_trimmed_leaves_the_kernel_the_task_and_the_history(
 
 def test_code_is_whole_or_absent(crowded: Situation, crowded_messages: dict[str, str]) -> None:
     sources = [attempt.candidate.kernel.source.strip() for attempt in crowded.history] + [
-        crowded.traced.problem.source.strip()
+        crowded.traced.problem.source.strip(),
+        *(kernel_excerpt(skill.example) for skill in crowded.skills.values()),
     ]
+    told = "".join(skill.body for skill in crowded.skills.values())
     for role, message in crowded_messages.items():
         blocks = re.findall(r"^```python\n(.*?)\n```$", message, flags=re.MULTILINE | re.DOTALL)
         assert blocks, role
-        assert all(block in sources for block in blocks), role
+        assert all(block in sources or block in told for block in blocks), role
 
 
 def test_the_fastest_attempts_stay_in_a_trimmed_history(crowded: Situation) -> None:
@@ -219,7 +222,7 @@ def test_the_least_valuable_section_shrinks_first_and_the_later_of_equals() -> N
     role = Role("tester", prompt_tokens=100, output_tokens=10)
     sections = [
         Section("task", ("t" * 30,), Worth.TASK),
-        Section("graph", ("g" * 60, "g" * 30, ""), Worth.GRAPH),
+        Section("graph", ("g" * 60, "g" * 30, ""), Worth.STRUCTURE),
         Section("skill one", ("1" * 60, ""), Worth.OTHER_SKILLS),
         Section("skill two", ("2" * 60, ""), Worth.OTHER_SKILLS),
     ]
@@ -246,7 +249,7 @@ def test_the_least_valuable_section_shrinks_first_and_the_later_of_equals() -> N
 
 def test_what_a_role_cannot_do_without_may_be_too_long() -> None:
     situation = make_run("softmax", parent=Kernel(KERNEL + "# " + "x" * 100_000 + "\n"))
-    sections = optimiser_brief(assign(situation, Move.FIX, "read-once"))
+    sections = optimiser_brief(assign(situation, Move.FIX, "online-softmax"))
     with pytest.raises(
         PromptTooLong,
         match=r"the prompt of the optimiser needs about \d+ tokens and holds at most 32000",
@@ -320,9 +323,10 @@ def test_at_most_three_skills_are_shown_the_chosen_one_first_with_their_track_re
 
 def test_headings_of_a_skill_sink_below_the_prompts_and_comments_in_its_code_stay() -> None:
     skill = replace(
-        SKILL, body="## Mechanism\nx\n```python\n# a comment\n## two\ny = 1\n```\n## In Triton\nz\n"
+        real_skill("online-softmax"),
+        body="## Mechanism\nx\n```python\n# a comment\n## two\ny = 1\n```\n## In Triton\nz\n",
     )
-    situation = replace(make_run("softmax"), skills={"read-once": skill})
+    situation = replace(make_run("softmax"), skills={"online-softmax": skill})
     text = skill_sections(situation)[0].texts[0]
     assert "### Mechanism\nx\n```python\n# a comment\n## two\ny = 1\n```\n### In Triton\nz" in text
 
@@ -432,40 +436,26 @@ def recipes(library: dict[str, Skill]) -> dict[str, Recipe]:
     }
 
 
-@pytest.fixture(scope="module")
-def shown(library: dict[str, Skill]) -> set[tuple[str, ...]]:
-    """What any skill may put into a prompt."""
-    texts = []
-    for name in library:
-        situation = make_run(
-            "softmax", skills=library, prescriptions=(Prescription(name, 0.5, ()),)
-        )
-        texts += [text for section in skill_sections(situation, name) for text in section.texts]
-    return set().union(*map(telling_windows, texts))
-
-
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_no_prompt_contains_a_problems_answer(
-    problem: str, library: dict[str, Skill], recipes: dict[str, Recipe], shown: set[tuple[str, ...]]
+def test_the_only_code_of_others_in_a_prompt_is_that_of_the_skills_offered(
+    problem: str, library: dict[str, Skill], recipes: dict[str, Recipe]
 ) -> None:
-    examples = [
-        path
-        for skill in library.values()
-        if (path := skill.path / "examples" / "after.py").is_file()
-    ]
-    author, situation = RecipeAuthor(), make_situation(problem, recipes=recipes)
+    situation = make_situation(problem, recipes=recipes)
+    run = make_run(problem)
+    offered = [library[prescription.skill] for prescription in run.prescriptions]
+    author = RecipeAuthor()
     written = [
         candidate.kernel.source
         for name in recipes
         for candidate in author.write(assign(situation, Move.SEED, name))
     ]
-    answers = [path.read_text(encoding="utf-8") for path in examples] + written
-    secret = set().union(*map(telling_windows, answers)) - telling_windows(
-        situation.traced.problem.source
+    others = [skill.example for skill in library.values() if skill not in offered] + written
+    told = [skill.example + skill.body for skill in offered]
+    secret = set().union(*map(telling_windows, others)) - set().union(
+        *map(telling_windows, [*told, situation.traced.problem.source])
     )
     assert written
-    assert not secret & shown
-    for role, message in render_user_messages(make_run(problem)).items():
+    for role, message in render_user_messages(run).items():
         assert not secret & telling_windows(message), role
 
 

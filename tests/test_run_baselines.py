@@ -1,5 +1,6 @@
 """Baselines are timed once on a machine, and what failed for a passing reason is tried again."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,6 +58,37 @@ def test_a_second_run_times_nothing_and_loads_the_best(tmp_path: Path) -> None:
         second = wait_for_all(tmp_path, memory, timed())
     assert (first.asked, first.loaded) == (list(BASELINES), [])
     assert (second.asked, second.loaded) == ([], ["max_autotune"])
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_max_autotune_begins_once_a_kernel_is_verified_or_the_search_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    monkeypatch.setattr("kmem.run.baselines._TUNING_AFTER_S", 600.0)
+    began: list[str] = []
+    tuning = threading.Event()
+
+    class Tuner(Timer):
+        def baselines(self, names: Sequence[str], limit_s: float, on_found: object) -> None:
+            for name in names:
+                began.append(name)
+                if name == "max_autotune":
+                    tuning.set()
+                on_found(self._found[name])
+
+    with Memory(tmp_path / "kmem.db") as memory:
+        session = replace(open_traced_session(memory), present=True)
+        timer = Tuner(session, timed())
+        run = make_run(tmp_path, base_url="")
+        with open_parts(run, session, memory, lambda event: None, lambda announce: timer) as parts:
+            parts.baselines.start(parts.announce)
+            assert [each.name for each in parts.baselines.wait_for_quick()] == ["eager", "compile"]
+            assert not tuning.wait(0.2) and began == ["eager", "compile"]
+            if ends:
+                assert len(parts.baselines.wait()) == 3
+            else:
+                parts.baselines.let_tune()
+                assert tuning.wait(60)
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ def test_a_directory_belongs_to_one_run(tmp_path: Path) -> None:
     other = replace(RUN, id="r2")
     first = RunDirectory(tmp_path / "run")
     with first.work(RUN):
-        first.write_best(attempt(1, 1.0))
+        first.write_best(attempt(1, 1.0), "r1")
     with pytest.raises(OutputError, match="holds run r1, which would be overwritten"):
         RunDirectory(tmp_path / "run").work(other).__enter__()
     assert first.best_kernel.read_text() == "# kernel 1"

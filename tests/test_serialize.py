@@ -8,6 +8,7 @@ import pytest
 from kmem import records
 from kmem.records import (
     Attempt,
+    Background,
     Baseline,
     Bottleneck,
     Bound,
@@ -18,9 +19,11 @@ from kmem.records import (
     Contract,
     Device,
     Diagnosis,
+    Effect,
     ErrorReport,
     Evidence,
     Experience,
+    Fault,
     Kernel,
     Launch,
     Lesson,
@@ -163,6 +166,7 @@ EXAMPLES = [
     CLAIM,
     CHECK,
     Lesson(2, "ab" * 32, "unaided", "reading once did not help", (CHECK,), worth_a_skill=True),
+    Lesson(2, "ab" * 32, "unaided", "reading once helped", effect=Effect.FASTER),
     ModelChoice("planner", "openai", "large", "http://localhost:1/v1", 0.5, "high", 4096),
     MeasuredKernel((SiteChoice("softmax", "softmax", "online-softmax", ()),), 1.2),
     Experience("online-softmax", (("BLOCK", 1024),), 1.2, None, "graph", "structure", (4096, 8192)),
@@ -171,6 +175,8 @@ EXAMPLES = [
     Plan((TASK,), (Veto("x", "y"),), "because"),
     ErrorReport("normal", 0, 0.0, 1e-7, 1e-6),
     Recalled(OUTCOME, None, False, math.inf),
+    Fault(Status.BUILD_FAILED, "no such name", 3),
+    Background((BASELINE,), versions={"triton": "3.9.0"}),
     Budget(3, 1.5, 8, 0.9),
     Run(
         "r1",

@@ -162,10 +162,11 @@ def test_every_fault_of_a_directory_is_listed_at_once(tmp_path: Path) -> None:
         "kmem-arch 'hopper'",
         "kmem-precision 'sloppy'",
         "kmem-conflicts names the skill itself",
+        "kmem-claims 'traffic_ratio <= 1.1' holds if nothing changes",  # without the condition
         "body lacks the section '## Pitfalls'",
     ):
         assert fault in message
-    assert len(message.splitlines()) == 1 + 11
+    assert len(message.splitlines()) == 1 + 12
 
 
 @pytest.mark.parametrize(

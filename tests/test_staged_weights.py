@@ -102,6 +102,37 @@ def test_an_operand_that_is_an_input_is_never_kept() -> None:
     assert "kmem_staged" not in write(source, "split-fp16-matmul")
 
 
+COSTS = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.randn(4096, {k}))
+    def forward(self, x, y):
+        return x @ {weight}.t()
+def get_inputs():
+    return [torch.randn(256, {k}), torch.randn(4096, {k})]
+"""
+
+
+@pytest.mark.parametrize(("k", "split"), [(4096, "ahead"), (65536 * 2, "in_loop")])
+def test_what_is_kept_of_a_weight_costs_a_call_nothing(k: int, split: str) -> None:
+    """Reading 4096 x K of fp32 twice and writing it once, or reading it once for the scales."""
+    recipe, device = load_recipe(load_skill(SKILLS / "split-fp16-matmul")), named_target("h200")
+    costs = []
+    for weight in ("y", "self.w", "(self.w * 2.0)"):
+        _, graph = trace_source(COSTS.format(weight=weight, k=k))
+        (site,) = recipe.match(graph, Contract())
+        assert [operand.kept for operand in site.inputs] == [False, weight != "y"]
+        settings = recipe.space(site, device).settings()
+        setting = next(each for each in settings if each.get("split", "ahead") == split)
+        costs.append(recipe.cost_ms(site, setting, device))
+    passes = 3 if split == "ahead" else 1
+    least_ms = passes * 4096 * k * 4 / device.dram_bytes_per_s * 1e3
+    assert costs[0] - costs[1] >= least_ms
+    assert costs[1] == costs[2]
+
+
 def _write(module: torch.nn.Module) -> None:
     with torch.no_grad():
         module.l.weight.add_(0.5)

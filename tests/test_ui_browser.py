@@ -74,13 +74,48 @@ def test_a_run_appears_and_grows_while_it_is_written(
         browser.type("input[name=q]", "half a wo")
         time.sleep(1.0)
         memory.runs.record_attempt(run.id, attempt("# the fifth\n", 0.5))
-        assert browser.wait(lambda: "Best so far 0.5 ms" in browser.text) < 1.5
+        assert browser.wait(lambda: "Best so far 500 µs" in browser.text) < 1.5
         dots = "return document.querySelectorAll('circle').length"
         assert browser.run(dots) == 4
         typed = "return document.querySelector('input[name=q]').value"
         assert browser.run(typed) == "half a wo", "what is being typed stays"
         finish(memory, run, made)
     browser.wait(lambda: "proved correct" in browser.text and "finished" in browser.text)
+
+
+def test_what_is_pressed_focused_or_opened_stays_while_the_page_renews_itself(
+    browser: Browser, server: PageServer, root: Path
+) -> None:
+    run = make_run("20260104-pressed", root, "pressed_one")
+    with Memory(root / "kmem.db") as memory, RunDirectory(Path(run.out_dir)).work(run):
+        fill(memory, run)
+        browser.open(f"{server.origin}/?token={server.keys.token}")
+        browser.open(f"{server.origin}/runs/{run.id}")
+        browser.run(
+            "document.querySelector('form[action$=stop]').addEventListener("
+            "'submit', event => { event.preventDefault(); window.sent = true; })"
+        )
+        browser.click("details summary")
+        browser.run("document.querySelector('tbody a').focus()")
+
+        def renew(number: int) -> None:
+            memory.runs.record_attempt(run.id, attempt(f"# renewed {number}\n", 0.9 - number / 9))
+            rows = "return document.querySelectorAll('#candidates-5').length"
+            wanted = f"return document.querySelectorAll('#candidates-{4 + number}').length"
+            browser.wait(lambda: browser.run(wanted) and browser.run(rows))
+
+        with browser.pressed("form[action$=stop] button"):
+            renew(1)
+            renew(2)
+        assert browser.run("return window.sent"), "what was pressed is what is let go"
+        assert browser.run("return document.querySelector('details').open"), "it stays open"
+        browser.run("document.querySelector('tbody a').focus()")
+        renew(3)
+        focused = browser.run("return document.activeElement.closest('tr').id")
+        assert focused == "candidates-1"
+        with browser.pressed("#candidates-2 a.mono"):
+            renew(4)
+        browser.wait(lambda: "/kernels/" in browser.url)
 
 
 def test_nothing_hostile_runs(browser: Browser, server: PageServer) -> None:
@@ -110,7 +145,7 @@ def test_a_filter_and_a_diff_are_reached_by_pressing(browser: Browser, server: P
     browser.type("input[name=q]", "softmax h200")
     browser.click("form.filter button")
     rows = "return [...document.querySelectorAll('tbody tr')].map(row => row.cells[0].innerText)"
-    assert browser.run(rows) == ["20260101-done"]
+    browser.wait(lambda: browser.run(rows) == ["20260101-done"])
     browser.click("tbody tr a")
     browser.click("tr.best a.mono")
     added = "return [...document.querySelectorAll('.gi')].pop().innerText"

@@ -12,11 +12,15 @@ from test_memory_store import make_outcome
 from kmem.cli.report import report
 from kmem.memory.store import Memory
 from kmem.plugins import Registry, build_plugin_manager, collect
-from kmem.ui.genealogy import grow_tree
-from kmem.ui.posterior import draw_posterior
+from kmem.ui.plots.genealogy import grow_tree
+from kmem.ui.plots.posterior import draw_posterior
 
 DONE = "/runs/20260101-done"
 PAGES = ("/", DONE, "/runs/20260101-evil", "/skills", "/skills/online-softmax", "/memory", "/new")
+OUR_SCRIPTS = {
+    f"/static/{name}"
+    for name in ("htmx.min.js", "htmx-ext-sse.min.js", "idiomorph-ext.min.js", "page.js")
+}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +88,7 @@ def test_a_run_shows_its_verdict_its_staircase_and_its_descent(server: PageServe
     page = Elements(server.ask(DONE).text)
     assert "4.00× faster by a new kernel, proved correct" in page.text
     assert "Best kernel 1 ms measured" in page.text
-    assert "4 candidates, 3 passed; the best takes 1 ms, the bound is 0.4 ms" in page.text
+    assert "4 candidates, 3 passed; the best takes 1 ms, the bound is 400 µs" in page.text
     assert "eager 4 ms" in page.text
     assert [dot["class"] for dot in page.all("circle")] == ["dot leads", "dot leads", "dot"]
     assert len([line for line in page.all("line") if line["class"] == "refused"]) == 1
@@ -108,7 +112,7 @@ def test_a_candidate_shows_its_diff_against_its_parent_and_its_source(server: Pa
 def test_a_skill_shows_its_text_its_record_and_its_posterior_over_time(server: PageServer) -> None:
     page = Elements(server.ask("/skills/online-softmax").text)
     assert "1 of 2 outcomes passed; the next does with probability 50%" in page.text
-    assert "sm_90 2 1" in page.text
+    assert "architecture sm_90 2 1" in page.text
     listed = json.loads(server.ask("/skills?format=json&q=online-softmax").text)["skills"]
     assert [(row["name"], row["tried"], row["passed"]) for row in listed] == [
         ("online-softmax", 2, 1)
@@ -154,7 +158,7 @@ def check_harmless(html: str) -> None:
     """Only kmem's own scripts, no handlers, no styles, no addresses elsewhere."""
     page = Elements(html)
     sources = {script.get("src") for script in page.all("script")}
-    assert sources <= {"/static/htmx.min.js", "/static/htmx-ext-sse.min.js"}
+    assert sources <= OUR_SCRIPTS
     for tag, attributes in page.found:
         assert tag not in {"img", "iframe", "object", "embed", "base"}
         assert not [name for name in attributes if name.startswith("on") or name == "style"]
@@ -165,7 +169,7 @@ def check_harmless(html: str) -> None:
 
 
 def test_markdown_of_a_skill_cannot_bring_html_or_scripts() -> None:
-    from kmem.ui.skills_page import show_prose
+    from kmem.ui.pages.skills import show_prose
 
     text = "\n\n".join([*HOSTILE, "[x](javascript:alert(1))", "![x](javascript:alert(1))"])
     page = Elements(str(show_prose(text)))

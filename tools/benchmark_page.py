@@ -50,6 +50,7 @@ SKILLS = 1000
 #: Of these skills the library has; the made-up ones stand in the ledger alone.
 POPULAR = "skill-00000"
 TIMES = 7
+LANDSCAPES = Path(__file__).parent.parent / "db" / "evidence" / "landscapes"
 
 
 def make_run(number: int) -> Run:
@@ -160,7 +161,7 @@ def main() -> None:
             asked = pages(memory)
         print(f"filled in {time.perf_counter() - start:.0f} s", file=sys.stderr)
         registry: Registry = collect(build_plugin_manager())
-        service = make_service(Parts(path, registry, optimize, list), 0)
+        service = make_service(Parts(path, registry, optimize, list, LANDSCAPES), 0)
         threading.Thread(target=service.run, daemon=True).start()
         while not service.server.started:
             time.sleep(0.01)

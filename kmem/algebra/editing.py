@@ -12,13 +12,7 @@ site behind it, is named as before.
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-
-from kmem.problem.evaluate import evaluate_node
-from kmem.problem.fake import quiet_fake_tensors
 from kmem.problem.graph import Arg, Literal, Node, OpGraph, Ref
-from kmem.problem.trace import tensor_spec
 from kmem.records import TensorSpec
 
 CONTIGUOUS = Literal("torch.contiguous_format")
@@ -149,23 +143,12 @@ class GraphEditor:
 
 
 def _infer(node: Node, specs: dict[str, TensorSpec]) -> TensorSpec:
+    from kmem.algebra.inferring import infer_output  # loads torch, which matching does not need
+
     try:
-        with quiet_fake_tensors(), FakeTensorMode(), torch.no_grad():
-            values = {
-                name: torch.empty_strided(
-                    specs[name].shape,
-                    specs[name].stride,
-                    dtype=getattr(torch, specs[name].dtype),
-                    device="cpu",
-                )
-                for name in set(node.refs())
-            }
-            result = evaluate_node(node, values, device=torch.device("cpu"))
+        return infer_output(node, specs)
     except Exception as ex:  # torch raises anything for arguments that do not fit
         raise CannotRewrite(f"{node.target}: {ex}") from ex
-    if not isinstance(result, torch.Tensor):
-        raise CannotRewrite(f"{node.target} makes no single tensor")
-    return tensor_spec(result)
 
 
 def _same_layout(one: TensorSpec, other: TensorSpec) -> bool:

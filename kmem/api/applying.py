@@ -2,10 +2,10 @@
 
 from torch import nn
 
-from kmem.deploy.entries import entries_of
 from kmem.deploy.package import Package
 from kmem.deploy.shipped.patch import Handle
 from kmem.deploy.shipped.patch import apply as bind
+from kmem.deploy.sources import entries_from
 from kmem.run.result import Result
 
 
@@ -25,7 +25,4 @@ def apply(model: nn.Module, *sources: Result | Package) -> Handle:
 
     Raises OutputError: if a result has no kernel. ValueError: if the model has kernels already.
     """
-    entries = []
-    for source in sources:
-        entries += source.entries if isinstance(source, Package) else entries_of([source])
-    return bind(model, entries)
+    return bind(model, entries_from(sources))

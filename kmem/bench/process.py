@@ -20,13 +20,14 @@ from kmem.bench.purse import Purse
 from kmem.bench.results import Settings
 from kmem.bench.rows import Exit
 from kmem.errors import BUDGET_SPENT, TargetError
+from kmem.host.cores import POOL_VARIABLE, name_pool
 from kmem.host.environment import CORES_VARIABLE
 
 #: A run's minutes do not count waiting for the GPU, nor baselines that have a limit of their own.
 _LIMIT_OVER_BUDGET = 2.0
-#: On a GPU a run compiles on so many times its share of the cores: it compiles in bursts, and for
-#: most of its time waits for the device. Source: 2 H200s, 32 cores, 10 runs at once, 2026-11-22:
-#: 11.5 cores were busy on average.
+#: On a GPU a run compiles on so many times its share of the cores, of a pool for all: it compiles
+#: in bursts, and for most of its time waits for the device. Source: 2 H200s, 32 cores, 10 runs at
+#: once, 2026-11-22: 11.5 cores were busy on average.
 _BURST_RATIO = 2
 _LIMIT_EXTRA_S = 1200.0
 #: How long an interrupted run may take to write down where it stands.
@@ -81,10 +82,18 @@ class OptimizeProcess:
         places = jobs * ([{"CUDA_VISIBLE_DEVICES": gpu} for gpu in reversed(gpus)] or [{}])
         every = len(os.sched_getaffinity(0))
         cores = max(1, every // len(places))
-        bursts = min(every, _BURST_RATIO * cores) if gpus else cores
+        # beside a GPU each run has a process of its own at work, which nothing holds up
+        pool = max(1, every - min(len(places), every // 2)) if gpus else every
+        bursts = min(pool, _BURST_RATIO * cores) if gpus else cores
+        self._crowded = max(1.0, len(places) / every)
+        plan = {
+            CORES_VARIABLE: str(bursts),
+            "OMP_NUM_THREADS": str(cores),
+            POOL_VARIABLE: name_pool(directory / "cores", pool) if len(places) > 1 else "",
+        }
         shared = {
-            name: str(count)
-            for name, count in ((CORES_VARIABLE, bursts), ("OMP_NUM_THREADS", cores))
+            name: value
+            for name, value in plan.items()
             if name not in os.environ and len(places) > 1
         }
         for place in places:  # last in, first out: the first problems go to different GPUs
@@ -149,6 +158,7 @@ class OptimizeProcess:
             shutil.rmtree(run_directory, ignore_errors=True)
         minutes = self.settings.minutes * _LIMIT_OVER_BUDGET
         limit_s = 60 * (minutes + (self.settings.baseline_minutes or 0.0)) + _LIMIT_EXTRA_S
+        limit_s *= self._crowded
         started = time.monotonic()
         # The output goes to a file, so that only one pipe has to be read. A session of its own
         # keeps a Ctrl-C on the terminal away from the run: the schedule decides who is interrupted.

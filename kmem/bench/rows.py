@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from enum import Enum
 
 from kmem.bench.problems import BenchProblem, problem_key
-from kmem.errors import NO_ROOM
+from kmem.errors import NO_ROOM, RUN_AGAIN
 
 #: Exit codes of `kmem optimize`: a kernel won, or nothing beat the best baseline; an error in one
 #: line, or wrong usage.
@@ -74,6 +74,18 @@ class Row:
     def lacked_room(self) -> bool:
         """Whether the device memory did not suffice, perhaps because others use the device."""
         return self.status is RowStatus.REFUSED and NO_ROOM in self.reason
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the problem may go another way when it is run once more, alone.
+
+        It crashed, lost a process or found no room, as things do where memory is short.
+        """
+        return (
+            self.lacked_room
+            or self.status is RowStatus.CRASHED
+            or (self.status is RowStatus.REFUSED and RUN_AGAIN in self.reason)
+        )
 
     @property
     def speedup(self) -> float | None:

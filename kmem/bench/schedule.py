@@ -57,8 +57,8 @@ def run_problems(
     """Run every problem that the directory has no row of, and return the rows of all.
 
     Rows are in the order of `problems`. `jobs` problems run at once. One that found no room beside
-    others is run again, alone, when all others have ended. Each row is on the disk before the next
-    problem starts.
+    others, that crashed or lost a process is run once more, alone, when all others have ended. Each
+    row is on the disk before the next problem starts.
 
     Args:
         may_start: whether a further problem may be started; else those that run are waited for, and
@@ -113,14 +113,11 @@ def run_problems(
                 continue
             row = make_row(problem, report.end, measured=measured)
             threads.pop(problem.key).join()
-            if row.lacked_room and threads:
+            # one that had no neighbours finds no more room another time
+            if row.may_pass and problem.key not in alone and (threads or not row.lacked_room):
                 alone.add(problem.key)
                 pending.insert(0, problem)
-                announce(
-                    problem,
-                    "later",
-                    "no room on the device beside the others: once more, alone, at the end",
-                )
+                announce(problem, "later", f"once more, alone, at the end: {row.reason}")
                 continue
             directory.append(row)
             rows[problem.key] = row

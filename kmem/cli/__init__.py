@@ -27,6 +27,7 @@ the command runs.
 - why.py: `kmem why`, the reasons of a round.
 - rounds.py: what was kept of a round, and its words for people and data for programs.
 - report.py: `kmem report`, what came of a run, also as one file to share.
+- page_beside.py: the page in a process beside a run.
 - ui.py: `kmem ui`, the page.
 - memory.py: `kmem memory`, share, merge, retract, count and ablate.
 - team.py: `kmem memory sync`, `name` and `trust`.

@@ -1,5 +1,6 @@
 """`kmem optimize`: the main job."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -7,6 +8,7 @@ import click
 from kmem.cli.options.authors import needed_models, with_author
 from kmem.cli.options.records import takes
 from kmem.cli.options.run import RunOptions
+from kmem.cli.page_beside import page_beside
 from kmem.plugins import Registry
 
 
@@ -14,8 +16,11 @@ from kmem.plugins import Registry
 @click.argument("problem", type=click.Path(path_type=Path))
 @takes(RunOptions)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@click.option("--ui", is_flag=True, help="Serve the page and open it on this run.")
 @click.pass_obj
-def optimize(registry: Registry, problem: Path, options: RunOptions, as_json: bool) -> None:
+def optimize(
+    registry: Registry, problem: Path, options: RunOptions, as_json: bool, ui: bool
+) -> None:
     """Make the module in PROBLEM fast.
 
     PROBLEM is a Python file (or a directory with problem.py) that defines Model, get_inputs() and
@@ -27,4 +32,6 @@ def optimize(registry: Registry, problem: Path, options: RunOptions, as_json: bo
     models = needed_models(registry, options)
     from kmem.cli.actions.optimize import execute_run, make_run  # loads torch
 
-    execute_run(make_run(problem, options, models), registry, as_json=as_json)
+    run = make_run(problem, options, models)
+    with page_beside(run) if ui else nullcontext():
+        execute_run(run, registry, as_json=as_json)

@@ -19,6 +19,7 @@ from kmem.plugins import Registry
 from kmem.skills import (
     Skill,
     code_files,
+    load_library,
     read_skill,
     skill_directories,
     skill_template,
@@ -47,16 +48,23 @@ from kmem.testing.rewrite_check import rewrite_faults
     is_flag=True,
     help="Instead a rewrite.py: a small one that works, for one pattern, to change into yours.",
 )
-def new_skill(name: str, directory: Path, recipe: bool, rewrite: bool) -> None:
+@click.option(
+    "--moves",
+    is_flag=True,
+    help="Instead kmem-moves in the SKILL.md: changes of the knobs of whatever recipe is in play.",
+)
+def new_skill(name: str, directory: Path, recipe: bool, rewrite: bool, moves: bool) -> None:
     """Start a skill: make the directory NAME with a SKILL.md.
 
     The SKILL.md is to be filled in. The directory is remembered as your own, so that `validate`,
     `try` and `add` run its code without --trust-code. docs/skills.md leads from here to a skill
     that runs use.
     """
-    if recipe and rewrite:
-        raise click.UsageError("--recipe and --rewrite make two skills: start one of each")
-    files = skill_template(name, recipe=recipe, rewrite=rewrite)
+    chosen = {"--recipe": recipe, "--rewrite": rewrite, "--moves": moves}
+    if sum(chosen.values()) > 1:
+        named = " and ".join(option for option, is_given in chosen.items() if is_given)
+        raise click.UsageError(f"{named} make several skills: start one of each")
+    files = skill_template(name, recipe=recipe, rewrite=rewrite, moves=moves)
     target = directory / name
     try:
         target.mkdir(parents=True)
@@ -91,7 +99,9 @@ def validate_skills(
     They are those in DIRECTORIES, by default all registered ones. A recipe.py or rewrite.py among
     them is imported in a confined process, if it is of a registered skill, was made here with
     `kmem skills new`, or is trusted by --trust-code. A rewrite.py among DIRECTORIES is also run on
-    its examples/rewritten.py: both graphs must be equal in float64 on every family of inputs.
+    its examples/rewritten.py: both graphs must be equal in float64 on every family of inputs. Each
+    move of kmem-moves among DIRECTORIES must change a knob of a recipe for its operators. A claim
+    that an unchanged profile fulfils is a fault.
     """
     chosen = [path for directory in directories for path in _skills_in(directory)] or list(
         registry.skills.values()
@@ -102,6 +112,7 @@ def validate_skills(
     # those that ship are checked by kmem's own tests
     broken = rewrite_faults(trusted if directories else ()) | broken
     faults += [f"{path.resolve().name}: {fault}" for path, fault in broken.items()]
+    faults += _moves_faults(checked if directories else ())
     names = {skill.name for skill in checked}
     others, _ = _read_each([path for name, path in registry.skills.items() if name not in names])
     with Memory() as memory:
@@ -134,20 +145,25 @@ def validate_skills(
 @click.option("--trust-code", is_flag=True, help="Run code that was not made here.")
 @click.pass_obj
 def try_skill(registry: Registry, name: str, problem: Path, target: str, trust_code: bool) -> None:
-    """Try the recipe or the rewrite of skill NAME on PROBLEM.
+    """Try the recipe, the rewrite or the moves of skill NAME on PROBLEM.
 
     NAME is a registered skill or a skill's directory. Printed are the operators of the problem's
     graph and which of them the recipe writes, then the Triton that it emits at its best-ranked
     setting; of a rewrite, where it applies and the rewritten graph. The kernel is judged in the
-    Triton interpreter at small sizes. Exits 0 if at least one site matched and the values agree, 1
-    otherwise.
+    Triton interpreter at small sizes. Of moves, each is told with the settings to which it leads
+    from the best-ranked one of every site. Exits 0 if at least one site matched and the values
+    agree, or a move changed something, 1 otherwise.
     """
     skill = _named_skill(registry, name, trust_code=trust_code)
-    # both load torch
+    # all load torch
+    from kmem.cli.actions.try_moves import try_moves
     from kmem.cli.actions.try_recipe import try_recipe
     from kmem.cli.actions.try_rewrite import try_rewrite
 
-    is_right = (try_recipe if skill.has_recipe else try_rewrite)(skill, problem, target)
+    if skill.moves:
+        is_right = try_moves(skill, load_library(registry.skills), problem, target)
+    else:
+        is_right = (try_recipe if skill.has_recipe else try_rewrite)(skill, problem, target)
     if not is_right:
         raise SystemExit(EXIT_TRY_FAILED)
 
@@ -157,12 +173,22 @@ def try_skill(registry: Registry, name: str, problem: Path, target: str, trust_c
 def show_vocabulary(as_json: bool) -> None:
     """List the words a SKILL.md may use.
 
-    They are bottlenecks, metrics and operators, with a line about each.
+    They are bottlenecks, metrics, roles of knobs and operators, with a line about each.
     """
     if as_json:
         click.echo(json.dumps(vocabulary_data(), indent=2))
         return
     print_table(("key", "word", "meaning"), vocabulary_rows())
+
+
+def _moves_faults(skills: Sequence[Skill]) -> list[str]:
+    """A line for each skill with a move that changes nothing."""
+    moving = [skill for skill in skills if skill.moves]
+    if not moving:
+        return []
+    from kmem.testing.moves import moves_fault  # loads torch
+
+    return [f"{skill.name}: {fault}" for skill in moving if (fault := moves_fault(skill))]
 
 
 def _named_skill(registry: Registry, name: str, *, trust_code: bool) -> Skill:
@@ -184,10 +210,11 @@ def _named_skill(registry: Registry, name: str, *, trust_code: bool) -> Skill:
         raise SkillError(f"{path / 'SKILL.md'} cannot be read: {'; '.join(faults)}")
     if not skill.acts:
         raise SkillError(
-            f"Skill {skill.name} has no recipe.py: it is prose for language models, and there is "
-            "nothing to try; `kmem skills new --recipe` makes one that works"
+            f"Skill {skill.name} has no recipe.py, rewrite.py or kmem-moves: it is prose for "
+            "language models, and there is nothing to try; `kmem skills new --recipe` makes one "
+            "that works"
         )
-    if not trust_code and not _is_trusted(path, registry):
+    if skill.has_code and not trust_code and not _is_trusted(path, registry):
         raise SkillError(f"{_not_run(path)}, then try again with --trust-code")
     broken = recipe_faults([path])
     if broken:

@@ -1,9 +1,10 @@
 """`kmem ui`: serve the page to a browser of this machine."""
 
-import webbrowser
+from pathlib import Path
 
 import click
 
+from kmem.cli.page_beside import open_in_browser
 from kmem.memory.location import default_db_path
 from kmem.plugins import Registry
 
@@ -15,8 +16,15 @@ from kmem.plugins import Registry
     help="Port to listen on; default: 8765, or a free one where that is taken.",
 )
 @click.option("--open", "opens", is_flag=True, help="Open a browser too.")
+@click.option(
+    "--landscapes",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("db/evidence/landscapes"),
+    show_default=True,
+    help="Directory of recorded landscapes to show (kmem bench --record).",
+)
 @click.pass_obj
-def ui(registry: Registry | None, port: int | None, opens: bool) -> None:
+def ui(registry: Registry | None, port: int | None, opens: bool, landscapes: Path) -> None:
     """Show runs, kernels, skills and the memory in a browser, live.
 
     Listens on 127.0.0.1 alone. Reading needs nothing; starting, stopping and resuming runs needs
@@ -26,9 +34,10 @@ def ui(registry: Registry | None, port: int | None, opens: bool) -> None:
     from kmem.cli.actions.page import page_parts  # loads torch
     from kmem.ui.server import make_service  # a web server, for this command alone
 
-    service = make_service(page_parts(registry or Registry(), default_db_path()), port)
+    parts = page_parts(registry or Registry(), default_db_path(), landscapes)
+    service = make_service(parts, port)
     click.echo(service.keys.address)
     click.echo("Ctrl-C ends the page; runs go on.", err=True)
     if opens:
-        webbrowser.open(service.keys.address)
+        open_in_browser(service.keys.address)
     service.run()

@@ -68,7 +68,9 @@ The file:
 - runtime_text.py: what a module needs beside its kernels: handles, scratch, kept weights.
 - launcher_writer.py: launchers that pass tensors alone, through the compiled kernels' handles.
 - specialising.py: kernels that read the constants of their module.
+- shared_scratch.py: one allocation of scratch for a whole forward.
 - steady.py: what parameters alone decide of a forward.
+- library_calls.py: library calls, constants and attributes as text.
 - forward.py: the forward of one workload, and what its inputs are recognised by.
 - reference_text.py: what of the problem's own text a module carries.
 - lint_excuses.py: rules of linters that are none for kernels.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, write_epilogue
+from kmem.codegen.steady import kept_operands
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators import row
@@ -169,7 +170,7 @@ def _site(
         name=node.name,
         operator=_operator(node, product),
         nodes=tuple(each.name for each in (node, *between, *members)),
-        inputs=tuple(Operand(name, graph.spec(name)) for name in names),
+        inputs=kept_operands(graph, names),
         outputs=(Operand(last.name, last.spec),),
         detail=product,
         bytes=sum(product.operand_bytes) + sum(spec.bytes for spec in operands),

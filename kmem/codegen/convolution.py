@@ -18,6 +18,7 @@ from math import prod
 
 from kmem.codegen.calls import write_launch_function
 from kmem.codegen.epilogue import Bias, Epilogue, grow_epilogue, launch_operands, write_epilogue
+from kmem.codegen.steady import kept_operands
 from kmem.codegen.windows import WindowAxis, make_axes
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
@@ -134,7 +135,7 @@ def _site(graph: OpGraph, node: Node, base: Convolution, members: Sequence[Node]
     last = members[-1] if members else node
     detail = replace(base, out=last.spec, epilogue=epilogue, operand_steps=steps)
     names = (tensors["input"], tensors["weight"], *epilogue.operands)
-    inputs = tuple(Operand(name, graph.spec(name)) for name in names)
+    inputs = kept_operands(graph, names)
     return Site(
         node.name,
         operator_of(detail),

@@ -8,13 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from kmem.codegen.library_calls import attribute, write_call, write_constant
 from kmem.codegen.specialising import Launcher
 from kmem.codegen.steady import SteadyValues, find_steady
 from kmem.errors import RecipeError
-from kmem.problem.graph import DEVICE, Arg, Literal, Node, OpGraph, Placeholder, Ref
-from kmem.problem.operators.row import Layout
-from kmem.problem.operators.table import find_operator, lowering_of
+from kmem.problem.graph import DEVICE, Arg, Node, OpGraph, Placeholder
+from kmem.problem.operators.table import find_operator
 from kmem.recipes import Emission, Operand, Site
+
+#: What the scratch memory of all launches is called in a forward.
+_SCRATCH = "kmem_scratch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +119,14 @@ def steady_inputs(site: Site, steady: SteadyValues) -> tuple[int, ...]:
     return tuple(place for place, operand in enumerate(site.inputs) if operand.name in steady.names)
 
 
-def write_forward(plan: WorkloadPlan, launchers: Mapping[str, Launcher]) -> Forward:
+def write_forward(
+    plan: WorkloadPlan, launchers: Mapping[str, Launcher], scratch_bytes: str = ""
+) -> Forward:
     """`_forward`: the graph in execution order, a launch for each site.
 
     Args:
         launchers: what launches a site, by the site's name.
+        scratch_bytes: the constant with the size of what they are given as scratch, if any are.
     Raises RecipeError: if a site is not convex in its graph.
     """
     graph = plan.graph
@@ -128,7 +134,12 @@ def write_forward(plan: WorkloadPlan, launchers: Mapping[str, Launcher]) -> Forw
     steps = _schedule(graph, plan.sites)
     body = [text for step in steps if (text := writer.write(step))]
     staging = writer.write_staging(steps)
-    lines = [*_first_lines(plan), *writer.unpacking, *body]
+    lines = [*_first_lines(plan), *writer.unpacking]
+    if scratch_bytes:
+        device = f"{_first_tensor(graph)}.device"
+        memory = f"torch.empty({scratch_bytes}, dtype=torch.uint8, device={device})"
+        lines.append(f"{_SCRATCH} = {memory}")
+    lines += body
     result = ", ".join(graph.outputs)
     lines.append(f"return ({result},)" if graph.returns_tuple else f"return {result}")
     text = _define(f"_forward(self, {', '.join(input_names(graph))})", lines)
@@ -146,20 +157,20 @@ def _first_lines(plan: WorkloadPlan) -> list[str]:
     used |= {operand.name for entry in plan.sites for operand in entry.site.inputs}
     known = [placeholder for placeholder in graph.placeholders if placeholder.name in used]
     lines = [
-        f"{placeholder.name} = self.{_attribute(placeholder.target)}"
+        f"{placeholder.name} = self.{attribute(placeholder.target)}"
         for placeholder in known
         if placeholder.kind in ("parameter", "buffer")
     ]
     constants = [placeholder for placeholder in known if placeholder.kind == "constant"]
     arguments = (arg for node in graph.nodes for arg in (*node.args, *node.kwargs.values()))
     if constants or any(_names_device(arg) for arg in arguments):
-        first = next(
-            placeholder.name
-            for placeholder in graph.placeholders
-            if placeholder.kind == "input" and placeholder.spec
-        )
-        lines.append(f"{DEVICE.expression} = {first}.device")
-    return lines + [f"{constant.name} = {_write_constant(constant)}" for constant in constants]
+        lines.append(f"{DEVICE.expression} = {_first_tensor(graph)}.device")
+    return lines + [f"{constant.name} = {write_constant(constant)}" for constant in constants]
+
+
+def _first_tensor(graph: OpGraph) -> str:
+    """The first input that is a tensor: where the forward runs."""
+    return next(each.name for each in graph.placeholders if each.kind == "input" and each.spec)
 
 
 def _names_device(arg: Arg) -> bool:
@@ -202,6 +213,7 @@ class _ForwardWriter:
             return ""
         launcher = self.launchers[step.site.name]
         staged = [_staged_name(launcher)] if launcher.staging else []
+        staged += [_SCRATCH] if launcher.takes_scratch else []
         text = self._write_launch(step, launcher.name, launcher.reads, staged)
         self._sure.update(_makes(step))
         return text
@@ -220,7 +232,7 @@ class _ForwardWriter:
         operator = find_operator(node.target)
         if operator is not None and operator.is_view and set(node.refs()) <= self._sure:
             self._sure.add(node.name)
-        call = _write_call(self.graph, node)
+        call = write_call(self.graph, node)
         return f"{node.name} = {call}" if node.name in self._read else call  # in place
 
     def _write_operands(self, site: Site, reads: Iterable[int] | None) -> list[str]:
@@ -272,7 +284,7 @@ class _ForwardWriter:
 
     def _write_steady(self, step: Node | SitePlan) -> str:
         if isinstance(step, Node):
-            return f"{step.name} = {_write_call(self.graph, step)}"
+            return f"{step.name} = {write_call(self.graph, step)}"
         launcher = self.launchers[step.site.name]
         return self._write_launch(step, launcher.name, launcher.reads)
 
@@ -348,53 +360,3 @@ def _makes(step: Node | SitePlan) -> set[str]:
 
 def _step_name(step: Node | SitePlan) -> str:
     return step.name if isinstance(step, Node) else step.site.name
-
-
-# --- expressions
-
-
-def _attribute(target: str) -> str:
-    """A state_dict name as an attribute path that works in source.
-
-    Containers with number names need a call: `layers.0.weight` is
-    `layers.get_submodule('0').weight`.
-    """
-    path = ""
-    for part in target.split("."):
-        if part.isdigit():
-            path += f".get_submodule('{part}')"
-        else:
-            path += f".{part}" if path else part
-    return path.removeprefix(".")
-
-
-def _write_constant(constant: Placeholder) -> str:
-    """A constant made on the device of the first input.
-
-    A single number takes a fill kernel, for a copy from the host would stall the stream; more take
-    torch.tensor.
-    """
-    is_number = not isinstance(constant.value, tuple)
-    make = f"torch.full({constant.spec.shape!r}, " if is_number else "torch.tensor("
-    kind = f"dtype=torch.{constant.spec.dtype}, device={DEVICE.expression}"
-    return f"{make}{_write_arg(constant.value)}, {kind})"
-
-
-def _write_call(graph: OpGraph, node: Node) -> str:
-    arguments = [_write_arg(arg) for arg in node.args]
-    arguments += [f"{key}={_write_arg(arg)}" for key, arg in node.kwargs.items()]
-    if lowering_of(graph, node) is Layout.TAKE:
-        return f"{arguments[0]}[{arguments[1]}]"
-    return f"torch.ops.{node.target}({', '.join(arguments)})"
-
-
-def _write_arg(arg: Arg) -> str:
-    if isinstance(arg, Ref):
-        return arg.name
-    if isinstance(arg, Literal):
-        return arg.expression
-    if isinstance(arg, tuple):
-        return "[" + ", ".join(_write_arg(item) for item in arg) + "]"
-    if isinstance(arg, float) and (arg != arg or arg in (float("inf"), float("-inf"))):
-        return f"float('{arg}')"
-    return repr(arg)

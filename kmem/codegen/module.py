@@ -36,18 +36,21 @@ from kmem.codegen.layout import WIDTH, lay_out
 from kmem.codegen.lint_excuses import excuse_rules
 from kmem.codegen.reference_text import reference_source
 from kmem.codegen.runtime_text import RUNTIME, SCRATCH, STAGED
+from kmem.codegen.shared_scratch import share_scratch
 from kmem.codegen.specialising import Specialiser
 from kmem.host.syntax import parse_python
 from kmem.problem.graph import OpGraph
 
-__all__ = ["EmittedModule", "SitePlan", "WorkloadPlan", "assemble_module"]
+__all__ = ["EmittedModule", "SitePlan", "WorkloadPlan", "assemble_module", "with_evidence"]
 
 logger = logging.getLogger(__name__)
 
+#: How what a module is for begins in its docstring; what is known of the module stands before it.
+_ABOUT = "`ModelNew` has the constructor and state_dict of `Model`; it launches the Triton\n"
 _HEADER = '''\
 """{title}
 {provenance}
-`ModelNew` has the constructor and state_dict of `Model`; it launches the Triton
+{about}\
 kernels below for the inputs named in INPUTS. For any others, and where gradients are recorded, it
 warns and runs the reference operators; with KMEM_STRICT=1 it raises instead.
 {staging}"""
@@ -156,6 +159,20 @@ def assemble_module(
         return _assemble(title, problem_source, plans[:1], provenance)
 
 
+def with_evidence(source: str, evidence: str) -> str:
+    """The text of an emitted module whose docstring also says what was found out about it.
+
+    Any other text is as it was.
+
+    Args:
+        evidence: a sentence.
+    """
+    place = source.find(f"\n{_ABOUT}")
+    if place < 0 or source.count('"""', 0, place) != 1:
+        return source
+    return f"{source[:place]}\n{_wrap(evidence)}\n{source[place:]}"
+
+
 def _assemble(
     title: str, problem_source: str, plans: Sequence[WorkloadPlan], provenance: str
 ) -> EmittedModule:
@@ -167,11 +184,17 @@ def _assemble(
         entry = plans[0].sites[place]
         emissions = [plan.sites[place].emission for plan in plans]
         specialiser.add_site(label, emissions, entry.origin, steady_inputs(entry.site, steady))
-    kernels, launchers = specialiser.write()
+    kernels, own = specialiser.write()
+    kept = [
+        place
+        for place, entry in enumerate(plans[0].sites)
+        if all(operand.name in steady.made for operand in entry.site.outputs)
+    ]
+    launchers, scratch_bytes = share_scratch(own, kept, constants)
     by_site = {
         entry.site.name: launcher for entry, launcher in zip(plans[0].sites, launchers, strict=True)
     }
-    forwards: list[Forward] = [write_forward(plan, by_site) for plan in plans]
+    forwards: list[Forward] = [write_forward(plan, by_site, scratch_bytes) for plan in plans]
     forward = writer.align_texts([one.text for one in forwards], "forward")
     staging = writer.align_texts([one.staging for one in forwards], "staging")
     constants.add("INPUTS", [write_expected(plan) for plan in plans])
@@ -206,6 +229,7 @@ def _assemble(
     body = "\n\n".join(part.strip("\n") + "\n" for part in rest if part)
     head = _HEADER.format(
         title=_wrap(title),
+        about=_ABOUT,
         provenance=f"\n{_wrap(provenance)}\n",
         staging=_STAGES if staging else "",
         imports=_write_imports(reference.imports, body),

@@ -16,7 +16,7 @@ from kmem.codegen.rowwise_space import row_space
 from kmem.problem.graph import OpGraph
 from kmem.problem.operators.row import Grain, Reduction
 from kmem.problem.operators.table import lowering_of
-from kmem.recipes import Emission, Recipe, Settings, Site, Space
+from kmem.recipes import Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
 #: Row kernels count elements of a row in 32 bits, with room for one tile beyond the end.
@@ -52,6 +52,21 @@ class RowRecipe(Recipe):
             False for those that leave one value per row.
         grain: if given, only regions with a loss of this grain.
     """
+
+    roles = {
+        "STRATEGY": (
+            Role("split", (("registers", "loop"), ("split", "classes", "pipelined", "shared"))),
+            # twice from DRAM; the second time from L2; kept by several programs; by one
+            Role(
+                "residency",
+                (("loop", "split", "classes"), ("pipelined",), ("shared",), ("registers",)),
+            ),
+        ),
+        "BK": (Role("rows"),),
+        "BR": (Role("tile"),),
+        "SPLIT": (Role("split"),),
+        "num_warps": (Role("warps"),),
+    }
 
     def __init__(
         self,
@@ -103,6 +118,11 @@ class PointwiseRecipe(Recipe):
     """Maximal chains of pointwise operators over one shape."""
 
     operators = ("pointwise",)
+    roles = {
+        "BLOCK": (Role("tile"),),
+        "num_warps": (Role("warps"),),
+        "HINT": (Role("eviction", (("keep",), ("stream",))),),
+    }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         return [

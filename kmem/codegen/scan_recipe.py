@@ -7,7 +7,7 @@ from kmem.codegen.scan_kernel import emit_scan
 from kmem.codegen.scan_matching import FoundScan, find_scans
 from kmem.codegen.scan_space import scan_cost_ms, scan_space
 from kmem.problem.graph import OpGraph
-from kmem.recipes import Emission, Recipe, Settings, Site, Space
+from kmem.recipes import Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
 _OPERATORS = {"sum": "cumsum", "prod": "cumprod"}
@@ -23,6 +23,13 @@ class ScanRecipe(Recipe):
     """
 
     operators = tuple(_OPERATORS.values())
+    roles = {
+        "STRATEGY": (Role("split", (("carry",), ("split",))),),
+        "BK": (Role("rows"),),
+        "BR": (Role("tile"),),
+        "SPLIT": (Role("split"),),
+        "num_warps": (Role("warps"),),
+    }
 
     def __init__(self, folds_layout: bool) -> None:
         self.folds_layout = folds_layout

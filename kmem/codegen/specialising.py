@@ -46,7 +46,8 @@ class Launcher:
     """The functions of one site in a module, and which of the site's inputs they take.
 
     `name` launches; `staging` makes what it reads in the place of parameters, and is "" where a
-    launcher has no such part. `reads` is None where the launcher takes all inputs.
+    launcher has no such part. `reads` is None where the launcher takes all inputs. With
+    `takes_scratch` it is given scratch memory last.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Launcher:
     reads: tuple[int, ...] | None = None
     staging: str = ""
     staging_reads: tuple[int, ...] = ()
+    takes_scratch: bool = False
 
 
 @dataclass

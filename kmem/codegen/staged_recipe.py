@@ -22,7 +22,7 @@ from kmem.codegen.staged_operands import (
 )
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device
 
 HALF = 2  # bytes of a staged value
@@ -58,6 +58,15 @@ class StagedConv(Recipe):
     """
 
     operators = ("conv", "pointwise_conv", "conv_transpose")
+    roles = {
+        "terms": (Role("precision"),),
+        "block_p": (Role("tile"),),
+        "block_co": (Role("tile"),),
+        "block_k": (Role("depth"),),
+        "copy_bytes": (Role("vector"),),
+        "warps": (Role("warps"),),
+        "stages": (Role("stages"),),
+    }
 
     def __init__(self, terms: int) -> None:
         self.terms = terms
@@ -122,7 +131,8 @@ class StagedConv(Recipe):
         waits_s = (steps - 1) * STEP_S / min(MOST_AHEAD, knobs.stages - 1) + PROGRAM_S
         seconds = (product_s, copy_s, memory_s, tiles / (device.sm_count * resident) * waits_s)
         exposed = (EXPOSED + EXPOSED_ALONE / resident) * (sum(seconds) - max(seconds))
-        return 1e3 * (stage_s + max(seconds) + exposed) + 4 * device.launch_ms
+        launches = 3 + (not site.inputs[1].kept)  # the filter is packed once
+        return 1e3 * (stage_s + max(seconds) + exposed) + launches * device.launch_ms
 
     def emit(self, site: Site, settings: Settings) -> Emission:
         detail = _convolution(site)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.operators.row import Layout, Pointwise, Reduction
 from kmem.problem.operators.table import find_operator, lowering_of
-from kmem.recipes import Site
+from kmem.recipes import Operand, Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,12 @@ def find_steady(graph: OpGraph, steps: Sequence[Node | Site]) -> SteadyValues:
         elif _is_view(step):
             names.update(makes)
     return SteadyValues(frozenset(names), frozenset(made))
+
+
+def kept_operands(graph: OpGraph, names: Sequence[str]) -> tuple[Operand, ...]:
+    """Values as operands of a site, marked where parameters alone decide them."""
+    steady = find_steady(graph, graph.nodes).names
+    return tuple(Operand(name, graph.spec(name), name in steady) for name in names)
 
 
 def _reads(step: Node | Site) -> list[str]:

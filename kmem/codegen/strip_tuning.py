@@ -21,7 +21,7 @@ from kmem.codegen.windows import (
     row_starts,
 )
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Site, Space
+from kmem.recipes import Role, Site, Space
 from kmem.records import DTYPE_BYTES, Device
 
 VECTOR_BYTES = 16  # widest global load of one thread. Source: PTX ISA, ld: .v4.b32
@@ -46,6 +46,16 @@ BLOCKS_PER_S = 1.65e9
 LOAD_INSTRUCTIONS, MOVE_INSTRUCTIONS = 3, 3
 #: Warps of an SM below which it idles in part.
 BUSY_WARPS = 8
+#: What the knobs of `strip_space` change.
+STRIP_ROLES = {
+    "shift": (Role("exchange", (("load",), ("gather",))),),
+    "lanes": (Role("vector"),),
+    "rows": (Role("rows"),),
+    "depths": (Role("rows"),),
+    "groups": (Role("tile"),),
+    "strips": (Role("tile"),),
+    "warps": (Role("warps"),),
+}
 
 
 def start_s(blocks: float, device: Device) -> float:

@@ -56,7 +56,14 @@ def entries_of(results: Sequence[Result]) -> tuple[Entry, ...]:
     Raises OutputError: as `draft_entries` does.
     """
     return tuple(
-        read_entry(draft.data | {"kernel": result.kernel_path.name}, result.directory)
+        read_entry(
+            draft.data
+            | {
+                "kernel": result.kernel_path.name,
+                "evidence": str(result.evidence_path.relative_to(result.directory)),
+            },
+            result.directory,
+        )
         for draft, result in zip(draft_entries(results), results, strict=True)
     )
 

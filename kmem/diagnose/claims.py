@@ -10,7 +10,8 @@ def check_claims(
 ) -> tuple[ClaimCheck, ...]:
     """Each claim beside what was measured.
 
-    A metric that a profile lacks makes its claim neither held nor falsified.
+    A claim is neither held nor falsified where a profile lacks its metric, or where the parent's
+    value fulfilled it already: then nothing had to change.
 
     Args:
         before: signature of the kernel that was changed.
@@ -25,6 +26,12 @@ def check_claims(
 def _check(claim: Claim, before: float | None, after: float | None) -> ClaimCheck:
     if after is None or (claim.relative and before is None):
         return ClaimCheck(claim, before, after, None)
-    limit = claim.number * before if claim.relative else claim.number
-    held = after <= limit if claim.comparison == "<=" else after >= limit
-    return ClaimCheck(claim, before, after, held)
+    limit = claim.number * before if claim.relative and before is not None else claim.number
+    if not _is_within(claim, after, limit):
+        return ClaimCheck(claim, before, after, False)
+    is_settled = before is not None and not _is_within(claim, before, limit)
+    return ClaimCheck(claim, before, after, True if is_settled else None)
+
+
+def _is_within(claim: Claim, value: float, limit: float) -> bool:
+    return value <= limit if claim.comparison == "<=" else value >= limit

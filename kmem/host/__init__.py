@@ -12,5 +12,6 @@
 - imitated_device.py: lets a kernel believe that it runs on a GPU.
 - parallel.py: ask several questions at once.
 - lease.py: one lease per GPU, so that timing is not disturbed.
+- cores.py: one pool of cores for all runs of a bench.
 - memory_share.py: who may fill how much of a GPU's memory.
 """

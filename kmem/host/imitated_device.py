@@ -45,6 +45,8 @@ def imitate_cuda(properties: Mapping[str, object]) -> None:
     torch.backends.cuda.is_built = lambda: True
 
 
+#: Triton compiles for pointers that divide by this, or for any.
+_ALIGNED_BYTES = 16
 #: What torch built for a GPU says, where the one that is there was not.
 _CUDA = "12.8"
 
@@ -67,6 +69,9 @@ class ImitatedDevice(TorchFunctionMode):
             return _SAID[func]
         if func is torch.Tensor.cuda:
             return args[0]
+        if func is torch.Tensor.data_ptr and self._device.type == "meta":
+            # a view's is its offset, which would pass for a place in memory; how it divides stays
+            return func(*args) % _ALIGNED_BYTES
         if func is torch.cudnn_convolution and self._device.type == "cpu":
             return _convolve(*args, **kwargs)
         return func(

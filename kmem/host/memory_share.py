@@ -1,9 +1,9 @@
 """Who may fill how much of one GPU's memory, so that judges do not run each other out of memory.
 
 A judge asks for its share of the device memory before it puts anything on the card, and waits until
-the share fits beside those of other processes. Shares stand in a file beside the GPU's lease, by
-process; the shares of processes that are gone do not count. A process that is alone gets any share:
-the device itself says whether a problem fits at all.
+the share fits beside those of other processes and as much memory is free. Shares stand in a file
+beside the GPU's lease, by process; the shares of processes that are gone do not count. A process
+that is alone gets any share: the device itself says whether a problem fits at all.
 
 Not covered: programs other than kmem.
 """
@@ -26,7 +26,12 @@ class MemoryShare:
     """One process's share of one GPU's memory; nothing is held until `acquire`."""
 
     def __init__(
-        self, directory: Path, gpu: str, total_bytes: int, on_wait: Callable[[str], None]
+        self,
+        directory: Path,
+        gpu: str,
+        total_bytes: int,
+        on_wait: Callable[[str], None],
+        free_bytes: Callable[[], int] | None = None,
     ) -> None:
         """Nothing is held yet.
 
@@ -35,12 +40,14 @@ class MemoryShare:
             gpu: the GPU's UUID.
             total_bytes: of device memory.
             on_wait: told, in a sentence, if there is no room yet.
+            free_bytes: of device memory by now; others may fill more than their shares.
 
         Raises ExecutorError: if the file cannot be made.
         """
         self._path = directory / f"gpu-{gpu}.memory"
         self._usable = int(USABLE * total_bytes)
         self._on_wait = on_wait
+        self._free_bytes = free_bytes or (lambda: total_bytes)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._path.touch()
@@ -71,7 +78,8 @@ class MemoryShare:
     def _try(self, nbytes: int) -> bool:
         def enter(shares: dict[str, int]) -> bool:
             shares.pop(str(os.getpid()), None)
-            fits = not shares or sum(shares.values()) + nbytes <= self._usable
+            fits = sum(shares.values()) + nbytes <= self._usable and nbytes <= self._free_bytes()
+            fits = fits or not shares
             if fits:
                 shares[str(os.getpid())] = nbytes
             return fits

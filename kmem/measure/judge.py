@@ -51,6 +51,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+import torch
+
 from kmem.errors import BundleError
 from kmem.host.lease import gpu_uuid
 from kmem.host.memory_share import MemoryShare
@@ -83,12 +85,27 @@ from kmem.records import (
 #: Device memory a judge asks for: so many times the bytes that the problem must move, for copies of
 #: inputs and outputs, here, in workers and in baselines, and what the CUDA contexts of all these
 #: take. Source: H200, 2026-11-22: five runs at once of problems that move 4.3 GB filled 139.8 GB,
-#: and candidates were refused for want of memory.
+#: and candidates were refused for want of memory. Of parameters there are more copies: in the
+#: module, in float64, as they were drawn, and in each worker, where kernels keep what they made of
+#: them. Source: 2 H200s, 2026-11-23: two of six runs crashed whose weights are 4.3 GB.
 _ROOM_RATIO, _CONTEXTS_BYTES = 7, 3 * 2**30
+_PARAMETERS_RATIO = 8
 
 #: How long what is under way at the deadline of a screening may go on: a kernel that hangs must not
 #: take the time of the final verification.
 _OVERTIME_S = 5.0
+
+
+def _room_for(traced: TracedProblem) -> int:
+    """Bytes of device memory that judging a problem takes, about."""
+    graph, bound = traced.graphs.get("full"), traced.bound
+    parameters = sum(
+        each.spec.bytes
+        for each in (graph.placeholders if graph else ())
+        if each.kind == "parameter" and each.spec is not None
+    )
+    moved = bound.bytes if bound else 0
+    return int(_CONTEXTS_BYTES + _ROOM_RATIO * moved + _PARAMETERS_RATIO * parameters)
 
 
 class Judge:
@@ -147,7 +164,11 @@ class Judge:
         self._memory_share: MemoryShare | None = None
         if settings.gpu:
             self._memory_share = MemoryShare(
-                self.locks, gpu_uuid(), traced.device.memory_bytes, self._on_event
+                self.locks,
+                gpu_uuid(),
+                traced.device.memory_bytes,
+                self._on_event,
+                lambda: torch.cuda.mem_get_info()[0],
             )
         self._waited_for_memory_s = 0.0
         self._resources = JudgeResources(
@@ -168,10 +189,7 @@ class Judge:
     def open(self) -> "Judge":
         """Wait for room on the GPU, and start a worker ahead of need."""
         if self._memory_share is not None:
-            bound = self._traced.bound
-            self._waited_for_memory_s = self._memory_share.acquire(
-                _CONTEXTS_BYTES + (_ROOM_RATIO * bound.bytes if bound else 0)
-            )
+            self._waited_for_memory_s = self._memory_share.acquire(_room_for(self._traced))
         self._workers.prepare(profiles=self._settings.gpu)
         return self
 
@@ -241,6 +259,7 @@ class Judge:
         on_result: Callable[[int, Measurement], None],
         *,
         deadline_s: float,
+        verified_next: bool = False,
     ) -> list[Measurement]:
         """Judge a batch cheaply: two input families each, then a race of short timings.
 
@@ -251,13 +270,16 @@ class Judge:
             on_result: called once per kernel with its index, as soon as its verdict is known.
             deadline_s: seconds from now, less what others keep the GPU; kernels not reached are
                 INTERRUPTED, and so is one that is under way `_OVERTIME_S` later.
+            verified_next: the fastest is to be verified at once, which shows it every family.
 
         Returns:
             One measurement per kernel, in order.
         """
         deadline = self.own_time + deadline_s
         results: dict[int, Measurement] = {}
-        contest = self._screening.open_race(kernels, lambda: self.own_time > deadline)
+        contest = self._screening.open_race(
+            kernels, lambda: self.own_time > deadline, shows_families=not verified_next
+        )
 
         def settle(index: int, measurement: Measurement) -> None:
             results[index] = measurement

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from kmem.devices import cuda_properties
-from kmem.errors import ExecutorError
+from kmem.errors import RUN_AGAIN, ExecutorError
 from kmem.host.lease import GpuLease, gpu_uuid
 from kmem.measure.oracle.domain import SMALL_BYTES, find_refused
 from kmem.measure.oracle.forward import tensor_bytes
@@ -257,5 +257,5 @@ class JudgeResources:
             if timeout_s < COMPILE_TIMEOUT_S and getattr(ex, "status", None) is Status.TIMED_OUT:
                 raise
             raise ExecutorError(
-                f"Baseline {baseline.key} ran before and fails now: {ex}; run again"
+                f"Baseline {baseline.key} ran before and fails now: {ex}; {RUN_AGAIN}"
             ) from ex

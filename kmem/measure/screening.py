@@ -65,13 +65,18 @@ class Screening:
         inputs = self._resources.reference().inputs
         self._resources.workers.discard(worker, wait=inputs.is_large(inputs.values))
 
-    def open_race(self, kernels: Sequence[Kernel], is_late: Callable[[], bool]) -> "Contest":
+    def open_race(
+        self, kernels: Sequence[Kernel], is_late: Callable[[], bool], *, shows_families: bool = True
+    ) -> "Contest":
         """A race of the kernels of a batch; none has entered.
 
         Args:
             is_late: whether an entrant that has been timed once is not to be timed again.
+            shows_families: to what would be the fastest so far.
         """
-        return Contest(self, self._examiner, self._resources, self._settings, kernels, is_late)
+        contest = Contest(self, self._examiner, self._resources, self._settings, kernels, is_late)
+        contest.shows_families = shows_families
+        return contest
 
     def _check(self, examination: Examination) -> None:
         load_candidate(examination, self._resources.reference())
@@ -151,6 +156,7 @@ class Contest:
         self._resources, self._settings = resources, settings
         self._kernels = kernels
         self._is_late = is_late
+        self.shows_families = True  # to what would be the fastest so far
         self._heat: dict[int, Examination] = {}  # by index: passed, and not yet timed
         self._timed: dict[int, tuple[Examination, Timing]] = {}
 
@@ -173,7 +179,7 @@ class Contest:
         for index in self._ranked():
             entrant, timing = self._timed[index]
             refusal = None
-            if not self._is_late():
+            if self.shows_families and not self._is_late():
                 refusal = self._screening.refuse_as_best(self._kernels[index], entrant, timing)
             passed = passed_measurement(entrant, timing, {}, estimated=False)
             settle(index, refusal or passed)

@@ -161,6 +161,8 @@ LEDGER = (
     "create index outcomes_by_skill on outcomes (skill)",
     # Pages list a skill's outcomes by their status or time.
     "create index outcomes_by_skill_and_time on outcomes (skill, status, latency_ms)",
+    # Pages list all outcomes by these, too.
+    "create index outcomes_by_status_and_time on outcomes (status, latency_ms)",
     # experience.py asks how a recipe's settings did on a graph.
     """
     create index outcomes_by_recipe

@@ -12,6 +12,7 @@ from kmem.memory.ledger.winners import Winners
 from kmem.memory.location import default_db_path
 from kmem.memory.runs.conversations import Conversations
 from kmem.memory.runs.entries import Entries
+from kmem.memory.runs.faults import Faults
 from kmem.memory.runs.runs import Runs
 from kmem.memory.skills.embeddings import Embedder
 from kmem.memory.skills.search import Skills
@@ -57,6 +58,7 @@ class Memory:
         self.storage = Storage(self.path, lock_timeout_s=lock_timeout_s, to_read=to_read)
         self.runs = Runs(self.storage)
         self.run_entries = Entries(self.storage)
+        self.faults = Faults(self.storage)
         self.conversations = Conversations(self.storage)
         self.ledger = Ledger(self.storage)
         self.listing = Listing(self.storage)

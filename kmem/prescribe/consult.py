@@ -16,7 +16,7 @@ from kmem.memory.store import Memory
 from kmem.prescribe.gate import Gate, SkillQuery
 from kmem.prescribe.rank import MAX_PRESCRIPTIONS, Knowledge, prescribe_skills
 from kmem.records import Prescription
-from kmem.skills import DRAFT, Skill, recipe_versions
+from kmem.skills import DRAFT, PITFALLS, Skill, recipe_versions
 
 
 def consult_memory(
@@ -41,6 +41,7 @@ def consult_memory(
         EmbeddingError: if an embedding model is wanted and cannot be loaded.
     """
     diagnosis = query.diagnosis
+    skills = [skill for skill in skills if skill.name != PITFALLS]
     matches = memory.skills.match_texts(" ".join([*query.operators, diagnosis.summary]))
 
     def posteriors(names: Sequence[str]) -> Mapping[str, Posterior]:

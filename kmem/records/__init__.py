@@ -16,9 +16,11 @@ In the order in which a run makes them:
 - verdict.py: what the judge says of a kernel: status, errors, times; and an attempt, which is a
   candidate with its verdict.
 - outcome.py: what the ledger keeps of an attempt, and what a run gets back from it.
+- background.py: what a run knows beside its own attempts.
 - run.py: a run: what it was asked, what it may spend, and what it ended with.
 """
 
+from kmem.records.background import Background, Fault
 from kmem.records.diagnosis import (
     Bottleneck,
     Claim,
@@ -39,7 +41,7 @@ from kmem.records.outcome import (
     is_recipe_component,
     recipe_component,
 )
-from kmem.records.plan import Candidate, Lesson, Move, Plan, Task, Veto
+from kmem.records.plan import Candidate, Effect, Lesson, Move, Plan, Task, Veto
 from kmem.records.problem import (
     DTYPE_BYTES,
     Bound,
@@ -75,6 +77,7 @@ __all__ = [
     "ABSENT_IF_NONE",
     "Attempt",
     "BASELINES",
+    "Background",
     "Baseline",
     "Bottleneck",
     "Bound",
@@ -86,9 +89,11 @@ __all__ = [
     "DTYPE_BYTES",
     "Device",
     "Diagnosis",
+    "Effect",
     "ErrorReport",
     "Evidence",
     "Experience",
+    "Fault",
     "Kernel",
     "Knob",
     "Launch",

@@ -100,7 +100,10 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimCheck:
-    """A claim beside what was measured; `held` is None where a value is unknown."""
+    """A claim beside what was measured.
+
+    `held` is None where a value is unknown, or where the parent's fulfilled the claim already.
+    """
 
     claim: Claim
     before: float | None

@@ -1,9 +1,10 @@
 """What a round tries: tasks, candidates written for them, vetoes, and lessons of earlier rounds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from kmem.records.diagnosis import Claim, ClaimCheck
+from kmem.records.identity import ABSENT_IF_NONE
 from kmem.records.kernel import Kernel, SiteChoice
 
 
@@ -33,6 +34,15 @@ class Task:
     instruction: str = ""  # what a language model is to do; empty for recipes
 
 
+class Effect(Enum):
+    """What became of a kernel beside its parent."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    SAME = "same"
+    FAILED = "failed"
+
+
 @dataclass(frozen=True, slots=True)
 class Lesson:
     """What a run learnt from one kernel, in a sentence.
@@ -46,6 +56,8 @@ class Lesson:
     text: str
     checks: tuple[ClaimCheck, ...] = ()
     worth_a_skill: bool = False  # whether its author thinks that it holds beyond this problem
+    # what its author says became of the kernel; it was held to the measurement
+    effect: Effect | None = field(default=None, metadata=ABSENT_IF_NONE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,19 @@ class Measurement:
     def latency_ms(self) -> float | None:
         return self.timing.latency_ms if self.timing else None
 
+    @property
+    def telling_line(self) -> str:
+        """The line of the log that says most: of a traceback the last, of a verdict the first."""
+        lines = [line.strip() for line in self.log.splitlines() if line.strip()]
+        if not lines:
+            return ""
+        ends_in_traceback = self.status in (
+            Status.BUILD_FAILED,
+            Status.CRASHED,
+            Status.OUT_OF_MEMORY,
+        )
+        return lines[-1] if ends_in_traceback else lines[0]
+
 
 #: The ways to run the unmodified module that are timed, quickest to find out first.
 BASELINES = ("eager", "compile", "max_autotune")

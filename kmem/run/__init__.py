@@ -14,10 +14,12 @@ the next round, and the recorder keeps a copy of everything in memory and in the
 - session.py: what a run works with and never changes: traced problem, skills, recipes.
 - ceilings.py: what the GPU can do at most, measured once and kept.
 - resume.py: where a run is resumed: what an earlier process finished of it.
+- consulting.py: stage 3: the skills offered for a diagnosis, and what they earned.
 - recall.py: what memory offers when the run begins.
 - directory.py: the run directory and its files.
 - clock.py: the minutes of a run, and providers of language models that keep to them.
 - progress.py: what a run tells its display.
+- diary.py: the same as lines in the run directory, for who looks at a run from outside.
 - survey.py: stages 1 to 3 of a round: profile, diagnose, prescribe for every parent kernel.
 - authors.py: stage 5: who proposes directions and writes candidates (stage 4 is orchestrate/).
 - conversations.py: what was asked of language models, as files.

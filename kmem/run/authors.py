@@ -84,6 +84,13 @@ class Authors:
         """Whether one of the authors writes a kernel again from remembered choices."""
         return "recipes" in self._authors
 
+    def used(self, skills: Sequence[Skill], situation: Situation) -> list[Skill]:
+        """Those of the skills that an author of this run could act on; all if it is none."""
+        authors = self._authors.values()
+        return [
+            skill for skill in skills if any(author.uses(skill, situation) for author in authors)
+        ] or list(skills)
+
     def propose(self, situations: Mapping[str | None, Situation]) -> list[Offer]:
         """What could be done in each situation, most promising first.
 

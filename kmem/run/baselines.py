@@ -27,6 +27,10 @@ from kmem.run.session import Session, versions
 _COMPONENTS = ("torch", "triton", "cuda")
 #: In the log of a baseline that failed: what may be otherwise another time.
 _PASSING = re.compile(r"out of memory|OutOfMemory|CUDA error|the worker ", re.IGNORECASE)
+#: How long max-autotune waits at most for the first verified kernel, in seconds since the baselines
+#: were begun, and which part of what the search has left then: tuning takes turns on the GPU with
+#: that kernel's checks, and nobody waits for it before the end.
+_TUNING_AFTER_S, _TUNING_AFTER_PART = 20.0, 1 / 3
 #: What timing the baselines is given at least.
 _LEAST_S = 1.0
 
@@ -120,6 +124,8 @@ class RunBaselines:
         self._found: dict[str, Baseline] = {}
         self._kept: set[str] = set()
         self._changed = threading.Condition()
+        self._may_tune = threading.Event()
+        self._tune_at = math.inf  # by time.monotonic()
         self._task: Future[None] | None = None
 
     def start(self, announce: Announce) -> None:
@@ -135,6 +141,8 @@ class RunBaselines:
         missing = tuple(name for name in self._names if name not in self._found)
         if missing:
             announce("measure", f"timing the module itself beside the search: {', '.join(missing)}")
+            left_s = self._evaluator.seconds_left * _TUNING_AFTER_PART
+            self._tune_at = time.monotonic() + min(_TUNING_AFTER_S, max(0.0, left_s))
             self._task = self._timing.threads.submit(self._time, missing)
         elif (best := fastest_baseline(tuple(self._found.values()))) is not None:
             self._timing.threads.submit(self._evaluator.load_baseline, best.name)
@@ -171,8 +179,13 @@ class RunBaselines:
             self._task.result()  # raises what ended it
         return self._publish()
 
+    def let_tune(self) -> None:
+        """Let max-autotune begin: the search has a verified kernel, or ends."""
+        self._may_tune.set()
+
     def wait(self) -> tuple[Baseline, ...]:
         """All baselines, at the latest when their limit is reached; waiting costs no minutes."""
+        self.let_tune()
         if self._task is not None:
             started = time.monotonic()
             self._task.result()
@@ -190,9 +203,13 @@ class RunBaselines:
                 self._changed.notify_all()
 
     def _take(self, baseline: Baseline) -> None:
+        """Keep a baseline; whoever times them goes on to max-autotune once that may begin."""
         with self._changed:
             self._found[baseline.name] = baseline
             self._changed.notify_all()
+            is_next = SLOW_BASELINE in self._names and self._are_quick_found()
+        if is_next and SLOW_BASELINE not in self._found:
+            self._may_tune.wait(max(0.0, self._tune_at - time.monotonic()))
 
     def _are_quick_found(self) -> bool:
         return all(name in self._found for name in self._names if name != SLOW_BASELINE)

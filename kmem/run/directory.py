@@ -10,10 +10,12 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TypeVar
 
+from kmem.codegen.module import with_evidence
 from kmem.errors import OutputError
 from kmem.records import Attempt, Baseline, Experience, Kernel, Profile, Recalled, Run, RunState
 from kmem.serialize import from_data, to_data, to_json
@@ -22,6 +24,8 @@ Record = TypeVar("Record")
 
 _LOCK, _KILLS = "run.lock", "kills.txt"
 _OWNER = "run.json"
+#: What a run said and when: written and read by diary.py.
+DIARY = "diary.jsonl"
 #: What a run writes for its user: a directory with one of these and no owner is somebody's.
 _RESULTS = ("best_kernel.py", "report.md", "result.json", "top_kernels", "attempts")
 
@@ -84,7 +88,7 @@ class RunDirectory:
     # For the user:     best_kernel.py  top_kernels/{1,2,3}.py (fastest first)  report.md
     #                   convergence.png  result.json
     # What was tried:   attempts/NNN-<hash>/{kernel.py,kernel.small.py,attempt.json,log.txt}
-    #                   profiles/  verdicts/  evidence/  conversations/  kills.txt
+    #                   profiles/  verdicts/  evidence/  conversations/  kills.txt  diary.jsonl
     # For resuming:     run.json (whose directory this is)  recalled-<run>.json
     #                   experience-<run>.json
     # While it is made: scratch/  run.lock (held by the process at work)
@@ -162,6 +166,7 @@ class RunDirectory:
         """Take away what a run that never began has left: its mark and the directories it made."""
         if owner_of(self.root) == run.id:
             (self.root / _OWNER).unlink()
+            (self.root / DIARY).unlink(missing_ok=True)
         with suppress(OSError):  # not empty: somebody else's files
             for place in self._made:
                 place.rmdir()
@@ -253,9 +258,18 @@ class RunDirectory:
         self.best_kernel.unlink(missing_ok=True)
         small_constants_beside(self.best_kernel).unlink(missing_ok=True)
 
-    def write_best(self, attempt: Attempt) -> Path:
-        """Put the winner where the user looks for it."""
-        return self._write_kernel("best_kernel.py", attempt.candidate.kernel)
+    def write_best(self, attempt: Attempt, run_id: str) -> Path:
+        """Put the winner where the user looks for it, with its evidence in the docstring."""
+        kernel, timing = attempt.candidate.kernel, attempt.measurement.timing
+        said = f"Run {run_id}"
+        if timing is not None:
+            kind = "estimated" if attempt.measurement.estimated else "measured"
+            said += f": {timing.latency_ms:.4g} ms ({kind})"
+            if timing.ratio is not None:
+                said += f", {timing.ratio:.3g} times as fast as {timing.reference}"
+        said += f"; evidence/{kernel.hash}.json holds what the judge saw."
+        source = with_evidence(kernel.source, said)
+        return self._write_kernel("best_kernel.py", replace(kernel, source=source))
 
     def write_provisional(self, attempt: Attempt, baseline: Baseline | None) -> Path:
         """Put the best kernel so far in the winner's place, marked as not verified yet.

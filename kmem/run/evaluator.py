@@ -10,6 +10,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -173,6 +174,8 @@ class LiveEvaluator(Evaluator):
         """
         self._minutes_s = run.budget.minutes * 60
         self._deadline = processes.started_at + self._minutes_s
+        self._cores = processes.cores
+        self._was_asked = False  # to screen kernels
         self._longest_verification_s: float | None = None
         self._granted_s = 0.0
         # Seconds that this run waited for its own baselines to leave the GPU and, while these are
@@ -219,10 +222,12 @@ class LiveEvaluator(Evaluator):
     @property
     def seconds_left(self) -> float:
         # Waiting for another kmem to leave the GPU costs the run none of its minutes; waiting for
-        # its own baselines does, but for those that it waits for in the end.
+        # its own baselines does, but for those that it waits for in the end. Nor does waiting for
+        # the cores that other runs of a bench hold.
         waited_s = self._judge.waited_s
         own_s, since_s = self._for_own
         own_s += waited_s - since_s if since_s is not None else 0.0
+        waited_s += self._cores.waited_s
         return self._deadline + self._granted_s + waited_s - own_s - time.monotonic()
 
     @property
@@ -302,8 +307,20 @@ class LiveEvaluator(Evaluator):
     def screen(
         self, kernels: Sequence[Kernel], on_result: Callable[[int, Measurement], None]
     ) -> None:
-        left_s = self.seconds_left - self.reserve_s
-        self._judge.screen(kernels, on_result, deadline_s=max(_LEAST_S, left_s))
+        # The first kernel of all comes alone and is verified next: that shows it every family.
+        is_first, self._was_asked = not self._was_asked and len(kernels) == 1, True
+        with self._core():
+            left_s = self.seconds_left - self.reserve_s
+            self._judge.screen(
+                kernels,
+                on_result,
+                deadline_s=max(_LEAST_S, left_s),
+                verified_next=is_first and self._session.present,
+            )
+
+    def _core(self) -> AbstractContextManager[None]:
+        """A core of the bench's for the interpreter; the work on a GPU goes by turns there."""
+        return nullcontext() if self._session.present else self._cores.hold()
 
     def _search_s(self) -> float:
         """How long one step of the search may take, in seconds; no limit without a GPU."""
@@ -313,7 +330,8 @@ class LiveEvaluator(Evaluator):
 
     def verify(self, kernel: Kernel, baselines: Sequence[Baseline] | Awaited) -> Measurement:
         started = time.monotonic()
-        verdict = self._judge.verify(kernel, baselines)
+        with self._core():
+            verdict = self._judge.verify(kernel, baselines)
         took_s = time.monotonic() - started
         if verdict.status is Status.PASSED:  # a refusal comes early: others take longer
             self._longest_verification_s = max(self._longest_verification_s or 0.0, took_s)

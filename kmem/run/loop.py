@@ -98,7 +98,7 @@ def _go_through_rounds(parts: Parts, authors: Authors, remembered: Remembered) -
     run, history = parts.run, parts.history
     clock, stale = parts.clock, 0
     for number in range(run.budget.rounds + 1):
-        situations = survey(number, parts, authors.repairs, remembered)
+        situations = survey(number, parts, authors, remembered)
         if reason := _reason_to_stop(number, run, situations, stale):
             return reason
         plan = _plan(number, parts, situations, authors, remembered)

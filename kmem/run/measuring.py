@@ -7,6 +7,7 @@ recorded the moment it exists.
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 
 from kmem.host.syntax import parse_python
 from kmem.interfaces import Situation
@@ -92,14 +93,18 @@ class Measurer:
                     Status.BUILD_FAILED, None, estimated=not self._session.present, log=log
                 )
                 self._add_attempt(number, fresh[kernel.hash], failed, situations)
+                self._announce("measure", _told(fresh[kernel.hash], failed))
         waiting = [kernel for kernel in admitted.ready if not history.take_over(kernel)]
         if waiting:
             self._announce("measure", f"judging {len(waiting)} candidates")
+            judged = count(1)
 
             def on_result(index: int, measurement: Measurement) -> None:
                 kernel = waiting[index]
                 explained = self._explained(kernel, measurement)
                 self._add_attempt(number, fresh[kernel.hash], explained, situations)
+                told = _told(fresh[kernel.hash], explained)
+                self._announce("measure", f"{next(judged)} of {len(waiting)}: {told}")
 
             self._evaluator.screen(waiting, on_result)
         return history.attempts[before:]
@@ -195,7 +200,10 @@ class Measurer:
         baseline = fastest_baseline(history.baselines)
         if history.best is attempt and _is_faster(attempt, baseline):
             self._recorder.record_provisional(attempt, baseline)
-        self._announce("measure", f"{candidate.task.skill}: {measurement.status.value}")
+
+
+def _told(candidate: Candidate, measurement: Measurement) -> str:
+    return f"{candidate.task.skill}: {measurement.status.value}"
 
 
 def _is_faster(attempt: Attempt, baseline: Baseline | None) -> bool:

@@ -79,15 +79,18 @@ def open_parts(
             session, memory, history, evaluator, BackgroundTiming(background, run.budget)
         )
         measurer = Measurer(evaluator, history, recorder, announce, session)
-        yield Parts(
-            run,
-            session,
-            memory,
-            directory,
-            history,
-            baselines,
-            measurer,
-            recorder,
-            announcer.clock,
-            announce,
-        )
+        try:
+            yield Parts(
+                run,
+                session,
+                memory,
+                directory,
+                history,
+                baselines,
+                measurer,
+                recorder,
+                announcer.clock,
+                announce,
+            )
+        finally:
+            baselines.let_tune()  # the thread that times them is waited for

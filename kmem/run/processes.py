@@ -8,6 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from kmem.host.cores import Cores
 from kmem.host.environment import own_cores
 from kmem.host.project_modules import imported_directories
 from kmem.measure.pool.workers import WorkerPool
@@ -54,6 +55,7 @@ class EvaluatorProcesses:
         #: A run's minutes begin here.
         self.started_at = time.monotonic()
         self.cache_dir = cache_dir
+        self.cores = Cores()
         cores, scratch = len(os.sched_getaffinity(0)), out_dir / "scratch"
         scratch.mkdir(parents=True, exist_ok=True)
         self.workers = WorkerPool(
@@ -64,7 +66,7 @@ class EvaluatorProcesses:
             reads=imported_directories(problem.source, problem.path) if problem else (),
         )
         processes = own_cores() or (max(1, cores - _CORES_FOR_TIMING) if present else cores)
-        self.compilers = CompileProcesses(processes, cache_dir / "triton")
+        self.compilers = CompileProcesses(processes, cache_dir / "triton", cores=self.cores)
         try:
             if present:
                 self.workers.prepare()

@@ -9,10 +9,34 @@ from dataclasses import dataclass, replace
 from kmem.memory.ledger.experience import recall_experience
 from kmem.memory.ledger.rungs import recall_rungs
 from kmem.memory.store import Memory
-from kmem.records import Experience, Recalled, Run, SiteChoice, Strategy, is_aged
+from kmem.records import (
+    Bottleneck,
+    Diagnosis,
+    Experience,
+    Fault,
+    Prescription,
+    Recalled,
+    Run,
+    Signature,
+    SiteChoice,
+    Strategy,
+    is_aged,
+)
+from kmem.run.consulting import prescribe
 from kmem.run.directory import RunDirectory
 from kmem.run.session import Session
 from kmem.serialize import from_json, to_json
+
+#: What to do about a limit of the hardware before anything was profiled: move no byte twice, and
+#: use the units that the bound counts on.
+_LIMITED_BY = {
+    "bytes": Bottleneck.REDUNDANT_TRAFFIC,
+    "fp32": Bottleneck.FMA_BOUND,
+    "tf32": Bottleneck.TENSOR_CORE_IDLE,
+    "fp16": Bottleneck.TENSOR_CORE_IDLE,
+    "bf16": Bottleneck.TENSOR_CORE_IDLE,
+    "special": Bottleneck.SPECIAL_FUNCTION_BOUND,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,16 +46,19 @@ class Remembered:
     winners: tuple[Recalled, ...]  # for this graph or for one like it, best first
     experience: tuple[Experience, ...]  # of the matching recipes on other graphs
     rungs: tuple[SiteChoice, ...] = ()  # that sites had to climb to on this graph
+    # what models get wrong most often, and skills for a first kernel; for models alone
+    faults: tuple[Fault, ...] = ()
+    first_skills: tuple[Prescription, ...] = ()
 
 
 def recall(run: Run, session: Session, memory: Memory, directory: RunDirectory) -> Remembered:
     """What memory knew when the run began: from the run directory if the run is resumed.
 
-    Nothing without memory, or for a module that could not be traced. The strategy best-of-n, the
-    control, recalls no winners: its kernels are to be independent.
+    Nothing but skills for a first kernel without memory, or for a module that could not be traced.
+    The strategy best-of-n, the control, recalls no winners: its kernels are to be independent.
     """
     if run.memory_mode == "off" or session.traced.graph.opaque_reason:
-        return Remembered((), ())
+        return Remembered((), (), first_skills=_first_skills(run, session, memory))
     winners = (
         () if run.strategy is Strategy.BEST_OF_N else _winners(run, session, memory, directory)
     )
@@ -39,7 +66,32 @@ def recall(run: Run, session: Session, memory: Memory, directory: RunDirectory) 
         winners,
         _experience(run, session, memory, directory),
         _rungs(run, session, memory, directory),
+        memory.faults.most_frequent() if run.models else (),
+        _first_skills(run, session, memory),
     )
+
+
+def _first_skills(run: Run, session: Session, memory: Memory) -> tuple[Prescription, ...]:
+    """The skills that a model is told for a first kernel: of what limits the forward as traced.
+
+    Nothing was profiled then. Which question is asked does not hang on them, so that a resumed run
+    may find others.
+    """
+    if not run.models:
+        return ()
+    bound = session.traced.bound
+    limiter = bound.limiter if bound is not None else "unknown"
+    diagnosis = Diagnosis(
+        _LIMITED_BY.get(limiter, Bottleneck.UNKNOWN),
+        (),
+        Signature({}),
+        None,
+        None,
+        f"nothing was measured yet; the hardware limits the forward by {limiter}",
+        None,
+        estimated=True,
+    )
+    return prescribe(diagnosis, list(session.skills.values()), run, session, memory)
 
 
 def _winners(

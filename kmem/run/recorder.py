@@ -120,7 +120,7 @@ class Recorder:
         if winner is None:
             self._directory.remove_best()
         else:
-            self._directory.write_best(winner)
+            self._directory.write_best(winner, self._run.id)
 
     def record_top(self, kernels: Sequence[Kernel]) -> None:
         """Keep the fastest distinct kernels as files, fastest first."""

@@ -117,7 +117,9 @@ def open_session(
     parts = [(option.site.operator, option.site.nodes) for option in options]
     operators = name_operators(traced.graph, parts, device, contract)
     nodes = {(option.recipe.name, option.site.name): option.site.nodes for option in options}
-    recipe_versions = {name: recipe_version(skill) for name, skill in skills.items() if skill.acts}
+    recipe_versions = {
+        name: recipe_version(skill) for name, skill in skills.items() if skill.has_code
+    }
     session = Session(
         traced,
         present,

@@ -5,19 +5,17 @@ whatever the ledger has learnt since.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kmem.diagnose.bottleneck import diagnose
 from kmem.errors import ProfilerError
 from kmem.interfaces import Situation
-from kmem.memory.ledger.track_records import TrackRecord
 from kmem.orchestrate.accuracy import needed_rungs
 from kmem.orchestrate.strategies import choose_parents
 from kmem.orchestrate.vetoes import find_vetoes
-from kmem.prescribe.consult import consult_memory
-from kmem.prescribe.gate import SkillQuery
-from kmem.records import Attempt, Diagnosis, Prescription
+from kmem.records import Attempt, Background, Diagnosis, Prescription
+from kmem.run.authors import Authors
+from kmem.run.consulting import prescribe
 from kmem.run.parts import Parts
 from kmem.run.recall import Remembered
 from kmem.run.session import versions
@@ -26,24 +24,21 @@ logger = logging.getLogger(__name__)
 
 
 def survey(
-    number: int, parts: Parts, repairs: Mapping[str, int], remembered: Remembered
+    number: int, parts: Parts, authors: Authors, remembered: Remembered
 ) -> dict[str | None, Situation]:
     """The situations of a round by the hash of the parent kernel, best first.
 
     One situation without a parent where no kernel has passed.
-
-    Args:
-        repairs: by author, how many repairs in a chain it is granted.
     """
     history = parts.history
     blank = replace(
         describe_situation(parts, number, remembered),
-        vetoes=find_vetoes(history.attempts, history.best, history.lessons, repairs),
+        vetoes=find_vetoes(history.attempts, history.best, history.lessons, authors.repairs),
     )
     situations: dict[str | None, Situation] = {}
     for parent in _parents(number, parts):
-        diagnosis, prescriptions = _examine(number, parent, parts)
         kernel = parent.candidate.kernel
+        diagnosis, prescriptions = _examine(parent, replace(blank, parent=kernel), parts, authors)
         records = {entry.skill: entry.record for entry in prescriptions if entry.record}
         situations[kernel.hash] = replace(
             blank,
@@ -51,6 +46,7 @@ def survey(
             diagnosis=diagnosis,
             prescriptions=prescriptions,
             track_records=records,
+            background=replace(blank.background, profile=history.profiles.get(kernel.hash)),
         )
     return situations or {None: blank}
 
@@ -87,12 +83,19 @@ def describe_situation(parts: Parts, number: int, remembered: Remembered) -> Sit
         skills=session.skills,
         experience=remembered.experience,
         rungs=needed_rungs(history.attempts, remembered.rungs),
+        background=Background(
+            baselines=tuple(history.baselines),
+            recalled=remembered.winners,
+            first_skills=remembered.first_skills,
+            versions={name: versions()[name] for name in ("torch", "triton")},
+            faults=remembered.faults,
+        ),
         seed=parts.run.seed,
     )
 
 
 def _examine(
-    number: int, parent: Attempt, parts: Parts
+    parent: Attempt, situation: Situation, parts: Parts, authors: Authors
 ) -> tuple[Diagnosis | None, tuple[Prescription, ...]]:
     """Profile, diagnose, prescribe.
 
@@ -100,7 +103,8 @@ def _examine(
     changed the ranking since. Without a profile there is no diagnosis, and the round goes on with
     what it knows from times alone.
     """
-    kernel, traced = parent.candidate.kernel, parts.session.traced
+    number, kernel = situation.round, parent.candidate.kernel
+    traced = parts.session.traced
     kept = parts.history.earlier.diagnoses.get((number, kernel.hash))
     if kept is not None:
         return kept.diagnosis, kept.prescriptions
@@ -116,44 +120,9 @@ def _examine(
         latency_ms=parent.measurement.latency_ms,
         history=parts.history.attempts,
     )
-    prescriptions = _prescribe(diagnosis, parts)
+    known = replace(situation, diagnosis=diagnosis)
+    skills = authors.used(list(parts.session.skills.values()), known)
+    prescriptions = prescribe(diagnosis, skills, parts.run, parts.session, parts.memory)
     parts.recorder.record_diagnosis(number, kernel, diagnosis, prescriptions)
     parts.announce("diagnose", diagnosis.summary)
     return diagnosis, prescriptions
-
-
-def _prescribe(diagnosis: Diagnosis, parts: Parts) -> tuple[Prescription, ...]:
-    """The skills to offer, each with what it has earned; a run without memory knows no outcomes."""
-    session, memory = parts.session, parts.memory
-    traced = session.traced
-    outcomes_count = parts.run.memory_mode != "off"
-    prescriptions = consult_memory(
-        memory,
-        SkillQuery(diagnosis, session.operators, traced.device.arch, traced.contract),
-        list(session.skills.values()),
-        versions(),
-        outcomes=outcomes_count,
-    )
-    if not outcomes_count:
-        return prescriptions
-    return tuple(
-        replace(entry, record=describe_record(memory.track_records.of_skill(entry.skill)))
-        for entry in prescriptions
-    )
-
-
-def describe_record(records: Sequence[TrackRecord]) -> str:
-    """What the ledger says a skill has earned, by architecture, in a sentence."""
-    told = []
-    for item in records:
-        gain = f", {item.speedup:.2f}x in the geometric mean" if item.speedup is not None else ""
-        again = (
-            f"; remembered kernels of it passed {item.recalled} times again"
-            if item.recalled
-            else ""
-        )
-        told.append(
-            f"on {item.arch} {item.tried} tried, {item.passed} passed, {item.improved} "
-            f"improved{gain}{again}"
-        )
-    return "; ".join(told) or "never tried yet"

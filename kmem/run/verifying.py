@@ -55,6 +55,7 @@ def verify_early(
         verified = parts.measurer.verify(best, baselines, early=True)
         timing = verified.measurement.timing
         if timing is not None:
+            parts.baselines.let_tune()
             _announce_verified(parts, timing)
             return
         if verified.measurement.status is Status.INTERRUPTED:

@@ -11,7 +11,7 @@ In the order in which a directory becomes a skill:
   them.
 """
 
-from kmem.skills.form import parse_claim, parse_condition
+from kmem.skills.form import parse_claim, parse_condition, parse_move
 from kmem.skills.load import (
     bundled_skills_root,
     code_files,
@@ -26,15 +26,27 @@ from kmem.skills.load import (
     recipe_versions,
     skill_directories,
 )
-from kmem.skills.skill import DRAFT, Condition, Skill, arch_matches, embedded_text
+from kmem.skills.skill import (
+    DRAFT,
+    PITFALLS,
+    Condition,
+    KnobMove,
+    Skill,
+    Step,
+    arch_matches,
+    embedded_text,
+)
 from kmem.skills.template import skill_template
 from kmem.skills.validate import NEAR_DUPLICATE_COSINE, read_skill, validate_library
 
 __all__ = [
     "DRAFT",
     "NEAR_DUPLICATE_COSINE",
+    "PITFALLS",
     "Condition",
+    "KnobMove",
     "Skill",
+    "Step",
     "arch_matches",
     "bundled_skills_root",
     "code_files",
@@ -47,6 +59,7 @@ __all__ = [
     "load_skill",
     "parse_claim",
     "parse_condition",
+    "parse_move",
     "read_library",
     "read_skill",
     "recipe_version",

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from kmem.records import Claim
-from kmem.skills.skill import Condition
-from kmem.vocabulary import SIGNATURE_METRICS
+from kmem.skills.skill import Condition, KnobMove, Step
+from kmem.vocabulary import KNOB_ROLES, SIGNATURE_METRICS
 
 #: The six frontmatter keys of the Agent Skills format. Source: agentskills.io/specification.
 FRONTMATTER_KEYS = ("name", "description", "license", "compatibility", "allowed-tools", "metadata")
@@ -23,6 +23,7 @@ KMEM_KEYS = (
     "kmem-precision",
     "kmem-conflicts",
     "kmem-claims",
+    "kmem-moves",
     "kmem-source",
     "kmem-status",
 )
@@ -42,6 +43,8 @@ NAME_PATTERN = re.compile(r"^[a-z0-9]+(?:-[a-z0-9]+)*$")
 MAX_NAME = 64
 
 _CONDITION = re.compile(r"^([a-z0-9_]+) (>=|<=|>|<) (-?\d+(?:\.\d+)?)$")
+_STEP = re.compile(r"^([a-z]+) (up|down)$")
+_MOVE = re.compile(r"^(?P<steps>.+?)(?: if (?P<conditions>.+?))? then (?P<claims>.+)$")
 _CLAIM = re.compile(r"^([a-z0-9_]+) (>=|<=) (\d+(?:\.\d+)?)(x?)$")
 
 
@@ -135,3 +138,31 @@ def parse_claim(text: str) -> Claim:
             f"metric '{match[1]}' is unknown; {allowed_words(match[1], SIGNATURE_METRICS)}"
         )
     return Claim(match[1], match[2], float(match[3]), relative=bool(match[4]))
+
+
+def parse_move(text: str) -> KnobMove:
+    """Read `ROLE up|down [and ...] [if CONDITION [and ...]] then CLAIM [and ...]`.
+
+    Raises ValueError, saying what is wrong, if it is not that or a word is unknown.
+    """
+    match = _MOVE.match(text)
+    if match is None:
+        raise ValueError(
+            f"'{text}' is not `ROLE up|down [and ...] [if CONDITION [and ...]] then CLAIM "
+            "[and ...]`"
+        )
+    conditions = match["conditions"]
+    return KnobMove(
+        tuple(_parse_step(part) for part in match["steps"].split(" and ")),
+        tuple(parse_condition(part) for part in conditions.split(" and ")) if conditions else (),
+        tuple(parse_claim(part) for part in match["claims"].split(" and ")),
+    )
+
+
+def _parse_step(text: str) -> Step:
+    match = _STEP.match(text)
+    if match is None:
+        raise ValueError(f"'{text}' is not `ROLE up` or `ROLE down`")
+    if match[1] not in KNOB_ROLES:
+        raise ValueError(f"role '{match[1]}' is unknown; {allowed_words(match[1], KNOB_ROLES)}")
+    return Step(match[1], match[2] == "up")

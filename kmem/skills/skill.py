@@ -11,6 +11,9 @@ from kmem.records import Bottleneck, Claim, content_hash
 #: derived from the ledger.
 DRAFT = "draft"
 
+#: The skill that every author of code is told, whatever the task; it is never prescribed.
+PITFALLS = "triton-pitfalls"
+
 #: An architecture, or with a + that one and later: sm_90, sm_80+, gfx942.
 ARCH_PATTERN = re.compile(r"^(?:(sm_)(\d+)|(gfx)([0-9a-f]+))(\+?)$")
 
@@ -40,6 +43,42 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A role of knobs (vocabulary.KNOB_ROLES), and whether there is to be more of it."""
+
+    role: str
+    is_up: bool
+
+    def __str__(self) -> str:
+        return f"{self.role} {'up' if self.is_up else 'down'}"
+
+
+@dataclass(frozen=True, slots=True)
+class KnobMove:
+    """A change of the knobs of whatever recipe wrote a kernel, and what it should do to a profile.
+
+    All steps are taken together; it is for profiles of which no condition is known to be false.
+    """
+
+    steps: tuple[Step, ...]
+    conditions: tuple[Condition, ...]
+    claims: tuple[Claim, ...]
+
+    def suits(self, values: Mapping[str, float]) -> bool:
+        """Whether nothing known of a profile (metric -> value) speaks against it."""
+        return all(condition.holds(values) is not False for condition in self.conditions)
+
+    @property
+    def change(self) -> str:
+        """Its steps in words: `tile down and warps up`."""
+        return " and ".join(map(str, self.steps))
+
+    def __str__(self) -> str:
+        cause = f" if {' and '.join(map(str, self.conditions))}" if self.conditions else ""
+        return f"{self.change}{cause} then {' and '.join(map(str, self.claims))}"
+
+
+@dataclass(frozen=True, slots=True)
 class Skill:
     """One directory of knowledge.
 
@@ -62,11 +101,38 @@ class Skill:
     status: str = ""  # DRAFT, or nothing
     claims: tuple[Claim, ...] = ()  # what the next profile must show if it worked
     has_rewrite: bool = False
+    moves: tuple[KnobMove, ...] = ()  # of the knobs of other skills' recipes, the best first
 
     @property
     def acts(self) -> bool:
-        """Whether the skill acts without a language model: it has a recipe, a rewrite, or both."""
+        """Whether the skill acts without a language model."""
+        return self.has_code or bool(self.moves)
+
+    @property
+    def has_code(self) -> bool:
+        """Whether it acts by code of its own: a recipe or a rewrite."""
         return self.has_recipe or self.has_rewrite
+
+    def section(self, heading: str) -> str:
+        """The text below a heading of the body; empty if there is none."""
+        parts = re.split(r"^## ", self.body, flags=re.MULTILINE)
+        found = [part for part in parts[1:] if part.split("\n", 1)[0].strip() == heading]
+        return found[0].partition("\n")[2].strip() if found else ""
+
+    @property
+    def example(self) -> str:
+        """The module as the skill writes it, in the problem contract; empty if it has none."""
+        file = self.path / "examples" / "after.py"
+        return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+    @property
+    def manner(self) -> str:
+        """How it acts: `recipe`, `rewrite`, `moves`, or `prose for a model`."""
+        if self.has_rewrite:
+            return "rewrite"
+        if self.has_recipe:
+            return "recipe"
+        return "moves" if self.moves else "prose for a model"
 
     @property
     def files(self) -> list[Path]:

@@ -19,7 +19,7 @@ metadata:
   kmem-bottlenecks: redundant_traffic
   kmem-signature: traffic_ratio >= 1.3
   kmem-claims: traffic_ratio <= 1.1
-  kmem-precision: exact
+  kmem-precision: exact{moves}
   kmem-source: {source}
 ---
 ## Mechanism
@@ -42,6 +42,12 @@ The change, in terms of Triton's own names, with a short piece of code.
   next profile can prove it wrong.
 """
 
+#: Moves that act on the recipes that ship: fewer registers, so that more warps reside.
+_MOVES = """
+  kmem-moves: >-
+    tile down if registers_per_thread >= 128 then registers_per_thread <= 0.9x;
+    tile down and warps up then occupancy_pct >= 1.1x"""
+
 #: A whole recipe for one operator. It is plain text for its user to edit, so everything it does
 #: stands in it: nothing is taken from kmem/codegen.
 _RECIPE = '''"""Writes one operator over a contiguous fp32 tensor as one Triton kernel.
@@ -50,7 +56,7 @@ An example that works: `kmem skills try DIRECTORY PROBLEM` shows what it matches
 TARGET and the kernel's middle line first, then `match` where several operators are to be fused.
 """
 
-from kmem.recipes import Emission, Operand, Recipe, Site, Space
+from kmem.recipes import Emission, Operand, Recipe, Role, Site, Space
 
 #: The operator, as `kmem skills try` lists those of a problem's graph.
 TARGET = "aten.relu.default"
@@ -76,6 +82,8 @@ def launch(source):
 
 class Example(Recipe):
     operators = ("pointwise",)
+    # what each knob changes (`kmem skills vocabulary`), so that the moves of other skills find it
+    roles = {{"BLOCK": (Role("tile"),), "num_warps": (Role("warps"),)}}
 
     def match(self, graph, contract):
         """The sites: what this recipe replaces, reads and makes. What does not fit is no site."""
@@ -183,11 +191,13 @@ def get_inputs() -> list[torch.Tensor]:
 '''
 
 
-def skill_template(name: str, *, recipe: bool = False, rewrite: bool = False) -> dict[str, str]:
+def skill_template(
+    name: str, *, recipe: bool = False, rewrite: bool = False, moves: bool = False
+) -> dict[str, str]:
     """The files of a new skill, relative path -> text.
 
     Each part of SKILL.md tells the writer what belongs there, and is a fault until it is replaced;
-    the recipe and the rewrite work as they are.
+    the recipe, the rewrite and the moves work as they are.
 
     Raises:
         SkillError: if the name is not one the format allows.
@@ -197,7 +207,8 @@ def skill_template(name: str, *, recipe: bool = False, rewrite: bool = False) ->
             f"Skill name '{name}' must be 1-64 lower-case letters, digits and single hyphens, like "
             f"separable-pooling"
         )
-    files = {"SKILL.md": _TEMPLATE.format(name=name, source=_SOURCE)}
+    text = _TEMPLATE.format(name=name, source=_SOURCE, moves=_MOVES if moves else "")
+    files = {"SKILL.md": text}
     if recipe:
         files["recipe.py"] = _RECIPE.format(kernel=f"{name.replace('-', '_')}_kernel")
     if rewrite:
@@ -225,7 +236,7 @@ def remains_of(form: Form) -> list[str]:
 
 @cache
 def _template_form() -> Form:
-    return read_form(_TEMPLATE.format(name="template", source=_SOURCE))
+    return read_form(_TEMPLATE.format(name="template", source=_SOURCE, moves=""))
 
 
 @cache

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from kmem.records import Bottleneck
+from kmem.records import Bottleneck, Claim
 from kmem.skills.form import (
     CHECK_SECTION,
     FRONTMATTER_KEYS,
@@ -26,11 +26,12 @@ from kmem.skills.form import (
     is_name,
     parse_claim,
     parse_condition,
+    parse_move,
     read_form,
     read_sections,
     read_words,
 )
-from kmem.skills.skill import ARCH_PATTERN, DRAFT, Skill
+from kmem.skills.skill import ARCH_PATTERN, DRAFT, Condition, Skill
 from kmem.skills.template import remains_of
 from kmem.vocabulary import OPERATORS, SIGNATURE_METRICS
 
@@ -78,9 +79,13 @@ def read_skill(path: Path) -> tuple[Skill | None, list[str]]:
         has_rewrite=(path / "rewrite.py").is_file(),
         status=metadata.get("kmem-status", ""),
         claims=_read_list(metadata, "kmem-claims", parse_claim, faults),
+        moves=_read_list(metadata, "kmem-moves", parse_move, faults, between=";"),
     )
-    if skill.has_recipe and skill.has_rewrite:
-        faults.append("recipe.py and rewrite.py in one directory: an idea a skill, so make two")
+    ways = {"recipe.py": skill.has_recipe, "rewrite.py": skill.has_rewrite}
+    ways["kmem-moves"] = bool(skill.moves)
+    if sum(ways.values()) > 1:
+        named = " and ".join(name for name, is_there in ways.items() if is_there)
+        faults.append(f"{named} in one directory: an idea a skill, so make two")
     return skill, [*faults, *_key_faults(skill), *_body_faults(form.body), *remains_of(form)]
 
 
@@ -144,11 +149,16 @@ def _read_bottlenecks(metadata: dict[str, str], faults: list[str]) -> tuple[Bott
 
 
 def _read_list(
-    metadata: dict[str, str], key: str, parse: Callable[[str], Value], faults: list[str]
+    metadata: dict[str, str],
+    key: str,
+    parse: Callable[[str], Value],
+    faults: list[str],
+    *,
+    between: str = ",",
 ) -> tuple[Value, ...]:
-    """What `parse` makes of each entry between commas; what it refuses is added to `faults`."""
+    """What `parse` makes of each entry of a key; what it refuses is added to `faults`."""
     found = []
-    for entry in filter(None, (part.strip() for part in metadata.get(key, "").split(","))):
+    for entry in filter(None, (part.strip() for part in metadata.get(key, "").split(between))):
         try:
             found.append(parse(entry))
         except ValueError as ex:
@@ -181,7 +191,53 @@ def _key_faults(skill: Skill) -> list[str]:
     ]
     if skill.name in skill.conflicts:
         faults.append("kmem-conflicts names the skill itself")
-    return faults
+    return faults + _idle_claims(skill)
+
+
+def _idle_claims(skill: Skill) -> list[str]:
+    """Faults of claims that say nothing: an unchanged profile would fulfil them too."""
+    stated = [("kmem-claims", claim, skill.signature) for claim in skill.claims]
+    for move in skill.moves:
+        stated += [
+            (f"kmem-moves '{move.change}'", claim, (*skill.signature, *move.conditions))
+            for claim in move.claims
+        ]
+    return [
+        f"{key} '{claim}' holds if nothing changes; {_remedy(claim)}"
+        for key, claim, conditions in stated
+        if not needs_change(claim, conditions)
+    ]
+
+
+def _remedy(claim: Claim) -> str:
+    if claim.relative:
+        side = "below" if claim.comparison == "<=" else "above"
+        return f"a multiple of the parent's value that needs a change is {side} 1x"
+    opposite = ">" if claim.comparison == "<=" else "<"
+    return (
+        f"say it as a multiple of the parent's value, or demand `{claim.metric} {opposite} "
+        f"{claim.number:g}` of the profile (kmem-signature, or `if` of a move)"
+    )
+
+
+def needs_change(claim: Claim, conditions: Sequence[Condition]) -> bool:
+    """Whether no profile that meets the conditions fulfils a claim as it is."""
+    is_upper = claim.comparison == "<="
+    if claim.relative:
+        return claim.number < 1 if is_upper else claim.number > 1
+    return any(
+        condition.metric == claim.metric
+        and condition.comparison[0] == (">" if is_upper else "<")
+        and not _meet(claim.number, condition, is_upper=is_upper)
+        for condition in conditions
+    )
+
+
+def _meet(number: float, condition: Condition, *, is_upper: bool) -> bool:
+    """Whether a value fulfils both a claim up (or down) to a number and an opposite condition."""
+    if number == condition.number:
+        return condition.comparison in (">=", "<=")
+    return number > condition.number if is_upper else number < condition.number
 
 
 def _body_faults(body: str) -> list[str]:

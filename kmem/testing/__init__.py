@@ -12,6 +12,7 @@ contract that the instance breaks. No suite needs a GPU or the network. A test o
 - recipe.py: the suite of `kmem.recipes.Recipe`, run in Triton's interpreter.
 - rewrite.py: the suite of `kmem.rewrites.Rewrite`, computed in float64.
 - rewrite_check.py: rewrites of skills held to it on their examples, in a confined process.
+- moves.py: the suite of a skill's moves, on the sites of many problems.
 - situations.py: a situation, a run and an archive of conversations for an author under test.
 - author.py: the suite of `kmem.interfaces.Author`.
 - provider.py: the suite of `kmem.interfaces.Provider`.
@@ -25,6 +26,7 @@ from kmem.testing.author import check_author
 from kmem.testing.checker import check_checker
 from kmem.testing.evaluator import check_evaluator
 from kmem.testing.executor import check_executor
+from kmem.testing.moves import check_moves
 from kmem.testing.profiler import check_profiler
 from kmem.testing.provider import check_provider
 from kmem.testing.recipe import check_recipe
@@ -39,6 +41,7 @@ __all__ = [
     "check_checker",
     "check_evaluator",
     "check_executor",
+    "check_moves",
     "check_profiler",
     "check_provider",
     "check_recipe",

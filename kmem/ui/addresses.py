@@ -1,6 +1,6 @@
 """The addresses of pages, for links from one to another."""
 
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 
 def run_address(run_id: str) -> str:
@@ -16,3 +16,18 @@ def kernel_address(run_id: str, kernel: str) -> str:
 def skill_address(name: str) -> str:
     """The page of a skill."""
     return f"/skills/{quote(name, safe='')}"
+
+
+def problem_address(name: str) -> str:
+    """The page of a problem over all its runs."""
+    return f"/problems/{quote(name, safe='')}"
+
+
+def landscape_address(name: str) -> str:
+    """The page of a recorded landscape."""
+    return f"/landscapes/{quote(name, safe='')}"
+
+
+def compare_address(first: str, second: str = "") -> str:
+    """Two runs side by side."""
+    return f"/compare?{urlencode({'a': first, 'b': second})}"

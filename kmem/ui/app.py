@@ -29,19 +29,22 @@ from kmem.memory.store import Memory
 from kmem.plugins import Registry
 from kmem.ui.addresses import run_address
 from kmem.ui.form import command_words, fields_of, find_fault, is_first
-from kmem.ui.kernel_page import show_kernel
 from kmem.ui.live import state_of_all, state_of_run, watch
-from kmem.ui.machine_page import Checked, Machine
-from kmem.ui.memory_page import show_memory
-from kmem.ui.processes import Processes, stop
+from kmem.ui.pages.compare import show_comparison
+from kmem.ui.pages.kernel import show_kernel
+from kmem.ui.pages.landscapes import Atlas, show_landscape, show_landscapes
+from kmem.ui.pages.machine import Checked, Machine
+from kmem.ui.pages.memory import show_memory
+from kmem.ui.pages.problems import show_problem, show_problems
+from kmem.ui.pages.run import show_run
+from kmem.ui.pages.run_story import read_story
+from kmem.ui.pages.runs import show_runs
+from kmem.ui.pages.skills import Shelf, show_skill, show_skills
+from kmem.ui.processes import Processes, Started, stop
 from kmem.ui.reader import Reader
 from kmem.ui.rendering import STATIC, render
 from kmem.ui.requests import Export, NoSuchPage, Page, PageRequest
-from kmem.ui.run_page import show_run
-from kmem.ui.run_story import read_story
-from kmem.ui.runs_page import show_runs
 from kmem.ui.security import Guard, Keys, read_form, refusal
-from kmem.ui.skills_page import Shelf, show_skill, show_skills
 
 Show: TypeAlias = "Callable[[Memory, PageRequest], Page | Export]"
 
@@ -54,6 +57,7 @@ class Parts:
     registry: Registry
     start: click.Command  # `kmem optimize`
     check: Callable[[], Sequence[Checked]]  # `kmem doctor`
+    landscapes: Path  # a directory of recorded landscapes, there or not
 
 
 def create_app(parts: Parts, keys: Keys) -> Starlette:
@@ -67,11 +71,16 @@ def create_app(parts: Parts, keys: Keys) -> Starlette:
         warming.cancel()
         site.close()
 
-    shelf = Shelf(parts.registry)
+    shelf, atlas = Shelf(parts.registry), Atlas(parts.landscapes)
     routes = [
         site.page("/", show_runs, "Runs"),
         site.page("/runs/{run}", show_run, "Runs"),
         site.page("/runs/{run}/kernels/{kernel}", show_kernel, "Runs"),
+        site.page("/compare", show_comparison, "Runs"),
+        site.page("/problems", show_problems, "Problems"),
+        site.page("/problems/{problem}", show_problem, "Problems"),
+        site.page("/landscapes", show_landscapes(atlas), "Landscapes"),
+        site.page("/landscapes/{landscape}", show_landscape(atlas), "Landscapes"),
         site.page("/skills", show_skills(shelf), "Skills"),
         site.page("/skills/{skill}", show_skill(shelf), "Skills"),
         site.page("/memory", show_memory, "Memory"),
@@ -82,6 +91,7 @@ def create_app(parts: Parts, keys: Keys) -> Starlette:
         Route("/new", site.show_form, methods=["GET"]),
         Route("/new", site.start_run, methods=["POST"]),
         Route("/started/{name}", site.show_started),
+        Route("/starting/{run}", site.show_starting),
         Route("/runs/{run}/stop", site.stop_run, methods=["POST"]),
         Route("/runs/{run}/resume", site.resume_run, methods=["POST"]),
         Mount("/static", StaticFiles(directory=STATIC)),
@@ -252,8 +262,17 @@ class _Site:
         if started is None:
             raise NoSuchPage("No run was started under this name")
         if started.run and await self._reader.ask(lambda memory: memory.runs.has(started.run)):
-            return RedirectResponse(run_address(started.run), 303)
+            return _lead(request, run_address(started.run))
         content = {"started": started, "refresh": "1" if started.running else ""}
+        return self._respond(request, Page("started.html", "Starting", content), "Runs")
+
+    async def show_starting(self, request: Request) -> Response:
+        """What waits for a command that has just begun: the page of its run once it is one."""
+        run = request.path_params["run"]
+        if await self._reader.ask(lambda memory: memory.runs.has(run)):
+            return _lead(request, run_address(run))
+        started = Started(run, "", run, running=True)
+        content = {"started": started, "refresh": "1"}
         return self._respond(request, Page("started.html", "Starting", content), "Runs")
 
     async def stop_run(self, request: Request) -> Response:
@@ -273,3 +292,10 @@ class _Site:
         run = await self._reader.ask(lambda memory: memory.runs.get(request.path_params["run"]))
         name = self._processes.start(["runs", "resume", run.id])
         return RedirectResponse(f"/started/{name}", 303)
+
+
+def _lead(request: Request, address: str) -> Response:
+    """To another page; a page that asks for itself by htmx would put it in its own place."""
+    if request.headers.get("hx-request"):
+        return Response(status_code=200, headers={"HX-Redirect": address})
+    return RedirectResponse(address, 303)

@@ -24,6 +24,16 @@ class Origin:
         return f"{self.kind} {place} {self.device}, {describe_date(self.date)}"
 
 
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One figure of the head of a page: what it is, its value, and what is to be known of it."""
+
+    name: str
+    value: str
+    note: str = ""
+    kind: str = ""
+
+
 def describe_date(moment: str) -> str:
     """A date of a record with its minutes: "2026-01-31 14:05 UTC"; any other text as it is."""
     if len(moment) >= 16 and moment[10:11] == "T":
@@ -35,7 +45,15 @@ def describe_ms(time_ms: float | None) -> str:
     """A time with its unit; empty if there is none."""
     if time_ms is None:
         return ""
-    return f"{1e3 * time_ms:.3g} µs" if time_ms < 0.1 else f"{time_ms:.4g} ms"
+    return f"{1e3 * time_ms:.4g} µs" if time_ms < 1.0 else f"{time_ms:.4g} ms"
+
+
+def describe_rate(per_second: float) -> str:
+    """A rate without its unit: "4.8 T", "310 G"."""
+    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if per_second >= factor:
+            return f"{per_second / factor:.3g} {letter}"
+    return f"{per_second:.3g} "
 
 
 def describe_factor(factor: float | None) -> str:

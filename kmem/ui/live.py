@@ -13,6 +13,7 @@ from typing import TypeAlias
 from kmem.errors import MemoryStoreError
 from kmem.memory.store import Memory
 from kmem.records import content_hash
+from kmem.run.diary import diary_length
 from kmem.run.directory import is_worked_on
 from kmem.ui.addresses import run_address
 from kmem.ui.reader import Reader, data_version
@@ -29,13 +30,14 @@ def state_of_all(memory: Memory) -> str:
 
 
 def state_of_run(memory: Memory, run_id: str) -> str:
-    """A text that changes whenever something of a run is kept, or its process begins or ends.
+    """A text that changes whenever a run keeps or says something, or its process begins or ends.
 
     Raises MemoryStoreError if there is no such run.
     """
     run = memory.runs.get(run_id)
     kept = memory.run_entries.revision(run.id)
-    return content_hash(repr((kept, is_worked_on(Path(run.out_dir)))))[:16]
+    root = Path(run.out_dir)
+    return content_hash(repr((kept, diary_length(root), is_worked_on(root))))[:16]
 
 
 def listen_to_all(memory: Memory) -> str:

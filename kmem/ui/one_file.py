@@ -1,11 +1,11 @@
 """A run as one file for sharing: the page of the server without scripts, with its kernels."""
 
 from kmem.memory.store import Memory
-from kmem.ui.kernel_page import kernel_content
+from kmem.ui.pages.kernel import kernel_content
+from kmem.ui.pages.run import candidates, run_content, view_baselines
+from kmem.ui.pages.run_story import read_story
 from kmem.ui.rendering import render_alone
 from kmem.ui.requests import Export, Page, PageRequest
-from kmem.ui.run_page import candidates, run_content
-from kmem.ui.run_story import read_story
 
 #: Kernels whose source is in the file, fastest first: each is ten kilobytes and more.
 MOST_KERNELS = 20
@@ -33,5 +33,6 @@ def render_run(memory: Memory, run_id: str) -> str:
     if isinstance(table, Export):  # a request without a query asks for none
         raise AssertionError("a table was asked for")
     details = [kernel_content(memory, story, number, attempt) for number, attempt in shown]
-    content = {**run_content(story, table, link), "details": details}
+    baselines = view_baselines(story, PageRequest(""))
+    content = {**run_content(story, table, baselines, link), "details": details}
     return render_alone(Page("run.html", story.run.problem.name, content))

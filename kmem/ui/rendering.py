@@ -8,10 +8,21 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import kmem
+from kmem.ui.plots.frame import LEFT, RIGHT, WIDTH
 from kmem.ui.requests import Page
 
 ROOT = Path(__file__).parent
 STATIC = ROOT / "static"
+_TURNING = re.compile("[\u202a-\u202e\u2066-\u2069\u200e\u200f\u061c]")
+#: What stands at the top of every page: names and addresses.
+SECTIONS = (
+    ("Runs", "/"),
+    ("Problems", "/problems"),
+    ("Skills", "/skills"),
+    ("Landscapes", "/landscapes"),
+    ("Memory", "/memory"),
+    ("Machine", "/machine"),
+)
 
 
 @cache
@@ -21,12 +32,25 @@ def environment() -> Environment:
         loader=FileSystemLoader(ROOT / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=show_directions,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.globals |= {"frame_left": LEFT, "frame_right": WIDTH - RIGHT}
     made.filters["css"] = css_name
     made.filters["ticks"] = show_ticks
     return made
+
+
+def show_directions(value: object) -> object:
+    """A text with the characters that turn its direction made visible.
+
+    They would let a name or a source read otherwise than it is. Source: trojansource.codes.
+    """
+    if isinstance(value, str) and _TURNING.search(value):
+        marked = _TURNING.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", value)
+        return Markup(marked) if isinstance(value, Markup) else marked
+    return value
 
 
 def css_name(text: str) -> str:
@@ -60,6 +84,9 @@ def render(page: Page, **frame: object) -> str:
         "section": "",
         "database": "",
         "self_href": "",
+        "sections": SECTIONS,
+        "refresh": "",  # seconds after which the page asks for itself, until it has no more to ask
+        "refresh_plain": "",  # the same where it has events, for browsers without scripts
     }
     template = environment().get_template(page.template)
     return template.render({**around, **frame, "title": page.title, **page.content})

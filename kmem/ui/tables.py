@@ -13,15 +13,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
-from urllib.parse import urlencode
 
 from kmem.ui.requests import Export, PageRequest
 
 Value: TypeAlias = "str | int | float | bool | None"
 
 ROWS_ON_A_PAGE = 100
+#: Tables beside the first of a page have no filter in sight up to so many rows.
+_SHORT = 8
 #: What starts a formula in a spreadsheet that opens an export. Source: owasp.org, "CSV Injection".
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,9 @@ class Column:
     sortable: bool = True
     shown: bool = True  # False: in exports alone
     wraps: bool = False  # long texts, in several lines
+    names_row: bool = (
+        False  # no two rows have the same: a row is known again when a page is renewed
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,13 @@ class TableView:
     following: str = ""
     json_href: str = ""
     csv_href: str = ""
+    prefix: str = ""  # of the parameters of its filter
     kept: Mapping[str, str] = field(default_factory=dict)  # other parameters, kept by the filter
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is worth a filter in sight; a short one is filtered by its address alone."""
+        return bool(self.total > _SHORT or self.query or not self.prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,7 @@ class Order:
 
 def read_order(request: PageRequest, columns: Sequence[Column], default: str) -> Order:
     """The order that an address asks for; an unknown one is the default."""
-    asked = request.query.get("sort", default)
+    asked = request.ask("sort", default)
     known = {column.key for column in columns if column.sortable}
     if asked.removeprefix("-") not in known:
         asked = default
@@ -112,7 +122,7 @@ def read_order(request: PageRequest, columns: Sequence[Column], default: str) ->
 
 def read_page(request: PageRequest) -> int:
     """The page of a table that an address asks for, from 0."""
-    asked = request.query.get("page", "1")
+    asked = request.ask("page", "1")
     return max(0, int(asked) - 1) if asked.isascii() and asked.isdigit() and len(asked) < 9 else 0
 
 
@@ -130,13 +140,13 @@ def view_table(
 
     Returns: the view, or the export if the address asks for one.
     """
-    words = request.query.get("q", "").casefold().split()
+    words = request.ask("q").casefold().split()
     found = [row for row in rows if _has_words(row, words)] if words else list(rows)
     order = read_order(request, columns, default)
     if order.key:
         found = _sorted(found, order)
-    if request.query.get("format"):
-        return export_rows(name, columns, found, request.query["format"])
+    if request.ask("format"):
+        return export_rows(name, columns, found, request.ask("format"))
     first = read_page(request) * ROWS_ON_A_PAGE
     if first >= len(found):
         first = 0
@@ -168,13 +178,14 @@ def present(
         rows,
         total,
         first,
-        request.query.get("q", ""),
-        request.query.get("sort", ""),
-        _address(request, page=str(page - 1)) if page > 1 else "",
-        _address(request, page=str(page + 1)) if more else "",
-        _address(request, format="json", page=""),
-        _address(request, format="csv", page=""),
-        {key: value for key, value in request.query.items() if key not in ("q", "page", "format")},
+        request.ask("q"),
+        request.ask("sort"),
+        request.address(page=str(page - 1)) if page > 1 else "",
+        request.address(page=str(page + 1)) if more else "",
+        request.address(format="json", page=""),
+        request.address(format="csv", page=""),
+        request.prefix,
+        _kept(request),
     )
 
 
@@ -221,13 +232,18 @@ def _heading(column: Column, request: PageRequest, order: Order) -> Heading:
     if not column.sortable:
         return Heading(column, "", "none")
     if order.key != column.key:
-        return Heading(column, _address(request, sort=column.key, page=""), "none")
+        return Heading(column, request.address(sort=column.key, page=""), "none")
     turned = column.key if order.descending else f"-{column.key}"
     said = "descending" if order.descending else "ascending"
-    return Heading(column, _address(request, sort=turned, page=""), said)
+    return Heading(column, request.address(sort=turned, page=""), said)
 
 
-def _address(request: PageRequest, **changes: str) -> str:
-    """The address of this page with other parameters; an empty one is left out."""
-    query = {key: value for key, value in (request.query | changes).items() if value}
-    return f"{request.path}?{urlencode(query)}" if query else request.path
+def _kept(request: PageRequest) -> dict[str, str]:
+    """What a filter keeps of an address: all but what it asks itself."""
+    own = {f"{request.prefix}{key}" for key in ("q", "page", "format")}
+    return {key: value for key, value in request.query.items() if key not in own}
+
+
+def find_export(*tables: "TableView | Export") -> Export | None:
+    """The export that an address asks of one of a page's tables; None if it asks for the page."""
+    return next((table for table in tables if isinstance(table, Export)), None)

@@ -14,7 +14,7 @@ from kmem.codegen.convolution import Convolution, convolution_tensors, operator_
 from kmem.codegen.rates import ceiling
 from kmem.codegen.windows import WindowAxis
 from kmem.problem.graph import Node, OpGraph
-from kmem.recipes import ACCURACY, Emission, Operand, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Operand, Recipe, Role, Settings, Site, Space
 from kmem.records import DTYPE_BYTES, Contract, Device, Purity
 
 #: Share of the tensor-core ceiling that cuDNN reaches with wide channels. Source: KernelBench level
@@ -32,6 +32,10 @@ _EAGERS = ("contiguous", "guessed")
 
 class ChannelsLastConv(Recipe):
     operators = ("conv", "pointwise_conv")
+    roles = {
+        "layout": (Role("layout", (("contiguous",), ("channels_last",))),),
+        "algorithm": (Role("search", (("guessed",), ("measured",))),),
+    }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         if contract.purity is Purity.TRITON:

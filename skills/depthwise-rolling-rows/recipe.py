@@ -6,7 +6,7 @@ Each input row is read once per strip, and several output rows have fp32 accumul
 from math import prod
 
 from kmem.codegen.stencil import Stencil, emit_strips, read_strips
-from kmem.codegen.strip_tuning import strip_cost_ms, strip_space
+from kmem.codegen.strip_tuning import STRIP_ROLES, strip_cost_ms, strip_space
 from kmem.codegen.windows import make_axes
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
@@ -25,6 +25,7 @@ _NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 
 class DepthwiseRollingRows(Recipe):
     operators = ("depthwise_conv",)
+    roles = STRIP_ROLES
 
     def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
         sites = []

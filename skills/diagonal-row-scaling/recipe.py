@@ -8,7 +8,7 @@ from kmem.codegen.settings import read_settings
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
+from kmem.recipes import Emission, Operand, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device, TensorSpec
 
 _KERNELS = (
@@ -118,6 +118,11 @@ class DiagonalScaling(Recipe):
     """
 
     operators = ("diagonal_matmul",)
+    roles = {
+        "block_r": (Role("rows"),),
+        "block_c": (Role("tile"),),
+        "warps": (Role("warps"),),
+    }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = (_read(graph, node) for node in graph.nodes if node.target in _PRODUCTS)

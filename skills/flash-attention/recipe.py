@@ -13,7 +13,7 @@ from kmem.codegen.settings import read_settings
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
+from kmem.recipes import Emission, Operand, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
 from .attention import Attention, AttentionSettings
@@ -46,6 +46,14 @@ _TILE_SIDES = (16, 32, 64, 128)
 
 class FlashAttention(Recipe):
     operators = ("attention",)
+    roles = {
+        "form": (Role("fusion", (("two_stages",), ("fused",))),),
+        "block_m": (Role("tile"),),
+        "block_n": (Role("depth"),),
+        "block_k": (Role("depth"),),
+        "warps": (Role("warps"),),
+        "stages": (Role("stages"),),
+    }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = []

@@ -10,7 +10,7 @@ from kmem.codegen.rates import ceiling, clock_hz
 from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
 from .direct import LANES, DirectSettings, emit_direct, is_split, promote_steps
@@ -50,6 +50,11 @@ class ImplicitGemmConv(Recipe):
     """fp32 as TF32 (which eager's convolutions are by default), bf16 and fp16 as they are."""
 
     operators = ("conv", "pointwise_conv", "conv_transpose")
+    roles = {
+        "block_p": (Role("tile"),),
+        "block_co": (Role("tile"),),
+        "block_k": (Role("depth"),),
+    }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         # cuDNN computes grouped fp32 ones in full fp32 (see transposed-conv-phases): TF32 would be

@@ -13,7 +13,7 @@ from kmem.codegen.product_tuning import operand_width, partial_bytes
 from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
 from .kernel import MatvecSettings, added_at_once, emit_matvec, is_compensated, roles_of
@@ -67,6 +67,12 @@ class Matvec(Recipe):
     """
 
     operators = ("matvec", "matmul", "batched_matmul", "linear")
+    roles = {
+        "block_l": (Role("rows"),),
+        "block_k": (Role("depth"),),
+        "splits": (Role("split"),),
+        "warps": (Role("warps"),),
+    }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         sites = find_products(graph, contract)

@@ -7,12 +7,12 @@ where windows are too wide for strips or rows too long. See SKILL.md.
 from math import prod
 
 from kmem.codegen.stencil import Stencil, emit_strips, read_strips
-from kmem.codegen.strip_tuning import strip_cost_ms, strip_space
+from kmem.codegen.strip_tuning import STRIP_ROLES, strip_cost_ms, strip_space
 from kmem.codegen.windows import WindowAxis, make_axes
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
 from kmem.problem.sizes import per_axis
-from kmem.recipes import Emission, Operand, Recipe, Settings, Site, Space
+from kmem.recipes import Emission, Operand, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
 from .whole_windows import (
@@ -40,6 +40,8 @@ _OWN_NAMES = {
 
 class SeparablePooling(Recipe):
     operators = ("max_pool", "avg_pool")
+    # those of strips, and of whole windows
+    roles = {**STRIP_ROLES, "block": (Role("tile"),)}
 
     def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
         sites = []

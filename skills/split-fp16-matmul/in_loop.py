@@ -3,6 +3,8 @@
 Kernels in in_loop_kernels.py.
 """
 
+from collections.abc import Sequence
+
 from kmem.codegen.calls import write_call, write_launch
 from kmem.codegen.contraction import Product
 from kmem.codegen.matmul import operand_arguments
@@ -137,11 +139,16 @@ def is_legal_in_loop(product: Product, knobs: SplitSettings, device: Device) -> 
     return fits and knobs.splits <= ceil_div(product.k.size, knobs.block_k)
 
 
-def in_loop_cost_ms(product: Product, knobs: SplitSettings, device: Device) -> float:
+def in_loop_cost_ms(
+    product: Product, knobs: SplitSettings, device: Device, scaled: Sequence[int]
+) -> float:
     """Time of the launches before the splits are added, where no step has to be mended.
 
     Per step and SM the instructions of all programs there, or one program's instructions, products
     and latency one after the other.
+
+    Args:
+        scaled: bytes of each operand whose scales are looked for at every call.
     """
     splits, threads = in_loop_splits(knobs), knobs.warps * device.warp_size
     tiles_m, tiles_n = tile_count(product, knobs)
@@ -160,11 +167,11 @@ def in_loop_cost_ms(product: Product, knobs: SplitSettings, device: Device) -> f
     per_sm = ceil_div(programs, device.sm_count)
     resident = max(1, min(fits, per_sm))
     step_s = max(issue_s, tensor_s, (issue_s + tensor_s + _STEP_LATENCY_S) / resident)
-    operands = sum(product.operand_bytes[:2])
-    # The operands are read twice; the scratch is written, read by the mending programs only where
-    # they must, and read again to be added.
+    # The operands are read for their scales and to be multiplied; the scratch is written, read by
+    # the mending programs only where they must, and read again to be added.
     bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
-    scales_s = operands / bandwidth
+    scales_s = sum(scaled) / bandwidth
     bytes_s = (sum(product.operand_bytes) + partial_bytes(product, splits)) / bandwidth
     compute_s = per_sm * _steps(product, knobs) * step_s
-    return (scales_s + max(compute_s, bytes_s)) * 1e3 + 7 * device.launch_ms
+    launches_ms = (3 + 2 * len(scaled)) * device.launch_ms
+    return (scales_s + max(compute_s, bytes_s)) * 1e3 + launches_ms

@@ -21,7 +21,7 @@ from kmem.codegen.product_tuning import (
 from kmem.codegen.rates import ceiling
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div
-from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device, Precision
 
 from .ahead import write_ahead
@@ -58,6 +58,16 @@ class SplitMatmul(Recipe):
     """
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")
+    roles = {
+        "block_m": (Role("tile"),),
+        "block_n": (Role("tile"),),
+        "block_k": (Role("depth"),),
+        "warps": (Role("warps"),),
+        "stages": (Role("stages"),),
+        "group": (Role("grouping"),),
+        "splits": (Role("split"),),
+        "split": (Role("fusion", (("ahead",), ("in_loop",))),),
+    }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         return [
@@ -92,14 +102,16 @@ class SplitMatmul(Recipe):
         knobs = read_knobs(settings)
         terms = terms_of(product, knobs)
         if knobs.is_in_loop:
-            return in_loop_cost_ms(product, knobs, device)
+            return in_loop_cost_ms(product, knobs, device, _split_bytes(site))
         rate = ceiling(device, "fp16") * SHARE_OF_CEILING[terms]
         loop = TileLoop(rate, terms, live_tiles(product, knobs), part_bytes(product, knobs))
-        # Both operands are read twice (for the scale, for the parts) and written once, as one or
-        # two halves; with mending, five launches.
+        # An operand is read twice (for the scale, for the parts) and written once, as one or two
+        # halves, by two launches; mending is one more. What is made of weights is kept.
         passes = 2.0 + (1.0 if terms == 3 else 0.5)
         bandwidth = SHARE_OF_BANDWIDTH * device.dram_bytes_per_s
-        pass_ms = sum(product.operand_bytes[:2]) * passes / bandwidth * 1e3 + 5 * device.launch_ms
+        split = _split_bytes(site)
+        launches = 1 + 2 * len(split)
+        pass_ms = sum(split) * passes / bandwidth * 1e3 + launches * device.launch_ms
         is_long = product.k.size >= VERY_LONG * _longest_side(product)
         product_ms = product_cost_ms(product, knobs, device, loop)
         product_ms *= EFFORT_COST[effort(product, knobs)]
@@ -116,6 +128,12 @@ class SplitMatmul(Recipe):
             splits = knobs.splits
         kernels = specialise((*SHARED_KERNELS, SCALES, *kernels), product.epilogue)
         return Emission(kernels, write_launcher(product, launches, splits))
+
+
+def _split_bytes(site: Site) -> list[int]:
+    """Bytes of each operand that is split at every call."""
+    sizes = zip(site.inputs[:2], site.detail.operand_bytes[:2], strict=True)
+    return [nbytes for operand, nbytes in sizes if not operand.kept]
 
 
 def _smallest(product: Product) -> int:

@@ -30,7 +30,7 @@ from kmem.codegen.rates import ceiling
 from kmem.codegen.settings import read_settings
 from kmem.problem.graph import OpGraph
 from kmem.problem.sizes import ceil_div
-from kmem.recipes import ACCURACY, Emission, Recipe, Settings, Site, Space
+from kmem.recipes import ACCURACY, Emission, Recipe, Role, Settings, Site, Space
 from kmem.records import Contract, Device
 
 _KERNEL = (
@@ -191,6 +191,15 @@ class TileMatmul(Recipe):
     """
 
     operators = ("matmul", "batched_matmul", "linear", "triangular_matmul")
+    roles = {
+        "block_m": (Role("tile"),),
+        "block_n": (Role("tile"),),
+        "block_k": (Role("depth"),),
+        "warps": (Role("warps"),),
+        "stages": (Role("stages"),),
+        "group": (Role("grouping"),),
+        "splits": (Role("split"),),
+    }
 
     def match(self, graph: OpGraph, contract: Contract) -> Sequence[Site]:
         return [

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import prod
 
 from kmem.codegen.parts import STORE_PARTS
+from kmem.codegen.steady import kept_operands
 from kmem.codegen.windows import has_empty_rows, lattice, make_axes, taps_by_phase
 from kmem.problem.dtypes import FLOATS
 from kmem.problem.graph import Node, OpGraph, Ref
@@ -19,7 +20,7 @@ from .empty_rows import FILL_RUN
 from .operands import MULTIPLY, PACK_WEIGHT, STAGE_INPUT
 from .phases import write_phase_kernel, write_phase_launcher
 from .transposed import Transposed, read_knobs, staged_size
-from .tuning import phase_cost_ms, phase_space, takes_bands
+from .tuning import PHASE_ROLES, phase_cost_ms, phase_space, takes_bands
 
 MAX_ROW_STRIDE = 8  # phases along a row that one program keeps in registers
 MAX_PARTS = 64  # phases of depth times height: branches of one kernel text
@@ -33,6 +34,7 @@ _NAMES = ("input", "weight", "bias", "stride", "padding", "output_padding", "gro
 
 class TransposedConvPhases(Recipe):
     operators = ("conv_transpose",)
+    roles = PHASE_ROLES
 
     def match(self, graph: OpGraph, contract: Contract) -> list[Site]:
         sites = []
@@ -46,7 +48,8 @@ class TransposedConvPhases(Recipe):
         return phase_space(site.detail, device)
 
     def cost_ms(self, site: Site, settings: Settings, device: Device) -> float:
-        return phase_cost_ms(site.detail, read_knobs(settings), device)
+        cost_ms = phase_cost_ms(site.detail, read_knobs(settings), device)
+        return cost_ms - (device.launch_ms if site.inputs[1].kept else 0.0)  # packed once
 
     def more_accurate(
         self, site: Site, settings: Settings, device: Device
@@ -73,7 +76,7 @@ class TransposedConvPhases(Recipe):
 
 def _site(graph: OpGraph, node: Node, detail: Transposed) -> Site:
     given = _arguments(node).values()
-    inputs = tuple(Operand(arg.name, graph.spec(arg.name)) for arg in given if isinstance(arg, Ref))
+    inputs = kept_operands(graph, [arg.name for arg in given if isinstance(arg, Ref)])
     products = sum(taps * phases for taps, phases in taps_by_phase(detail.axes).items())
     channels = detail.output[1] * detail.channels_in
     per_sample = lattice(detail.axes) * channels // detail.groups

@@ -17,7 +17,7 @@ from kmem.codegen.windows import (
     taps_by_phase,
 )
 from kmem.problem.sizes import ceil_div, next_power_of_two
-from kmem.recipes import ACCURACY, Space
+from kmem.recipes import ACCURACY, Role, Space
 from kmem.records import DTYPE_BYTES, Device
 
 from .transposed import VECTOR_BYTES, PhaseSettings, Transposed, read_knobs, staged_channels
@@ -54,6 +54,18 @@ SHARE_OF_BANDWIDTH = 0.9  # of a copy
 #: Of a program's other phases, what its longest does not hide: always, and more the fewer programs
 #: share the SM.
 EXPOSED, EXPOSED_ALONE = 0.5, 0.2
+#: What the knobs of `phase_space` change.
+PHASE_ROLES = {
+    "precision": (Role("precision", (("tf32",), ("exact",))),),
+    "band": (Role("rows"),),
+    "rows": (Role("tile"),),
+    "columns": (Role("tile"),),
+    "block_co": (Role("tile"),),
+    "block_k": (Role("depth"),),
+    "copy_bytes": (Role("vector"),),
+    "warps": (Role("warps"),),
+    "stages": (Role("stages"),),
+}
 _UNITS = {"float32": "tf32", "bfloat16": "bf16", "float16": "fp16"}
 
 

@@ -40,6 +40,11 @@ class SharedWorkers(WorkerPool):
     def close(self) -> None:
         """Keep them until the module's tests end."""
 
+    def renew(self) -> None:
+        """Let the next candidate have another worker, forked from where this one was."""
+        for worker in list(self._workers):
+            WorkerPool.discard(self, worker)
+
     def end(self) -> None:
         WorkerPool.close(self)
         for worker in self._workers:

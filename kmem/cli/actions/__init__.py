@@ -12,6 +12,7 @@
 - ablate.py: compare searches with and without memory on recorded landscapes.
 - try_recipe.py: try the recipe of a skill on a problem.
 - try_rewrite.py: try the rewrite of a skill on a problem.
+- try_moves.py: tell where the moves of a skill lead on a problem.
 - page.py: what the page gets from the command line.
 - doctor.py: check what this machine can do.
 """

@@ -22,7 +22,7 @@ from kmem.profile.ceilings import measure_ceilings
 from kmem.profile.ncu import counters_unreadable_reason
 from kmem.profile.selftest import try_compiling
 from kmem.records import Device
-from kmem.skills import load_recipes, read_library
+from kmem.skills import load_recipes, load_rewrites, read_library
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +175,10 @@ def _check_plugins(registry: Registry) -> Check:
 
 def _check_skills(registry: Registry) -> Check:
     skills, broken = read_library(registry.skills)
-    recipes, without = load_recipes(skills.values())
-    found = f"{len(skills)} skills, {len(recipes)} with a recipe"
-    return _left_out("skills", [*broken, *without], found)
+    recipes, no_recipe = load_recipes(skills.values())
+    rewrites, no_rewrite = load_rewrites(skills.values())
+    found = f"{len(skills)} skills, {len(recipes)} with a recipe, {len(rewrites)} with a rewrite"
+    return _left_out("skills", [*broken, *no_recipe, *no_rewrite], found)
 
 
 def _left_out(name: str, broken: Sequence[str], found: str) -> Check:

@@ -7,12 +7,12 @@ from kmem.cli.actions.doctor import check_machine
 from kmem.cli.optimize import optimize
 from kmem.plugins import Registry
 from kmem.ui.app import Parts
-from kmem.ui.machine_page import Checked
+from kmem.ui.pages.machine import Checked
 
 
-def page_parts(registry: Registry, database: Path) -> Parts:
-    """The parts of the page over a database."""
-    return Parts(database, registry, optimize, partial(_check, registry))
+def page_parts(registry: Registry, database: Path, landscapes: Path) -> Parts:
+    """The parts of the page over a database and a directory of landscapes."""
+    return Parts(database, registry, optimize, partial(_check, registry), landscapes)
 
 
 def _check(registry: Registry) -> list[Checked]:

@@ -32,6 +32,8 @@ def skill_data(skill: Skill, standing: SkillStanding) -> dict[str, object]:
         "conflicts": skill.conflicts,
         "recipe": skill.has_recipe,
         "rewrite": skill.has_rewrite,
+        "claims": [str(claim) for claim in skill.claims],
+        "moves": [str(move) for move in skill.moves],
         "path": str(skill.path),
     }
 
@@ -76,20 +78,13 @@ def print_markdown(*texts: str) -> None:
         Console().print(Markdown(text))
 
 
-def how_it_acts(skill: Skill) -> str:
-    """Whether runs write code by a skill, or a language model must read it."""
-    if skill.has_rewrite:
-        return "rewrite"
-    return "recipe" if skill.has_recipe else "prose for a model"
-
-
 def hit_data(hit: SkillHit, skill: Skill, standing: SkillStanding) -> dict[str, object]:
     """A hit of a search, for programs."""
     return {
         **to_data(hit),
         "description": skill.description,
         "status": standing.standing.value,
-        "acts": how_it_acts(skill),
+        "acts": skill.manner,
         "path": str(skill.path),
     }
 
@@ -103,7 +98,7 @@ def print_hits(
     for place, hit in enumerate(hits, start=1):
         skill = skills[hit.name]
         status = standings[hit.name].standing.value
-        click.echo(f"{place:2}. {hit.name} ({status}; {how_it_acts(skill)})")
+        click.echo(f"{place:2}. {hit.name} ({status}; {skill.manner})")
         for text in (skill.description, f"Why: {'; '.join(hit.reasons)}"):
             click.echo(textwrap.indent(textwrap.fill(text, _text_width() - 4), "    "))
 
@@ -114,7 +109,7 @@ def print_list(skills: Sequence[Skill], standings: Mapping[str, SkillStanding]) 
         (
             skill.name,
             standings[skill.name].standing.value,
-            how_it_acts(skill) if skill.acts else "",
+            skill.manner if skill.acts else "",
         )
         for skill in skills
     ]

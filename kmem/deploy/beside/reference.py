@@ -1,17 +1,15 @@
 """The module that an entry replaces, and inputs for it, from the evidence behind the entry."""
 
 import json
-import types
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from kmem.deploy.shipped import table
-from kmem.deploy.shipped.table import Entry, read_table
+from kmem.deploy.shipped.table import Entry, load_original, read_table
 
-ROOT = Path(table.__file__).parent
-TABLE = ROOT / "table.json"
+TABLE = Path(table.__file__).with_name("table.json")
 ENTRIES = read_table(TABLE) if TABLE.is_file() else ()
 
 
@@ -36,17 +34,14 @@ def make_reference(entry: Entry) -> tuple[torch.nn.Module, list[Any]]:
     import triton
 
     device = "cpu" if triton.knobs.runtime.interpret else "cuda"
-    known = details(entry)
-    evidence = json.loads((ROOT / known["evidence"]).read_text(encoding="utf-8"))
-    module = types.ModuleType("reference")
-    exec(compile(evidence["problem"]["source"], evidence["problem"]["name"], "exec"), vars(module))
+    module = load_original(entry)
     torch.manual_seed(0)
     with torch.device(device):
         model = module.Model(*getattr(module, "get_init_inputs", list)())
         inputs = module.get_inputs()
     model = model.to(device).train(entry.training)
     given = [value.to(device) if isinstance(value, torch.Tensor) else value for value in inputs]
-    if known["precision"] == "bf16":
+    if details(entry)["precision"] == "bf16":
         model = model.to(torch.bfloat16)
         given = [_as_bf16(value) for value in given]
     return model, given

@@ -7,7 +7,10 @@ here. In the order in which a package uses them:
 - fingerprint.py: a hash of what a module computes, by which the modules to replace are found.
 - supports.py: whether a kernel may serve a call; the first clause that fails is the reason.
 - sharing.py: a kernel's ModelNew on the parameters and buffers of somebody's module.
+- launches.py: a kernel's launches as torch can trace them.
 - ops.py: each kernel as an operator of torch.library, for torch.compile and torch.export.
 - patch.py: kernels bound to the modules of a model, and taken away again.
+- patterns.py: what a kernel computes as a pattern of ATen operators, and where a graph holds it.
+- inductor.py: a pass for Inductor that puts kernels where a graph computes the same.
 - hub_layers.py: layers for `kernelize` of Hugging Face's `kernels`.
 """

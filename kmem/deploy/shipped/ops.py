@@ -1,21 +1,28 @@
 """Each kernel as an operator of torch.library, for torch.compile and torch.export.
 
 An operator takes the tensors of a forward, then the parameters and buffers that it reads, in the
-order of the table. It is opaque: a compiler calls it as it is and keeps the strides in front of it,
-for the kernel was verified at those. It has no backward and says so.
+order of the table. Where torch can trace a kernel's launches it is a `triton_op`, which a compiler
+inlines; otherwise a `custom_op`, which is called as it is: a kernel that keeps what it makes of
+weights, or runs in the interpreter. Either has a fake kernel, keeps the strides in front of it, for
+the kernel was verified at those, and has no backward and says so. If a first call fails, there is
+one warning and the module that the kernel was made for answers, from the package's evidence.
 """
 
 import hashlib
+import os
 import re
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
+from inspect import Parameter, Signature
 from typing import Any
 
 import torch
 
+from kmem.deploy.shipped.launches import can_trace, traceable_kernel
 from kmem.deploy.shipped.sharing import holder_of, make_shell
-from kmem.deploy.shipped.table import Entry
+from kmem.deploy.shipped.table import Entry, load_kernel, load_original
 
 _registered: dict[str, "Operator"] = {}
 
@@ -45,18 +52,33 @@ class Operator:
         self.entry = entry
         self.name = name
         self._shells = _Shells(entry)
+        self._originals = _Shells(entry, original=True)
         self._shells.of(())  # a kernel that cannot be an operator is refused here
         self._tensors = sum(each.is_tensor for each in entry.inputs)
-        registered = torch.library.custom_op(
-            name,
-            self._compute,
-            mutates_args=(),
-            schema=_schema(entry),
-            tags=(torch.Tag.needs_exact_strides,),
-        )
+        self._proven: set[torch.device] = set()  # where a first call went well
+        self.fault = ""  # why the kernel is no longer tried
+        #: Whether a compiler sees the launches; to it the operator is opaque otherwise.
+        self.is_traced = False
+        registered = self._register()
         registered.register_fake(self._imagine)
         registered.register_autograd(_refuse_backward)
         self.overload: Callable[..., Any] = getattr(torch.ops.kmem, name.partition("::")[2]).default
+
+    def _register(self) -> torch.library.CustomOpDef:
+        """The operator as its launches for a compiler to trace, or as one opaque call."""
+        launch = _make_launch(self.entry)
+        if not can_trace(self.entry, launch, _stand_ins(self.entry)):
+            return torch.library.custom_op(
+                self.name,
+                self._compute,
+                mutates_args=(),
+                schema=_schema(self.entry),
+                tags=(torch.Tag.needs_exact_strides,),
+            )
+        self.is_traced = True
+        registered = torch.library.triton_op(self.name, launch, mutates_args=())
+        registered.register_kernel(["cpu", "cuda"], self._compute)  # through handles
+        return registered
 
     def __call__(self, inputs: Sequence[Any], state: Sequence[torch.Tensor]) -> Any:
         """What the module returns for its inputs and what it reads of its state."""
@@ -65,9 +87,26 @@ class Operator:
         return (found,) if self.entry.returns_tuple and len(self.entry.outputs) == 1 else found
 
     def _compute(self, *tensors: torch.Tensor) -> Any:
-        given = iter(tensors[: self._tensors])
-        inputs = [next(given) if each.is_tensor else each.value for each in self.entry.inputs]
-        shell = self._shells.of(tensors[self._tensors :])
+        device = tensors[0].device
+        if device in self._proven:
+            return self._run(self._shells, tensors)
+        if self.fault or _is_capturing(device):  # a compiler must not run under capture
+            return self._run(self._originals, tensors)
+        try:
+            found = self._run(self._shells, tensors)
+        except Exception as ex:  # noqa: BLE001  # a driver or compiler that is missing
+            if os.environ.get("KMEM_STRICT") == "1":
+                raise
+            text = str(ex).strip().splitlines()
+            self.fault = f"its first call failed: {type(ex).__name__}: {text[0] if text else ''}"
+            warnings.warn(f"{self.entry.name} is not used: {self.fault}", stacklevel=2)
+            return self._run(self._originals, tensors)
+        self._proven.add(device)
+        return found
+
+    def _run(self, shells: "_Shells", tensors: Sequence[torch.Tensor]) -> Any:
+        inputs = _arguments(self.entry, tensors[: self._tensors])
+        shell = shells.of(tensors[self._tensors :])
         with torch.no_grad(), shell:
             found = shell.module(*inputs)
         outputs = found if isinstance(found, tuple | list) else (found,)
@@ -93,6 +132,54 @@ class Operator:
         return outputs if len(outputs) > 1 else outputs[0]
 
 
+def _make_launch(entry: Entry) -> Callable[..., Any]:
+    """The launches of an entry, for tracers alone, with the operator's signature.
+
+    Raises CannotShare: as `make_shell` does.
+    """
+    kernel = traceable_kernel(entry)
+    make_shell(entry, kernel)
+    tensors = sum(each.is_tensor for each in entry.inputs)
+
+    def launch(*given: torch.Tensor) -> Any:
+        # no shell is kept: what a kernel keeps of fake tensors must not meet the next trace
+        shell = _Shell(make_shell(entry, kernel), entry, given[tensors:])
+        with shell:
+            found = shell.module(*_arguments(entry, given[:tensors]))
+        outputs = tuple(found) if isinstance(found, tuple | list) else (found,)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    kinds = [torch.Tensor for _ in entry.outputs]
+    kind = Parameter.POSITIONAL_OR_KEYWORD
+    launch.__signature__ = Signature(  # type: ignore[attr-defined]  # which schema it has
+        [Parameter(name, kind, annotation=torch.Tensor) for name in _argument_names(entry)],
+        return_annotation=kinds[0] if len(kinds) == 1 else tuple[tuple(kinds)],
+    )
+    return launch
+
+
+def _is_capturing(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _arguments(entry: Entry, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """What a forward is called with: the tensors, and the numbers that are always the same."""
+    given = iter(tensors)
+    return [next(given) if each.is_tensor else each.value for each in entry.inputs]
+
+
+def _stand_ins(entry: Entry) -> list[torch.Tensor]:
+    """Tensors without memory, as the operator takes them."""
+    tensors = [
+        torch.empty_strided(each.shape, each.stride, dtype=each.dtype, device="meta")
+        for each in entry.inputs
+        if each.is_tensor
+    ]
+    return tensors + [
+        torch.empty(each.shape, dtype=each.dtype, device="meta") for each in entry.state
+    ]
+
+
 def _as_imagined(output: torch.Tensor, stride: tuple[int, ...], own: set[int]) -> torch.Tensor:
     """The output in the memory that an operator promises: its own, with the strides named."""
     if output.numel() and output.untyped_storage().data_ptr() in own:
@@ -111,23 +198,27 @@ def _refuse_backward(ctx: Any, *gradients: Any) -> Any:
     )
 
 
-def _schema(entry: Entry) -> str:
-    arguments = [
-        f"Tensor input{place}" for place, each in enumerate(entry.inputs) if each.is_tensor
-    ]
-    arguments += [
-        f"Tensor p{place}_{re.sub(r'[^A-Za-z0-9_]', '_', each.name)}"
+def _argument_names(entry: Entry) -> list[str]:
+    names = [f"input{place}" for place, each in enumerate(entry.inputs) if each.is_tensor]
+    return names + [
+        f"p{place}_{re.sub(r'[^A-Za-z0-9_]', '_', each.name)}"
         for place, each in enumerate(entry.state)
     ]
+
+
+def _schema(entry: Entry) -> str:
+    arguments = ", ".join(f"Tensor {name}" for name in _argument_names(entry))
     returned = ", ".join("Tensor" for _ in entry.outputs)
-    return f"({', '.join(arguments)}) -> {returned if len(entry.outputs) == 1 else f'({returned})'}"
+    return f"({arguments}) -> {returned if len(entry.outputs) == 1 else f'({returned})'}"
 
 
 class _Shell:
-    """A ModelNew that holds tensors while it is called, and none between calls."""
+    """A module without memory that holds tensors while it is called, and none between calls."""
 
-    def __init__(self, entry: Entry, state: Sequence[torch.Tensor]) -> None:
-        self.module = make_shell(entry)
+    def __init__(
+        self, module: torch.nn.Module, entry: Entry, state: Sequence[torch.Tensor]
+    ) -> None:
+        self.module = module
         self._places = [holder_of(self.module, each.name) for each in entry.state]
         self._tensors = [weakref.ref(tensor) for tensor in state]
 
@@ -152,8 +243,9 @@ class _Shell:
 class _Shells(threading.local):
     """The shells of one operator by the tensors that they are called with, in each thread."""
 
-    def __init__(self, entry: Entry) -> None:
+    def __init__(self, entry: Entry, *, original: bool = False) -> None:
         self._entry = entry
+        self._original = original  # the module that was replaced, not the kernel
         self._known: dict[tuple[int, ...], _Shell] = {}
 
     def of(self, state: Sequence[torch.Tensor]) -> _Shell:
@@ -163,5 +255,6 @@ class _Shells(threading.local):
         if known is not None and known.holds(state):
             return known
         self._known = {key: each for key, each in self._known.items() if each.is_alive}
-        self._known[key] = _Shell(self._entry, state)
+        kind = load_original(self._entry).Model if self._original else load_kernel(self._entry)
+        self._known[key] = _Shell(make_shell(self._entry, kind), self._entry, state)
         return self._known[key]

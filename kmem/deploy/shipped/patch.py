@@ -24,6 +24,7 @@ from kmem.deploy.shipped.fingerprint import NoFingerprint, fingerprint
 from kmem.deploy.shipped.ops import operator
 from kmem.deploy.shipped.sharing import CannotShare, holder_of, make_shell, share_state
 from kmem.deploy.shipped.supports import (
+    devices_for,
     objection_to_context,
     objection_to_gradients,
     objection_to_inputs,
@@ -197,7 +198,7 @@ class Kernel:
         self._state = [holder_of(module, each.name) for each in entry.state]
         self._modes = [(each, each.training) for each in module.modules()]
         self._operator = operator(entry)
-        self._devices = _devices_for(entry)
+        self._devices = devices_for(entry)
         self._is_proven: set[torch.device] = set()  # where a first call went well
         self._fault = ""  # why no further call is tried
         self.served = 0
@@ -277,21 +278,6 @@ class Kernel:
         self.first_call_s = self.first_call_s or time.perf_counter() - started
         self.served += 1
         return found
-
-
-def _devices_for(entry: Entry) -> list[tuple[str, int | None]]:
-    """Where an entry's kernel may run: GPUs of the name that it was verified on."""
-    import triton  # only a model that gets kernels pays for it
-
-    if triton.knobs.runtime.interpret:
-        return [("cpu", None)]
-    if not torch.cuda.is_available():
-        return []
-    return [
-        ("cuda", index)
-        for index in range(torch.cuda.device_count())
-        if torch.cuda.get_device_name(index) == entry.device
-    ]
 
 
 class Forward:

@@ -18,22 +18,26 @@ class CannotShare(Exception):
     """A kernel keeps state that the module does not have; the message names it."""
 
 
-def make_shell(entry: Entry) -> nn.Module:
+def make_shell(entry: Entry, kind: type[nn.Module] | None = None) -> nn.Module:
     """A ModelNew of an entry without memory, in the mode that the entry is for.
+
+    Args:
+        entry: whose kernel it is, if no other class is given.
+        kind: another class with the same constructor, such as the module that it replaces.
 
     Raises CannotShare: if it needs memory, or holds tensors that are no parameters or buffers.
     """
-    kernel = load_kernel(entry)
+    kind = kind or load_kernel(entry)
     try:
         with torch.device("meta"):
-            shell = kernel(*entry.init)
+            shell = kind(*entry.init)
     except Exception as ex:  # noqa: BLE001  # a constructor raises anything at all
-        raise CannotShare(f"ModelNew cannot be made without memory: {ex}") from ex
+        raise CannotShare(f"{kind.__name__} cannot be made without memory: {ex}") from ex
     for path, module in shell.named_modules():
         for name, value in vars(module).items():
             if name not in ("_parameters", "_buffers", "_modules") and any(_tensors(value)):
                 raise CannotShare(
-                    f"ModelNew keeps tensors in {path or 'itself'}.{name}, which is neither "
+                    f"{kind.__name__} keeps tensors in {path or 'itself'}.{name}, which is neither "
                     "parameter nor buffer"
                 )
     return shell.train(entry.training)

@@ -78,3 +78,18 @@ def objection_to_context(device_type: str) -> str | None:
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "a transform of torch.func (vmap, grad) is under way"
     return None
+
+
+def devices_for(entry: Entry) -> list[tuple[str, int | None]]:
+    """Where an entry's kernel may run: GPUs of the name that it was verified on."""
+    import triton  # only a model that gets kernels pays for it
+
+    if triton.knobs.runtime.interpret:
+        return [("cpu", None)]
+    if not torch.cuda.is_available():
+        return []
+    return [
+        ("cuda", index)
+        for index in range(torch.cuda.device_count())
+        if torch.cuda.get_device_name(index) == entry.device
+    ]

@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -58,6 +59,8 @@ class Entry:
     device: str  # "NVIDIA H200"
     kernel: Path
     kernel_sha256: str
+    evidence: Path  # the bundle behind its verdict, which holds the module that it replaces
+    evidence_sha256: str
 
 
 def read_table(path: Path) -> tuple[Entry, ...]:
@@ -94,6 +97,8 @@ def read_entry(data: dict[str, Any], root: Path) -> Entry:
         data["device"],
         root / data["kernel"],
         data["kernel_sha256"],
+        root / data["evidence"],
+        data["evidence_sha256"],
     )
 
 
@@ -108,18 +113,18 @@ def load_kernel(entry: Entry) -> type[torch.nn.Module]:
 
     Raises PackageError: if the file is missing or is not the one that was verified.
     """
-    name = f"kmem_kernel_{entry.kernel_sha256[:16]}"
+    return load_module(entry, "kernel").ModelNew
+
+
+def load_module(entry: Entry, purpose: str) -> ModuleType:
+    """The module of an entry's file, loaded once in a process for each purpose.
+
+    Raises PackageError: as `load_kernel` does.
+    """
+    name = f"kmem_{purpose}_{entry.kernel_sha256[:16]}"
     if name in sys.modules:
-        return sys.modules[name].ModelNew
-    try:
-        text = entry.kernel.read_bytes()
-    except OSError as ex:
-        raise PackageError(f"{entry.kernel} cannot be read ({ex}); export it again") from ex
-    if hashlib.sha256(text).hexdigest() != entry.kernel_sha256:
-        raise PackageError(
-            f"{entry.kernel} is not the kernel that was verified: its hash is another; export the "
-            "package again"
-        )
+        return sys.modules[name]
+    _read_verified(entry.kernel, entry.kernel_sha256, "kernel")
     spec = importlib.util.spec_from_file_location(name, entry.kernel)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -128,4 +133,32 @@ def load_kernel(entry: Entry) -> type[torch.nn.Module]:
     except BaseException:
         del sys.modules[name]
         raise
-    return module.ModelNew
+    return module
+
+
+def load_original(entry: Entry) -> ModuleType:
+    """The problem that an entry's kernel was made for, from its evidence: Model and get_inputs.
+
+    Raises PackageError: if the evidence is missing or is not what the table names.
+    """
+    name = f"kmem_original_{entry.evidence_sha256[:16]}"
+    if name not in sys.modules:
+        text = _read_verified(entry.evidence, entry.evidence_sha256, "evidence")
+        problem = json.loads(text)["problem"]
+        module = ModuleType(name)
+        exec(compile(problem["source"], problem["name"], "exec"), vars(module))
+        sys.modules[name] = module
+    return sys.modules[name]
+
+
+def _read_verified(place: Path, digest: str, what: str) -> bytes:
+    try:
+        text = place.read_bytes()
+    except OSError as ex:
+        raise PackageError(f"{place} cannot be read ({ex}); export it again") from ex
+    if hashlib.sha256(text).hexdigest() != digest:
+        raise PackageError(
+            f"{place} is not the {what} that was verified: its hash is another; export the "
+            "package again"
+        )
+    return text

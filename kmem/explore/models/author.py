@@ -30,12 +30,12 @@ from kmem.explore.models.answers.reading import (
     read_repairer,
 )
 from kmem.explore.models.answers.schema import ALGEBRAIC, DiagnoserAnswer, short_hash
-from kmem.explore.models.conversation import REASK_TOKENS, Conversation
-from kmem.explore.models.granularity import seed_instructions
+from kmem.explore.models.conversation import REASK_TOKENS, Conversation, Question
+from kmem.explore.models.granularity import seeds
 from kmem.explore.models.knobs import knob_variants
 from kmem.explore.models.prompts import briefs
 from kmem.explore.models.prompts.message import PromptTooLong, Section, fit_prompt
-from kmem.explore.models.prompts.sections import start_section
+from kmem.explore.models.prompts.sections import own_kernel_section
 from kmem.explore.models.prompts.system import system_prompt
 from kmem.explore.models.roles import (
     DIAGNOSER,
@@ -52,6 +52,7 @@ from kmem.explore.models.selection import (
     telling_attempts,
     untried_variants,
 )
+from kmem.explore.models.starting import StartingPoint
 from kmem.host.parallel import in_parallel
 from kmem.interfaces import KNOBS, UNAIDED, Assignment, Author, Direction, RunContext, Situation
 from kmem.records import (
@@ -106,6 +107,7 @@ class LlmRunAuthor(LlmAuthor):
         self._context = context
         self._conversation = Conversation(context)
         self._lock = threading.Lock()
+        self._start = StartingPoint()
 
     @property
     def complaint(self) -> str:
@@ -123,8 +125,8 @@ class LlmRunAuthor(LlmAuthor):
             if self.spent:
                 return []
             return [
-                Direction(self.name, Move.SEED, UNAIDED, size, instruction=text)
-                for size, text in seed_instructions(situation)
+                Direction(self.name, Move.SEED, seed.skill, seed.size, instruction=seed.instruction)
+                for seed in seeds(situation)
             ]
         directions = [] if self.spent else self._plan(situation, situation.parent)
         if next(untried_variants(situation), None) is not None:
@@ -179,6 +181,7 @@ class LlmRunAuthor(LlmAuthor):
                 known[lesson.kernel].task.skill,
                 lesson.text,
                 worth_a_skill=lesson.worth_a_skill,
+                effect=lesson.effect,
             )
             for lesson in answer
         ]
@@ -224,6 +227,9 @@ class LlmRunAuthor(LlmAuthor):
         For best-of-n, which wants independent kernels, every candidate is an answer of its own.
         """
         names = [node.name for node in assignment.traced.graph.nodes]
+        is_free = assignment.task.skill == UNAIDED and bool(assignment.background.first_skills)
+        start = None if is_free else self._start.find(assignment)
+        warmer = _place_among_seeds(assignment)
         independent = self._context.run.strategy is Strategy.BEST_OF_N
 
         def write_one(place: int) -> list[Candidate]:
@@ -232,8 +238,12 @@ class LlmRunAuthor(LlmAuthor):
                 GENERATOR,
                 assignment,
                 slot,
-                [start_section(self._context.run.start), *briefs.generator_brief(assignment)],
+                [
+                    own_kernel_section(self._context.run.start),
+                    *briefs.generator_brief(assignment, start),
+                ],
                 lambda text: read_generator(text, names),
+                warmer=warmer + place,
             )
             return self._candidates(
                 answer, assignment, None, 1 if independent else assignment.task.samples
@@ -308,8 +318,10 @@ class LlmRunAuthor(LlmAuthor):
         slot: str,
         sections: Sequence[Section],
         read: Callable[[str], AnswerT],
+        *,
+        warmer: int = 0,
     ) -> AnswerT | None:
-        """The model's answer.
+        """The model's answer; of several to one question each is asked for a step `warmer`.
 
         None, with an announcement, if the question is too long, cannot be paid for, or has no
         answer that can be used; None if the run's minutes ended before the answer came.
@@ -317,7 +329,8 @@ class LlmRunAuthor(LlmAuthor):
         system = system_prompt(role, situation.traced.contract)
         try:
             user = fit_prompt(role, system, sections, reserved=REASK_TOKENS)
-            return self._conversation.ask(role, situation.round, slot, system, user, read)
+            about = Question(role, situation.round, slot, warmer)
+            return self._conversation.ask(about, system, user, read)
         except PromptTooLong as ex:
             self._context.announce(f"{ex}; this question is not asked")
         except OutOfTime:
@@ -335,6 +348,13 @@ def _small_constants(source: str, parent: Kernel | None) -> str:
     """The parent's constants for the small workload, if an edit of it still takes them."""
     block = parent.small_constants if parent is not None else ""
     return block if block and keeps_constants(source, block) else ""
+
+
+def _place_among_seeds(assignment: Assignment) -> int:
+    """Which of the seeds a task is; 0 for a task that is none of them."""
+    told = [seed.instruction for seed in seeds(assignment)]
+    wanted = assignment.task.instruction
+    return told.index(wanted) if wanted in told else 0
 
 
 def _task_identity(task: Task) -> tuple[str, ...]:

@@ -6,11 +6,12 @@ gets. The re-ask says exactly what was wrong. The budget is cost/budget.py's, th
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar, cast
 
-from kmem.errors import NotRegistered
-from kmem.explore.models.answers.parsing import Malformed, encodable
+from kmem.errors import BudgetExhausted, NotRegistered
+from kmem.explore.models.answers.blocks import encodable
+from kmem.explore.models.answers.malformed import Malformed
 from kmem.explore.models.complaints import Complaints
 from kmem.explore.models.cost.budget import Spending
 from kmem.explore.models.prompts.message import estimate_tokens, stable_chars
@@ -36,6 +37,24 @@ _TURNS = 2
 #: words around it less than 100 tokens.
 REASK_TOKENS = 1_100
 _FAULT_BYTES = 3_000
+#: How far apart the temperatures of questions alike are, and where that ends: some providers take
+#: none above 1.
+_WARMER = 0.1
+_WARMEST = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which question of a run: `slot` is what it is about, unique within a role and round.
+
+    `warmer` counts the questions alike that were put before it: where the user set a temperature,
+    each is asked at a higher one, so that answers differ.
+    """
+
+    role: Role
+    round: int
+    slot: str
+    warmer: int = 0
 
 
 class Conversation:
@@ -76,9 +95,7 @@ class Conversation:
 
     def ask(
         self,
-        role: Role,
-        round_number: int,
-        slot: str,
+        about: Question,
         system: str,
         user: str,
         read: Callable[[str], AnswerT],
@@ -86,10 +103,9 @@ class Conversation:
         """What `read` makes of the model's answer; asked again once if it raises Malformed.
 
         Args:
-            slot: what the question is about; unique within a role and round.
             user: leaves REASK_TOKENS of the role's limit free.
-            read: raises Malformed for an answer that cannot be used. If the second Malformed has
-                `usable` set, that is the result.
+            read: raises Malformed for an answer that cannot be used. Of two such answers, what
+                the later one has that is `usable` is the result.
 
         Returns:
             None if the second answer is no better, or if every answer was lost on the way.
@@ -98,10 +114,19 @@ class Conversation:
             BudgetExhausted: if the next call might cost more than is left; nothing was asked then.
             ProviderError: if the provider cannot answer.
         """
+        role, round_number = about.role, about.round
         messages = [Message("system", system), Message("user", user)]
+        usable: object | None = None
         for turn in range(_TURNS):
-            key = CompletionKey(role.name, round_number, slot, turn)
-            completion = self._complete(key, role, tuple(messages))
+            key = CompletionKey(role.name, round_number, about.slot, turn)
+            try:
+                completion = self._complete(key, about, tuple(messages))
+            except BudgetExhausted:
+                if usable is None:
+                    raise
+                return cast(AnswerT, usable)  # of the first answer, which is paid for
+            if completion.stop is StopReason.LOST and usable is not None:
+                return cast(AnswerT, usable)
             if completion.stop is StopReason.LOST:
                 self._complaints.unusable(key, completion, "")
                 self._context.announce(
@@ -116,7 +141,8 @@ class Conversation:
                 return answer
             except Malformed as ex:
                 fault = ex
-            logger.info("%s, round %d, %s, turn %d: %s", role.name, round_number, slot, turn, fault)
+                usable = ex.usable if ex.usable is not None else usable
+            logger.info("%s, turn %d: %s", about, turn, fault)
             again = _ask_again(fault)
             room = (
                 role.prompt_tokens
@@ -124,28 +150,32 @@ class Conversation:
                 - estimate_tokens(again)
             )
             messages += [Message("assistant", _echo(text, room)), Message("user", again)]
+        if usable is not None:
+            self._context.announce(
+                f"of two faulty answers of the {role.name} of round {round_number} only what has "
+                f"no fault is used: {fault}"
+            )
+            self._complaints.usable(key)
+            return cast(AnswerT, usable)
         self._context.announce(
             f"the {role.name} of round {round_number} answered twice in a way that cannot be "
             f"used: {fault}"
         )
-        if fault.usable is not None:
-            self._complaints.usable(key)
-            return cast(AnswerT, fault.usable)
         self._complaints.unusable(key, completion, str(fault))
         return None
 
     def _complete(
-        self, key: CompletionKey, role: Role, messages: tuple[Message, ...]
+        self, key: CompletionKey, about: Question, messages: tuple[Message, ...]
     ) -> Completion:
         kept = self._context.archive.find(key)
         if kept is not None:
             return kept.completion
-        choice = self._choices[role.name]
+        choice = self._choices[about.role.name]
         request = ModelRequest(
             model=choice.model,
             messages=messages,
-            max_output_tokens=choice.max_output_tokens or role.output_tokens,
-            temperature=choice.temperature,
+            max_output_tokens=choice.max_output_tokens or about.role.output_tokens,
+            temperature=_warmed(choice.temperature, about.warmer),
             effort=choice.effort,
             base_url=choice.base_url,
             stable_chars=stable_chars(messages[1].text),
@@ -156,6 +186,13 @@ class Conversation:
             CompletionRecord(key, paid.request, completion, paid.usd, paid.seconds)
         )
         return completion
+
+
+def _warmed(temperature: float | None, steps: int) -> float | None:
+    """A temperature some steps up; the provider's own stays, for some models take no other."""
+    if temperature is None:
+        return None
+    return max(temperature, min(_WARMEST, temperature + _WARMER * steps))
 
 
 def _check_finished(completion: Completion) -> None:

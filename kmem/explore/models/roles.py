@@ -32,7 +32,7 @@ class Role:
     output_tokens: int
 
 
-GENERATOR = Role("generator", prompt_tokens=16_000, output_tokens=32_000)
+GENERATOR = Role("generator", prompt_tokens=32_000, output_tokens=32_000)
 DIAGNOSER = Role("diagnoser", prompt_tokens=24_000, output_tokens=8_000)
 PLANNER = Role("planner", prompt_tokens=24_000, output_tokens=8_000)
 OPTIMISER = Role("optimiser", prompt_tokens=32_000, output_tokens=32_000)

@@ -4,6 +4,7 @@
 - calibration.py: the cost model's ranking of knob settings, corrected by what was measured.
 - evidence.py: the times that kernels of recipes are expected to take, held to measured ones.
 - rewriting.py: the rewritten forms of a problem that are worth writing for.
+- moving.py: moves of skills among the knobs of a kernel: which are open, where they lead.
 - writing.py: the module that recipes write at chosen settings.
 - author.py: which settings to try, and the candidates written at them.
 """

@@ -3,7 +3,8 @@
 Settings are ranked by the cost model, corrected by what was measured on other graphs and in this
 run (calibration.py). A seed task takes a recipe's sites first and the best-ranked settings; a
 recall task takes remembered knobs as they are, a climb task those of the next rung; a tune task
-moves from the parent's knobs to legal neighbours and to well-ranked settings not tried yet. No site
+moves from the parent's knobs to legal neighbours and to well-ranked settings not tried yet, and a
+fix by a skill's move goes where the skill says (moving.py). No site
 stands below the rung that its accuracy was found to need. A task of a rewrite, and all that comes
 of it, is written for the rewritten graph; what no site covers there is left to the library.
 Everything is a pure function of the assignment and its seed.
@@ -14,19 +15,21 @@ import math
 import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 from kmem.errors import RecipeError
 from kmem.explore.recipes.calibration import calibrate_option, own_experience
 from kmem.explore.recipes.cover import SiteOption, cover_graph, find_options
+from kmem.explore.recipes.moving import Written, move_of, move_sites, open_move, propose_moves
 from kmem.explore.recipes.writing import total_ms, write_kernel
 from kmem.interfaces import Assignment, Author, Direction, Situation
 from kmem.problem.graph import OpGraph
 from kmem.problem.traced import TracedProblem
 from kmem.recipes import ACCURACY, Recipe, Settings
-from kmem.records import Candidate, Move, SiteChoice
+from kmem.records import Candidate, Kernel, Move, SiteChoice, Task
 from kmem.rewrites import Rewritten
+from kmem.skills import Skill
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +42,8 @@ class RecipeAuthor(Author):
     def __init__(self) -> None:
         # by problem, as traced and in rewritten forms
         self._kept: dict[int, tuple[TracedProblem, Mapping[str, Recipe], list[SiteOption]]] = {}
+        # what recipes wrote of the kernel that was asked about last
+        self._asked: tuple[str, int, TracedProblem, Written | None] | None = None
         self._told: set[str] = set()  # faults of recipes, so that each is one warning
         # Tasks are written side by side, but this is Python at work, which threads do not speed up;
         # and Python 3.11's parser, which assembling a module asks, fails in two threads at once.
@@ -50,6 +55,7 @@ class RecipeAuthor(Author):
 
         The order is: skills in the parent, those offered, then every other one that matches.
         Rewritten forms of the problem come before the seeds, and after the parent's own skills.
+        Moves of the skills that are prescribed come first of all: they answer the diagnosis.
         """
         chosen = situation.parent.choices if situation.parent else ()
         in_parent = [choice.recipe for choice in chosen if choice.recipe not in situation.rewrites]
@@ -74,7 +80,45 @@ class RecipeAuthor(Author):
                 reason = f"{name} matches sites that move {situation.writable[name] / 1e6:.3g} MB"
             directions.append(Direction(self.name, move, name, reason))
         place = len(set(in_parent))
-        return [*directions[:place], *self._propose_rewritten(situation), *directions[place:]]
+        moves = propose_moves(self.name, situation, lambda: self._find_written(situation))
+        rewritten = self._propose_rewritten(situation)
+        return [*moves, *directions[:place], *rewritten, *directions[place:]]
+
+    def uses(self, skill: Skill, situation: Situation) -> bool:
+        """Whether a skill acts without a model and would make another kernel of the parent."""
+        if skill.moves:
+            written = self._find_written(situation)
+            return written is not None and open_move(skill, situation, written) is not None
+        chosen = situation.parent.choices if situation.parent else ()
+        if skill.name in situation.rewritten:
+            steps = situation.rewrites.steps_of(chosen)
+            return situation.rewritten[skill.name].steps != steps
+        in_parent = {choice.recipe for choice in chosen}
+        return skill.name in situation.writable and skill.name not in in_parent
+
+    def _find_written(self, situation: Situation) -> Written | None:
+        """What recipes wrote of the parent kernel; None if nothing, or nothing they write today.
+
+        It is kept for the next question, for every skill asks.
+        """
+        parent, traced = situation.parent, situation.traced
+        if parent is None or not parent.choices:
+            return None
+        if self._asked is None or self._asked[:2] != (parent.hash, id(traced)):
+            # the problem is held, so that its id stays its own
+            self._asked = parent.hash, id(traced), traced, self._read_written(situation, parent)
+        return self._asked[3]
+
+    def _read_written(self, situation: Situation, parent: Kernel) -> Written | None:
+        known = {field.name: getattr(situation, field.name) for field in fields(Situation)}
+        task = Task(Move.TUNE, "", parent.hash, 1, "")
+        for form in _forms(about := Assignment(**known, task=task)):
+            about = replace(about, traced=form.traced)
+            cover = _cover(about.traced.graph, self._options(about), about)
+            if cover:
+                sites = _inherited_sites(about)
+                return Written(cover, [_start(option, sites) for option in cover], form.steps)
+        return None
 
     def _propose_rewritten(self, situation: Situation) -> list[Direction]:
         """The rewritten forms that the parent is not of."""
@@ -127,18 +171,7 @@ class RecipeAuthor(Author):
                 _raise_to_rung(option, setting, assignment)
                 for option, setting in zip(cover, proposed, strict=True)
             ]
-            choices = (
-                *form.steps,
-                *(
-                    SiteChoice(
-                        option.site.name,
-                        option.site.operator,
-                        option.recipe.name,
-                        tuple(sorted(setting.items())),
-                    )
-                    for option, setting in zip(cover, settings, strict=True)
-                ),
-            )
+            choices = Written(cover, settings, form.steps).choices(settings)
             if choices in seen:
                 continue
             seen.add(choices)
@@ -161,7 +194,7 @@ class RecipeAuthor(Author):
                 break
         return candidates
 
-    def _options(self, assignment: Assignment) -> list[SiteOption]:
+    def _options(self, assignment: Situation) -> list[SiteOption]:
         """The ranked sites of the assignment's graphs, kept from the last task on the same graphs.
 
         All tasks of a run ask about the same graphs, and ranking a large space takes seconds.
@@ -186,9 +219,15 @@ def _forms(assignment: Assignment) -> list[Rewritten]:
         return [assignment.rewritten[task.skill]]
     as_traced = Rewritten(assignment.traced, (), (), ())
     form = rewrites.apply(assignment.traced, _inherited(assignment))
-    if task.move in (Move.RECALL, Move.CLIMB, Move.TUNE):
+    if _goes_on(assignment):
         return [] if form is None else [form]
     return [as_traced] if form is None or not form.steps else [form, as_traced]
+
+
+def _goes_on(assignment: Assignment) -> bool:
+    """Whether a task keeps the sites of what it goes on from, and changes their knobs at most."""
+    is_move = move_of(assignment) is not None
+    return is_move or assignment.task.move in (Move.RECALL, Move.CLIMB, Move.TUNE)
 
 
 def _inherited(assignment: Assignment) -> tuple[SiteChoice, ...]:
@@ -219,7 +258,7 @@ def _cover(
         if option.recipe.name == task.skill
     ]
     kept = [(choice.recipe, choice.site) for choice in inherited]
-    if task.move in (Move.RECALL, Move.CLIMB, Move.TUNE):
+    if _goes_on(assignment):
         # Knobs remembered from another module name its sites, not ours: then every site of the same
         # recipe takes them.
         recipes = {choice.recipe for choice in inherited}
@@ -248,6 +287,9 @@ def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[
     inherited = _inherited_sites(assignment)
     base = [_start(option, inherited) for option in cover]
     generator = random.Random(f"{assignment.seed}:{task.move.value}:{task.skill}:{task.parent}")
+    if (move := move_of(assignment)) is not None:
+        yield from move_sites(move, Written(cover, base))
+        return
     if task.move in (Move.RECALL, Move.CLIMB, Move.TUNE):
         yield base
         if task.move is not Move.TUNE:
@@ -271,7 +313,7 @@ def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[
         settings = list(base)
         for place in own:
             best = cover[place].ranked[min(rank, len(cover[place].ranked) - 1)][1]
-            settings[place] = _raise(cover[place], best, base[place])
+            settings[place] = cover[place].space.like_rung(best, base[place])
         yield settings
     for _ in range(4 * task.samples):
         settings = list(base)
@@ -279,7 +321,7 @@ def _proposals(cover: Sequence[SiteOption], assignment: Assignment) -> Iterator[
             ranked = cover[place].ranked
             # Quadratic bias to the front of the ranking: the cost model is trusted, but not alone.
             drawn = ranked[int(len(ranked) * generator.random() ** 2)][1]
-            settings[place] = _raise(cover[place], drawn, base[place])
+            settings[place] = cover[place].space.like_rung(drawn, base[place])
         yield settings
 
 
@@ -303,14 +345,7 @@ def _start(option: SiteOption, inherited: Sequence[SiteChoice]) -> Settings:
         (settings for _, settings in option.ranked),
         key=lambda settings: sum(settings.get(name) != value for name, value in wanted.items()),
     )
-    return _raise(option, nearest, wanted)
-
-
-def _raise(option: SiteOption, setting: Settings, known: Settings) -> Settings:
-    """A ranked setting on the rung of a known one, which had to be climbed to, if it is legal."""
-    rung = known.get(ACCURACY)
-    raised = option.space.on_rung(setting, rung if isinstance(rung, int) else None)
-    return raised if option.space.allows(raised) else setting
+    return option.space.like_rung(nearest, wanted)
 
 
 def _raise_to_rung(option: SiteOption, setting: Settings, assignment: Assignment) -> Settings:

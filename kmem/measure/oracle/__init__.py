@@ -14,9 +14,13 @@ Nothing of this runs in a worker. In the order in which data passes:
 - slices.py: whether a large module can be taken slice by slice.
 - exploration.py: what kind of module it is, found out on the first case.
 - elements.py: single elements, for modules that take each by itself.
+- origins.py: how large the values were that a result was computed from.
+- trial.py: how wrong eager and trivial outputs are where the answer is made slice by slice.
 - expected.py: the right answer to one case, whole or in slices.
 - correctness.py: how wrong an output is, and how wrong it may be.
+- wrong_elements.py: the first wrong elements of a refused output, in words.
 - reference.py: all of this for one workload: the problem, and the right answer to a case.
+- lost.py: small results that are lost, where eager keeps them.
 - domain.py: which families and sizes the module itself refuses, found on the CPU.
 - spots.py: a few elements of every timed result, to be held to the reference afterwards.
 """

@@ -20,6 +20,9 @@ SHORTEST_ROW = 8
 #: Largest error within a row over eager's own: an extreme of many values varies more than the norm
 #: of the values does.
 ROW_SLACK = 4.0
+#: Share of the values that a row was computed from which counts as its magnitude: so what a floor
+#: allows in a row, eight of it, is one floor of these values.
+_OF_ORIGIN = 1 / 8
 #: How far another order of summation takes a result, over the floor of its type.
 _OTHER_ORDER = 4.0
 #: Elements taken at once: where all values are finite, which takes five passes, and where some are
@@ -149,13 +152,18 @@ def is_rounding(output: torch.Tensor, other: torch.Tensor, floor: float) -> bool
     return is_within(found, Difference(0.0, 0.0), _OTHER_ORDER * floor)
 
 
-def measure_error(output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> Difference:
+def measure_error(
+    output: torch.Tensor,
+    oracle: torch.Tensor,
+    eager: torch.Tensor,
+    origin: torch.Tensor | None = None,
+) -> Difference:
     """Compare one output with the oracle; eager says which non-finite values are right.
 
     Arguments as in `ErrorTally.add`.
     """
     tally = ErrorTally()
-    tally.add(output, oracle, eager)
+    tally.add(output, oracle, eager, origin)
     return tally.difference()
 
 
@@ -171,7 +179,13 @@ class ErrorTally:
         self._peaks: dict[str, torch.Tensor] = {}
         self._elements, self._is_floating = 0, True
 
-    def add(self, output: torch.Tensor, oracle: torch.Tensor, eager: torch.Tensor) -> None:
+    def add(
+        self,
+        output: torch.Tensor,
+        oracle: torch.Tensor,
+        eager: torch.Tensor,
+        origin: torch.Tensor | None = None,
+    ) -> None:
         """Compare a slice.
 
         Args:
@@ -179,6 +193,8 @@ class ErrorTally:
             oracle: of the same shape, float64 (complex128, or integers as they are), on the device
                 where the comparison is to be made.
             eager: of the output's shape and dtype.
+            origin: how large the values were that each element was computed from (origins.py), if
+                that is to count as the magnitude of rows.
         """
         if output.is_complex():
             output = torch.view_as_real(output)
@@ -187,8 +203,10 @@ class ErrorTally:
         self._elements += output.numel()
         self._is_floating = output.is_floating_point()
         by_row = output.dim() > 0 and output.shape[-1] >= SHORTEST_ROW
-        for part, right, ours in _chunks(_CHUNK, output, oracle, eager):
+        parts = (output, oracle, eager, oracle if origin is None else origin)
+        for part, right, ours, given in _chunks(_CHUNK, *parts):
             part, ours = part.to(right.device), ours.to(right.device)
+            origins = None if origin is None else given
             tolerance = KERNELBENCH_TOLERANCE.get(part.dtype, 0.0)
             if not self._is_floating:
                 self._sum("beyond_kernelbench", part != ours)
@@ -198,15 +216,23 @@ class ErrorTally:
                 self._sum(
                     "beyond_kernelbench", ~torch.isclose(part, ours, rtol=tolerance, atol=tolerance)
                 )
-            if not self._add_finite(part, right.double(), by_row=by_row):
-                for fine in _chunks(_FINE_CHUNK, part, right, ours):
+            if not self._add_finite(part, right.double(), origins, by_row=by_row):
+                for *fine, source in _chunks(_FINE_CHUNK, part, right, ours, given):
                     self._add_any(
                         *(values.double() for values in fine),
-                        torch.finfo(part.dtype).max,
+                        None if origin is None else source,
+                        largest=torch.finfo(part.dtype).max,
                         by_row=by_row,
                     )
 
-    def _add_finite(self, part: torch.Tensor, right: torch.Tensor, *, by_row: bool) -> bool:
+    def _add_finite(
+        self,
+        part: torch.Tensor,
+        right: torch.Tensor,
+        origin: torch.Tensor | None,
+        *,
+        by_row: bool,
+    ) -> bool:
         """What `_add_any` adds, for two slices that are finite everywhere and not tiny.
 
         Whatever eager is, it plays no part then. False, and nothing added, for other slices.
@@ -227,6 +253,10 @@ class ErrorTally:
         self._sum("squares", torch.linalg.vector_norm(error).square())
         self._sum("norm", torch.linalg.vector_norm(right).square())
         errors = (errors - _SMALLEST_NORMAL).clamp_min(0)
+        if origin is not None:
+            scales = torch.maximum(
+                scales, _OF_ORIGIN * torch.linalg.vector_norm(origin, float("inf"), **by)
+            )
         if by_row:
             self._peak("row", errors / scales.clamp_min(_SMALLEST_NORMAL))
         else:
@@ -239,8 +269,9 @@ class ErrorTally:
         part: torch.Tensor,
         right: torch.Tensor,
         ours: torch.Tensor,
-        largest: float,
+        origin: torch.Tensor | None,
         *,
+        largest: float,
         by_row: bool,
     ) -> None:
         counted = torch.isfinite(right) & torch.isfinite(part)
@@ -266,6 +297,8 @@ class ErrorTally:
         scale = torch.where(torch.isfinite(right), right.abs(), zero)
         self._sum("squares", error.square())
         self._sum("norm", scale.square())
+        if origin is not None:
+            scale = torch.maximum(scale, _OF_ORIGIN * origin)
         if by_row:
             self._peak("row", error.amax(-1) / scale.amax(-1).clamp_min(_SMALLEST_NORMAL))
         else:

@@ -8,7 +8,7 @@ have passed.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,7 +20,9 @@ from kmem.measure.oracle.correctness import (
     trivial_outputs,
 )
 from kmem.measure.oracle.elements import fill_undefined_rows, input_magnitude, unlike_share
+from kmem.measure.oracle.origins import FindOrigins
 from kmem.measure.oracle.slices import Run, Slicing
+from kmem.measure.oracle.trial import Trial
 from kmem.measure.pool.checksum import bit_sum
 
 #: Whole answers up to this size may be kept from case to case.
@@ -44,6 +46,12 @@ class Comparison:
     def is_within(self) -> bool:
         """Whether every output keeps the accuracy contract."""
         return all(map(is_within, self.found, self.eager, self.floors))
+
+    @property
+    def fails_in_rows(self) -> bool:
+        """Whether rows alone break the contract, not what all values err together."""
+        as_wholes = [replace(each, row_error=0.0) for each in self.found]
+        return not self.is_within and all(map(is_within, as_wholes, self.eager, self.floors))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +84,14 @@ class Expected(ABC):
         self.answer = answer
 
     @abstractmethod
-    def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
-        """Hold outputs (in order, of the answer's layouts, on any device) to oracle and eager."""
+    def compare(
+        self, outputs: Sequence[torch.Tensor], find_origins: FindOrigins | None = None
+    ) -> Comparison:
+        """Hold outputs (in order, of the answer's layouts, on any device) to oracle and eager.
+
+        Args:
+            find_origins: what the errors of rows are weighed by (origins.py).
+        """
 
     @abstractmethod
     def compare_at(
@@ -128,7 +142,7 @@ class Expected(ABC):
 class WholeExpected(Expected):
     """Oracle and eager outputs in memory.
 
-    `earlier` is eager's answer to another case, an adversary.
+    `values` are the inputs; `earlier` is eager's answer to another case, an adversary.
     """
 
     def __init__(
@@ -142,13 +156,22 @@ class WholeExpected(Expected):
     ) -> None:
         super().__init__(answer)
         self.oracle, self.eager = oracle, eager
-        self._values, self._run_oracle = values, run_oracle
+        self.values, self._run_oracle = values, run_oracle
         self._earlier = earlier
         self._differences = self._errors_of(eager)
         self._passing: set[str] | None = None  # known once asked for
 
-    def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
-        return Comparison(self._errors_of(outputs), self._differences, self.answer.floors)
+    def compare(
+        self, outputs: Sequence[torch.Tensor], find_origins: FindOrigins | None = None
+    ) -> Comparison:
+        if find_origins is None:
+            return Comparison(self._errors_of(outputs), self._differences, self.answer.floors)
+        origins = find_origins(self._run_oracle, self._values, self.oracle)
+        return Comparison(
+            self._errors_of(outputs, origins),
+            self._errors_of(self.eager, origins),
+            self.answer.floors,
+        )
 
     def compare_at(
         self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
@@ -158,7 +181,7 @@ class WholeExpected(Expected):
         return _compare_elements(values, oracle, eager, self.answer.floors)
 
     def noise(self, shake: Callable[[Sequence[object]], list[object]]) -> tuple[Difference, ...]:
-        moved = self._run_oracle(shake(self._values))
+        moved = self._run_oracle(shake(self.values))
         return tuple(
             measure_error(one, right, right) for one, right in zip(moved, self.oracle, strict=True)
         )
@@ -176,7 +199,7 @@ class WholeExpected(Expected):
         if not self.answer.is_elementwise:
             return 0.0
         return max(
-            unlike_share(output, oracle, eager, input_magnitude(self._values, oracle.shape), floor)
+            unlike_share(output, oracle, eager, input_magnitude(self.values, oracle.shape), floor)
             for output, oracle, eager, floor in zip(
                 outputs, self.oracle, self.eager, self.answer.floors, strict=True
             )
@@ -188,17 +211,19 @@ class WholeExpected(Expected):
             for output, eager in zip(outputs, self.eager, strict=True)
         ]
 
-    def _errors_of(self, outputs: Sequence[torch.Tensor]) -> tuple[Difference, ...]:
-        return tuple(
-            measure_error(*three) for three in zip(outputs, self.oracle, self.eager, strict=True)
-        )
+    def _errors_of(
+        self, outputs: Sequence[torch.Tensor], origins: Sequence[torch.Tensor | None] | None = None
+    ) -> tuple[Difference, ...]:
+        origins = origins or [None] * len(outputs)
+        every = zip(outputs, self.oracle, self.eager, origins, strict=True)
+        return tuple(measure_error(*each) for each in every)
 
     def _try_adversaries(self) -> set[str]:
         passing: set[str] | None = None
         earlier = self._earlier
         for index, (eager, oracle) in enumerate(zip(self.eager, self.oracle, strict=True)):
             same_sizes = earlier is not None and earlier[index].shape == eager.shape
-            trivial = trivial_outputs(eager, self._values, earlier[index] if same_sizes else None)
+            trivial = trivial_outputs(eager, self.values, earlier[index] if same_sizes else None)
             difference, floor = self._differences[index], self.answer.floors[index]
             here = {
                 name
@@ -235,8 +260,10 @@ class SlicedExpected(Expected):
         self._differences: tuple[Difference, ...] | None = None  # of eager
         self._bits = [bit_sum(value) if isinstance(value, torch.Tensor) else 0 for value in values]
 
-    def compare(self, outputs: Sequence[torch.Tensor]) -> Comparison:
-        return self._with_memory(lambda slicing: self._compare(outputs, slicing))
+    def compare(
+        self, outputs: Sequence[torch.Tensor], find_origins: FindOrigins | None = None
+    ) -> Comparison:
+        return self._with_memory(lambda slicing: self._compare(outputs, slicing, find_origins))
 
     def compare_at(
         self, places: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
@@ -281,24 +308,35 @@ class SlicedExpected(Expected):
             slicing = slicing.finer()
         raise AssertionError("the last pieces either fit or raise")
 
-    def _compare(self, outputs: Sequence[torch.Tensor], slicing: Slicing) -> Comparison:
-        found = [ErrorTally() for _ in self.answer.layouts]
-        trial = _Trial(len(self.answer.layouts)) if self._differences is None else None
+    def _compare(
+        self,
+        outputs: Sequence[torch.Tensor],
+        slicing: Slicing,
+        find_origins: FindOrigins | None,
+    ) -> Comparison:
+        found, own = ([ErrorTally() for _ in self.answer.layouts] for _ in range(2))
+        trial = Trial(len(self.answer.layouts)) if self._differences is None else None
         whole = None if slicing.exact else self._run_whole()
         for place, part, oracle in self._oracle_parts(slicing):
             eager = (
                 self._run_eager(part) if whole is None else tuple(output[place] for output in whole)
             )
+            origins: Sequence[torch.Tensor | None] = [None] * len(found)
+            if find_origins is not None:
+                origins = find_origins(self._run_oracle, part, oracle)
             for index, tally in enumerate(found):
-                tally.add(outputs[index][place], oracle[index], eager[index])
+                tally.add(outputs[index][place], oracle[index], eager[index], origins[index])
+                if find_origins is not None:
+                    own[index].add(eager[index], oracle[index], eager[index], origins[index])
                 if trial is not None:
                     trial.add(index, eager[index], oracle[index], part)
         if trial is not None:
             self._differences = trial.differences()
             self._passing = trial.passing(self._differences, self.answer.floors)
-        return Comparison(
-            tuple(tally.difference() for tally in found), self._differences, self.answer.floors
-        )
+        eagers = self._differences
+        if find_origins is not None:
+            eagers = tuple(tally.difference() for tally in own)
+        return Comparison(tuple(tally.difference() for tally in found), eagers, self.answer.floors)
 
     def _run_whole(self) -> tuple[torch.Tensor, ...] | None:
         """Eager for all rows at once; None where there is no room, and pieces speak for the whole.
@@ -358,43 +396,3 @@ def _compare_elements(
     found = tuple(measure_error(*trio) for trio in trios)
     own = tuple(measure_error(right_eager, right, right_eager) for _, right, right_eager in trios)
     return Comparison(found, own, floors)
-
-
-class _Trial:
-    """How wrong eager and trivial outputs are, added up over slices."""
-
-    def __init__(self, outputs: int) -> None:
-        self._eager = [ErrorTally() for _ in range(outputs)]
-        self._trivial: list[dict[str, ErrorTally]] = [{} for _ in range(outputs)]
-        # eager's first slice of each output, whose mean the constant is
-        self._first: list[torch.Tensor | None] = [None] * outputs
-
-    def add(
-        self, index: int, eager: torch.Tensor, oracle: torch.Tensor, part: Sequence[object]
-    ) -> None:
-        """A slice of one output, and the inputs it was made of."""
-        self._eager[index].add(eager, oracle, eager)
-        if self._first[index] is None:
-            self._first[index] = eager
-        trivial = trivial_outputs(eager, part, None, constant_of=self._first[index])
-        for name, output in trivial.items():
-            self._trivial[index].setdefault(name, ErrorTally()).add(output, oracle, eager)
-
-    def differences(self) -> tuple[Difference, ...]:
-        """Of eager, by output."""
-        return tuple(tally.difference() for tally in self._eager)
-
-    def passing(self, differences: Sequence[Difference], floors: Sequence[float]) -> set[str]:
-        """Names of the trivial outputs that pass for every output."""
-        return set.intersection(
-            *(
-                {
-                    name
-                    for name, tally in tallies.items()
-                    if is_within(tally.difference(), difference, floor)
-                }
-                for tallies, difference, floor in zip(
-                    self._trivial, differences, floors, strict=True
-                )
-            )
-        )

@@ -25,6 +25,7 @@ FLOATING_FAMILIES = (
     "constant",
     "negative",
     "scaled",
+    "tails",
     "tiny",
     "nan",
     "infinite",
@@ -53,6 +54,12 @@ _SCALES = {
     "offset": ((1.5, 2.5), (0.5, 1.5)),
     "scaled": ((0.7, 2.5), (0.7, 2.0)),
 }
+#: "tails": three quarters of the elements are spread evenly up to this magnitude, where exp ends,
+#: the rest over the powers of ten of all normal numbers; of float16 to where its range ends.
+_TAILS = ((90.0, (-37.0, 2.0)), (10.0, (-4.0, 1.0)))
+_POWERS_SHARE = 0.25
+#: Tensors up to this size have their elements in equal steps, so that no stretch is left out.
+_IN_STEPS = 2**16
 #: What some lines of "rows" and "columns" hold, each at most so often in one tensor.
 _KINDS = ("negative", "positive", "rising", "falling", "one-hot", "zero")
 _LINES_OF_A_KIND = 2
@@ -166,6 +173,8 @@ def _fill(family: str, value: torch.Tensor, generator: torch.Generator) -> None:
         value.mul_(torch.empty_like(value).bernoulli_(DENSITY, generator=generator))
     elif family == "constant":
         value.fill_(0.75)
+    elif family == "tails":
+        _fill_tails(value, generator)
     elif family == "denormal":
         value.mul_(torch.finfo(value.dtype).tiny / 8)
     elif family in ("nan", "infinite"):
@@ -180,6 +189,21 @@ def _fill(family: str, value: torch.Tensor, generator: torch.Generator) -> None:
             lines[_some_lines(lines, 1, generator)[0]] = float("-inf")
         elif family != "normal":
             raise ValueError(f"no input family named {family}")
+
+
+def _fill_tails(value: torch.Tensor, generator: torch.Generator) -> None:
+    """Values of both signs and of every magnitude that functions do something with."""
+    furthest, powers = _TAILS[int(value.dtype is torch.float16)]
+    low, high = powers
+    drawn = _uniform(value.shape, value.device, generator)
+    if value.numel() <= _IN_STEPS:
+        order = torch.randperm(value.numel(), generator=generator, device=value.device)
+        drawn = (drawn + order.view(value.shape)) / value.numel()
+    drawn.mul_(2).sub_(1)
+    size = drawn.abs()
+    small = 10.0 ** (low + (high - low) / _POWERS_SHARE * size)
+    spread = (size - _POWERS_SHARE) / (1 - _POWERS_SHARE) * furthest
+    value.copy_(torch.where(size < _POWERS_SHARE, small, spread).copysign(drawn))
 
 
 def _scale(family: str, value: torch.Tensor, generator: torch.Generator) -> None:

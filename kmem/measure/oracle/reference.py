@@ -12,7 +12,7 @@ arguments.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 
@@ -25,6 +25,7 @@ from kmem.measure.oracle.families import INTEGER_FAMILIES, families_for
 from kmem.measure.oracle.forward import UNDEFINED, layouts_of, room_for, round_once
 from kmem.measure.oracle.inputs import ReferenceInputs, find_whole_bytes
 from kmem.measure.oracle.module import ReferenceModule
+from kmem.measure.oracle.origins import FindOrigins, find_origins
 from kmem.measure.oracle.parameters import vary_state
 from kmem.measure.pool.arguments import Layout, SharedArguments
 from kmem.measure.worker.commands import Load
@@ -336,6 +337,13 @@ class Reference:
         generator = torch.Generator(device=self.device).manual_seed(seed)
         to_tf32 = self.module.stands_in
         return expected.noise(lambda values: round_once(values, generator, to_tf32=to_tf32))
+
+    def origins_finder(self, seed: int) -> FindOrigins | None:
+        """What finds how large the values were that outputs were computed from (origins.py).
+
+        None for a stochastic module, which has no oracle.
+        """
+        return None if self.is_stochastic else partial(find_origins, seed=seed)
 
     def note_adversaries(self, expected: Expected) -> None:
         """Strike out the trivial outputs that this case tells from right ones.

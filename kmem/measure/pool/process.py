@@ -18,8 +18,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kmem.errors import ExecutorError
+from kmem.errors import RUN_AGAIN, ExecutorError
 from kmem.host.confinement import Limits, Walls, hide_memory
+from kmem.host.environment import own_cores
 from kmem.measure.pool.template import (
     START_TIMEOUT_S,
     ForkedProcess,
@@ -177,6 +178,8 @@ class WorkerProcess:
             "TORCHINDUCTOR_CACHE_DIR": str(cache_dir / "inductor"),
         }
         if template is None:
+            if (cores := own_cores()) is not None:  # else Inductor starts a process for each core
+                caches["TORCHINDUCTOR_COMPILE_THREADS"] = str(cores)
             script = copy_files(self.directory) / "serve.py"
             return start_script(script, channel, self._log_path, device, caches)
         (self.directory / "tmp").mkdir(parents=True, exist_ok=True)
@@ -210,7 +213,7 @@ class WorkerProcess:
             yield
         except WorkerLost as ex:
             raise ExecutorError(
-                f"A worker process does not start: {ex}; see {self._log_path}"
+                f"A worker process does not start: {ex}; see {self._log_path}, or {RUN_AGAIN}"
             ) from ex
 
     def request(

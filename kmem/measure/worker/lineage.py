@@ -42,6 +42,7 @@ _storage, _strides = torch.Tensor.untyped_storage, torch.Tensor.stride
 _shape = torch.Tensor.shape.__get__
 _offset, _element_bytes = torch.Tensor.storage_offset, torch.Tensor.element_size
 _objects = gc.get_objects
+_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(slots=True)
@@ -73,7 +74,7 @@ class Lineage:
         """Before a call: whatever tensors there are now are GIVEN."""
         self._starts, self._memories = [], {}
         self.is_on = True
-        for value in _objects():
+        for value in [each for each in _objects() if type(each) in _TENSORS]:  # among 100,000s
             if _has_memory(value):
                 self._find_tensor(value, GIVEN)
 
@@ -218,7 +219,7 @@ class Lineage:
 
 def _has_memory(value: object) -> bool:
     return (
-        type(value) in (torch.Tensor, torch.nn.Parameter)
+        type(value) in _TENSORS
         and value.layout is torch.strided
         and value.device.type in ("cpu", "cuda")
     )

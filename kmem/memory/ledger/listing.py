@@ -5,10 +5,10 @@ milliseconds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kmem.memory.storage import Storage, Tables, Value
-from kmem.records import Outcome
+from kmem.records import Outcome, Status
 from kmem.serialize import from_json
 
 #: What a list may be ordered by, and the column for it. Outcomes are numbered as they came.
@@ -90,26 +90,50 @@ class Listing(Tables):
         Args:
             order: of ORDERS; outcomes without a time come last.
         """
+        first = min(first, DEEPEST)
+        if ORDERS[order] == "latency_ms" and not chosen.status:
+            return self._read(self._by_time(chosen, first, limit, descending=descending))
+        return self._read(self._numbers(chosen, ORDERS[order], first, limit, descending=descending))
+
+    def _by_time(
+        self, chosen: OutcomeFilter, first: int, limit: int, *, descending: bool
+    ) -> list[int]:
+        """Those that passed by their times, then the others, which have none, newest first."""
+        passed = replace(chosen, status=Status.PASSED.value)
+        found = self._numbers(passed, "latency_ms", first, limit, descending=descending)
+        if len(found) == limit:
+            return found
+        past = max(0, first - self.count(passed))
+        others = [status.value for status in Status if status is not Status.PASSED]
+        numbers: list[int] = []
+        for status in others:
+            numbers += self._numbers(
+                replace(chosen, status=status), "id", 0, past + limit, descending=True
+            )
+        numbers.sort(reverse=True)
+        return [*found, *numbers[past : past + limit - len(found)]]
+
+    def _numbers(
+        self, chosen: OutcomeFilter, column: str, first: int, limit: int, *, descending: bool
+    ) -> list[int]:
         condition, parameters = chosen.condition
-        column = ORDERS[order]
-        # the index has all that is asked; the rows beside it are two kilobytes each
-        by = (
-            ""
-            if condition == "true" and column == "id"
-            else "indexed by outcomes_by_skill_and_time"
-        )
+        # an index has all that is asked; the rows beside it are two kilobytes each
+        by = ""
+        if chosen.skill or column == "skill":
+            by = "indexed by outcomes_by_skill_and_time"
+        elif chosen.status or column == "status":
+            by = "indexed by outcomes_by_status_and_time"
         way = "desc" if descending else "asc"
-        last = "latency_ms is null," if column == "latency_ms" else ""
         rows = self._storage.read(
             f"""
             select id from outcomes {by}
             where {condition}
-            order by {last} {column} {way}, id desc
+            order by {column} {way}, id desc
             limit ? offset ?
             """,
-            [*parameters, limit, min(first, DEEPEST)],
+            [*parameters, limit, first],
         )
-        return self._read([int(row["id"]) for row in rows])
+        return [int(row["id"]) for row in rows]
 
     def successes(self, skill: str) -> list[Success]:
         """What became of a skill's outcomes, as they came; retracted ones are left out."""
@@ -135,6 +159,19 @@ class Listing(Tables):
             for row in rows
             if row["id"] not in gone
         ]
+
+    def latest(self, skill: str, most: int) -> list[ListedOutcome]:
+        """A skill's newest outcomes, newest first."""
+        rows = self._storage.read(
+            """
+            select id from outcomes indexed by outcomes_by_skill
+            where skill = ?
+            order by id desc
+            limit ?
+            """,
+            [skill, most],
+        )
+        return self._read([int(row["id"]) for row in rows])
 
     def dates(self, numbers: Sequence[int]) -> list[str]:
         """When these outcomes were measured; ISO 8601."""

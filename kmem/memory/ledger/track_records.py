@@ -166,6 +166,34 @@ class TrackRecords(Tables):
         )
         return [_track_record(row["arch"], row) for row in rows]
 
+    def of_skill_by(self, name: str, what: str) -> list[tuple[str, TrackRecord]]:
+        """What a skill has earned by "operator", "bottleneck" or "arch", most tried first.
+
+        Raises ValueError for any other word.
+        """
+        if what not in ("operator", "bottleneck", "arch"):
+            raise ValueError(f"skills have no record by {what}")
+        self.refresh()
+        rows = self._storage.read(
+            f"""
+            select
+                {what} as name,
+                sum(tried) as tried,
+                sum(passed) as passed,
+                sum(improved) as improved,
+                sum(timed) as timed,
+                sum(log_speedup_e9) as total_e9,
+                sum(recalled) as recalled
+            from skill_sums
+            where skill = ?
+            group by {what}
+            having sum(tried) > 0
+            order by tried desc, name
+            """,
+            [name],
+        )
+        return [(str(row["name"]), _track_record("", row)) for row in rows]
+
     def of_skills(self, names: Sequence[str]) -> dict[str, TrackRecord]:
         """What skills have earned over all architectures, of those that were ever tried.
 

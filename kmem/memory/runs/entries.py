@@ -61,10 +61,15 @@ class RunLine:
 class Entries(Tables):
     """`memory.run_entries`: the list of runs."""
 
-    def lines(self) -> list[RunLine]:
-        """Every run as a line, newest first."""
+    def lines(self, problem: str | None = None) -> list[RunLine]:
+        """Every run as a line, newest first.
+
+        Args:
+            problem: only the runs of problems with this name.
+        """
+        condition = "" if problem is None else "where json_extract(r.record, '$.problem.name') = ?"
         rows = self._storage.read(
-            """
+            f"""
             select
                 r.id,
                 r.state,
@@ -77,15 +82,24 @@ class Entries(Tables):
                 coalesce(json_extract(r.result, '$.reason'), '') as reason,
                 json_extract(r.result, '$.speedup') as speedup,
                 json_extract(r.result, '$.best.measurement.timing.latency_ms') as latency_ms,
-                min(case when a.status = 'passed' then a.latency_ms end) as best_ms,
+                a.best_ms,
                 json_extract(r.result, '$.speed_of_light') as speed_of_light,
-                max(a.estimated) as estimated,
-                count(a.run) as attempts
+                a.estimated,
+                coalesce(a.attempts, 0) as attempts
             from runs r
-            left join attempts a on a.run = r.id
-            group by r.id
+            left join (
+                select
+                    run,
+                    min(case when status = 'passed' then latency_ms end) as best_ms,
+                    max(estimated) as estimated,
+                    count(*) as attempts
+                from attempts indexed by attempts_by_time
+                group by run
+            ) a on a.run = r.id
+            {condition}
             order by r.created_at desc, r.rowid desc
-            """
+            """,
+            [] if problem is None else [problem],
         )
         return [
             RunLine(

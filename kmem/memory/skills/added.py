@@ -88,7 +88,7 @@ def _same_or_completed(skill: Skill, other: Path, was_added: bool) -> Skill:
 
 def _is_but_for_recipe(present: Skill, new: Skill) -> bool:
     """Whether the new skill is the one that is there, and the code that makes it act."""
-    if present.acts or not new.acts:
+    if present.has_code or not new.has_code:
         return False
     with tempfile.TemporaryDirectory(prefix="kmem-add-") as scratch:
         bare = _copy(new.path, Path(scratch) / new.name, with_recipe=False)

@@ -11,7 +11,6 @@ import math
 import os
 import queue
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from kmem.devices import cuda_properties
+from kmem.host.cores import Cores
 from kmem.problem.traced import TracedProblem
 from kmem.profile.compile.process import CompileProcess
 from kmem.profile.compile.report import CompileReport, CompileStatus, read_report
@@ -34,14 +34,19 @@ class CompileProcesses:
     asked first.
     """
 
-    def __init__(self, count: int, cache_dir: Path, *, niceness: int = 0) -> None:
+    def __init__(
+        self, count: int, cache_dir: Path, *, niceness: int = 0, cores: Cores | None = None
+    ) -> None:
         """Prepare the processes; none runs yet.
 
         Args:
             cache_dir: Triton's cache.
             niceness: what the processes and their compilers add to this process's own, to leave the
                 cores to others.
+            cores: of which a process holds one while it compiles; by default those of the
+                environment.
         """
+        self.cores = cores or Cores()
         self._directory = tempfile.TemporaryDirectory(
             prefix="kmem-compile-", ignore_cleanup_errors=True
         )
@@ -63,6 +68,7 @@ class CompileProcesses:
 
         Questions that were not begun are cancelled.
         """
+        self.cores.end()
         for process in self._members:
             process.end()
         self._threads.shutdown(cancel_futures=True)
@@ -84,7 +90,7 @@ class CompileProcesses:
 
         Args:
             timeout_s: for the module, from the moment that a process begins with it.
-            deadline: time.monotonic() at which a module is given up that is not compiled by then.
+            deadline: of `cores.now` at which a module is given up that is not compiled by then.
         """
         try:
             return self._threads.submit(
@@ -97,10 +103,11 @@ class CompileProcesses:
         process = self._idle.get()
         late = {"status": CompileStatus.LATE.value, "log": "its time was up", "seconds": 0.0}
         try:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                return late
-            answer = process.ask(setup, question, min(timeout_s, left_s))
+            with self.cores.job():
+                left_s = deadline - self.cores.now()
+                if left_s <= 0:
+                    return late
+                answer = process.ask(setup, question, min(timeout_s, left_s))
             is_cut_off = left_s < timeout_s and answer["seconds"] >= left_s
             return late if is_cut_off and answer["status"] == "failed" else answer
         finally:
@@ -172,7 +179,7 @@ class CompilePool:
             timeout_s: for each kernel.
             within_s: for all of them.
         """
-        deadline = time.monotonic() + within_s
+        deadline = self._processes.cores.now() + within_s
         for kernel in kernels:
             if kernel.source not in self._begun:
                 answer = self._submit(kernel.source, timeout_s, deadline)
@@ -220,7 +227,8 @@ class CompilePool:
         Raises:
             ProblemError: if the problem's inputs cannot be built on the meta device.
         """
-        answers = self._submit_all(kernels, timeout_s, time.monotonic() + within_s)
+        cores = self._processes.cores
+        answers = self._submit_all(kernels, timeout_s, cores.now() + within_s)
         done: queue.SimpleQueue[Future[dict[str, Any]]] = queue.SimpleQueue()
         # not as_completed: it never hears of what is cancelled by a shutdown
         for answer in answers:
@@ -228,7 +236,8 @@ class CompilePool:
         reports: dict[int, CompileReport] = {}
         try:
             for _ in answers:
-                answer = done.get()
+                with cores.lent():
+                    answer = done.get()
                 index = answers[answer]
                 reports[index] = read_report(kernels[index].hash, answer.result(), self._device)
                 if on_done is not None:

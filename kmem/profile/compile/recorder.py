@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # which a forward under a dispatch mode would import, while somebody waits
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from triton.runtime.autotuner import Autotuner
@@ -133,6 +132,11 @@ class VendorOperators(TorchDispatchMode):
         super().__init__()
         self._recorder = recorder
         self._tf32 = tf32
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: torch would import its compiler, which takes a second, and nothing here compiles."""
+        return False
 
     # torch's own signature
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204

@@ -1,15 +1,21 @@
 """Answers held to the situation: what a model claims of code, log, metrics or skills must be so.
 
 One reader per role, text in, typed result out. Whatever is not so raises Malformed, which
-conversation.py sends back once. An answer that is one Python file and nothing else is taken as it
-is: the judge, not the form, decides on a kernel.
+conversation.py sends back once. An answer with one whole file is a candidate whatever surrounds it:
+the judge, not the form, decides on a kernel. Without an object that fits, nothing is declared of
+the file and no knob is left open; where an object says something of the file or the log that is not
+so, the file alone is what is usable.
 """
 
 import ast
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from kmem.explore.models.answers.parsing import Malformed, read_bare_file, read_fields, read_file
+from kmem.explore.models.answers.files import read_file
+from kmem.explore.models.answers.malformed import Malformed
+from kmem.explore.models.answers.objects import read_fields
 from kmem.explore.models.answers.schema import (
     ALGEBRAIC,
     DiagnoserAnswer,
@@ -24,8 +30,13 @@ from kmem.explore.models.answers.schema import (
     short_hash,
 )
 from kmem.explore.models.knobs import KnobSpace, make_knob_space
+from kmem.explore.models.lessons import effect_of
 from kmem.host.syntax import parse_python
 from kmem.records import Attempt, Claim, Kernel, Knob, Signature, Status
+
+logger = logging.getLogger(__name__)
+
+AnswerT = TypeVar("AnswerT")
 
 #: A shorter quotation occurs anywhere and shows nothing. The shortest status is as long as this,
 #: for a status may be all there is to quote.
@@ -51,15 +62,17 @@ def read_generator(text: str, operators: Collection[str]) -> WrittenFile:
         operators: names of the graph's nodes; empty where the forward could not be traced, and then
             any name will do.
     """
-    if (bare := _read_bare(text)) is not None:
+    bare = _bare(read_file(text))
+    answer = _fields_beside(GeneratorAnswer, text)
+    if answer is None:
         return bare
-    answer = read_fields(GeneratorAnswer, text)
     if operators and (unknown := [name for name in answer.operators if name not in operators]):
         raise Malformed(
             f"operators: {unknown[0]!r} is no node of the graph; the nodes are "
-            f"{', '.join(operators)}"
+            f"{', '.join(operators)}",
+            usable=bare,
         )
-    return _read_written(text, answer.knobs, answer.algebraic)
+    return _declared(bare, answer.knobs, answer.algebraic)
 
 
 def read_diagnoser(text: str, signature: Signature | None) -> DiagnoserAnswer:
@@ -102,17 +115,18 @@ def read_planner(
 
 def read_optimiser(text: str, parent: Kernel) -> WrittenFile:
     """An edit of the parent, with every item of the plan at a line of the new file."""
-    if (bare := _read_bare(text)) is not None:
-        _demand_changed(bare.source, parent.source)
+    bare = _bare(read_file(text, parent.source))
+    _demand_changed(bare.source, parent.source)
+    answer = _fields_beside(OptimiserAnswer, text)
+    if answer is None:
         return bare
-    answer = read_fields(OptimiserAnswer, text)
-    written = _read_written(text, answer.knobs, answer.algebraic)
-    _demand_changed(written.source, parent.source)
+    written = _declared(bare, answer.knobs, answer.algebraic)
     for item in answer.checklist:
         if not _occurs(item.line, written.source):
             raise Malformed(
                 f"checklist: the line {item.line!r} for {item.item!r} does not occur in your "
-                "file; quote a line of it exactly"
+                "file; quote a line of it exactly",
+                usable=bare,
             )
     return written
 
@@ -122,15 +136,18 @@ def read_repairer(text: str, failed: Attempt) -> WrittenFile:
 
     The quotes must stand in the log, and the anchor in the failed file.
     """
-    if (bare := _read_bare(text)) is not None:
-        _demand_changed(bare.source, failed.candidate.kernel.source)
+    source = failed.candidate.kernel.source
+    bare = _bare(read_file(text, source))
+    _demand_changed(bare.source, source)
+    answer = _fields_beside(RepairerAnswer, text)
+    if answer is None:
         return bare
-    answer = read_fields(RepairerAnswer, text)
     issue = issue_of(failed.measurement.status)
     if answer.issue is not issue and issue is not None:
         raise Malformed(
             f"issue: the status is {failed.measurement.status.value}, so the issue to cure first "
-            f"is {issue.value!r}"
+            f"is {issue.value!r}",
+            usable=bare,
         )
     # A judge's verdict may come without any text; then the status itself is all there is to quote.
     log = failed.measurement.log
@@ -139,21 +156,24 @@ def read_repairer(text: str, failed: Attempt) -> WrittenFile:
     for quote in answer.evidence:
         if not _occurs(quote, log):
             raise Malformed(
-                f"evidence: {quote!r} does not occur in the log; quote it word for word"
+                f"evidence: {quote!r} does not occur in the log; quote it word for word",
+                usable=bare,
             )
-    source = failed.candidate.kernel.source
     if not _occurs(answer.anchor, source):
         raise Malformed(
             f"anchor: the line {answer.anchor!r} does not occur in the failed file; quote a line "
-            "of it exactly"
+            "of it exactly",
+            usable=bare,
         )
-    written = _read_written(text, answer.knobs, answer.algebraic)
-    _demand_changed(written.source, source)
-    return written
+    return _declared(bare, answer.knobs, answer.algebraic)
 
 
 def read_reflector(text: str, attempts: Sequence[Attempt]) -> tuple[TaughtLesson, ...]:
-    """Lessons about attempts of the round, one each at most."""
+    """Lessons about attempts of the round, one each at most, that its measurements bear out.
+
+    Raises:
+        Malformed: with the lessons that are borne out as what is usable, if another is not.
+    """
     lessons = read_fields(ReflectorAnswer, text).lessons
     known = [short_hash(attempt.candidate.kernel.hash) for attempt in attempts]
     if unknown := [lesson.kernel for lesson in lessons if lesson.kernel not in known]:
@@ -162,23 +182,46 @@ def read_reflector(text: str, attempts: Sequence[Attempt]) -> tuple[TaughtLesson
         )
     if len({lesson.kernel for lesson in lessons}) < len(lessons):
         raise Malformed("lessons: at most one for each attempt")
+    found = {short_hash(attempt.candidate.kernel.hash): effect_of(attempt) for attempt in attempts}
+    wrong = [
+        lesson
+        for lesson in lessons
+        if None not in (lesson.effect, found[lesson.kernel])
+        and lesson.effect is not found[lesson.kernel]
+    ]
+    if wrong:
+        right = tuple(lesson for lesson in lessons if lesson not in wrong)
+        raise Malformed(
+            f"lessons: {wrong[0].kernel} is said to be {wrong[0].effect.value}, but what was "
+            f"measured is {found[wrong[0].kernel].value}",
+            usable=right,
+        )
     return lessons
 
 
-def _read_written(text: str, knobs: Mapping[str, Sequence[Knob]], algebraic: bool) -> WrittenFile:
-    source = read_file(text)
+def _bare(source: str) -> WrittenFile:
+    """A file of which nothing is declared."""
+    return WrittenFile(source, make_knob_space(source, {}), ())
+
+
+def _declared(
+    bare: WrittenFile, knobs: Mapping[str, Sequence[Knob]], algebraic: bool
+) -> WrittenFile:
+    """The file with what its author declares of it."""
     try:
-        return WrittenFile(
-            source, make_knob_space(source, knobs), (ALGEBRAIC,) if algebraic else ()
-        )
+        space = make_knob_space(bare.source, knobs)
     except ValueError as ex:
-        raise Malformed(f"knobs: {ex}") from ex
+        raise Malformed(f"knobs: {ex}", usable=bare) from ex
+    return WrittenFile(bare.source, space, (ALGEBRAIC,) if algebraic else ())
 
 
-def _read_bare(text: str) -> WrittenFile | None:
-    """A file without the object beside it: nothing is declared of it, and no knob is left open."""
-    source = read_bare_file(text)
-    return None if source is None else WrittenFile(source, make_knob_space(source, {}), ())
+def _fields_beside(cls: type[AnswerT], text: str) -> AnswerT | None:
+    """The object beside a file; None if there is none that fits: a file is an answer without."""
+    try:
+        return read_fields(cls, text)
+    except Malformed as ex:
+        logger.info("the file is taken without what stands beside it: %s", ex)
+        return None
 
 
 def _demand_falsifiable(claim: Claim, signature: Signature | None) -> None:

@@ -1,9 +1,10 @@
 """What each role answers: a JSON object as a frozen dataclass, with the limits that always hold.
 
 reading.py holds an answer to the situation it is about (offered skills, the log, the code). Every
-field is required, except a claim's `relative`. Authors of code say which knobs their file has, and
-whether it is `algebraic`: whether exact algebra lets it do less arithmetic than the module as
-written, which moves the judge's floor for its time and is named in the result.
+field is required, except a claim's `relative` and a lesson's `effect`. Authors of code say which
+knobs their file has, and whether it is `algebraic`: whether exact algebra lets it do less
+arithmetic than the module as written, which moves the judge's floor for its time and is named in
+the result.
 """
 
 import math
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from kmem.records import Bottleneck, Claim, Status
+from kmem.records import Bottleneck, Claim, Effect, Status
 from kmem.vocabulary import SIGNATURE_METRICS
 
 #: Distinct directions of one parent. More dilute the budget: 12 candidates a round, 4 of each.
@@ -175,12 +176,14 @@ class RepairerAnswer:
 class TaughtLesson:
     """One lesson from one attempt, which is named by its short hash.
 
-    `worth_a_skill` says that the lesson would help with other problems too.
+    `worth_a_skill` says that the lesson would help with other problems too. `effect` is what the
+    lesson says became of the kernel.
     """
 
     kernel: str
     text: str
     worth_a_skill: bool
+    effect: Effect | None = None
 
     def __post_init__(self) -> None:
         _demand_text(text=self.text)

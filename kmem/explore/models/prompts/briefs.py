@@ -8,6 +8,15 @@ import difflib
 from collections.abc import Sequence
 
 from kmem.explore.models.answers.schema import DiagnoserAnswer, short_hash
+from kmem.explore.models.prompts.background import (
+    failures_section,
+    launches_section,
+    pitfalls_section,
+    remembered_section,
+    start_section,
+    structure_section,
+    times_section,
+)
 from kmem.explore.models.prompts.history import (
     attempts_section,
     failure_sections,
@@ -28,17 +37,28 @@ from kmem.explore.models.prompts.sections import (
     skill_sections,
     task_section,
 )
-from kmem.interfaces import Assignment, Situation
-from kmem.records import Attempt, Kernel
+from kmem.interfaces import UNAIDED, Assignment, Situation
+from kmem.records import Attempt, Candidate, Kernel
 
 
-def generator_brief(assignment: Assignment) -> list[Section]:
-    """What the generator is told for a first kernel."""
+def generator_brief(assignment: Assignment, start: Candidate | None = None) -> list[Section]:
+    """What the generator is told for a first kernel.
+
+    A task that rests on no skill is shown none: of several seeds one must not follow the others.
+
+    Args:
+        start: a kernel to begin from, that nobody has measured.
+    """
+    skill = assignment.task.skill
     return [
         *_setting(assignment),
-        *skill_sections(assignment),
+        *(skill_sections(assignment, skill) if skill != UNAIDED else []),
+        start_section(start.kernel if start else None, start.estimated_ms if start else None),
+        remembered_section(assignment),
         other_kernels_section(assignment),
+        pitfalls_section(assignment),
         *_run_so_far(assignment),
+        failures_section(assignment),
         task_section(assignment.task.instruction or "Write the whole forward in Triton."),
     ]
 
@@ -48,6 +68,8 @@ def diagnoser_brief(situation: Situation) -> list[Section]:
     return [
         *_setting(situation),
         parent_section(situation),
+        structure_section(situation.parent),
+        launches_section(situation),
         diagnosis_section(situation),
         *_run_so_far(situation),
         task_section(
@@ -68,11 +90,15 @@ def planner_brief(
     return [
         *_setting(situation),
         parent_section(situation),
+        structure_section(situation.parent),
+        launches_section(situation),
         diagnosis_section(situation),
         Section("The reason found in the code", (finding,), Worth.TASK),
         *skill_sections(situation),
+        remembered_section(situation),
         other_kernels_section(situation),
         *_run_so_far(situation),
+        failures_section(situation),
         task_section(
             "Choose what to try next on this kernel. The skills that may be chosen: "
             f"{', '.join(allowed)}."
@@ -86,10 +112,14 @@ def optimiser_brief(assignment: Assignment) -> list[Section]:
     return [
         *_setting(assignment),
         parent_section(assignment),
+        launches_section(assignment),
         diagnosis_section(assignment),
         *skill_sections(assignment, task.skill),
+        remembered_section(assignment),
         other_kernels_section(assignment),
+        pitfalls_section(assignment),
         *_run_so_far(assignment),
+        failures_section(assignment),
         claims_section(task.claims),
         task_section(f"Skill: {task.skill}\nChange: {task.instruction or task.reason}"),
     ]
@@ -100,7 +130,8 @@ def repairer_brief(assignment: Assignment, failed: Attempt) -> list[Section]:
     task = assignment.task
     return [
         *_setting(assignment),
-        *skill_sections(assignment, task.skill)[:1],
+        *(skill_sections(assignment, task.skill)[:1] if task.skill != UNAIDED else []),
+        pitfalls_section(assignment),
         *_run_so_far(assignment),
         *failure_sections(failed),
         task_section(
@@ -123,7 +154,12 @@ def reflector_brief(situation: Situation, attempts: Sequence[Attempt]) -> list[S
 
 
 def _setting(situation: Situation) -> list[Section]:
-    return [module_section(situation), graph_section(situation), device_section(situation)]
+    return [
+        module_section(situation),
+        graph_section(situation),
+        device_section(situation),
+        times_section(situation),
+    ]
 
 
 def _run_so_far(situation: Situation) -> list[Section]:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from kmem.explore.models.answers.schema import issue_of, short_hash
 from kmem.explore.models.knobs import current_settings
+from kmem.explore.models.lessons import standing_lessons
+from kmem.explore.models.prompts.excerpts import failing_lines
 from kmem.explore.models.prompts.message import Section, Worth
 from kmem.explore.models.prompts.rendering import (
     both_ends,
@@ -17,7 +19,7 @@ from kmem.explore.models.prompts.rendering import (
     shrinking,
 )
 from kmem.interfaces import Situation
-from kmem.records import Attempt, Kernel, Lesson, Status
+from kmem.records import Attempt, Kernel, Lesson, Measurement, Status
 
 #: How many attempts, lessons and characters of a log are shown at most, and at each step of
 #: trimming.
@@ -40,8 +42,8 @@ def history_section(situation: Situation) -> Section:
 
 
 def lessons_section(situation: Situation) -> Section:
-    """What the run has learnt, with the claims behind it; trimmed to the latest."""
-    lessons = situation.lessons
+    """What the run has learnt and still holds, with the claims behind it; trimmed to the latest."""
+    lessons = standing_lessons(situation.lessons, situation.history)
     texts = shrinking(
         len(lessons), _LESSONS, lambda count: "\n".join(map(_lesson_line, lessons[-count:]))
     )
@@ -78,8 +80,29 @@ def failure_sections(failed: Attempt) -> list[Section]:
             (fenced(kernel.source, "python"),),
             Worth.TASK,
         ),
-        Section("Verdict", (verdict,), Worth.TASK),
+        Section("Verdict", ("\n".join([verdict, *_error_table(measurement)]),), Worth.TASK),
         Section("Log", texts, Worth.LOG),
+        Section(
+            "The lines of the file that the log names",
+            (fenced(where), "") if (where := failing_lines(failed)) else ("",),
+            Worth.FAILURES,
+        ),
+    ]
+
+
+def _error_table(measurement: Measurement) -> list[str]:
+    """What the judge found on each family of inputs, in the order in which it went through them."""
+    if not measurement.errors:
+        return []
+    rows = [
+        "Relative errors against the module in float64; the last row is where it was refused:",
+        "| inputs | its error | allowed | eager's error |",
+        "|---|---|---|---|",
+    ]
+    return rows + [
+        f"| {report.family} | {report.relative_error:.2e} | {report.allowed_error:.2e} "
+        f"| {report.reference_error:.2e} |"
+        for report in measurement.errors
     ]
 
 
@@ -141,7 +164,7 @@ def _history_row(number: int, attempt: Attempt) -> str:
     kernel = candidate.kernel
     what = [one_line(task.instruction or task.reason), _settings(kernel)]
     if measurement.status is not Status.PASSED:
-        what.append(one_line(_telling_line(measurement.log, measurement.status)))
+        what.append(one_line(measurement.telling_line))
     cells = [
         str(number),
         str(attempt.round),
@@ -162,15 +185,6 @@ def _settings(kernel: Kernel) -> str:
     else:
         pairs = [pair for choice in kernel.choices for pair in choice.knobs]
     return one_line(" ".join(f"{name}={value}" for name, value in pairs))
-
-
-def _telling_line(log: str, status: Status) -> str:
-    """Of a traceback its last line, of a verdict its first."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    if not lines:
-        return ""
-    ends_in_traceback = status in (Status.BUILD_FAILED, Status.CRASHED, Status.OUT_OF_MEMORY)
-    return lines[-1] if ends_in_traceback else lines[0]
 
 
 def _lesson_line(lesson: Lesson) -> str:

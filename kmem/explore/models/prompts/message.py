@@ -27,17 +27,23 @@ class PromptTooLong(Exception):
 class Worth(IntEnum):
     """The order in which sections are given up when a prompt is too long, least worth first."""
 
-    GRAPH = 1
-    OTHER_KERNELS = 2
+    OTHER_KERNELS = 1
+    STRUCTURE = 2
     OTHER_SKILLS = 3
-    DIFFERENCES = 4
-    SIGNATURE = 5
-    LESSONS = 6
-    VETOES = 7
-    HISTORY = 8
-    LOG = 9
-    SKILL = 10
-    TASK = 11
+    GRAPH = 4
+    DIFFERENCES = 5
+    REMEMBERED = 6
+    LAUNCHES = 7
+    SIGNATURE = 8
+    LESSONS = 9
+    VETOES = 10
+    FAILURES = 11
+    HISTORY = 12
+    PITFALLS = 13
+    LOG = 14
+    START = 15
+    SKILL = 16
+    TASK = 17
 
 
 @dataclass(frozen=True, slots=True)

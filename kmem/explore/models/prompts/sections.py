@@ -7,12 +7,13 @@ import re
 from collections.abc import Sequence
 
 from kmem.explore.models.answers.schema import short_hash
+from kmem.explore.models.prompts.excerpts import kernel_excerpt
 from kmem.explore.models.prompts.message import LAST_STABLE, Section, Worth
 from kmem.explore.models.prompts.rendering import describe_result, fenced
 from kmem.interfaces import Situation
 from kmem.problem.bound import node_cost_ms
 from kmem.problem.graph import Arg, Literal, Node, Ref
-from kmem.records import Attempt, Claim, Kernel, TensorSpec
+from kmem.records import Attempt, Bound, Claim, Kernel, Prescription, TensorSpec
 from kmem.skills import Skill
 from kmem.vocabulary import SIGNATURE_METRICS
 
@@ -84,12 +85,24 @@ def device_section(situation: Situation) -> Section:
             for unit, amount in sorted(bound.flops.items())
             if amount
         )
+        if _is_split(situation, bound):
+            lines.append(
+                "A product of fp32 matrices counts as three products of fp16: each operand split "
+                "into two halves, which is as accurate, and the fastest that there is."
+            )
         lines.append(
             f"The forward must move {bound.bytes / 1e6:.4g} "
             f"MB{f' and do {work}' if work else ''}: at least {bound.time_ms:.4g} ms, limited by "
             f"{bound.limiter}."
         )
     return Section(LAST_STABLE, ("\n".join(lines),), Worth.TASK)
+
+
+def _is_split(situation: Situation, bound: Bound) -> bool:
+    """Whether the bound counts fp16 operations, though the module has no value of that type."""
+    graph = situation.traced.graph
+    specs = [item.spec for item in graph.placeholders if item.spec is not None]
+    return bool(bound.flops.get("fp16")) and not any(spec.dtype == "float16" for spec in specs)
 
 
 def diagnosis_section(situation: Situation) -> Section:
@@ -132,7 +145,7 @@ def skill_sections(situation: Situation, chosen: str = "") -> list[Section]:
 
     Each comes with what it has earned and why it is offered.
     """
-    offered = [prescription.skill for prescription in situation.prescriptions]
+    offered = [prescription.skill for prescription in _offered(situation)]
     names = [name for name in dict.fromkeys([chosen, *offered]) if name in situation.skills][
         :MAX_SKILLS
     ]
@@ -170,7 +183,7 @@ def other_kernels_section(situation: Situation) -> Section:
     return Section("Other fast kernels of this run", texts, Worth.OTHER_KERNELS)
 
 
-def start_section(start: Kernel | None) -> Section:
+def own_kernel_section(start: Kernel | None) -> Section:
     """The user's own kernel, for a first kernel of a run that starts from one."""
     text = fenced(start.source, "python") if start is not None else ""
     return Section("The user's own kernel, to begin from", (text,), Worth.TASK)
@@ -188,12 +201,16 @@ def task_section(text: str) -> Section:
     return Section("The task", (text,), Worth.TASK)
 
 
+def _offered(situation: Situation) -> Sequence[Prescription]:
+    """The skills for the diagnosis; before there is one, those for a first kernel."""
+    return situation.prescriptions or situation.background.first_skills
+
+
 def _skill_section(situation: Situation, name: str, chosen: bool) -> Section:
     skill = situation.skills[name]
-    record = situation.track_records.get(name, "none is known")
-    offered = [
-        prescription for prescription in situation.prescriptions if prescription.skill == name
-    ]
+    offered = [prescription for prescription in _offered(situation) if prescription.skill == name]
+    records = {entry.skill: entry.record for entry in offered if entry.record}
+    record = situation.track_records.get(name) or records.get(name, "none is known")
     reasons = [
         reason
         for prescription in offered
@@ -204,7 +221,16 @@ def _skill_section(situation: Situation, name: str, chosen: bool) -> Section:
     if reasons:
         lines.append(f"Offered because: {'; '.join(reasons)}")
     top = "\n".join(lines)
-    texts = (f"{top}\n\n{_nested(skill.body)}", f"{top}\n\n{_essential(skill)}", top)
+    example = kernel_excerpt(skill.example)
+    code = (
+        f"\n\n### Its example, what matters of it\n{fenced(example, 'python')}" if example else ""
+    )
+    texts = (
+        f"{top}\n\n{_nested(skill.body)}{code}",
+        f"{top}\n\n{_essential(skill)}{code}",
+        f"{top}\n\n{_essential(skill)}",
+        top,
+    )
     return Section(
         f"Skill: {name}",
         texts if chosen else (*texts, ""),
@@ -222,11 +248,8 @@ def _nested(body: str) -> str:
 
 
 def _essential(skill: Skill) -> str:
-    parts = re.split(r"^## ", skill.body, flags=re.MULTILINE)
     return "\n".join(
-        f"### {part.strip()}"
-        for part in parts
-        if part.split("\n", 1)[0].strip() in _ESSENTIAL_PARTS
+        f"### {heading}\n{text}" for heading in _ESSENTIAL_PARTS if (text := skill.section(heading))
     )
 
 

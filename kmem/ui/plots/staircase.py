@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kmem.records import Attempt, Baseline
 from kmem.run.convergence import best_so_far, timed_attempts
 from kmem.ui.figures import describe_ms
-from kmem.ui.plot import (
+from kmem.ui.plots.frame import (
     LEFT,
     RIGHT,
     WIDTH,
@@ -74,7 +74,7 @@ def draw_staircase(
         ),
         tuple(spread_labels(levels)),
         tuple(count_ticks(across, len(attempts))),
-        tuple(log_ticks(scale)),
+        tuple(log_ticks(scale, describe_ms)),
         _summary(len(attempts), len(timed), best_ms, bound_ms),
     )
 

@@ -4,9 +4,8 @@ from kmem.memory.ledger.listing import DEEPEST, ORDERS, ListedOutcome, OutcomeFi
 from kmem.memory.store import Memory
 from kmem.records import Status
 from kmem.ui.addresses import skill_address
-from kmem.ui.figures import Origin, date_cell, describe_factor, time_cell
+from kmem.ui.figures import Fact, Origin, date_cell, describe_factor, time_cell
 from kmem.ui.requests import Export, Page, PageRequest
-from kmem.ui.run_page import Fact
 from kmem.ui.tables import (
     ROWS_ON_A_PAGE,
     Cell,
@@ -44,9 +43,9 @@ def show_memory(memory: Memory, request: PageRequest) -> Page | Export:
     order = read_order(request, COLUMNS, "-recorded")
     if order.key not in ORDERS:
         order = read_order(PageRequest(request.path), COLUMNS, "-recorded")
-    if request.query.get("format"):
+    if request.ask("format"):
         found = memory.listing.page(chosen, order.key, 0, DEEPEST, descending=order.descending)
-        return export_rows("outcomes", COLUMNS, list(map(_row, found)), request.query["format"])
+        return export_rows("outcomes", COLUMNS, list(map(_row, found)), request.ask("format"))
     total = memory.listing.count(chosen)
     first = min(read_page(request) * ROWS_ON_A_PAGE, DEEPEST - ROWS_ON_A_PAGE)
     if first >= total:

@@ -12,14 +12,14 @@ from kmem.memory.ledger.posteriors import Posterior
 from kmem.memory.ledger.track_records import TrackRecord, installed_versions
 from kmem.memory.store import Memory
 from kmem.plugins import Registry
+from kmem.records import Outcome, Status
 from kmem.skills import Skill, load_library
-from kmem.ui.addresses import skill_address
-from kmem.ui.figures import describe_date, describe_factor
-from kmem.ui.posterior import draw_posterior
+from kmem.ui.addresses import problem_address, skill_address
+from kmem.ui.figures import Fact, date_cell, describe_date, describe_factor
+from kmem.ui.plots.posterior import draw_posterior
 from kmem.ui.requests import Export, NoSuchPage, Page, PageRequest
-from kmem.ui.run_page import Fact
 from kmem.ui.source import show_python
-from kmem.ui.tables import Cell, Column, Row, view_table
+from kmem.ui.tables import Cell, Column, Row, find_export, view_table
 
 COLUMNS = (
     Column("name", "Skill"),
@@ -34,13 +34,29 @@ COLUMNS = (
     Column("description", "Description", shown=False),
 )
 RECORD_COLUMNS = (
-    Column("arch", "Architecture", sortable=False),
-    Column("tried", "Tried", numeric=True, sortable=False),
-    Column("passed", "Passed", numeric=True, sortable=False),
-    Column("improved", "Improved", numeric=True, sortable=False),
-    Column("speedup", "Speedup of a step", numeric=True, sortable=False),
-    Column("recalled", "Recalled", numeric=True, sortable=False),
+    Column("by", "By"),
+    Column("name", "Where"),
+    Column("tried", "Tried", numeric=True),
+    Column("passed", "Passed", numeric=True),
+    Column("improved", "Won", numeric=True),
+    Column("lost", "Lost", numeric=True),
+    Column("speedup", "Speedup of a step", numeric=True),
+    Column("recalled", "Recalled", numeric=True),
 )
+PROBLEM_COLUMNS = (
+    Column("problem", "Problem"),
+    Column("tried", "Tried", numeric=True),
+    Column("passed", "Passed", numeric=True),
+    Column("won", "Won", numeric=True),
+    Column("lost", "Lost", numeric=True),
+    Column("best", "Best step", numeric=True),
+    Column("device", "Device", wraps=True),
+    Column("latest", "Latest (UTC)"),
+)
+#: Outcomes whose problems are told apart; a skill may have a hundred thousand.
+LATEST = 300
+#: What the record of a skill is told by, as people say it.
+_BY = {"arch": "architecture", "operator": "operator", "bottleneck": "bottleneck"}
 #: More would widen the table beyond any screen.
 _OPERATORS_SHOWN = 3
 
@@ -100,7 +116,7 @@ def _row(skill: Skill, status: str, record: TrackRecord | None) -> Row:
     return {
         "name": Cell(skill.name, href=skill_address(skill.name), hint=skill.description),
         "status": Cell(status, kind="status"),
-        "acts": Cell("recipe" if skill.has_recipe else "prose"),
+        "acts": Cell(skill.manner if skill.acts else "prose"),
         "tried": Cell(tried),
         "passed": Cell(record.passed if record is not None else 0),
         "improved": Cell(record.improved if record is not None else 0),
@@ -117,21 +133,30 @@ def _speedup(record: TrackRecord | None) -> Cell:
     return Cell(factor, describe_factor(factor), hint=hint)
 
 
-def show_skill(shelf: Shelf) -> Callable[[Memory, PageRequest], Page]:
+def show_skill(shelf: Shelf) -> Callable[[Memory, PageRequest], Page | Export]:
     """The page of one skill."""
 
-    def show(memory: Memory, request: PageRequest) -> Page:
+    def show(memory: Memory, request: PageRequest) -> Page | Export:
         name = request.names["skill"]
         skill = next((each for each in shelf.skills() if each.name == name), None)
         if skill is None:
             raise NoSuchPage(f"No skill is named {name}")
-        return Page("skill.html", skill.name, _content(memory, skill, request))
+        tables = {
+            "records": view_table(
+                "record", RECORD_COLUMNS, _record_rows(memory, name), request.part("record")
+            ),
+            "problems": view_table(
+                "problems", PROBLEM_COLUMNS, _problem_rows(memory, name), request.part("problems")
+            ),
+        }
+        if export := find_export(*tables.values()):
+            return export
+        return Page("skill.html", skill.name, _content(memory, skill) | tables)
 
     return show
 
 
-def _content(memory: Memory, skill: Skill, request: PageRequest) -> dict[str, object]:
-    records = memory.track_records.of_skill(skill.name)
+def _content(memory: Memory, skill: Skill) -> dict[str, object]:
     outcomes = memory.listing.successes(skill.name)
     posterior = memory.track_records.posteriors(
         [skill.name], bottleneck=None, operators=(), arch="", versions=installed_versions()
@@ -145,9 +170,7 @@ def _content(memory: Memory, skill: Skill, request: PageRequest) -> dict[str, ob
         "posterior": posterior,
         "plot": draw_posterior(outcomes),
         "dates": [describe_date(date) for date in memory.listing.dates(ends)],
-        "records": view_table(
-            "record", RECORD_COLUMNS, [_record_row(each) for each in records], PageRequest("")
-        ),
+        "latest": LATEST,
         "body": show_prose(skill.body),
         "recipe": show_python(recipe.read_text(encoding="utf-8")) if recipe.is_file() else "",
     }
@@ -167,17 +190,55 @@ def _facts(posterior: Posterior) -> list[Fact]:
     ]
 
 
-def _record_row(record: TrackRecord) -> Row:
+def _record_rows(memory: Memory, skill: str) -> list[Row]:
+    """Where a skill won and lost: by architecture, operator and bottleneck."""
+    return [
+        {
+            "by": Cell(said),
+            "name": Cell(name or "none diagnosed"),
+            "tried": Cell(record.tried),
+            "passed": Cell(record.passed),
+            "improved": Cell(record.improved),
+            "lost": Cell(record.tried - record.improved),
+            "speedup": _speedup(record),
+            "recalled": Cell(record.recalled),
+        }
+        for what, said in _BY.items()
+        for name, record in memory.track_records.of_skill_by(skill, what)
+    ]
+
+
+def _problem_rows(memory: Memory, skill: str) -> list[Row]:
+    """The problems of a skill's latest outcomes: how often it won there, and by how much."""
+    found: dict[str, list[Outcome]] = {}
+    for listed in memory.listing.latest(skill, LATEST):
+        if not listed.retracted:
+            found.setdefault(listed.outcome.problem, []).append(listed.outcome)
+    return [_problem_row(problem, outcomes) for problem, outcomes in found.items()]
+
+
+def _problem_row(problem: str, outcomes: Sequence[Outcome]) -> Row:
+    steps = [
+        outcome.parent_ms / outcome.latency_ms
+        for outcome in outcomes
+        if outcome.latency_ms and outcome.parent_ms
+    ]
+    won = sum(step > 1 for step in steps)
+    best = max(steps, default=None)
+    devices = ", ".join(dict.fromkeys(outcome.device for outcome in outcomes))
     return {
-        "arch": Cell(record.arch),
-        "tried": Cell(record.tried),
-        "passed": Cell(record.passed),
-        "improved": Cell(record.improved),
-        "speedup": _speedup(record),
-        "recalled": Cell(record.recalled),
+        "problem": Cell(problem, href=problem_address(problem)),
+        "tried": Cell(len(outcomes)),
+        "passed": Cell(sum(outcome.status is Status.PASSED for outcome in outcomes)),
+        "won": Cell(won),
+        "lost": Cell(len(outcomes) - won),
+        "best": Cell(best, describe_factor(best)),
+        "device": Cell(devices),
+        "latest": date_cell(max(outcome.created_at for outcome in outcomes)),
     }
 
 
 def show_prose(text: str) -> Markup:
     """Markdown as HTML; HTML inside it is shown as text, and links lead nowhere but to pages."""
-    return Markup(MarkdownIt("commonmark", {"html": False}).enable("table").render(text))
+    shown = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    return Markup(shown.render(text))

@@ -4,11 +4,11 @@ Colours are classes of the page's style sheet, so that a plot follows light and 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 WIDTH, HEIGHT = 860, 340
-LEFT, RIGHT = 64, 132
+LEFT, RIGHT = 72, 162
 TOP, BOTTOM = 14, 40
 #: Labels beside a plot keep this distance in pixels, so that none lies over another.
 _LABEL_PX = 15
@@ -59,7 +59,7 @@ def log_scale(values: Sequence[float]) -> Scale:
     return Scale(10 ** (low - margin), 10 ** (high + margin), HEIGHT - BOTTOM, TOP, True)
 
 
-def log_ticks(scale: Scale) -> list[Tick]:
+def log_ticks(scale: Scale, describe: Callable[[float], str] = "{:.3g}".format) -> list[Tick]:
     """1, 2 and 5 of each decade in range; all nine where that makes fewer than three."""
     for steps in ((1,), (1, 2, 5), range(1, 10), [tenth / 10 for tenth in range(10, 100)]):
         decades = range(math.floor(math.log10(scale.low)), math.ceil(math.log10(scale.high)) + 1)
@@ -68,7 +68,7 @@ def log_ticks(scale: Scale) -> list[Tick]:
         if len(values) >= 3:
             break
     values = values[:: max(1, len(values) // 8)]
-    return [Tick(scale.place(value), f"{value:.3g}") for value in values]
+    return [Tick(scale.place(value), describe(value)) for value in values]
 
 
 def count_ticks(scale: Scale, last: int) -> list[Tick]:

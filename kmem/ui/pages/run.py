@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from kmem.memory.store import Memory
 from kmem.records import Attempt, Diagnosis, Prescription, RunResult, Veto
+from kmem.run.diary import read_diary
 from kmem.run.first_screen import describe_knobs
-from kmem.ui.addresses import kernel_address, skill_address
+from kmem.ui.addresses import compare_address, kernel_address, problem_address, skill_address
 from kmem.ui.figures import (
+    Fact,
     Origin,
     describe_date,
     describe_factor,
@@ -15,15 +18,15 @@ from kmem.ui.figures import (
     describe_share,
     time_cell,
 )
-from kmem.ui.genealogy import grow_tree
 from kmem.ui.live import listen_to_run
+from kmem.ui.pages.run_story import RunStory, read_story
+from kmem.ui.plots.genealogy import grow_tree
+from kmem.ui.plots.staircase import draw_staircase
 from kmem.ui.requests import Export, Page, PageRequest
-from kmem.ui.run_story import RunStory, read_story
-from kmem.ui.staircase import draw_staircase
-from kmem.ui.tables import Cell, Column, Row, TableView, view_table
+from kmem.ui.tables import Cell, Column, Row, TableView, find_export, view_table
 
 COLUMNS = (
-    Column("number", "#", numeric=True),
+    Column("number", "#", numeric=True, names_row=True),
     Column("round", "Round", numeric=True),
     Column("kernel", "Kernel"),
     Column("parent", "From"),
@@ -37,17 +40,19 @@ COLUMNS = (
     Column("why", "Why", shown=False),
 )
 
+BASELINES = (
+    Column("baseline", "The module itself, by", names_row=True),
+    Column("time_ms", "Time", numeric=True),
+    Column("figures", "Figures"),
+    Column("spread", "Middle 60%", sortable=False),
+    Column("log", "Says", wraps=True),
+)
+_SAID_SHOWN = 8
+_OTHERS_SHOWN = 10
+#: Without scripts a live page loads itself so often, in seconds.
+_REFRESH_PLAIN_S = "5"
+
 KernelLink = Callable[[str], str]
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """One figure of the head of a page: what it is, its value, and what is to be known of it."""
-
-    name: str
-    value: str
-    note: str = ""
-    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +71,61 @@ def show_run(memory: Memory, request: PageRequest) -> Page | Export:
     live = listen_to_run(memory, request.names["run"])
     story = read_story(memory, request.names["run"])
     table = candidates(story, request)
-    if isinstance(table, Export):
-        return table
-    live = live if story.state != "finished" else ""
-    return Page("run.html", story.run.problem.name, run_content(story, table) | {"live": live})
+    baselines = view_baselines(story, request)
+    if export := find_export(table, baselines):
+        return export
+    going = story.state != "finished"
+    content = {
+        **run_content(story, table, baselines),
+        "live": live if going else "",
+        "diary": read_diary(Path(story.run.out_dir), _SAID_SHOWN) if going else (),
+        "others": _others(memory, story),
+        "refresh_plain": _REFRESH_PLAIN_S if story.state == "running" else "",
+    }
+    return Page("run.html", story.run.problem.name, content)
+
+
+def _others(memory: Memory, story: RunStory) -> list[tuple[str, str]]:
+    """The newest other runs of the same problem: what each is called, and both side by side."""
+    lines = memory.run_entries.lines(problem=story.run.problem.name)
+    others = [line for line in lines if line.id != story.run.id]
+    return [
+        (
+            f"{describe_date(line.created_at)}, {line.target}",
+            compare_address(line.id, story.run.id),
+        )
+        for line in others[:_OTHERS_SHOWN]
+    ]
+
+
+def view_baselines(story: RunStory, request: PageRequest) -> TableView | Export:
+    """The table of the ways to run the unmodified module."""
+    rows = []
+    for baseline in story.baselines:
+        timing = baseline.timing
+        origin = Origin(baseline.estimated, story.run.target, story.run.created_at)
+        log = baseline.log.strip().splitlines()
+        rows.append(
+            {
+                "baseline": Cell(baseline.name),
+                "time_ms": time_cell(timing.latency_ms if timing else None, origin),
+                "figures": Cell(origin.kind, kind=origin.kind, hint=str(origin)),
+                "spread": Cell(
+                    f"{describe_ms(timing.latency_ms_p20)} to {describe_ms(timing.latency_ms_p80)}"
+                    if timing and timing.samples
+                    else ""
+                ),
+                "log": Cell(log[-1] if log else ""),
+            }
+        )
+    return view_table("baselines", BASELINES, rows, request.part("baselines"))
 
 
 def run_content(
-    story: RunStory, table: TableView, link: KernelLink | None = None
+    story: RunStory,
+    table: TableView | Export,
+    baselines: TableView | Export,
+    link: KernelLink | None = None,
 ) -> Mapping[str, object]:
     """What the template of a run shows.
 
@@ -81,11 +133,15 @@ def run_content(
         link: the address of a kernel's page; by default that of the server.
     """
     return {
+        "baselines": baselines,
+        "diary": (),
+        "others": (),
+        "problem_href": problem_address(story.run.problem.name),
         "story": story,
         "run": story.run,
         "began": describe_date(story.run.created_at),
         "headline": describe_verdict(story),
-        "facts": _facts(story),
+        "facts": run_facts(story),
         "staircase": draw_staircase(
             story.attempts, story.baselines, story.bound.time_ms if story.bound else None
         ),
@@ -155,7 +211,7 @@ def describe_verdict(story: RunStory) -> str:
     return f"Best so far {best}, not verified yet"
 
 
-def _facts(story: RunStory) -> list[Fact]:
+def run_facts(story: RunStory) -> list[Fact]:
     """The figures of the head, each with its origin."""
     kind = story.origin.kind
     best, baseline = story.best, story.baseline

@@ -5,14 +5,14 @@ from pathlib import Path
 from kmem.memory.runs.entries import RunLine
 from kmem.memory.store import Memory
 from kmem.run.directory import seen_state
-from kmem.ui.addresses import run_address
+from kmem.ui.addresses import problem_address, run_address
 from kmem.ui.figures import Origin, date_cell, describe_factor, describe_share, time_cell
 from kmem.ui.live import listen_to_all
 from kmem.ui.requests import Export, Page, PageRequest
 from kmem.ui.tables import Cell, Column, Row, view_table
 
 COLUMNS = (
-    Column("run", "Run"),
+    Column("run", "Run", names_row=True),
     Column("problem", "Problem"),
     Column("state", "State"),
     Column("target", "Device"),
@@ -30,7 +30,7 @@ STATES = ("running", "finished", "interrupted", "failed", "killed")
 def show_runs(memory: Memory, request: PageRequest) -> Page | Export:
     """Every run, newest first unless the address says otherwise."""
     live = listen_to_all(memory)  # before anything is read: what changes meanwhile is told
-    rows = [_row(line) for line in memory.run_entries.lines()]
+    rows = [run_row(line) for line in memory.run_entries.lines()]
     state = request.query.get("state", "")
     chosen = [row for row in rows if state in ("", row["state"].value)]
     table = view_table("runs", COLUMNS, chosen, request, "-created_at")
@@ -44,7 +44,8 @@ def show_runs(memory: Memory, request: PageRequest) -> Page | Export:
     )
 
 
-def _row(line: RunLine) -> Row:
+def run_row(line: RunLine) -> Row:
+    """A run as a row of COLUMNS."""
     time_ms = line.latency_ms if line.latency_ms is not None else line.best_ms
     known = line.estimated if time_ms is not None else None
     origin = Origin(known, line.target, line.created_at) if known is not None else None
@@ -52,7 +53,7 @@ def _row(line: RunLine) -> Row:
     figures = Cell(origin.kind, kind=origin.kind, hint=str(origin)) if origin else Cell(None)
     return {
         "run": Cell(line.id, href=run_address(line.id), kind="code"),
-        "problem": Cell(line.problem),
+        "problem": Cell(line.problem, href=problem_address(line.problem)),
         "state": Cell(state, kind="status", hint=line.failure),
         "target": Cell(line.target),
         "best_ms": time_cell(time_ms, origin),

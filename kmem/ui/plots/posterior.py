@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kmem.memory.ledger.listing import Success
-from kmem.ui.plot import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, Tick, count_ticks
+from kmem.ui.plots.frame import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, Tick, count_ticks
 
 #: Points of the line; a skill may have a hundred thousand outcomes.
 _POINTS = 160

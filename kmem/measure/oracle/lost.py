@@ -1,0 +1,153 @@
+"""Small results that are lost: wrong beside their own size, where eager keeps them.
+
+A norm does not see them: the far end of a softmax, exp(-80), what a threshold has cut off. They are
+held to what eager reaches at results of about the same size. Where that says no, other ways to the
+right answer are asked how far they get: inputs moved by one rounding, and definitions of operators
+in place of a vendor's kernels. What these lose as well is forgiven.
+
+Covered: floating results of modules that neither draw random numbers nor modify inputs, and that
+are judged whole; of large ones a sample.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import torch
+from torch._decomp import get_decompositions
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kmem.measure.oracle.elements import input_magnitude
+from kmem.measure.oracle.expected import Expected, WholeExpected
+from kmem.measure.oracle.forward import UNDEFINED, round_once
+from kmem.measure.oracle.reference import Reference
+
+#: An element is lost if it errs by more than this share of itself, and by so many times more than
+#: eager does there and for half of the results of about its size.
+_SHARE, _OVER = 1 / 8, 64.0
+#: So few of a result's elements may be lost by an unlucky cancellation.
+_LUCK, _UNLUCKY_SHARE = 1, 1 / 1024
+#: Results of about the same size are within this power of two.
+_OCTAVES = 8
+#: Smallest numbers may be flushed, in results and in what they are made of. Where each element
+#: follows from its own place that is multiplied by no more than the inputs there; elsewhere by
+#: anything. Source: PTX ISA, div.full.f32 and .ftz.
+_TINY = torch.finfo(torch.float32).tiny
+_FLUSHED, _FLUSHED_ANYWHERE = 1.5 * _TINY, _TINY * 2.0**20
+#: Elements that are looked at.
+_SAMPLE = 2**20
+_ROUNDED = 2  # draws of rounded inputs: one may cancel by chance
+
+
+def find_lost(
+    expected: Expected, outputs: Sequence[torch.Tensor], reference: Reference, seed: int
+) -> str | None:
+    """What is lost and what to write instead, in a line; None if nothing is."""
+    if not isinstance(expected, WholeExpected) or reference.is_stochastic:
+        return None
+    if expected.answer.changed_inputs:
+        return None
+    suspects = {}
+    for index, (output, oracle, eager) in enumerate(
+        zip(outputs, expected.oracle, expected.eager, strict=True)
+    ):
+        if not output.is_floating_point() or not output.numel():
+            continue
+        least = torch.tensor(_FLUSHED_ANYWHERE)
+        if expected.answer.is_elementwise:
+            least = _FLUSHED * input_magnitude(expected.values, oracle.shape)
+        least = least.clamp_min(torch.finfo(output.dtype).tiny).to(oracle.device)
+        of = _Result(output, oracle, least)
+        if of.is_lost(eager):
+            suspects[index] = of
+    if not suspects:
+        return None
+    for other in _other_ways(expected.values, reference, seed):
+        for index in list(suspects):
+            if not suspects[index].is_lost(other[index]):
+                del suspects[index]
+        if not suspects:
+            return None
+    index, of = next(iter(suspects.items()))
+    return (
+        f"{of.count} of {of.looked_at} elements of output {index} are lost beside their own size, "
+        f"{of.example}; eager keeps them. Leave out thresholds, and use forms that keep small "
+        f"results: libdevice's expm1, log1p, tanh, erfc, or a series near zero"
+    )
+
+
+class _Result:
+    """A sample of one output, with the elements that nothing has explained so far."""
+
+    def __init__(self, output: torch.Tensor, oracle: torch.Tensor, least: torch.Tensor) -> None:
+        self._step = max(1, oracle.numel() // _SAMPLE)
+        self._device = oracle.device
+        self._right = self._sample(oracle)
+        self._found = self._sample(output)
+        self._error = (self._found - self._right).abs()
+        size = self._right.abs()
+        self._lost = torch.isfinite(self._error) & (self._error > _SHARE * size)
+        self._lost &= size > self._sample(least.expand(oracle.shape))
+        self.looked_at = size.numel()
+
+    def is_lost(self, other: torch.Tensor) -> bool:
+        """Whether elements stay lost beside what another way to the same answer has kept."""
+        self._lost &= torch.isfinite(own := (self._sample(other) - self._right).abs())
+        self._lost &= self._error > _OVER * own
+        if self._is_luck():
+            return False
+        size = self._right.abs().clamp_min(_TINY)
+        bins = torch.where(torch.isfinite(own), (size.log2() / _OCTAVES).floor(), torch.nan)
+        for octave in bins[self._lost].unique():
+            alike = bins == octave
+            usual = (own[alike] / size[alike]).median()
+            self._lost &= ~alike | (self._error > _OVER * usual * size)
+        return not self._is_luck()
+
+    @property
+    def count(self) -> int:
+        """How many are lost."""
+        return int(self._lost.sum())
+
+    @property
+    def example(self) -> str:
+        """One of them."""
+        place = int(self._lost.int().argmax())
+        return f"as {self._found[place]:.3g} for {self._right[place]:.3g}"
+
+    def _is_luck(self) -> bool:
+        return self.count <= max(_LUCK, _UNLUCKY_SHARE * self.looked_at)
+
+    def _sample(self, values: torch.Tensor) -> torch.Tensor:
+        return values.detach().reshape(-1)[:: self._step].to(self._device).double()
+
+
+def _other_ways(
+    values: Sequence[object], reference: Reference, seed: int
+) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The module's outputs by other ways, each as good as eager."""
+    module = reference.module
+    for draw in range(_ROUNDED):
+        generator = torch.Generator(device=reference.device).manual_seed(seed + draw)
+        moved = round_once(values, generator, to_tf32=module.stands_in)
+        yield module.run_oracle(moved, seed).outputs
+    try:
+        with _ByDefinition():
+            found = module.run_eager(values, seed).outputs
+    except (*UNDEFINED, NotImplementedError):
+        return
+    yield found
+
+
+class _ByDefinition(TorchDispatchMode):
+    """Computes activations by their definitions, as vendors' kernels may and need not."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # noqa: ANN001, ANN204
+        return _definitions().get(func, func)(*args, **(kwargs or {}))
+
+
+@cache
+def _definitions() -> dict[object, object]:
+    aten = torch.ops.aten
+    return get_decompositions(
+        [aten.gelu, aten.silu, aten.mish, aten.softplus, aten.elu, aten.log_sigmoid_forward]
+    )

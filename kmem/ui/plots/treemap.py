@@ -1,0 +1,130 @@
+"""A treemap: where the time of one forward goes, an area for each launch.
+
+Areas are as near to squares as a row-wise filling makes them. Source: Bruls, Huizing, van Wijk,
+"Squarified Treemaps", 2000.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kmem.records import Profile
+from kmem.ui.figures import describe_ms
+from kmem.ui.plots.frame import WIDTH
+
+HEIGHT = 240
+#: More would be slivers: the shortest stand together.
+_MOST = 24
+_SHADES = 5
+#: A letter of a label in pixels, about.
+_LETTER_PX = 7.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One area, in pixels, with what is written on it and what it says when it is asked."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    name: str
+    label: str
+    time: str
+    text: str
+    shade: int  # 0 for the largest
+
+
+@dataclass(frozen=True, slots=True)
+class Treemap:
+    """The tiles, and the whole in a sentence."""
+
+    tiles: tuple[Tile, ...]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Area:
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+def draw_treemap(profile: Profile) -> Treemap | None:
+    """The launches of a profile by their time; None where fewer than two have one."""
+    timed = [(launch.name, launch.duration_ms) for launch in profile.launches if launch.duration_ms]
+    if len(timed) < 2:
+        return None
+    total = sum(ms for _, ms in timed)
+    ranked = sorted(timed, key=lambda entry: -entry[1])
+    if len(ranked) > _MOST:
+        rest = ranked[_MOST - 1 :]
+        ranked = [
+            *ranked[: _MOST - 1],
+            (f"{len(rest)} more launches", sum(ms for _, ms in rest)),
+        ]
+    areas = fill_area([ms for _, ms in ranked], WIDTH, HEIGHT)
+    tiles = [
+        _tile(name, ms, total, area, min(place, _SHADES - 1))
+        for place, ((name, ms), area) in enumerate(zip(ranked, areas, strict=True))
+    ]
+    name, most = ranked[0]
+    summary = f"{len(timed)} launches, {describe_ms(total)}; {name} takes {most / total:.0%}"
+    return Treemap(tuple(tiles), summary)
+
+
+def _tile(name: str, time_ms: float, total: float, area: _Area, shade: int) -> Tile:
+    share = f"{describe_ms(time_ms)}, {time_ms / total:.0%}"
+    letters = int((area.width - 14) / _LETTER_PX)
+    label = name if len(name) <= letters else f"{name[: max(letters - 1, 0)]}…"
+    return Tile(
+        round(area.x, 1),
+        round(area.y, 1),
+        round(area.width, 1),
+        round(area.height, 1),
+        name,
+        label if letters >= 3 and area.height >= 22 else "",
+        share if len(share) <= letters and area.height >= 42 else "",
+        f"{name}: {share}",
+        shade,
+    )
+
+
+def fill_area(sizes: Sequence[float], width: float, height: float) -> list[_Area]:
+    """An area for each of the sizes, which are positive and fall; together they fill all of it."""
+    scale = width * height / sum(sizes)
+    left = [size * scale for size in sizes]
+    rest = _Area(0.0, 0.0, width, height)
+    placed: list[_Area] = []
+    while left:
+        side = min(rest.width, rest.height)
+        row = left[:1]
+        while len(row) < len(left) and _worst([*row, left[len(row)]], side) <= _worst(row, side):
+            row.append(left[len(row)])
+        areas, rest = _lay(row, rest)
+        placed += areas
+        left = left[len(row) :]
+    return placed
+
+
+def _worst(row: Sequence[float], side: float) -> float:
+    """The longest proportion of the areas of a row along a side."""
+    total = sum(row)
+    return max(side * side * max(row) / (total * total), total * total / (side * side * min(row)))
+
+
+def _lay(row: Sequence[float], rest: _Area) -> tuple[list[_Area], _Area]:
+    """The areas of a row along the shorter side, and what is left beside it."""
+    thick = sum(row) / min(rest.width, rest.height)
+    areas: list[_Area] = []
+    along = 0.0
+    for size in row:
+        length = size / thick
+        if rest.width >= rest.height:
+            areas.append(_Area(rest.x, rest.y + along, thick, length))
+        else:
+            areas.append(_Area(rest.x + along, rest.y, length, thick))
+        along += length
+    if rest.width >= rest.height:
+        return areas, _Area(rest.x + thick, rest.y, max(rest.width - thick, 1e-9), rest.height)
+    return areas, _Area(rest.x, rest.y + thick, rest.width, max(rest.height - thick, 1e-9))

@@ -1,0 +1,11 @@
+# problem: softmax_rows
+# class: small results in another precision
+# says: lost beside their own size|beside their own size|relative error|not finite
+import torch
+import torch.nn as nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        y = torch.softmax(x, dim=-1)
+        return torch.where(y < 1e-4, (y.half()).float(), y)

@@ -1,0 +1,25 @@
+# problem: sigmoid
+# class: by the magnitude of the argument
+# purity: triton
+import torch
+import torch.nn as nn
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def work(x_ptr, y_ptr, n, BLOCK: tl.constexpr):
+    o = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    m = o < n
+    x = tl.load(x_ptr + o, mask=m)
+    e = tl.exp(-tl.abs(x))
+    y = tl.where(x < 0.0, e, 1.0) / (1.0 + e)
+    tl.store(y_ptr + o, y, mask=m)
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        work[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), BLOCK=64)
+        return y

@@ -1,0 +1,91 @@
+"""Operators that a compiler sees through: their launches, traced for an H200 without having one."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kmem.deploy.package import export_package
+from tests.shipped_runs import KERNEL, finished_run
+
+TRACE = '''
+import importlib
+import sys
+
+import torch
+import triton
+from torch._functorch.aot_autograd import aot_function
+from torch._subclasses.fake_tensor import FakeTensorMode
+from triton.backends.compiler import GPUTarget
+
+sys.modules["kmem"] = None
+
+
+class Driver:
+    """What Triton asks of a driver before it launches anything."""
+
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+    get_current_device = staticmethod(lambda: 0)
+
+
+triton.runtime.driver.set_active(Driver())
+
+
+def keep(graph, inputs):
+    for node in graph.graph.nodes:
+        if node.op == "call_function":
+            print(name, node.target, node.kwargs.get("tensors_to_clone", ""))
+    return graph.forward
+
+
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    operator = package.operator(package.ENTRIES[0])
+    with FakeTensorMode(), torch.no_grad():
+        x, weight = torch.empty(6, 64, device="cuda"), torch.empty(64, device="cuda")
+        call = aot_function(lambda x, w: operator([x + 1], [w]), keep, inference_compiler=keep)
+        print(name, operator.is_traced, tuple(call(x, weight).shape))
+'''
+PACKAGES = {
+    "plain": ("", ""),
+    "address": ("out = torch", "assert x.data_ptr()\n        out = torch"),
+    "value": ("out = torch", "assert x.sum().item() < 9e9\n        out = torch"),
+    "alias": ("return out", "return out if out is x else x"),
+}
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What a tracer saw of the operators of packages, in a process that cannot import kmem."""
+    directory = tmp_path_factory.mktemp("packages")
+    for name, (old, new) in PACKAGES.items():
+        kernel = KERNEL.replace(old, new)
+        run = finished_run(directory / f"run_{name}", kernel=kernel)
+        export_package([run], directory / name, name)
+    places = os.pathsep.join(str(directory / name) for name in PACKAGES)
+    environment = {**os.environ, "PYTHONPATH": places}
+    environment.pop("TRITON_INTERPRET", None)
+    environment.pop("COVERAGE_PROCESS_CONFIG", None)
+    done = subprocess.run(
+        [sys.executable, "-c", TRACE, *PACKAGES],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_compiler_sees_the_launches_and_what_they_write(seen: list[str]) -> None:
+    assert "plain True (6, 64)" in seen
+    assert "plain triton_kernel_wrapper_functional ['target']" in seen
+    assert not any(line.startswith("plain kmem.") for line in seen)
+
+
+@pytest.mark.parametrize("name", ["address", "value", "alias"])
+def test_what_cannot_be_traced_is_one_opaque_call(name: str, seen: list[str]) -> None:
+    assert f"{name} False (6, 64)" in seen
+    assert any(line.startswith(f"{name} kmem.rms_norm_") for line in seen)
+    assert not any(line.startswith(f"{name} triton") for line in seen)
